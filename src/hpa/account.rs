@@ -1,0 +1,98 @@
+//! The account of a decision: what was counted and which step changed the
+//! number. Whoever does not want it passes `()` and pays nothing.
+
+use super::UnixMillis;
+
+/// Takes the account of a decision while it is made.
+pub trait Account {
+    /// One metric was computed, or failed.
+    fn metric(&mut self, index: usize, account: MetricAccount);
+    /// A step changed the number of replicas, or kept it.
+    fn step(&mut self, step: Step);
+}
+
+impl Account for () {
+    #[inline]
+    fn metric(&mut self, _: usize, _: MetricAccount) {}
+    #[inline]
+    fn step(&mut self, _: Step) {}
+}
+
+/// What was counted for one metric. Sums are in milli-units.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MetricAccount {
+    /// Pods whose sample counted.
+    pub ready: i64,
+    /// Pods whose sample was left out because they are pending or not ready.
+    pub unready: i64,
+    /// Pods without a sample.
+    pub missing: i64,
+    /// Pods that failed or are being deleted.
+    pub ignored: i64,
+    /// Samples of pods that the selector does not select.
+    pub strays: i64,
+    /// The sum of the samples that counted.
+    pub sum_milli: i64,
+    /// What was measured over what was asked for, before unready and missing pods are weighed in.
+    pub ratio: f64,
+    /// The same after they are weighed in, where there were any.
+    pub weighed_ratio: Option<f64>,
+    /// How far below 1 the ratio may be without a change.
+    pub tolerance_down: f64,
+    /// How far above 1 the ratio may be without a change.
+    pub tolerance_up: f64,
+    /// The replicas the metric asks for; none if it failed.
+    pub proposal: Option<i32>,
+}
+
+/// One step on the way from the metrics' proposal to the decision.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+#[serde(tag = "step", rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub enum Step {
+    /// The largest proposal of all metrics.
+    Proposed {
+        /// The replicas.
+        replicas: i32,
+        /// The metric that asked for them.
+        metric: usize,
+    },
+    /// A recommendation within the stabilization window won over the proposal.
+    Stabilized {
+        /// The replicas after this step.
+        replicas: i32,
+        /// When the recommendation that won was made; none: the current scale did.
+        recommended_at: Option<UnixMillis>,
+    },
+    /// A policy, the scale-up limit, or min or max, kept the change smaller.
+    Limited {
+        /// The replicas after this step.
+        replicas: i32,
+        /// The limit's name, as in the ScalingLimited condition.
+        by: &'static str,
+    },
+    /// The scale was outside min and max, so no metric was looked at.
+    OutOfBounds {
+        /// The bound that was taken.
+        replicas: i32,
+    },
+}
+
+/// An account kept as data.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
+pub struct Record {
+    /// One entry for each metric that was looked at, with its place in the specification.
+    pub metrics: Vec<(usize, MetricAccount)>,
+    /// The steps in their order.
+    pub steps: Vec<Step>,
+}
+
+impl Account for Record {
+    fn metric(&mut self, index: usize, account: MetricAccount) {
+        self.metrics.push((index, account));
+    }
+
+    fn step(&mut self, step: Step) {
+        self.steps.push(step);
+    }
+}

@@ -1,0 +1,408 @@
+//! One reconciliation, in two steps: [`decide`] before the scale is written,
+//! [`settle`] after. Source: `reconcileAutoscaler` of upstream.
+
+use super::account::{Account, Step};
+use super::memory::Memory;
+use super::metric::{self, Tolerance};
+use super::normalize::normalize;
+use super::observe::{Input, Pod, Scale, Selected};
+use super::status::{ConditionKind, Current, Status};
+use std::fmt::Arguments;
+
+/// What was decided.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// What is to be done.
+    pub outcome: Outcome,
+    /// What went wrong, for a log; a decision may stand in spite of it.
+    pub error: Option<String>,
+    /// Events to publish, before the status is written.
+    pub events: Vec<Event>,
+    /// An event to publish after the status is written, as upstream does.
+    pub late_event: Option<Event>,
+}
+
+/// What is to be done with the scale.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// Write this number of replicas, then call [`settle`].
+    Rescale {
+        /// The replicas there were.
+        from: i32,
+        /// The replicas to write.
+        to: i32,
+        /// Why, for the event.
+        reason: String,
+    },
+    /// Leave it.
+    Hold,
+    /// It could not be decided; leave it.
+    Failed,
+}
+
+/// An event about the autoscaler.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// How grave it is.
+    pub kind: EventKind,
+    /// Why, as one word.
+    pub reason: &'static str,
+    /// Why, in words.
+    pub message: String,
+}
+
+/// How grave an event is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    /// As it should be.
+    Normal,
+    /// Something is wrong.
+    Warning,
+}
+
+impl EventKind {
+    /// The API's name of it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
+impl Decision {
+    fn new() -> Self {
+        Self { outcome: Outcome::Hold, error: None, events: Vec::new(), late_event: None }
+    }
+
+    fn warn(&mut self, reason: &'static str, message: impl Into<String>) {
+        self.events.push(Event { kind: EventKind::Warning, reason, message: message.into() });
+    }
+}
+
+/// What the metrics together ask for.
+enum Proposed {
+    Replicas {
+        replicas: i32,
+        metric: usize,
+    },
+    /// Nothing can be told; the error.
+    Nothing(String),
+}
+
+/// Decides once. Afterwards `status` is what is to be written, unless the
+/// outcome is [`Outcome::Rescale`]: then [`settle`] completes it.
+pub fn decide(
+    input: &Input<'_>,
+    memory: &mut Memory,
+    status: &mut Status,
+    account: &mut impl Account,
+) -> Decision {
+    let mut decision = Decision::new();
+    let (spec, now) = (input.spec, input.now);
+    let scale = match input.scale {
+        Ok(scale) => scale,
+        Err(error) => {
+            decision.warn("FailedGetScale", error);
+            let message = format_args!(
+                "the HPA controller was unable to get the target's current scale: {error}"
+            );
+            status.set(ConditionKind::AbleToScale, false, "FailedGetScale", message, now);
+            decision.outcome = Outcome::Failed;
+            decision.error = Some(error.to_owned());
+            return decision;
+        }
+    };
+    set(
+        input,
+        status,
+        ConditionKind::AbleToScale,
+        true,
+        "SucceededGetScale",
+        format_args!("the HPA controller was able to get the target's current scale"),
+    );
+    let current = scale.spec_replicas;
+    memory.see(current, now);
+    status.current.clear();
+
+    let scaled_to_zero = input.config.scale_to_zero
+        && status.condition(ConditionKind::ScaledToZero).is_some_and(|c| c.status);
+    let below_min = "Current number of replicas below Spec.MinReplicas";
+    let (desired, reason) = if current == 0
+        && !(scaled_to_zero && (spec.min_replicas != 0 || spec.has_object_or_external_metric()))
+    {
+        set(
+            input,
+            status,
+            ConditionKind::ScalingActive,
+            false,
+            "ScalingDisabled",
+            format_args!("scaling is disabled since the replica count of the target is zero"),
+        );
+        if !input.config.scale_to_zero {
+            status.remove(ConditionKind::ScaledToZero);
+        }
+        (0, String::new())
+    } else if current != 0 && current > spec.max_replicas {
+        account.step(Step::OutOfBounds { replicas: spec.max_replicas });
+        (spec.max_replicas, "Current number of replicas above Spec.MaxReplicas".to_owned())
+    } else if current != 0 && current < spec.min_replicas {
+        account.step(Step::OutOfBounds { replicas: spec.min_replicas });
+        (spec.min_replicas, below_min.to_owned())
+    } else {
+        match propose(input, scale, status, &mut decision, account) {
+            Proposed::Nothing(error) => {
+                status.current_replicas = current;
+                decision.outcome = Outcome::Failed;
+                decision.late_event = Some(Event {
+                    kind: EventKind::Warning,
+                    reason: "FailedComputeMetricsReplicas",
+                    message: error.clone(),
+                });
+                decision.error = Some(error);
+                return decision;
+            }
+            Proposed::Replicas { replicas, metric } => {
+                account.step(Step::Proposed { replicas, metric });
+                let proposed = replicas.max(0);
+                let mut desired = normalize(input, memory, status, current, proposed, account);
+                let mut reason = String::new();
+                if desired != current {
+                    reason = match proposed.cmp(&current) {
+                        // Upstream names a metric only if it asks for at least one replica.
+                        std::cmp::Ordering::Greater => {
+                            format!("{} above target", spec.metrics[metric].label)
+                        }
+                        std::cmp::Ordering::Less => "All metrics below target".to_owned(),
+                        std::cmp::Ordering::Equal => String::new(),
+                    };
+                }
+                if current == 0 && scaled_to_zero && desired < spec.min_replicas {
+                    desired = spec.min_replicas;
+                    if proposed == current {
+                        reason = below_min.to_owned();
+                    } else if reason.is_empty() {
+                        reason = format!("{} above target", spec.metrics[metric].label);
+                    }
+                }
+                (desired, reason)
+            }
+        }
+    };
+
+    status.current_replicas = current;
+    if desired == current {
+        status.desired_replicas = current;
+    } else {
+        decision.outcome = Outcome::Rescale { from: current, to: desired, reason };
+    }
+    decision
+}
+
+/// Completes a decision to rescale with how writing the scale went. Afterwards
+/// `status` is what is to be written.
+pub fn settle(
+    input: &Input<'_>,
+    decision: &mut Decision,
+    written: Result<(), &str>,
+    memory: &mut Memory,
+    status: &mut Status,
+) {
+    let Outcome::Rescale { from, to, reason } = &decision.outcome else {
+        return;
+    };
+    let (from, to) = (*from, *to);
+    if let Err(error) = written {
+        let message = format!("New size: {to}; reason: {reason}; error: {error}");
+        decision.warn("FailedRescale", message);
+        decision.outcome = Outcome::Failed;
+        decision.error = Some(format!("failed to rescale: {error}"));
+        set(
+            input,
+            status,
+            ConditionKind::AbleToScale,
+            false,
+            "FailedUpdateScale",
+            format_args!("the HPA controller was unable to update the target scale: {error}"),
+        );
+        return;
+    }
+    set(
+        input,
+        status,
+        ConditionKind::AbleToScale,
+        true,
+        "SucceededRescale",
+        format_args!("the HPA controller was able to update the target scale to {to}"),
+    );
+    decision.events.push(Event {
+        kind: EventKind::Normal,
+        reason: "SuccessfulRescale",
+        message: format!("New size: {to}; reason: {reason}"),
+    });
+    if let Some(behavior) = &input.spec.behavior {
+        let rules = if to > from { &behavior.scale_up } else { &behavior.scale_down };
+        memory.scaled(from, to, rules, input.now);
+    }
+    if !input.config.scale_to_zero {
+        status.remove(ConditionKind::ScaledToZero);
+    } else if from > 0
+        && to == 0
+        && input.spec.min_replicas == 0
+        && input.spec.has_object_or_external_metric()
+    {
+        set(
+            input,
+            status,
+            ConditionKind::ScaledToZero,
+            true,
+            "ScaledToZero",
+            format_args!("the HPA controller scaled the workload to zero"),
+        );
+    } else {
+        set(
+            input,
+            status,
+            ConditionKind::ScaledToZero,
+            false,
+            "NotScaledToZero",
+            format_args!("the HPA controller did not scale the workload to zero"),
+        );
+    }
+    status.desired_replicas = to;
+    status.last_scale = Some(input.now);
+}
+
+fn set(
+    input: &Input<'_>,
+    status: &mut Status,
+    kind: ConditionKind,
+    holds: bool,
+    reason: &str,
+    message: Arguments<'_>,
+) {
+    status.set(kind, holds, reason, message, input.now);
+}
+
+/// Computes every metric; the largest proposal wins, and one failed metric
+/// forbids to go down.
+fn propose(
+    input: &Input<'_>,
+    scale: Scale,
+    status: &mut Status,
+    decision: &mut Decision,
+    account: &mut impl Account,
+) -> Proposed {
+    let pods = match select(input, status, decision) {
+        Ok(pods) => pods,
+        Err(error) => return Proposed::Nothing(error),
+    };
+    let tolerance = tolerance(input);
+    let mut best = (0, None);
+    let mut failed = 0;
+    let mut first_failure = None;
+    for index in 0..input.spec.metrics.len() {
+        match metric::compute(input, pods, scale, index, tolerance) {
+            Ok(proposal) => {
+                status.current.push(proposal.current);
+                account.metric(index, proposal.account);
+                if best.0 == 0 || proposal.replicas > best.0 {
+                    best = (proposal.replicas, Some(index));
+                }
+            }
+            Err(failure) => {
+                status.current.push(Current::None);
+                account.metric(index, super::MetricAccount::default());
+                decision.warn(failure.reason, failure.cause.clone());
+                failed += 1;
+                first_failure.get_or_insert(failure);
+            }
+        }
+    }
+    let total = input.spec.metrics.len();
+    decision.error = first_failure.as_ref().map(|failure| {
+        format!(
+            "invalid metrics ({failed} invalid out of {total}), first error is: {}",
+            failure.error
+        )
+    });
+    match (best, first_failure) {
+        ((replicas, Some(metric)), None) => active(input, status, replicas, metric),
+        ((replicas, Some(metric)), Some(_)) if replicas >= scale.spec_replicas => {
+            active(input, status, replicas, metric)
+        }
+        (_, first_failure) => {
+            if let Some(failure) = first_failure {
+                set(
+                    input,
+                    status,
+                    ConditionKind::ScalingActive,
+                    false,
+                    failure.reason,
+                    format_args!(
+                        "the HPA was unable to compute the replica count: {}",
+                        failure.cause
+                    ),
+                );
+            }
+            Proposed::Nothing(
+                decision.error.take().unwrap_or_else(|| "no metrics are given".to_owned()),
+            )
+        }
+    }
+}
+
+fn active(input: &Input<'_>, status: &mut Status, replicas: i32, metric: usize) -> Proposed {
+    set(
+        input,
+        status,
+        ConditionKind::ScalingActive,
+        true,
+        "ValidMetricFound",
+        format_args!(
+            "the HPA was able to successfully calculate a replica count from {}",
+            input.spec.metrics[metric].label
+        ),
+    );
+    Proposed::Replicas { replicas, metric }
+}
+
+/// The pods, or why the selector gives none to decide on.
+fn select<'a>(
+    input: &Input<'a>,
+    status: &mut Status,
+    decision: &mut Decision,
+) -> Result<&'a [Pod<'a>], String> {
+    let (event, reason, cause, message) = match input.selected {
+        Selected::Pods(pods) => return Ok(pods),
+        Selected::Missing => {
+            let cause = "selector is required".to_owned();
+            let message = "the HPA target's scale is missing a selector".to_owned();
+            ("SelectorRequired", "InvalidSelector", cause, message)
+        }
+        Selected::Invalid(error) => {
+            let cause = format!(
+                "couldn't convert selector into a corresponding internal selector object: {error}"
+            );
+            ("InvalidSelector", "InvalidSelector", cause.clone(), cause)
+        }
+        Selected::Ambiguous { selector, autoscalers } => {
+            let cause = format!(
+                "pods by selector {selector} are controlled by multiple HPAs: [{}]",
+                autoscalers.join(" ")
+            );
+            ("AmbiguousSelector", "AmbiguousSelector", cause.clone(), cause)
+        }
+    };
+    decision.warn(event, cause.clone());
+    set(input, status, ConditionKind::ScalingActive, false, reason, format_args!("{message}"));
+    Err(cause)
+}
+
+fn tolerance(input: &Input<'_>) -> Tolerance {
+    let default = input.config.tolerance;
+    let of = |rules: fn(&super::Behavior) -> &super::ScalingRules| {
+        input.spec.behavior.as_ref().and_then(|b| rules(b).tolerance).unwrap_or(default)
+    };
+    Tolerance { down: of(|b| &b.scale_down), up: of(|b| &b.scale_up) }
+}

@@ -1,0 +1,89 @@
+//! What one decision leaves to the next besides the status: recommendations
+//! and scale events.
+
+use super::UnixMillis;
+use super::spec::ScalingRules;
+
+/// The recommendations and scale events of one autoscaler.
+///
+/// Bounded: outdated entries are reused, so there are never more than one
+/// decision period leaves within the longest window.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Memory {
+    /// What was recommended, before stabilization and limits.
+    pub recommendations: Vec<Recommendation>,
+    /// Replicas added.
+    pub ups: Vec<ScaleEvent>,
+    /// Replicas removed.
+    pub downs: Vec<ScaleEvent>,
+}
+
+/// A number of replicas that was recommended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Recommendation {
+    /// The replicas.
+    pub replicas: i32,
+    /// When.
+    pub time: UnixMillis,
+}
+
+/// A change of the scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ScaleEvent {
+    /// By how many replicas, as a positive number.
+    pub change: i32,
+    /// When.
+    pub time: UnixMillis,
+    /// Whether the entry is beyond every policy's period and may be reused.
+    pub outdated: bool,
+}
+
+impl Memory {
+    /// Takes the replicas at first sight as the first recommendation.
+    pub(super) fn see(&mut self, replicas: i32, now: UnixMillis) {
+        if self.recommendations.is_empty() {
+            self.recommendations.push(Recommendation { replicas, time: now });
+        }
+    }
+
+    /// Keeps a recommendation, in the place of an outdated one where there is one.
+    pub(super) fn recommend(&mut self, replicas: i32, now: UnixMillis, outdated: Option<usize>) {
+        let new = Recommendation { replicas, time: now };
+        match outdated {
+            Some(place) => self.recommendations[place] = new,
+            None => self.recommendations.push(new),
+        }
+    }
+
+    /// Keeps a change of the scale for the policies of its direction.
+    pub(super) fn scaled(&mut self, from: i32, to: i32, rules: &ScalingRules, now: UnixMillis) {
+        let (events, change) = if to > from {
+            (&mut self.ups, to.wrapping_sub(from))
+        } else {
+            (&mut self.downs, from.wrapping_sub(to))
+        };
+        let longest = rules.policies.iter().map(|policy| policy.period_seconds).max().unwrap_or(0);
+        let cutoff = now - i64::from(longest.max(0)) * 1000;
+        let mut free = None;
+        for (place, event) in events.iter_mut().enumerate() {
+            event.outdated |= event.time < cutoff;
+            if event.outdated {
+                free = Some(place);
+            }
+        }
+        let new = ScaleEvent { change, time: now, outdated: false };
+        match free {
+            Some(place) => events[place] = new,
+            None => events.push(new),
+        }
+    }
+}
+
+/// By how many replicas the scale changed within a period.
+pub(super) fn change_within(events: &[ScaleEvent], period_seconds: i32, now: UnixMillis) -> i32 {
+    let cutoff = now - i64::from(period_seconds) * 1000;
+    events
+        .iter()
+        .filter(|event| event.time > cutoff)
+        .fold(0, |sum: i32, event| sum.wrapping_add(event.change))
+}

@@ -1,0 +1,241 @@
+//! From what the metrics ask for to what is done: stabilization, policies, min
+//! and max. Source: `normalizeDesiredReplicas*` of upstream.
+
+use super::UnixMillis;
+use super::account::{Account, Step};
+use super::memory::{Memory, change_within};
+use super::observe::Input;
+use super::spec::{Behavior, Policy, PolicyKind, ScalingRules, SelectPolicy};
+use super::status::{ConditionKind, Status};
+
+/// The replicas before and after a limit, and the limit's condition.
+struct Limited {
+    replicas: i32,
+    reason: &'static str,
+    message: &'static str,
+}
+
+const WITHIN_RANGE: (&str, &str) =
+    ("DesiredWithinRange", "the desired count is within the acceptable range");
+const LOWERED: &str =
+    "recent recommendations were lower than current one, applying the lowest recent recommendation";
+const RAISED: &str = "recent recommendations were higher than current one, applying the highest recent recommendation";
+
+/// Brings a proposal within what stabilization, policies, min and max allow.
+pub(super) fn normalize(
+    input: &Input<'_>,
+    memory: &mut Memory,
+    status: &mut Status,
+    current: i32,
+    proposed: i32,
+    account: &mut impl Account,
+) -> i32 {
+    let (stabilized, reason, message) = match &input.spec.behavior {
+        None => stabilize(input, memory, proposed, account),
+        Some(behavior) => stabilize_both_ways(input, behavior, memory, current, proposed, account),
+    };
+    if stabilized == proposed {
+        let message = "recommended size matches current size";
+        status.set(
+            ConditionKind::AbleToScale,
+            true,
+            "ReadyForNewScale",
+            format_args!("{message}"),
+            input.now,
+        );
+    } else {
+        status.set(ConditionKind::AbleToScale, true, reason, format_args!("{message}"), input.now);
+    }
+    let limited = match &input.spec.behavior {
+        None => limit(input, current, stabilized),
+        Some(behavior) => limit_by_policies(input, behavior, memory, current, stabilized),
+    };
+    if limited.replicas != stabilized {
+        account.step(Step::Limited { replicas: limited.replicas, by: limited.reason });
+    }
+    status.set(
+        ConditionKind::ScalingLimited,
+        limited.replicas != stabilized,
+        limited.reason,
+        format_args!("{}", limited.message),
+        input.now,
+    );
+    limited.replicas
+}
+
+/// Without `behavior`: the highest recommendation of the downscale window.
+fn stabilize(
+    input: &Input<'_>,
+    memory: &mut Memory,
+    proposed: i32,
+    account: &mut impl Account,
+) -> (i32, &'static str, &'static str) {
+    let cutoff = input.now - i64::from(input.config.downscale_stabilization_seconds) * 1000;
+    let (mut highest, mut winner, mut outdated) = (proposed, None, None);
+    for (place, recommendation) in memory.recommendations.iter().enumerate() {
+        if recommendation.time < cutoff {
+            outdated = Some(place);
+        } else if recommendation.replicas > highest {
+            highest = recommendation.replicas;
+            winner = Some(recommendation.time);
+        }
+    }
+    memory.recommend(proposed, input.now, outdated);
+    if highest != proposed {
+        account.step(Step::Stabilized { replicas: highest, recommended_at: winner });
+    }
+    (highest, "ScaleDownStabilized", RAISED)
+}
+
+/// With `behavior`: the current scale, moved as far as the recommendations of
+/// each direction's window agree.
+fn stabilize_both_ways(
+    input: &Input<'_>,
+    behavior: &Behavior,
+    memory: &mut Memory,
+    current: i32,
+    proposed: i32,
+    account: &mut impl Account,
+) -> (i32, &'static str, &'static str) {
+    let cutoff = |rules: &ScalingRules, default: i32| -> UnixMillis {
+        input.now - i64::from(rules.stabilization_seconds.unwrap_or(default)) * 1000
+    };
+    let up_cutoff = cutoff(&behavior.scale_up, 0);
+    let down_cutoff = cutoff(&behavior.scale_down, input.config.downscale_stabilization_seconds);
+    let (mut lowest, mut highest) = (proposed, proposed);
+    let (mut lowest_at, mut highest_at, mut outdated) = (None, None, None);
+    for (place, recommendation) in memory.recommendations.iter().enumerate() {
+        let super::Recommendation { replicas, time } = *recommendation;
+        if time > up_cutoff && replicas < lowest {
+            (lowest, lowest_at) = (replicas, Some(time));
+        }
+        if time > down_cutoff && replicas > highest {
+            (highest, highest_at) = (replicas, Some(time));
+        }
+        if time < up_cutoff && time < down_cutoff {
+            outdated = Some(place);
+        }
+    }
+    let mut stabilized = (current, None);
+    if stabilized.0 < lowest {
+        stabilized = (lowest, lowest_at);
+    }
+    if stabilized.0 > highest {
+        stabilized = (highest, highest_at);
+    }
+    memory.recommend(proposed, input.now, outdated);
+    let (stabilized, recommended_at) = stabilized;
+    if stabilized != proposed {
+        account.step(Step::Stabilized { replicas: stabilized, recommended_at });
+    }
+    if proposed >= current {
+        (stabilized, "ScaleUpStabilized", LOWERED)
+    } else {
+        (stabilized, "ScaleDownStabilized", RAISED)
+    }
+}
+
+/// Without `behavior`: at most max(2x, 4) replicas, within min and max.
+fn limit(input: &Input<'_>, current: i32, desired: i32) -> Limited {
+    let fastest = (2.0 * f64::from(current)).max(4.0) as i32;
+    let (highest, reason, message) = highest_allowed(input.spec.max_replicas, fastest);
+    if desired < input.spec.min_replicas {
+        too_few(input.spec.min_replicas)
+    } else if desired > highest {
+        Limited { replicas: highest, reason, message }
+    } else {
+        within_range(desired)
+    }
+}
+
+/// With `behavior`: what the policies of the direction allow, within min and max.
+fn limit_by_policies(
+    input: &Input<'_>,
+    behavior: &Behavior,
+    memory: &Memory,
+    current: i32,
+    desired: i32,
+) -> Limited {
+    if desired > current {
+        let allowed = policy_limit(&behavior.scale_up, true, memory, current, input.now);
+        let (highest, reason, message) =
+            highest_allowed(input.spec.max_replicas, allowed.max(current));
+        if desired > highest {
+            return Limited { replicas: highest, reason, message };
+        }
+    } else if desired < current {
+        let allowed =
+            policy_limit(&behavior.scale_down, false, memory, current, input.now).min(current);
+        if input.spec.min_replicas < allowed {
+            if desired < allowed {
+                return Limited {
+                    replicas: allowed,
+                    reason: "ScaleDownLimit",
+                    message: "the desired replica count is decreasing faster than the maximum scale rate",
+                };
+            }
+        } else if desired < input.spec.min_replicas {
+            return too_few(input.spec.min_replicas);
+        }
+    }
+    within_range(desired)
+}
+
+fn within_range(replicas: i32) -> Limited {
+    Limited { replicas, reason: WITHIN_RANGE.0, message: WITHIN_RANGE.1 }
+}
+
+fn too_few(min_replicas: i32) -> Limited {
+    Limited {
+        replicas: min_replicas,
+        reason: "TooFewReplicas",
+        message: "the desired replica count is less than the minimum replica count",
+    }
+}
+
+fn highest_allowed(max_replicas: i32, fastest: i32) -> (i32, &'static str, &'static str) {
+    if max_replicas > fastest {
+        let message = "the desired replica count is increasing faster than the maximum scale rate";
+        (fastest, "ScaleUpLimit", message)
+    } else {
+        let message = "the desired replica count is more than the maximum replica count";
+        (max_replicas, "TooManyReplicas", message)
+    }
+}
+
+/// How far the policies of a direction let the scale go.
+fn policy_limit(
+    rules: &ScalingRules,
+    up: bool,
+    memory: &Memory,
+    current: i32,
+    now: UnixMillis,
+) -> i32 {
+    let proposals = rules.policies.iter().map(|policy| {
+        let added = change_within(&memory.ups, policy.period_seconds, now);
+        let removed = change_within(&memory.downs, policy.period_seconds, now);
+        let at_start = current.wrapping_sub(added).wrapping_add(removed);
+        policy_proposal(policy, up, at_start)
+    });
+    let largest_change = match rules.select_policy {
+        SelectPolicy::Disabled => return current,
+        SelectPolicy::Max => true,
+        SelectPolicy::Min => false,
+    };
+    if largest_change == up {
+        proposals.max().unwrap_or(i32::MIN)
+    } else {
+        proposals.min().unwrap_or(i32::MAX)
+    }
+}
+
+fn policy_proposal(policy: &Policy, up: bool, at_start: i32) -> i32 {
+    let share = f64::from(policy.value) / 100.0;
+    match (policy.kind, up) {
+        (PolicyKind::Pods, true) => at_start.wrapping_add(policy.value),
+        (PolicyKind::Pods, false) => at_start.wrapping_sub(policy.value),
+        // Rounded up, or a small workload would never grow.
+        (PolicyKind::Percent, true) => (f64::from(at_start) * (1.0 + share)).ceil() as i32,
+        (PolicyKind::Percent, false) => (f64::from(at_start) * (1.0 - share)) as i32,
+    }
+}

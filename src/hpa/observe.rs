@@ -1,0 +1,256 @@
+//! What a decision is made on: the scale, the pods and the samples.
+
+use super::{Requests, Spec, UnixMillis};
+use crate::k8s::Quantity;
+use crate::k8s::Selector;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// The controller's settings, the same for every autoscaler.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Config {
+    /// The ratio by which a metric may be off without a change (default 0.1).
+    pub tolerance: f64,
+    /// How far back recommendations hold a scale-down, in seconds (default 300).
+    pub downscale_stabilization_seconds: i32,
+    /// How long after its start a pod's CPU may be that of its start-up, in ms.
+    pub cpu_initialization_ms: i64,
+    /// How long after its start readiness may still be its first one, in ms.
+    pub initial_readiness_delay_ms: i64,
+    /// Whether workloads may be scaled to and from zero (`HPAScaleToZero`).
+    pub scale_to_zero: bool,
+}
+
+impl Default for Config {
+    /// The defaults of kube-controller-manager 1.36.
+    fn default() -> Self {
+        Self {
+            tolerance: 0.1,
+            downscale_stabilization_seconds: 300,
+            cpu_initialization_ms: 300_000,
+            initial_readiness_delay_ms: 30_000,
+            scale_to_zero: false,
+        }
+    }
+}
+
+/// All that one decision is made on, besides memory and status.
+#[derive(Clone, Copy, Debug)]
+pub struct Input<'a> {
+    /// The autoscaler's namespace, for messages.
+    pub namespace: &'a str,
+    /// What it is asked to do.
+    pub spec: &'a Spec,
+    /// The controller's settings.
+    pub config: &'a Config,
+    /// The time of the decision.
+    pub now: UnixMillis,
+    /// The target's scale, or why it could not be read.
+    pub scale: Result<Scale, &'a str>,
+    /// The pods that the scale's selector selects.
+    pub selected: Selected<'a>,
+    /// One entry for each metric of the specification, in its order.
+    pub samples: &'a [Samples<'a>],
+}
+
+/// The numbers of a `/scale` subresource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scale {
+    /// The replicas asked for.
+    pub spec_replicas: i32,
+    /// The replicas there are.
+    pub status_replicas: i32,
+}
+
+/// The outcome of applying the scale's selector.
+#[derive(Clone, Copy, Debug)]
+pub enum Selected<'a> {
+    /// The scale has no selector.
+    Missing,
+    /// The selector can't be parsed, for this reason.
+    Invalid(&'a str),
+    /// Other autoscalers select some of the same pods.
+    Ambiguous {
+        /// The selector as given.
+        selector: &'a str,
+        /// `namespace/name` of all of them, this one included, sorted.
+        autoscalers: &'a [String],
+    },
+    /// The pods selected.
+    Pods(&'a [Pod<'a>]),
+}
+
+/// What is known of one pod.
+#[derive(Clone, Copy, Debug)]
+pub struct Pod<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its phase.
+    pub phase: Phase,
+    /// Whether it is being deleted.
+    pub deleting: bool,
+    /// When the kubelet first saw it.
+    pub start: Option<UnixMillis>,
+    /// Its Ready condition, where it has one.
+    pub ready: Option<Ready>,
+    /// What it requests.
+    pub requests: &'a Requests,
+}
+
+/// A pod's phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Phase {
+    /// Not all containers have started.
+    Pending,
+    /// Running.
+    Running,
+    /// All containers ended well.
+    Succeeded,
+    /// A container failed.
+    Failed,
+    /// The node can't be reached, or nothing is said.
+    #[default]
+    Unknown,
+}
+
+impl Phase {
+    /// The phase of an API object's `status.phase`.
+    pub fn from_api(phase: Option<&str>) -> Self {
+        match phase {
+            Some("Pending") => Self::Pending,
+            Some("Running") => Self::Running,
+            Some("Succeeded") => Self::Succeeded,
+            Some("Failed") => Self::Failed,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// A pod's Ready condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ready {
+    /// True, False, or none for Unknown.
+    pub status: Option<bool>,
+    /// Since when.
+    pub since: UnixMillis,
+}
+
+/// One measured value of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// The value in milli-units.
+    pub milli: i64,
+    /// When it was measured.
+    pub time: UnixMillis,
+    /// Over which time it was measured, in ms.
+    pub window_ms: i64,
+}
+
+/// The values of one metric, or why there are none. The error is the cause
+/// alone; the decision puts upstream's words before it.
+#[derive(Clone, Copy, Debug)]
+pub enum Samples<'a> {
+    /// For Pods, Resource and ContainerResource metrics.
+    PerPod(Result<PodSamples<'a>, &'a str>),
+    /// For Object metrics: the value in milli-units.
+    Value(Result<i64, &'a str>),
+    /// For External metrics: the values in milli-units.
+    Values(Result<&'a [i64], &'a str>),
+}
+
+/// The samples of one metric, laid along the pods selected.
+#[derive(Clone, Copy, Debug)]
+pub struct PodSamples<'a> {
+    /// For each selected pod, in the same order, its sample.
+    pub of_pods: &'a [Option<Sample>],
+    /// Samples of pods that are not among the selected ones.
+    pub strays: Strays,
+    /// How many items the answer had, with or without a usable value.
+    pub items: usize,
+}
+
+/// Samples of pods that are not among the selected ones; upstream counts them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Strays {
+    /// How many.
+    pub count: i64,
+    /// Their sum in milli-units.
+    pub sum_milli: i64,
+}
+
+/// An owner for [`PodSamples`], filled from an answer in any order.
+#[derive(Clone, Debug, Default)]
+pub struct AlignedSamples {
+    of_pods: Vec<Option<Sample>>,
+    strays: Strays,
+    items: usize,
+}
+
+impl AlignedSamples {
+    /// Lays an answer's samples along the pods. Of two samples for one pod the
+    /// later counts; an item without a sample counts as an item alone.
+    pub fn new<'s>(
+        pods: &[Pod<'_>],
+        items: impl IntoIterator<Item = (&'s str, Option<Sample>)>,
+    ) -> Self {
+        let places: HashMap<&str, usize> =
+            pods.iter().enumerate().map(|(place, pod)| (pod.name, place)).collect();
+        let mut aligned = Self { of_pods: vec![None; pods.len()], ..Self::default() };
+        let mut strays: HashMap<&str, i64> = HashMap::new();
+        for (name, sample) in items {
+            aligned.items += 1;
+            let Some(sample) = sample else { continue };
+            match places.get(name) {
+                Some(&place) => aligned.of_pods[place] = Some(sample),
+                None => {
+                    strays.insert(name, sample.milli);
+                }
+            }
+        }
+        aligned.strays.count = strays.len() as i64;
+        aligned.strays.sum_milli = strays.values().fold(0, |sum, milli| sum.wrapping_add(*milli));
+        aligned
+    }
+
+    /// The view that a decision reads.
+    pub fn view(&self) -> PodSamples<'_> {
+        PodSamples { of_pods: &self.of_pods, strays: self.strays, items: self.items }
+    }
+}
+
+/// A pod's usage of a resource from that of its containers, in milli-units:
+/// the sum, or that of one container where one is named; none where a
+/// container that counts says nothing of it.
+pub fn resource_usage<'a>(
+    containers: impl IntoIterator<Item = (&'a str, Option<Quantity>)>,
+    container: Option<&str>,
+) -> Option<i64> {
+    let mut total: Option<i64> = None;
+    for (name, usage) in containers {
+        match container {
+            Some(wanted) if wanted != name => continue,
+            Some(_) => return usage.map(Quantity::milli),
+            None => total = Some(total.unwrap_or(0).wrapping_add(usage?.milli())),
+        }
+    }
+    total
+}
+
+/// The autoscalers, as `namespace/name`, that select any of these pods by their
+/// labels, sorted. More than one of them is ambiguous, and none may decide.
+pub fn selecting_autoscalers<'a>(
+    pod_labels: &[&BTreeMap<String, String>],
+    autoscalers: impl IntoIterator<Item = (&'a str, &'a Selector)>,
+) -> Vec<String> {
+    let selects = |selector: &Selector| {
+        let one = |labels: &&BTreeMap<String, String>| {
+            selector.matches(|key| labels.get(key).map(String::as_str))
+        };
+        pod_labels.iter().any(one)
+    };
+    let keys: BTreeSet<&str> = autoscalers
+        .into_iter()
+        .filter(|(_, selector)| selects(selector))
+        .map(|(key, _)| key)
+        .collect();
+    keys.into_iter().map(str::to_owned).collect()
+}

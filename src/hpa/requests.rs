@@ -1,0 +1,119 @@
+//! What a pod requests, which utilization is measured against.
+//! Source: `calculateRequests` of upstream and KEP-2837 (pod-level resources).
+
+use crate::k8s::Quantity;
+use std::collections::BTreeMap;
+
+/// Requests by resource.
+pub type ResourceList = BTreeMap<String, Quantity>;
+
+/// What a pod requests, as far as autoscaling looks at it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Requests {
+    /// Containers, then the init containers that keep running (sidecars).
+    containers: Vec<PodContainer>,
+    /// What the whole pod requests, where its spec says so.
+    pod_level: Option<ResourceList>,
+}
+
+/// What one container requests.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PodContainer {
+    /// Its name.
+    pub name: String,
+    /// Its requests.
+    pub requests: ResourceList,
+}
+
+impl Requests {
+    /// Those of a pod with these containers, these init containers (with
+    /// whether each keeps running), these requests of its own, and this overhead.
+    pub fn new(
+        mut containers: Vec<PodContainer>,
+        init_containers: Vec<(PodContainer, bool)>,
+        pod: &ResourceList,
+        overhead: &ResourceList,
+    ) -> Self {
+        let supported =
+            |name: &String| name == "cpu" || name == "memory" || name.starts_with("hugepages-");
+        let pod_level = pod.keys().any(supported).then(|| {
+            let mut total = effective(&containers, &init_containers);
+            for (name, quantity) in pod.iter().filter(|(name, _)| supported(name)) {
+                total.insert(name.clone(), *quantity);
+            }
+            add(&mut total, overhead);
+            total
+        });
+        containers.extend(
+            init_containers
+                .into_iter()
+                .filter(|(_, sidecar)| *sidecar)
+                .map(|(container, _)| container),
+        );
+        Self { containers, pod_level }
+    }
+
+    /// What is requested of a resource, in milli-units: by the pod, or by one
+    /// container where one is named. The error is upstream's, for this pod.
+    pub fn milli(&self, resource: &str, container: Option<&str>, pod: &str) -> Result<i64, String> {
+        if let (Some(pod_level), None) = (&self.pod_level, container) {
+            return pod_level
+                .get(resource)
+                .map(|quantity| quantity.milli())
+                .ok_or_else(|| format!("missing pod-level request for {resource} in Pod {pod}"));
+        }
+        let mut total: i64 = 0;
+        for PodContainer { name, requests } in &self.containers {
+            if container.is_none_or(|container| container == name) {
+                let request = requests.get(resource).ok_or_else(|| {
+                    format!("missing request for {resource} in container {name} of Pod {pod}")
+                })?;
+                total = total.wrapping_add(request.milli());
+                if container.is_some() {
+                    return Ok(total);
+                }
+            }
+        }
+        match container {
+            Some(container) => Err(format!("container {container} not found in Pod {pod}")),
+            None => Ok(total),
+        }
+    }
+}
+
+/// What containers and init containers need together (`AggregateContainerRequests`).
+fn effective(
+    containers: &[PodContainer],
+    init_containers: &[(PodContainer, bool)],
+) -> ResourceList {
+    let mut total = ResourceList::new();
+    for container in containers {
+        add(&mut total, &container.requests);
+    }
+    let (mut sidecars, mut at_start) = (ResourceList::new(), ResourceList::new());
+    for (container, sidecar) in init_containers {
+        let mut needed = container.requests.clone();
+        add(&mut needed, &sidecars);
+        if *sidecar {
+            add(&mut total, &container.requests);
+            sidecars.clone_from(&needed);
+        }
+        raise(&mut at_start, &needed);
+    }
+    raise(&mut total, &at_start);
+    total
+}
+
+fn add(total: &mut ResourceList, more: &ResourceList) {
+    for (name, quantity) in more {
+        let sum = total.entry(name.clone()).or_default();
+        *sum = *sum + *quantity;
+    }
+}
+
+fn raise(total: &mut ResourceList, least: &ResourceList) {
+    for (name, quantity) in least {
+        let highest = total.entry(name.clone()).or_insert(*quantity);
+        *highest = (*highest).max(*quantity);
+    }
+}

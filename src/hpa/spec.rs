@@ -1,0 +1,418 @@
+//! The autoscaler's specification, read once when it changes: quantities as
+//! milli-units, selectors parsed, defaults filled in.
+
+use crate::k8s::{Quantity, Selector};
+use k8s_openapi::api::autoscaling::v2 as api;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use std::fmt::Write;
+
+/// What an autoscaler is asked to do (`autoscaling/v2` HorizontalPodAutoscalerSpec).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Spec {
+    /// The object whose `/scale` is written.
+    pub target: TargetRef,
+    /// Lower bound of the replicas; 0 only with scale-to-zero.
+    pub min_replicas: i32,
+    /// Upper bound of the replicas.
+    pub max_replicas: i32,
+    /// What is measured, in the order of the specification.
+    pub metrics: Vec<Metric>,
+    /// The scaling rules of each direction, where any are given.
+    pub behavior: Option<Behavior>,
+}
+
+/// The object that is scaled (CrossVersionObjectReference).
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TargetRef {
+    /// Group and version, such as `apps/v1`.
+    pub api_version: String,
+    /// Kind, such as `Deployment`.
+    pub kind: String,
+    /// Name in the autoscaler's namespace.
+    pub name: String,
+}
+
+/// One metric of the specification.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Metric {
+    /// Where its value comes from and what it should be.
+    pub source: Source,
+    /// What an event calls it when it asks for more replicas.
+    pub(super) label: String,
+}
+
+/// Where a metric's value comes from and what it should be.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Source {
+    /// A metric of each pod, averaged.
+    Pods {
+        /// Which metric.
+        metric: MetricId,
+        /// The wanted average, in milli-units.
+        average_milli: i64,
+    },
+    /// CPU or memory of each whole pod.
+    Resource {
+        /// The resource's name, such as `cpu`.
+        name: String,
+        /// What it should be.
+        target: ResourceTarget,
+    },
+    /// CPU or memory of one container of each pod.
+    ContainerResource {
+        /// The resource's name, such as `cpu`.
+        name: String,
+        /// The container's name.
+        container: String,
+        /// What it should be.
+        target: ResourceTarget,
+    },
+    /// A metric of one object of the namespace.
+    Object {
+        /// The object that is described.
+        object: ObjectRef,
+        /// Which metric.
+        metric: MetricId,
+        /// What it should be.
+        target: ScalarTarget,
+    },
+    /// A metric of nothing in the cluster.
+    External {
+        /// Which metric.
+        metric: MetricId,
+        /// What it should be.
+        target: ScalarTarget,
+    },
+    /// A type that `autoscaling/v2` does not know.
+    Unknown(String),
+}
+
+/// A metric's name and selector.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MetricId {
+    /// The name in the metrics API.
+    pub name: String,
+    /// The selector as given, to be shown in the status.
+    pub selector: Option<LabelSelector>,
+    /// The selector parsed, or why it can't be.
+    pub parsed: Result<Selector, String>,
+}
+
+/// The object an Object metric describes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ObjectRef {
+    /// Group and version; empty for the core group.
+    pub api_version: Option<String>,
+    /// Kind, such as `Ingress`.
+    pub kind: String,
+    /// Name.
+    pub name: String,
+}
+
+/// What a resource's usage should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResourceTarget {
+    /// An average over the pods, in milli-units.
+    Average(i64),
+    /// A percentage of what the pods request.
+    Utilization(i32),
+    /// Neither was given.
+    Invalid,
+}
+
+/// What an Object or External metric should be, in milli-units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScalarTarget {
+    /// The value itself.
+    Value(i64),
+    /// The value divided by the replicas.
+    Average(i64),
+    /// Neither was given.
+    Invalid,
+}
+
+/// The scaling rules of both directions.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Behavior {
+    /// Rules for more replicas.
+    pub scale_up: ScalingRules,
+    /// Rules for fewer replicas.
+    pub scale_down: ScalingRules,
+}
+
+/// The scaling rules of one direction (HPAScalingRules).
+#[derive(Clone, Debug, PartialEq)]
+pub struct ScalingRules {
+    /// How far back recommendations count, in seconds; none: the controller's default.
+    pub stabilization_seconds: Option<i32>,
+    /// Which policy wins.
+    pub select_policy: SelectPolicy,
+    /// How much may change in which time.
+    pub policies: Vec<Policy>,
+    /// The ratio by which the metric may be off without a change.
+    pub tolerance: Option<f64>,
+}
+
+/// Which of several policies wins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SelectPolicy {
+    /// The one that allows the largest change.
+    Max,
+    /// The one that allows the smallest change.
+    Min,
+    /// No change in this direction.
+    Disabled,
+}
+
+/// How much may change in which time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// What `value` counts.
+    pub kind: PolicyKind,
+    /// Pods or percent.
+    pub value: i32,
+    /// The time, in seconds.
+    pub period_seconds: i32,
+}
+
+/// What a policy's value counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyKind {
+    /// Pods.
+    Pods,
+    /// Percent of the replicas at the period's start.
+    Percent,
+}
+
+/// The group of an `apiVersion`; the error is upstream's.
+pub fn parse_group(api_version: &str) -> Result<&str, String> {
+    match api_version.split_once('/') {
+        None => Ok(""),
+        Some((group, version)) if !version.contains('/') => Ok(group),
+        Some(_) => Err(format!("unexpected GroupVersion string: {api_version}")),
+    }
+}
+
+/// What upstream says of a kind that discovery does not know.
+pub fn no_kind_match(kind: &str, group: &str) -> String {
+    format!("no matches for kind {kind:?} in group {group:?}")
+}
+
+impl Spec {
+    /// Reads an API object's spec, with the API server's defaults filled in.
+    ///
+    /// Nothing is refused: what is wrong in one metric fails that metric alone,
+    /// at each decision, with upstream's words.
+    pub fn from_api(spec: &api::HorizontalPodAutoscalerSpec) -> Self {
+        let mut spec = spec.clone();
+        apply_defaults(&mut spec);
+        Self {
+            target: TargetRef {
+                api_version: spec.scale_target_ref.api_version.unwrap_or_default(),
+                kind: spec.scale_target_ref.kind,
+                name: spec.scale_target_ref.name,
+            },
+            min_replicas: spec.min_replicas.unwrap_or(1),
+            max_replicas: spec.max_replicas,
+            metrics: spec.metrics.unwrap_or_default().iter().map(Metric::from_api).collect(),
+            behavior: spec.behavior.map(|behavior| Behavior {
+                scale_up: ScalingRules::from_api(behavior.scale_up.unwrap_or_default()),
+                scale_down: ScalingRules::from_api(behavior.scale_down.unwrap_or_default()),
+            }),
+        }
+    }
+
+    /// Whether any metric is of a type that still has a value at 0 replicas.
+    pub(super) fn has_object_or_external_metric(&self) -> bool {
+        self.metrics
+            .iter()
+            .any(|metric| matches!(metric.source, Source::Object { .. } | Source::External { .. }))
+    }
+}
+
+impl Metric {
+    fn from_api(spec: &api::MetricSpec) -> Self {
+        let source = match spec.type_.as_str() {
+            "Pods" => spec.pods.as_ref().map(|pods| Source::Pods {
+                metric: MetricId::from_api(&pods.metric),
+                average_milli: milli(&pods.target.average_value).unwrap_or(0),
+            }),
+            "Resource" => spec.resource.as_ref().map(|resource| Source::Resource {
+                name: resource.name.clone(),
+                target: ResourceTarget::from_api(&resource.target),
+            }),
+            "ContainerResource" => {
+                spec.container_resource.as_ref().map(|resource| Source::ContainerResource {
+                    name: resource.name.clone(),
+                    container: resource.container.clone(),
+                    target: ResourceTarget::from_api(&resource.target),
+                })
+            }
+            "Object" => spec.object.as_ref().map(|object| Source::Object {
+                object: ObjectRef {
+                    api_version: object.described_object.api_version.clone(),
+                    kind: object.described_object.kind.clone(),
+                    name: object.described_object.name.clone(),
+                },
+                metric: MetricId::from_api(&object.metric),
+                target: match object.target.type_.as_str() {
+                    "Value" => milli(&object.target.value).map(ScalarTarget::Value),
+                    "AverageValue" => {
+                        milli(&object.target.average_value).map(ScalarTarget::Average)
+                    }
+                    _ => None,
+                }
+                .unwrap_or(ScalarTarget::Invalid),
+            }),
+            "External" => spec.external.as_ref().map(|external| Source::External {
+                metric: MetricId::from_api(&external.metric),
+                target: milli(&external.target.average_value)
+                    .map(ScalarTarget::Average)
+                    .or_else(|| milli(&external.target.value).map(ScalarTarget::Value))
+                    .unwrap_or(ScalarTarget::Invalid),
+            }),
+            _ => None,
+        }
+        .unwrap_or_else(|| Source::Unknown(spec.type_.clone()));
+        let label = label(&source);
+        Self { source, label }
+    }
+}
+
+/// What upstream's events call a metric that asks for more replicas.
+fn label(source: &Source) -> String {
+    match source {
+        Source::Pods { metric, .. } => format!("pods metric {}", metric.name),
+        Source::Resource { name, target: ResourceTarget::Utilization(_) } => {
+            format!("{name} resource utilization (percentage of request)")
+        }
+        Source::ContainerResource { name, target: ResourceTarget::Utilization(_), .. } => {
+            format!("{name} container resource utilization (percentage of request)")
+        }
+        Source::Resource { name, .. } | Source::ContainerResource { name, .. } => {
+            format!("{name} resource")
+        }
+        Source::Object { object, metric, target: ScalarTarget::Value(_) } => {
+            format!("{} metric {}", object.kind, metric.name)
+        }
+        Source::Object { metric, .. } | Source::External { metric, .. } => {
+            format!("external metric {}({})", metric.name, metric.selector_text())
+        }
+        Source::Unknown(kind) => kind.clone(),
+    }
+}
+
+impl MetricId {
+    fn from_api(metric: &api::MetricIdentifier) -> Self {
+        Self {
+            name: metric.name.clone(),
+            selector: metric.selector.clone(),
+            parsed: match &metric.selector {
+                Some(selector) => Selector::from_object(selector).map_err(|e| e.to_string()),
+                None => Ok(Selector::default()),
+            },
+        }
+    }
+
+    /// The selector as Go prints it with `%+v`, which upstream puts into messages.
+    pub(super) fn selector_text(&self) -> String {
+        let Some(selector) = &self.selector else {
+            return "nil".to_owned();
+        };
+        let mut text = String::from("&LabelSelector{MatchLabels:map[string]string{");
+        for (key, value) in selector.match_labels.iter().flatten() {
+            let _ = write!(text, "{key}: {value},");
+        }
+        text.push_str("},MatchExpressions:[]LabelSelectorRequirement{");
+        for expression in selector.match_expressions.iter().flatten() {
+            let values = expression.values.as_deref().unwrap_or_default().join(" ");
+            let _ = write!(
+                text,
+                "LabelSelectorRequirement{{Key:{},Operator:{},Values:[{values}],}},",
+                expression.key, expression.operator
+            );
+        }
+        text.push_str("},}");
+        text
+    }
+}
+
+impl ResourceTarget {
+    fn from_api(target: &api::MetricTarget) -> Self {
+        match (milli(&target.average_value), target.average_utilization) {
+            (Some(average), _) => Self::Average(average),
+            (None, Some(percent)) => Self::Utilization(percent),
+            (None, None) => Self::Invalid,
+        }
+    }
+}
+
+impl ScalingRules {
+    fn from_api(rules: api::HPAScalingRules) -> Self {
+        Self {
+            stabilization_seconds: rules.stabilization_window_seconds,
+            select_policy: match rules.select_policy.as_deref() {
+                Some("Disabled") => SelectPolicy::Disabled,
+                Some("Min") => SelectPolicy::Min,
+                _ => SelectPolicy::Max,
+            },
+            policies: rules
+                .policies
+                .unwrap_or_default()
+                .into_iter()
+                .map(|policy| Policy {
+                    kind: match policy.type_.as_str() {
+                        "Pods" => PolicyKind::Pods,
+                        _ => PolicyKind::Percent,
+                    },
+                    value: policy.value,
+                    period_seconds: policy.period_seconds,
+                })
+                .collect(),
+            tolerance: rules
+                .tolerance
+                .and_then(|tolerance| tolerance.0.parse::<Quantity>().ok())
+                .map(Quantity::as_f64),
+        }
+    }
+}
+
+fn milli(quantity: &Option<ApiQuantity>) -> Option<i64> {
+    quantity.as_ref()?.0.parse::<Quantity>().ok().map(Quantity::milli)
+}
+
+/// Fills in what the API server would: `minReplicas` 1, 80 % CPU where no
+/// metric is named, and each direction's rules where `behavior` is given.
+/// Source: `SetDefaults_HorizontalPodAutoscaler` of Kubernetes 1.36.
+pub fn apply_defaults(spec: &mut api::HorizontalPodAutoscalerSpec) {
+    spec.min_replicas.get_or_insert(1);
+    if spec.metrics.as_ref().is_none_or(Vec::is_empty) {
+        spec.metrics = Some(vec![api::MetricSpec {
+            type_: "Resource".to_owned(),
+            resource: Some(api::ResourceMetricSource {
+                name: "cpu".to_owned(),
+                target: api::MetricTarget {
+                    type_: "Utilization".to_owned(),
+                    average_utilization: Some(80),
+                    ..Default::default()
+                },
+            }),
+            ..Default::default()
+        }]);
+    }
+    if let Some(behavior) = &mut spec.behavior {
+        let policy = |kind: &str, value| api::HPAScalingPolicy {
+            type_: kind.to_owned(),
+            value,
+            period_seconds: 15,
+        };
+        let up = behavior.scale_up.get_or_insert_default();
+        up.stabilization_window_seconds.get_or_insert(0);
+        up.select_policy.get_or_insert_with(|| "Max".to_owned());
+        up.policies.get_or_insert_with(|| vec![policy("Pods", 4), policy("Percent", 100)]);
+        let down = behavior.scale_down.get_or_insert_default();
+        down.select_policy.get_or_insert_with(|| "Max".to_owned());
+        down.policies.get_or_insert_with(|| vec![policy("Percent", 100)]);
+    }
+}

@@ -1,0 +1,278 @@
+//! The autoscaler's status: conditions, replicas and current metrics.
+
+use super::UnixMillis;
+use super::spec::{MetricId, Source, Spec};
+use crate::k8s::Quantity;
+use k8s_openapi::api::autoscaling::v2 as api;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use std::fmt::{self, Write};
+
+/// The status of an autoscaler, in a form that is cheap to compare and reuse.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// When the scale was last changed.
+    pub last_scale: Option<UnixMillis>,
+    /// The replicas asked for when it was last looked at.
+    pub current_replicas: i32,
+    /// The replicas last wanted.
+    pub desired_replicas: i32,
+    /// What each metric was, in the order of the specification.
+    pub current: Vec<Current>,
+    /// Conditions in the order of their first appearance.
+    pub conditions: Vec<Condition>,
+}
+
+/// What one metric was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Current {
+    /// It could not be computed.
+    None,
+    /// A value, in milli-units.
+    Value(i64),
+    /// An average over the pods, in milli-units.
+    Average(i64),
+    /// A percentage of the requests, and the average in milli-units.
+    Utilization(i32, i64),
+}
+
+/// What a condition speaks of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConditionKind {
+    /// Whether the scale can be read and written.
+    AbleToScale,
+    /// Whether replicas are computed from metrics.
+    ScalingActive,
+    /// Whether a limit kept the replicas from what the metrics ask.
+    ScalingLimited,
+    /// Whether the autoscaler itself scaled the workload to zero.
+    ScaledToZero,
+}
+
+impl ConditionKind {
+    /// The API's name of it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::AbleToScale => "AbleToScale",
+            Self::ScalingActive => "ScalingActive",
+            Self::ScalingLimited => "ScalingLimited",
+            Self::ScaledToZero => "ScaledToZero",
+        }
+    }
+
+    fn from_api(name: &str) -> Option<Self> {
+        [Self::AbleToScale, Self::ScalingActive, Self::ScalingLimited, Self::ScaledToZero]
+            .into_iter()
+            .find(|kind| kind.as_str() == name)
+    }
+}
+
+/// One condition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    /// What it speaks of.
+    pub kind: ConditionKind,
+    /// Whether it holds.
+    pub status: bool,
+    /// Since when.
+    pub since: UnixMillis,
+    /// Why, as one word.
+    pub reason: String,
+    /// Why, in words.
+    pub message: String,
+}
+
+impl Status {
+    /// The condition of a kind, where it was ever set.
+    pub fn condition(&self, kind: ConditionKind) -> Option<&Condition> {
+        self.conditions.iter().find(|condition| condition.kind == kind)
+    }
+
+    /// Sets a condition; its time moves only when its status does. Allocates
+    /// only when a text changed.
+    pub(super) fn set(
+        &mut self,
+        kind: ConditionKind,
+        status: bool,
+        reason: &str,
+        message: fmt::Arguments<'_>,
+        now: UnixMillis,
+    ) {
+        let Some(condition) = self.conditions.iter_mut().find(|c| c.kind == kind) else {
+            self.conditions.push(Condition {
+                kind,
+                status,
+                since: now,
+                reason: reason.to_owned(),
+                message: message.to_string(),
+            });
+            return;
+        };
+        if condition.status != status {
+            condition.status = status;
+            condition.since = now;
+        }
+        if condition.reason != reason {
+            reason.clone_into(&mut condition.reason);
+        }
+        if !writes_as(message, &condition.message) {
+            condition.message.clear();
+            let _ = condition.message.write_fmt(message);
+        }
+    }
+
+    pub(super) fn remove(&mut self, kind: ConditionKind) {
+        self.conditions.retain(|condition| condition.kind != kind);
+    }
+
+    /// The status of an API object, as far as decisions build on it.
+    pub fn from_api(status: &api::HorizontalPodAutoscalerStatus) -> Self {
+        let millis = |time: &Time| time.0.as_millisecond();
+        Self {
+            last_scale: status.last_scale_time.as_ref().map(millis),
+            current_replicas: status.current_replicas.unwrap_or(0),
+            desired_replicas: status.desired_replicas,
+            current: Vec::new(),
+            conditions: status
+                .conditions
+                .iter()
+                .flatten()
+                .filter_map(|condition| {
+                    Some(Condition {
+                        kind: ConditionKind::from_api(&condition.type_)?,
+                        status: condition.status == "True",
+                        since: condition.last_transition_time.as_ref().map_or(0, millis),
+                        reason: condition.reason.clone().unwrap_or_default(),
+                        message: condition.message.clone().unwrap_or_default(),
+                    })
+                })
+                .collect(),
+        }
+    }
+}
+
+/// Whether a message would be written as this text.
+fn writes_as(message: fmt::Arguments<'_>, text: &str) -> bool {
+    struct Rest<'a>(&'a str);
+    impl Write for Rest<'_> {
+        fn write_str(&mut self, part: &str) -> fmt::Result {
+            self.0 = self.0.strip_prefix(part).ok_or(fmt::Error)?;
+            Ok(())
+        }
+    }
+    let mut rest = Rest(text);
+    rest.write_fmt(message).is_ok() && rest.0.is_empty()
+}
+
+/// The status as the API shows it.
+pub fn render_status(status: &Status, spec: &Spec) -> api::HorizontalPodAutoscalerStatus {
+    let current: Vec<_> = status
+        .current
+        .iter()
+        .zip(&spec.metrics)
+        .map(|(current, metric)| render_metric(*current, &metric.source))
+        .collect();
+    api::HorizontalPodAutoscalerStatus {
+        last_scale_time: status.last_scale.map(time),
+        current_replicas: Some(status.current_replicas),
+        desired_replicas: status.desired_replicas,
+        current_metrics: (!current.is_empty()).then_some(current),
+        conditions: Some(
+            status
+                .conditions
+                .iter()
+                .map(|condition| api::HorizontalPodAutoscalerCondition {
+                    type_: condition.kind.as_str().to_owned(),
+                    status: if condition.status { "True" } else { "False" }.to_owned(),
+                    last_transition_time: Some(time(condition.since)),
+                    reason: Some(condition.reason.clone()),
+                    message: Some(condition.message.clone()),
+                })
+                .collect(),
+        ),
+        observed_generation: None,
+    }
+}
+
+fn time(millis: UnixMillis) -> Time {
+    Time(Timestamp::from_second(millis.div_euclid(1000)).unwrap_or_default())
+}
+
+fn render_metric(current: Current, source: &Source) -> api::MetricStatus {
+    let value = match current {
+        Current::None => return api::MetricStatus::default(),
+        Current::Value(milli) => {
+            api::MetricValueStatus { value: Some(decimal(milli)), ..Default::default() }
+        }
+        Current::Average(milli) => api::MetricValueStatus {
+            average_value: Some(resource_quantity(milli, source)),
+            ..Default::default()
+        },
+        Current::Utilization(percent, milli) => api::MetricValueStatus {
+            average_utilization: Some(percent),
+            average_value: Some(resource_quantity(milli, source)),
+            ..Default::default()
+        },
+    };
+    let identifier = |metric: &MetricId| api::MetricIdentifier {
+        name: metric.name.clone(),
+        selector: metric.selector.clone(),
+    };
+    let mut status = api::MetricStatus::default();
+    match source {
+        Source::Pods { metric, .. } => {
+            status.type_ = "Pods".to_owned();
+            status.pods =
+                Some(api::PodsMetricStatus { current: value, metric: identifier(metric) });
+        }
+        Source::Resource { name, .. } => {
+            status.type_ = "Resource".to_owned();
+            status.resource =
+                Some(api::ResourceMetricStatus { current: value, name: name.clone() });
+        }
+        Source::ContainerResource { name, container, .. } => {
+            status.type_ = "ContainerResource".to_owned();
+            status.container_resource = Some(api::ContainerResourceMetricStatus {
+                container: container.clone(),
+                current: value,
+                name: name.clone(),
+            });
+        }
+        Source::Object { object, metric, .. } => {
+            status.type_ = "Object".to_owned();
+            status.object = Some(api::ObjectMetricStatus {
+                current: value,
+                described_object: api::CrossVersionObjectReference {
+                    api_version: object.api_version.clone(),
+                    kind: object.kind.clone(),
+                    name: object.name.clone(),
+                },
+                metric: identifier(metric),
+            });
+        }
+        Source::External { metric, .. } => {
+            status.type_ = "External".to_owned();
+            status.external =
+                Some(api::ExternalMetricStatus { current: value, metric: identifier(metric) });
+        }
+        Source::Unknown(_) => {}
+    }
+    status
+}
+
+fn decimal(milli: i64) -> ApiQuantity {
+    ApiQuantity(Quantity::from_milli(milli).to_string())
+}
+
+/// Memory is shown with binary suffixes, all else with decimal ones.
+fn resource_quantity(milli: i64, source: &Source) -> ApiQuantity {
+    match source {
+        Source::Resource { name, .. } | Source::ContainerResource { name, .. }
+            if name == "memory" =>
+        {
+            ApiQuantity(Quantity::from_milli(milli).to_binary_si())
+        }
+        _ => decimal(milli),
+    }
+}

@@ -1,0 +1,490 @@
+//! Label selectors: the text form (`a=b,c in (d,e),!f`) and the object form
+//! (`matchLabels`, `matchExpressions`).
+//!
+//! Grammar and error texts follow `k8s.io/apimachinery/pkg/labels`, as they
+//! reach users through conditions and events.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// A conjunction of requirements; without any it selects everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Selector {
+    requirements: Vec<Requirement>,
+}
+
+/// One condition on one label.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Requirement {
+    /// The label's key.
+    pub key: String,
+    /// What must hold for its value.
+    pub operator: Operator,
+    /// The values the operator speaks of, sorted.
+    pub values: Vec<String>,
+}
+
+/// What a requirement asks of a label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operator {
+    /// The label is there with one of the values (`=`, `==`, `in`).
+    In,
+    /// The label is absent or has none of the values (`!=`, `notin`).
+    NotIn,
+    /// The label is there.
+    Exists,
+    /// The label is absent.
+    DoesNotExist,
+    /// The label is an integer above the value.
+    GreaterThan,
+    /// The label is an integer below the value.
+    LessThan,
+}
+
+/// Why a text or an object is no selector, in upstream's words.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{0}")]
+pub struct ParseError(String);
+
+fn error<T>(text: impl Into<String>) -> Result<T, ParseError> {
+    Err(ParseError(text.into()))
+}
+
+impl Selector {
+    /// The conditions, in their order.
+    pub fn requirements(&self) -> &[Requirement] {
+        &self.requirements
+    }
+
+    /// Whether it selects everything.
+    pub fn is_empty(&self) -> bool {
+        self.requirements.is_empty()
+    }
+
+    /// Whether labels, looked up by key, satisfy every requirement.
+    pub fn matches<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
+        self.requirements.iter().all(|requirement| requirement.matches(label(&requirement.key)))
+    }
+
+    /// The selector of an API object's `matchLabels` and `matchExpressions`.
+    pub fn from_object(object: &LabelSelector) -> Result<Self, ParseError> {
+        let mut requirements = Vec::new();
+        for (key, value) in object.match_labels.iter().flatten() {
+            requirements.push(Requirement::new(key, Operator::In, vec![value.clone()])?);
+        }
+        for expression in object.match_expressions.iter().flatten() {
+            let operator = match expression.operator.as_str() {
+                "In" => Operator::In,
+                "NotIn" => Operator::NotIn,
+                "Exists" => Operator::Exists,
+                "DoesNotExist" => Operator::DoesNotExist,
+                other => return error(format!("{other:?} is not a valid label selector operator")),
+            };
+            let values = expression.values.clone().unwrap_or_default();
+            requirements.push(Requirement::new(&expression.key, operator, values)?);
+        }
+        Ok(Self { requirements })
+    }
+
+    /// The one value each label must have, where every requirement is such an
+    /// equality; none if any asks for something else.
+    pub fn as_equalities(&self) -> Option<std::collections::BTreeMap<String, String>> {
+        self.requirements
+            .iter()
+            .map(|requirement| match (requirement.operator, requirement.values.as_slice()) {
+                (Operator::In, [value]) => Some((requirement.key.clone(), value.clone())),
+                _ => None,
+            })
+            .collect()
+    }
+}
+
+impl Requirement {
+    fn new(key: &str, operator: Operator, mut values: Vec<String>) -> Result<Self, ParseError> {
+        validate_key(key)?;
+        if matches!(operator, Operator::In | Operator::NotIn) && values.is_empty() {
+            return error(
+                "values: Invalid value: []: for 'in', 'notin' operators, values set can't be empty",
+            );
+        }
+        if matches!(operator, Operator::Exists | Operator::DoesNotExist) && !values.is_empty() {
+            return error(format!(
+                "values: Invalid value: {values:?}: values set must be empty for exists and does not exist"
+            ));
+        }
+        for value in &values {
+            if matches!(operator, Operator::GreaterThan | Operator::LessThan)
+                && value.parse::<i64>().is_err()
+            {
+                return error(format!(
+                    "values[0]: Invalid value: {value:?}: for 'Gt', 'Lt' operators, the value must be an integer"
+                ));
+            }
+            validate_value(key, value)?;
+        }
+        values.sort();
+        values.dedup();
+        Ok(Self { key: key.to_owned(), operator, values })
+    }
+
+    /// Whether a label with this value, or without one, satisfies it.
+    pub fn matches(&self, value: Option<&str>) -> bool {
+        let listed = |value: &str| self.values.iter().any(|v| v == value);
+        let number = |text: &str| text.parse::<i64>().ok();
+        let bound = || self.values.first().and_then(|v| number(v));
+        match self.operator {
+            Operator::In => value.is_some_and(listed),
+            Operator::NotIn => !value.is_some_and(listed),
+            Operator::Exists => value.is_some(),
+            Operator::DoesNotExist => value.is_none(),
+            Operator::GreaterThan => {
+                value.and_then(number) > bound() && value.and_then(number).is_some()
+            }
+            Operator::LessThan => value.and_then(number).is_some_and(|v| Some(v) < bound()),
+        }
+    }
+}
+
+/// The text form, which [`str::parse`] reads back.
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, Requirement { key, operator, values }) in self.requirements.iter().enumerate() {
+            if i > 0 {
+                f.write_str(",")?;
+            }
+            match (operator, values.as_slice()) {
+                (Operator::In, [value]) => write!(f, "{key}={value}")?,
+                (Operator::NotIn, [value]) => write!(f, "{key}!={value}")?,
+                (Operator::In, values) => write!(f, "{key} in ({})", values.join(","))?,
+                (Operator::NotIn, values) => write!(f, "{key} notin ({})", values.join(","))?,
+                (Operator::Exists, _) => write!(f, "{key}")?,
+                (Operator::DoesNotExist, _) => write!(f, "!{key}")?,
+                (Operator::GreaterThan, values) => write!(f, "{key}>{}", values.concat())?,
+                (Operator::LessThan, values) => write!(f, "{key}<{}", values.concat())?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::str::FromStr for Selector {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        Parser { tokens: scan(text), position: 0 }.parse()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Token {
+    End,
+    Identifier,
+    Open,
+    Close,
+    Comma,
+    Not,
+    Equals,
+    NotEquals,
+    Greater,
+    Less,
+    In,
+    NotIn,
+    Error,
+}
+
+const SPECIAL: &str = "=!(),><";
+
+/// Cuts a text into tokens with their literals; the last one is always `End`.
+fn scan(text: &str) -> Vec<(Token, String)> {
+    let mut tokens = Vec::new();
+    let mut rest = text.trim_start_matches([' ', '\t', '\r', '\n']);
+    while let Some(first) = rest.chars().next() {
+        let (token, length) = if SPECIAL.contains(first) {
+            match (first, rest.as_bytes().get(1)) {
+                ('=', Some(b'=')) => (Token::Equals, 2),
+                ('!', Some(b'=')) => (Token::NotEquals, 2),
+                ('=', _) => (Token::Equals, 1),
+                ('!', _) => (Token::Not, 1),
+                ('(', _) => (Token::Open, 1),
+                (')', _) => (Token::Close, 1),
+                (',', _) => (Token::Comma, 1),
+                ('>', _) => (Token::Greater, 1),
+                ('<', _) => (Token::Less, 1),
+                _ => (Token::Error, 1),
+            }
+        } else {
+            let ends = |c: char| SPECIAL.contains(c) || matches!(c, ' ' | '\t' | '\r' | '\n');
+            let length = rest.find(ends).unwrap_or(rest.len());
+            match &rest[..length] {
+                "in" => (Token::In, length),
+                "notin" => (Token::NotIn, length),
+                _ => (Token::Identifier, length),
+            }
+        };
+        tokens.push((token, rest[..length].to_owned()));
+        rest = rest[length..].trim_start_matches([' ', '\t', '\r', '\n']);
+    }
+    tokens.push((Token::End, String::new()));
+    tokens
+}
+
+struct Parser {
+    tokens: Vec<(Token, String)>,
+    position: usize,
+}
+
+impl Parser {
+    /// The token ahead, where `in` and `notin` are words like any other.
+    fn peek(&self) -> (Token, &str) {
+        let (token, literal) = &self.tokens[self.position.min(self.tokens.len() - 1)];
+        let token = match token {
+            Token::In | Token::NotIn => Token::Identifier,
+            other => *other,
+        };
+        (token, literal)
+    }
+
+    fn next(&mut self) -> (Token, String) {
+        let (token, literal) = self.peek();
+        let taken = (token, literal.to_owned());
+        self.position += 1;
+        taken
+    }
+
+    fn parse(mut self) -> Result<Selector, ParseError> {
+        let mut requirements = Vec::new();
+        loop {
+            match self.peek() {
+                (Token::End, _) => break,
+                (Token::Identifier | Token::Not, _) => {}
+                (_, literal) => {
+                    return error(format!(
+                        "found '{literal}', expected: !, identifier, or 'end of string'"
+                    ));
+                }
+            }
+            let requirement = self
+                .requirement()
+                .map_err(|e| ParseError(format!("unable to parse requirement: {e}")))?;
+            requirements.push(requirement);
+            match self.next() {
+                (Token::End, _) => break,
+                (Token::Comma, _) => match self.peek() {
+                    (Token::Identifier | Token::Not, _) => {}
+                    (_, literal) => {
+                        return error(format!("found '{literal}', expected: identifier after ','"));
+                    }
+                },
+                (_, literal) => {
+                    return error(format!("found '{literal}', expected: ',' or 'end of string'"));
+                }
+            }
+        }
+        requirements.sort_by(|a, b| a.key.cmp(&b.key));
+        Ok(Selector { requirements })
+    }
+
+    fn requirement(&mut self) -> Result<Requirement, ParseError> {
+        let absent = self.peek().0 == Token::Not;
+        if absent {
+            self.position += 1;
+        }
+        let (token, key) = self.next();
+        if token != Token::Identifier {
+            return error(format!("found '{key}', expected: identifier"));
+        }
+        validate_key(&key)?;
+        if absent {
+            return Requirement::new(&key, Operator::DoesNotExist, vec![]);
+        }
+        if matches!(self.peek().0, Token::End | Token::Comma) {
+            return Requirement::new(&key, Operator::Exists, vec![]);
+        }
+        let operator = self.operator()?;
+        let values = match operator {
+            (Operator::In | Operator::NotIn, Token::In | Token::NotIn) => self.values()?,
+            _ => vec![self.exact_value()?],
+        };
+        Requirement::new(&key, operator.0, values)
+    }
+
+    fn operator(&mut self) -> Result<(Operator, Token), ParseError> {
+        // The raw token: here `in` and `notin` are operators.
+        let (token, literal) = self.tokens[self.position.min(self.tokens.len() - 1)].clone();
+        self.position += 1;
+        let operator = match token {
+            Token::In | Token::Equals => Operator::In,
+            Token::NotIn | Token::NotEquals => Operator::NotIn,
+            Token::Greater => Operator::GreaterThan,
+            Token::Less => Operator::LessThan,
+            _ => {
+                return error(format!("found '{literal}', expected: in, notin, =, ==, !=, gt, lt"));
+            }
+        };
+        Ok((operator, token))
+    }
+
+    fn values(&mut self) -> Result<Vec<String>, ParseError> {
+        let (token, literal) = self.next();
+        if token != Token::Open {
+            return error(format!("found '{literal}' expected: '('"));
+        }
+        match self.peek() {
+            (Token::Identifier | Token::Comma, _) => {}
+            (Token::Close, _) => {
+                self.position += 1;
+                return Ok(vec![String::new()]);
+            }
+            (_, literal) => {
+                return error(format!("found '{literal}', expected: ',', ')' or identifier"));
+            }
+        }
+        let mut values = BTreeSet::new();
+        loop {
+            let (token, literal) = self.next();
+            match token {
+                Token::Identifier => {
+                    values.insert(literal);
+                    match self.peek() {
+                        (Token::Comma, _) => {}
+                        (Token::Close, _) => break,
+                        (_, literal) => {
+                            return error(format!("found '{literal}', expected: ',' or ')'"));
+                        }
+                    }
+                }
+                Token::Comma => {
+                    let ahead = self.peek().0;
+                    if values.is_empty() || matches!(ahead, Token::Close | Token::Comma) {
+                        values.insert(String::new());
+                    }
+                    if ahead == Token::Close {
+                        break;
+                    }
+                }
+                _ => return error(format!("found '{literal}', expected: ',', or identifier")),
+            }
+        }
+        self.position += 1;
+        Ok(values.into_iter().collect())
+    }
+
+    fn exact_value(&mut self) -> Result<String, ParseError> {
+        if matches!(self.peek().0, Token::End | Token::Comma) {
+            return Ok(String::new());
+        }
+        match self.next() {
+            (Token::Identifier, literal) => Ok(literal),
+            (_, literal) => error(format!("found '{literal}', expected: identifier")),
+        }
+    }
+}
+
+const NAME_RULE: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character";
+
+fn is_name(text: &str) -> bool {
+    let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    edge(text.chars().next())
+        && edge(text.chars().last())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+}
+
+fn is_subdomain(text: &str) -> bool {
+    text.len() <= 253
+        && text.split('.').all(|label| {
+            is_name(label)
+                && label.chars().all(|c| c.is_ascii_digit() || c.is_ascii_lowercase() || c == '-')
+        })
+}
+
+/// Source: `IsQualifiedName` of apimachinery.
+fn validate_key(key: &str) -> Result<(), ParseError> {
+    let (prefix, name) = match key.split_once('/') {
+        Some((prefix, name)) => (Some(prefix), name),
+        None => (None, key),
+    };
+    let fault = if name.is_empty() {
+        "name part must be non-empty".to_owned()
+    } else if name.len() > 63 {
+        "name part must be no more than 63 bytes".to_owned()
+    } else if !is_name(name) {
+        format!(
+            "name part {NAME_RULE} (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
+        )
+    } else if prefix.is_some_and(|prefix| !is_subdomain(prefix)) {
+        "prefix part a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character".to_owned()
+    } else {
+        return Ok(());
+    };
+    error(format!("<nil>: Invalid value: {key:?}: {fault}"))
+}
+
+/// Source: `IsValidLabelValue` of apimachinery.
+fn validate_value(key: &str, value: &str) -> Result<(), ParseError> {
+    let fault = if value.len() > 63 {
+        "must be no more than 63 bytes".to_owned()
+    } else if !value.is_empty() && !is_name(value) {
+        format!(
+            "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
+        )
+    } else {
+        return Ok(());
+    };
+    error(format!("values[0][{key}]: Invalid value: {value:?}: {fault}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn selects(selector: &str, labels: &[(&str, &str)]) -> bool {
+        let selector: Selector = selector.parse().unwrap();
+        let again: Selector = selector.to_string().parse().unwrap();
+        assert_eq!(selector, again);
+        selector.matches(|key| labels.iter().find(|(k, _)| *k == key).map(|(_, v)| *v))
+    }
+
+    #[test]
+    fn every_operator_selects_what_upstream_selects() {
+        let labels = [("app", "web"), ("tier", "3")];
+        for (selector, expected) in [
+            ("", true),
+            ("app=web", true),
+            ("app == web , tier=3", true),
+            ("app!=web", false),
+            ("gone!=web", true),
+            ("app in (api, web)", true),
+            ("app notin (api,web)", false),
+            ("gone notin (x)", true),
+            ("app", true),
+            ("!app", false),
+            ("!gone", true),
+            ("tier>2", true),
+            ("tier<3", false),
+            ("gone>2", false),
+            ("app in ()", false),
+            ("in in (in)", false),
+        ] {
+            assert_eq!(selects(selector, &labels), expected, "{selector}");
+        }
+    }
+
+    #[test]
+    fn a_broken_selector_is_refused_in_upstream_words() {
+        for (selector, expected) in [
+            ("a in (", "unable to parse requirement: found '', expected: ',', ')' or identifier"),
+            ("a=b,", "found '', expected: identifier after ','"),
+            ("=b", "found '=', expected: !, identifier, or 'end of string'"),
+            (
+                "a b",
+                "unable to parse requirement: found 'b', expected: in, notin, =, ==, !=, gt, lt",
+            ),
+            ("a=b c", "found 'c', expected: ',' or 'end of string'"),
+        ] {
+            assert_eq!(selector.parse::<Selector>().unwrap_err().to_string(), expected);
+        }
+        assert!("a{}=b".parse::<Selector>().is_err());
+        assert!("a=\"b\"".parse::<Selector>().is_err());
+    }
+}
