@@ -409,7 +409,7 @@ fn run(scenario: &Scenario) -> Vec<Value> {
             match &tick.update_status_error {
                 Some(error) => events.push(event("Warning", "FailedUpdateStatus", error)),
                 None => {
-                    out.insert("status".into(), json!(hpa::render_status(&next, spec)));
+                    out.insert("status".into(), json!(hpa::render_status(&next)));
                     status = next;
                 }
             }

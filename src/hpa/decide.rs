@@ -124,6 +124,7 @@ pub fn decide(
     let current = scale.spec_replicas;
     memory.see(current, now);
     status.current.clear();
+    status.metrics.clone_from(&spec.metrics);
 
     let scaled_to_zero = input.config.scale_to_zero
         && status.condition(ConditionKind::ScaledToZero).is_some_and(|c| c.status);

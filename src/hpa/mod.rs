@@ -27,9 +27,9 @@ pub use observe::{
 };
 pub use requests::{PodContainer, Requests, ResourceList};
 pub use spec::{
-    Behavior, Metric, MetricId, ObjectRef, Policy, PolicyKind, ResourceTarget, ScalarTarget,
-    ScalingRules, SelectPolicy, Source, Spec, TargetRef, apply_defaults, no_kind_match,
-    parse_group,
+    Behavior, Metric, MetricId, Metrics, ObjectRef, Policy, PolicyKind, ResourceTarget,
+    ScalarTarget, ScalingRules, SelectPolicy, Source, Spec, TargetRef, apply_defaults,
+    no_kind_match, parse_group,
 };
 pub use status::{Condition, ConditionKind, Current, Status, render_status};
 

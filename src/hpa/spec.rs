@@ -6,6 +6,7 @@ use k8s_openapi::api::autoscaling::v2 as api;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use std::fmt::Write;
+use std::sync::Arc;
 
 /// What an autoscaler is asked to do (`autoscaling/v2` HorizontalPodAutoscalerSpec).
 #[derive(Clone, Debug, PartialEq)]
@@ -17,7 +18,7 @@ pub struct Spec {
     /// Upper bound of the replicas.
     pub max_replicas: i32,
     /// What is measured, in the order of the specification.
-    pub metrics: Vec<Metric>,
+    pub metrics: Metrics,
     /// The scaling rules of each direction, where any are given.
     pub behavior: Option<Behavior>,
 }
@@ -31,6 +32,25 @@ pub struct TargetRef {
     pub kind: String,
     /// Name in the autoscaler's namespace.
     pub name: String,
+}
+
+/// The metrics of a specification, shared with the status that speaks of them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Metrics(Arc<[Metric]>);
+
+impl std::ops::Deref for Metrics {
+    type Target = [Metric];
+
+    fn deref(&self) -> &[Metric] {
+        &self.0
+    }
+}
+
+impl Metrics {
+    /// Whether these are the very same list, not only an equal one.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
 }
 
 /// One metric of the specification.
@@ -215,7 +235,9 @@ impl Spec {
             },
             min_replicas: spec.min_replicas.unwrap_or(1),
             max_replicas: spec.max_replicas,
-            metrics: spec.metrics.unwrap_or_default().iter().map(Metric::from_api).collect(),
+            metrics: Metrics(
+                spec.metrics.unwrap_or_default().iter().map(Metric::from_api).collect(),
+            ),
             behavior: spec.behavior.map(|behavior| Behavior {
                 scale_up: ScalingRules::from_api(behavior.scale_up.unwrap_or_default()),
                 scale_down: ScalingRules::from_api(behavior.scale_down.unwrap_or_default()),

@@ -1,7 +1,7 @@
 //! The autoscaler's status: conditions, replicas and current metrics.
 
 use super::UnixMillis;
-use super::spec::{MetricId, Source, Spec};
+use super::spec::{MetricId, Metrics, Source};
 use crate::k8s::Quantity;
 use k8s_openapi::api::autoscaling::v2 as api;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
@@ -10,7 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 use std::fmt::{self, Write};
 
 /// The status of an autoscaler, in a form that is cheap to compare and reuse.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Status {
     /// When the scale was last changed.
     pub last_scale: Option<UnixMillis>,
@@ -18,10 +18,26 @@ pub struct Status {
     pub current_replicas: i32,
     /// The replicas last wanted.
     pub desired_replicas: i32,
-    /// What each metric was, in the order of the specification.
+    /// The metrics that `current` speaks of.
+    pub metrics: Metrics,
+    /// What each of them was; empty where none was looked at.
     pub current: Vec<Current>,
     /// Conditions in the order of their first appearance.
     pub conditions: Vec<Condition>,
+}
+
+/// Equal statuses are shown alike: what is asked of a metric is no part of them.
+impl PartialEq for Status {
+    fn eq(&self, other: &Self) -> bool {
+        self.last_scale == other.last_scale
+            && self.current_replicas == other.current_replicas
+            && self.desired_replicas == other.desired_replicas
+            && self.current == other.current
+            && self.conditions == other.conditions
+            && (self.current.is_empty()
+                || self.metrics.is(&other.metrics)
+                || render_metrics(self) == render_metrics(other))
+    }
 }
 
 /// What one metric was.
@@ -133,6 +149,7 @@ impl Status {
             last_scale: status.last_scale_time.as_ref().map(millis),
             current_replicas: status.current_replicas.unwrap_or(0),
             desired_replicas: status.desired_replicas,
+            metrics: Metrics::default(),
             current: Vec::new(),
             conditions: status
                 .conditions
@@ -166,13 +183,8 @@ fn writes_as(message: fmt::Arguments<'_>, text: &str) -> bool {
 }
 
 /// The status as the API shows it.
-pub fn render_status(status: &Status, spec: &Spec) -> api::HorizontalPodAutoscalerStatus {
-    let current: Vec<_> = status
-        .current
-        .iter()
-        .zip(&spec.metrics)
-        .map(|(current, metric)| render_metric(*current, &metric.source))
-        .collect();
+pub fn render_status(status: &Status) -> api::HorizontalPodAutoscalerStatus {
+    let current = render_metrics(status);
     api::HorizontalPodAutoscalerStatus {
         last_scale_time: status.last_scale.map(time),
         current_replicas: Some(status.current_replicas),
@@ -193,6 +205,11 @@ pub fn render_status(status: &Status, spec: &Spec) -> api::HorizontalPodAutoscal
         ),
         observed_generation: None,
     }
+}
+
+fn render_metrics(status: &Status) -> Vec<api::MetricStatus> {
+    let described = status.current.iter().zip(status.metrics.iter());
+    described.map(|(current, metric)| render_metric(*current, &metric.source)).collect()
 }
 
 fn time(millis: UnixMillis) -> Time {
