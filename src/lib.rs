@@ -1,4 +1,18 @@
-#![doc = "Plimsoll."]
+//! Plimsoll: a Prometheus-native custom metrics adapter and autoscaler for
+//! Kubernetes.
+//!
+//! The modules follow the data's way (ARCHITECTURE.md):
+//! [`config`] -> [`crd`], [`watch`] -> [`promql`] -> [`prometheus`] -> [`samples`]
+//! -> [`serve`] and [`hpa`], [`control`] -> effects in the cluster.
+
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod config;
+pub mod crd;
 pub mod hpa;
 pub mod k8s;
+pub mod prometheus;
+pub mod promql;
+pub mod samples;
+pub mod watch;

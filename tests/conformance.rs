@@ -9,7 +9,7 @@ use k8s_openapi::api::autoscaling::v2::{
     HorizontalPodAutoscalerSpec, HorizontalPodAutoscalerStatus,
 };
 use plimsoll::hpa::{
-    self, AlignedSamples, Config, Input, Memory, Outcome, Phase, Pod, PodContainer, Ready,
+    self, AlignedSamples, Config, Context, Input, Memory, Outcome, Phase, Pod, PodContainer, Ready,
     Requests, Sample, Samples, Scale, Selected, Source, Spec, Status,
 };
 use plimsoll::k8s::{Quantity, Selector};
@@ -376,9 +376,7 @@ fn run(scenario: &Scenario) -> Vec<Value> {
         let scale_error = target_error(spec).or_else(|| tick.scale.error.clone());
         let input = Input {
             namespace: &scenario.namespace,
-            spec,
-            config: &config,
-            now: START + tick.t * 1000,
+            context: Context { spec, config: &config, now: START + tick.t * 1000 },
             scale: match &scale_error {
                 Some(error) => Err(error),
                 None => Ok(Scale {
@@ -398,7 +396,7 @@ fn run(scenario: &Scenario) -> Vec<Value> {
                 out.insert("scaleTo".into(), json!(to));
             }
             let written = tick.update_scale_error.as_deref().map_or(Ok(()), Err);
-            hpa::settle(&input, &mut decision, written, &mut memory, &mut next);
+            hpa::settle(input.context, &mut decision, written, &mut memory, &mut next);
         }
         let mut events: Vec<Value> = Vec::new();
         let event = |kind: &str, reason: &str, message: &str| json!({"type": kind, "reason": reason, "message": message});

@@ -5,7 +5,7 @@ use super::account::{Account, Step};
 use super::memory::Memory;
 use super::metric::{self, Tolerance};
 use super::normalize::normalize;
-use super::observe::{Input, Pod, Scale, Selected};
+use super::observe::{Context, Input, Pod, Scale, Selected};
 use super::status::{ConditionKind, Current, Status};
 use std::fmt::Arguments;
 
@@ -99,7 +99,7 @@ pub fn decide(
     account: &mut impl Account,
 ) -> Decision {
     let mut decision = Decision::new();
-    let (spec, now) = (input.spec, input.now);
+    let (spec, now) = (input.context.spec, input.context.now);
     let scale = match input.scale {
         Ok(scale) => scale,
         Err(error) => {
@@ -114,7 +114,7 @@ pub fn decide(
         }
     };
     set(
-        input,
+        input.context,
         status,
         ConditionKind::AbleToScale,
         true,
@@ -126,21 +126,21 @@ pub fn decide(
     status.current.clear();
     status.metrics.clone_from(&spec.metrics);
 
-    let scaled_to_zero = input.config.scale_to_zero
+    let scaled_to_zero = input.context.config.scale_to_zero
         && status.condition(ConditionKind::ScaledToZero).is_some_and(|c| c.status);
     let below_min = "Current number of replicas below Spec.MinReplicas";
     let (desired, reason) = if current == 0
         && !(scaled_to_zero && (spec.min_replicas != 0 || spec.has_object_or_external_metric()))
     {
         set(
-            input,
+            input.context,
             status,
             ConditionKind::ScalingActive,
             false,
             "ScalingDisabled",
             format_args!("scaling is disabled since the replica count of the target is zero"),
         );
-        if !input.config.scale_to_zero {
+        if !input.context.config.scale_to_zero {
             status.remove(ConditionKind::ScaledToZero);
         }
         (0, String::new())
@@ -203,7 +203,7 @@ pub fn decide(
 /// Completes a decision to rescale with how writing the scale went. Afterwards
 /// `status` is what is to be written.
 pub fn settle(
-    input: &Input<'_>,
+    context: Context<'_>,
     decision: &mut Decision,
     written: Result<(), &str>,
     memory: &mut Memory,
@@ -219,7 +219,7 @@ pub fn settle(
         decision.outcome = Outcome::Failed;
         decision.error = Some(format!("failed to rescale: {error}"));
         set(
-            input,
+            context,
             status,
             ConditionKind::AbleToScale,
             false,
@@ -229,7 +229,7 @@ pub fn settle(
         return;
     }
     set(
-        input,
+        context,
         status,
         ConditionKind::AbleToScale,
         true,
@@ -241,19 +241,19 @@ pub fn settle(
         reason: "SuccessfulRescale",
         message: format!("New size: {to}; reason: {reason}"),
     });
-    if let Some(behavior) = &input.spec.behavior {
+    if let Some(behavior) = &context.spec.behavior {
         let rules = if to > from { &behavior.scale_up } else { &behavior.scale_down };
-        memory.scaled(from, to, rules, input.now);
+        memory.scaled(from, to, rules, context.now);
     }
-    if !input.config.scale_to_zero {
+    if !context.config.scale_to_zero {
         status.remove(ConditionKind::ScaledToZero);
     } else if from > 0
         && to == 0
-        && input.spec.min_replicas == 0
-        && input.spec.has_object_or_external_metric()
+        && context.spec.min_replicas == 0
+        && context.spec.has_object_or_external_metric()
     {
         set(
-            input,
+            context,
             status,
             ConditionKind::ScaledToZero,
             true,
@@ -262,7 +262,7 @@ pub fn settle(
         );
     } else {
         set(
-            input,
+            context,
             status,
             ConditionKind::ScaledToZero,
             false,
@@ -271,18 +271,18 @@ pub fn settle(
         );
     }
     status.desired_replicas = to;
-    status.last_scale = Some(input.now);
+    status.last_scale = Some(context.now);
 }
 
 fn set(
-    input: &Input<'_>,
+    context: Context<'_>,
     status: &mut Status,
     kind: ConditionKind,
     holds: bool,
     reason: &str,
     message: Arguments<'_>,
 ) {
-    status.set(kind, holds, reason, message, input.now);
+    status.set(kind, holds, reason, message, context.now);
 }
 
 /// Computes every metric; the largest proposal wins, and one failed metric
@@ -302,7 +302,7 @@ fn propose(
     let mut best = (0, None);
     let mut failed = 0;
     let mut first_failure = None;
-    for index in 0..input.spec.metrics.len() {
+    for index in 0..input.context.spec.metrics.len() {
         match metric::compute(input, pods, scale, index, tolerance) {
             Ok(proposal) => {
                 status.current.push(proposal.current);
@@ -320,7 +320,7 @@ fn propose(
             }
         }
     }
-    let total = input.spec.metrics.len();
+    let total = input.context.spec.metrics.len();
     decision.error = first_failure.as_ref().map(|failure| {
         format!(
             "invalid metrics ({failed} invalid out of {total}), first error is: {}",
@@ -335,7 +335,7 @@ fn propose(
         (_, first_failure) => {
             if let Some(failure) = first_failure {
                 set(
-                    input,
+                    input.context,
                     status,
                     ConditionKind::ScalingActive,
                     false,
@@ -355,14 +355,14 @@ fn propose(
 
 fn active(input: &Input<'_>, status: &mut Status, replicas: i32, metric: usize) -> Proposed {
     set(
-        input,
+        input.context,
         status,
         ConditionKind::ScalingActive,
         true,
         "ValidMetricFound",
         format_args!(
             "the HPA was able to successfully calculate a replica count from {}",
-            input.spec.metrics[metric].label
+            input.context.spec.metrics[metric].label
         ),
     );
     Proposed::Replicas { replicas, metric }
@@ -396,14 +396,21 @@ fn select<'a>(
         }
     };
     decision.warn(event, cause.clone());
-    set(input, status, ConditionKind::ScalingActive, false, reason, format_args!("{message}"));
+    set(
+        input.context,
+        status,
+        ConditionKind::ScalingActive,
+        false,
+        reason,
+        format_args!("{message}"),
+    );
     Err(cause)
 }
 
 fn tolerance(input: &Input<'_>) -> Tolerance {
-    let default = input.config.tolerance;
+    let default = input.context.config.tolerance;
     let of = |rules: fn(&super::Behavior) -> &super::ScalingRules| {
-        input.spec.behavior.as_ref().and_then(|b| rules(b).tolerance).unwrap_or(default)
+        input.context.spec.behavior.as_ref().and_then(|b| rules(b).tolerance).unwrap_or(default)
     };
     Tolerance { down: of(|b| &b.scale_down), up: of(|b| &b.scale_up) }
 }

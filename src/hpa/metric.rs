@@ -52,7 +52,7 @@ pub(super) fn compute(
     index: usize,
     tolerance: Tolerance,
 ) -> Result<Proposal, Failure> {
-    let source = &input.spec.metrics[index].source;
+    let source = &input.context.spec.metrics[index].source;
     let samples = input.samples.get(index).copied().unwrap_or(Samples::Value(Err(MISMATCH)));
     match source {
         Source::Pods { metric, average_milli } => {
@@ -276,13 +276,13 @@ fn group(pod: &Pod<'_>, sample: Option<Sample>, cpu: bool, input: &Input<'_>) ->
     if cpu {
         let unready = match (pod.ready, pod.start) {
             (Some(ready), Some(start)) => {
-                if start + input.config.cpu_initialization_ms > input.now {
+                if start + input.context.config.cpu_initialization_ms > input.context.now {
                     // It may still be starting: one whole window since it became ready counts.
                     ready.status == Some(false) || sample.time < ready.since + sample.window_ms
                 } else {
                     // It has been up for long: unready counts only if it was never ready.
                     ready.status == Some(false)
-                        && start + input.config.initial_readiness_delay_ms > ready.since
+                        && start + input.context.config.initial_readiness_delay_ms > ready.since
                 }
             }
             _ => true,

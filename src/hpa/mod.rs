@@ -22,8 +22,8 @@ pub use account::{Account, MetricAccount, Record, Step};
 pub use decide::{Decision, Event, EventKind, Outcome, decide, settle};
 pub use memory::{Memory, Recommendation, ScaleEvent};
 pub use observe::{
-    AlignedSamples, Config, Input, Phase, Pod, PodSamples, Ready, Sample, Samples, Scale, Selected,
-    Strays, resource_usage, selecting_autoscalers,
+    AlignedSamples, Config, Context, Input, Phase, Pod, PodSamples, Ready, Sample, Samples, Scale,
+    Selected, Strays, resource_usage, selecting_autoscalers,
 };
 pub use requests::{PodContainer, Requests, ResourceList};
 pub use spec::{

@@ -30,7 +30,7 @@ pub(super) fn normalize(
     proposed: i32,
     account: &mut impl Account,
 ) -> i32 {
-    let (stabilized, reason, message) = match &input.spec.behavior {
+    let (stabilized, reason, message) = match &input.context.spec.behavior {
         None => stabilize(input, memory, proposed, account),
         Some(behavior) => stabilize_both_ways(input, behavior, memory, current, proposed, account),
     };
@@ -41,12 +41,18 @@ pub(super) fn normalize(
             true,
             "ReadyForNewScale",
             format_args!("{message}"),
-            input.now,
+            input.context.now,
         );
     } else {
-        status.set(ConditionKind::AbleToScale, true, reason, format_args!("{message}"), input.now);
+        status.set(
+            ConditionKind::AbleToScale,
+            true,
+            reason,
+            format_args!("{message}"),
+            input.context.now,
+        );
     }
-    let limited = match &input.spec.behavior {
+    let limited = match &input.context.spec.behavior {
         None => limit(input, current, stabilized),
         Some(behavior) => limit_by_policies(input, behavior, memory, current, stabilized),
     };
@@ -58,7 +64,7 @@ pub(super) fn normalize(
         limited.replicas != stabilized,
         limited.reason,
         format_args!("{}", limited.message),
-        input.now,
+        input.context.now,
     );
     limited.replicas
 }
@@ -70,7 +76,8 @@ fn stabilize(
     proposed: i32,
     account: &mut impl Account,
 ) -> (i32, &'static str, &'static str) {
-    let cutoff = input.now - i64::from(input.config.downscale_stabilization_seconds) * 1000;
+    let cutoff =
+        input.context.now - i64::from(input.context.config.downscale_stabilization_seconds) * 1000;
     let (mut highest, mut winner, mut outdated) = (proposed, None, None);
     for (place, recommendation) in memory.recommendations.iter().enumerate() {
         if recommendation.time < cutoff {
@@ -80,7 +87,7 @@ fn stabilize(
             winner = Some(recommendation.time);
         }
     }
-    memory.recommend(proposed, input.now, outdated);
+    memory.recommend(proposed, input.context.now, outdated);
     if highest != proposed {
         account.step(Step::Stabilized { replicas: highest, recommended_at: winner });
     }
@@ -98,10 +105,11 @@ fn stabilize_both_ways(
     account: &mut impl Account,
 ) -> (i32, &'static str, &'static str) {
     let cutoff = |rules: &ScalingRules, default: i32| -> UnixMillis {
-        input.now - i64::from(rules.stabilization_seconds.unwrap_or(default)) * 1000
+        input.context.now - i64::from(rules.stabilization_seconds.unwrap_or(default)) * 1000
     };
     let up_cutoff = cutoff(&behavior.scale_up, 0);
-    let down_cutoff = cutoff(&behavior.scale_down, input.config.downscale_stabilization_seconds);
+    let down_cutoff =
+        cutoff(&behavior.scale_down, input.context.config.downscale_stabilization_seconds);
     let (mut lowest, mut highest) = (proposed, proposed);
     let (mut lowest_at, mut highest_at, mut outdated) = (None, None, None);
     for (place, recommendation) in memory.recommendations.iter().enumerate() {
@@ -123,7 +131,7 @@ fn stabilize_both_ways(
     if stabilized.0 > highest {
         stabilized = (highest, highest_at);
     }
-    memory.recommend(proposed, input.now, outdated);
+    memory.recommend(proposed, input.context.now, outdated);
     let (stabilized, recommended_at) = stabilized;
     if stabilized != proposed {
         account.step(Step::Stabilized { replicas: stabilized, recommended_at });
@@ -138,9 +146,9 @@ fn stabilize_both_ways(
 /// Without `behavior`: at most max(2x, 4) replicas, within min and max.
 fn limit(input: &Input<'_>, current: i32, desired: i32) -> Limited {
     let fastest = (2.0 * f64::from(current)).max(4.0) as i32;
-    let (highest, reason, message) = highest_allowed(input.spec.max_replicas, fastest);
-    if desired < input.spec.min_replicas {
-        too_few(input.spec.min_replicas)
+    let (highest, reason, message) = highest_allowed(input.context.spec.max_replicas, fastest);
+    if desired < input.context.spec.min_replicas {
+        too_few(input.context.spec.min_replicas)
     } else if desired > highest {
         Limited { replicas: highest, reason, message }
     } else {
@@ -157,16 +165,16 @@ fn limit_by_policies(
     desired: i32,
 ) -> Limited {
     if desired > current {
-        let allowed = policy_limit(&behavior.scale_up, true, memory, current, input.now);
+        let allowed = policy_limit(&behavior.scale_up, true, memory, current, input.context.now);
         let (highest, reason, message) =
-            highest_allowed(input.spec.max_replicas, allowed.max(current));
+            highest_allowed(input.context.spec.max_replicas, allowed.max(current));
         if desired > highest {
             return Limited { replicas: highest, reason, message };
         }
     } else if desired < current {
-        let allowed =
-            policy_limit(&behavior.scale_down, false, memory, current, input.now).min(current);
-        if input.spec.min_replicas < allowed {
+        let allowed = policy_limit(&behavior.scale_down, false, memory, current, input.context.now)
+            .min(current);
+        if input.context.spec.min_replicas < allowed {
             if desired < allowed {
                 return Limited {
                     replicas: allowed,
@@ -174,8 +182,8 @@ fn limit_by_policies(
                     message: "the desired replica count is decreasing faster than the maximum scale rate",
                 };
             }
-        } else if desired < input.spec.min_replicas {
-            return too_few(input.spec.min_replicas);
+        } else if desired < input.context.spec.min_replicas {
+            return too_few(input.context.spec.min_replicas);
         }
     }
     within_range(desired)

@@ -36,20 +36,27 @@ impl Default for Config {
 /// All that one decision is made on, besides memory and status.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a> {
+    /// What the decision is asked to follow, and when it is made.
+    pub context: Context<'a>,
     /// The autoscaler's namespace, for messages.
     pub namespace: &'a str,
-    /// What it is asked to do.
-    pub spec: &'a Spec,
-    /// The controller's settings.
-    pub config: &'a Config,
-    /// The time of the decision.
-    pub now: UnixMillis,
     /// The target's scale, or why it could not be read.
     pub scale: Result<Scale, &'a str>,
     /// The pods that the scale's selector selects.
     pub selected: Selected<'a>,
     /// One entry for each metric of the specification, in its order.
     pub samples: &'a [Samples<'a>],
+}
+
+/// What a decision is asked to follow, and when it is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Context<'a> {
+    /// What the autoscaler is asked to do.
+    pub spec: &'a Spec,
+    /// The controller's settings.
+    pub config: &'a Config,
+    /// The time of the decision.
+    pub now: UnixMillis,
 }
 
 /// The numbers of a `/scale` subresource.

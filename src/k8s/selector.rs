@@ -425,9 +425,7 @@ fn validate_value(key: &str, value: &str) -> Result<(), ParseError> {
     let fault = if value.len() > 63 {
         "must be no more than 63 bytes".to_owned()
     } else if !value.is_empty() && !is_name(value) {
-        format!(
-            "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
-        )
+        "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')".to_string()
     } else {
         return Ok(());
     };

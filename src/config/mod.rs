@@ -1,0 +1,7 @@
+//! What an administrator sets: flags and the configuration file.
+
+mod file;
+mod flags;
+
+pub use file::{Config, ConfigError};
+pub use flags::{Cli, Command, LogFormat, ServeFlags};

@@ -1,0 +1,292 @@
+//! `Autoscaler`, `plimsoll.dev/v1alpha1`.
+
+use crate::k8s::Quantity;
+use crate::promql::name::generated_name;
+use k8s_openapi::api::autoscaling::v2::{
+    CrossVersionObjectReference, HorizontalPodAutoscalerBehavior, HorizontalPodAutoscalerCondition,
+    HorizontalPodAutoscalerSpec, MetricIdentifier, MetricSpec, MetricStatus, MetricTarget,
+    PodsMetricSource,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// What a workload is scaled on, and within which bounds: the whole spec of an
+/// `autoscaling/v2` HorizontalPodAutoscaler, and metrics named as Prometheus
+/// names them.
+#[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "plimsoll.dev",
+    version = "v1alpha1",
+    kind = "Autoscaler",
+    namespaced,
+    status = "AutoscalerStatus",
+    shortname = "psa",
+    category = "all",
+    derive = "PartialEq",
+    printcolumn = r#"{"name":"Reference","type":"string","jsonPath":".status.reference","description":"What is scaled."}"#,
+    printcolumn = r#"{"name":"Targets","type":"string","jsonPath":".status.targets","description":"What each metric is, over what it should be."}"#,
+    printcolumn = r#"{"name":"MinPods","type":"integer","jsonPath":".spec.minReplicas"}"#,
+    printcolumn = r#"{"name":"MaxPods","type":"integer","jsonPath":".spec.maxReplicas"}"#,
+    printcolumn = r#"{"name":"Replicas","type":"integer","jsonPath":".status.currentReplicas"}"#,
+    printcolumn = r#"{"name":"Able","type":"string","priority":1,"jsonPath":".status.conditions[?(@.type==\"AbleToScale\")].status"}"#,
+    printcolumn = r#"{"name":"Active","type":"string","priority":1,"jsonPath":".status.conditions[?(@.type==\"ScalingActive\")].status"}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
+)]
+#[x_kube(
+    validation = Rule::new("self.maxReplicas >= self.minReplicas")
+        .message("maxReplicas must be at least minReplicas")
+        .field_path(".maxReplicas"),
+    validation = Rule::new("self.minReplicas > 0 || (has(self.metrics) && self.metrics.exists(m, m.type == 'Object' || m.type == 'External'))")
+        .message("minReplicas may be 0 only with an Object or External metric: a workload without pods has no pod metrics")
+        .field_path(".minReplicas")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct AutoscalerSpec {
+    /// The object whose scale is written; any kind with a scale subresource.
+    pub scale_target_ref: CrossVersionObjectReference,
+
+    /// The lower bound of the replicas. 0 needs an Object or External metric.
+    #[serde(default = "one")]
+    #[schemars(range(min = 0))]
+    pub min_replicas: i32,
+
+    /// The upper bound of the replicas.
+    #[schemars(range(min = 1))]
+    pub max_replicas: i32,
+
+    /// Metrics as in autoscaling/v2. Where neither these nor `customMetrics`
+    /// are given, 80 % CPU utilization, as in an HPA.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub metrics: Option<Vec<MetricSpec>>,
+
+    /// Metrics of the pods, by their name in Prometheus.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub custom_metrics: Vec<CustomMetric>,
+
+    /// Stabilization windows, policies and tolerances as in autoscaling/v2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub behavior: Option<HorizontalPodAutoscalerBehavior>,
+
+    /// What to do when the metrics have failed for a while. Without it the
+    /// replicas stay as they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fallback: Option<Fallback>,
+
+    /// Whether the scale is left alone for now.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub paused: bool,
+
+    /// The time between two decisions, in seconds. Without it the server's
+    /// `--horizontal-pod-autoscaler-sync-period`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 3600))]
+    pub sync_period_seconds: Option<i32>,
+
+    /// Who takes and executes the decisions.
+    #[serde(default)]
+    pub executor: Executor,
+}
+
+/// A metric of the pods, by its name in Prometheus.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[x_kube(validation = Rule::new("quantity(string(self.averageValue)).isGreaterThan(quantity('0'))")
+    .message("averageValue must be more than 0")
+    .field_path(".averageValue"))]
+#[serde(rename_all = "camelCase")]
+pub struct CustomMetric {
+    /// The name in Prometheus. A counter (`*_total`) is turned into a rate per
+    /// second. With `query`, any name to publish its result under.
+    #[schemars(length(min = 1, max = 200), regex(pattern = r"^[a-zA-Z_:][a-zA-Z0-9_:]*$"))]
+    pub metric_name: String,
+
+    /// The Prometheus labels that a series must have to count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("maxProperties" = 32))]
+    #[x_kube(validation = Rule::new("self.all(name, name.matches('^[a-zA-Z_][a-zA-Z0-9_]{0,127}$'))")
+        .message("a label name must match [a-zA-Z_][a-zA-Z0-9_]*"))]
+    pub labels: Option<BTreeMap<String, String>>,
+
+    /// What the average over the pods should be.
+    pub average_value: ApiQuantity,
+
+    /// PromQL to be run instead of the configured template. It must give one
+    /// series for each pod, with the pod's label. Only series of the
+    /// autoscaler's own namespace are read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 8192))]
+    pub query: Option<String>,
+}
+
+/// What to do when the metrics have failed for a while.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Fallback {
+    /// After so many failed decisions in a row.
+    #[schemars(range(min = 1))]
+    pub failed_rounds: i32,
+    /// At least so many replicas, within minReplicas and maxReplicas. A
+    /// fallback never removes replicas.
+    #[schemars(range(min = 0))]
+    pub replicas: i32,
+}
+
+/// Who takes and executes the decisions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Executor {
+    /// Plimsoll's own control loop.
+    #[default]
+    Embedded,
+    /// A native HorizontalPodAutoscaler of the same name, which Plimsoll writes
+    /// and kube-controller-manager executes.
+    NativeHPA,
+}
+
+/// What was seen and done last.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AutoscalerStatus {
+    /// What is scaled, as kind and name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reference: Option<String>,
+    /// What each metric is, over what it should be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub targets: Option<String>,
+    /// The generation of the spec that was looked at last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// When the replicas were last changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_scale_time: Option<Time>,
+    /// The replicas asked for when the scale was last looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub current_replicas: Option<i32>,
+    /// The replicas last wanted.
+    #[serde(default)]
+    pub desired_replicas: i32,
+    /// What each metric was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub current_metrics: Option<Vec<MetricStatus>>,
+    /// The conditions of an HPA, with the same types and reasons.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conditions: Option<Vec<HorizontalPodAutoscalerCondition>>,
+}
+
+/// Why an object can't be read as an Autoscaler.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{0}")]
+pub struct ReadError(String);
+
+fn one() -> i32 {
+    1
+}
+
+impl AutoscalerSpec {
+    /// Reads the `spec` of an object as it came from the API server, where
+    /// quantities may be numbers.
+    pub fn read(spec: Value) -> Result<Self, ReadError> {
+        let spec: Self =
+            serde_json::from_value(spec).map_err(|error| ReadError(format!("spec: {error}")))?;
+        for (index, metric) in spec.custom_metrics.iter().enumerate() {
+            let value: Quantity =
+                metric.average_value.0.parse().map_err(|e| {
+                    ReadError(format!("spec.customMetrics[{index}].averageValue: {e}"))
+                })?;
+            if !value.is_positive() {
+                let text = format!(
+                    "spec.customMetrics[{index}].averageValue: {value} must be more than 0"
+                );
+                return Err(ReadError(text));
+            }
+        }
+        Ok(spec)
+    }
+
+    /// The HorizontalPodAutoscaler spec that means the same: `metrics`, then
+    /// `customMetrics` as Pods metrics with their generated names.
+    pub fn as_hpa(&self, namespace: &str, name: &str) -> HorizontalPodAutoscalerSpec {
+        let mut metrics = self.metrics.clone().unwrap_or_default();
+        metrics.extend(self.custom_metrics.iter().map(|metric| MetricSpec {
+            type_: "Pods".to_owned(),
+            pods: Some(PodsMetricSource {
+                metric: MetricIdentifier {
+                    name: generated_name(
+                        &metric.metric_name,
+                        metric.labels.as_ref(),
+                        namespace,
+                        name,
+                    ),
+                    selector: metric.labels.as_ref().map(|labels| LabelSelector {
+                        match_labels: Some(labels.clone()),
+                        match_expressions: None,
+                    }),
+                },
+                target: MetricTarget {
+                    type_: "AverageValue".to_owned(),
+                    average_value: Some(metric.average_value.clone()),
+                    ..Default::default()
+                },
+            }),
+            ..Default::default()
+        }));
+        HorizontalPodAutoscalerSpec {
+            scale_target_ref: self.scale_target_ref.clone(),
+            min_replicas: Some(self.min_replicas),
+            max_replicas: self.max_replicas,
+            metrics: Some(metrics).filter(|metrics| !metrics.is_empty()),
+            behavior: self.behavior.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_spec_may_have_numbers_for_quantities() {
+        let spec = AutoscalerSpec::read(json!({
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+            "maxReplicas": 10,
+            "metrics": [{"type": "External", "external": {
+                "metric": {"name": "queue"}, "target": {"type": "Value", "value": 30}}}],
+            "customMetrics": [{"metricName": "http_requests_total", "averageValue": 10}],
+            "behavior": {"scaleUp": {"tolerance": "50m", "policies": [
+                {"type": "Pods", "value": 2, "periodSeconds": 15}]}},
+        }))
+        .unwrap();
+        assert_eq!(spec.min_replicas, 1);
+        assert_eq!(spec.executor, Executor::Embedded);
+        assert_eq!(spec.custom_metrics[0].average_value.0, "10");
+        let hpa = spec.as_hpa("shop", "web");
+        let names: Vec<_> = hpa.metrics.unwrap().into_iter().map(|m| m.type_).collect();
+        assert_eq!(names, ["External", "Pods"]);
+    }
+
+    #[test]
+    fn a_wrong_spec_is_refused_with_the_field_at_fault() {
+        for (change, expected) in [
+            (
+                json!({"averageValue": "ten", "metricName": "m"}),
+                "spec.customMetrics[0].averageValue",
+            ),
+            (json!({"averageValue": "-1", "metricName": "m"}), "must be more than 0"),
+            (json!({"averageValue": "1"}), "missing field `metricName`"),
+        ] {
+            let error = AutoscalerSpec::read(json!({
+                "scaleTargetRef": {"kind": "Deployment", "name": "web"},
+                "maxReplicas": 10,
+                "customMetrics": [change],
+            }))
+            .unwrap_err();
+            assert!(error.to_string().contains(expected), "{error}");
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! The `Autoscaler` custom resource: its types, the schema made from them, and
+//! how one object is read.
+
+mod autoscaler;
+mod schema;
+
+pub use autoscaler::{
+    Autoscaler, AutoscalerSpec, AutoscalerStatus, CustomMetric, Executor, Fallback, ReadError,
+};
+pub use schema::{custom_resource_definition, custom_resource_definition_yaml};

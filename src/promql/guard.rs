@@ -1,0 +1,118 @@
+//! Keeps a user's own query within the namespace it was written in.
+
+use promql_parser::label::{MatchOp, Matcher, Matchers};
+use promql_parser::parser::{self, Expr, VectorSelector};
+use promql_parser::util::visitor::{ExprVisitorMut, walk_expr_mut};
+
+/// Why a query can't be run.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum GuardError {
+    /// It is no PromQL; the parser's words.
+    #[error("{0}")]
+    Syntax(String),
+    /// It could not be written back without a change of meaning.
+    #[error("this form of query can't be kept within a namespace: {0}")]
+    Unsupported(String),
+}
+
+/// The query with every selector in it, however deep, narrowed to one
+/// namespace. A matcher the query has itself on that label stays, so that a
+/// query for another namespace finds nothing.
+pub fn within_namespace(
+    query: &str,
+    namespace_label: &str,
+    namespace: &str,
+) -> Result<String, GuardError> {
+    let mut expr = parser::parse(query).map_err(GuardError::Syntax)?;
+    let mut narrow = Narrow(Matcher::new(MatchOp::Equal, namespace_label, namespace));
+    let Ok(_) = walk_expr_mut(&mut narrow, &mut expr);
+    let text = expr.to_string();
+    // What is run is the text: it must say what the narrowed tree says.
+    match parser::parse(&text) {
+        Ok(again) if again == expr => Ok(text),
+        _ => Err(GuardError::Unsupported(query.to_owned())),
+    }
+}
+
+struct Narrow(Matcher);
+
+impl Narrow {
+    fn selector(&self, selector: &mut VectorSelector) {
+        let Matchers { matchers, or_matchers } = &mut selector.matchers;
+        if or_matchers.is_empty() {
+            matchers.push(self.0.clone());
+        }
+        for branch in or_matchers {
+            branch.push(self.0.clone());
+        }
+    }
+}
+
+impl ExprVisitorMut for Narrow {
+    type Error = std::convert::Infallible;
+
+    fn pre_visit(&mut self, expr: &mut Expr) -> Result<bool, Self::Error> {
+        match expr {
+            Expr::VectorSelector(selector) => self.selector(selector),
+            Expr::MatrixSelector(matrix) => self.selector(&mut matrix.vs),
+            _ => {}
+        }
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_selector_is_narrowed() {
+        for (query, expected) in [
+            ("up", r#"up{namespace="shop"}"#),
+            (
+                r#"sum by (pod) (rate(x_total{code="500"}[2m]))"#,
+                r#"sum by (pod) (rate(x_total{code="500",namespace="shop"}[2m]))"#,
+            ),
+            (r#"x{namespace="bank"}"#, r#"x{namespace="bank",namespace="shop"}"#),
+            ("a / on (pod) b", r#"a{namespace="shop"} / on (pod) b{namespace="shop"}"#),
+            (
+                "max_over_time(rate(x_total[1m])[5m:10s])",
+                r#"max_over_time(rate(x_total{namespace="shop"}[1m])[5m:10s])"#,
+            ),
+            (
+                r#"{__name__=~".+"} or vector(1)"#,
+                r#"{__name__=~".+",namespace="shop"} or vector(1)"#,
+            ),
+            ("x offset 5m", r#"x{namespace="shop"} offset 5m"#),
+        ] {
+            assert_eq!(within_namespace(query, "namespace", "shop").unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn no_selector_escapes() {
+        for query in [
+            r#"label_replace(x, "namespace", "shop", "", "")"#,
+            r#"count_values("v", x) + on () group_left () y"#,
+            "absent(x) or -x ^ 2",
+            "topk(3, x @ end())",
+            "quantile_over_time(0.9, x[5m] @ 1700000000)",
+            "sum without (a) (x) > bool 1 unless y",
+        ] {
+            let text = within_namespace(query, "namespace", "shop").unwrap();
+            let selectors = text.matches(['x', 'y']).count();
+            assert!(selectors >= 1, "{text}");
+            let guarded = text.matches(r#"namespace="shop""#).count();
+            let names = query.matches('x').count() - usize::from(query.contains("max"));
+            assert!(guarded >= 1 && guarded <= names.max(2), "{query} -> {text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_query_is_refused() {
+        assert!(matches!(
+            within_namespace("sum(rate(x[5m])", "namespace", "shop"),
+            Err(GuardError::Syntax(_))
+        ));
+    }
+}

@@ -1,0 +1,6 @@
+//! Names, templates and queries. Pure: no I/O, no clock.
+
+pub mod guard;
+pub mod name;
+pub mod query;
+pub mod template;

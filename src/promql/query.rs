@@ -1,0 +1,146 @@
+//! From a metric that an autoscaler asks for to the query that gives it.
+
+use super::guard::{self, GuardError};
+use super::name::Labels;
+use super::template::{Matcher, Template, Values, is_label_name, is_metric_name};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// How metrics of pods are asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodQueries {
+    /// The Prometheus label that names the namespace.
+    pub namespace_label: String,
+    /// The Prometheus label that names the pod.
+    pub pod_label: String,
+    /// For gauges.
+    pub gauge: Template,
+    /// For counters.
+    pub counter: Template,
+}
+
+/// A metric that an autoscaler asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PodMetric {
+    /// Its name in Prometheus.
+    pub metric: String,
+    /// What its labels must be.
+    pub labels: Labels,
+    /// PromQL to be run instead of a template.
+    pub query: Option<String>,
+}
+
+/// Whether a metric only ever goes up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricKind {
+    /// It only goes up, and counts from 0 after a restart.
+    Counter,
+    /// It goes up and down.
+    Gauge,
+}
+
+/// Why a metric can't be asked for.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum QueryError {
+    /// The name can't be a metric's.
+    #[error("{0:?} is not a metric name: [a-zA-Z_:][a-zA-Z0-9_:]* was expected")]
+    MetricName(String),
+    /// The name can't be a label's.
+    #[error("{0:?} is not a label name: [a-zA-Z_][a-zA-Z0-9_]* was expected")]
+    LabelName(String),
+    /// The query can't be run.
+    #[error("the query of {metric} can't be run: {error}")]
+    Query {
+        /// The metric.
+        metric: String,
+        /// Why.
+        error: GuardError,
+    },
+}
+
+/// What a metric name says of its kind, where it does.
+/// Source: Prometheus's naming rules and the OpenMetrics suffixes.
+pub fn kind_by_name(metric: &str) -> Option<MetricKind> {
+    metric.ends_with("_total").then_some(MetricKind::Counter)
+}
+
+impl PodQueries {
+    /// The query for a metric of the pods of one namespace.
+    pub fn query(
+        &self,
+        metric: &PodMetric,
+        kind: MetricKind,
+        namespace: &str,
+    ) -> Result<Arc<str>, QueryError> {
+        if let Some(query) = &metric.query {
+            return guard::within_namespace(query, &self.namespace_label, namespace)
+                .map(Arc::from)
+                .map_err(|error| QueryError::Query { metric: metric.metric.clone(), error });
+        }
+        if !is_metric_name(&metric.metric) {
+            return Err(QueryError::MetricName(metric.metric.clone()));
+        }
+        let mut matchers: BTreeMap<&str, Matcher<'_>> = BTreeMap::new();
+        for (label, value) in &metric.labels {
+            if !is_label_name(label) {
+                return Err(QueryError::LabelName(label.clone()));
+            }
+            matchers.insert(label, Matcher::Is(value));
+        }
+        // The namespace comes last: no label of the metric may stand for it.
+        matchers.entry(&self.pod_label).or_insert(Matcher::NotEmpty);
+        matchers.insert(&self.namespace_label, Matcher::Is(namespace));
+        let template = match kind {
+            MetricKind::Counter => &self.counter,
+            MetricKind::Gauge => &self.gauge,
+        };
+        let group_by = [self.namespace_label.as_str(), self.pod_label.as_str()];
+        let values = Values { series: &metric.metric, matchers: &matchers, group_by: &group_by };
+        Ok(template.render(&values).into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn metric(name: &str, labels: &[(&str, &str)]) -> PodMetric {
+        PodMetric {
+            metric: name.to_owned(),
+            labels: labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+            query: None,
+        }
+    }
+
+    #[test]
+    fn a_counter_is_a_rate_and_a_gauge_is_a_sum() {
+        let queries = Config::default().pod_queries;
+        let query = |name, kind| queries.query(&metric(name, &[("a", "b")]), kind, "shop").unwrap();
+        assert_eq!(
+            &*query("hits_total", MetricKind::Counter),
+            r#"sum by (namespace,pod) (rate(hits_total{a="b",namespace="shop",pod!=""}[2m]))"#
+        );
+        assert_eq!(
+            &*query("queue", MetricKind::Gauge),
+            r#"sum by (namespace,pod) (queue{a="b",namespace="shop",pod!=""})"#
+        );
+    }
+
+    #[test]
+    fn no_label_of_a_metric_can_stand_for_the_namespace() {
+        let queries = Config::default().pod_queries;
+        let query = queries
+            .query(&metric("m", &[("namespace", "bank")]), MetricKind::Gauge, "shop")
+            .unwrap();
+        assert!(query.contains(r#"namespace="shop""#) && !query.contains("bank"), "{query}");
+    }
+
+    #[test]
+    fn names_that_could_break_out_are_refused() {
+        let queries = Config::default().pod_queries;
+        for bad in [metric("m{}", &[]), metric("", &[]), metric("m", &[("a=\"\"} or up{b", "c")])] {
+            assert!(queries.query(&bad, MetricKind::Gauge, "shop").is_err());
+        }
+    }
+}

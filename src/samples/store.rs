@@ -1,0 +1,252 @@
+//! One answer for everybody who asks for the same metric at the same time.
+
+use crate::hpa::UnixMillis;
+use crate::k8s::Quantity;
+use crate::prometheus::{Client, Error, Series, decode_vector};
+use crate::promql::guard::GuardError;
+use crate::promql::query::{MetricKind, PodMetric, PodQueries, QueryError, kind_by_name};
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A pod's value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PodSample {
+    /// The value.
+    pub value: Quantity,
+    /// When it was measured.
+    pub time: UnixMillis,
+}
+
+/// The values of one metric for the pods of one namespace, by pod.
+pub type PodSampleSet = HashMap<String, PodSample>;
+
+/// Why a metric has no values.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum MetricError {
+    /// It can't be asked for.
+    #[error(transparent)]
+    Query(#[from] QueryError),
+    /// There is no answer.
+    #[error(transparent)]
+    Prometheus(#[from] Error),
+    /// The answer is not one series a pod.
+    #[error("{0}")]
+    Series(String),
+}
+
+type Answer = Result<Arc<PodSampleSet>, MetricError>;
+
+/// The samples of pods, by the query that gives them.
+///
+/// Bounded: an answer that nobody asked for within [`IDLE`] is dropped.
+#[derive(Clone)]
+pub struct Store(Arc<Inner>);
+
+struct Inner {
+    prometheus: Client,
+    max_age: Duration,
+    queries: Mutex<HashMap<Arc<str>, Entry>>,
+    kinds: Mutex<HashMap<String, (MetricKind, Instant)>>,
+}
+
+struct Entry {
+    asked: Instant,
+    state: State,
+}
+
+enum State {
+    Running(Shared<BoxFuture<'static, Answer>>),
+    Done { answer: Answer, at: Instant },
+}
+
+/// How long an answer is kept that nobody asks for.
+const IDLE: Duration = Duration::from_secs(60);
+/// How long what Prometheus says of a metric's type is believed.
+const KIND_AGE: Duration = Duration::from_secs(600);
+/// How many metrics' types are kept.
+const KINDS: usize = 10_000;
+
+impl Store {
+    /// A store in front of a server, whose answers are used for so long.
+    pub fn new(prometheus: Client, max_age: Duration) -> Self {
+        Self(Arc::new(Inner {
+            prometheus,
+            max_age,
+            queries: Mutex::default(),
+            kinds: Mutex::default(),
+        }))
+    }
+
+    /// The values of a metric for the pods of a namespace. Whoever asks while
+    /// the query runs waits for the same answer; a later one is given it for as
+    /// long as the store's age.
+    ///
+    /// # Errors
+    /// As [`MetricError`] says.
+    pub async fn pods(
+        &self,
+        queries: &PodQueries,
+        metric: &PodMetric,
+        namespace: &str,
+    ) -> Result<Arc<PodSampleSet>, MetricError> {
+        let kind = match &metric.query {
+            Some(_) => MetricKind::Gauge,
+            None => self.kind(&metric.metric).await,
+        };
+        let query = match queries.query(metric, kind, namespace) {
+            Err(QueryError::Query { metric: name, error: GuardError::Syntax(ours) }) => {
+                // Prometheus says where in the text the fault is; our parser does not.
+                let text = metric.query.as_deref().unwrap_or_default();
+                let theirs = self.0.prometheus.parse_error(text).await.ok().flatten();
+                let error = GuardError::Syntax(theirs.unwrap_or(ours));
+                return Err(QueryError::Query { metric: name, error }.into());
+            }
+            other => other?,
+        };
+        self.answer(query, &queries.pod_label).await
+    }
+
+    async fn answer(&self, query: Arc<str>, pod_label: &str) -> Answer {
+        let running = {
+            let mut queries = self.0.queries.lock().unwrap_or_else(PoisonError::into_inner);
+            let now = Instant::now();
+            match queries.get_mut(&query) {
+                Some(Entry { asked, state: State::Running(running) }) => {
+                    *asked = now;
+                    running.clone()
+                }
+                Some(Entry { asked, state: State::Done { answer, at } })
+                    if now.duration_since(*at) <= self.0.max_age =>
+                {
+                    *asked = now;
+                    return answer.clone();
+                }
+                _ => {
+                    queries.retain(|_, entry| now.duration_since(entry.asked) < IDLE);
+                    let running = self.clone().run(query.clone(), pod_label.to_owned());
+                    let running = running.boxed().shared();
+                    let state = State::Running(running.clone());
+                    queries.insert(query, Entry { asked: now, state });
+                    // Its own task: whoever asked first may stop waiting.
+                    tokio::spawn(running.clone());
+                    running
+                }
+            }
+        };
+        running.await
+    }
+
+    async fn run(self, query: Arc<str>, pod_label: String) -> Answer {
+        let started = Instant::now();
+        let answer = match self.0.prometheus.query(&query).await {
+            Ok(body) => decode_vector(&body)
+                .map_err(|error| MetricError::Prometheus(Error::Answer(error)))
+                .and_then(|series| by_pod(&series, &pod_label))
+                .map(Arc::new),
+            Err(error) => Err(error.into()),
+        };
+        match &answer {
+            Ok(samples) => {
+                tracing::debug!(%query, pods = samples.len(), took = ?started.elapsed(), "queried");
+            }
+            Err(error) => tracing::warn!(%query, %error, took = ?started.elapsed(), "query failed"),
+        }
+        let mut queries = self.0.queries.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = queries.get_mut(&query) {
+            // Of the time it was asked, not of the time it came.
+            entry.state = State::Done { answer: answer.clone(), at: started };
+        }
+        answer
+    }
+
+    /// Whether a metric is a counter: by its name, else by what its targets say.
+    async fn kind(&self, metric: &str) -> MetricKind {
+        if let Some(kind) = kind_by_name(metric) {
+            return kind;
+        }
+        let now = Instant::now();
+        let known = {
+            let kinds = self.0.kinds.lock().unwrap_or_else(PoisonError::into_inner);
+            kinds.get(metric).copied()
+        };
+        if let Some((kind, at)) = known
+            && now.duration_since(at) < KIND_AGE
+        {
+            return kind;
+        }
+        match self.ask_kind(metric).await {
+            Ok(Some(kind)) => {
+                let mut kinds = self.0.kinds.lock().unwrap_or_else(PoisonError::into_inner);
+                if kinds.len() >= KINDS {
+                    kinds.clear();
+                }
+                kinds.insert(metric.to_owned(), (kind, now));
+                kind
+            }
+            // Nothing is said of it yet, or nobody can be asked: as before, and ask again.
+            _ => known.map_or(MetricKind::Gauge, |(kind, _)| kind),
+        }
+    }
+
+    async fn ask_kind(&self, metric: &str) -> Result<Option<MetricKind>, Error> {
+        if let Some(kind) = self.0.prometheus.metric_type(metric).await? {
+            let counter = kind == "counter";
+            return Ok(Some(if counter { MetricKind::Counter } else { MetricKind::Gauge }));
+        }
+        // The parts of a histogram or summary are known by the name of the whole.
+        let family = ["_bucket", "_count", "_sum"].iter().find_map(|end| metric.strip_suffix(end));
+        let Some(family) = family else { return Ok(None) };
+        let kind = self.0.prometheus.metric_type(family).await?;
+        Ok(kind.map(|kind| match kind.as_str() {
+            "histogram" | "summary" => MetricKind::Counter,
+            _ => MetricKind::Gauge,
+        }))
+    }
+}
+
+fn by_pod(series: &[Series<'_>], pod_label: &str) -> Result<PodSampleSet, MetricError> {
+    let mut samples = PodSampleSet::with_capacity(series.len());
+    for one in series {
+        let Some(pod) = one.label(pod_label).filter(|pod| !pod.is_empty()) else {
+            return Err(MetricError::Series(format!(
+                "the query gives a series without the label {pod_label}: aggregate by ({pod_label})"
+            )));
+        };
+        let Some(value) = Quantity::from_f64(one.value) else { continue };
+        let sample = PodSample { value, time: one.time };
+        if samples.insert(pod.to_owned(), sample).is_some() {
+            return Err(MetricError::Series(format!(
+                "the query gives more than one series for the pod {pod}: aggregate by ({pod_label})"
+            )));
+        }
+    }
+    Ok(samples)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn series(pod: Option<&'static str>, value: f64) -> Series<'static> {
+        let labels = pod.map(|pod| ("pod".into(), pod.into())).into_iter().collect();
+        Series { labels, value, time: 0 }
+    }
+
+    #[test]
+    fn samples_are_kept_by_pod() {
+        let samples = by_pod(&[series(Some("a"), 1.5), series(Some("b"), 0.0)], "pod").unwrap();
+        assert_eq!(samples["a"].value.to_string(), "1500m");
+        assert_eq!(samples["b"].value.to_string(), "0");
+    }
+
+    #[test]
+    fn series_that_are_not_one_a_pod_are_refused() {
+        let twice = by_pod(&[series(Some("a"), 1.0), series(Some("a"), 2.0)], "pod");
+        assert!(twice.unwrap_err().to_string().contains("more than one series for the pod a"));
+        let none = by_pod(&[series(None, 1.0)], "pod").unwrap_err().to_string();
+        assert!(none.contains("without the label pod"), "{none}");
+    }
+}

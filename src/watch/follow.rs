@@ -1,0 +1,166 @@
+//! The watches that fill the index.
+
+use super::index::{Cluster, Index, ObjectKey};
+use super::read::{self, LeanPod};
+use crate::crd::Autoscaler;
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
+use k8s_openapi::api::core::v1::Pod;
+use kube::core::{ApiResource, DynamicObject, Resource};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client};
+use serde::de::DeserializeOwned;
+use std::collections::HashSet;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Which of the watches have seen all there is, at least once.
+#[derive(Clone, Default)]
+pub struct Synced(Arc<[AtomicBool; 3]>);
+
+const NAMES: [&str; 3] = ["pods", "horizontalpodautoscalers", "autoscalers"];
+
+impl Synced {
+    /// The watches that have not yet.
+    pub fn missing(&self) -> Vec<&'static str> {
+        let missing = |(seen, name): (&AtomicBool, &'static str)| {
+            (!seen.load(Ordering::Acquire)).then_some(name)
+        };
+        self.0.iter().zip(NAMES).filter_map(missing).collect()
+    }
+
+    fn set(&self, kind: usize) {
+        self.0[kind].store(true, Ordering::Release);
+    }
+}
+
+/// Follows pods, native HPAs and Autoscalers of all namespaces, for ever.
+/// Watches that break are taken up again where they were, with a growing wait.
+pub async fn follow_cluster(client: Client, cluster: Cluster, synced: Synced) {
+    let pods: Api<LeanPod> = Api::all_with(client.clone(), &ApiResource::erase::<Pod>(&()));
+    let hpas: Api<HorizontalPodAutoscaler> = Api::all(client.clone());
+    let autoscalers: Api<DynamicObject> =
+        Api::all_with(client, &ApiResource::erase::<Autoscaler>(&()));
+    tokio::join!(
+        follow(
+            0,
+            pods,
+            &cluster,
+            &synced,
+            Kind {
+                keys: Index::pod_keys,
+                apply: |cluster, key, pod| {
+                    let record = read::pod(pod);
+                    cluster.write(|index| index.put_pod(key, record));
+                },
+                delete: |cluster, key| cluster.write(|index| index.remove_pod(key)),
+            }
+        ),
+        follow(
+            1,
+            hpas,
+            &cluster,
+            &synced,
+            Kind {
+                keys: Index::hpa_keys,
+                apply: |cluster, key, hpa| {
+                    let record = read::hpa(hpa);
+                    let owned = record.owner.is_some();
+                    cluster.write(|index| index.put_hpa(key.clone(), record));
+                    if owned {
+                        cluster.autoscaler_changed(key);
+                    } else {
+                        cluster.published_changed();
+                    }
+                },
+                delete: |cluster, key| {
+                    let owned =
+                        cluster.read(|index| index.hpa(key)).is_some_and(|h| h.owner.is_some());
+                    cluster.write(|index| index.remove_hpa(key));
+                    if owned {
+                        cluster.autoscaler_changed(key.clone());
+                    }
+                },
+            }
+        ),
+        follow(
+            2,
+            autoscalers,
+            &cluster,
+            &synced,
+            Kind {
+                keys: Index::autoscaler_keys,
+                apply: |cluster, key, object| {
+                    let record = read::autoscaler(&object);
+                    if cluster.write(|index| index.put_autoscaler(key.clone(), record)) {
+                        cluster.autoscaler_changed(key);
+                    }
+                },
+                delete: |cluster, key| {
+                    cluster.write(|index| index.remove_autoscaler(key));
+                    cluster.autoscaler_changed(key.clone());
+                },
+            }
+        ),
+    );
+}
+
+/// What is done with the objects of one kind.
+struct Kind<K> {
+    keys: fn(&Index) -> Vec<ObjectKey>,
+    apply: fn(&Cluster, ObjectKey, K),
+    delete: fn(&Cluster, &ObjectKey),
+}
+
+async fn follow<K>(number: usize, api: Api<K>, cluster: &Cluster, synced: &Synced, kind: Kind<K>)
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let name = NAMES[number];
+    let mut events = watcher(api, watcher::Config::default()).default_backoff().boxed();
+    let mut seen: HashSet<ObjectKey> = HashSet::new();
+    loop {
+        let event = match events.try_next().await {
+            Ok(Some(event)) => event,
+            Ok(None) => return,
+            Err(error) => {
+                // Where the kind is not installed there is nothing to wait for.
+                if let watcher::Error::InitialListFailed(kube::Error::Api(status)) = &error
+                    && status.code == 404
+                {
+                    synced.set(number);
+                }
+                tracing::warn!(kind = name, %error, "watch failed; it is taken up again");
+                continue;
+            }
+        };
+        match event {
+            watcher::Event::Init => seen.clear(),
+            watcher::Event::InitApply(object) => {
+                let key = key(&object);
+                seen.insert(key.clone());
+                (kind.apply)(cluster, key, object);
+            }
+            watcher::Event::InitDone => {
+                for key in cluster.read(kind.keys) {
+                    if !seen.contains(&key) {
+                        (kind.delete)(cluster, &key);
+                    }
+                }
+                tracing::debug!(kind = name, objects = seen.len(), "listed");
+                seen = HashSet::new();
+                synced.set(number);
+            }
+            watcher::Event::Apply(object) => (kind.apply)(cluster, key(&object), object),
+            watcher::Event::Delete(object) => (kind.delete)(cluster, &key(&object)),
+        }
+    }
+}
+
+fn key<K: Resource>(object: &K) -> ObjectKey {
+    ObjectKey {
+        namespace: object.meta().namespace.clone().unwrap_or_default(),
+        name: object.meta().name.clone().unwrap_or_default(),
+    }
+}

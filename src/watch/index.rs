@@ -1,0 +1,393 @@
+//! The index: pods, autoscalers and the metrics they ask for, as plain state.
+//! It knows nothing of a cluster and is filled by [`super::follow_cluster`].
+
+use crate::crd::{AutoscalerSpec, ReadError};
+use crate::hpa::{Phase, Pod, Ready, Requests, Spec, Status, UnixMillis};
+use crate::k8s::Selector;
+use crate::promql::query::PodMetric;
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscalerStatus;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use tokio::sync::{Notify, watch};
+
+/// The namespace and name of an object.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectKey {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl std::fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// What is kept of a pod.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodRecord {
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Its phase.
+    pub phase: Phase,
+    /// Whether it is being deleted.
+    pub deleting: bool,
+    /// When the kubelet first saw it.
+    pub start: Option<UnixMillis>,
+    /// Its Ready condition.
+    pub ready: Option<Ready>,
+    /// What it requests; shared by pods that request the same.
+    pub requests: Arc<Requests>,
+}
+
+impl PodRecord {
+    /// The pod as a decision sees it.
+    pub fn view<'a>(&'a self, name: &'a str) -> Pod<'a> {
+        Pod {
+            name,
+            phase: self.phase,
+            deleting: self.deleting,
+            start: self.start,
+            ready: self.ready,
+            requests: &self.requests,
+        }
+    }
+}
+
+/// What is kept of an Autoscaler.
+#[derive(Clone, Debug)]
+pub struct AutoscalerRecord {
+    /// Its UID, for events and owner references.
+    pub uid: String,
+    /// The generation of its spec.
+    pub generation: Option<i64>,
+    /// What it asks for, or why it can't be read.
+    pub asked: Result<Asked, ReadError>,
+    /// Its status when it was first seen.
+    pub status: Status,
+}
+
+/// What an Autoscaler asks for.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// Its spec.
+    pub spec: AutoscalerSpec,
+    /// The same as a decision reads it.
+    pub decided: Spec,
+    /// For each metric of `decided`, the pod metric that Plimsoll serves
+    /// itself; none for those of other providers.
+    pub pod_metrics: Vec<Option<PodMetric>>,
+}
+
+/// What is kept of a native HorizontalPodAutoscaler.
+#[derive(Clone, Debug)]
+pub struct HpaRecord {
+    /// The UID of the Autoscaler that owns it, where one does.
+    pub owner: Option<String>,
+    /// Its status, kept only where an Autoscaler owns it.
+    pub status: Option<HorizontalPodAutoscalerStatus>,
+    /// The metrics it asks for by their published names.
+    pub published: Vec<(String, PodMetric)>,
+}
+
+/// Who asks for a published metric. An Autoscaler comes first, as it may say
+/// more of the metric than a name does.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum User {
+    /// An Autoscaler of this name.
+    Autoscaler(String),
+    /// A native HorizontalPodAutoscaler of this name.
+    Hpa(String),
+}
+
+type Published = HashMap<String, HashMap<String, BTreeMap<User, PodMetric>>>;
+
+/// The state of the cluster, as far as it is looked at.
+#[derive(Default)]
+pub struct Index {
+    pods: HashMap<String, HashMap<String, PodRecord>>,
+    autoscalers: BTreeMap<ObjectKey, Arc<AutoscalerRecord>>,
+    hpas: BTreeMap<ObjectKey, Arc<HpaRecord>>,
+    published: Published,
+    requests: HashMap<Arc<Requests>, ()>,
+}
+
+impl Index {
+    /// The pods of a namespace that a selector selects, by name.
+    pub fn select<'a>(
+        &'a self,
+        namespace: &str,
+        selector: &Selector,
+    ) -> Vec<(&'a str, &'a PodRecord)> {
+        let pods = self.pods.get(namespace).into_iter().flatten();
+        let selected =
+            |pod: &PodRecord| selector.matches(|key| pod.labels.get(key).map(String::as_str));
+        let mut selected: Vec<_> =
+            pods.filter(|(_, pod)| selected(pod)).map(|(name, pod)| (name.as_str(), pod)).collect();
+        selected.sort_unstable_by_key(|(name, _)| *name);
+        selected
+    }
+
+    /// One pod.
+    pub fn pod(&self, namespace: &str, name: &str) -> Option<&PodRecord> {
+        self.pods.get(namespace)?.get(name)
+    }
+
+    /// The metric published under a name in a namespace.
+    pub fn published(&self, namespace: &str, name: &str) -> Option<&PodMetric> {
+        self.published.get(namespace)?.get(name)?.values().next()
+    }
+
+    /// All published names, sorted.
+    pub fn published_names(&self) -> BTreeSet<&str> {
+        self.published.values().flat_map(HashMap::keys).map(String::as_str).collect()
+    }
+
+    /// The Autoscalers there are.
+    pub fn autoscaler_keys(&self) -> Vec<ObjectKey> {
+        self.autoscalers.keys().cloned().collect()
+    }
+
+    /// One Autoscaler.
+    pub fn autoscaler(&self, key: &ObjectKey) -> Option<Arc<AutoscalerRecord>> {
+        self.autoscalers.get(key).cloned()
+    }
+
+    /// One native HorizontalPodAutoscaler.
+    pub fn hpa(&self, key: &ObjectKey) -> Option<Arc<HpaRecord>> {
+        self.hpas.get(key).cloned()
+    }
+
+    pub(super) fn pod_keys(&self) -> Vec<ObjectKey> {
+        let of = |(namespace, pods): (&String, &HashMap<String, PodRecord>)| -> Vec<ObjectKey> {
+            let key =
+                |name: &String| ObjectKey { namespace: namespace.clone(), name: name.clone() };
+            pods.keys().map(key).collect()
+        };
+        self.pods.iter().flat_map(of).collect()
+    }
+
+    pub(super) fn hpa_keys(&self) -> Vec<ObjectKey> {
+        self.hpas.keys().cloned().collect()
+    }
+
+    /// Keeps a pod, its requests shared with the pods that request the same.
+    pub fn put_pod(&mut self, key: ObjectKey, mut pod: PodRecord) {
+        match self.requests.get_key_value(&pod.requests) {
+            Some((known, ())) => pod.requests = known.clone(),
+            None => {
+                // Forget what no pod has any more, now and then.
+                if self.requests.len().is_power_of_two() {
+                    self.requests.retain(|requests, ()| Arc::strong_count(requests) > 1);
+                }
+                self.requests.insert(pod.requests.clone(), ());
+            }
+        }
+        self.pods.entry(key.namespace).or_default().insert(key.name, pod);
+    }
+
+    /// Forgets a pod.
+    pub fn remove_pod(&mut self, key: &ObjectKey) {
+        if let Some(pods) = self.pods.get_mut(&key.namespace) {
+            pods.remove(&key.name);
+            if pods.is_empty() {
+                self.pods.remove(&key.namespace);
+            }
+        }
+    }
+
+    /// Keeps an Autoscaler; true if what it asks for is new or changed.
+    pub fn put_autoscaler(&mut self, key: ObjectKey, record: AutoscalerRecord) -> bool {
+        let known = self.autoscalers.get(&key);
+        let same = known.is_some_and(|known| {
+            known.uid == record.uid
+                && known.generation.is_some()
+                && known.generation == record.generation
+        });
+        if same {
+            return false;
+        }
+        let published = match &record.asked {
+            Ok(asked) => asked.published(),
+            Err(_) => Vec::new(),
+        };
+        self.publish(&key.namespace, &User::Autoscaler(key.name.clone()), published);
+        self.autoscalers.insert(key, Arc::new(record));
+        true
+    }
+
+    /// Forgets an Autoscaler and the metrics it asked for.
+    pub fn remove_autoscaler(&mut self, key: &ObjectKey) {
+        self.publish(&key.namespace, &User::Autoscaler(key.name.clone()), Vec::new());
+        self.autoscalers.remove(key);
+    }
+
+    /// Keeps a native HorizontalPodAutoscaler.
+    pub fn put_hpa(&mut self, key: ObjectKey, record: HpaRecord) {
+        let published = record.published.clone();
+        self.publish(&key.namespace, &User::Hpa(key.name.clone()), published);
+        self.hpas.insert(key, Arc::new(record));
+    }
+
+    /// Forgets a native HorizontalPodAutoscaler and the metrics it asked for.
+    pub fn remove_hpa(&mut self, key: &ObjectKey) {
+        self.publish(&key.namespace, &User::Hpa(key.name.clone()), Vec::new());
+        self.hpas.remove(key);
+    }
+
+    /// Replaces what a user asks for.
+    fn publish(&mut self, namespace: &str, user: &User, metrics: Vec<(String, PodMetric)>) {
+        let names = self.published.entry(namespace.to_owned()).or_default();
+        names.retain(|_, users| {
+            users.remove(user);
+            !users.is_empty()
+        });
+        for (name, metric) in metrics {
+            names.entry(name).or_default().insert(user.clone(), metric);
+        }
+        if names.is_empty() {
+            self.published.remove(namespace);
+        }
+    }
+}
+
+impl Asked {
+    /// The metrics that Plimsoll serves for it, by their published names.
+    fn published(&self) -> Vec<(String, PodMetric)> {
+        let name = |metric: &crate::hpa::Metric| match &metric.source {
+            crate::hpa::Source::Pods { metric, .. } => Some(metric.name.clone()),
+            _ => None,
+        };
+        self.decided
+            .metrics
+            .iter()
+            .zip(&self.pod_metrics)
+            .filter_map(|(metric, own)| Some((name(metric)?, own.clone()?)))
+            .collect()
+    }
+}
+
+/// The index, shared, with word of what changed.
+#[derive(Clone, Default)]
+pub struct Cluster(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    index: RwLock<Index>,
+    /// Autoscalers whose spec changed since the loop last looked; at most as
+    /// many as there are.
+    dirty: Mutex<BTreeSet<ObjectKey>>,
+    dirtied: Notify,
+    /// Counts the changes to what is published.
+    published: watch::Sender<u64>,
+}
+
+impl Cluster {
+    /// Looks at the index; the look holds up the watches and should be brief.
+    pub fn read<T>(&self, look: impl FnOnce(&Index) -> T) -> T {
+        look(&self.0.index.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Changes the index.
+    pub fn write<T>(&self, change: impl FnOnce(&mut Index) -> T) -> T {
+        change(&mut self.0.index.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Says that an Autoscaler is new, changed or gone.
+    pub fn autoscaler_changed(&self, key: ObjectKey) {
+        self.0.dirty.lock().unwrap_or_else(PoisonError::into_inner).insert(key);
+        self.0.dirtied.notify_one();
+        self.published_changed();
+    }
+
+    /// Says that what is published may have changed.
+    pub fn published_changed(&self) {
+        self.0.published.send_modify(|changes| *changes += 1);
+    }
+
+    /// Waits until Autoscalers changed, and takes word of them.
+    pub async fn changed_autoscalers(&self) -> BTreeSet<ObjectKey> {
+        loop {
+            let dirty =
+                std::mem::take(&mut *self.0.dirty.lock().unwrap_or_else(PoisonError::into_inner));
+            if !dirty.is_empty() {
+                return dirty;
+            }
+            self.0.dirtied.notified().await;
+        }
+    }
+
+    /// Follows the changes to what is published.
+    pub fn watch_published(&self) -> watch::Receiver<u64> {
+        self.0.published.subscribe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> ObjectKey {
+        ObjectKey { namespace: "shop".to_owned(), name: name.to_owned() }
+    }
+
+    fn metric(query: Option<&str>) -> PodMetric {
+        PodMetric {
+            metric: "m".to_owned(),
+            labels: BTreeMap::new(),
+            query: query.map(str::to_owned),
+        }
+    }
+
+    fn hpa(names: &[&str]) -> HpaRecord {
+        let published = names.iter().map(|name| ((*name).to_owned(), metric(None))).collect();
+        HpaRecord { owner: None, status: None, published }
+    }
+
+    #[test]
+    fn a_metric_is_published_as_long_as_anyone_asks_for_it() {
+        let mut index = Index::default();
+        index.put_hpa(key("a"), hpa(&["x", "y"]));
+        index.put_hpa(key("b"), hpa(&["x"]));
+        assert_eq!(index.published_names().into_iter().collect::<Vec<_>>(), ["x", "y"]);
+        index.put_hpa(key("a"), hpa(&[]));
+        assert!(index.published("shop", "x").is_some());
+        assert!(index.published("shop", "y").is_none());
+        assert!(index.published("bank", "x").is_none());
+        index.remove_hpa(&key("b"));
+        assert!(index.published_names().is_empty() && index.published.is_empty());
+    }
+
+    #[test]
+    fn what_an_autoscaler_says_of_a_metric_comes_before_its_name_alone() {
+        let mut index = Index::default();
+        index.publish("shop", &User::Hpa("a".into()), vec![("x".into(), metric(None))]);
+        let with_query = vec![("x".to_owned(), metric(Some("q")))];
+        index.publish("shop", &User::Autoscaler("z".into()), with_query);
+        assert_eq!(index.published("shop", "x"), Some(&metric(Some("q"))));
+    }
+
+    #[test]
+    fn pods_are_selected_by_label_and_share_equal_requests() {
+        let mut index = Index::default();
+        for (name, app) in [("b", "web"), ("a", "web"), ("c", "api")] {
+            let pod = PodRecord {
+                labels: BTreeMap::from([("app".to_owned(), app.to_owned())]),
+                phase: Phase::Running,
+                deleting: false,
+                start: None,
+                ready: None,
+                requests: Arc::default(),
+            };
+            index.put_pod(key(name), pod);
+        }
+        let web = index.select("shop", &"app=web".parse().unwrap());
+        assert_eq!(web.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["a", "b"]);
+        assert!(Arc::ptr_eq(&web[0].1.requests, &web[1].1.requests));
+        assert!(index.select("bank", &Selector::default()).is_empty());
+        index.remove_pod(&key("a"));
+        assert!(index.pod("shop", "a").is_none());
+    }
+}

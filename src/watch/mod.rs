@@ -1,0 +1,8 @@
+//! What the cluster says, followed by watches and kept in a compact index.
+
+mod follow;
+mod index;
+mod read;
+
+pub use follow::{Synced, follow_cluster};
+pub use index::{Asked, AutoscalerRecord, Cluster, HpaRecord, Index, ObjectKey, PodRecord, User};

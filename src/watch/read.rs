@@ -1,0 +1,233 @@
+//! From API objects to the records of the index.
+
+use super::index::{Asked, AutoscalerRecord, HpaRecord, PodRecord};
+use crate::crd::{AutoscalerSpec, ReadError};
+use crate::hpa::{Phase, PodContainer, Ready, Requests, ResourceList, Source, Spec, Status};
+use crate::k8s::Quantity;
+use crate::promql::name::{GeneratedName, Labels};
+use crate::promql::query::PodMetric;
+use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus};
+use k8s_openapi::api::core::v1::PodCondition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::core::{DynamicObject, Object};
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A pod with only the fields that are used.
+pub type LeanPod = Object<LeanPodSpec, LeanPodStatus>;
+
+/// A pod's spec with only the fields that are used.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LeanPodSpec {
+    containers: Vec<LeanContainer>,
+    init_containers: Vec<LeanContainer>,
+    overhead: BTreeMap<String, Value>,
+    resources: LeanResources,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct LeanContainer {
+    name: String,
+    restart_policy: Option<String>,
+    resources: LeanResources,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct LeanResources {
+    requests: BTreeMap<String, Value>,
+}
+
+/// A pod's status with only the fields that are used.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LeanPodStatus {
+    phase: Option<String>,
+    start_time: Option<Time>,
+    conditions: Vec<PodCondition>,
+}
+
+/// A quantity as the API server writes it; one that can't be read counts as none.
+fn resource_list(list: &BTreeMap<String, Value>) -> ResourceList {
+    let quantity = |value: &Value| match value {
+        Value::String(text) => text.parse::<Quantity>().ok(),
+        other => other.to_string().parse().ok(),
+    };
+    list.iter().filter_map(|(name, value)| Some((name.clone(), quantity(value)?))).collect()
+}
+
+/// The record of a pod.
+pub fn pod(pod: LeanPod) -> PodRecord {
+    let container = |container: &LeanContainer| PodContainer {
+        name: container.name.clone(),
+        requests: resource_list(&container.resources.requests),
+    };
+    let sidecar = |c: &LeanContainer| c.restart_policy.as_deref() == Some("Always");
+    let status = pod.status.unwrap_or_default();
+    let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready");
+    PodRecord {
+        labels: pod.metadata.labels.unwrap_or_default(),
+        phase: Phase::from_api(status.phase.as_deref()),
+        deleting: pod.metadata.deletion_timestamp.is_some(),
+        start: status.start_time.map(|time| time.0.as_millisecond()),
+        ready: ready.map(|condition| Ready {
+            status: match condition.status.as_str() {
+                "True" => Some(true),
+                "False" => Some(false),
+                _ => None,
+            },
+            since: condition.last_transition_time.as_ref().map_or(0, |t| t.0.as_millisecond()),
+        }),
+        requests: Arc::new(Requests::new(
+            pod.spec.containers.iter().map(container).collect(),
+            pod.spec.init_containers.iter().map(|c| (container(c), sidecar(c))).collect(),
+            &resource_list(&pod.spec.resources.requests),
+            &resource_list(&pod.spec.overhead),
+        )),
+    }
+}
+
+/// The record of an Autoscaler.
+pub fn autoscaler(object: &DynamicObject) -> AutoscalerRecord {
+    let ObjectMeta { name, namespace, uid, generation, .. } = &object.metadata;
+    let status = object.data.get("status").cloned().unwrap_or_default();
+    let status: Option<HorizontalPodAutoscalerStatus> = serde_json::from_value(status).ok();
+    AutoscalerRecord {
+        uid: uid.clone().unwrap_or_default(),
+        generation: *generation,
+        asked: asked(
+            object.data.get("spec").cloned().unwrap_or_default(),
+            namespace.as_deref().unwrap_or_default(),
+            name.as_deref().unwrap_or_default(),
+        ),
+        status: status.as_ref().map(Status::from_api).unwrap_or_default(),
+    }
+}
+
+fn asked(spec: Value, namespace: &str, name: &str) -> Result<Asked, ReadError> {
+    let spec = AutoscalerSpec::read(spec)?;
+    let decided = Spec::from_api(&spec.as_hpa(namespace, name));
+    let mut pod_metrics: Vec<Option<PodMetric>> =
+        decided.metrics.iter().map(|metric| by_generated_name(&metric.source, namespace)).collect();
+    // The last ones are the custom metrics, of which more is known than their names.
+    let custom = pod_metrics.len().saturating_sub(spec.custom_metrics.len());
+    for (own, metric) in pod_metrics[custom..].iter_mut().zip(&spec.custom_metrics) {
+        *own = Some(PodMetric {
+            metric: metric.metric_name.clone(),
+            labels: metric.labels.clone().unwrap_or_default(),
+            query: metric.query.clone(),
+        });
+    }
+    Ok(Asked { spec, decided, pod_metrics })
+}
+
+/// The metric that a generated name stands for, where its hash is that of the
+/// selector's labels and its namespace is this one.
+fn by_generated_name(source: &Source, namespace: &str) -> Option<PodMetric> {
+    let Source::Pods { metric, .. } = source else { return None };
+    let selector = metric.selector.as_ref();
+    if selector.is_some_and(|s| s.match_expressions.as_ref().is_some_and(|e| !e.is_empty())) {
+        return None;
+    }
+    let labels: Option<&Labels> = selector.and_then(|selector| selector.match_labels.as_ref());
+    let name = GeneratedName::parse(&metric.name)?;
+    (name.namespace == namespace && name.is_of(labels)).then(|| PodMetric {
+        metric: name.metric.to_owned(),
+        labels: labels.cloned().unwrap_or_default(),
+        query: None,
+    })
+}
+
+/// The record of a native HorizontalPodAutoscaler.
+pub fn hpa(hpa: HorizontalPodAutoscaler) -> HpaRecord {
+    let namespace = hpa.metadata.namespace.unwrap_or_default();
+    let owner =
+        hpa.metadata.owner_references.into_iter().flatten().find(|owner| {
+            owner.kind == "Autoscaler" && owner.api_version.starts_with("plimsoll.dev/")
+        });
+    let spec = Spec::from_api(&hpa.spec);
+    let published = spec.metrics.iter().filter_map(|metric| {
+        let Source::Pods { metric: id, .. } = &metric.source else { return None };
+        Some((id.name.clone(), by_generated_name(&metric.source, &namespace)?))
+    });
+    HpaRecord {
+        published: published.collect(),
+        status: owner.as_ref().and(hpa.status),
+        owner: owner.map(|owner| owner.uid),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::promql::name::generated_name;
+    use serde_json::json;
+
+    fn native(metric: &str, labels: Value) -> HpaRecord {
+        hpa(serde_json::from_value(json!({
+            "metadata": {"name": "web", "namespace": "shop"},
+            "spec": {"maxReplicas": 3, "scaleTargetRef": {"kind": "Deployment", "name": "web"},
+                "metrics": [{"type": "Pods", "pods": {
+                    "metric": {"name": metric, "selector": {"matchLabels": labels}},
+                    "target": {"type": "AverageValue", "averageValue": "5"}}}]}
+        }))
+        .unwrap())
+    }
+
+    #[test]
+    fn a_native_hpa_publishes_a_generated_name_only_with_its_own_labels_and_namespace() {
+        let labels = Labels::from([("view".to_owned(), "default".to_owned())]);
+        let name = generated_name("qps", Some(&labels), "shop", "web");
+        let record = native(&name, json!(labels));
+        assert_eq!(record.published.len(), 1);
+        assert_eq!(record.published[0].1.metric, "qps");
+        assert_eq!(record.published[0].1.labels, labels);
+        assert!(native(&name, json!({"view": "other"})).published.is_empty());
+        assert!(native(&name, Value::Null).published.is_empty());
+        let elsewhere = generated_name("qps", Some(&labels), "bank", "web");
+        assert!(native(&elsewhere, json!(labels)).published.is_empty());
+        assert!(native("qps", Value::Null).published.is_empty());
+    }
+
+    #[test]
+    fn an_autoscaler_keeps_its_custom_metrics_beside_its_others() {
+        let object: DynamicObject = serde_json::from_value(json!({
+            "apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
+            "metadata": {"name": "web", "namespace": "shop", "uid": "u", "generation": 2},
+            "spec": {"maxReplicas": 3, "scaleTargetRef": {"kind": "Deployment", "name": "web"},
+                "metrics": [{"type": "Resource", "resource": {"name": "cpu",
+                    "target": {"type": "Utilization", "averageUtilization": 60}}}],
+                "customMetrics": [{"metricName": "m", "averageValue": "5", "query": "q"}]},
+            "status": {"desiredReplicas": 2, "conditions": [
+                {"type": "AbleToScale", "status": "True", "reason": "r", "message": "m"}]}
+        }))
+        .unwrap();
+        let record = autoscaler(&object);
+        assert_eq!(record.status.desired_replicas, 2);
+        assert_eq!(record.status.conditions.len(), 1);
+        let asked = record.asked.unwrap();
+        assert!(asked.pod_metrics[0].is_none());
+        assert_eq!(asked.pod_metrics[1].as_ref().unwrap().query.as_deref(), Some("q"));
+    }
+
+    #[test]
+    fn a_pod_is_read_with_only_what_is_used() {
+        let lean: LeanPod = serde_json::from_value(json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "a", "labels": {"app": "web"}},
+            "spec": {"containers": [{"name": "c", "image": "i",
+                "resources": {"requests": {"cpu": "250m"}}}]},
+            "status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z", "conditions": [
+                {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:01Z"}]}
+        }))
+        .unwrap();
+        let record = pod(lean);
+        assert_eq!(record.requests.milli("cpu", None, "a"), Ok(250));
+        assert_eq!(record.ready.unwrap().status, Some(true));
+        assert_eq!(record.ready.unwrap().since - record.start.unwrap(), 1000);
+    }
+}
