@@ -8,11 +8,15 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod app;
 pub mod config;
+pub mod control;
 pub mod crd;
 pub mod hpa;
 pub mod k8s;
 pub mod prometheus;
 pub mod promql;
 pub mod samples;
+pub mod serve;
+pub mod telemetry;
 pub mod watch;

@@ -1,1 +1,36 @@
-fn main() {}
+//! The `plimsoll` command.
+
+#![forbid(unsafe_code)]
+
+use clap::Parser;
+use plimsoll::config::{Cli, Command};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let flags = match cli.command {
+        Some(Command::Crd) => {
+            print!("{}", plimsoll::crd::custom_resource_definition_yaml());
+            return ExitCode::SUCCESS;
+        }
+        Some(Command::Serve(flags)) => *flags,
+        None => cli.serve,
+    };
+    match run(flags) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("plimsoll: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(
+    flags: plimsoll::config::ServeFlags,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    plimsoll::telemetry::start_logging(flags.log_format, &flags.log_level)?;
+    rustls::crypto::ring::default_provider()
+        .install_default()
+        .map_err(|_| "a TLS provider was installed twice")?;
+    tokio::runtime::Runtime::new()?.block_on(plimsoll::app::serve(flags))
+}

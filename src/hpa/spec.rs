@@ -337,6 +337,11 @@ impl MetricId {
         }
     }
 
+    /// The selector as a request's parameter; empty where there is none.
+    pub fn selector_query(&self) -> String {
+        self.parsed.as_ref().map(ToString::to_string).unwrap_or_default()
+    }
+
     /// The selector as Go prints it with `%+v`, which upstream puts into messages.
     pub(super) fn selector_text(&self) -> String {
         let Some(selector) = &self.selector else {

@@ -64,6 +64,10 @@ pub enum ConditionKind {
     ScalingLimited,
     /// Whether the autoscaler itself scaled the workload to zero.
     ScaledToZero,
+    /// Whether the metrics failed for so long that the fallback holds (Autoscalers only).
+    FallbackActive,
+    /// Whether the scale is left alone as its owner asked (Autoscalers only).
+    Paused,
 }
 
 impl ConditionKind {
@@ -74,13 +78,22 @@ impl ConditionKind {
             Self::ScalingActive => "ScalingActive",
             Self::ScalingLimited => "ScalingLimited",
             Self::ScaledToZero => "ScaledToZero",
+            Self::FallbackActive => "FallbackActive",
+            Self::Paused => "Paused",
         }
     }
 
     fn from_api(name: &str) -> Option<Self> {
-        [Self::AbleToScale, Self::ScalingActive, Self::ScalingLimited, Self::ScaledToZero]
-            .into_iter()
-            .find(|kind| kind.as_str() == name)
+        [
+            Self::AbleToScale,
+            Self::ScalingActive,
+            Self::ScalingLimited,
+            Self::ScaledToZero,
+            Self::FallbackActive,
+            Self::Paused,
+        ]
+        .into_iter()
+        .find(|kind| kind.as_str() == name)
     }
 }
 
@@ -107,7 +120,7 @@ impl Status {
 
     /// Sets a condition; its time moves only when its status does. Allocates
     /// only when a text changed.
-    pub(super) fn set(
+    pub fn set(
         &mut self,
         kind: ConditionKind,
         status: bool,
@@ -138,7 +151,8 @@ impl Status {
         }
     }
 
-    pub(super) fn remove(&mut self, kind: ConditionKind) {
+    /// Removes a condition.
+    pub fn remove(&mut self, kind: ConditionKind) {
         self.conditions.retain(|condition| condition.kind != kind);
     }
 

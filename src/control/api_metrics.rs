@@ -1,0 +1,210 @@
+//! Metrics that another provider serves, read through the API server.
+
+use super::targets::Targets;
+use super::{message, within};
+use crate::hpa::{Metric, ObjectRef, Sample, Source, parse_group, resource_usage};
+use crate::k8s::Quantity;
+use jiff::Timestamp;
+use kube::Client;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+
+/// The samples of a metric, owned. Errors are causes, for a decision to word.
+pub enum Fetched {
+    /// For metrics of pods: one for each item of the answer.
+    PerPod(Result<Vec<(String, Option<Sample>)>, String>),
+    /// For Object metrics, in milli-units.
+    Value(Result<i64, String>),
+    /// For External metrics, in milli-units.
+    Values(Result<Vec<i64>, String>),
+}
+
+#[derive(Deserialize)]
+struct List<T> {
+    items: Vec<T>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct CustomItem {
+    described_object: Described,
+    timestamp: Timestamp,
+    window_seconds: Option<i64>,
+    value: String,
+}
+
+#[derive(Deserialize)]
+struct Described {
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct ExternalItem {
+    value: String,
+}
+
+#[derive(Deserialize)]
+struct PodMetrics {
+    metadata: Described,
+    timestamp: Timestamp,
+    window: String,
+    #[serde(default)]
+    containers: Vec<ContainerMetrics>,
+}
+
+#[derive(Deserialize)]
+struct ContainerMetrics {
+    name: String,
+    #[serde(default)]
+    usage: BTreeMap<String, String>,
+}
+
+/// The window of a sample that says none. Source: `metricServerDefaultMetricWindow`.
+const WINDOW_MS: i64 = 60_000;
+
+/// Reads one metric, for the pods that a selector (in text form) selects.
+pub async fn fetch(
+    client: &Client,
+    targets: &Targets,
+    namespace: &str,
+    selector: &str,
+    metric: &Metric,
+) -> Fetched {
+    match &metric.source {
+        Source::Pods { metric: id, .. } => {
+            let of = [("labelSelector", selector), ("metricLabelSelector", &id.selector_query())];
+            let path = custom_path(namespace, "pods", "*", &id.name);
+            let list: Result<List<CustomItem>, _> = get(client, &path, &of).await;
+            Fetched::PerPod(list.and_then(|list| list.items.into_iter().map(sample).collect()))
+        }
+        Source::Resource { name, .. } => {
+            Fetched::PerPod(resource(client, namespace, selector, name, None).await)
+        }
+        Source::ContainerResource { name, container, .. } => {
+            Fetched::PerPod(resource(client, namespace, selector, name, Some(container)).await)
+        }
+        Source::Object { object, metric: id, .. } => Fetched::Value(
+            described(client, targets, namespace, object, &id.name, &id.selector_query()).await,
+        ),
+        Source::External { metric: id, .. } => {
+            let path = format!(
+                "/apis/external.metrics.k8s.io/v1beta1/namespaces/{}/{}",
+                segment(namespace),
+                segment(&id.name)
+            );
+            let of = [("labelSelector", id.selector_query())];
+            let of = of.each_ref().map(|(name, value)| (*name, value.as_str()));
+            let list: Result<List<ExternalItem>, _> = get(client, &path, &of).await;
+            Fetched::Values(
+                list.and_then(|list| list.items.iter().map(|item| milli(&item.value)).collect()),
+            )
+        }
+        Source::Unknown(_) => Fetched::Value(Err(String::new())),
+    }
+}
+
+async fn described(
+    client: &Client,
+    targets: &Targets,
+    namespace: &str,
+    object: &ObjectRef,
+    metric: &str,
+    selector: &str,
+) -> Result<i64, String> {
+    let group = parse_group(object.api_version.as_deref().unwrap_or_default())?;
+    let path = if group.is_empty() && object.kind == "Namespace" {
+        // A namespace is described by itself, whatever name is given.
+        format!(
+            "/apis/custom.metrics.k8s.io/v1beta2/namespaces/{}/metrics/{}",
+            segment(namespace),
+            segment(metric)
+        )
+    } else {
+        let resource = targets.resource(group, &object.kind).await?;
+        let plural = match group {
+            "" => resource.plural,
+            group => format!("{}.{group}", resource.plural),
+        };
+        custom_path(namespace, &plural, &object.name, metric)
+    };
+    let list: List<CustomItem> = get(client, &path, &[("metricLabelSelector", selector)]).await?;
+    match list.items.as_slice() {
+        [item] => milli(&item.value),
+        items => {
+            Err(format!("the custom metrics API gave {} values, one was expected", items.len()))
+        }
+    }
+}
+
+async fn resource(
+    client: &Client,
+    namespace: &str,
+    selector: &str,
+    resource: &str,
+    container: Option<&str>,
+) -> Result<Vec<(String, Option<Sample>)>, String> {
+    let path = format!("/apis/metrics.k8s.io/v1beta1/namespaces/{}/pods", segment(namespace));
+    let list: List<PodMetrics> = get(client, &path, &[("labelSelector", selector)]).await?;
+    let item = |pod: PodMetrics| {
+        let window: jiff::SignedDuration = pod.window.parse().unwrap_or_default();
+        let containers = pod.containers.iter().map(|container| {
+            let usage = container.usage.get(resource).and_then(|usage| usage.parse().ok());
+            (container.name.as_str(), usage)
+        });
+        let sample = resource_usage(containers, container).map(|milli| Sample {
+            milli,
+            time: pod.timestamp.as_millisecond(),
+            window_ms: i64::try_from(window.as_millis()).unwrap_or(WINDOW_MS),
+        });
+        (pod.metadata.name, sample)
+    };
+    Ok(list.items.into_iter().map(item).collect())
+}
+
+fn sample(item: CustomItem) -> Result<(String, Option<Sample>), String> {
+    let sample = Sample {
+        milli: milli(&item.value)?,
+        time: item.timestamp.as_millisecond(),
+        window_ms: item.window_seconds.map_or(WINDOW_MS, |seconds| seconds * 1000),
+    };
+    Ok((item.described_object.name, Some(sample)))
+}
+
+fn milli(quantity: &str) -> Result<i64, String> {
+    quantity.parse::<Quantity>().map(Quantity::milli).map_err(|error| error.to_string())
+}
+
+fn custom_path(namespace: &str, resource: &str, name: &str, metric: &str) -> String {
+    let [namespace, resource, metric] = [namespace, resource, metric].map(segment);
+    let name = if name == "*" { name.to_owned() } else { segment(name) };
+    format!("/apis/custom.metrics.k8s.io/v1beta2/namespaces/{namespace}/{resource}/{name}/{metric}")
+}
+
+/// A path segment, percent-encoded.
+fn segment(text: &str) -> String {
+    use std::fmt::Write;
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+            encoded.push(byte.into());
+        } else {
+            let _ = write!(encoded, "%{byte:02X}");
+        }
+    }
+    encoded
+}
+
+async fn get<T: DeserializeOwned>(
+    client: &Client,
+    path: &str,
+    parameters: &[(&str, &str)],
+) -> Result<T, String> {
+    let pairs = parameters.iter().filter(|(_, value)| !value.is_empty());
+    let query: Vec<String> =
+        pairs.map(|(name, value)| format!("{name}={}", segment(value))).collect();
+    let uri =
+        if query.is_empty() { path.to_owned() } else { format!("{path}?{}", query.join("&")) };
+    let request = http::Request::get(uri).body(Vec::new()).map_err(|error| error.to_string())?;
+    within(client.request(request)).await.map_err(|error| message(&error))
+}

@@ -1,0 +1,127 @@
+//! An Autoscaler's status: what is shown, and writing it.
+
+use super::within;
+use crate::crd::{Autoscaler, AutoscalerStatus};
+use crate::hpa::{
+    self, Current, ResourceTarget, ScalarTarget, Source, Spec, Status, render_status,
+};
+use crate::k8s::Quantity;
+use crate::watch::ObjectKey;
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscalerStatus;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+/// The status to show: that of the decision, and two columns for people.
+pub fn shown(status: &Status, spec: &Spec, generation: Option<i64>) -> AutoscalerStatus {
+    let rendered = render_status(status);
+    from_hpa(rendered, spec, &status.current, generation)
+}
+
+/// The same from the status of a native HPA, where one executes.
+pub fn from_hpa(
+    status: HorizontalPodAutoscalerStatus,
+    spec: &Spec,
+    current: &[Current],
+    generation: Option<i64>,
+) -> AutoscalerStatus {
+    AutoscalerStatus {
+        reference: Some(format!("{}/{}", spec.target.kind, spec.target.name)),
+        targets: Some(targets(spec, current)),
+        observed_generation: generation,
+        last_scale_time: status.last_scale_time,
+        current_replicas: status.current_replicas,
+        desired_replicas: status.desired_replicas,
+        current_metrics: status.current_metrics,
+        conditions: status.conditions,
+    }
+}
+
+/// What each metric is over what it should be, as `kubectl get hpa` shows it.
+fn targets(spec: &Spec, current: &[Current]) -> String {
+    let metric = |(index, metric): (usize, &hpa::Metric)| {
+        let now = match current.get(index).copied().unwrap_or(Current::None) {
+            Current::None => "<unknown>".to_owned(),
+            Current::Value(milli) | Current::Average(milli) => quantity(milli),
+            Current::Utilization(percent, _) => format!("{percent}%"),
+        };
+        let wanted = wanted(&metric.source);
+        match &metric.source {
+            Source::Resource { name, .. } | Source::ContainerResource { name, .. } => {
+                format!("{name}: {now}/{wanted}")
+            }
+            _ => format!("{now}/{wanted}"),
+        }
+    };
+    spec.metrics.iter().enumerate().map(metric).collect::<Vec<_>>().join(", ")
+}
+
+fn wanted(source: &Source) -> String {
+    match source {
+        Source::Pods { average_milli, .. } => quantity(*average_milli),
+        Source::Resource { target, .. } | Source::ContainerResource { target, .. } => {
+            match target {
+                ResourceTarget::Average(milli) => quantity(*milli),
+                ResourceTarget::Utilization(percent) => format!("{percent}%"),
+                ResourceTarget::Invalid => "<unset>".to_owned(),
+            }
+        }
+        Source::Object { target, .. } | Source::External { target, .. } => match target {
+            ScalarTarget::Value(milli) => quantity(*milli),
+            ScalarTarget::Average(milli) => format!("{} (avg)", quantity(*milli)),
+            ScalarTarget::Invalid => "<unset>".to_owned(),
+        },
+        Source::Unknown(_) => "<unset>".to_owned(),
+    }
+}
+
+fn quantity(milli: i64) -> String {
+    Quantity::from_milli(milli).to_string()
+}
+
+/// Writes a status; false if the Autoscaler is gone.
+pub async fn write(
+    client: &Client,
+    key: &ObjectKey,
+    status: &AutoscalerStatus,
+) -> Result<bool, kube::Error> {
+    let api: Api<Autoscaler> = Api::namespaced(client.clone(), &key.namespace);
+    let mut value = json!(status);
+    // A merge patch removes only what it names.
+    for field in ["lastScaleTime", "currentMetrics", "reference", "targets"] {
+        if value.get(field).is_none() {
+            value[field] = Value::Null;
+        }
+    }
+    let patch = Patch::Merge(json!({"status": value}));
+    match within(api.patch_status(&key.name, &PatchParams::default(), &patch)).await {
+        Ok(_) => Ok(true),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscalerSpec;
+
+    #[test]
+    fn targets_are_shown_as_kubectl_shows_those_of_an_hpa() {
+        let spec: HorizontalPodAutoscalerSpec = serde_json::from_value(json!({
+            "maxReplicas": 5, "scaleTargetRef": {"kind": "Deployment", "name": "web"},
+            "metrics": [
+                {"type": "Pods", "pods": {"metric": {"name": "qps"},
+                    "target": {"type": "AverageValue", "averageValue": "10"}}},
+                {"type": "Resource", "resource": {"name": "cpu",
+                    "target": {"type": "Utilization", "averageUtilization": 80}}},
+                {"type": "External", "external": {"metric": {"name": "queue"},
+                    "target": {"type": "AverageValue", "averageValue": "30"}}},
+            ]
+        }))
+        .unwrap();
+        let spec = Spec::from_api(&spec);
+        let current = [Current::Average(12_500), Current::Utilization(45, 90), Current::None];
+        assert_eq!(targets(&spec, &current), "12500m/10, cpu: 45%/80%, <unknown>/30 (avg)");
+    }
+}

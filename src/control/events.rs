@@ -1,0 +1,110 @@
+//! Events about Autoscalers. The same event again counts up the one there is.
+
+use super::within;
+use crate::hpa::Event;
+use crate::watch::ObjectKey;
+use k8s_openapi::api::core::v1::{Event as ApiEvent, EventSource, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::json;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Publishes events.
+#[derive(Clone)]
+pub struct Events {
+    client: Client,
+    recent: Arc<Mutex<Recent>>,
+}
+
+/// What was said of whom (UID, reason, message), under which name, how often.
+type Recent = HashMap<(String, &'static str, String), Published>;
+
+struct Published {
+    name: String,
+    count: i32,
+    at: Instant,
+}
+
+/// How long an event is counted up before a new one is made.
+const RECENT: Duration = Duration::from_secs(600);
+/// How many are remembered.
+const REMEMBERED: usize = 4096;
+
+impl Events {
+    /// A publisher over this client.
+    pub fn new(client: Client) -> Self {
+        Self { client, recent: Arc::default() }
+    }
+
+    /// Publishes an event about an Autoscaler. That it can't be published is
+    /// logged and no more: decisions do not depend on it.
+    pub async fn publish(&self, about: &ObjectKey, uid: &str, event: &Event) {
+        let api: Api<ApiEvent> = Api::namespaced(self.client.clone(), &about.namespace);
+        let now = Time(Timestamp::now());
+        let key = (uid.to_owned(), event.reason, event.message.clone());
+        if let Some((name, count)) = self.count_up(&key) {
+            let patch = json!({"count": count, "lastTimestamp": now});
+            let parameters = PatchParams::default();
+            let patch = Patch::Merge(patch);
+            if within(api.patch(&name, &parameters, &patch)).await.is_ok() {
+                return;
+            }
+        }
+        // As client-go names them: unique, and beginning with the object's name.
+        let unique = now.0.as_nanosecond();
+        let name = format!("{}.{unique:x}", about.name);
+        let created = ApiEvent {
+            metadata: ObjectMeta {
+                name: Some(name.clone()),
+                namespace: Some(about.namespace.clone()),
+                ..Default::default()
+            },
+            involved_object: ObjectReference {
+                api_version: Some("plimsoll.dev/v1alpha1".to_owned()),
+                kind: Some("Autoscaler".to_owned()),
+                name: Some(about.name.clone()),
+                namespace: Some(about.namespace.clone()),
+                uid: Some(uid.to_owned()),
+                ..Default::default()
+            },
+            type_: Some(event.kind.as_str().to_owned()),
+            reason: Some(event.reason.to_owned()),
+            message: Some(event.message.clone()),
+            source: Some(EventSource { component: Some("plimsoll".to_owned()), host: None }),
+            reporting_component: Some("plimsoll".to_owned()),
+            first_timestamp: Some(now.clone()),
+            last_timestamp: Some(now),
+            count: Some(1),
+            ..Default::default()
+        };
+        let parameters = PostParams::default();
+        match within(api.create(&parameters, &created)).await {
+            Ok(_) => {
+                let published = Published { name, count: 1, at: Instant::now() };
+                let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+                recent.insert(key, published);
+            }
+            Err(error) => {
+                tracing::warn!(autoscaler = %about, reason = event.reason, %error, "could not publish an event");
+            }
+        }
+    }
+
+    /// The name and new count of the same event, where it was published lately.
+    fn count_up(&self, key: &(String, &'static str, String)) -> Option<(String, i32)> {
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        if recent.len() >= REMEMBERED {
+            recent.retain(|_, published| published.at.elapsed() < RECENT);
+        }
+        if recent.len() >= REMEMBERED {
+            recent.clear();
+        }
+        let published = recent.get_mut(key).filter(|published| published.at.elapsed() < RECENT)?;
+        published.count += 1;
+        Some((published.name.clone(), published.count))
+    }
+}

@@ -1,0 +1,93 @@
+//! Who is due when.
+
+use crate::watch::ObjectKey;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::time::{Duration, Instant};
+
+/// The times of the next decisions, one for each autoscaler.
+#[derive(Debug, Default)]
+pub struct Schedule {
+    /// The times that count.
+    due: HashMap<ObjectKey, Instant>,
+    /// The same in their order, and entries that no longer count.
+    order: BinaryHeap<Reverse<(Instant, ObjectKey)>>,
+}
+
+impl Schedule {
+    /// Sets the time of an autoscaler's next decision.
+    pub fn set(&mut self, key: ObjectKey, at: Instant) {
+        self.due.insert(key.clone(), at);
+        self.order.push(Reverse((at, key)));
+    }
+
+    /// Forgets an autoscaler.
+    pub fn remove(&mut self, key: &ObjectKey) {
+        self.due.remove(key);
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.due.len()
+    }
+
+    /// When the next one is due.
+    pub fn next(&mut self) -> Option<Instant> {
+        while let Some(Reverse((at, key))) = self.order.peek() {
+            if self.due.get(key) == Some(at) {
+                return Some(*at);
+            }
+            self.order.pop();
+        }
+        None
+    }
+
+    /// Takes one that is due, with the time it was due at.
+    pub fn take_due(&mut self, now: Instant) -> Option<(ObjectKey, Instant)> {
+        self.next().filter(|at| *at <= now)?;
+        let Reverse((at, key)) = self.order.pop()?;
+        self.due.remove(&key);
+        Some((key, at))
+    }
+}
+
+/// The time after one that was due, a period later; from now on where that has
+/// passed, so that a late one does not make up for what it missed.
+pub fn after(due: Instant, period: Duration, now: Instant) -> Instant {
+    let next = due + period;
+    if next > now { next } else { now + period }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> ObjectKey {
+        ObjectKey { namespace: "shop".to_owned(), name: name.to_owned() }
+    }
+
+    #[test]
+    fn each_is_taken_once_in_the_order_of_its_time() {
+        let (mut schedule, start) = (Schedule::default(), Instant::now());
+        let second = Duration::from_secs(1);
+        schedule.set(key("b"), start + second);
+        schedule.set(key("a"), start + 2 * second);
+        schedule.set(key("a"), start);
+        schedule.set(key("c"), start);
+        schedule.remove(&key("c"));
+        assert_eq!(schedule.take_due(start), Some((key("a"), start)));
+        assert_eq!(schedule.take_due(start), None);
+        assert_eq!(schedule.next(), Some(start + second));
+        assert_eq!(schedule.take_due(start + 5 * second), Some((key("b"), start + second)));
+        assert_eq!(schedule.take_due(start + 5 * second), None);
+        assert_eq!(schedule.len(), 0);
+    }
+
+    #[test]
+    fn what_was_missed_is_not_made_up_for() {
+        let (start, period) = (Instant::now(), Duration::from_secs(15));
+        assert_eq!(after(start, period, start + Duration::from_secs(1)), start + period);
+        let late = start + Duration::from_secs(60);
+        assert_eq!(after(start, period, late), late + period);
+    }
+}

@@ -1,0 +1,94 @@
+//! Scale targets: anything with a `/scale` subresource.
+
+use super::{message, within};
+use crate::hpa::{self, TargetRef};
+use k8s_openapi::api::autoscaling::v1::Scale;
+use kube::api::PostParams;
+use kube::core::{ApiResource, DynamicObject};
+use kube::{Api, Client, discovery};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Reads and writes scales. Which resource a kind is, is kept for a while.
+#[derive(Clone)]
+pub struct Targets {
+    client: Client,
+    resources: Arc<Mutex<HashMap<(String, String), (ApiResource, Instant)>>>,
+}
+
+/// How long it is believed which resource a kind is.
+const RESOURCE_AGE: Duration = Duration::from_secs(600);
+/// How often a write is tried against changes by others.
+const CONFLICTS: usize = 5;
+
+impl Targets {
+    /// Those of the cluster that the client speaks to.
+    pub fn new(client: Client) -> Self {
+        Self { client, resources: Arc::default() }
+    }
+
+    /// The scale of a target; the error is upstream's, for a condition.
+    pub async fn scale(
+        &self,
+        namespace: &str,
+        target: &TargetRef,
+    ) -> Result<(Api<DynamicObject>, Scale), String> {
+        let group = hpa::parse_group(&target.api_version)?;
+        let resource = self.resource(group, &target.kind).await?;
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), namespace, &resource);
+        let scale = within(api.get_scale(&target.name)).await.map_err(|error| message(&error))?;
+        Ok((api, scale))
+    }
+
+    /// Writes a number of replicas, again where another writer came between.
+    pub async fn write(
+        &self,
+        api: &Api<DynamicObject>,
+        mut scale: Scale,
+        replicas: i32,
+    ) -> Result<(), String> {
+        let name = scale.metadata.name.clone().unwrap_or_default();
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            scale.spec.get_or_insert_default().replicas = Some(replicas);
+            let parameters = PostParams::default();
+            match within(api.replace_scale(&name, &parameters, &scale)).await {
+                Ok(_) => return Ok(()),
+                Err(kube::Error::Api(status)) if status.code == 409 && tries < CONFLICTS => {
+                    scale = within(api.get_scale(&name)).await.map_err(|e| message(&e))?;
+                }
+                Err(error) => return Err(message(&error)),
+            }
+        }
+    }
+
+    /// Which resource a kind of a group is.
+    pub async fn resource(&self, group: &str, kind: &str) -> Result<ApiResource, String> {
+        let key = (group.to_owned(), kind.to_owned());
+        let known = {
+            let resources = self.resources.lock().unwrap_or_else(PoisonError::into_inner);
+            resources.get(&key).cloned()
+        };
+        if let Some((resource, at)) = known
+            && at.elapsed() < RESOURCE_AGE
+        {
+            return Ok(resource);
+        }
+        let found = match within(discovery::oneshot::group(&self.client, group)).await {
+            Ok(group) => group
+                .resources_by_stability()
+                .into_iter()
+                .find(|(resource, _)| resource.kind == kind)
+                .map(|(resource, _)| resource),
+            Err(kube::Error::Discovery(_)) => None,
+            Err(error) => return Err(message(&error)),
+        };
+        let resource = found.ok_or_else(|| hpa::no_kind_match(kind, group))?;
+        let mut resources = self.resources.lock().unwrap_or_else(PoisonError::into_inner);
+        resources.insert(key, (resource.clone(), Instant::now()));
+        Ok(resource)
+    }
+}

@@ -1,0 +1,99 @@
+//! Answers: JSON, and errors as Kubernetes `Status` objects.
+
+use axum::body::Body;
+use axum::http::{HeaderValue, Response, StatusCode, header};
+use axum::response::IntoResponse;
+use serde::Serialize;
+use serde_json::json;
+
+/// An error as a Kubernetes client understands it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiError {
+    /// The HTTP status.
+    pub code: StatusCode,
+    /// The reason, as one word (`metav1.StatusReason`).
+    pub reason: &'static str,
+    /// What was wrong.
+    pub message: String,
+    /// After how many seconds it is worth to try again, where that is known.
+    pub retry_after: Option<u32>,
+}
+
+impl ApiError {
+    fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
+        Self { code, reason, message: message.into(), retry_after: None }
+    }
+
+    /// The request can't be understood.
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "BadRequest", message)
+    }
+
+    /// Who asks is not known.
+    pub fn unauthorized() -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized")
+    }
+
+    /// Who asks may not.
+    pub fn forbidden(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "Forbidden", message)
+    }
+
+    /// There is no such thing.
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "NotFound", message)
+    }
+
+    /// There is no such path.
+    pub fn no_such_path() -> Self {
+        Self::not_found("the server could not find the requested resource")
+    }
+
+    /// Only reading is possible.
+    pub fn method_not_allowed() -> Self {
+        let message = "the server does not allow this method on the requested resource";
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
+    }
+
+    /// It can't be done now, but perhaps later.
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message);
+        Self { retry_after: Some(1), ..error }
+    }
+
+    /// It can't be done, through no fault of the request.
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response<Body> {
+        let details = self.retry_after.map(|seconds| json!({"retryAfterSeconds": seconds}));
+        let mut status = json!({
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+            "reason": self.reason,
+            "code": self.code.as_u16(),
+        });
+        if let Some(details) = details {
+            status["details"] = details;
+        }
+        let mut response = json_body(&status);
+        *response.status_mut() = self.code;
+        if let Some(seconds) = self.retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+        }
+        response
+    }
+}
+
+/// A JSON answer.
+pub fn json_body(value: &impl Serialize) -> Response<Body> {
+    let body = serde_json::to_vec(value).expect("an API object has nothing that JSON can't say");
+    let json = HeaderValue::from_static("application/json");
+    ([(header::CONTENT_TYPE, json)], body).into_response()
+}

@@ -1,0 +1,191 @@
+//! The serving certificate, and TLS as it is spoken.
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType,
+};
+use rustls::ServerConfig;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{DigitallySignedStruct, DistinguishedName, SignatureScheme};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Why there is no certificate to serve with.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file can't be used.
+    #[error("{}: {error}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: String,
+    },
+    /// One could not be made.
+    #[error("no certificate could be made: {0}")]
+    Make(#[from] rcgen::Error),
+    /// Certificate and key do not go together.
+    #[error("the certificate can't be served: {0}")]
+    Use(#[from] rustls::Error),
+}
+
+/// A certificate to serve with.
+pub struct ServingCertificate {
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    /// The CA that signed it, as PEM, where it is self-made.
+    pub self_made_ca: Option<String>,
+}
+
+/// How long a self-made certificate is valid. A new one is made at every start.
+const VALIDITY: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
+impl ServingCertificate {
+    /// One from files.
+    ///
+    /// # Errors
+    /// Where a file can't be read or has not what it should.
+    pub fn from_files(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
+        let file = |path: &Path, error: String| TlsError::File { path: path.to_owned(), error };
+        let chain: Result<Vec<_>, _> =
+            CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect);
+        let chain = chain.map_err(|error| file(certificate, error.to_string()))?;
+        if chain.is_empty() {
+            return Err(file(certificate, "a PEM certificate was expected".to_owned()));
+        }
+        let key =
+            PrivateKeyDer::from_pem_file(key).map_err(|error| file(key, error.to_string()))?;
+        Ok(Self { chain, key, self_made_ca: None })
+    }
+
+    /// A self-made one for a Service, signed by a CA made for it alone.
+    ///
+    /// # Errors
+    /// Where making it fails.
+    pub fn self_made(service: &str, namespace: &str) -> Result<Self, TlsError> {
+        let start = std::time::SystemTime::now() - Duration::from_secs(3600);
+        let mut ca = CertificateParams::new(Vec::new())?;
+        ca.distinguished_name.push(DnType::CommonName, format!("{service}-ca"));
+        ca.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        ca.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+        ca.not_before = start.into();
+        ca.not_after = (start + VALIDITY).into();
+        let ca_key = KeyPair::generate()?;
+        let ca_certificate = ca.self_signed(&ca_key)?;
+        let ca_pem = ca_certificate.pem();
+        let issuer = Issuer::new(ca, ca_key);
+
+        let names = [
+            format!("{service}.{namespace}.svc"),
+            format!("{service}.{namespace}.svc.cluster.local"),
+            format!("{service}.{namespace}"),
+            "localhost".to_owned(),
+        ];
+        let mut params = CertificateParams::new(names.to_vec())?;
+        for address in [[127, 0, 0, 1].into(), std::net::Ipv6Addr::LOCALHOST.into()] {
+            params.subject_alt_names.push(SanType::IpAddress(address));
+        }
+        params.distinguished_name.push(DnType::CommonName, names[0].clone());
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.not_before = start.into();
+        params.not_after = (start + VALIDITY).into();
+        let key = KeyPair::generate()?;
+        let certificate = params.signed_by(&key, &issuer)?;
+        Ok(Self {
+            chain: vec![certificate.der().clone()],
+            key: PrivatePkcs8KeyDer::from(key.serialize_der()).into(),
+            self_made_ca: Some(ca_pem),
+        })
+    }
+
+    /// TLS 1.2 and 1.3 with this certificate; clients may show one of theirs.
+    ///
+    /// # Errors
+    /// Where certificate and key do not go together.
+    pub fn server_config(self) -> Result<ServerConfig, TlsError> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = ServerConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()?
+            .with_client_cert_verifier(Arc::new(AnyCertificate(provider)))
+            .with_single_cert(self.chain, self.key)?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(config)
+    }
+}
+
+/// Takes any client certificate whose key the client holds. Whom it names is
+/// believed only once `identity` has checked the chain against the CAs of the
+/// cluster, which change while connections live; a chain that leads to none of
+/// them is as good as no certificate, and a token may still identify its bearer.
+#[derive(Debug)]
+struct AnyCertificate(Arc<CryptoProvider>);
+
+impl ClientCertVerifier for AnyCertificate {
+    fn offer_client_auth(&self) -> bool {
+        true
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, certificate, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_self_made_certificate_can_be_served() {
+        let certificate = ServingCertificate::self_made("plimsoll", "plimsoll").unwrap();
+        assert!(certificate.self_made_ca.as_ref().unwrap().contains("BEGIN CERTIFICATE"));
+        certificate.server_config().unwrap();
+    }
+
+    #[test]
+    fn a_wrong_file_is_named() {
+        let path = Path::new("/nowhere/tls.crt");
+        let error = ServingCertificate::from_files(path, path).err().unwrap().to_string();
+        assert!(error.contains("/nowhere/tls.crt"), "{error}");
+    }
+}

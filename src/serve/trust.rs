@@ -1,0 +1,123 @@
+//! Whom to believe: what kube-apiserver publishes of its own certificates in
+//! `kube-system/extension-apiserver-authentication`.
+
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client};
+use rustls::RootCertStore;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use std::sync::{Arc, PoisonError, RwLock};
+
+const NAMESPACE: &str = "kube-system";
+const NAME: &str = "extension-apiserver-authentication";
+
+/// Whom to believe, kept up to date by [`follow_trust`].
+#[derive(Clone, Default)]
+pub struct Trust(Arc<RwLock<Option<Arc<TrustBundle>>>>);
+
+/// What the API server's configuration says at one time.
+#[derive(Debug, Default)]
+pub struct TrustBundle {
+    client_ca: Option<Arc<dyn ClientCertVerifier>>,
+    front_proxy_ca: Option<Arc<dyn ClientCertVerifier>>,
+    /// The common names a front proxy may have; any, if empty.
+    pub allowed_names: Vec<String>,
+    /// Headers that name the user.
+    pub username_headers: Vec<String>,
+    /// Headers that name a group each.
+    pub group_headers: Vec<String>,
+    /// What headers with more of the user start with.
+    pub extra_header_prefixes: Vec<String>,
+}
+
+impl Trust {
+    /// Whether anything is known yet.
+    pub fn is_known(&self) -> bool {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// What is known now.
+    pub fn now(&self) -> Arc<TrustBundle> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default()
+    }
+
+    fn set(&self, bundle: TrustBundle) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(bundle));
+    }
+}
+
+impl TrustBundle {
+    /// Whether a certificate chain is that of a front proxy: signed by its CA.
+    pub fn is_front_proxy(&self, chain: &[CertificateDer<'_>]) -> bool {
+        verifies(self.front_proxy_ca.as_ref(), chain)
+    }
+
+    /// Whether a certificate chain is that of a client of the cluster.
+    pub fn is_client(&self, chain: &[CertificateDer<'_>]) -> bool {
+        verifies(self.client_ca.as_ref(), chain)
+    }
+
+    fn from_config_map(config_map: &ConfigMap) -> Self {
+        let get = |key: &str| config_map.data.as_ref().and_then(|data| data.get(key));
+        let list = |key: &str| -> Vec<String> {
+            let Some(text) = get(key) else { return Vec::new() };
+            serde_json::from_str(text).unwrap_or_else(|error| {
+                tracing::warn!(key, %error, "{NAME}: not a list of names; it counts as empty");
+                Vec::new()
+            })
+        };
+        Self {
+            client_ca: get("client-ca-file").and_then(|pem| verifier("client-ca-file", pem)),
+            front_proxy_ca: get("requestheader-client-ca-file")
+                .and_then(|pem| verifier("requestheader-client-ca-file", pem)),
+            allowed_names: list("requestheader-allowed-names"),
+            username_headers: list("requestheader-username-headers"),
+            group_headers: list("requestheader-group-headers"),
+            extra_header_prefixes: list("requestheader-extra-headers-prefix"),
+        }
+    }
+}
+
+fn verifies(verifier: Option<&Arc<dyn ClientCertVerifier>>, chain: &[CertificateDer<'_>]) -> bool {
+    let (Some(verifier), [certificate, intermediates @ ..]) = (verifier, chain) else {
+        return false;
+    };
+    verifier.verify_client_cert(certificate, intermediates, UnixTime::now()).is_ok()
+}
+
+fn verifier(key: &str, pem: &str) -> Option<Arc<dyn ClientCertVerifier>> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()).flatten() {
+        if let Err(error) = roots.add(certificate) {
+            tracing::warn!(key, %error, "{NAME}: a certificate can't be used");
+        }
+    }
+    match WebPkiClientVerifier::builder(roots.into()).build() {
+        Ok(verifier) => Some(verifier),
+        Err(error) => {
+            tracing::warn!(key, %error, "{NAME}: no certificate can be used");
+            None
+        }
+    }
+}
+
+/// Follows the API server's configuration for ever.
+pub async fn follow_trust(client: Client, trust: Trust) {
+    let api: Api<ConfigMap> = Api::namespaced(client, NAMESPACE);
+    let config = watcher::Config::default().fields(&format!("metadata.name={NAME}"));
+    let mut objects = watcher(api, config).default_backoff().applied_objects().boxed();
+    loop {
+        match objects.try_next().await {
+            Ok(Some(config_map)) => {
+                trust.set(TrustBundle::from_config_map(&config_map));
+                tracing::debug!("read {NAMESPACE}/{NAME}");
+            }
+            Ok(None) => return,
+            Err(error) => tracing::warn!(%error, "can't follow {NAMESPACE}/{NAME}"),
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Logs, and Plimsoll's own metrics.
+
+use crate::config::LogFormat;
+use axum::http::{HeaderValue, header};
+use axum::response::IntoResponse;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::{Registry, Unit};
+use std::time::Duration;
+use tracing_subscriber::EnvFilter;
+
+/// Starts to log to standard error.
+///
+/// # Errors
+/// Where the filter can't be read; the text says what is wrong with it.
+pub fn start_logging(format: LogFormat, level: &str) -> Result<(), String> {
+    let filter = EnvFilter::try_new(level).map_err(|error| {
+        format!("--log-level: {error}; info, or plimsoll::serve=debug,info was expected")
+    })?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => builder.with_ansi(false).init(),
+        LogFormat::Json => builder.json().flatten_event(true).init(),
+    }
+    Ok(())
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Code {
+    code: u16,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Outcome {
+    outcome: &'static str,
+}
+
+/// Plimsoll's own metrics.
+pub struct Metrics {
+    registry: Registry,
+    requests: Family<Code, Counter>,
+    decisions: Family<Outcome, Counter>,
+    lag: Histogram,
+    autoscalers: Gauge,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::with_prefix("plimsoll");
+        let (requests, decisions) = (Family::default(), Family::default());
+        let lag = Histogram::new(exponential_buckets(0.001, 4.0, 9));
+        let autoscalers = Gauge::default();
+        let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+        registry.register("build", "Which build this is", build);
+        registry.register("http_requests", "Requests answered, by HTTP status", requests.clone());
+        registry.register(
+            "decisions",
+            "Decisions taken, by outcome: rescaled, held or failed",
+            decisions.clone(),
+        );
+        registry.register_with_unit(
+            "decision_lag",
+            "How long after its time a decision was begun",
+            Unit::Seconds,
+            lag.clone(),
+        );
+        registry.register("autoscalers", "Autoscalers there are", autoscalers.clone());
+        Self { registry, requests, decisions, lag, autoscalers }
+    }
+}
+
+impl Metrics {
+    /// A request was answered.
+    pub fn answered(&self, code: u16) {
+        self.requests.get_or_create(&Code { code }).inc();
+    }
+
+    /// A decision was taken, as `rescaled`, `held` or `failed`, so long after its time.
+    pub fn decided(&self, outcome: &'static str, lag: Duration) {
+        self.decisions.get_or_create(&Outcome { outcome }).inc();
+        self.lag.observe(lag.as_secs_f64());
+    }
+
+    /// So many Autoscalers there are.
+    pub fn autoscalers(&self, count: usize) {
+        self.autoscalers.set(count as i64);
+    }
+
+    /// All of them, in the OpenMetrics text format.
+    pub fn exposition(&self) -> impl IntoResponse + use<> {
+        let mut text = String::new();
+        encode(&mut text, &self.registry).expect("a String takes all that is written to it");
+        let kind =
+            HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
+        ([(header::CONTENT_TYPE, kind)], text)
+    }
+}
