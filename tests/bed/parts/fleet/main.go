@@ -1,0 +1,35 @@
+// Command fleet stands in for what can't exist without containers: `fleet
+// kubelet` runs a real HTTP server for every pod, `fleet load` sends real
+// requests to them, and `fleet guard` keeps any program from outliving the run
+// it belongs to.
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+func main() {
+	commands := map[string]func([]string) error{"kubelet": kubelet, "load": load, "guard": guard}
+	if len(os.Args) < 2 || commands[os.Args[1]] == nil {
+		fmt.Fprintln(os.Stderr, "usage: fleet kubelet KUBECONFIG | fleet load KUBECONFIG CONTROL_ADDRESS | fleet guard [-keep] PROGRAM ARGUMENT...")
+		os.Exit(2)
+	}
+	if err := commands[os.Args[1]](os.Args[2:]); err != nil {
+		fmt.Fprintln(os.Stderr, "fleet", strings.Join(os.Args[1:2], " ")+":", err)
+		os.Exit(1)
+	}
+}
+
+func client(kubeconfig string) (*kubernetes.Clientset, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	config.QPS, config.Burst = 500, 1000
+	return kubernetes.NewForConfig(config)
+}
