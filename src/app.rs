@@ -116,7 +116,7 @@ fn settings(flags: &ServeFlags) -> Settings {
             initial_readiness_delay_ms: millis(
                 flags.horizontal_pod_autoscaler_initial_readiness_delay,
             ),
-            scale_to_zero: false,
+            scale_to_zero: flags.scale_to_zero,
         },
         period: flags.horizontal_pod_autoscaler_sync_period.max(Duration::from_millis(100)),
     }

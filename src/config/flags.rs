@@ -107,6 +107,10 @@ pub struct ServeFlags {
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
     pub horizontal_pod_autoscaler_initial_readiness_delay: Duration,
 
+    /// Whether workloads may be scaled to and from zero (HPAScaleToZero).
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    pub scale_to_zero: bool,
+
     /// How logs are written.
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,

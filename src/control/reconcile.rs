@@ -139,8 +139,11 @@ async fn decide(
 
     if let (Outcome::Rescale { to, .. }, Ok((api, scale))) = (&decision.outcome, &target) {
         let written = shared.targets.write(api, scale.clone(), *to).await;
-        let written = written.as_ref().map(|()| ()).map_err(String::as_str);
-        hpa::settle(context, &mut decision, written, &mut state.memory, &mut status);
+        let outcome = match &written {
+            Ok(()) => Ok(()),
+            Err(error) => Err(error.as_str()),
+        };
+        hpa::settle(context, &mut decision, outcome, &mut state.memory, &mut status);
     }
     // Only what is said last says that the metrics were at fault.
     let metrics_failed = decision.late_event.is_some();

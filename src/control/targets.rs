@@ -14,8 +14,11 @@ use std::time::{Duration, Instant};
 #[derive(Clone)]
 pub struct Targets {
     client: Client,
-    resources: Arc<Mutex<HashMap<(String, String), (ApiResource, Instant)>>>,
+    resources: Arc<Mutex<Resources>>,
 }
+
+/// Resources by group and kind, with when each was learned.
+type Resources = HashMap<(String, String), (ApiResource, Instant)>;
 
 /// How long it is believed which resource a kind is.
 const RESOURCE_AGE: Duration = Duration::from_secs(600);

@@ -22,8 +22,8 @@ pub struct Trust(Arc<RwLock<Option<Arc<TrustBundle>>>>);
 /// What the API server's configuration says at one time.
 #[derive(Debug, Default)]
 pub struct TrustBundle {
-    client_ca: Option<Arc<dyn ClientCertVerifier>>,
-    front_proxy_ca: Option<Arc<dyn ClientCertVerifier>>,
+    pub(super) client_ca: Option<Arc<dyn ClientCertVerifier>>,
+    pub(super) front_proxy_ca: Option<Arc<dyn ClientCertVerifier>>,
     /// The common names a front proxy may have; any, if empty.
     pub allowed_names: Vec<String>,
     /// Headers that name the user.

@@ -1,0 +1,379 @@
+//! The control plane, Prometheus, the fleet and the load generator.
+
+use super::pki::{Authority, token_keys};
+use super::process::Process;
+use super::{eventually, free_port};
+use kube::Client;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// A running cluster.
+pub struct Cluster {
+    pub client: Client,
+    pub kubeconfig: PathBuf,
+    pub prometheus_port: u16,
+    pub parts: PathBuf,
+    pub folder: PathBuf,
+    pub keep: bool,
+    api_port: u16,
+    load_port: u16,
+    authority: Authority,
+    // In the order in which they are ended.
+    processes: Vec<Process>,
+    prometheus: Option<Process>,
+    apiserver: Option<Process>,
+    apiserver_flags: Vec<String>,
+    _etcd: Process,
+    _temporary: Option<TempDir>,
+}
+
+const READY: Duration = Duration::from_secs(90);
+
+impl Cluster {
+    /// Starts one and waits until it is ready.
+    pub async fn start(keep: bool, progress: fn(&str)) -> Self {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let parts = tokio::task::spawn_blocking(super::parts).await.expect("the parts");
+        let temporary =
+            tempfile::Builder::new().prefix("plimsoll-bed-").tempdir().expect("a folder");
+        let folder = temporary.path().to_owned();
+        let temporary = if keep {
+            let _ = temporary.keep();
+            None
+        } else {
+            Some(temporary)
+        };
+        let authority = Authority::new(&folder, "ca");
+        let [etcd_port, peer_port, api_port, prometheus_port, load_port] =
+            std::array::from_fn(|_| free_port());
+        let start = |name: &str, program: &str, arguments: &[String]| {
+            Process::start(&parts, &folder, keep, name, &parts.join(program), arguments)
+        };
+
+        progress("starting etcd and kube-apiserver");
+        let etcd = start(
+            "etcd",
+            "cluster",
+            &[
+                "etcd".to_owned(),
+                format!("--data-dir={}", folder.join("etcd").display()),
+                format!("--listen-client-url=http://127.0.0.1:{etcd_port}"),
+                format!("--listen-peer-url=http://127.0.0.1:{peer_port}"),
+            ],
+        );
+        let apiserver_flags = apiserver_flags(&folder, &authority, etcd_port, api_port);
+        let apiserver = start("kube-apiserver", "cluster", &apiserver_flags);
+        let kubeconfig =
+            write_kubeconfig(&folder, &authority, api_port, "admin", &["system:masters"]);
+        let client = connect(&kubeconfig).await;
+        let mut cluster = Self {
+            client,
+            kubeconfig,
+            prometheus_port,
+            folder: folder.clone(),
+            keep,
+            api_port,
+            load_port,
+            authority,
+            processes: Vec::new(),
+            prometheus: None,
+            apiserver: Some(apiserver),
+            apiserver_flags,
+            _etcd: etcd,
+            _temporary: temporary,
+            parts: parts.clone(),
+        };
+        cluster.wait_ready().await;
+
+        progress("starting kube-controller-manager, kube-scheduler, the fleet and Prometheus");
+        let controllers = cluster.kubeconfig_of("system:kube-controller-manager", &[]);
+        let scheduler = cluster.kubeconfig_of("system:kube-scheduler", &[]);
+        let admin = cluster.kubeconfig.display().to_string();
+        let ca = cluster.authority.certificate.display().to_string();
+        cluster.processes.push(start("kube-controller-manager", "cluster", &[
+            "kube-controller-manager".to_owned(),
+            format!("--kubeconfig={}", controllers.display()),
+            format!("--authentication-kubeconfig={}", controllers.display()),
+            format!("--authorization-kubeconfig={}", controllers.display()),
+            format!("--service-account-private-key-file={}", folder.join("sa.key").display()),
+            format!("--root-ca-file={ca}"),
+            "--use-service-account-credentials=true".to_owned(),
+            "--controllers=deployment-controller,replicaset-controller,statefulset-controller,horizontal-pod-autoscaler-controller,namespace-controller,garbage-collector-controller,serviceaccount-controller,serviceaccount-token-controller,clusterrole-aggregation-controller".to_owned(),
+            "--leader-elect=false".to_owned(),
+            format!("--secure-port={}", free_port()),
+            "--bind-address=127.0.0.1".to_owned(),
+            format!("--cert-dir={}", folder.join("kube-controller-manager").display()),
+            // As fast as the fleet is asked for.
+            "--kube-api-qps=500".to_owned(),
+            "--kube-api-burst=1000".to_owned(),
+            "--horizontal-pod-autoscaler-sync-period=2s".to_owned(),
+            "--horizontal-pod-autoscaler-downscale-stabilization=10s".to_owned(),
+        ]));
+        cluster.processes.push(start(
+            "kube-scheduler",
+            "cluster",
+            &[
+                "kube-scheduler".to_owned(),
+                format!("--kubeconfig={}", scheduler.display()),
+                format!("--authentication-kubeconfig={}", scheduler.display()),
+                format!("--authorization-kubeconfig={}", scheduler.display()),
+                "--leader-elect=false".to_owned(),
+                format!("--secure-port={}", free_port()),
+                "--bind-address=127.0.0.1".to_owned(),
+                format!("--cert-dir={}", folder.join("kube-scheduler").display()),
+                "--kube-api-qps=500".to_owned(),
+                "--kube-api-burst=1000".to_owned(),
+            ],
+        ));
+        cluster.processes.push(start("kubelet", "fleet", &["kubelet".to_owned(), admin.clone()]));
+        cluster.processes.push(start(
+            "load",
+            "fleet",
+            &["load".to_owned(), admin, format!("127.0.0.1:{load_port}")],
+        ));
+        cluster.write_prometheus_config();
+        cluster.start_prometheus();
+        cluster.wait_prometheus().await;
+        cluster
+    }
+
+    /// Runs kubectl; panics where it fails.
+    pub async fn kubectl(&self, arguments: &[&str]) -> String {
+        match self.try_kubectl(arguments).await {
+            Ok(output) => output,
+            Err(error) => panic!("kubectl {}: {error}", arguments.join(" ")),
+        }
+    }
+
+    /// Runs kubectl; what it prints, or its complaint.
+    pub async fn try_kubectl(&self, arguments: &[&str]) -> Result<String, String> {
+        self.kubectl_as(&self.kubeconfig, arguments, "").await
+    }
+
+    /// Applies a manifest.
+    pub async fn apply(&self, manifest: &str) {
+        let arguments = ["apply", "-f", "-"];
+        if let Err(error) = self.kubectl_as(&self.kubeconfig, &arguments, manifest).await {
+            panic!("kubectl apply: {error}\n{manifest}");
+        }
+    }
+
+    /// Runs kubectl with another kubeconfig and some input.
+    pub async fn kubectl_as(
+        &self,
+        kubeconfig: &Path,
+        arguments: &[&str],
+        input: &str,
+    ) -> Result<String, String> {
+        use tokio::io::AsyncWriteExt;
+        let mut child = tokio::process::Command::new(self.parts.join("cluster"))
+            .arg("kubectl")
+            .arg("--kubeconfig")
+            .arg(kubeconfig)
+            .arg("--cache-dir")
+            .arg(self.folder.join("kubectl-cache"))
+            .args(arguments)
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("kubectl can be run");
+        let mut stdin = child.stdin.take().expect("an input");
+        stdin.write_all(input.as_bytes()).await.expect("kubectl reads its input");
+        drop(stdin);
+        let done = child.wait_with_output().await.expect("kubectl ends");
+        if done.status.success() {
+            Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+        } else {
+            Err(String::from_utf8_lossy(&done.stderr).trim().to_owned())
+        }
+    }
+
+    /// A kubeconfig for a user by certificate.
+    pub fn kubeconfig_of(&self, user: &str, groups: &[&str]) -> PathBuf {
+        write_kubeconfig(&self.folder, &self.authority, self.api_port, user, groups)
+    }
+
+    /// A kubeconfig for a user by bearer token.
+    pub fn kubeconfig_with_token(&self, name: &str, token: &str) -> PathBuf {
+        let user = format!("token: {token}");
+        write_kubeconfig_of(&self.folder, &self.authority, self.api_port, name, &user)
+    }
+
+    /// Sets how many requests a second go to a path of the pods of a selector.
+    pub async fn load(&self, namespace: &str, selector: &str, path: &str, qps: f64) {
+        let url = format!("http://127.0.0.1:{}/load", self.load_port);
+        let query = [
+            ("namespace", namespace.to_owned()),
+            ("selector", selector.to_owned()),
+            ("path", path.to_owned()),
+            ("qps", qps.to_string()),
+        ];
+        let url = reqwest::Url::parse_with_params(&url, query).expect("a URL");
+        let set = async || {
+            let answer = reqwest::Client::new().put(url.clone()).send().await;
+            let answer = answer.map_err(|error| error.to_string())?;
+            answer.error_for_status().map(|_| ()).map_err(|error| error.to_string())
+        };
+        eventually("the load generator answers", READY, set).await;
+    }
+
+    /// Ends Prometheus.
+    pub fn stop_prometheus(&mut self) {
+        drop(self.prometheus.take());
+    }
+
+    /// Starts Prometheus, with what it had stored.
+    pub fn start_prometheus(&mut self) {
+        let folder = &self.folder;
+        self.prometheus = Some(Process::start(
+            &self.parts,
+            folder,
+            self.keep,
+            "prometheus",
+            &self.parts.join("prometheus"),
+            &[
+                format!("--config.file={}", folder.join("prometheus.yml").display()),
+                format!("--storage.tsdb.path={}", folder.join("prometheus").display()),
+                format!("--web.listen-address=127.0.0.1:{}", self.prometheus_port),
+                "--log.level=warn".to_owned(),
+            ],
+        ));
+    }
+
+    /// Waits until Prometheus answers.
+    pub async fn wait_prometheus(&self) {
+        let url = format!("http://127.0.0.1:{}/-/ready", self.prometheus_port);
+        eventually("Prometheus is ready", READY, async || {
+            let answer = reqwest::get(&url).await.map_err(|error| error.to_string())?;
+            answer.error_for_status().map(|_| ()).map_err(|error| error.to_string())
+        })
+        .await;
+    }
+
+    /// Ends kube-apiserver and starts it again.
+    pub async fn restart_apiserver(&mut self) {
+        drop(self.apiserver.take());
+        let program = self.parts.join("cluster");
+        let flags = &self.apiserver_flags;
+        let (parts, folder) = (&self.parts, &self.folder);
+        let name = "kube-apiserver";
+        self.apiserver = Some(Process::start(parts, folder, self.keep, name, &program, flags));
+        self.wait_ready().await;
+    }
+
+    async fn wait_ready(&self) {
+        eventually("kube-apiserver is ready", READY, async || {
+            let ready = self
+                .client
+                .request_text(http::Request::get("/readyz").body(Vec::new()).expect("a request"));
+            ready.await.map(|_| ()).map_err(|error| {
+                let log = self.apiserver.as_ref().map(Process::tail).unwrap_or_default();
+                format!("{error}\n{log}")
+            })
+        })
+        .await;
+    }
+
+    fn write_prometheus_config(&self) {
+        let kubeconfig = self.kubeconfig.display();
+        let text = format!(
+            r#"global: {{scrape_interval: 1s, scrape_timeout: 900ms}}
+scrape_configs:
+  - job_name: pods
+    kubernetes_sd_configs:
+      - role: pod
+        kubeconfig_file: {kubeconfig}
+    relabel_configs:
+      - {{source_labels: [__meta_kubernetes_pod_phase], regex: Running, action: keep}}
+      - {{source_labels: [__meta_kubernetes_pod_ip], regex: (.+), target_label: __address__, replacement: "$1:8080"}}
+      - {{source_labels: [__meta_kubernetes_namespace], target_label: namespace}}
+      - {{source_labels: [__meta_kubernetes_pod_name], target_label: pod}}
+"#
+        );
+        std::fs::write(self.folder.join("prometheus.yml"), text).expect("a file");
+    }
+}
+
+fn apiserver_flags(
+    folder: &Path,
+    authority: &Authority,
+    etcd_port: u16,
+    api_port: u16,
+) -> Vec<String> {
+    let serving = authority.sign("kube-apiserver", &[]);
+    let front_authority = Authority::new(folder, "front-proxy-ca");
+    let front = front_authority.sign("front-proxy-client", &[]);
+    let (public, private) = token_keys(folder);
+    let flag = |name: &str, path: &Path| format!("--{name}={}", path.display());
+    vec![
+        "kube-apiserver".to_owned(),
+        format!("--etcd-servers=http://127.0.0.1:{etcd_port}"),
+        "--bind-address=127.0.0.1".to_owned(),
+        "--advertise-address=127.0.0.1".to_owned(),
+        "--endpoint-reconciler-type=none".to_owned(),
+        format!("--secure-port={api_port}"),
+        flag("cert-dir", &folder.join("kube-apiserver")),
+        flag("tls-cert-file", &serving.certificate),
+        flag("tls-private-key-file", &serving.key),
+        flag("client-ca-file", &authority.certificate),
+        flag("requestheader-client-ca-file", &front_authority.certificate),
+        "--requestheader-allowed-names=front-proxy-client".to_owned(),
+        "--requestheader-username-headers=X-Remote-User".to_owned(),
+        "--requestheader-group-headers=X-Remote-Group".to_owned(),
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
+        flag("proxy-client-cert-file", &front.certificate),
+        flag("proxy-client-key-file", &front.key),
+        "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+        flag("service-account-key-file", &public),
+        flag("service-account-signing-key-file", &private),
+        "--service-cluster-ip-range=10.0.0.0/16".to_owned(),
+        "--authorization-mode=RBAC".to_owned(),
+        "--enable-aggregator-routing=false".to_owned(),
+    ]
+}
+
+fn write_kubeconfig(
+    folder: &Path,
+    authority: &Authority,
+    api_port: u16,
+    user: &str,
+    groups: &[&str],
+) -> PathBuf {
+    let signed = authority.sign(user, groups);
+    let credentials = format!(
+        "client-certificate: {}, client-key: {}",
+        signed.certificate.display(),
+        signed.key.display()
+    );
+    write_kubeconfig_of(folder, authority, api_port, user, &credentials)
+}
+
+fn write_kubeconfig_of(
+    folder: &Path,
+    authority: &Authority,
+    api_port: u16,
+    name: &str,
+    credentials: &str,
+) -> PathBuf {
+    let path = folder.join(format!("{}.kubeconfig", name.replace(':', "-")));
+    let ca = authority.certificate.display();
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: bed\n\
+         clusters: [{{name: bed, cluster: {{server: \"https://127.0.0.1:{api_port}\", certificate-authority: {ca}}}}}]\n\
+         users: [{{name: user, user: {{{credentials}}}}}]\n\
+         contexts: [{{name: bed, context: {{cluster: bed, user: user}}}}]\n"
+    );
+    std::fs::write(&path, text).expect("a file");
+    path
+}
+
+async fn connect(kubeconfig: &Path) -> Client {
+    let file = Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
+    let options = KubeConfigOptions::default();
+    let config = kube::Config::from_custom_kubeconfig(file, &options).await.expect("a kubeconfig");
+    Client::try_from(config).expect("a client")
+}

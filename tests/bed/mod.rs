@@ -1,0 +1,117 @@
+//! A whole cluster on loopback, of real parts: etcd, kube-apiserver,
+//! kube-controller-manager, kube-scheduler, Prometheus, a fleet of HTTP servers
+//! as pods, a load generator, and Plimsoll. Shared by the end-to-end tests and
+//! the demo; each uses its own part of it.
+#![allow(dead_code)]
+
+pub mod cluster;
+pub mod pki;
+pub mod plimsoll;
+pub mod process;
+pub mod proxy;
+pub mod workload;
+
+use cluster::Cluster;
+use plimsoll::Plimsoll;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// What may be set of a bed.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Flags of Plimsoll beside those that every bed sets.
+    pub flags: Vec<String>,
+    /// Whether Prometheus is reached through a proxy that can be told to fail.
+    pub faults: bool,
+    /// Whether all goes on when this process ends.
+    pub keep: bool,
+    /// Told what is being done.
+    pub progress: fn(&str),
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { flags: Vec::new(), faults: false, keep: false, progress: |_| {} }
+    }
+}
+
+/// A running cluster with Plimsoll in it.
+pub struct Bed {
+    pub cluster: Cluster,
+    pub plimsoll: Plimsoll,
+    /// What stands between Plimsoll and Prometheus, where faults are wanted.
+    pub faults: Option<proxy::Proxy>,
+}
+
+impl Bed {
+    /// Starts everything and waits until all of it is ready.
+    pub async fn start(options: Options) -> Self {
+        let cluster = Cluster::start(options.keep, options.progress).await;
+        (options.progress)("installing Plimsoll with kubectl apply -k deploy");
+        plimsoll::install(&cluster).await;
+        let faults = match options.faults {
+            true => Some(proxy::Proxy::start(cluster.prometheus_port).await),
+            false => None,
+        };
+        let prometheus_port = faults.as_ref().map_or(cluster.prometheus_port, |proxy| proxy.port);
+        let plimsoll = Plimsoll::start(&cluster, prometheus_port, &options.flags).await;
+        let bed = Self { cluster, plimsoll, faults };
+        (options.progress)("waiting for the aggregated API");
+        eventually("the APIServices are available", Duration::from_secs(60), async || {
+            let out = bed.cluster.try_kubectl(&[
+                "get",
+                "apiservices",
+                "v1beta1.custom.metrics.k8s.io",
+                "v1beta2.custom.metrics.k8s.io",
+                "-o",
+                r#"jsonpath={.items[*].status.conditions[?(@.type=="Available")].status}"#,
+            ]);
+            match out.await {
+                Ok(text) if text == "True True" => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await;
+        bed
+    }
+}
+
+/// The project's folder.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Where the parts are, built where they are missing.
+pub fn parts() -> PathBuf {
+    let built = std::process::Command::new(root().join("tests/bed/build-parts"))
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .expect("tests/bed/build-parts can be run");
+    assert!(built.status.success(), "tests/bed/build-parts failed");
+    let path = String::from_utf8(built.stdout).expect("a path");
+    PathBuf::from(path.trim())
+}
+
+/// Tries a check until it holds; panics with the last reason if it never does.
+pub async fn eventually<T>(
+    what: &str,
+    within: Duration,
+    mut check: impl AsyncFnMut() -> Result<T, String>,
+) -> T {
+    let start = Instant::now();
+    loop {
+        match check().await {
+            Ok(value) => return value,
+            Err(_) if start.elapsed() < within => {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            Err(reason) => panic!("not within {within:?}: {what}: {reason}"),
+        }
+    }
+}
+
+/// A port that is free now.
+pub fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("an address").port()
+}

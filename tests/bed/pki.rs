@@ -1,0 +1,76 @@
+//! The certificates of a cluster.
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType,
+};
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+
+/// A certificate authority that writes what it signs into a folder.
+pub struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    folder: PathBuf,
+    /// Its own certificate's file.
+    pub certificate: PathBuf,
+}
+
+/// A certificate and its key, as files.
+pub struct Signed {
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+}
+
+impl Authority {
+    /// A new one.
+    pub fn new(folder: &Path, name: &str) -> Self {
+        let mut params = CertificateParams::new(Vec::new()).expect("no names");
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+        let key = KeyPair::generate().expect("a key");
+        let own = params.self_signed(&key).expect("a certificate");
+        let certificate = folder.join(format!("{name}.crt"));
+        write(&certificate, &own.pem());
+        Self { issuer: Issuer::new(params, key), folder: folder.to_owned(), certificate }
+    }
+
+    /// Signs a certificate for a user with groups, or a server on loopback.
+    pub fn sign(&self, name: &str, groups: &[&str]) -> Signed {
+        let mut params = CertificateParams::new(vec![
+            "localhost".to_owned(),
+            "kubernetes.default.svc".to_owned(),
+        ])
+        .expect("good names");
+        params.subject_alt_names.push(SanType::IpAddress(Ipv4Addr::LOCALHOST.into()));
+        params.distinguished_name.push(DnType::CommonName, name);
+        for group in groups {
+            params.distinguished_name.push(DnType::OrganizationName, *group);
+        }
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
+        let key = KeyPair::generate().expect("a key");
+        let signed = params.signed_by(&key, &self.issuer).expect("a certificate");
+        let file = name.replace(':', "-");
+        let files = Signed {
+            certificate: self.folder.join(format!("{file}.crt")),
+            key: self.folder.join(format!("{file}.key")),
+        };
+        write(&files.certificate, &signed.pem());
+        write(&files.key, &key.serialize_pem());
+        files
+    }
+}
+
+/// A key pair for service account tokens: the public part, then the private one.
+pub fn token_keys(folder: &Path) -> (PathBuf, PathBuf) {
+    let key = KeyPair::generate().expect("a key");
+    let (public, private) = (folder.join("sa.pub"), folder.join("sa.key"));
+    write(&public, &key.public_key_pem());
+    write(&private, &key.serialize_pem());
+    (public, private)
+}
+
+fn write(path: &Path, text: &str) {
+    std::fs::write(path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+}

@@ -1,0 +1,91 @@
+//! Programs that end with the run they belong to.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A program under a guard: it ends when this value, or this process, does.
+pub struct Process {
+    guard: Child,
+    /// Held open as long as the program is to run.
+    _alive: Option<ChildStdin>,
+    keep: bool,
+    /// Where its output goes.
+    pub log: PathBuf,
+}
+
+impl Process {
+    /// Starts a program; its output goes to `NAME.log` in a folder.
+    pub fn start(
+        parts: &Path,
+        folder: &Path,
+        keep: bool,
+        name: &str,
+        program: &Path,
+        arguments: &[String],
+    ) -> Self {
+        let log = folder.join(format!("{name}.log"));
+        let output = File::options().create(true).append(true).open(&log).expect("a log file");
+        let mut command = Command::new(parts.join("fleet"));
+        command.arg("guard");
+        if keep {
+            command.arg("-keep");
+        }
+        command
+            .arg(program)
+            .args(arguments)
+            .env("POD_NAMESPACE", "plimsoll")
+            .stdout(output.try_clone().expect("a log file"))
+            .stderr(output)
+            .stdin(Stdio::piped());
+        let mut guard = command.spawn().unwrap_or_else(|error| panic!("{name}: {error}"));
+        let alive = guard.stdin.take();
+        if keep {
+            let pids = File::options().create(true).append(true).open(folder.join("pids"));
+            use std::io::Write;
+            writeln!(pids.expect("a file of pids"), "{}", guard.id()).expect("a line");
+        }
+        Self { guard, _alive: alive, keep, log }
+    }
+
+    /// The process id of the guard: it stays the same as long as the program runs.
+    pub fn id(&self) -> u32 {
+        self.guard.id()
+    }
+
+    /// Whether it still runs.
+    pub fn is_running(&mut self) -> bool {
+        self.guard.try_wait().is_ok_and(|ended| ended.is_none())
+    }
+
+    /// Ends the program and waits for its end.
+    pub fn stop(&mut self) {
+        drop(self._alive.take());
+        if self.keep {
+            let _ = Command::new("kill").arg(self.guard.id().to_string()).status();
+        }
+        let start = Instant::now();
+        while self.is_running() {
+            if start.elapsed() > Duration::from_secs(8) {
+                let _ = self.guard.kill();
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// The last lines of its output.
+    pub fn tail(&self) -> String {
+        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(25)..].join("\n")
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if !self.keep {
+            self.stop();
+        }
+    }
+}
