@@ -67,7 +67,7 @@ pub struct AutoscalerSpec {
 
     /// Metrics of the pods, by their name in Prometheus.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 32))]
+    #[schemars(length(max = 24))]
     pub custom_metrics: Vec<CustomMetric>,
 
     /// Stabilization windows, policies and tolerances as in autoscaling/v2.
@@ -96,7 +96,7 @@ pub struct AutoscalerSpec {
 
 /// A metric of the pods, by its name in Prometheus.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[x_kube(validation = Rule::new("quantity(string(self.averageValue)).isGreaterThan(quantity('0'))")
+#[x_kube(validation = Rule::new("type(self.averageValue) == int ? self.averageValue > 0 : quantity(self.averageValue).isGreaterThan(quantity('0'))")
     .message("averageValue must be more than 0")
     .field_path(".averageValue"))]
 #[serde(rename_all = "camelCase")]

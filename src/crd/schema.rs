@@ -30,6 +30,7 @@ fn allow_numbers_for_quantities(value: &mut Value) {
                     *field = json!({
                         "anyOf": [{"type": "integer"}, {"type": "string"}],
                         "x-kubernetes-int-or-string": true,
+                        "maxLength": 64,
                         "pattern": r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$",
                     });
                     if let Some(description) = description {

@@ -84,6 +84,8 @@ mod tests {
                 r#"{__name__=~".+",namespace="shop"} or vector(1)"#,
             ),
             ("x offset 5m", r#"x{namespace="shop"} offset 5m"#),
+            (r#"{__name__="x"}"#, r#"{__name__="x",namespace="shop"}"#),
+            (r#"x{a="1" or b="2"}"#, r#"x{a="1",namespace="shop" or b="2",namespace="shop"}"#),
         ] {
             assert_eq!(within_namespace(query, "namespace", "shop").unwrap(), expected);
         }

@@ -11,6 +11,7 @@ use std::time::Duration;
 pub struct Plimsoll {
     pub process: Process,
     pub port: u16,
+    http: reqwest::Client,
 }
 
 /// Applies `deploy/`. As there is no container runtime, its Deployment does not
@@ -33,7 +34,13 @@ impl Plimsoll {
             .await;
         let kubeconfig = cluster.kubeconfig_with_token("plimsoll", token.trim());
         let port = free_port();
+        // Scrapes come every second here, so that a short window holds enough.
+        let config = cluster.folder.join("plimsoll.yaml");
+        let counter = "sum by (<<.GroupBy>>) (rate(<<.Series>>{<<.LabelMatchers>>}[8s]))";
+        std::fs::write(&config, format!("podMetrics:\n  counterQuery: '{counter}'\n"))
+            .expect("a file");
         let mut arguments = vec![
+            format!("--config={}", config.display()),
             format!("--kubeconfig={}", kubeconfig.display()),
             format!("--prometheus-url=http://127.0.0.1:{prometheus_port}"),
             "--bind-address=127.0.0.1".to_owned(),
@@ -63,6 +70,32 @@ impl Plimsoll {
                 &service,
             ])
             .await;
-        Self { process, port }
+        let ca = eventually("caBundle is written", Duration::from_secs(30), async || {
+            let path = "jsonpath={.spec.caBundle}";
+            let name = "v1beta1.custom.metrics.k8s.io";
+            let ca = cluster.try_kubectl(&["get", "apiservice", name, "-o", path]).await?;
+            let pem = base64_decode(&ca);
+            reqwest::Certificate::from_pem(&pem).map_err(|error| error.to_string())
+        })
+        .await;
+        let http = reqwest::Client::builder().tls_certs_only([ca]).build().expect("a client");
+        Self { process, port, http }
     }
+
+    /// Asks it directly, past kube-apiserver; the HTTP status and the body.
+    pub async fn get(&self, path: &str, headers: &[(&str, &str)]) -> (u16, String) {
+        let mut request = self.http.get(format!("https://localhost:{}{path}", self.port));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let response = request.send().await.expect("Plimsoll answers");
+        (response.status().as_u16(), response.text().await.expect("a body"))
+    }
+}
+
+/// kubectl prints bytes in base64.
+fn base64_decode(text: &str) -> Vec<u8> {
+    let byte_string = serde_json::from_value(serde_json::json!(text));
+    let byte_string: k8s_openapi::ByteString = byte_string.unwrap_or_default();
+    byte_string.0
 }

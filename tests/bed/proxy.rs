@@ -1,60 +1,78 @@
 //! What stands between Plimsoll and Prometheus and can be told to fail.
 
 use super::free_port;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
-use tokio::io::copy_bidirectional;
-use tokio::net::{TcpListener, TcpStream};
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, Method, Response, Uri, header};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-/// A TCP proxy to a port of this machine.
+/// An HTTP proxy to a port of this machine. What it is told to stall it never
+/// answers; all else it passes on.
 pub struct Proxy {
     pub port: u16,
-    mode: Arc<AtomicU8>,
+    stalled: Arc<Mutex<Option<String>>>,
 }
 
-const PASS: u8 = 0;
-const STALL: u8 = 1;
+#[derive(Clone)]
+struct Passing {
+    to: u16,
+    stalled: Arc<Mutex<Option<String>>>,
+    http: reqwest::Client,
+}
 
 impl Proxy {
     /// Starts one that passes everything on.
     pub async fn start(to: u16) -> Self {
         let port = free_port();
-        let listener = TcpListener::bind(("127.0.0.1", port)).await.expect("a free port");
-        let mode = Arc::new(AtomicU8::new(PASS));
-        let seen = mode.clone();
-        tokio::spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(pass(client, to, seen.clone()));
-            }
-        });
-        Self { port, mode }
+        let listener =
+            tokio::net::TcpListener::bind(("127.0.0.1", port)).await.expect("a free port");
+        let stalled: Arc<Mutex<Option<String>>> = Arc::default();
+        let state = Passing { to, stalled: stalled.clone(), http: reqwest::Client::new() };
+        let router = Router::new().fallback(pass).with_state(state);
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        Self { port, stalled }
     }
 
-    /// From now on nothing is answered on new connections, nor refused.
-    pub fn stall(&self) {
-        self.mode.store(STALL, Ordering::SeqCst);
+    /// From now on requests that speak of a word are not answered.
+    pub fn stall(&self, word: &str) {
+        *self.stalled.lock().expect("no panic") = Some(word.to_owned());
     }
 
     /// From now on everything is passed on again.
     pub fn pass(&self) {
-        self.mode.store(PASS, Ordering::SeqCst);
+        *self.stalled.lock().expect("no panic") = None;
     }
 }
 
-async fn pass(mut client: TcpStream, to: u16, mode: Arc<AtomicU8>) {
-    let Ok(mut server) = TcpStream::connect(("127.0.0.1", to)).await else { return };
-    let stalled = async {
-        while mode.load(Ordering::SeqCst) == PASS {
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        }
+async fn pass(
+    State(state): State<Passing>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response<axum::body::Body> {
+    let words = format!("{uri} {}", String::from_utf8_lossy(&body));
+    let is_stalled = || {
+        let stalled = state.stalled.lock().expect("no panic");
+        stalled.as_ref().is_some_and(|word| words.contains(word))
     };
-    tokio::select! {
-        _ = copy_bidirectional(&mut client, &mut server) => {}
-        () = stalled => {
-            // Held open, silent, until the client gives up or the fault is over.
-            while mode.load(Ordering::SeqCst) == STALL {
-                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-            }
-        }
+    while is_stalled() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
+    let mut request =
+        state.http.request(method, format!("http://127.0.0.1:{}{uri}", state.to)).body(body);
+    if let Some(kind) = headers.get(header::CONTENT_TYPE) {
+        request = request.header(header::CONTENT_TYPE, kind);
+    }
+    let answer = Response::builder();
+    match request.send().await {
+        Ok(response) => {
+            let answer = answer.status(response.status());
+            answer.body(response.bytes().await.unwrap_or_default().into())
+        }
+        Err(error) => answer.status(502).body(error.to_string().into()),
+    }
+    .expect("an answer")
 }

@@ -4,22 +4,37 @@
 mod bed;
 
 mod api;
+mod faults;
+mod install;
+mod scaling;
 
+use bed::workload::Namespace;
 use bed::{Bed, Options};
 use std::sync::OnceLock;
+use std::time::Duration;
 use tokio::runtime::Runtime;
 
-/// The bed that all tests share which break nothing, on a runtime of its own
-/// that lives as long as the process.
-fn shared() -> &'static Bed {
+/// How long anything may take that happens within a few rounds.
+const SOON: Duration = Duration::from_secs(30);
+/// How long a workload may take to follow its load.
+const FOLLOWS: Duration = Duration::from_secs(90);
+
+/// Runs a test that breaks nothing, in a namespace of its own, on the bed that
+/// all such tests share.
+fn on_shared_bed(namespace: &str, test: impl AsyncFnOnce(&Bed, &Namespace<'_>)) {
     static BED: OnceLock<Bed> = OnceLock::new();
-    BED.get_or_init(|| {
-        let start = || runtime().block_on(Bed::start(Options::default()));
-        std::thread::spawn(start).join().expect("the bed starts")
-    })
+    let bed = BED.get_or_init(|| runtime().block_on(Bed::start(Options::default())));
+    runtime().block_on(async {
+        test(bed, &Namespace::new(&bed.cluster, namespace).await).await;
+    });
 }
 
-/// The runtime that beds live on.
+/// Runs a test that breaks things, on a bed of its own.
+fn on_own_bed(options: Options, test: impl AsyncFnOnce(&mut Bed)) {
+    runtime().block_on(async { test(&mut Bed::start(options).await).await });
+}
+
+/// The runtime that beds live on, as long as the process.
 fn runtime() -> &'static Runtime {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
     RUNTIME.get_or_init(|| Runtime::new().expect("a runtime"))

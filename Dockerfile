@@ -1,0 +1,14 @@
+# A static binary on an empty image: no shell, no package manager, not root.
+FROM rust:1.95-alpine AS build
+RUN apk add --no-cache musl-dev ca-certificates
+WORKDIR /src
+COPY Cargo.toml Cargo.lock ./
+COPY src src
+RUN cargo build --release --locked --bin plimsoll
+
+FROM scratch
+COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
+COPY --from=build /src/target/release/plimsoll /plimsoll
+USER 65532:65532
+EXPOSE 6443
+ENTRYPOINT ["/plimsoll"]

@@ -1,0 +1,46 @@
+# What a person or CI runs. `make help` lists it.
+CARGO ?= cargo
+export RUST_BACKTRACE ?= 0
+
+.PHONY: help build parts test lint unit conformance e2e demo demo-stop generate licenses clean
+
+help: ## List what there is
+	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+build: ## Build the release binary
+	$(CARGO) build --release --locked
+
+parts: ## Build the real parts that tests and the demo run on
+	@tests/bed/build-parts >/dev/null
+
+test: lint unit conformance e2e ## Everything CI runs
+
+lint: ## Formatting and lints
+	$(CARGO) fmt --check
+	$(CARGO) clippy --locked --all-targets -- -D warnings
+
+unit: ## Unit tests and the command line
+	$(CARGO) test --locked --lib --bins --test cli
+
+conformance: ## Every decision against the real controller's
+	$(CARGO) test --locked --release --test conformance -- --nocapture
+
+e2e: parts ## End-to-end tests on the real parts
+	$(CARGO) test --locked --test e2e
+
+demo: parts ## The main job, live; KEEP=1 leaves it all up
+	@$(CARGO) build --locked --release --bins --example demo
+	@target/release/examples/demo $(if $(KEEP),--keep)
+
+demo-stop: ## End what `make demo KEEP=1` left up
+	@target/release/examples/demo --stop
+
+generate: ## Write what is made from the code
+	$(CARGO) run --locked --quiet -- crd > deploy/base/crd.yaml.new
+	mv deploy/base/crd.yaml.new deploy/base/crd.yaml
+
+licenses: ## Licences and advisories of the dependencies (needs cargo-deny)
+	cargo deny check
+
+clean: ## Remove what was built, the real parts too
+	rm -rf target .cache

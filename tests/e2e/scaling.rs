@@ -1,0 +1,226 @@
+//! The control loop, and native HPAs.
+
+use crate::bed::eventually;
+use crate::bed::workload::Namespace;
+use crate::{FOLLOWS, SOON, on_shared_bed};
+use plimsoll::promql::name::{Labels, generated_name};
+use std::time::Duration;
+
+/// Load comes and goes; replicas follow it up, hold at the target, and follow it down.
+async fn follows_its_load(ns: &Namespace<'_>, kind: &str) {
+    ns.workload(kind, "web", 1, "").await;
+    let metric = "{metricName: http_requests_total, averageValue: 10}";
+    ns.autoscaler_of(kind, "web", metric, 8).await;
+    let load =
+        async |qps| ns.cluster.load(&ns.name, "app=web", "/hit/http_requests_total", qps).await;
+    load(60.0).await;
+    ns.wait_replicas(kind, "web", FOLLOWS, |replicas| replicas == 6).await;
+    ns.wait_ready(kind, "web", 6).await;
+    // The load per pod is the target now, and stays so.
+    let targets = "jsonpath={.status.targets}";
+    eventually("10 requests a second and pod", SOON, async || {
+        let shown =
+            ns.cluster.kubectl(&["-n", &ns.name, "get", "autoscaler", "web", "-o", targets]).await;
+        let now: plimsoll::k8s::Quantity =
+            shown.split('/').next().unwrap_or_default().parse().map_err(|e| format!("{e}"))?;
+        if (9_000..=11_000).contains(&now.milli()) { Ok(()) } else { Err(shown) }
+    })
+    .await;
+    assert_eq!(ns.replicas(kind, "web").await, 6);
+    load(0.0).await;
+    ns.wait_replicas(kind, "web", FOLLOWS, |replicas| replicas == 1).await;
+    let events = ns.cluster.kubectl(&["-n", &ns.name, "get", "events"]).await;
+    assert!(events.contains("SuccessfulRescale") && events.contains("autoscaler/web"), "{events}");
+    let table = ns.cluster.kubectl(&["-n", &ns.name, "get", "autoscalers"]).await;
+    let columns: Vec<_> = table.lines().next().unwrap().split_whitespace().collect();
+    assert_eq!(columns, ["NAME", "REFERENCE", "TARGETS", "MINPODS", "MAXPODS", "REPLICAS", "AGE"]);
+    assert!(table.contains(&format!("{kind}/web")), "{table}");
+}
+
+#[test]
+fn a_deployment_follows_its_load_up_and_down() {
+    on_shared_bed("scale-deployment", async |_, ns| follows_its_load(ns, "Deployment").await);
+}
+
+#[test]
+fn a_statefulset_follows_its_load_up_and_down() {
+    on_shared_bed("scale-statefulset", async |_, ns| follows_its_load(ns, "StatefulSet").await);
+}
+
+#[test]
+fn a_native_hpa_scales_from_our_api() {
+    on_shared_bed("scale-native", async |bed, ns| {
+        ns.deployment("web", 1, "").await;
+        let labels = Labels::from([("job".to_owned(), "pods".to_owned())]);
+        let metric = generated_name("http_requests_total", Some(&labels), &ns.name, "web");
+        ns.cluster
+            .apply(&format!(
+                "apiVersion: autoscaling/v2\nkind: HorizontalPodAutoscaler\n\
+                 metadata: {{name: web, namespace: {}}}\n\
+                 spec:\n  scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: web}}\n\
+                 \x20 maxReplicas: 5\n\
+                 \x20 metrics: [{{type: Pods, pods: {{metric: {{name: {metric}, selector: {{matchLabels: {{job: pods}}}}}}, target: {{type: AverageValue, averageValue: 10}}}}}}]\n",
+                ns.name
+            ))
+            .await;
+        bed.cluster.load(&ns.name, "app=web", "/hit/http_requests_total", 40.0).await;
+        ns.wait_replicas("Deployment", "web", FOLLOWS, |replicas| replicas == 4).await;
+        bed.cluster.load(&ns.name, "app=web", "/hit/http_requests_total", 0.0).await;
+        ns.wait_replicas("Deployment", "web", FOLLOWS, |replicas| replicas == 1).await;
+        // With the native HPA goes its metric.
+        bed.cluster.kubectl(&["-n", &ns.name, "delete", "hpa", "web"]).await;
+        eventually("the metric is gone", SOON, async || {
+            match ns.raw("v1beta2", &format!("pods/*/{metric}")).await {
+                Err(error) if error.contains("NotFound") => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await;
+    });
+}
+
+#[test]
+fn an_autoscaler_may_have_a_native_hpa_execute() {
+    on_shared_bed("scale-executor", async |bed, ns| {
+        ns.deployment("web", 1, "queue_depth 30").await;
+        ns.autoscaler("web", "queue_depth", "10", 3).await;
+        let executor = |name: &str| format!(r#"{{"spec":{{"executor":"{name}"}}}}"#);
+        let patch = async |body: String| {
+            let change =
+                ["-n", &ns.name, "patch", "autoscaler", "web", "--type=merge", "-p", &body];
+            bed.cluster.kubectl(&change).await;
+        };
+        patch(executor("NativeHPA")).await;
+        let hpa = eventually("the HPA is written", SOON, async || ns.get("hpa", "web").await).await;
+        assert_eq!(hpa["metadata"]["ownerReferences"][0]["kind"], "Autoscaler");
+        ns.wait_replicas("Deployment", "web", FOLLOWS, |replicas| replicas == 3).await;
+        // What kube-controller-manager says is shown on the Autoscaler.
+        ns.wait_condition("web", "ScalingActive", SOON, |c| c["status"] == "True").await;
+        patch(executor("Embedded")).await;
+        eventually("the HPA is gone", SOON, async || match ns.get("hpa", "web").await {
+            Err(error) if error.contains("NotFound") => Ok(()),
+            other => Err(format!("{other:?}")),
+        })
+        .await;
+    });
+}
+
+#[test]
+fn an_autoscaler_for_a_missing_target_says_so() {
+    on_shared_bed("scale-missing", async |_, ns| {
+        ns.autoscaler("nobody", "queue_depth", "10", 3).await;
+        let message =
+            ns.wait_condition("nobody", "AbleToScale", SOON, |c| c["status"] == "False").await;
+        assert_eq!(
+            message,
+            "the HPA controller was unable to get the target's current scale: deployments.apps \"nobody\" not found"
+        );
+        ns.autoscaler_of("Gizmo", "nothing", "{metricName: m, averageValue: 1}", 3).await;
+        let message =
+            ns.wait_condition("nothing", "AbleToScale", SOON, |c| c["status"] == "False").await;
+        assert!(message.contains("no matches for kind \"Gizmo\" in group \"apps\""), "{message}");
+    });
+}
+
+#[test]
+fn a_broken_query_is_told_by_line_and_column_and_others_go_on() {
+    on_shared_bed("scale-broken", async |_, ns| {
+        ns.deployment("bad", 1, "queue_depth 20").await;
+        ns.deployment("good", 1, "queue_depth 20").await;
+        let query =
+            "{metricName: broken, averageValue: 10, query: \"sum by (pod) (queue_depth{)\"}";
+        ns.autoscaler_of("Deployment", "bad", query, 3).await;
+        ns.autoscaler("good", "queue_depth", "10", 3).await;
+        let message =
+            ns.wait_condition("bad", "ScalingActive", SOON, |c| c["status"] == "False").await;
+        assert!(message.contains("the query of broken can't be run"), "{message}");
+        assert!(message.contains("1:27: parse error"), "{message}");
+        ns.wait_replicas("Deployment", "good", FOLLOWS, |replicas| replicas == 3).await;
+        assert_eq!(ns.replicas("Deployment", "bad").await, 1);
+    });
+}
+
+#[test]
+fn a_users_query_sees_its_own_namespace_only() {
+    on_shared_bed("scale-guarded", async |bed, ns| {
+        let secret = Namespace::new(&bed.cluster, "scale-secret").await;
+        secret.workload("StatefulSet", "web", 1, "revenue 5000").await;
+        ns.workload("StatefulSet", "web", 1, "other 1").await;
+        let query = r#"max by (pod) (revenue{namespace="scale-secret"} or revenue or {__name__="revenue"})"#;
+        let metric = format!("{{metricName: spy, averageValue: 10, query: '{query}'}}");
+        ns.autoscaler_of("StatefulSet", "web", &metric, 9).await;
+        let message =
+            ns.wait_condition("web", "ScalingActive", SOON, |c| c["status"] == "False").await;
+        assert!(message.contains("no metrics returned"), "{message}");
+        let name = generated_name("spy", None, &ns.name, "web");
+        let list = ns.raw("v1beta2", &format!("pods/*/{name}")).await.unwrap();
+        assert_eq!(list["items"].as_array().map(Vec::len), Some(0));
+    });
+}
+
+#[test]
+fn a_paused_autoscaler_leaves_the_scale_alone() {
+    on_shared_bed("scale-paused", async |bed, ns| {
+        ns.deployment("web", 1, "queue_depth 30").await;
+        ns.cluster
+            .apply(&format!(
+                "apiVersion: plimsoll.dev/v1alpha1\nkind: Autoscaler\nmetadata: {{name: web, namespace: {}}}\n\
+                 spec: {{scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: web}}, maxReplicas: 3, paused: true, syncPeriodSeconds: 1, customMetrics: [{{metricName: queue_depth, averageValue: 10}}]}}\n",
+                ns.name
+            ))
+            .await;
+        ns.wait_condition("web", "Paused", SOON, |c| c["status"] == "True").await;
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        assert_eq!(ns.replicas("Deployment", "web").await, 1);
+        let resume = [
+            "-n",
+            &ns.name,
+            "patch",
+            "autoscaler",
+            "web",
+            "--type=merge",
+            "-p",
+            r#"{"spec":{"paused":false}}"#,
+        ];
+        bed.cluster.kubectl(&resume).await;
+        ns.wait_replicas("Deployment", "web", FOLLOWS, |replicas| replicas == 3).await;
+    });
+}
+
+#[test]
+fn the_schema_refuses_what_can_not_be_meant() {
+    on_shared_bed("scale-schema", async |bed, ns| {
+        let spec = |change: &str| {
+            format!(
+                "apiVersion: plimsoll.dev/v1alpha1\nkind: Autoscaler\nmetadata: {{name: x, namespace: {}}}\n\
+                 spec: {{scaleTargetRef: {{kind: Deployment, name: web}}, {change}}}\n",
+                ns.name
+            )
+        };
+        for (change, expected) in [
+            ("maxReplicas: 1, minReplicas: 2", "maxReplicas must be at least minReplicas"),
+            ("maxReplicas: 1, minReplicas: 0", "minReplicas may be 0 only with"),
+            ("maxReplicas: 0", "spec.maxReplicas"),
+            ("maxReplicas: 1, syncPeriodSeconds: 0", "spec.syncPeriodSeconds"),
+            (
+                "maxReplicas: 1, customMetrics: [{metricName: m, averageValue: -1}]",
+                "must be more than 0",
+            ),
+            ("maxReplicas: 1, customMetrics: [{metricName: m, averageValue: ten}]", "averageValue"),
+            ("maxReplicas: 1, customMetrics: [{metricName: 'a b', averageValue: 1}]", "metricName"),
+            (
+                "maxReplicas: 1, customMetrics: [{metricName: m, averageValue: 1, labels: {a-b: c}}]",
+                "a label name must match",
+            ),
+            ("maxReplicas: 1, executor: Nobody", "executor"),
+        ] {
+            let admin = &bed.cluster.kubeconfig;
+            let refused = bed.cluster.kubectl_as(admin, &["apply", "-f", "-"], &spec(change)).await;
+            let error = refused.expect_err(change);
+            assert!(error.contains(expected), "{change}: {error}");
+        }
+        bed.cluster
+            .apply(&spec("maxReplicas: 1, customMetrics: [{metricName: m, averageValue: 500m}]"))
+            .await;
+    });
+}
