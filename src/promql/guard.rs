@@ -24,26 +24,32 @@ pub fn within_namespace(
     namespace: &str,
 ) -> Result<String, GuardError> {
     let mut expr = parser::parse(query).map_err(GuardError::Syntax)?;
-    let mut narrow = Narrow(Matcher::new(MatchOp::Equal, namespace_label, namespace));
-    let Ok(_) = walk_expr_mut(&mut narrow, &mut expr);
+    let own = Matcher::new(MatchOp::Equal, namespace_label, namespace);
+    Narrow(Some(own)).walk(&mut expr);
     let text = expr.to_string();
     // What is run is the text: it must say what the narrowed tree says.
-    match parser::parse(&text) {
-        Ok(again) if again == expr => Ok(text),
-        _ => Err(GuardError::Unsupported(query.to_owned())),
-    }
+    let same = parser::parse(&text).is_ok_and(|mut again| {
+        Narrow(None).walk(&mut again);
+        again == expr
+    });
+    if same { Ok(text) } else { Err(GuardError::Unsupported(query.to_owned())) }
 }
 
-struct Narrow(Matcher);
+/// Adds a matcher to every selector, and puts all matchers in one order.
+struct Narrow(Option<Matcher>);
 
 impl Narrow {
+    fn walk(&mut self, expr: &mut Expr) {
+        let Ok(_) = walk_expr_mut(self, expr);
+    }
+
     fn selector(&self, selector: &mut VectorSelector) {
         let Matchers { matchers, or_matchers } = &mut selector.matchers;
-        if or_matchers.is_empty() {
-            matchers.push(self.0.clone());
-        }
-        for branch in or_matchers {
-            branch.push(self.0.clone());
+        let branches: Vec<&mut Vec<Matcher>> =
+            if or_matchers.is_empty() { vec![matchers] } else { or_matchers.iter_mut().collect() };
+        for branch in branches {
+            branch.extend(self.0.clone());
+            branch.sort_by_cached_key(ToString::to_string);
         }
     }
 }
@@ -85,7 +91,7 @@ mod tests {
             ),
             ("x offset 5m", r#"x{namespace="shop"} offset 5m"#),
             (r#"{__name__="x"}"#, r#"{__name__="x",namespace="shop"}"#),
-            (r#"x{a="1" or b="2"}"#, r#"x{a="1",namespace="shop" or b="2",namespace="shop"}"#),
+            (r#"x{a="1" or b="2"}"#, r#"x{a="1", namespace="shop" or b="2", namespace="shop"}"#),
         ] {
             assert_eq!(within_namespace(query, "namespace", "shop").unwrap(), expected);
         }

@@ -298,6 +298,16 @@ scrape_configs:
     }
 }
 
+impl Drop for Cluster {
+    /// All are asked to end at once; then each is waited for.
+    fn drop(&mut self) {
+        if !self.keep {
+            let processes = self.processes.iter_mut().chain(&mut self.prometheus);
+            processes.chain(&mut self.apiserver).for_each(Process::ask_to_stop);
+        }
+    }
+}
+
 fn apiserver_flags(
     folder: &Path,
     authority: &Authority,

@@ -4,7 +4,7 @@
 use super::cluster::Cluster;
 use super::process::Process;
 use super::{eventually, free_port, root};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// A running Plimsoll.
@@ -24,6 +24,13 @@ pub async fn install(cluster: &Cluster) {
         cluster.try_kubectl(&["get", "autoscalers", "-A"]).await
     })
     .await;
+}
+
+/// The binary of the build that this program is of.
+fn binary() -> PathBuf {
+    let own = std::env::current_exe().expect("the path of this program");
+    let folder = own.parent().and_then(Path::parent).expect("a folder of the build");
+    folder.join("plimsoll")
 }
 
 impl Plimsoll {
@@ -48,7 +55,7 @@ impl Plimsoll {
             "--log-level=info,plimsoll=debug".to_owned(),
         ];
         arguments.extend_from_slice(flags);
-        let program = PathBuf::from(env!("CARGO_BIN_EXE_plimsoll"));
+        let program = binary();
         let (parts, folder) = (&cluster.parts, &cluster.folder);
         let process = Process::start(parts, folder, cluster.keep, "plimsoll", &program, &arguments);
         for name in ["v1beta1.custom.metrics.k8s.io", "v1beta2.custom.metrics.k8s.io"] {

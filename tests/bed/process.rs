@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 pub struct Process {
     guard: Child,
     /// Held open as long as the program is to run.
-    _alive: Option<ChildStdin>,
+    alive: Option<ChildStdin>,
     keep: bool,
     /// Where its output goes.
     pub log: PathBuf,
@@ -46,7 +46,7 @@ impl Process {
             use std::io::Write;
             writeln!(pids.expect("a file of pids"), "{}", guard.id()).expect("a line");
         }
-        Self { guard, _alive: alive, keep, log }
+        Self { guard, alive, keep, log }
     }
 
     /// The process id of the guard: it stays the same as long as the program runs.
@@ -59,12 +59,14 @@ impl Process {
         self.guard.try_wait().is_ok_and(|ended| ended.is_none())
     }
 
+    /// Asks the program to end, and does not wait.
+    pub fn ask_to_stop(&mut self) {
+        drop(self.alive.take());
+    }
+
     /// Ends the program and waits for its end.
     pub fn stop(&mut self) {
-        drop(self._alive.take());
-        if self.keep {
-            let _ = Command::new("kill").arg(self.guard.id().to_string()).status();
-        }
+        self.ask_to_stop();
         let start = Instant::now();
         while self.is_running() {
             if start.elapsed() > Duration::from_secs(8) {
