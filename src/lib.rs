@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod aged;
 pub mod app;
 pub mod config;
 pub mod control;

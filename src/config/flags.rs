@@ -43,7 +43,7 @@ pub struct ServeFlags {
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
     pub prometheus_timeout: Duration,
 
-    /// Certificate authorities to trust when talking to Prometheus, beside those of the system.
+    /// Certificate authorities to trust when talking to Prometheus, instead of those of the system.
     #[arg(long, value_name = "FILE")]
     pub prometheus_ca_file: Option<PathBuf>,
 

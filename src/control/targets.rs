@@ -1,34 +1,34 @@
 //! Scale targets: anything with a `/scale` subresource.
 
 use super::{message, within};
+use crate::aged::Aged;
 use crate::hpa::{self, TargetRef};
 use k8s_openapi::api::autoscaling::v1::Scale;
 use kube::api::PostParams;
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client, discovery};
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Reads and writes scales. Which resource a kind is, is kept for a while.
 #[derive(Clone)]
 pub struct Targets {
     client: Client,
-    resources: Arc<Mutex<Resources>>,
+    /// By group and kind.
+    resources: Arc<Aged<(String, String), ApiResource>>,
 }
-
-/// Resources by group and kind, with when each was learned.
-type Resources = HashMap<(String, String), (ApiResource, Instant)>;
 
 /// How long it is believed which resource a kind is.
 const RESOURCE_AGE: Duration = Duration::from_secs(600);
+/// How many are kept.
+const RESOURCES: usize = 1024;
 /// How often a write is tried against changes by others.
 const CONFLICTS: usize = 5;
 
 impl Targets {
     /// Those of the cluster that the client speaks to.
     pub fn new(client: Client) -> Self {
-        Self { client, resources: Arc::default() }
+        Self { client, resources: Arc::new(Aged::new(RESOURCE_AGE, RESOURCES)) }
     }
 
     /// The scale of a target; the error is upstream's, for a condition.
@@ -71,13 +71,7 @@ impl Targets {
     /// Which resource a kind of a group is.
     pub async fn resource(&self, group: &str, kind: &str) -> Result<ApiResource, String> {
         let key = (group.to_owned(), kind.to_owned());
-        let known = {
-            let resources = self.resources.lock().unwrap_or_else(PoisonError::into_inner);
-            resources.get(&key).cloned()
-        };
-        if let Some((resource, at)) = known
-            && at.elapsed() < RESOURCE_AGE
-        {
+        if let Some(resource) = self.resources.get(&key) {
             return Ok(resource);
         }
         let found = match within(discovery::oneshot::group(&self.client, group)).await {
@@ -90,8 +84,7 @@ impl Targets {
             Err(error) => return Err(message(&error)),
         };
         let resource = found.ok_or_else(|| hpa::no_kind_match(kind, group))?;
-        let mut resources = self.resources.lock().unwrap_or_else(PoisonError::into_inner);
-        resources.insert(key, (resource.clone(), Instant::now()));
+        self.resources.put(key, resource.clone());
         Ok(resource)
     }
 }

@@ -300,6 +300,14 @@ fn decided_by_ready_pods(account: &MetricAccount) -> bool {
     account.missing == 0 && !(account.unready > 0 && account.ratio > 1.0)
 }
 
+/// The replicas for the ratio of the ready pods alone.
+fn ready_replicas(account: &MetricAccount, tolerance: Tolerance, now: i32) -> i32 {
+    if tolerance.allows(account.ratio) {
+        return now;
+    }
+    (account.ratio * account.ready as f64).ceil() as i32
+}
+
 /// The replicas for a ratio in which unready and missing pods are weighed in,
 /// over so many pods; never against the direction of the first ratio.
 fn weighed_replicas(account: &MetricAccount, tolerance: Tolerance, pods: i64, now: i32) -> i32 {
@@ -350,11 +358,7 @@ fn average(
     account.ratio = usage as f64 / target as f64;
 
     let replicas = if decided_by_ready_pods(&account) {
-        if tolerance.allows(account.ratio) {
-            scale.spec_replicas
-        } else {
-            (account.ratio * account.ready as f64).ceil() as i32
-        }
+        ready_replicas(&account, tolerance, scale.spec_replicas)
     } else {
         let (mut sum, mut weighed) = (account.sum_milli, counted);
         if account.ratio < 1.0 {
@@ -439,11 +443,7 @@ fn utilization(
     account.ratio = first;
 
     let replicas = if decided_by_ready_pods(&account) {
-        if tolerance.allows(account.ratio) {
-            scale.spec_replicas
-        } else {
-            (account.ratio * account.ready as f64).ceil() as i32
-        }
+        ready_replicas(&account, tolerance, scale.spec_replicas)
     } else {
         let (mut sum, mut weighed) = (account.sum_milli, counted);
         if account.ratio < 1.0 {

@@ -5,7 +5,7 @@ use futures::StreamExt;
 use reqwest::{StatusCode, Url};
 use serde::Deserialize;
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How to talk to Prometheus.
@@ -15,7 +15,7 @@ pub struct Options {
     pub url: String,
     /// How long one request may take.
     pub timeout: Duration,
-    /// Certificate authorities to trust beside those of the system.
+    /// Certificate authorities to trust instead of those of the system.
     pub ca_file: Option<PathBuf>,
     /// A file with a bearer token.
     pub token_file: Option<PathBuf>,
@@ -98,16 +98,20 @@ impl Client {
             .connect_timeout(options.timeout)
             .redirect(reqwest::redirect::Policy::none())
             .user_agent(concat!("plimsoll/", env!("CARGO_PKG_VERSION")));
-        if let Some(path) = &options.ca_file {
-            let ca = |error: String| {
-                Error::Settings(format!("--prometheus-ca-file: {}: {error}", path.display()))
-            };
-            let pem = std::fs::read(path).map_err(|error| ca(error.to_string()))?;
-            let certificates = reqwest::Certificate::from_pem_bundle(&pem)
-                .map_err(|error| ca(error.to_string()))?;
-            builder = builder.tls_certs_merge(certificates);
+        let own_roots = match &options.ca_file {
+            Some(path) => Some(read_roots(path)?),
+            // Without TLS no roots are needed, not even those of the system.
+            None => (base.scheme() == "http").then(Vec::new),
+        };
+        if let Some(roots) = own_roots {
+            builder = builder.tls_certs_only(roots);
         }
-        let http = builder.build().map_err(|error| Error::Settings(error.to_string()))?;
+        let http = builder.build().map_err(|error| {
+            let why = causes(&error);
+            Error::Settings(format!(
+                "no HTTPS to Prometheus: {why}; --prometheus-ca-file names whom to trust"
+            ))
+        })?;
         Ok(Self {
             http,
             base,
@@ -157,8 +161,11 @@ impl Client {
         let mut url = self.url("api/v1/metadata");
         url.query_pairs_mut().append_pair("metric", metric).append_pair("limit_per_metric", "1");
         let (status, body) = self.send(self.http.get(url)).await?;
-        if status != StatusCode::OK {
-            return Err(failure(status, &body));
+        match status {
+            StatusCode::OK => {}
+            // Not every compatible server has metadata.
+            StatusCode::NOT_FOUND => return Ok(None),
+            _ => return Err(failure(status, &body)),
         }
         let metadata: Metadata =
             serde_json::from_slice(&body).map_err(|error| Error::Answer(error.to_string()))?;
@@ -206,14 +213,27 @@ impl Client {
             return Error::Timeout(self.timeout);
         }
         let error = error.without_url();
-        let mut text = error.to_string();
-        let mut cause = std::error::Error::source(&error);
-        while let Some(inner) = cause {
-            text = format!("{text}: {inner}");
-            cause = inner.source();
-        }
-        Error::Unreachable(text)
+        Error::Unreachable(causes(&error))
     }
+}
+
+/// An error with all that led to it.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text = format!("{text}: {inner}");
+        cause = inner.source();
+    }
+    text
+}
+
+fn read_roots(path: &Path) -> Result<Vec<reqwest::Certificate>, Error> {
+    let wrong = |error: String| {
+        Error::Settings(format!("--prometheus-ca-file: {}: {error}", path.display()))
+    };
+    let pem = std::fs::read(path).map_err(|error| wrong(error.to_string()))?;
+    reqwest::Certificate::from_pem_bundle(&pem).map_err(|error| wrong(error.to_string()))
 }
 
 /// What an answer other than 200 means.

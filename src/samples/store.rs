@@ -1,5 +1,6 @@
 //! One answer for everybody who asks for the same metric at the same time.
 
+use crate::aged::Aged;
 use crate::hpa::UnixMillis;
 use crate::k8s::Quantity;
 use crate::prometheus::{Client, Error, Series, decode_vector};
@@ -49,7 +50,7 @@ struct Inner {
     prometheus: Client,
     max_age: Duration,
     queries: Mutex<HashMap<Arc<str>, Entry>>,
-    kinds: Mutex<HashMap<String, (MetricKind, Instant)>>,
+    kinds: Aged<String, MetricKind>,
 }
 
 struct Entry {
@@ -76,7 +77,7 @@ impl Store {
             prometheus,
             max_age,
             queries: Mutex::default(),
-            kinds: Mutex::default(),
+            kinds: Aged::new(KIND_AGE, KINDS),
         }))
     }
 
@@ -94,7 +95,7 @@ impl Store {
     ) -> Result<Arc<PodSampleSet>, MetricError> {
         let kind = match &metric.query {
             Some(_) => MetricKind::Gauge,
-            None => self.kind(&metric.metric).await,
+            None => self.kind(&metric.metric).await?,
         };
         let query = match queries.query(metric, kind, namespace) {
             Err(QueryError::Query { metric: name, error: GuardError::Syntax(ours) }) => {
@@ -163,31 +164,19 @@ impl Store {
     }
 
     /// Whether a metric is a counter: by its name, else by what its targets say.
-    async fn kind(&self, metric: &str) -> MetricKind {
-        if let Some(kind) = kind_by_name(metric) {
-            return kind;
+    /// Where Prometheus can't be asked that is an error: a counter taken for a
+    /// gauge would ask for every replica there may be.
+    async fn kind(&self, metric: &str) -> Result<MetricKind, Error> {
+        if let Some(kind) = kind_by_name(metric).or_else(|| self.0.kinds.get(metric)) {
+            return Ok(kind);
         }
-        let now = Instant::now();
-        let known = {
-            let kinds = self.0.kinds.lock().unwrap_or_else(PoisonError::into_inner);
-            kinds.get(metric).copied()
-        };
-        if let Some((kind, at)) = known
-            && now.duration_since(at) < KIND_AGE
-        {
-            return kind;
-        }
-        match self.ask_kind(metric).await {
-            Ok(Some(kind)) => {
-                let mut kinds = self.0.kinds.lock().unwrap_or_else(PoisonError::into_inner);
-                if kinds.len() >= KINDS {
-                    kinds.clear();
-                }
-                kinds.insert(metric.to_owned(), (kind, now));
-                kind
+        match self.ask_kind(metric).await? {
+            Some(kind) => {
+                self.0.kinds.put(metric.to_owned(), kind);
+                Ok(kind)
             }
-            // Nothing is said of it yet, or nobody can be asked: as before, and ask again.
-            _ => known.map_or(MetricKind::Gauge, |(kind, _)| kind),
+            // Nothing is said of it yet: ask again next time.
+            None => Ok(MetricKind::Gauge),
         }
     }
 

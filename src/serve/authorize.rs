@@ -3,23 +3,21 @@
 use super::identity::Identity;
 use super::request::{Target, Version};
 use super::{CUSTOM_METRICS, response::ApiError};
+use crate::aged::Aged;
 use k8s_openapi::api::authorization::v1::{
     NonResourceAttributes, ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
 };
 use kube::api::PostParams;
 use kube::{Api, Client};
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Asks the API server what users may do, and remembers it for a short time.
 #[derive(Clone)]
 pub struct Authorizer {
     client: Client,
-    answers: Arc<Mutex<Answers>>,
+    answers: Arc<Aged<(Identity, Action), Result<(), String>>>,
 }
-
-type Answers = HashMap<(Identity, Action), (Instant, Result<(), String>)>;
 
 /// What somebody wants to do.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -79,7 +77,7 @@ impl Action {
 impl Authorizer {
     /// One that asks over this client.
     pub fn new(client: Client) -> Self {
-        Self { client, answers: Arc::default() }
+        Self { client, answers: Arc::new(Aged::new(ANSWER_AGE, ANSWERS)) }
     }
 
     /// Whether a user may.
@@ -92,23 +90,11 @@ impl Authorizer {
             return Ok(());
         }
         let key = (identity.clone(), action);
-        let now = Instant::now();
-        let known = {
-            let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-            if answers.len() >= ANSWERS {
-                answers.retain(|_, (at, _)| now.duration_since(*at) < ANSWER_AGE);
-            }
-            if answers.len() >= ANSWERS {
-                answers.clear();
-            }
-            answers.get(&key).filter(|(at, _)| now.duration_since(*at) < ANSWER_AGE).cloned()
-        };
-        let answer = match known {
-            Some((_, answer)) => answer,
+        let answer = match self.answers.get(&key) {
+            Some(answer) => answer,
             None => {
                 let answer = self.ask(&key.0, &key.1).await?;
-                let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-                answers.insert(key.clone(), (now, answer.clone()));
+                self.answers.put(key.clone(), answer.clone());
                 answer
             }
         };

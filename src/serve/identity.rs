@@ -2,15 +2,16 @@
 //! Source: `k8s.io/apiserver/pkg/authentication`.
 
 use super::trust::{Trust, TrustBundle};
+use crate::aged::Aged;
 use axum::http::{HeaderMap, header};
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, UserInfo};
 use kube::api::PostParams;
 use kube::{Api, Client};
 use rustls::pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// Who asks.
@@ -42,10 +43,8 @@ pub enum Unidentified {
 pub struct Authenticator {
     client: Client,
     trust: Trust,
-    tokens: Arc<Mutex<Tokens>>,
+    tokens: Arc<Aged<[u8; 32], Option<Identity>>>,
 }
-
-type Tokens = HashMap<[u8; 32], (Instant, Option<Identity>)>;
 
 /// How long an answer about a token is believed, as long as upstream does.
 const TOKEN_AGE: Duration = Duration::from_secs(10);
@@ -59,7 +58,7 @@ const AUTHENTICATED: &str = "system:authenticated";
 impl Authenticator {
     /// One that believes whom the API server believes.
     pub fn new(client: Client, trust: Trust) -> Self {
-        Self { client, trust, tokens: Arc::default() }
+        Self { client, trust, tokens: Arc::new(Aged::new(TOKEN_AGE, TOKENS)) }
     }
 
     /// Who asks, by the connection's certificates and the request's headers.
@@ -94,18 +93,7 @@ impl Authenticator {
 
     async fn by_token(&self, token: &str) -> Result<Identity, Unidentified> {
         let hash: [u8; 32] = Sha256::digest(token).into();
-        let now = Instant::now();
-        let known = {
-            let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
-            if tokens.len() >= TOKENS {
-                tokens.retain(|_, (at, _)| now.duration_since(*at) < TOKEN_AGE);
-            }
-            if tokens.len() >= TOKENS {
-                tokens.clear();
-            }
-            tokens.get(&hash).filter(|(at, _)| now.duration_since(*at) < TOKEN_AGE).cloned()
-        };
-        if let Some((_, identity)) = known {
+        if let Some(identity) = self.tokens.get(&hash) {
             return identity.ok_or(Unidentified::Unknown);
         }
         let review = TokenReview {
@@ -123,8 +111,7 @@ impl Authenticator {
         let status = review.status.unwrap_or_default();
         let user = status.user.filter(|_| status.authenticated == Some(true));
         let identity = user.map(Identity::from);
-        let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
-        tokens.insert(hash, (now, identity.clone()));
+        self.tokens.put(hash, identity.clone());
         identity.ok_or(Unidentified::Unknown)
     }
 }
