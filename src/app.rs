@@ -118,6 +118,7 @@ fn settings(flags: &ServeFlags) -> Settings {
             ),
             scale_to_zero: flags.scale_to_zero,
         },
+        native_hpas: flags.native_hpas,
         period: flags.horizontal_pod_autoscaler_sync_period.max(Duration::from_millis(100)),
     }
 }

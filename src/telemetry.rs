@@ -1,6 +1,7 @@
 //! Logs, and Plimsoll's own metrics.
 
 use crate::config::LogFormat;
+use crate::watch::ObjectKey;
 use axum::http::{HeaderValue, header};
 use axum::response::IntoResponse;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -40,6 +41,16 @@ struct Outcome {
     outcome: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DesiredBy {
+    namespace: String,
+    name: String,
+    by: &'static str,
+}
+
+const OURS: &str = "plimsoll";
+const THEIRS: &str = "kube-controller-manager";
+
 /// Plimsoll's own metrics.
 pub struct Metrics {
     registry: Registry,
@@ -47,6 +58,8 @@ pub struct Metrics {
     decisions: Family<Outcome, Counter>,
     lag: Histogram,
     autoscalers: Gauge,
+    native_desired: Family<DesiredBy, Gauge>,
+    native_comparisons: Family<Outcome, Counter>,
 }
 
 impl Default for Metrics {
@@ -69,8 +82,19 @@ impl Default for Metrics {
             Unit::Seconds,
             lag.clone(),
         );
-        registry.register("autoscalers", "Autoscalers there are", autoscalers.clone());
-        Self { registry, requests, decisions, lag, autoscalers }
+        registry.register("autoscalers", "Autoscalers decided for", autoscalers.clone());
+        let (native_desired, native_comparisons) = (Family::default(), Family::default());
+        registry.register(
+            "native_hpa_desired_replicas",
+            "Replicas wanted for an observed native HPA, by who decided",
+            native_desired.clone(),
+        );
+        registry.register(
+            "native_hpa_comparisons",
+            "Decisions for observed native HPAs, by outcome: agreed or differed",
+            native_comparisons.clone(),
+        );
+        Self { registry, requests, decisions, lag, autoscalers, native_desired, native_comparisons }
     }
 }
 
@@ -86,7 +110,23 @@ impl Metrics {
         self.lag.observe(lag.as_secs_f64());
     }
 
-    /// So many Autoscalers there are.
+    /// For an observed native HPA so many replicas are wanted, by us and by them.
+    pub fn compared(&self, key: &ObjectKey, ours: i32, theirs: i32, agreed: bool) {
+        for (by, replicas) in [(OURS, ours), (THEIRS, theirs)] {
+            self.native_desired.get_or_create(&desired_by(key, by)).set(replicas.into());
+        }
+        let outcome = if agreed { "agreed" } else { "differed" };
+        self.native_comparisons.get_or_create(&Outcome { outcome }).inc();
+    }
+
+    /// An observed native HPA is gone.
+    pub fn forget(&self, key: &ObjectKey) {
+        for by in [OURS, THEIRS] {
+            self.native_desired.remove(&desired_by(key, by));
+        }
+    }
+
+    /// So many autoscalers are decided for.
     pub fn autoscalers(&self, count: usize) {
         self.autoscalers.set(count as i64);
     }
@@ -99,4 +139,8 @@ impl Metrics {
             HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
         ([(header::CONTENT_TYPE, kind)], text)
     }
+}
+
+fn desired_by(key: &ObjectKey, by: &'static str) -> DesiredBy {
+    DesiredBy { namespace: key.namespace.clone(), name: key.name.clone(), by }
 }

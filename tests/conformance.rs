@@ -354,11 +354,11 @@ fn run(scenario: &Scenario) -> Vec<Value> {
         let autoscalers = match &selector {
             Ok(own) => hpa::selecting_autoscalers(
                 &labels,
-                others
-                    .iter()
-                    .map(|(key, selector)| (key.as_str(), selector))
-                    .chain([(own_key.as_str(), own)]),
-            ),
+                others.iter().map(|(key, selector)| (key, selector)).chain([(&own_key, own)]),
+            )
+            .into_iter()
+            .cloned()
+            .collect(),
             Err(_) => Vec::new(),
         };
         let selected = if tick.scale.selector.is_empty() {

@@ -87,6 +87,10 @@ pub struct ServeFlags {
     #[arg(long, value_name = "NAME", default_value = "plimsoll")]
     pub service_name: String,
 
+    /// What is done with native HorizontalPodAutoscalers.
+    #[arg(long, value_enum, default_value_t = NativeHpas::Observe)]
+    pub native_hpas: NativeHpas,
+
     /// The time between two decisions for an autoscaler that sets none.
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = duration)]
     pub horizontal_pod_autoscaler_sync_period: Duration,
@@ -118,6 +122,17 @@ pub struct ServeFlags {
     /// What is logged: off, error, warn, info, debug or trace, also by module (plimsoll::serve=debug).
     #[arg(long, value_name = "FILTER", default_value = "info", env = "PLIMSOLL_LOG")]
     pub log_level: String,
+}
+
+/// What is done with native HorizontalPodAutoscalers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum NativeHpas {
+    /// Decide beside kube-controller-manager, write nothing, publish how the two compare.
+    Observe,
+    /// Decide and write, for clusters whose own HPA controller is off.
+    Manage,
+    /// Serve their metrics and no more.
+    Ignore,
 }
 
 /// How logs are written.

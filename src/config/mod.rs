@@ -4,4 +4,4 @@ mod file;
 mod flags;
 
 pub use file::{Config, ConfigError};
-pub use flags::{Cli, Command, LogFormat, ServeFlags};
+pub use flags::{Cli, Command, LogFormat, NativeHpas, ServeFlags};

@@ -1,8 +1,8 @@
-//! Events about Autoscalers. The same event again counts up the one there is.
+//! Events about what is decided for. The same event again counts up the one there is.
 
 use super::within;
 use crate::hpa::Event;
-use crate::watch::ObjectKey;
+use crate::watch::{Subject, SubjectKind};
 use k8s_openapi::api::core::v1::{Event as ApiEvent, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
@@ -12,6 +12,13 @@ use serde_json::json;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+fn api_version(kind: SubjectKind) -> &'static str {
+    match kind {
+        SubjectKind::Autoscaler => "plimsoll.dev/v1alpha1",
+        SubjectKind::Hpa => "autoscaling/v2",
+    }
+}
 
 /// Publishes events.
 #[derive(Clone)]
@@ -40,9 +47,10 @@ impl Events {
         Self { client, recent: Arc::default() }
     }
 
-    /// Publishes an event about an Autoscaler. That it can't be published is
+    /// Publishes an event. That it can't be published is
     /// logged and no more: decisions do not depend on it.
-    pub async fn publish(&self, about: &ObjectKey, uid: &str, event: &Event) {
+    pub async fn publish(&self, subject: &Subject, uid: &str, event: &Event) {
+        let about = &subject.key;
         let api: Api<ApiEvent> = Api::namespaced(self.client.clone(), &about.namespace);
         let now = Time(Timestamp::now());
         let key = (uid.to_owned(), event.reason, event.message.clone());
@@ -64,8 +72,8 @@ impl Events {
                 ..Default::default()
             },
             involved_object: ObjectReference {
-                api_version: Some("plimsoll.dev/v1alpha1".to_owned()),
-                kind: Some("Autoscaler".to_owned()),
+                api_version: Some(api_version(subject.kind).to_owned()),
+                kind: Some(subject.kind.as_str().to_owned()),
                 name: Some(about.name.clone()),
                 namespace: Some(about.namespace.clone()),
                 uid: Some(uid.to_owned()),
@@ -89,7 +97,7 @@ impl Events {
                 recent.insert(key, published);
             }
             Err(error) => {
-                tracing::warn!(autoscaler = %about, reason = event.reason, %error, "could not publish an event");
+                tracing::warn!(%subject, reason = event.reason, %error, "could not publish an event");
             }
         }
     }

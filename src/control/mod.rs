@@ -1,13 +1,13 @@
-//! The control loop: decides for each Autoscaler in its time, and carries the
+//! The control loop: decides for each autoscaler in its time, and carries the
 //! decisions out.
 
 mod api_metrics;
-mod autoscaler_status;
 mod events;
 mod native;
 mod reconcile;
 mod run;
 mod schedule;
+mod status;
 mod targets;
 
 pub use run::{ControlLoop, Settings};

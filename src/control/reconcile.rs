@@ -1,31 +1,44 @@
-//! One decision for one Autoscaler, from observation to effect.
+//! One decision for one autoscaler, from observation to effect.
 
 use super::api_metrics::{self, Fetched};
 use super::run::Shared;
-use super::{autoscaler_status, message, native};
+use super::status;
+use super::{message, native};
+use crate::config::NativeHpas;
 use crate::crd::{AutoscalerStatus, Executor, Fallback};
 use crate::hpa::{
     self, AlignedSamples, ConditionKind, Context, Decision, Event, EventKind, Input, Memory,
-    Outcome, Pod, Sample, Samples, Selected, Status,
+    Outcome, Pod, Sample, Samples, Selected, Status, UnixMillis,
 };
 use crate::k8s::Selector;
 use crate::promql::query::PodMetric;
 use crate::samples::PodSampleSet;
-use crate::watch::{Asked, AutoscalerRecord, Index, ObjectKey};
+use crate::watch::{
+    Asked, AutoscalerRecord, Demand, HpaRecord, Index, PodRecord, Subject, SubjectKind,
+};
 use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::autoscaling::v1::Scale;
+use kube::Api;
+use kube::core::DynamicObject;
 use std::sync::{Arc, PoisonError};
 
-/// What is kept of an Autoscaler from decision to decision.
+/// What is kept of a subject from decision to decision.
 #[derive(Default)]
 pub struct State {
     memory: Memory,
     status: Option<Status>,
     written: Option<AutoscalerStatus>,
     failed_rounds: i32,
+    /// The replicas seen and wanted in the last round that was only observed.
+    observed: Option<Observed>,
     /// The UID it is of: one that was deleted and made anew starts anew.
     uid: String,
+}
+
+struct Observed {
+    replicas: i32,
+    wanted: i32,
 }
 
 /// How a decision ended, for the metrics.
@@ -34,58 +47,103 @@ pub type Ended = &'static str;
 const RESCALED: Ended = "rescaled";
 const HELD: Ended = "held";
 const FAILED: Ended = "failed";
+const OBSERVED: Ended = "observed";
 
-/// Decides once for an Autoscaler and carries the decision out.
-pub async fn reconcile(
+/// Decides once for a subject and carries the decision out, or only compares it,
+/// where another decides; none if the subject is gone.
+pub async fn round(shared: &Shared, subject: &Subject, state: &mut State) -> Option<Ended> {
+    match subject.kind {
+        SubjectKind::Autoscaler => {
+            let record = shared.cluster.read(|index| index.autoscaler(&subject.key))?;
+            state.begin(&record.uid, || record.status.clone());
+            Some(autoscaler(shared, subject, &record, state).await)
+        }
+        SubjectKind::Hpa => {
+            let record = shared.cluster.read(|index| index.hpa(&subject.key))?;
+            state.begin(&record.uid, || Status::from_api(&record.status));
+            Some(hpa(shared, subject, &record, state).await)
+        }
+    }
+}
+
+impl State {
+    fn begin(&mut self, uid: &str, status: impl FnOnce() -> Status) {
+        if self.uid != uid {
+            *self = Self { uid: uid.to_owned(), status: Some(status()), ..Self::default() };
+        }
+    }
+}
+
+async fn autoscaler(
     shared: &Shared,
-    key: &ObjectKey,
+    subject: &Subject,
     record: &AutoscalerRecord,
     state: &mut State,
 ) -> Ended {
-    if state.uid != record.uid {
-        *state = State { uid: record.uid.clone(), ..State::default() };
-    }
-    let status = state.status.get_or_insert_with(|| record.status.clone());
+    let status = state.status.get_or_insert_default();
     let asked = match &record.asked {
         Ok(asked) => asked,
         Err(error) => {
-            let now = Timestamp::now().as_millisecond();
             status.set(
                 ConditionKind::AbleToScale,
                 false,
                 "InvalidSpec",
                 format_args!("{error}"),
-                now,
+                now(),
             );
             let shown = AutoscalerStatus {
                 observed_generation: record.generation,
                 conditions: hpa::render_status(status).conditions,
                 ..Default::default()
             };
-            write_status(shared, key, record, state, shown).await;
+            shared.stop_selecting(subject);
+            write_status(shared, subject, state, shown).await;
             return FAILED;
         }
     };
-    let known = shared.cluster.read(|index| index.hpa(key));
     if asked.spec.executor == Executor::NativeHPA {
-        return delegate(shared, key, record, asked, state).await;
+        shared.stop_selecting(subject);
+        return delegate(shared, subject, record, asked, state).await;
     }
-    native::remove(&shared.client, key, &record.uid, known.as_deref()).await;
+    let known = shared.cluster.read(|index| index.hpa(&subject.key));
+    native::remove(&shared.client, &subject.key, &record.uid, known.as_deref()).await;
     if asked.spec.paused {
-        let now = Timestamp::now().as_millisecond();
         status.set(
             ConditionKind::Paused,
             true,
             "PausedBySpec",
             format_args!("spec.paused is set: the scale is left alone"),
-            now,
+            now(),
         );
-        let shown = autoscaler_status::shown(status, &asked.decided, record.generation);
-        write_status(shared, key, record, state, shown).await;
+        let shown = status::shown(status, &asked.demand.decided, record.generation);
+        shared.stop_selecting(subject);
+        write_status(shared, subject, state, shown).await;
         return HELD;
     }
     status.remove(ConditionKind::Paused);
-    decide(shared, key, record, asked, state).await
+    let round = decide(shared, subject, &asked.demand, state).await;
+    carry_out(shared, subject, asked.spec.fallback.as_ref(), record.generation, round, state).await
+}
+
+async fn hpa(shared: &Shared, subject: &Subject, record: &HpaRecord, state: &mut State) -> Ended {
+    let round = decide(shared, subject, &record.demand, state).await;
+    if shared.settings.native_hpas == NativeHpas::Manage {
+        return carry_out(shared, subject, None, None, round, state).await;
+    }
+    compare(shared, subject, round, state);
+    OBSERVED
+}
+
+fn now() -> UnixMillis {
+    Timestamp::now().as_millisecond()
+}
+
+/// What was observed and decided, before anything is written.
+struct Round<'a> {
+    context: Context<'a>,
+    target: Result<(Api<DynamicObject>, Scale), String>,
+    decision: Decision,
+    status: Status,
 }
 
 /// A metric's samples before they are laid along the pods.
@@ -94,49 +152,60 @@ enum Gathered {
     Api(Fetched),
 }
 
-async fn decide(
-    shared: &Shared,
-    key: &ObjectKey,
-    record: &AutoscalerRecord,
-    asked: &Asked,
+async fn decide<'a>(
+    shared: &'a Shared,
+    subject: &Subject,
+    demand: &'a Demand,
     state: &mut State,
-) -> Ended {
-    let spec = &asked.decided;
-    let target = shared.targets.scale(&key.namespace, &spec.target).await;
+) -> Round<'a> {
+    let spec = &demand.decided;
+    let namespace = &subject.key.namespace;
+    let target = shared.targets.scale(namespace, &spec.target).await;
     let selector_text = match &target {
         Ok((_, scale)) => scale.status.as_ref().and_then(|status| status.selector.clone()),
         Err(_) => None,
     }
     .unwrap_or_default();
     let gathered = match &target {
-        Ok(_) => gather(shared, key, asked, &selector_text).await,
+        Ok(_) => gather(shared, namespace, demand, &selector_text).await,
         Err(_) => Vec::new(),
     };
 
-    let now = Timestamp::now().as_millisecond();
-    let context = Context { spec, config: &shared.settings.decisions, now };
+    let context = Context { spec, config: &shared.settings.decisions, now: now() };
     let mut status = state.status.clone().unwrap_or_default();
     let scale = match &target {
         Ok((_, scale)) => Ok(observed(scale)),
         Err(error) => Err(error.as_str()),
     };
     let memory = &mut state.memory;
-    let mut decision = shared.cluster.read(|index| {
-        let selection = Selection::of(shared, index, key, &selector_text);
+    let decision = shared.cluster.read(|index| {
+        let selection = Selection::of(shared, index, subject, &selector_text);
         let pods: Vec<Pod<'_>> = selection.pods.iter().map(|(name, pod)| pod.view(name)).collect();
         let aligned: Vec<Aligned<'_>> =
             gathered.iter().map(|samples| Aligned::new(samples, &pods)).collect();
         let samples: Vec<Samples<'_>> = aligned.iter().map(Aligned::view).collect();
         let input = Input {
             context,
-            namespace: &key.namespace,
+            namespace,
             scale,
             selected: selection.selected(&selector_text, &pods),
             samples: &samples,
         };
         hpa::decide(&input, memory, &mut status, &mut ())
     });
+    Round { context, target, decision, status }
+}
 
+/// Writes the scale, the events and the status of a decision.
+async fn carry_out(
+    shared: &Shared,
+    subject: &Subject,
+    fallback: Option<&Fallback>,
+    generation: Option<i64>,
+    round: Round<'_>,
+    state: &mut State,
+) -> Ended {
+    let Round { context, target, mut decision, mut status } = round;
     if let (Outcome::Rescale { to, .. }, Ok((api, scale))) = (&decision.outcome, &target) {
         let written = shared.targets.write(api, scale.clone(), *to).await;
         let outcome = match &written {
@@ -148,7 +217,7 @@ async fn decide(
     // Only what is said last says that the metrics were at fault.
     let metrics_failed = decision.late_event.is_some();
     state.failed_rounds = if metrics_failed { state.failed_rounds.saturating_add(1) } else { 0 };
-    match (&asked.spec.fallback, &target) {
+    match (fallback, &target) {
         (Some(fallback), Ok((api, scale)))
             if metrics_failed && state.failed_rounds >= fallback.failed_rounds =>
         {
@@ -157,10 +226,10 @@ async fn decide(
                 match shared.targets.write(api, scale.clone(), to).await {
                     Ok(()) => {
                         status.desired_replicas = to;
-                        status.last_scale = Some(now);
+                        status.last_scale = Some(context.now);
                         decision.events.push(event);
                     }
-                    Err(error) => tracing::warn!(autoscaler = %key, error, "could not fall back"),
+                    Err(error) => tracing::warn!(%subject, error, "could not fall back"),
                 }
             }
         }
@@ -168,20 +237,55 @@ async fn decide(
         _ => status.remove(ConditionKind::FallbackActive),
     }
 
-    log(key, &decision);
+    log(subject, &decision);
     for event in &decision.events {
-        shared.events.publish(key, &record.uid, event).await;
+        shared.events.publish(subject, &state.uid, event).await;
     }
-    let shown = autoscaler_status::shown(&status, spec, record.generation);
+    let shown = status::shown(&status, context.spec, generation);
     state.status = Some(status);
-    write_status(shared, key, record, state, shown).await;
+    write_status(shared, subject, state, shown).await;
     if let Some(event) = &decision.late_event {
-        shared.events.publish(key, &record.uid, event).await;
+        shared.events.publish(subject, &state.uid, event).await;
     }
     match decision.outcome {
         Outcome::Rescale { .. } => RESCALED,
         Outcome::Hold => HELD,
         Outcome::Failed => FAILED,
+    }
+}
+
+/// Writes nothing; shows what was decided beside what kube-controller-manager did.
+fn compare(shared: &Shared, subject: &Subject, round: Round<'_>, state: &mut State) {
+    let Round { context, target, decision, mut status } = round;
+    let (Ok((_, scale)), false) = (&target, decision.outcome == Outcome::Failed) else {
+        tracing::debug!(%subject, error = decision.error, "could not decide beside");
+        state.status = Some(status);
+        return;
+    };
+    let replicas = observed(scale).spec_replicas;
+    let ours = match decision.outcome {
+        Outcome::Rescale { to, .. } => to,
+        Outcome::Hold | Outcome::Failed => replicas,
+    };
+    let before = state.observed.replace(Observed { replicas, wanted: ours });
+    // The policies look at what really changed.
+    if let Some(before) = &before
+        && before.replicas != replicas
+    {
+        state.memory.scaled(before.replicas, replicas, context.spec, context.now);
+        status.last_scale = Some(context.now);
+    }
+    status.desired_replicas = ours;
+    state.status = Some(status);
+    let Some(record) = shared.cluster.read(|index| index.hpa(&subject.key)) else { return };
+    let theirs = record.status.desired_replicas;
+    // They decide in their own time, up to one period before or after.
+    let agreed = theirs == ours || before.is_some_and(|before| before.wanted == theirs);
+    shared.metrics.compared(&subject.key, ours, theirs, agreed);
+    if agreed {
+        tracing::debug!(%subject, ours, theirs, "decided as kube-controller-manager");
+    } else {
+        tracing::info!(%subject, ours, theirs, "decided otherwise than kube-controller-manager");
     }
 }
 
@@ -192,34 +296,37 @@ fn observed(scale: &Scale) -> hpa::Scale {
     }
 }
 
-fn log(key: &ObjectKey, decision: &Decision) {
+fn log(subject: &Subject, decision: &Decision) {
     match &decision.outcome {
         Outcome::Rescale { from, to, reason } => {
-            tracing::info!(autoscaler = %key, from, to, reason, "rescaled");
+            tracing::info!(%subject, from, to, reason, "rescaled");
         }
-        Outcome::Hold => tracing::debug!(autoscaler = %key, "held"),
+        Outcome::Hold => tracing::debug!(%subject, "held"),
         Outcome::Failed => {
-            tracing::warn!(autoscaler = %key, error = decision.error, "could not decide");
+            tracing::warn!(%subject, error = decision.error, "could not decide");
         }
     }
 }
 
 /// Reads all metrics at once.
-async fn gather(shared: &Shared, key: &ObjectKey, asked: &Asked, selector: &str) -> Vec<Gathered> {
+async fn gather(
+    shared: &Shared,
+    namespace: &str,
+    demand: &Demand,
+    selector: &str,
+) -> Vec<Gathered> {
     let one = async |metric: &hpa::Metric, own: &Option<PodMetric>| match own {
         Some(own) => {
             let queries = &shared.config.pod_queries;
-            let samples = shared.samples.pods(queries, own, &key.namespace).await;
+            let samples = shared.samples.pods(queries, own, namespace).await;
             Gathered::Own(samples.map_err(|error| error.to_string()))
         }
         None => {
             let (client, targets) = (&shared.client, &shared.targets);
-            Gathered::Api(
-                api_metrics::fetch(client, targets, &key.namespace, selector, metric).await,
-            )
+            Gathered::Api(api_metrics::fetch(client, targets, namespace, selector, metric).await)
         }
     };
-    let metrics = asked.decided.metrics.iter().zip(&asked.pod_metrics);
+    let metrics = demand.decided.metrics.iter().zip(&demand.pod_metrics);
     join_all(metrics.map(|(metric, own)| one(metric, own))).await
 }
 
@@ -274,12 +381,12 @@ impl<'a> Aligned<'a> {
 /// What a scale's selector selects, and who else selects some of the same.
 struct Selection<'a> {
     parsed: Result<(), String>,
-    pods: Vec<(&'a str, &'a crate::watch::PodRecord)>,
+    pods: Vec<(&'a str, &'a PodRecord)>,
     autoscalers: Vec<String>,
 }
 
 impl<'a> Selection<'a> {
-    fn of(shared: &Shared, index: &'a Index, key: &ObjectKey, selector: &str) -> Self {
+    fn of(shared: &Shared, index: &'a Index, subject: &Subject, selector: &str) -> Self {
         let parsed: Selector = match selector.parse() {
             Ok(parsed) => parsed,
             Err(error) => {
@@ -287,17 +394,21 @@ impl<'a> Selection<'a> {
                 return Self { parsed, pods: Vec::new(), autoscalers: Vec::new() };
             }
         };
-        let pods = index.select(&key.namespace, &parsed);
+        let pods = index.select(&subject.key.namespace, &parsed);
         let labels: Vec<_> = pods.iter().map(|(_, pod)| &pod.labels).collect();
         let mut selectors = shared.selectors.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_namespace = selectors.entry(key.namespace.clone()).or_default();
+        let of_namespace = selectors.entry(subject.key.namespace.clone()).or_default();
         if !selector.is_empty() {
-            of_namespace.insert(key.to_string(), parsed);
+            of_namespace.insert(subject.clone(), parsed);
         }
-        let autoscalers = hpa::selecting_autoscalers(
-            &labels,
-            of_namespace.iter().map(|(key, selector)| (key.as_str(), selector)),
-        );
+        // Who manages the pods of a native HPA is for kube-controller-manager to
+        // say, as long as it decides; it knows of native HPAs alone.
+        let observing =
+            subject.kind == SubjectKind::Hpa && shared.settings.native_hpas != NativeHpas::Manage;
+        let others =
+            of_namespace.iter().filter(|(other, _)| !observing || other.kind == SubjectKind::Hpa);
+        let selecting = hpa::selecting_autoscalers(&labels, others);
+        let autoscalers = selecting.into_iter().map(|other| subject.name_of(other)).collect();
         Self { parsed: Ok(()), pods, autoscalers }
     }
 
@@ -344,20 +455,21 @@ fn fall_back(
 /// Has a native HPA decide, and shows its status.
 async fn delegate(
     shared: &Shared,
-    key: &ObjectKey,
+    subject: &Subject,
     record: &AutoscalerRecord,
     asked: &Asked,
     state: &mut State,
 ) -> Ended {
+    let key = &subject.key;
     let known = shared.cluster.read(|index| index.hpa(key));
     let written =
         native::write(&shared.client, key, &record.uid, &asked.spec, known.as_deref()).await;
-    let now = Timestamp::now().as_millisecond();
+    let spec = &asked.demand.decided;
     let shown = match written {
         Ok(()) => {
-            let status = known.and_then(|hpa| hpa.status.clone()).unwrap_or_default();
+            let status = known.map(|hpa| hpa.status.clone()).unwrap_or_default();
             let current = hpa::Status::from_api(&status).current;
-            autoscaler_status::from_hpa(status, &asked.decided, &current, record.generation)
+            status::from_hpa(status, spec, &current, record.generation)
         }
         Err(ref error) => {
             let status = state.status.get_or_insert_default();
@@ -366,34 +478,33 @@ async fn delegate(
                 false,
                 "FailedWriteHPA",
                 format_args!("{error}"),
-                now,
+                now(),
             );
-            autoscaler_status::shown(status, &asked.decided, record.generation)
+            status::shown(status, spec, record.generation)
         }
     };
-    write_status(shared, key, record, state, shown).await;
+    write_status(shared, subject, state, shown).await;
     if written.is_ok() { HELD } else { FAILED }
 }
 
 /// Writes a status where it differs from the one written last.
 async fn write_status(
     shared: &Shared,
-    key: &ObjectKey,
-    record: &AutoscalerRecord,
+    subject: &Subject,
     state: &mut State,
     shown: AutoscalerStatus,
 ) {
     if state.written.as_ref() == Some(&shown) {
         return;
     }
-    match autoscaler_status::write(&shared.client, key, &shown).await {
-        Ok(_) => state.written = Some(shown),
+    match status::write(&shared.client, subject, &shown).await {
+        Ok(()) => state.written = Some(shown),
         Err(error) => {
             let error = message(&error);
-            tracing::warn!(autoscaler = %key, error, "could not write the status");
+            tracing::warn!(%subject, error, "could not write the status");
             let event =
                 Event { kind: EventKind::Warning, reason: "FailedUpdateStatus", message: error };
-            shared.events.publish(key, &record.uid, &event).await;
+            shared.events.publish(subject, &state.uid, &event).await;
         }
     }
 }

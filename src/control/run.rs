@@ -2,15 +2,15 @@
 //! once for the same.
 
 use super::events::Events;
-use super::reconcile::{Ended, State, reconcile};
+use super::reconcile::{self, State};
 use super::schedule::{Schedule, after};
 use super::targets::Targets;
-use crate::config::Config;
+use crate::config::{Config, NativeHpas};
 use crate::hpa;
 use crate::k8s::Selector;
 use crate::samples::Store;
 use crate::telemetry::Metrics;
-use crate::watch::{Cluster, ObjectKey, Synced};
+use crate::watch::{Cluster, Subject, SubjectKind, Synced};
 use kube::Client;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,6 +23,8 @@ use tokio::task::JoinSet;
 pub struct Settings {
     /// The rules of decisions.
     pub decisions: hpa::Config,
+    /// What is done with native HorizontalPodAutoscalers.
+    pub native_hpas: NativeHpas,
     /// The time between two decisions for an autoscaler that sets none.
     pub period: Duration,
 }
@@ -32,9 +34,9 @@ pub struct ControlLoop {
     shared: Arc<Shared>,
     synced: Synced,
     schedule: Schedule,
-    states: HashMap<ObjectKey, State>,
-    running: HashSet<ObjectKey>,
-    tasks: JoinSet<(ObjectKey, State)>,
+    states: HashMap<Subject, State>,
+    running: HashSet<Subject>,
+    tasks: JoinSet<(Subject, State)>,
 }
 
 /// What all decisions share.
@@ -47,10 +49,23 @@ pub(super) struct Shared {
     pub targets: Targets,
     pub events: Events,
     pub metrics: Arc<Metrics>,
-    /// The pod selectors of Autoscalers, by namespace, then by `namespace/name`.
-    pub selectors: Mutex<HashMap<String, BTreeMap<String, Selector>>>,
+    /// The pod selectors of those who scale, by namespace, then by subject.
+    pub selectors: Mutex<HashMap<String, BTreeMap<Subject, Selector>>>,
     /// Bounds the decisions at once.
     slots: Semaphore,
+}
+
+impl Shared {
+    /// A subject no longer sizes the pods that it selects.
+    pub fn stop_selecting(&self, subject: &Subject) {
+        let mut selectors = self.selectors.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(of_namespace) = selectors.get_mut(&subject.key.namespace) {
+            of_namespace.remove(subject);
+            if of_namespace.is_empty() {
+                selectors.remove(&subject.key.namespace);
+            }
+        }
+    }
 }
 
 /// How many decisions are under way at once.
@@ -59,7 +74,7 @@ const AT_ONCE: usize = 64;
 const BUSY: Duration = Duration::from_millis(200);
 
 impl ControlLoop {
-    /// A loop over the Autoscalers of the cluster.
+    /// A loop over the autoscalers of the cluster.
     pub fn new(
         client: Client,
         cluster: Cluster,
@@ -111,18 +126,18 @@ impl ControlLoop {
                 }
             };
             tokio::select! {
-                changed = cluster.changed_autoscalers() => {
-                    for key in changed {
-                        self.changed(key);
+                changed = cluster.changes() => {
+                    for subject in changed {
+                        self.changed(subject);
                     }
                     self.shared.metrics.autoscalers(self.schedule.len() + self.running.len());
                 }
                 () = due => self.start_due(),
                 Some(done) = self.tasks.join_next() => match done {
-                    Ok((key, state)) => {
-                        self.running.remove(&key);
-                        if self.shared.cluster.read(|index| index.autoscaler(&key)).is_some() {
-                            self.states.insert(key, state);
+                    Ok((subject, state)) => {
+                        self.running.remove(&subject);
+                        if self.shared.cluster.read(|index| index.has(&subject)) {
+                            self.states.insert(subject, state);
                         }
                     }
                     Err(error) => tracing::error!(%error, "a decision was broken off"),
@@ -134,46 +149,51 @@ impl ControlLoop {
     }
 
     /// A new or changed one is decided at once; one that is gone is forgotten.
-    fn changed(&mut self, key: ObjectKey) {
-        if self.shared.cluster.read(|index| index.autoscaler(&key)).is_some() {
-            self.schedule.set(key, Instant::now());
+    fn changed(&mut self, subject: Subject) {
+        let ignored = subject.kind == SubjectKind::Hpa
+            && self.shared.settings.native_hpas == NativeHpas::Ignore;
+        if ignored {
             return;
         }
-        self.schedule.remove(&key);
-        self.states.remove(&key);
-        let mut selectors = self.shared.selectors.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(of_namespace) = selectors.get_mut(&key.namespace) {
-            of_namespace.remove(&key.to_string());
-            if of_namespace.is_empty() {
-                selectors.remove(&key.namespace);
-            }
+        if self.shared.cluster.read(|index| index.has(&subject)) {
+            self.schedule.set(subject, Instant::now());
+            return;
         }
+        self.schedule.remove(&subject);
+        self.states.remove(&subject);
+        self.shared.metrics.forget(&subject.key);
+        self.shared.stop_selecting(&subject);
     }
 
     fn start_due(&mut self) {
         let now = Instant::now();
-        while let Some((key, due)) = self.schedule.take_due(now) {
-            let record = self.shared.cluster.read(|index| index.autoscaler(&key));
-            let Some(record) = record else { continue };
-            if self.running.contains(&key) {
-                self.schedule.set(key, now + BUSY);
+        while let Some((subject, due)) = self.schedule.take_due(now) {
+            if self.running.contains(&subject) {
+                self.schedule.set(subject, now + BUSY);
                 continue;
             }
-            let own = record.asked.as_ref().ok().and_then(|a| a.spec.sync_period_seconds);
+            let own = match subject.kind {
+                SubjectKind::Autoscaler => {
+                    let record = self.shared.cluster.read(|index| index.autoscaler(&subject.key));
+                    record.and_then(|r| r.asked.as_ref().ok()?.spec.sync_period_seconds)
+                }
+                SubjectKind::Hpa => None,
+            };
             let period = own.map_or(self.shared.settings.period, |seconds| {
                 Duration::from_secs(seconds.clamp(1, 3600).unsigned_abs().into())
             });
-            self.schedule.set(key.clone(), after(due, period, now));
-            self.running.insert(key.clone());
+            self.schedule.set(subject.clone(), after(due, period, now));
+            self.running.insert(subject.clone());
             let (shared, mut state) =
-                (self.shared.clone(), self.states.remove(&key).unwrap_or_default());
+                (self.shared.clone(), self.states.remove(&subject).unwrap_or_default());
             self.tasks.spawn(async move {
                 let slot = shared.slots.acquire().await.expect("the semaphore is never closed");
                 let lag = due.elapsed();
-                let ended: Ended = reconcile(&shared, &key, &record, &mut state).await;
+                if let Some(ended) = reconcile::round(&shared, &subject, &mut state).await {
+                    shared.metrics.decided(ended, lag);
+                }
                 drop(slot);
-                shared.metrics.decided(ended, lag);
-                (key, state)
+                (subject, state)
             });
         }
     }

@@ -1,6 +1,6 @@
 //! Who is due when.
 
-use crate::watch::ObjectKey;
+use crate::watch::Subject;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::time::{Duration, Instant};
@@ -9,20 +9,20 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Default)]
 pub struct Schedule {
     /// The times that count.
-    due: HashMap<ObjectKey, Instant>,
+    due: HashMap<Subject, Instant>,
     /// The same in their order, and entries that no longer count.
-    order: BinaryHeap<Reverse<(Instant, ObjectKey)>>,
+    order: BinaryHeap<Reverse<(Instant, Subject)>>,
 }
 
 impl Schedule {
     /// Sets the time of an autoscaler's next decision.
-    pub fn set(&mut self, key: ObjectKey, at: Instant) {
+    pub fn set(&mut self, key: Subject, at: Instant) {
         self.due.insert(key.clone(), at);
         self.order.push(Reverse((at, key)));
     }
 
     /// Forgets an autoscaler.
-    pub fn remove(&mut self, key: &ObjectKey) {
+    pub fn remove(&mut self, key: &Subject) {
         self.due.remove(key);
     }
 
@@ -43,7 +43,7 @@ impl Schedule {
     }
 
     /// Takes one that is due, with the time it was due at.
-    pub fn take_due(&mut self, now: Instant) -> Option<(ObjectKey, Instant)> {
+    pub fn take_due(&mut self, now: Instant) -> Option<(Subject, Instant)> {
         self.next().filter(|at| *at <= now)?;
         let Reverse((at, key)) = self.order.pop()?;
         self.due.remove(&key);
@@ -61,9 +61,10 @@ pub fn after(due: Instant, period: Duration, now: Instant) -> Instant {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::watch::ObjectKey;
 
-    fn key(name: &str) -> ObjectKey {
-        ObjectKey { namespace: "shop".to_owned(), name: name.to_owned() }
+    fn key(name: &str) -> Subject {
+        Subject::hpa(ObjectKey { namespace: "shop".to_owned(), name: name.to_owned() })
     }
 
     #[test]

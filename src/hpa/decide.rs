@@ -241,10 +241,7 @@ pub fn settle(
         reason: "SuccessfulRescale",
         message: format!("New size: {to}; reason: {reason}"),
     });
-    if let Some(behavior) = &context.spec.behavior {
-        let rules = if to > from { &behavior.scale_up } else { &behavior.scale_down };
-        memory.scaled(from, to, rules, context.now);
-    }
+    memory.scaled(from, to, context.spec, context.now);
     if !context.config.scale_to_zero {
         status.remove(ConditionKind::ScaledToZero);
     } else if from > 0

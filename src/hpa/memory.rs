@@ -2,7 +2,7 @@
 //! and scale events.
 
 use super::UnixMillis;
-use super::spec::ScalingRules;
+use super::spec::Spec;
 
 /// The recommendations and scale events of one autoscaler.
 ///
@@ -55,12 +55,14 @@ impl Memory {
         }
     }
 
-    /// Keeps a change of the scale for the policies of its direction.
-    pub(super) fn scaled(&mut self, from: i32, to: i32, rules: &ScalingRules, now: UnixMillis) {
-        let (events, change) = if to > from {
-            (&mut self.ups, to.wrapping_sub(from))
+    /// Keeps a change of the scale for the policies of its direction, where
+    /// there are any.
+    pub fn scaled(&mut self, from: i32, to: i32, spec: &Spec, now: UnixMillis) {
+        let Some(behavior) = &spec.behavior else { return };
+        let (events, rules, change) = if to > from {
+            (&mut self.ups, &behavior.scale_up, to.wrapping_sub(from))
         } else {
-            (&mut self.downs, from.wrapping_sub(to))
+            (&mut self.downs, &behavior.scale_down, from.wrapping_sub(to))
         };
         let longest = rules.policies.iter().map(|policy| policy.period_seconds).max().unwrap_or(0);
         let cutoff = now - i64::from(longest.max(0)) * 1000;

@@ -242,22 +242,19 @@ pub fn resource_usage<'a>(
     total
 }
 
-/// The autoscalers, as `namespace/name`, that select any of these pods by their
-/// labels, sorted. More than one of them is ambiguous, and none may decide.
-pub fn selecting_autoscalers<'a>(
+/// The autoscalers that select any of these pods by their labels, sorted. More
+/// than one of them is ambiguous, and none may decide.
+pub fn selecting_autoscalers<'a, Name: Ord>(
     pod_labels: &[&BTreeMap<String, String>],
-    autoscalers: impl IntoIterator<Item = (&'a str, &'a Selector)>,
-) -> Vec<String> {
+    autoscalers: impl IntoIterator<Item = (Name, &'a Selector)>,
+) -> Vec<Name> {
     let selects = |selector: &Selector| {
         let one = |labels: &&BTreeMap<String, String>| {
             selector.matches(|key| labels.get(key).map(String::as_str))
         };
         pod_labels.iter().any(one)
     };
-    let keys: BTreeSet<&str> = autoscalers
-        .into_iter()
-        .filter(|(_, selector)| selects(selector))
-        .map(|(key, _)| key)
-        .collect();
-    keys.into_iter().map(str::to_owned).collect()
+    let selecting = autoscalers.into_iter().filter(|(_, selector)| selects(selector));
+    let names: BTreeSet<Name> = selecting.map(|(name, _)| name).collect();
+    names.into_iter().collect()
 }

@@ -1,6 +1,6 @@
 //! The watches that fill the index.
 
-use super::index::{Cluster, Index, ObjectKey};
+use super::index::{Cluster, Index, ObjectKey, Subject};
 use super::read::{self, LeanPod};
 use crate::crd::Autoscaler;
 use futures::{StreamExt, TryStreamExt};
@@ -67,19 +67,21 @@ pub async fn follow_cluster(client: Client, cluster: Cluster, synced: Synced) {
                 apply: |cluster, key, hpa| {
                     let record = read::hpa(hpa);
                     let owned = record.owner.is_some();
-                    cluster.write(|index| index.put_hpa(key.clone(), record));
+                    if cluster.write(|index| index.put_hpa(key.clone(), record)) {
+                        cluster.changed(Subject::hpa(key.clone()));
+                    }
                     if owned {
-                        cluster.autoscaler_changed(key);
-                    } else {
-                        cluster.published_changed();
+                        // Its status is shown on its Autoscaler.
+                        cluster.changed(Subject::autoscaler(key));
                     }
                 },
                 delete: |cluster, key| {
                     let owned =
                         cluster.read(|index| index.hpa(key)).is_some_and(|h| h.owner.is_some());
                     cluster.write(|index| index.remove_hpa(key));
+                    cluster.changed(Subject::hpa(key.clone()));
                     if owned {
-                        cluster.autoscaler_changed(key.clone());
+                        cluster.changed(Subject::autoscaler(key.clone()));
                     }
                 },
             }
@@ -94,12 +96,12 @@ pub async fn follow_cluster(client: Client, cluster: Cluster, synced: Synced) {
                 apply: |cluster, key, object| {
                     let record = read::autoscaler(&object);
                     if cluster.write(|index| index.put_autoscaler(key.clone(), record)) {
-                        cluster.autoscaler_changed(key);
+                        cluster.changed(Subject::autoscaler(key));
                     }
                 },
                 delete: |cluster, key| {
                     cluster.write(|index| index.remove_autoscaler(key));
-                    cluster.autoscaler_changed(key.clone());
+                    cluster.changed(Subject::autoscaler(key.clone()));
                 },
             }
         ),

@@ -25,6 +25,58 @@ impl std::fmt::Display for ObjectKey {
     }
 }
 
+/// An object that asks for decisions.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Subject {
+    /// What it is.
+    pub kind: SubjectKind,
+    /// Which one.
+    pub key: ObjectKey,
+}
+
+/// What asks for decisions. An Autoscaler comes first, as it may say more of a
+/// metric than a name does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum SubjectKind {
+    /// An Autoscaler.
+    Autoscaler,
+    /// A native HorizontalPodAutoscaler.
+    Hpa,
+}
+
+impl Subject {
+    /// An Autoscaler.
+    pub const fn autoscaler(key: ObjectKey) -> Self {
+        Self { kind: SubjectKind::Autoscaler, key }
+    }
+
+    /// A native HorizontalPodAutoscaler.
+    pub const fn hpa(key: ObjectKey) -> Self {
+        Self { kind: SubjectKind::Hpa, key }
+    }
+
+    /// What to call another in a message about this one: its kind is named where it differs.
+    pub fn name_of(&self, other: &Self) -> String {
+        if self.kind == other.kind { other.key.to_string() } else { other.to_string() }
+    }
+}
+
+impl SubjectKind {
+    /// Its kind in the API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Autoscaler => "Autoscaler",
+            Self::Hpa => "HorizontalPodAutoscaler",
+        }
+    }
+}
+
+impl std::fmt::Display for Subject {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.kind.as_str(), self.key)
+    }
+}
+
 /// What is kept of a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodRecord {
@@ -74,7 +126,14 @@ pub struct AutoscalerRecord {
 pub struct Asked {
     /// Its spec.
     pub spec: AutoscalerSpec,
-    /// The same as a decision reads it.
+    /// What that asks of decisions.
+    pub demand: Demand,
+}
+
+/// What is asked of decisions.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Demand {
+    /// The spec as a decision reads it.
     pub decided: Spec,
     /// For each metric of `decided`, the pod metric that Plimsoll serves
     /// itself; none for those of other providers.
@@ -84,25 +143,18 @@ pub struct Asked {
 /// What is kept of a native HorizontalPodAutoscaler.
 #[derive(Clone, Debug)]
 pub struct HpaRecord {
+    /// Its UID, for events.
+    pub uid: String,
+    /// What it asks for.
+    pub demand: Demand,
     /// The UID of the Autoscaler that owns it, where one does.
     pub owner: Option<String>,
-    /// Its status, kept only where an Autoscaler owns it.
-    pub status: Option<HorizontalPodAutoscalerStatus>,
-    /// The metrics it asks for by their published names.
-    pub published: Vec<(String, PodMetric)>,
+    /// Its status.
+    pub status: HorizontalPodAutoscalerStatus,
 }
 
-/// Who asks for a published metric. An Autoscaler comes first, as it may say
-/// more of the metric than a name does.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum User {
-    /// An Autoscaler of this name.
-    Autoscaler(String),
-    /// A native HorizontalPodAutoscaler of this name.
-    Hpa(String),
-}
-
-type Published = HashMap<String, HashMap<String, BTreeMap<User, PodMetric>>>;
+/// By namespace and name, who asks for a metric.
+type Published = HashMap<String, HashMap<String, BTreeMap<(SubjectKind, String), PodMetric>>>;
 
 /// The state of the cluster, as far as it is looked at.
 #[derive(Default)]
@@ -143,6 +195,14 @@ impl Index {
     /// All published names, sorted.
     pub fn published_names(&self) -> BTreeSet<&str> {
         self.published.values().flat_map(HashMap::keys).map(String::as_str).collect()
+    }
+
+    /// Whether an object that asks for decisions is there.
+    pub fn has(&self, subject: &Subject) -> bool {
+        match subject.kind {
+            SubjectKind::Autoscaler => self.autoscalers.contains_key(&subject.key),
+            SubjectKind::Hpa => self.hpas.contains_key(&subject.key),
+        }
     }
 
     /// The Autoscalers there are.
@@ -210,50 +270,56 @@ impl Index {
             return false;
         }
         let published = match &record.asked {
-            Ok(asked) => asked.published(),
+            Ok(asked) => asked.demand.published(),
             Err(_) => Vec::new(),
         };
-        self.publish(&key.namespace, &User::Autoscaler(key.name.clone()), published);
+        self.publish(&key, SubjectKind::Autoscaler, published);
         self.autoscalers.insert(key, Arc::new(record));
         true
     }
 
     /// Forgets an Autoscaler and the metrics it asked for.
     pub fn remove_autoscaler(&mut self, key: &ObjectKey) {
-        self.publish(&key.namespace, &User::Autoscaler(key.name.clone()), Vec::new());
+        self.publish(key, SubjectKind::Autoscaler, Vec::new());
         self.autoscalers.remove(key);
     }
 
-    /// Keeps a native HorizontalPodAutoscaler.
-    pub fn put_hpa(&mut self, key: ObjectKey, record: HpaRecord) {
-        let published = record.published.clone();
-        self.publish(&key.namespace, &User::Hpa(key.name.clone()), published);
+    /// Keeps a native HorizontalPodAutoscaler; true if what it asks for is new or changed.
+    pub fn put_hpa(&mut self, key: ObjectKey, record: HpaRecord) -> bool {
+        let known = self.hpas.get(&key);
+        let same =
+            known.is_some_and(|known| known.uid == record.uid && known.demand == record.demand);
+        if !same {
+            self.publish(&key, SubjectKind::Hpa, record.demand.published());
+        }
         self.hpas.insert(key, Arc::new(record));
+        !same
     }
 
     /// Forgets a native HorizontalPodAutoscaler and the metrics it asked for.
     pub fn remove_hpa(&mut self, key: &ObjectKey) {
-        self.publish(&key.namespace, &User::Hpa(key.name.clone()), Vec::new());
+        self.publish(key, SubjectKind::Hpa, Vec::new());
         self.hpas.remove(key);
     }
 
-    /// Replaces what a user asks for.
-    fn publish(&mut self, namespace: &str, user: &User, metrics: Vec<(String, PodMetric)>) {
-        let names = self.published.entry(namespace.to_owned()).or_default();
+    /// Replaces what a subject asks for.
+    fn publish(&mut self, key: &ObjectKey, kind: SubjectKind, metrics: Vec<(String, PodMetric)>) {
+        let names = self.published.entry(key.namespace.clone()).or_default();
+        let user = (kind, key.name.clone());
         names.retain(|_, users| {
-            users.remove(user);
+            users.remove(&user);
             !users.is_empty()
         });
         for (name, metric) in metrics {
             names.entry(name).or_default().insert(user.clone(), metric);
         }
         if names.is_empty() {
-            self.published.remove(namespace);
+            self.published.remove(&key.namespace);
         }
     }
 }
 
-impl Asked {
+impl Demand {
     /// The metrics that Plimsoll serves for it, by their published names.
     fn published(&self) -> Vec<(String, PodMetric)> {
         let name = |metric: &crate::hpa::Metric| match &metric.source {
@@ -276,9 +342,9 @@ pub struct Cluster(Arc<Shared>);
 #[derive(Default)]
 struct Shared {
     index: RwLock<Index>,
-    /// Autoscalers whose spec changed since the loop last looked; at most as
-    /// many as there are.
-    dirty: Mutex<BTreeSet<ObjectKey>>,
+    /// Those whose spec changed since the loop last looked; at most as many as
+    /// there are.
+    dirty: Mutex<BTreeSet<Subject>>,
     dirtied: Notify,
     /// Counts the changes to what is published.
     published: watch::Sender<u64>,
@@ -295,20 +361,15 @@ impl Cluster {
         change(&mut self.0.index.write().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Says that an Autoscaler is new, changed or gone.
-    pub fn autoscaler_changed(&self, key: ObjectKey) {
-        self.0.dirty.lock().unwrap_or_else(PoisonError::into_inner).insert(key);
+    /// Says that what asks for decisions is new, changed or gone.
+    pub fn changed(&self, subject: Subject) {
+        self.0.dirty.lock().unwrap_or_else(PoisonError::into_inner).insert(subject);
         self.0.dirtied.notify_one();
-        self.published_changed();
-    }
-
-    /// Says that what is published may have changed.
-    pub fn published_changed(&self) {
         self.0.published.send_modify(|changes| *changes += 1);
     }
 
-    /// Waits until Autoscalers changed, and takes word of them.
-    pub async fn changed_autoscalers(&self) -> BTreeSet<ObjectKey> {
+    /// Waits until any changed, and takes word of them.
+    pub async fn changes(&self) -> BTreeSet<Subject> {
         loop {
             let dirty =
                 std::mem::take(&mut *self.0.dirty.lock().unwrap_or_else(PoisonError::into_inner));
@@ -342,8 +403,17 @@ mod tests {
     }
 
     fn hpa(names: &[&str]) -> HpaRecord {
-        let published = names.iter().map(|name| ((*name).to_owned(), metric(None))).collect();
-        HpaRecord { owner: None, status: None, published }
+        let spec = serde_json::from_value(serde_json::json!({
+            "scaleTargetRef": {"kind": "Deployment", "name": "web"}, "maxReplicas": 1,
+            "metrics": names.iter().map(|name| serde_json::json!({"type": "Pods", "pods": {
+                "metric": {"name": name},
+                "target": {"type": "AverageValue", "averageValue": "1"}}})).collect::<Vec<_>>(),
+        }));
+        let demand = Demand {
+            decided: Spec::from_api(&spec.unwrap()),
+            pod_metrics: vec![Some(metric(None)); names.len().max(1)],
+        };
+        HpaRecord { uid: String::new(), demand, owner: None, status: Default::default() }
     }
 
     #[test]
@@ -363,9 +433,9 @@ mod tests {
     #[test]
     fn what_an_autoscaler_says_of_a_metric_comes_before_its_name_alone() {
         let mut index = Index::default();
-        index.publish("shop", &User::Hpa("a".into()), vec![("x".into(), metric(None))]);
+        index.publish(&key("a"), SubjectKind::Hpa, vec![("x".into(), metric(None))]);
         let with_query = vec![("x".to_owned(), metric(Some("q")))];
-        index.publish("shop", &User::Autoscaler("z".into()), with_query);
+        index.publish(&key("z"), SubjectKind::Autoscaler, with_query);
         assert_eq!(index.published("shop", "x"), Some(&metric(Some("q"))));
     }
 

@@ -5,4 +5,7 @@ mod index;
 mod read;
 
 pub use follow::{Synced, follow_cluster};
-pub use index::{Asked, AutoscalerRecord, Cluster, HpaRecord, Index, ObjectKey, PodRecord, User};
+pub use index::{
+    Asked, AutoscalerRecord, Cluster, Demand, HpaRecord, Index, ObjectKey, PodRecord, Subject,
+    SubjectKind,
+};

@@ -1,6 +1,6 @@
 //! From API objects to the records of the index.
 
-use super::index::{Asked, AutoscalerRecord, HpaRecord, PodRecord};
+use super::index::{Asked, AutoscalerRecord, Demand, HpaRecord, PodRecord};
 use crate::crd::{AutoscalerSpec, ReadError};
 use crate::hpa::{Phase, PodContainer, Ready, Requests, ResourceList, Source, Spec, Status};
 use crate::k8s::Quantity;
@@ -110,9 +110,8 @@ pub fn autoscaler(object: &DynamicObject) -> AutoscalerRecord {
 
 fn asked(spec: Value, namespace: &str, name: &str) -> Result<Asked, ReadError> {
     let spec = AutoscalerSpec::read(spec)?;
-    let decided = Spec::from_api(&spec.as_hpa(namespace, name));
-    let mut pod_metrics: Vec<Option<PodMetric>> =
-        decided.metrics.iter().map(|metric| by_generated_name(&metric.source, namespace)).collect();
+    let mut demand = demand(Spec::from_api(&spec.as_hpa(namespace, name)), namespace);
+    let pod_metrics = &mut demand.pod_metrics;
     // The last ones are the custom metrics, of which more is known than their names.
     let custom = pod_metrics.len().saturating_sub(spec.custom_metrics.len());
     for (own, metric) in pod_metrics[custom..].iter_mut().zip(&spec.custom_metrics) {
@@ -122,7 +121,12 @@ fn asked(spec: Value, namespace: &str, name: &str) -> Result<Asked, ReadError> {
             query: metric.query.clone(),
         });
     }
-    Ok(Asked { spec, decided, pod_metrics })
+    Ok(Asked { spec, demand })
+}
+
+fn demand(decided: Spec, namespace: &str) -> Demand {
+    let own = |metric: &crate::hpa::Metric| by_generated_name(&metric.source, namespace);
+    Demand { pod_metrics: decided.metrics.iter().map(own).collect(), decided }
 }
 
 /// The metric that a generated name stands for, where its hash is that of the
@@ -149,15 +153,11 @@ pub fn hpa(hpa: HorizontalPodAutoscaler) -> HpaRecord {
         hpa.metadata.owner_references.into_iter().flatten().find(|owner| {
             owner.kind == "Autoscaler" && owner.api_version.starts_with("plimsoll.dev/")
         });
-    let spec = Spec::from_api(&hpa.spec);
-    let published = spec.metrics.iter().filter_map(|metric| {
-        let Source::Pods { metric: id, .. } = &metric.source else { return None };
-        Some((id.name.clone(), by_generated_name(&metric.source, &namespace)?))
-    });
     HpaRecord {
-        published: published.collect(),
-        status: owner.as_ref().and(hpa.status),
+        uid: hpa.metadata.uid.unwrap_or_default(),
+        demand: demand(Spec::from_api(&hpa.spec), &namespace),
         owner: owner.map(|owner| owner.uid),
+        status: hpa.status.unwrap_or_default(),
     }
 }
 
@@ -183,14 +183,17 @@ mod tests {
         let labels = Labels::from([("view".to_owned(), "default".to_owned())]);
         let name = generated_name("qps", Some(&labels), "shop", "web");
         let record = native(&name, json!(labels));
-        assert_eq!(record.published.len(), 1);
-        assert_eq!(record.published[0].1.metric, "qps");
-        assert_eq!(record.published[0].1.labels, labels);
-        assert!(native(&name, json!({"view": "other"})).published.is_empty());
-        assert!(native(&name, Value::Null).published.is_empty());
+        let metric = PodMetric { metric: "qps".to_owned(), labels: labels.clone(), query: None };
+        assert_eq!(record.demand.pod_metrics, [Some(metric)]);
         let elsewhere = generated_name("qps", Some(&labels), "bank", "web");
-        assert!(native(&elsewhere, json!(labels)).published.is_empty());
-        assert!(native("qps", Value::Null).published.is_empty());
+        for (name, labels) in [
+            (name.as_str(), json!({"view": "other"})),
+            (&name, Value::Null),
+            (&elsewhere, json!(labels)),
+            ("qps", Value::Null),
+        ] {
+            assert_eq!(native(name, labels).demand.pod_metrics, [None], "{name}");
+        }
     }
 
     #[test]
@@ -210,8 +213,9 @@ mod tests {
         assert_eq!(record.status.desired_replicas, 2);
         assert_eq!(record.status.conditions.len(), 1);
         let asked = record.asked.unwrap();
-        assert!(asked.pod_metrics[0].is_none());
-        assert_eq!(asked.pod_metrics[1].as_ref().unwrap().query.as_deref(), Some("q"));
+        let pod_metrics = asked.demand.pod_metrics;
+        assert!(pod_metrics[0].is_none());
+        assert_eq!(pod_metrics[1].as_ref().unwrap().query.as_deref(), Some("q"));
     }
 
     #[test]

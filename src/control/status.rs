@@ -1,4 +1,4 @@
-//! An Autoscaler's status: what is shown, and writing it.
+//! The status: what is shown, and writing it.
 
 use super::within;
 use crate::crd::{Autoscaler, AutoscalerStatus};
@@ -6,9 +6,10 @@ use crate::hpa::{
     self, Current, ResourceTarget, ScalarTarget, Source, Spec, Status, render_status,
 };
 use crate::k8s::Quantity;
-use crate::watch::ObjectKey;
-use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscalerStatus;
+use crate::watch::{Subject, SubjectKind};
+use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus};
 use kube::api::{Patch, PatchParams};
+use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
@@ -79,13 +80,12 @@ fn quantity(milli: i64) -> String {
     Quantity::from_milli(milli).to_string()
 }
 
-/// Writes a status; false if the Autoscaler is gone.
+/// Writes a status; one whose object is gone is no error.
 pub async fn write(
     client: &Client,
-    key: &ObjectKey,
+    subject: &Subject,
     status: &AutoscalerStatus,
-) -> Result<bool, kube::Error> {
-    let api: Api<Autoscaler> = Api::namespaced(client.clone(), &key.namespace);
+) -> Result<(), kube::Error> {
     let mut value = json!(status);
     // A merge patch removes only what it names.
     for field in ["lastScaleTime", "currentMetrics", "reference", "targets"] {
@@ -93,10 +93,22 @@ pub async fn write(
             value[field] = Value::Null;
         }
     }
+    let resource = match subject.kind {
+        SubjectKind::Autoscaler => ApiResource::erase::<Autoscaler>(&()),
+        SubjectKind::Hpa => {
+            if let Some(fields) = value.as_object_mut() {
+                fields.remove("reference");
+                fields.remove("targets");
+            }
+            ApiResource::erase::<HorizontalPodAutoscaler>(&())
+        }
+    };
+    let key = &subject.key;
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &key.namespace, &resource);
     let patch = Patch::Merge(json!({"status": value}));
     match within(api.patch_status(&key.name, &PatchParams::default(), &patch)).await {
-        Ok(_) => Ok(true),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
         Err(error) => Err(error),
     }
 }
