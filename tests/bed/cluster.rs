@@ -2,7 +2,7 @@
 
 use super::pki::{Authority, token_keys};
 use super::process::Process;
-use super::{eventually, free_port};
+use super::{Options, eventually, free_port};
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use std::path::{Path, PathBuf};
@@ -31,9 +31,22 @@ pub struct Cluster {
 
 const READY: Duration = Duration::from_secs(90);
 
+/// The controllers that kube-controller-manager runs.
+const CONTROLLERS: [&str; 8] = [
+    "deployment-controller",
+    "replicaset-controller",
+    "statefulset-controller",
+    "namespace-controller",
+    "garbage-collector-controller",
+    "serviceaccount-controller",
+    "serviceaccount-token-controller",
+    "clusterrole-aggregation-controller",
+];
+
 impl Cluster {
     /// Starts one and waits until it is ready.
-    pub async fn start(keep: bool, progress: fn(&str)) -> Self {
+    pub async fn start(options: &Options) -> Self {
+        let Options { keep, progress, hpa_controller, .. } = *options;
         let _ = rustls::crypto::ring::default_provider().install_default();
         let parts = tokio::task::spawn_blocking(super::parts).await.expect("the parts");
         let temporary =
@@ -88,29 +101,37 @@ impl Cluster {
         cluster.wait_ready().await;
 
         progress("starting kube-controller-manager, kube-scheduler, the fleet and Prometheus");
-        let controllers = cluster.kubeconfig_of("system:kube-controller-manager", &[]);
+        let kubeconfig = cluster.kubeconfig_of("system:kube-controller-manager", &[]);
+        let mut controllers = CONTROLLERS.to_vec();
+        if hpa_controller {
+            controllers.push("horizontal-pod-autoscaler-controller");
+        }
         let scheduler = cluster.kubeconfig_of("system:kube-scheduler", &[]);
         let admin = cluster.kubeconfig.display().to_string();
         let ca = cluster.authority.certificate.display().to_string();
-        cluster.processes.push(start("kube-controller-manager", "cluster", &[
-            "kube-controller-manager".to_owned(),
-            format!("--kubeconfig={}", controllers.display()),
-            format!("--authentication-kubeconfig={}", controllers.display()),
-            format!("--authorization-kubeconfig={}", controllers.display()),
-            format!("--service-account-private-key-file={}", folder.join("sa.key").display()),
-            format!("--root-ca-file={ca}"),
-            "--use-service-account-credentials=true".to_owned(),
-            "--controllers=deployment-controller,replicaset-controller,statefulset-controller,horizontal-pod-autoscaler-controller,namespace-controller,garbage-collector-controller,serviceaccount-controller,serviceaccount-token-controller,clusterrole-aggregation-controller".to_owned(),
-            "--leader-elect=false".to_owned(),
-            format!("--secure-port={}", free_port()),
-            "--bind-address=127.0.0.1".to_owned(),
-            format!("--cert-dir={}", folder.join("kube-controller-manager").display()),
-            // As fast as the fleet is asked for.
-            "--kube-api-qps=500".to_owned(),
-            "--kube-api-burst=1000".to_owned(),
-            "--horizontal-pod-autoscaler-sync-period=2s".to_owned(),
-            "--horizontal-pod-autoscaler-downscale-stabilization=10s".to_owned(),
-        ]));
+        cluster.processes.push(start(
+            "kube-controller-manager",
+            "cluster",
+            &[
+                "kube-controller-manager".to_owned(),
+                format!("--kubeconfig={}", kubeconfig.display()),
+                format!("--authentication-kubeconfig={}", kubeconfig.display()),
+                format!("--authorization-kubeconfig={}", kubeconfig.display()),
+                format!("--service-account-private-key-file={}", folder.join("sa.key").display()),
+                format!("--root-ca-file={ca}"),
+                "--use-service-account-credentials=true".to_owned(),
+                format!("--controllers={}", controllers.join(",")),
+                "--leader-elect=false".to_owned(),
+                format!("--secure-port={}", free_port()),
+                "--bind-address=127.0.0.1".to_owned(),
+                format!("--cert-dir={}", folder.join("kube-controller-manager").display()),
+                // As fast as the fleet is asked for.
+                "--kube-api-qps=500".to_owned(),
+                "--kube-api-burst=1000".to_owned(),
+                "--horizontal-pod-autoscaler-sync-period=2s".to_owned(),
+                "--horizontal-pod-autoscaler-downscale-stabilization=10s".to_owned(),
+            ],
+        ));
         cluster.processes.push(start(
             "kube-scheduler",
             "cluster",

@@ -25,13 +25,24 @@ pub struct Options {
     pub faults: bool,
     /// Whether all goes on when this process ends.
     pub keep: bool,
+    /// Whether kube-controller-manager's own HPA controller runs.
+    pub hpa_controller: bool,
+    /// The folder of manifests that Plimsoll is installed from.
+    pub manifests: &'static str,
     /// Told what is being done.
     pub progress: fn(&str),
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { flags: Vec::new(), faults: false, keep: false, progress: |_| {} }
+        Self {
+            flags: Vec::new(),
+            faults: false,
+            keep: false,
+            hpa_controller: true,
+            manifests: "deploy",
+            progress: |_| {},
+        }
     }
 }
 
@@ -46,9 +57,9 @@ pub struct Bed {
 impl Bed {
     /// Starts everything and waits until all of it is ready.
     pub async fn start(options: Options) -> Self {
-        let cluster = Cluster::start(options.keep, options.progress).await;
+        let cluster = Cluster::start(&options).await;
         (options.progress)("installing Plimsoll with kubectl apply -k deploy");
-        plimsoll::install(&cluster).await;
+        plimsoll::install(&cluster, options.manifests).await;
         let faults = match options.faults {
             true => Some(proxy::Proxy::start(cluster.prometheus_port).await),
             false => None,

@@ -14,12 +14,22 @@ pub struct Plimsoll {
     http: reqwest::Client,
 }
 
-/// Applies `deploy/`. As there is no container runtime, its Deployment does not
+/// Applies the manifests. As there is no container runtime, its Deployment does not
 /// come to run; the Service is pointed at the process on loopback instead.
-pub async fn install(cluster: &Cluster) {
-    let folder = root().join("deploy");
+pub async fn install(cluster: &Cluster, manifests: &str) {
+    let folder = root().join(manifests);
     cluster.kubectl(&["apply", "-k", &folder.display().to_string()]).await;
     cluster.kubectl(&["-n", "plimsoll", "scale", "deployment/plimsoll", "--replicas=0"]).await;
+    cluster.kubectl(&["-n", "plimsoll", "create", "serviceaccount", "scraper"]).await;
+    cluster
+        .kubectl(&[
+            "create",
+            "clusterrolebinding",
+            "plimsoll:scraper",
+            "--clusterrole=plimsoll:metrics-reader",
+            "--serviceaccount=plimsoll:scraper",
+        ])
+        .await;
     eventually("the CRD is established", Duration::from_secs(20), async || {
         cluster.try_kubectl(&["get", "autoscalers", "-A"]).await
     })
@@ -52,6 +62,9 @@ impl Plimsoll {
             format!("--prometheus-url=http://127.0.0.1:{prometheus_port}"),
             "--bind-address=127.0.0.1".to_owned(),
             format!("--secure-port={port}"),
+            // As kube-controller-manager of the bed.
+            "--horizontal-pod-autoscaler-sync-period=2s".to_owned(),
+            "--horizontal-pod-autoscaler-downscale-stabilization=10s".to_owned(),
             "--log-level=info,plimsoll=debug".to_owned(),
         ];
         arguments.extend_from_slice(flags);
@@ -87,6 +100,15 @@ impl Plimsoll {
         .await;
         let http = reqwest::Client::builder().tls_certs_only([ca]).build().expect("a client");
         Self { process, port, http }
+    }
+
+    /// Its own metrics, read as one who may.
+    pub async fn metrics(&self, cluster: &Cluster) -> String {
+        let token = cluster.kubectl(&["-n", "plimsoll", "create", "token", "scraper"]).await;
+        let bearer = format!("Bearer {}", token.trim());
+        let (code, text) = self.get("/metrics", &[("authorization", &bearer)]).await;
+        assert_eq!(code, 200, "{text}");
+        text
     }
 
     /// Asks it directly, past kube-apiserver; the HTTP status and the body.

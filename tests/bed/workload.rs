@@ -2,6 +2,7 @@
 
 use super::cluster::Cluster;
 use super::eventually;
+use plimsoll::promql::name::{Labels, generated_name};
 use serde_json::Value;
 use std::time::Duration;
 
@@ -56,6 +57,23 @@ impl<'a> Namespace<'a> {
             },
         )
         .await;
+    }
+
+    /// Makes a native HPA for a Deployment, on one counter of its pods by its
+    /// generated name; the name.
+    pub async fn hpa(&self, workload: &str, counter: &str, average: &str, max: i32) -> String {
+        let labels = Labels::from([("job".to_owned(), "pods".to_owned())]);
+        let metric = generated_name(counter, Some(&labels), &self.name, workload);
+        let manifest = format!(
+            "apiVersion: autoscaling/v2\nkind: HorizontalPodAutoscaler\n\
+             metadata: {{name: {workload}, namespace: {namespace}}}\n\
+             spec:\n  scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: {workload}}}\n\
+             \x20 maxReplicas: {max}\n\
+             \x20 metrics: [{{type: Pods, pods: {{metric: {{name: {metric}, selector: {{matchLabels: {{job: pods}}}}}}, target: {{type: AverageValue, averageValue: {average}}}}}}}]\n",
+            namespace = self.name
+        );
+        self.cluster.apply(&manifest).await;
+        metric
     }
 
     /// Makes an Autoscaler for a workload, on one metric of its pods.

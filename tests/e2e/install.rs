@@ -30,6 +30,7 @@ fn the_service_account_may_do_what_it_needs_and_no_more() {
             &["delete", "pods", "-A"],
             &["create", "pods", "-A"],
             &["update", "autoscalers.plimsoll.dev", "-A"],
+            &["patch", "horizontalpodautoscalers.autoscaling", "--subresource=status", "-A"],
             &["patch", "apiservices.apiregistration.k8s.io/v1.apps"],
             &["impersonate", "users"],
             &["escalate", "clusterroles.rbac.authorization.k8s.io"],

@@ -1,9 +1,9 @@
 //! The control loop, and native HPAs.
 
-use crate::bed::eventually;
 use crate::bed::workload::Namespace;
-use crate::{FOLLOWS, SOON, on_shared_bed};
-use plimsoll::promql::name::{Labels, generated_name};
+use crate::bed::{Options, eventually};
+use crate::{FOLLOWS, SOON, on_own_bed, on_shared_bed};
+use plimsoll::promql::name::generated_name;
 use std::time::Duration;
 
 /// Load comes and goes; replicas follow it up, hold at the target, and follow it down.
@@ -48,23 +48,32 @@ fn a_statefulset_follows_its_load_up_and_down() {
 }
 
 #[test]
-fn a_native_hpa_scales_from_our_api() {
+fn a_native_hpa_scales_from_our_api_and_is_observed() {
     on_shared_bed("scale-native", async |bed, ns| {
         ns.deployment("web", 1, "").await;
-        let labels = Labels::from([("job".to_owned(), "pods".to_owned())]);
-        let metric = generated_name("http_requests_total", Some(&labels), &ns.name, "web");
-        ns.cluster
-            .apply(&format!(
-                "apiVersion: autoscaling/v2\nkind: HorizontalPodAutoscaler\n\
-                 metadata: {{name: web, namespace: {}}}\n\
-                 spec:\n  scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: web}}\n\
-                 \x20 maxReplicas: 5\n\
-                 \x20 metrics: [{{type: Pods, pods: {{metric: {{name: {metric}, selector: {{matchLabels: {{job: pods}}}}}}, target: {{type: AverageValue, averageValue: 10}}}}}}]\n",
-                ns.name
-            ))
-            .await;
+        let metric = ns.hpa("web", "http_requests_total", "10", 5).await;
         bed.cluster.load(&ns.name, "app=web", "/hit/http_requests_total", 40.0).await;
         ns.wait_replicas("Deployment", "web", FOLLOWS, |replicas| replicas == 4).await;
+        // What Plimsoll would have decided stands beside what was decided, and
+        // nothing of it was written.
+        eventually("both want 4", SOON, async || {
+            let metrics = bed.plimsoll.metrics(&bed.cluster).await;
+            let wanted = |by: &str| {
+                let series = format!(
+                    "plimsoll_native_hpa_desired_replicas{{namespace=\"scale-native\",name=\"web\",by=\"{by}\"}} 4"
+                );
+                metrics.lines().any(|line| line == series)
+            };
+            let both = wanted("plimsoll") && wanted("kube-controller-manager");
+            if both { Ok(()) } else { Err(metrics.clone()) }
+        })
+        .await;
+        for kind in ["hpa", "deployment"] {
+            let written =
+                ["-n", &ns.name, "get", kind, "web", "-o", "yaml", "--show-managed-fields"];
+            let written = bed.cluster.kubectl(&written).await;
+            assert!(!written.contains("manager: plimsoll"), "{written}");
+        }
         bed.cluster.load(&ns.name, "app=web", "/hit/http_requests_total", 0.0).await;
         ns.wait_replicas("Deployment", "web", FOLLOWS, |replicas| replicas == 1).await;
         // With the native HPA goes its metric.
@@ -76,6 +85,33 @@ fn a_native_hpa_scales_from_our_api() {
             }
         })
         .await;
+    });
+}
+
+#[test]
+fn a_native_hpa_is_managed_where_the_built_in_controller_is_off() {
+    let options = Options {
+        hpa_controller: false,
+        manifests: "deploy/overlays/manage-native-hpas",
+        flags: vec!["--native-hpas=manage".to_owned()],
+        ..Options::default()
+    };
+    on_own_bed(options, async |bed| {
+        let ns = Namespace::new(&bed.cluster, "managed").await;
+        ns.deployment("web", 1, "").await;
+        ns.hpa("web", "http_requests_total", "10", 5).await;
+        bed.cluster.load(&ns.name, "app=web", "/hit/http_requests_total", 40.0).await;
+        ns.wait_replicas("Deployment", "web", FOLLOWS, |replicas| replicas == 4).await;
+        eventually("the HPA's status is written", SOON, async || {
+            let status = ns.get("hpa", "web").await?["status"].clone();
+            let shown = status["desiredReplicas"] == 4 && status["currentReplicas"] == 4;
+            if shown { Ok(()) } else { Err(status.to_string()) }
+        })
+        .await;
+        let events = bed.cluster.kubectl(&["-n", "managed", "get", "events"]).await;
+        assert!(events.contains("horizontalpodautoscaler/web"), "{events}");
+        bed.cluster.load(&ns.name, "app=web", "/hit/http_requests_total", 0.0).await;
+        ns.wait_replicas("Deployment", "web", FOLLOWS, |replicas| replicas == 1).await;
     });
 }
 
