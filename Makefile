@@ -2,7 +2,7 @@
 CARGO ?= cargo
 export RUST_BACKTRACE ?= 0
 
-.PHONY: help build parts test lint unit conformance e2e demo demo-stop generate licenses clean
+.PHONY: help build parts test lint unit conformance e2e demo demo-stop fuzz generate licenses clean
 
 help: ## List what there is
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -22,8 +22,8 @@ lint: ## Formatting and lints
 unit: ## Unit tests and the command line
 	$(CARGO) test --locked --lib --bins --test cli
 
-conformance: ## Every decision against the real controller's
-	$(CARGO) test --locked --release --test conformance -- --nocapture
+conformance: ## Every decision against the real controller's, and the properties of all decisions
+	$(CARGO) test --locked --release --test conformance --test properties -- --nocapture
 
 e2e: parts ## End-to-end tests on the real parts
 	$(CARGO) test --locked --test e2e
@@ -34,6 +34,19 @@ demo: parts ## The main job, live; KEEP=1 leaves it all up
 
 demo-stop: ## End what `make demo KEEP=1` left up
 	@target/release/examples/demo --stop
+
+# libFuzzer's instrumentation, in the words that a stable compiler takes.
+FUZZ_FLAGS := -Cpasses=sancov-module $(addprefix -Cllvm-args=-sanitizer-coverage-,level=4 \
+	inline-8bit-counters pc-table trace-compares) --cfg fuzzing -Cdebug-assertions
+FUZZ_TARGET := $(shell rustc -vV | sed -n 's/host: //p')
+SECONDS ?= 60
+
+fuzz: ## Fuzz each target of fuzz/; SECONDS=60 each
+	cd fuzz && RUSTFLAGS="$(FUZZ_FLAGS)" $(CARGO) build --release --target $(FUZZ_TARGET)
+	cd fuzz && for target in fuzz_targets/*.rs; do \
+		name=$$(basename $$target .rs) && mkdir -p corpus/$$name && \
+		target/$(FUZZ_TARGET)/release/$$name corpus/$$name -max_total_time=$(SECONDS) -max_len=4096 || exit 1; \
+	done
 
 generate: ## Write what is made from the code
 	$(CARGO) run --locked --quiet -- crd > deploy/base/crd.yaml.new

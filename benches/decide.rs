@@ -1,0 +1,117 @@
+//! `decide` in the steady state: one metric whose values wobble from round to
+//! round, at 10, 100 and 1,000 pods; time, and that nothing is allocated.
+
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use plimsoll::hpa::{
+    self, AlignedSamples, Config, Context, Input, Memory, Phase, Pod, PodContainer, Ready,
+    Requests, Sample, Samples, Scale, Selected, Spec, Status,
+};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::hint::black_box;
+
+/// One autoscaler and its pods.
+struct Workload {
+    spec: Spec,
+    names: Vec<String>,
+    requests: Requests,
+}
+
+/// How many answers a workload cycles through.
+const ANSWERS: usize = 8;
+
+impl Workload {
+    fn new(pods: usize, metric: Value, behavior: Value) -> Self {
+        let spec = json!({
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+            "maxReplicas": 2 * pods, "metrics": [metric], "behavior": behavior,
+        });
+        let requests = BTreeMap::from([("cpu".to_owned(), "100m".parse().expect("a quantity"))]);
+        let containers = vec![PodContainer { name: "app".to_owned(), requests }];
+        let none = BTreeMap::new();
+        Self {
+            spec: Spec::from_api(&serde_json::from_value(spec).expect("a spec")),
+            names: (0..pods).map(|i| format!("web-5d9c7b8f6-{i:05}")).collect(),
+            requests: Requests::new(containers, Vec::new(), &none, &none),
+        }
+    }
+
+    /// Hands over a function that decides the next round.
+    fn with_rounds<T>(&self, run: impl FnOnce(&mut dyn FnMut()) -> T) -> T {
+        let ready = Some(Ready { status: Some(true), since: 0 });
+        let pods: Vec<Pod<'_>> = self
+            .names
+            .iter()
+            .map(|name| Pod {
+                name,
+                phase: Phase::Running,
+                deleting: false,
+                start: Some(0),
+                ready,
+                requests: &self.requests,
+            })
+            .collect();
+        // All within the tolerance, none like the one before.
+        let answers: Vec<AlignedSamples> = (0..ANSWERS)
+            .map(|answer| {
+                let items = self.names.iter().enumerate().map(|(place, name)| {
+                    let wobble = ((place * 31 + answer * 17) % 61) as i64 - 30;
+                    let sample = Sample { milli: 80 + wobble / 10, time: i64::MAX, window_ms: 0 };
+                    (name.as_str(), Some(sample))
+                });
+                AlignedSamples::new(&pods, items)
+            })
+            .collect();
+        let config = Config::default();
+        let (mut memory, mut status) = (Memory::default(), Status::default());
+        let replicas = self.names.len() as i32;
+        let mut tick = 0;
+        let mut round = || {
+            tick += 1;
+            let samples = [Samples::PerPod(Ok(answers[tick % ANSWERS].view()))];
+            let input = Input {
+                context: Context {
+                    spec: &self.spec,
+                    config: &config,
+                    now: 1_000_000_000_000 + tick as i64 * 15_000,
+                },
+                namespace: "shop",
+                scale: Ok(Scale { spec_replicas: replicas, status_replicas: replicas }),
+                selected: Selected::Pods(&pods),
+                samples: &samples,
+            };
+            black_box(hpa::decide(black_box(&input), &mut memory, &mut status, &mut ()));
+        };
+        // Into the steady state: every window is full.
+        (0..100).for_each(|_| round());
+        run(&mut round)
+    }
+}
+
+fn decide(criterion: &mut Criterion) {
+    let pods_metric = json!({"type": "Pods", "pods": {"metric": {"name": "qps"},
+        "target": {"type": "AverageValue", "averageValue": "80m"}}});
+    let cpu = json!({"type": "Resource", "resource": {"name": "cpu",
+        "target": {"type": "Utilization", "averageUtilization": 80}}});
+    let cases = [
+        ("one Pods metric", pods_metric.clone(), Value::Null),
+        ("one Pods metric, behavior", pods_metric, json!({"scaleUp": {}, "scaleDown": {}})),
+        ("CPU utilization", cpu, Value::Null),
+    ];
+    for (name, metric, behavior) in cases {
+        let mut group = criterion.benchmark_group(name);
+        for pods in [10, 100, 1_000] {
+            let workload = Workload::new(pods, metric.clone(), behavior.clone());
+            workload.with_rounds(|round| {
+                let allocated = allocation_counter::measure(|| (0..1_000).for_each(|_| round()));
+                println!("{name}/{pods}: {} allocations in 1,000 rounds", allocated.count_total);
+                assert_eq!(allocated.count_total, 0, "the steady state allocates nothing");
+                let id = BenchmarkId::from_parameter(pods);
+                group.bench_function(id, |bencher| bencher.iter(&mut *round));
+            });
+        }
+    }
+}
+
+criterion_group!(benches, decide);
+criterion_main!(benches);

@@ -1,0 +1,7 @@
+//! Every decision keeps the invariants, whatever the scenario.
+#![no_main]
+
+#[path = "../../tests/invariants/mod.rs"]
+mod invariants;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| invariants::check(bytes));

@@ -1,0 +1,283 @@
+//! What holds of every decision, whatever the input; checked over scenarios
+//! made from arbitrary bytes. The property tests and the fuzz target share it.
+
+use arbitrary::{Arbitrary, Result, Unstructured};
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscalerSpec;
+use plimsoll::hpa::{
+    self, AlignedSamples, Config, Context, Decision, Input, Memory, Outcome, Phase, Pod,
+    PodContainer, Ready, Record, Requests, Sample, Samples, Scale, Selected, Source, Spec, Status,
+    UnixMillis,
+};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+const START: UnixMillis = 946_684_800_000;
+
+/// Makes a scenario from bytes, decides its ticks, and checks each decision.
+pub fn check(bytes: &[u8]) {
+    // Too few bytes make no scenario, which is no fault.
+    let _ = Scenario::arbitrary(&mut Unstructured::new(bytes)).map(|scenario| scenario.run());
+}
+
+/// Some ticks of one autoscaler.
+#[derive(Debug)]
+pub struct Scenario {
+    spec: Spec,
+    config: Config,
+    replicas: i32,
+    ticks: Vec<Tick>,
+}
+
+#[derive(Debug)]
+struct Tick {
+    /// Since the tick before, in ms.
+    after: i64,
+    pods: Vec<PodState>,
+    samples: Vec<Answer>,
+    /// Whether writing the scale works.
+    writable: bool,
+    /// Replicas set by another hand before this tick.
+    by_hand: Option<i32>,
+}
+
+#[derive(Debug)]
+struct PodState {
+    phase: Phase,
+    deleting: bool,
+    start: Option<UnixMillis>,
+    ready: Option<Ready>,
+    requests: Requests,
+}
+
+#[derive(Debug)]
+enum Answer {
+    Failed,
+    Values(Vec<Option<Sample>>),
+}
+
+impl<'a> Arbitrary<'a> for Scenario {
+    fn arbitrary(u: &mut Unstructured<'a>) -> Result<Self> {
+        let spec = spec(u)?;
+        let spec: HorizontalPodAutoscalerSpec = serde_json::from_value(spec).expect("a spec");
+        let spec = Spec::from_api(&spec);
+        let config = Config {
+            tolerance: f64::from(u.int_in_range(0..=50)?) / 100.0,
+            downscale_stabilization_seconds: u.int_in_range(0..=600)?,
+            scale_to_zero: u.arbitrary()?,
+            ..Config::default()
+        };
+        let replicas = u.int_in_range(0..=30)?;
+        let ticks = (0..u.int_in_range(1..=12)?)
+            .map(|_| Tick::arbitrary(u, spec.metrics.len()))
+            .collect::<Result<_>>()?;
+        Ok(Self { spec, config, replicas, ticks })
+    }
+}
+
+impl Tick {
+    fn arbitrary(u: &mut Unstructured<'_>, metrics: usize) -> Result<Self> {
+        let pods: Vec<PodState> =
+            (0..u.int_in_range(0..=8)?).map(|_| pod(u)).collect::<Result<_>>()?;
+        let samples = (0..metrics).map(|_| answer(u, pods.len() + 2)).collect::<Result<_>>()?;
+        let by_hand = if u.ratio(1, 8)? { Some(u.int_in_range(0..=30)?) } else { None };
+        let after = *u.choose(&[0, 1_000, 15_000, 15_000, 60_000, 3_600_000])?;
+        Ok(Self { after, pods, samples, writable: !u.ratio(1, 8)?, by_hand })
+    }
+}
+
+fn spec(u: &mut Unstructured<'_>) -> Result<Value> {
+    let min: i32 = u.int_in_range(0..=10)?;
+    let max = u.int_in_range(min.max(1)..=30)?;
+    let metrics: Vec<Value> =
+        (0..u.int_in_range(1..=3)?).map(|_| metric(u)).collect::<Result<_>>()?;
+    let mut spec = json!({
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+        "minReplicas": min, "maxReplicas": max, "metrics": metrics,
+    });
+    if u.arbitrary()? {
+        spec["behavior"] = json!({"scaleUp": rules(u)?, "scaleDown": rules(u)?});
+    }
+    Ok(spec)
+}
+
+fn metric(u: &mut Unstructured<'_>) -> Result<Value> {
+    let value = format!("{}m", u.int_in_range(1..=100_000_i64)?);
+    let average = json!({"type": "AverageValue", "averageValue": value});
+    let total = json!({"type": "Value", "value": value});
+    let share = json!({"type": "Utilization", "averageUtilization": u.int_in_range(1..=200)?});
+    let id = json!({"name": "m"});
+    let object = json!({"kind": "Ingress", "name": "main"});
+    Ok(match u.int_in_range(0..=7)? {
+        0 | 1 => json!({"type": "Pods", "pods": {"metric": id, "target": average}}),
+        2 => json!({"type": "Resource", "resource": {"name": "cpu", "target": share}}),
+        3 => json!({"type": "Resource", "resource": {"name": "memory", "target": average}}),
+        4 => json!({"type": "ContainerResource",
+            "containerResource": {"name": "cpu", "container": "app", "target": share}}),
+        5 => json!({"type": "Object",
+            "object": {"metric": id, "describedObject": object, "target": total}}),
+        6 => json!({"type": "External", "external": {"metric": id, "target": average}}),
+        _ => json!({"type": "External", "external": {"metric": id, "target": total}}),
+    })
+}
+
+fn rules(u: &mut Unstructured<'_>) -> Result<Value> {
+    let policy = |u: &mut Unstructured<'_>| -> Result<Value> {
+        Ok(json!({
+            "type": u.choose(&["Pods", "Percent"])?,
+            "value": u.int_in_range(1..=200)?,
+            "periodSeconds": u.int_in_range(1..=1800)?,
+        }))
+    };
+    let policies: Vec<Value> =
+        (0..u.int_in_range(1..=3)?).map(|_| policy(u)).collect::<Result<_>>()?;
+    Ok(json!({
+        "stabilizationWindowSeconds": u.int_in_range(0..=600)?,
+        "selectPolicy": u.choose(&["Max", "Min", "Disabled"])?,
+        "policies": policies,
+    }))
+}
+
+fn pod(u: &mut Unstructured<'_>) -> Result<PodState> {
+    let phases = [Phase::Running, Phase::Running, Phase::Pending, Phase::Failed, Phase::Succeeded];
+    let time = |u: &mut Unstructured<'_>| -> Result<UnixMillis> {
+        Ok(START - u.int_in_range(-60..=1_000)? * 1000)
+    };
+    let start = if u.ratio(7, 8)? { Some(time(u)?) } else { None };
+    let status = *u.choose(&[Some(true), Some(true), Some(false), None])?;
+    let ready = if u.ratio(7, 8)? { Some(Ready { status, since: time(u)? }) } else { None };
+    let mut requests = BTreeMap::new();
+    if u.ratio(7, 8)? {
+        let milli = u.int_in_range(0..=2_000)?;
+        requests.insert("cpu".to_owned(), format!("{milli}m").parse().expect("a quantity"));
+    }
+    let containers = vec![PodContainer { name: "app".to_owned(), requests }];
+    let requests = Requests::new(containers, Vec::new(), &BTreeMap::new(), &BTreeMap::new());
+    Ok(PodState { phase: *u.choose(&phases)?, deleting: u.ratio(1, 8)?, start, ready, requests })
+}
+
+fn answer(u: &mut Unstructured<'_>, most: usize) -> Result<Answer> {
+    if u.ratio(1, 6)? {
+        return Ok(Answer::Failed);
+    }
+    let sample = |u: &mut Unstructured<'_>| -> Result<Option<Sample>> {
+        if u.ratio(1, 6)? {
+            return Ok(None);
+        }
+        let milli = if u.ratio(1, 32)? { u.arbitrary()? } else { u.int_in_range(0..=500_000)? };
+        let time = START + u.int_in_range(-60..=60)? * 1000;
+        Ok(Some(Sample { milli, time, window_ms: u.int_in_range(0..=60)? * 1000 }))
+    };
+    Ok(Answer::Values((0..most).map(|_| sample(u)).collect::<Result<_>>()?))
+}
+
+impl Scenario {
+    fn run(&self) {
+        let (mut memory, mut status) = (Memory::default(), Status::default());
+        let (mut replicas, mut now) = (self.replicas, START);
+        for tick in &self.ticks {
+            now += tick.after;
+            replicas = tick.by_hand.unwrap_or(replicas);
+            let (mut memory_again, mut status_again) = (memory.clone(), status.clone());
+            let mut account = Record::default();
+            let decision = self.decide(tick, replicas, now, &mut memory, &mut status, &mut account);
+            let again =
+                self.decide(tick, replicas, now, &mut memory_again, &mut status_again, &mut ());
+            // The same input gives the same output, whether its account is read or not.
+            assert_eq!((&decision, &memory, &status), (&again, &memory_again, &status_again));
+            self.check(tick, replicas, &decision, &account);
+            if let (Outcome::Rescale { to, .. }, true) = (&decision.outcome, tick.writable) {
+                replicas = *to;
+            }
+        }
+    }
+
+    fn decide(
+        &self,
+        tick: &Tick,
+        replicas: i32,
+        now: UnixMillis,
+        memory: &mut Memory,
+        status: &mut Status,
+        account: &mut impl hpa::Account,
+    ) -> Decision {
+        let names: Vec<String> = (0..tick.pods.len() + 2).map(|i| format!("web-{i}")).collect();
+        let pods: Vec<Pod<'_>> = tick
+            .pods
+            .iter()
+            .zip(&names)
+            .map(|(pod, name)| Pod {
+                name,
+                phase: pod.phase,
+                deleting: pod.deleting,
+                start: pod.start,
+                ready: pod.ready,
+                requests: &pod.requests,
+            })
+            .collect();
+        let items = |values: &[Option<Sample>]| {
+            let named = names.iter().map(String::as_str).zip(values.iter().copied());
+            AlignedSamples::new(&pods, named)
+        };
+        let laid: Vec<(Option<AlignedSamples>, Vec<i64>)> = tick
+            .samples
+            .iter()
+            .map(|answer| match answer {
+                Answer::Failed => (None, Vec::new()),
+                Answer::Values(values) => {
+                    (Some(items(values)), values.iter().flatten().map(|s| s.milli).collect())
+                }
+            })
+            .collect();
+        let samples: Vec<Samples<'_>> = self
+            .spec
+            .metrics
+            .iter()
+            .zip(&laid)
+            .map(|(metric, (aligned, values))| match &metric.source {
+                Source::Object { .. } => Samples::Value(values.first().copied().ok_or("no value")),
+                Source::External { .. } => match aligned {
+                    Some(_) => Samples::Values(Ok(values)),
+                    None => Samples::Values(Err("it failed")),
+                },
+                _ => Samples::PerPod(aligned.as_ref().map(AlignedSamples::view).ok_or("it failed")),
+            })
+            .collect();
+        let context = Context { spec: &self.spec, config: &self.config, now };
+        let input = Input {
+            context,
+            namespace: "shop",
+            scale: Ok(Scale { spec_replicas: replicas, status_replicas: replicas }),
+            selected: Selected::Pods(&pods),
+            samples: &samples,
+        };
+        let mut decision = hpa::decide(&input, memory, status, account);
+        let written = if tick.writable { Ok(()) } else { Err("it is not writable") };
+        hpa::settle(context, &mut decision, written, memory, status);
+        decision
+    }
+
+    fn check(&self, tick: &Tick, replicas: i32, decision: &Decision, account: &Record) {
+        let (min, max) = (self.spec.min_replicas, self.spec.max_replicas);
+        if let Outcome::Rescale { from, to, .. } = decision.outcome {
+            assert!((min..=max).contains(&to), "{from} to {to}, outside {min} to {max}: {self:#?}");
+            assert_eq!(from, replicas);
+            assert_ne!(from, to);
+            // Only what is above the maximum goes down without a look at metrics.
+            let one_failed = tick.samples.iter().any(|answer| matches!(answer, Answer::Failed));
+            assert!(
+                to > from || from > max || !one_failed,
+                "down from {from} to {to} while a metric fails: {self:#?}"
+            );
+        }
+        for (index, metric) in &account.metrics {
+            let counted = metric.ready + metric.unready + metric.missing + metric.ignored;
+            let per_pod = matches!(
+                self.spec.metrics[*index].source,
+                Source::Pods { .. } | Source::Resource { .. } | Source::ContainerResource { .. }
+            );
+            if per_pod && metric.proposal.is_some() {
+                assert_eq!(counted, tick.pods.len() as i64, "each pod counts once: {metric:?}");
+            }
+        }
+    }
+}

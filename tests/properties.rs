@@ -1,0 +1,90 @@
+//! What the corpus of the real controller can't show: what holds of every
+//! decision, and that nothing grows.
+
+mod invariants;
+
+use plimsoll::hpa::{
+    self, AlignedSamples, Config, Context, Input, Memory, Outcome, Phase, Pod, Ready, Requests,
+    Sample, Samples, Scale, Selected, Spec, Status,
+};
+use proptest::prelude::*;
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4096, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_decision_keeps_the_invariants(bytes in prop::collection::vec(any::<u8>(), 64..2048)) {
+        invariants::check(&bytes);
+    }
+
+    #[test]
+    fn any_spec_that_is_json_is_read_without_a_panic(text in "\\PC*") {
+        let quoted = serde_json::json!({"maxReplicas": 1, "scaleTargetRef": {"kind": text, "name": text},
+            "metrics": [{"type": text}, {"type": "Pods", "pods": {"metric": {"name": text,
+                "selector": {"matchExpressions": [{"key": text, "operator": text}]}},
+                "target": {"type": text, "averageValue": text}}}]});
+        if let Ok(spec) = serde_json::from_value(quoted) {
+            Spec::from_api(&spec);
+        }
+    }
+}
+
+/// Decides so often for one autoscaler whose load wobbles, second by second.
+fn decide_often(ticks: i64, behavior: serde_json::Value) -> Memory {
+    let spec = serde_json::json!({
+        "scaleTargetRef": {"kind": "Deployment", "name": "web"}, "maxReplicas": 50,
+        "metrics": [{"type": "Pods", "pods": {"metric": {"name": "qps"},
+            "target": {"type": "AverageValue", "averageValue": "10"}}}],
+        "behavior": behavior,
+    });
+    let spec = Spec::from_api(&serde_json::from_value(spec).expect("a spec"));
+    let config = Config::default();
+    let requests = Requests::default();
+    let ready = Some(Ready { status: Some(true), since: 0 });
+    let pod = |name| Pod {
+        name,
+        phase: Phase::Running,
+        deleting: false,
+        start: Some(0),
+        ready,
+        requests: &requests,
+    };
+    let pods = [pod("a"), pod("b")];
+    let (mut memory, mut status) = (Memory::default(), Status::default());
+    let (mut replicas, mut random) = (2, 1_u64);
+    for tick in 0..ticks {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let milli = (random >> 33) as i64 % 40_000;
+        let sample = Some(Sample { milli, time: tick * 1000, window_ms: 0 });
+        let aligned = AlignedSamples::new(&pods, [("a", sample), ("b", sample)]);
+        let context = Context { spec: &spec, config: &config, now: tick * 1000 };
+        let input = Input {
+            context,
+            namespace: "shop",
+            scale: Ok(Scale { spec_replicas: replicas, status_replicas: replicas }),
+            selected: Selected::Pods(&pods),
+            samples: &[Samples::PerPod(Ok(aligned.view()))],
+        };
+        let mut decision = hpa::decide(&input, &mut memory, &mut status, &mut ());
+        hpa::settle(context, &mut decision, Ok(()), &mut memory, &mut status);
+        if let Outcome::Rescale { to, .. } = decision.outcome {
+            replicas = to;
+        }
+    }
+    memory
+}
+
+#[test]
+fn the_memory_stays_bounded_over_a_million_ticks() {
+    // One entry a second within the longest window, and the one being replaced.
+    let plain = decide_often(1_000_000, serde_json::Value::Null);
+    assert!(plain.recommendations.len() <= 302, "{}", plain.recommendations.len());
+    assert!(plain.ups.is_empty() && plain.downs.is_empty());
+    let policies = serde_json::json!([{"type": "Percent", "value": 100, "periodSeconds": 60}]);
+    let rules = serde_json::json!({"stabilizationWindowSeconds": 10, "policies": policies});
+    let behaved =
+        decide_often(1_000_000, serde_json::json!({"scaleUp": rules, "scaleDown": rules}));
+    assert!(behaved.recommendations.len() <= 12, "{}", behaved.recommendations.len());
+    assert!(behaved.ups.len() <= 62 && behaved.downs.len() <= 62, "{behaved:?}");
+    assert!(!behaved.ups.is_empty() && !behaved.downs.is_empty());
+}
