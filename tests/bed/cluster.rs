@@ -49,13 +49,14 @@ impl Cluster {
         let Options { keep, progress, hpa_controller, .. } = *options;
         let _ = rustls::crypto::ring::default_provider().install_default();
         let parts = tokio::task::spawn_blocking(super::parts).await.expect("the parts");
-        let temporary =
-            tempfile::Builder::new().prefix("plimsoll-bed-").tempdir().expect("a folder");
+        sweep();
+        let temporary = tempfile::Builder::new().prefix(FOLDERS).tempdir().expect("a folder");
         let folder = temporary.path().to_owned();
         let temporary = if keep {
             let _ = temporary.keep();
             None
         } else {
+            std::fs::write(folder.join(OWNER), std::process::id().to_string()).expect("a file");
             Some(temporary)
         };
         let authority = Authority::new(&folder, "ca");
@@ -325,6 +326,22 @@ impl Drop for Cluster {
         if !self.keep {
             let processes = self.processes.iter_mut().chain(&mut self.prometheus);
             processes.chain(&mut self.apiserver).for_each(Process::ask_to_stop);
+        }
+    }
+}
+
+/// How the folders of beds begin.
+const FOLDERS: &str = "plimsoll-bed-";
+/// The file with the number of the process that a bed ends with.
+const OWNER: &str = "owner";
+
+/// Removes what runs that were killed left behind.
+fn sweep() {
+    for entry in std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
+        let owner = std::fs::read_to_string(entry.path().join(OWNER));
+        let gone = |pid: String| !Path::new("/proc").join(pid).exists();
+        if entry.file_name().to_string_lossy().starts_with(FOLDERS) && owner.is_ok_and(gone) {
+            let _ = std::fs::remove_dir_all(entry.path());
         }
     }
 }

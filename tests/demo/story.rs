@@ -30,8 +30,8 @@ pub async fn tell(bed: &Bed) -> Result<String, String> {
     })
     .await?;
 
-    screen.chapter("Load rises to 160 requests/s: twice 2 pods' worth and more.");
-    load(bed, 160.0).await;
+    screen.chapter("Load rises to 115 requests/s: nearly three times what 2 pods are to take.");
+    load(bed, 115.0).await;
     let (rose, mut peak) = (Instant::now(), 0.0_f64);
     watch(bed, &mut screen, "the load per pod passes the target", 30, |look| {
         peak = peak.max(look.per_pod);
@@ -40,9 +40,9 @@ pub async fn tell(bed: &Bed) -> Result<String, String> {
     .await?;
     let above = rose.elapsed();
     let high =
-        watch(bed, &mut screen, "8 pods, and the load per pod is back at the target", 60, |look| {
+        watch(bed, &mut screen, "6 pods, and the load per pod is back at the target", 60, |look| {
             peak = peak.max(look.per_pod);
-            look.ready == 8 && (look.per_pod - TARGET).abs() <= TARGET * 0.1
+            look.ready == 6 && (look.per_pod - TARGET).abs() <= TARGET * 0.1
         })
         .await?;
     let scaled_up = rose.elapsed();

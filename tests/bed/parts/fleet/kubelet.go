@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"os"
 	"sort"
 	"strings"
 	"sync"
@@ -100,10 +101,11 @@ func registerNode(ctx context.Context, clientset *kubernetes.Clientset) error {
 }
 
 type kubeletState struct {
-	client *kubernetes.Clientset
-	mutex  sync.Mutex
-	pods   map[types.UID]*pod
-	next   uint32
+	client    *kubernetes.Clientset
+	mutex     sync.Mutex
+	pods      map[types.UID]*pod
+	next      uint32
+	workloads workloads
 }
 
 // pod is one running server.
@@ -111,9 +113,16 @@ type pod struct {
 	address string
 	server  *http.Server
 	started metav1.Time
+	// Which one of the fleet it is, and of which workload.
+	order    uint32
+	workload string
+	ready    atomic.Bool
 	// Requests by metric, as paths name them.
 	hits sync.Map
 	text atomic.Value
+	// The load it is recorded to have, if any.
+	recording atomic.Pointer[recording]
+	kubelet   *kubeletState
 }
 
 func (k *kubeletState) sync(ctx context.Context, object *corev1.Pod) {
@@ -128,10 +137,18 @@ func (k *kubeletState) sync(ctx context.Context, object *corev1.Pod) {
 	running, known := k.pods[object.UID]
 	if !known {
 		running = k.start()
+		running.workload = workloadOf(object)
 		k.pods[object.UID] = running
 	}
 	k.mutex.Unlock()
 	running.text.Store(object.Annotations[metricsAnnotation])
+	if text := object.Annotations[recordingAnnotation]; text != "" {
+		if recording, err := parseRecording(text); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		} else {
+			running.recording.Store(recording)
+		}
+	}
 	if known {
 		return
 	}
@@ -148,7 +165,7 @@ func (k *kubeletState) sync(ctx context.Context, object *corev1.Pod) {
 // start serves on the next loopback address that is free; several fleets may
 // run on one machine.
 func (k *kubeletState) start() *pod {
-	running := &pod{started: metav1.Now()}
+	running := &pod{started: metav1.Now(), kubelet: k}
 	running.text.Store("")
 	for {
 		k.next++
@@ -161,6 +178,7 @@ func (k *kubeletState) start() *pod {
 		if err != nil {
 			panic(err)
 		}
+		running.order = n
 		running.server = &http.Server{Handler: running, ReadHeaderTimeout: 10 * time.Second}
 		go func() { _ = running.server.Serve(listener) }()
 		return running
@@ -178,6 +196,7 @@ func (k *kubeletState) remove(uid types.UID) {
 }
 
 func (k *kubeletState) report(ctx context.Context, object *corev1.Pod, running *pod, ready bool) {
+	running.ready.Store(ready)
 	readiness := corev1.ConditionFalse
 	if ready {
 		readiness = corev1.ConditionTrue
@@ -230,5 +249,5 @@ func (p *pod) ServeHTTP(response http.ResponseWriter, request *http.Request) {
 		return true
 	})
 	sort.Strings(lines)
-	fmt.Fprint(response, strings.Join(lines, ""), p.text.Load(), "\n")
+	fmt.Fprint(response, strings.Join(lines, ""), p.kubelet.recorded(p), p.text.Load(), "\n")
 }

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"fmt"
+	"sort"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// A recorded load is shared by the pods of a workload, so that two workloads
+// with the same recording see the very same values as long as they are of the
+// same size. An annotation holds it:
+//
+//	START EPOCH; METRIC VALUE VALUE ...; METRIC VALUE ...
+//
+// START is a time in Unix seconds and EPOCH the time that each value holds, in
+// seconds. A value is the load of the whole workload; "-" says that the metric
+// is missing. The last value goes on for ever. Values change, and pods that
+// became ready are counted, only where an epoch begins.
+const recordingAnnotation = "bed.plimsoll.dev/recording"
+
+// The load that a pod makes for itself while it is not ready, over its share.
+const startupBurn = 2
+
+type recording struct {
+	start   float64
+	epoch   float64
+	metrics []recorded
+}
+
+type recorded struct {
+	name   string
+	values []string
+}
+
+func parseRecording(text string) (*recording, error) {
+	parts := strings.Split(text, ";")
+	var r recording
+	if _, err := fmt.Sscan(parts[0], &r.start, &r.epoch); err != nil {
+		return nil, fmt.Errorf("%s: START EPOCH expected: %w", recordingAnnotation, err)
+	}
+	for _, part := range parts[1:] {
+		if words := strings.Fields(part); len(words) > 1 {
+			r.metrics = append(r.metrics, recorded{words[0], words[1:]})
+		}
+	}
+	return &r, nil
+}
+
+func (r *recording) epochAt(now time.Time) int {
+	return max(0, int((float64(now.UnixMilli())/1000-r.start)/r.epoch))
+}
+
+// expose writes what a pod of so many shows in an epoch. Pods differ: the first
+// has more than its share, the last less.
+func (r *recording) expose(epoch, place, pods int, ready bool) string {
+	var text strings.Builder
+	for _, metric := range r.metrics {
+		value, err := strconv.ParseFloat(metric.values[min(epoch, len(metric.values)-1)], 64)
+		if err != nil {
+			continue
+		}
+		share := value / float64(max(pods, 1))
+		if ready {
+			share *= 1 + 0.3*float64(pods-1-2*place)/float64(pods)
+		} else {
+			share *= startupBurn
+		}
+		fmt.Fprintf(&text, "%s{container=\"app\"} %g\n", metric.name, share)
+	}
+	return text.String()
+}
+
+// workloads counts the ready pods of each workload, once an epoch.
+type workloads struct {
+	mutex sync.Mutex
+	seen  map[string]*census
+}
+
+type census struct {
+	epoch int
+	ready []*pod
+}
+
+// workloadOf names the workload of a pod by its namespace and app label.
+func workloadOf(object *corev1.Pod) string {
+	return object.Namespace + "/" + object.Labels["app"]
+}
+
+func (w *workloads) ready(workload string, epoch int, running func() []*pod) []*pod {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	if w.seen == nil {
+		w.seen = map[string]*census{}
+	}
+	known := w.seen[workload]
+	if known == nil || known.epoch != epoch {
+		ready := running()
+		sort.Slice(ready, func(i, j int) bool { return ready[i].order < ready[j].order })
+		known = &census{epoch, ready}
+		w.seen[workload] = known
+	}
+	return known.ready
+}
+
+// recorded shows the recorded load of a pod at this time.
+func (k *kubeletState) recorded(p *pod) string {
+	r := p.recording.Load()
+	if r == nil {
+		return ""
+	}
+	epoch := r.epochAt(time.Now())
+	ready := k.workloads.ready(p.workload, epoch, func() []*pod {
+		k.mutex.Lock()
+		defer k.mutex.Unlock()
+		var ready []*pod
+		for _, other := range k.pods {
+			if other.workload == p.workload && other.ready.Load() {
+				ready = append(ready, other)
+			}
+		}
+		return ready
+	})
+	for place, other := range ready {
+		if other == p {
+			return r.expose(epoch, place, len(ready), true)
+		}
+	}
+	return r.expose(epoch, 0, len(ready), false)
+}
