@@ -2,7 +2,7 @@
 CARGO ?= cargo
 export RUST_BACKTRACE ?= 0
 
-.PHONY: help build parts test lint unit conformance e2e demo demo-stop fuzz generate licenses clean
+.PHONY: help build parts test lint unit conformance e2e duel demo demo-stop fuzz generate licenses clean
 
 help: ## List what there is
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -27,6 +27,9 @@ conformance: ## Every decision against the real controller's, and the properties
 
 e2e: parts ## End-to-end tests on the real parts
 	$(CARGO) test --locked --test e2e
+
+duel: parts ## Plimsoll and kube-controller-manager side by side under the same load
+	@$(CARGO) test --locked --test e2e duel -- --nocapture
 
 demo: parts ## The main job, live; KEEP=1 leaves it all up
 	@$(CARGO) build --locked --release --bins --example demo

@@ -110,29 +110,25 @@ impl Cluster {
         let scheduler = cluster.kubeconfig_of("system:kube-scheduler", &[]);
         let admin = cluster.kubeconfig.display().to_string();
         let ca = cluster.authority.certificate.display().to_string();
-        cluster.processes.push(start(
-            "kube-controller-manager",
-            "cluster",
-            &[
-                "kube-controller-manager".to_owned(),
-                format!("--kubeconfig={}", kubeconfig.display()),
-                format!("--authentication-kubeconfig={}", kubeconfig.display()),
-                format!("--authorization-kubeconfig={}", kubeconfig.display()),
-                format!("--service-account-private-key-file={}", folder.join("sa.key").display()),
-                format!("--root-ca-file={ca}"),
-                "--use-service-account-credentials=true".to_owned(),
-                format!("--controllers={}", controllers.join(",")),
-                "--leader-elect=false".to_owned(),
-                format!("--secure-port={}", free_port()),
-                "--bind-address=127.0.0.1".to_owned(),
-                format!("--cert-dir={}", folder.join("kube-controller-manager").display()),
-                // As fast as the fleet is asked for.
-                "--kube-api-qps=500".to_owned(),
-                "--kube-api-burst=1000".to_owned(),
-                "--horizontal-pod-autoscaler-sync-period=2s".to_owned(),
-                "--horizontal-pod-autoscaler-downscale-stabilization=10s".to_owned(),
-            ],
-        ));
+        let mut flags = vec![
+            "kube-controller-manager".to_owned(),
+            format!("--kubeconfig={}", kubeconfig.display()),
+            format!("--authentication-kubeconfig={}", kubeconfig.display()),
+            format!("--authorization-kubeconfig={}", kubeconfig.display()),
+            format!("--service-account-private-key-file={}", folder.join("sa.key").display()),
+            format!("--root-ca-file={ca}"),
+            "--use-service-account-credentials=true".to_owned(),
+            format!("--controllers={}", controllers.join(",")),
+            "--leader-elect=false".to_owned(),
+            format!("--secure-port={}", free_port()),
+            "--bind-address=127.0.0.1".to_owned(),
+            format!("--cert-dir={}", folder.join("kube-controller-manager").display()),
+            // As fast as the fleet is asked for.
+            "--kube-api-qps=500".to_owned(),
+            "--kube-api-burst=1000".to_owned(),
+        ];
+        flags.extend_from_slice(&options.decisions);
+        cluster.processes.push(start("kube-controller-manager", "cluster", &flags));
         cluster.processes.push(start(
             "kube-scheduler",
             "cluster",

@@ -4,6 +4,7 @@
 //! the demo; each uses its own part of it.
 #![allow(dead_code)]
 
+pub mod adapter;
 pub mod cluster;
 pub mod pki;
 pub mod plimsoll;
@@ -19,6 +20,8 @@ use std::time::{Duration, Instant};
 /// What may be set of a bed.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// How decisions are made: flags of kube-controller-manager and of Plimsoll.
+    pub decisions: Vec<String>,
     /// Flags of Plimsoll beside those that every bed sets.
     pub flags: Vec<String>,
     /// Whether Prometheus is reached through a proxy that can be told to fail.
@@ -36,6 +39,10 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            decisions: vec![
+                "--horizontal-pod-autoscaler-sync-period=2s".to_owned(),
+                "--horizontal-pod-autoscaler-downscale-stabilization=10s".to_owned(),
+            ],
             flags: Vec::new(),
             faults: false,
             keep: false,
@@ -65,7 +72,7 @@ impl Bed {
             false => None,
         };
         let prometheus_port = faults.as_ref().map_or(cluster.prometheus_port, |proxy| proxy.port);
-        let plimsoll = Plimsoll::start(&cluster, prometheus_port, &options.flags).await;
+        let plimsoll = Plimsoll::start(&cluster, prometheus_port, &options).await;
         let bed = Self { cluster, plimsoll, faults };
         (options.progress)("waiting for the aggregated API");
         eventually("the APIServices are available", Duration::from_secs(60), async || {

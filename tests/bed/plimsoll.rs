@@ -3,7 +3,7 @@
 
 use super::cluster::Cluster;
 use super::process::Process;
-use super::{eventually, free_port, root};
+use super::{Options, eventually, free_port, root};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ fn binary() -> PathBuf {
 
 impl Plimsoll {
     /// Starts it as the service account of `deploy/`, behind its Service.
-    pub async fn start(cluster: &Cluster, prometheus_port: u16, flags: &[String]) -> Self {
+    pub async fn start(cluster: &Cluster, prometheus_port: u16, options: &Options) -> Self {
         let token = cluster
             .kubectl(&["-n", "plimsoll", "create", "token", "plimsoll", "--duration=24h"])
             .await;
@@ -62,12 +62,9 @@ impl Plimsoll {
             format!("--prometheus-url=http://127.0.0.1:{prometheus_port}"),
             "--bind-address=127.0.0.1".to_owned(),
             format!("--secure-port={port}"),
-            // As kube-controller-manager of the bed.
-            "--horizontal-pod-autoscaler-sync-period=2s".to_owned(),
-            "--horizontal-pod-autoscaler-downscale-stabilization=10s".to_owned(),
             "--log-level=info,plimsoll=debug".to_owned(),
         ];
-        arguments.extend_from_slice(flags);
+        arguments.extend(options.decisions.iter().chain(&options.flags).cloned());
         let program = binary();
         let (parts, folder) = (&cluster.parts, &cluster.folder);
         let process = Process::start(parts, folder, cluster.keep, "plimsoll", &program, &arguments);

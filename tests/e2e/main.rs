@@ -4,6 +4,7 @@
 mod bed;
 
 mod api;
+mod duel;
 mod faults;
 mod install;
 mod scaling;

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"sort"
 	"strconv"
 	"strings"
@@ -51,8 +52,9 @@ func parseRecording(text string) (*recording, error) {
 	return &r, nil
 }
 
+// epochAt counts from the start; before it, epochs are negative and have the first value.
 func (r *recording) epochAt(now time.Time) int {
-	return max(0, int((float64(now.UnixMilli())/1000-r.start)/r.epoch))
+	return int(math.Floor((float64(now.UnixMilli())/1000 - r.start) / r.epoch))
 }
 
 // expose writes what a pod of so many shows in an epoch. Pods differ: the first
@@ -60,7 +62,7 @@ func (r *recording) epochAt(now time.Time) int {
 func (r *recording) expose(epoch, place, pods int, ready bool) string {
 	var text strings.Builder
 	for _, metric := range r.metrics {
-		value, err := strconv.ParseFloat(metric.values[min(epoch, len(metric.values)-1)], 64)
+		value, err := strconv.ParseFloat(metric.values[min(max(epoch, 0), len(metric.values)-1)], 64)
 		if err != nil {
 			continue
 		}
