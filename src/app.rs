@@ -1,19 +1,19 @@
 //! Puts the parts together and runs them.
 
-use crate::config::{Config, ServeFlags};
+use crate::config::{Config, LiveConfig, ServeFlags, TlsVersion};
+use crate::connect::{self, without_password};
 use crate::control::{ControlLoop, Settings};
 use crate::hpa;
-use crate::prometheus::{self, Client as Prometheus};
+use crate::rules::{self, Rules};
 use crate::samples::Store;
 use crate::serve::{
-    Authenticator, Authorizer, Health, Server, ServingCertificate, Trust, follow_trust,
-    keep_ca_bundles, listen, router,
+    Authenticator, Authorizer, AuthorizerOptions, Health, OwnTrust, Server, ServingCertificate,
+    TlsError, TlsOptions, Trust, follow_trust, keep_ca_bundles, listen, router,
 };
 use crate::telemetry::Metrics;
-use crate::watch::{Cluster, Synced, follow_cluster};
-use kube::Client;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use crate::watch::{Cluster, Resources, Synced, follow_cluster};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
@@ -28,37 +28,81 @@ type StartError = Box<dyn std::error::Error + Send + Sync>;
 /// Where the server can't start: a flag, a file, the address or the cluster's
 /// configuration is wrong.
 pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
-    let config = Arc::new(match &flags.config {
+    let config = match &flags.config {
         Some(path) => Config::read(path)?,
         None => Config::default(),
-    });
-    let prometheus = Prometheus::new(prometheus::Options {
-        url: flags.prometheus_url.clone(),
-        timeout: flags.prometheus_timeout,
-        ca_file: flags.prometheus_ca_file.clone(),
-        token_file: flags.prometheus_token_file.clone(),
-        max_response_bytes: flags.prometheus_max_response_bytes,
-    })?;
-    let certificate = match (&flags.tls_cert_file, &flags.tls_private_key_file) {
-        (Some(certificate), Some(key)) => ServingCertificate::from_files(certificate, key)?,
-        _ => ServingCertificate::self_made(&flags.service_name, &flags.service_namespace)?,
     };
+    if flags.series_max_age() < flags.metrics_relist_interval && !config.rules.custom.is_empty() {
+        return Err("--metrics-max-age must not be less than --metrics-relist-interval".into());
+    }
+    let prometheus = connect::prometheus(&flags)?;
+    let certificate = serving_certificate(&flags)?;
     let self_made_ca = certificate.self_made_ca.clone();
-    let client = connect(&flags).await?;
+    let own_trust = own_trust(&flags)?;
+    let client = connect::api_server(&flags, "--kubeconfig", flags.kubeconfig.as_deref()).await?;
+    let other_client = async |flag, path: &Option<std::path::PathBuf>| match path {
+        Some(path) => connect::api_server(&flags, flag, Some(path)).await,
+        None => Ok(client.clone()),
+    };
+    let authentication =
+        other_client("--authentication-kubeconfig", &flags.authentication_kubeconfig).await?;
+    let authorization =
+        other_client("--authorization-kubeconfig", &flags.authorization_kubeconfig).await?;
     let address = SocketAddr::new(flags.bind_address, flags.secure_port);
-    let listener = listen(address, certificate).await?;
+    let tls = TlsOptions {
+        tls13_only: flags.tls_min_version == TlsVersion::VersionTLS13,
+        http1_only: flags.disable_http2,
+    };
+    let listener =
+        listen(address, certificate, tls, flags.http2_max_streams_per_connection).await?;
     let address = listener.address()?;
 
     let (cluster, synced, trust) = (Cluster::default(), Synced::default(), Trust::default());
+    if flags.authentication_skip_lookup || flags.authentication_tolerate_lookup_failure {
+        trust.set(own_trust.bundle(None));
+    }
     let metrics = Arc::new(Metrics::default());
-    let samples = Store::new(prometheus, flags.sample_max_age);
+    let samples = Store::new(prometheus.clone(), flags.sample_max_age);
+    let resources = Resources::new(client.clone());
+    let rules = Rules::new(
+        config.rules.clone(),
+        prometheus,
+        samples.clone(),
+        client.clone(),
+        cluster.clone(),
+        resources.clone(),
+        rules::Settings {
+            interval: flags.metrics_relist_interval,
+            max_age: flags.series_max_age(),
+        },
+    );
+    let config = LiveConfig::new(config);
+    let health = Health {
+        synced: synced.clone(),
+        trust: trust.clone(),
+        config: config.clone(),
+        rules: rules.clone(),
+    };
     let server = router(Server {
         cluster: cluster.clone(),
         samples: samples.clone(),
         config: config.clone(),
-        authenticator: Authenticator::new(client.clone(), trust.clone()),
-        authorizer: Authorizer::new(client.clone()),
-        health: Health { synced: synced.clone(), trust: trust.clone() },
+        rules: rules.clone(),
+        groups: flags.metrics_apis.clone(),
+        authenticator: Authenticator::new(
+            authentication.clone(),
+            trust.clone(),
+            flags.authentication_token_webhook_cache_ttl,
+        ),
+        authorizer: Authorizer::new(
+            authorization,
+            AuthorizerOptions {
+                allowed_age: flags.authorization_webhook_cache_authorized_ttl,
+                refused_age: flags.authorization_webhook_cache_unauthorized_ttl,
+                always_allow_paths: flags.authorization_always_allow_paths.clone(),
+            },
+        ),
+        health,
         metrics: metrics.clone(),
     });
     let control = ControlLoop::new(
@@ -66,13 +110,25 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
         cluster.clone(),
         synced.clone(),
         samples,
-        config,
+        config.clone(),
         settings(&flags),
-        metrics,
+        metrics.clone(),
     );
 
     tokio::spawn(follow_cluster(client.clone(), cluster, synced));
-    tokio::spawn(follow_trust(client.clone(), trust));
+    if !flags.authentication_skip_lookup {
+        tokio::spawn(follow_trust(authentication, trust, own_trust));
+    }
+    tokio::spawn(follow_rules(resources, rules.clone(), flags.discovery_interval));
+    if let Some(path) = flags.config.clone() {
+        let changed = move |taken: Result<&Config, &_>| {
+            metrics.reloaded(taken.is_ok());
+            if let Ok(config) = taken {
+                rules.replace(config.rules.clone());
+            }
+        };
+        tokio::spawn(config.follow(path, changed));
+    }
     if let Some(ca) = self_made_ca {
         tokio::spawn(keep_ca_bundles(client, flags.service_name, flags.service_namespace, ca));
     }
@@ -83,22 +139,42 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
     Ok(())
 }
 
-/// The client of the API server. It may wait for a server that is not there yet.
-async fn connect(flags: &ServeFlags) -> Result<Client, StartError> {
-    let mut config = match &flags.kubeconfig {
-        Some(path) => {
-            let file = Kubeconfig::read_from(path)
-                .map_err(|error| format!("--kubeconfig: {}: {error}", path.display()))?;
-            kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
-                .await
-                .map_err(|error| format!("--kubeconfig: {}: {error}", path.display()))?
-        }
-        None => kube::Config::infer().await.map_err(|error| {
-            format!("no way to the API server: {error}; --kubeconfig FILE names one")
-        })?,
+/// Rules speak of the cluster's resources, which are read first.
+async fn follow_rules(resources: Resources, rules: Rules, interval: Duration) {
+    resources.refresh().await;
+    tokio::join!(resources.follow(interval), rules.follow());
+}
+
+/// The certificate of the flags, or of `--cert-dir`, or a self-made one.
+fn serving_certificate(flags: &ServeFlags) -> Result<ServingCertificate, TlsError> {
+    if let (Some(certificate), Some(key)) = (&flags.tls_cert_file, &flags.tls_private_key_file) {
+        return ServingCertificate::from_files(certificate, key);
+    }
+    let files = ["apiserver.crt", "apiserver.key"].map(|name| flags.cert_dir.join(name));
+    if files.iter().all(|file| file.exists()) {
+        return ServingCertificate::from_files(&files[0], &files[1]);
+    }
+    ServingCertificate::self_made(&flags.service_name, &flags.service_namespace)
+}
+
+fn own_trust(flags: &ServeFlags) -> Result<OwnTrust, StartError> {
+    let read = |flag: &str, path: &Option<std::path::PathBuf>| -> Result<Option<String>, String> {
+        let read = |path: &Path| {
+            std::fs::read_to_string(path).map_err(|e| format!("{flag}: {}: {e}", path.display()))
+        };
+        path.as_deref().map(read).transpose()
     };
-    config.connect_timeout = Some(Duration::from_secs(10));
-    Ok(Client::try_from(config)?)
+    Ok(OwnTrust {
+        client_ca: read("--client-ca-file", &flags.client_ca_file)?,
+        front_proxy_ca: read(
+            "--requestheader-client-ca-file",
+            &flags.requestheader_client_ca_file,
+        )?,
+        allowed_names: flags.requestheader_allowed_names.clone(),
+        username_headers: flags.requestheader_username_headers.clone(),
+        group_headers: flags.requestheader_group_headers.clone(),
+        extra_header_prefixes: flags.requestheader_extra_headers_prefix.clone(),
+    })
 }
 
 fn settings(flags: &ServeFlags) -> Settings {
@@ -123,14 +199,6 @@ fn settings(flags: &ServeFlags) -> Settings {
     }
 }
 
-/// An address for a log, without its user and password.
-fn without_password(url: &str) -> String {
-    match (url.split_once("://"), url.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://{host}"),
-        _ => url.to_owned(),
-    }
-}
-
 fn stop_signal() -> std::io::Result<watch::Receiver<bool>> {
     let (stopping, stop) = watch::channel(false);
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -146,15 +214,4 @@ fn stop_signal() -> std::io::Result<watch::Receiver<bool>> {
 
 async fn stopped(mut stop: watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_password_gets_into_a_log() {
-        assert_eq!(without_password("http://a:b@host:9090/x"), "http://host:9090/x");
-        assert_eq!(without_password("http://host:9090"), "http://host:9090");
-    }
 }

@@ -11,12 +11,14 @@
 mod aged;
 pub mod app;
 pub mod config;
+mod connect;
 pub mod control;
 pub mod crd;
 pub mod hpa;
 pub mod k8s;
 pub mod prometheus;
 pub mod promql;
+pub mod rules;
 pub mod samples;
 pub mod serve;
 pub mod telemetry;

@@ -7,7 +7,8 @@ use plimsoll::config::{Cli, Command};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let (arguments, ignored) = plimsoll::config::take_ignored(std::env::args_os());
+    let cli = Cli::parse_from(arguments);
     let flags = match cli.command {
         Some(Command::Crd) => {
             print!("{}", plimsoll::crd::custom_resource_definition_yaml());
@@ -16,7 +17,7 @@ fn main() -> ExitCode {
         Some(Command::Serve(flags)) => *flags,
         None => cli.serve,
     };
-    match run(flags) {
+    match run(flags, &ignored) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("plimsoll: {error}");
@@ -27,8 +28,12 @@ fn main() -> ExitCode {
 
 fn run(
     flags: plimsoll::config::ServeFlags,
+    ignored: &[plimsoll::config::Ignored],
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    plimsoll::telemetry::start_logging(flags.log_format, &flags.log_level)?;
+    plimsoll::telemetry::start_logging(flags.log_format, flags.log_filter())?;
+    for ignored in ignored {
+        tracing::warn!(flag = ignored.flag, reason = ignored.reason, "the flag has no effect");
+    }
     rustls::crypto::ring::default_provider()
         .install_default()
         .map_err(|_| "a TLS provider was installed twice")?;

@@ -60,6 +60,8 @@ pub struct Metrics {
     autoscalers: Gauge,
     native_desired: Family<DesiredBy, Gauge>,
     native_comparisons: Family<Outcome, Counter>,
+    reloads: Family<Outcome, Counter>,
+    last_reload: Gauge,
 }
 
 impl Default for Metrics {
@@ -94,7 +96,29 @@ impl Default for Metrics {
             "Decisions for observed native HPAs, by outcome: agreed or differed",
             native_comparisons.clone(),
         );
-        Self { registry, requests, decisions, lag, autoscalers, native_desired, native_comparisons }
+        let (reloads, last_reload) = (Family::default(), Gauge::default());
+        last_reload.set(1);
+        registry.register(
+            "config_reloads",
+            "Tries to take a changed configuration up, by outcome: taken or refused",
+            reloads.clone(),
+        );
+        registry.register(
+            "config_last_reload_successful",
+            "Whether the configuration in force is that of the file: 1 or 0",
+            last_reload.clone(),
+        );
+        Self {
+            registry,
+            requests,
+            decisions,
+            lag,
+            autoscalers,
+            native_desired,
+            native_comparisons,
+            reloads,
+            last_reload,
+        }
     }
 }
 
@@ -124,6 +148,13 @@ impl Metrics {
         for by in [OURS, THEIRS] {
             self.native_desired.remove(&desired_by(key, by));
         }
+    }
+
+    /// A changed configuration was taken up, or refused.
+    pub fn reloaded(&self, taken: bool) {
+        let outcome = if taken { "taken" } else { "refused" };
+        self.reloads.get_or_create(&Outcome { outcome }).inc();
+        self.last_reload.set(taken.into());
     }
 
     /// So many autoscalers are decided for.

@@ -1,16 +1,22 @@
 //! The configuration file.
 
+use super::rules::{self, At, GivenResourceRules, GivenRule};
+use crate::promql::matcher::is_label_name;
 use crate::promql::query::PodQueries;
-use crate::promql::template::{Template, TemplateError, is_label_name};
+use crate::promql::template::Template;
+use crate::rules::RuleSet;
 use serde::Deserialize;
 use serde_saphyr::Spanned;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The configuration, checked.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Config {
     /// How metrics of pods are asked for.
-    pub pod_queries: PodQueries,
+    pub pod_queries: Arc<PodQueries>,
+    /// The rules of prometheus-adapter's configuration.
+    pub rules: RuleSet,
 }
 
 /// Why a configuration can't be used.
@@ -42,7 +48,7 @@ pub enum ConfigError {
         /// Counted from 1.
         column: u64,
         /// The field's path.
-        field: &'static str,
+        field: String,
         /// What is wrong and what would be right.
         error: String,
     },
@@ -52,6 +58,9 @@ pub enum ConfigError {
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 struct File {
     pod_metrics: PodMetrics,
+    rules: Option<Vec<GivenRule>>,
+    external_rules: Option<Vec<GivenRule>>,
+    resource_rules: Option<GivenResourceRules>,
 }
 
 #[derive(Default, Deserialize)]
@@ -72,12 +81,13 @@ impl Default for Config {
     fn default() -> Self {
         let template = |text| Template::parse(text).expect("the default is a template");
         Self {
-            pod_queries: PodQueries {
+            pod_queries: Arc::new(PodQueries {
                 namespace_label: "namespace".to_owned(),
                 pod_label: "pod".to_owned(),
                 gauge: template(GAUGE),
                 counter: template(COUNTER),
-            },
+            }),
+            rules: RuleSet::default(),
         }
     }
 }
@@ -99,47 +109,67 @@ impl Config {
         let file: Option<File> = serde_saphyr::from_str(text).map_err(|error| {
             ConfigError::Syntax { path: path.to_owned(), error: error.to_string() }
         })?;
-        let given = file.unwrap_or_default().pod_metrics;
+        let file = file.unwrap_or_default();
+        let located = |At { at, field, error }| match at {
+            Some((line, column)) => {
+                ConfigError::Value { path: path.to_owned(), line, column, field, error }
+            }
+            None => {
+                ConfigError::Syntax { path: path.to_owned(), error: format!("{field}: {error}") }
+            }
+        };
         let mut config = Self::default();
-        let queries = &mut config.pod_queries;
-        let label = |field, given: Option<Spanned<String>>, label: &mut String| match given {
-            Some(text) if !is_label_name(&text.value) => {
-                let error = format!(
-                    "{:?} is not a label name: [a-zA-Z_][a-zA-Z0-9_]* was expected",
-                    text.value
-                );
-                Err(at(path, &text, field, error))
-            }
-            Some(text) => {
-                *label = text.value;
-                Ok(())
-            }
-            None => Ok(()),
+        pod_queries(Arc::make_mut(&mut config.pod_queries), file.pod_metrics).map_err(located)?;
+        config.rules = RuleSet {
+            custom: rules::compile("rules", file.rules.unwrap_or_default()).map_err(located)?,
+            external: rules::compile("externalRules", file.external_rules.unwrap_or_default())
+                .map_err(located)?,
+            resource: file
+                .resource_rules
+                .map(rules::compile_resource_rules)
+                .transpose()
+                .map_err(located)?,
         };
-        let template = |field, given: Option<Spanned<String>>, template: &mut Template| {
-            if let Some(text) = given {
-                *template = Template::parse(&text.value)
-                    .map_err(|error: TemplateError| at(path, &text, field, error.to_string()))?;
-            }
-            Ok(())
-        };
-        label("podMetrics.namespaceLabel", given.namespace_label, &mut queries.namespace_label)?;
-        label("podMetrics.podLabel", given.pod_label, &mut queries.pod_label)?;
-        template("podMetrics.gaugeQuery", given.gauge_query, &mut queries.gauge)?;
-        template("podMetrics.counterQuery", given.counter_query, &mut queries.counter)?;
         Ok(config)
     }
 }
 
-fn at(path: &Path, text: &Spanned<String>, field: &'static str, error: String) -> ConfigError {
-    let location = text.referenced;
-    ConfigError::Value {
-        path: path.to_owned(),
-        line: location.line(),
-        column: location.column(),
-        field,
-        error,
-    }
+fn pod_queries(queries: &mut PodQueries, given: PodMetrics) -> Result<(), At> {
+    let label = |field: &str, given: Option<Spanned<String>>, label: &mut String| match given {
+        Some(text) if !is_label_name(&text.value) => {
+            let error = format!(
+                "{:?} is not a label name: [a-zA-Z_][a-zA-Z0-9_]* was expected",
+                text.value
+            );
+            Err(At::of(&text, format!("podMetrics.{field}"), error))
+        }
+        Some(text) => {
+            *label = text.value;
+            Ok(())
+        }
+        None => Ok(()),
+    };
+    label("namespaceLabel", given.namespace_label, &mut queries.namespace_label)?;
+    label("podLabel", given.pod_label, &mut queries.pod_label)?;
+    let template = |field: &str, given: Option<Spanned<String>>, template: &mut Template| {
+        let Some(text) = given else { return Ok(()) };
+        let wrong = |error| At::of(&text, format!("podMetrics.{field}"), error);
+        let parsed = Template::parse(&text.value).map_err(|error| wrong(error.to_string()))?;
+        for (name, reason) in [
+            ("Series", "every metric would be the same one"),
+            ("LabelMatchers", "namespaces would mix"),
+            ("GroupBy", "the pods could not be told apart"),
+        ] {
+            let sliced = name == "GroupBy" && parsed.uses("GroupBySlice");
+            if !parsed.uses(name) && !sliced {
+                return Err(wrong(format!("<<.{name}>> is missing: without it {reason}")));
+            }
+        }
+        *template = parsed;
+        Ok(())
+    };
+    template("gaugeQuery", given.gauge_query, &mut queries.gauge)?;
+    template("counterQuery", given.counter_query, &mut queries.counter)
 }
 
 #[cfg(test)]
@@ -152,7 +182,7 @@ mod tests {
 
     #[test]
     fn what_is_not_given_has_its_default() {
-        assert_eq!(parse("# nothing\n").unwrap(), Config::default());
+        assert_eq!(parse("# nothing\n").unwrap().pod_queries, Config::default().pod_queries);
         let config = parse("podMetrics:\n  podLabel: kubernetes_pod_name\n").unwrap();
         assert_eq!(config.pod_queries.pod_label, "kubernetes_pod_name");
         assert_eq!(config.pod_queries.namespace_label, "namespace");
@@ -161,7 +191,7 @@ mod tests {
     #[test]
     fn the_sample_configuration_is_the_default() {
         let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/config/plimsoll.yaml"));
-        assert_eq!(Config::read(path).unwrap(), Config::default());
+        assert_eq!(Config::read(path).unwrap().pod_queries, Config::default().pod_queries);
     }
 
     #[test]
@@ -169,11 +199,28 @@ mod tests {
         for (text, expected) in [
             ("podMetrics:\n  podLable: pod\n", ["plimsoll.yaml", "line 2", "podLable"]),
             (
-                "podMetrics:\n  podLabel: pod\n  gaugeQuery: sum(<<.Serie>>)\n",
-                ["plimsoll.yaml:3:", "podMetrics.gaugeQuery", "<<.Series>>"],
+                "podMetrics:\n  podLabel: pod\n  gaugeQuery: sum(<<.Series>>)\n",
+                ["plimsoll.yaml:3:", "podMetrics.gaugeQuery", "<<.LabelMatchers>> is missing"],
             ),
             ("podMetrics:\n  namespaceLabel: a-b\n", ["plimsoll.yaml:2:", "namespaceLabel", "a-b"]),
             ("podMetrics: [\n", ["plimsoll.yaml", "line", ""]),
+            ("rules:\n- seriesQuerry: a\n", ["plimsoll.yaml", "line 2", "seriesQuerry"]),
+            (
+                "rules:\n- seriesQuery: a\n  metricsQuery: b\n- seriesQuery: a\n  name: {matches: '('}\n",
+                ["plimsoll.yaml:5:", "rules[1].name.matches", "no regular expression"],
+            ),
+            (
+                "externalRules:\n- seriesQuery: a\n  metricsQuery: sum(<<.Series>\n",
+                ["plimsoll.yaml:3:", "externalRules[0].metricsQuery", "has no >>"],
+            ),
+            (
+                "rules:\n- seriesQuery: a\n  metricsQuery: b\n  seriesFilters: [{is: a, isNot: b}]\n",
+                ["plimsoll.yaml", "rules[0].seriesFilters[0]", "not both"],
+            ),
+            (
+                "resourceRules:\n  window: 5x\n  cpu: {}\n",
+                ["plimsoll.yaml:2:", "resourceRules.window", "a duration"],
+            ),
         ] {
             let error = parse(text).unwrap_err();
             for part in expected {

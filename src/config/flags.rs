@@ -1,6 +1,7 @@
 //! The command line. Where prometheus-adapter or kube-controller-manager has a
 //! flag for a thing, ours has the same name.
 
+use crate::serve::ApiGroup;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -47,6 +48,30 @@ pub struct ServeFlags {
     #[arg(long, value_name = "FILE")]
     pub prometheus_ca_file: Option<PathBuf>,
 
+    /// The client certificate to show to Prometheus.
+    #[arg(long, value_name = "FILE", requires = "prometheus_client_tls_key_file")]
+    pub prometheus_client_tls_cert_file: Option<PathBuf>,
+
+    /// The key of that certificate.
+    #[arg(long, value_name = "FILE", requires = "prometheus_client_tls_cert_file")]
+    pub prometheus_client_tls_key_file: Option<PathBuf>,
+
+    /// A kubeconfig with whom to trust and how to log in when talking to Prometheus.
+    #[arg(long, value_name = "FILE", conflicts_with = "prometheus_auth_incluster")]
+    pub prometheus_auth_config: Option<PathBuf>,
+
+    /// Talk to Prometheus as the pod's service account, trusting the cluster's CA.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_value_t = false, default_missing_value = "true", require_equals = true)]
+    pub prometheus_auth_incluster: bool,
+
+    /// A header of every request to Prometheus, as NAME=VALUE; may be repeated.
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub prometheus_header: Vec<String>,
+
+    /// How queries are sent to Prometheus; long ones are posted either way.
+    #[arg(long, value_enum, default_value_t = PrometheusVerb::Get, ignore_case = true)]
+    pub prometheus_verb: PrometheusVerb,
+
     /// A file with a bearer token for Prometheus; read again when it changes.
     #[arg(long, value_name = "FILE")]
     pub prometheus_token_file: Option<PathBuf>,
@@ -59,9 +84,90 @@ pub struct ServeFlags {
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration)]
     pub sample_max_age: Duration,
 
+    /// The time between two listings of the series that rules speak of.
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration)]
+    pub metrics_relist_interval: Duration,
+
+    /// How far back such a series may have had its last sample; 0s is the time between two listings.
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration)]
+    pub metrics_max_age: Duration,
+
+    /// The time between two readings of the cluster's discovery.
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration)]
+    pub discovery_interval: Duration,
+
     /// How to reach the API server; without one, as a pod does, or as kubectl does.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", alias = "lister-kubeconfig")]
     pub kubeconfig: Option<PathBuf>,
+
+    /// How to reach the API server to ask who somebody is, where that differs.
+    #[arg(long, value_name = "FILE")]
+    pub authentication_kubeconfig: Option<PathBuf>,
+
+    /// How to reach the API server to ask what somebody may do, where that differs.
+    #[arg(long, value_name = "FILE")]
+    pub authorization_kubeconfig: Option<PathBuf>,
+
+    /// Requests to the API server each second; without it there is no limit but the server's own.
+    #[arg(long, value_name = "QPS")]
+    pub client_qps: Option<f64>,
+
+    /// How many requests may come at once under --client-qps.
+    #[arg(long, value_name = "COUNT", default_value_t = 10)]
+    pub client_burst: u32,
+
+    /// Do not read whom to believe from the cluster, but only from the flags below.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_value_t = false, default_missing_value = "true", require_equals = true)]
+    pub authentication_skip_lookup: bool,
+
+    /// Be ready even where it can't be read from the cluster whom to believe.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_value_t = false, default_missing_value = "true", require_equals = true)]
+    pub authentication_tolerate_lookup_failure: bool,
+
+    /// How long an answer about a token is believed.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
+    pub authentication_token_webhook_cache_ttl: Duration,
+
+    /// How long it is believed that somebody may do something.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
+    pub authorization_webhook_cache_authorized_ttl: Duration,
+
+    /// How long it is believed that somebody may not.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
+    pub authorization_webhook_cache_unauthorized_ttl: Duration,
+
+    /// Paths that anybody may read.
+    #[arg(
+        long,
+        value_name = "PATHS",
+        value_delimiter = ',',
+        default_value = "/healthz,/readyz,/livez"
+    )]
+    pub authorization_always_allow_paths: Vec<String>,
+
+    /// A CA whose client certificates name users, besides that of the cluster.
+    #[arg(long, value_name = "FILE")]
+    pub client_ca_file: Option<PathBuf>,
+
+    /// The CA of front proxies, instead of that of the cluster.
+    #[arg(long, value_name = "FILE")]
+    pub requestheader_client_ca_file: Option<PathBuf>,
+
+    /// The common names that a front proxy may have; any, if none is given.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub requestheader_allowed_names: Vec<String>,
+
+    /// The headers in which a front proxy names the user.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "x-remote-user")]
+    pub requestheader_username_headers: Vec<String>,
+
+    /// The headers in which a front proxy names the user's groups.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "x-remote-group")]
+    pub requestheader_group_headers: Vec<String>,
+
+    /// What the headers begin with in which a front proxy says more of the user.
+    #[arg(long, value_name = "PREFIXES", value_delimiter = ',', default_value = "x-remote-extra-")]
+    pub requestheader_extra_headers_prefix: Vec<String>,
 
     /// The address to listen on.
     #[arg(long, value_name = "IP", default_value = "0.0.0.0")]
@@ -78,6 +184,27 @@ pub struct ServeFlags {
     /// The key of the serving certificate.
     #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
     pub tls_private_key_file: Option<PathBuf>,
+
+    /// A folder with the serving certificate as apiserver.crt and apiserver.key.
+    #[arg(long, value_name = "FOLDER", default_value = "apiserver.local.config/certificates")]
+    pub cert_dir: PathBuf,
+
+    /// The oldest version of TLS that is spoken; 1.2 is the oldest there is here.
+    #[arg(long, value_enum, default_value_t = TlsVersion::VersionTLS12)]
+    pub tls_min_version: TlsVersion,
+
+    /// Speak HTTP/1.1 alone.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_value_t = false, default_missing_value = "true", require_equals = true)]
+    pub disable_http2: bool,
+
+    /// How many requests run at once on one HTTP/2 connection; 0 is 250.
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    pub http2_max_streams_per_connection: u32,
+
+    /// The API groups to serve, where the configuration has rules for them; leave
+    /// out those that another adapter serves.
+    #[arg(long, value_name = "GROUPS", value_enum, value_delimiter = ',', default_values_t = ApiGroup::ALL)]
+    pub metrics_apis: Vec<ApiGroup>,
 
     /// The namespace of the Service that the APIServices name.
     #[arg(long, value_name = "NAME", default_value = "plimsoll", env = "POD_NAMESPACE")]
@@ -115,6 +242,10 @@ pub struct ServeFlags {
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
     pub scale_to_zero: bool,
 
+    /// How much is logged, in klog's numbers: from 4 on as --log-level=debug, from 8 on trace.
+    #[arg(short, long, value_name = "LEVEL", default_value_t = 0)]
+    pub v: u8,
+
     /// How logs are written.
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
@@ -122,6 +253,26 @@ pub struct ServeFlags {
     /// What is logged: off, error, warn, info, debug or trace, also by module (plimsoll::serve=debug).
     #[arg(long, value_name = "FILTER", default_value = "info", env = "PLIMSOLL_LOG")]
     pub log_level: String,
+}
+
+impl ServeFlags {
+    /// What is logged.
+    pub fn log_filter(&self) -> &str {
+        match self.v {
+            0..=3 => &self.log_level,
+            4..=7 => "info,plimsoll=debug",
+            _ => "info,plimsoll=trace",
+        }
+    }
+
+    /// How far back a rule's series may have had its last sample.
+    pub fn series_max_age(&self) -> Duration {
+        if self.metrics_max_age.is_zero() {
+            self.metrics_relist_interval
+        } else {
+            self.metrics_max_age
+        }
+    }
 }
 
 /// What is done with native HorizontalPodAutoscalers.
@@ -133,6 +284,33 @@ pub enum NativeHpas {
     Manage,
     /// Serve their metrics and no more.
     Ignore,
+}
+
+/// How queries are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PrometheusVerb {
+    /// In the address.
+    Get,
+    /// In the body.
+    Post,
+}
+
+/// A version of TLS, as Go's configuration names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[allow(clippy::enum_variant_names)] // the names are the values of the flag
+pub enum TlsVersion {
+    /// TLS 1.0; 1.2 is spoken instead.
+    #[value(name = "VersionTLS10")]
+    VersionTLS10,
+    /// TLS 1.1; 1.2 is spoken instead.
+    #[value(name = "VersionTLS11")]
+    VersionTLS11,
+    /// TLS 1.2.
+    #[value(name = "VersionTLS12")]
+    VersionTLS12,
+    /// TLS 1.3.
+    #[value(name = "VersionTLS13")]
+    VersionTLS13,
 }
 
 /// How logs are written.

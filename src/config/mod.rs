@@ -1,7 +1,12 @@
 //! What an administrator sets: flags and the configuration file.
 
+mod adapter_flags;
 mod file;
 mod flags;
+mod live;
+mod rules;
 
+pub use adapter_flags::{Ignored, take_ignored};
 pub use file::{Config, ConfigError};
-pub use flags::{Cli, Command, LogFormat, NativeHpas, ServeFlags};
+pub use flags::{Cli, Command, LogFormat, NativeHpas, PrometheusVerb, ServeFlags, TlsVersion};
+pub use live::LiveConfig;

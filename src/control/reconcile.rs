@@ -317,8 +317,8 @@ async fn gather(
 ) -> Vec<Gathered> {
     let one = async |metric: &hpa::Metric, own: &Option<PodMetric>| match own {
         Some(own) => {
-            let queries = &shared.config.pod_queries;
-            let samples = shared.samples.pods(queries, own, namespace).await;
+            let queries = shared.config.pod_queries();
+            let samples = shared.samples.pods(&queries, own, namespace).await;
             Gathered::Own(samples.map_err(|error| error.to_string()))
         }
         None => {

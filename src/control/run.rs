@@ -5,7 +5,7 @@ use super::events::Events;
 use super::reconcile::{self, State};
 use super::schedule::{Schedule, after};
 use super::targets::Targets;
-use crate::config::{Config, NativeHpas};
+use crate::config::{LiveConfig, NativeHpas};
 use crate::hpa;
 use crate::k8s::Selector;
 use crate::samples::Store;
@@ -44,7 +44,7 @@ pub(super) struct Shared {
     pub client: Client,
     pub cluster: Cluster,
     pub samples: Store,
-    pub config: Arc<Config>,
+    pub config: LiveConfig,
     pub settings: Settings,
     pub targets: Targets,
     pub events: Events,
@@ -80,7 +80,7 @@ impl ControlLoop {
         cluster: Cluster,
         synced: Synced,
         samples: Store,
-        config: Arc<Config>,
+        config: LiveConfig,
         settings: Settings,
         metrics: Arc<Metrics>,
     ) -> Self {

@@ -4,7 +4,7 @@
 //! Grammar and error texts follow `k8s.io/apimachinery/pkg/labels`, as they
 //! reach users through conditions and events.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -23,6 +23,8 @@ pub struct Requirement {
     pub operator: Operator,
     /// The values the operator speaks of, sorted.
     pub values: Vec<String>,
+    /// Whether it is written with `in` or `notin`, also for one value.
+    pub listed: bool,
 }
 
 /// What a requirement asks of a label.
@@ -82,9 +84,36 @@ impl Selector {
                 other => return error(format!("{other:?} is not a valid label selector operator")),
             };
             let values = expression.values.clone().unwrap_or_default();
-            requirements.push(Requirement::new(&expression.key, operator, values)?);
+            requirements.push(Requirement::new(&expression.key, operator, values)?.listed());
         }
         Ok(Self { requirements })
+    }
+
+    /// The same as `matchLabels` and `matchExpressions`; none where a requirement
+    /// can't be said in them.
+    pub fn to_object(&self) -> Option<LabelSelector> {
+        let mut object = LabelSelector::default();
+        for requirement in &self.requirements {
+            let operator = match requirement.operator {
+                Operator::In if !requirement.listed => {
+                    let labels = object.match_labels.get_or_insert_default();
+                    labels.insert(requirement.key.clone(), requirement.values.concat());
+                    continue;
+                }
+                Operator::In => "In",
+                Operator::NotIn => "NotIn",
+                Operator::Exists => "Exists",
+                Operator::DoesNotExist => "DoesNotExist",
+                Operator::GreaterThan | Operator::LessThan => return None,
+            };
+            let values = Some(requirement.values.clone()).filter(|values| !values.is_empty());
+            object.match_expressions.get_or_insert_default().push(LabelSelectorRequirement {
+                key: requirement.key.clone(),
+                operator: operator.to_owned(),
+                values,
+            });
+        }
+        Some(object)
     }
 
     /// The one value each label must have, where every requirement is such an
@@ -125,7 +154,11 @@ impl Requirement {
         }
         values.sort();
         values.dedup();
-        Ok(Self { key: key.to_owned(), operator, values })
+        Ok(Self { key: key.to_owned(), operator, values, listed: false })
+    }
+
+    fn listed(self) -> Self {
+        Self { listed: matches!(self.operator, Operator::In | Operator::NotIn), ..self }
     }
 
     /// Whether a label with this value, or without one, satisfies it.
@@ -149,13 +182,14 @@ impl Requirement {
 /// The text form, which [`str::parse`] reads back.
 impl fmt::Display for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, Requirement { key, operator, values }) in self.requirements.iter().enumerate() {
+        for (i, requirement) in self.requirements.iter().enumerate() {
+            let Requirement { key, operator, values, listed } = requirement;
             if i > 0 {
                 f.write_str(",")?;
             }
             match (operator, values.as_slice()) {
-                (Operator::In, [value]) => write!(f, "{key}={value}")?,
-                (Operator::NotIn, [value]) => write!(f, "{key}!={value}")?,
+                (Operator::In, [value]) if !listed => write!(f, "{key}={value}")?,
+                (Operator::NotIn, [value]) if !listed => write!(f, "{key}!={value}")?,
                 (Operator::In, values) => write!(f, "{key} in ({})", values.join(","))?,
                 (Operator::NotIn, values) => write!(f, "{key} notin ({})", values.join(","))?,
                 (Operator::Exists, _) => write!(f, "{key}")?,
@@ -302,11 +336,12 @@ impl Parser {
             return Requirement::new(&key, Operator::Exists, vec![]);
         }
         let operator = self.operator()?;
-        let values = match operator {
-            (Operator::In | Operator::NotIn, Token::In | Token::NotIn) => self.values()?,
-            _ => vec![self.exact_value()?],
-        };
-        Requirement::new(&key, operator.0, values)
+        match operator {
+            (Operator::In | Operator::NotIn, Token::In | Token::NotIn) => {
+                Ok(Requirement::new(&key, operator.0, self.values()?)?.listed())
+            }
+            _ => Requirement::new(&key, operator.0, vec![self.exact_value()?]),
+        }
     }
 
     fn operator(&mut self) -> Result<(Operator, Token), ParseError> {

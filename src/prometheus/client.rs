@@ -2,6 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{StatusCode, Url};
 use serde::Deserialize;
 use std::collections::HashMap;
@@ -16,11 +17,59 @@ pub struct Options {
     /// How long one request may take.
     pub timeout: Duration,
     /// Certificate authorities to trust instead of those of the system.
-    pub ca_file: Option<PathBuf>,
-    /// A file with a bearer token.
-    pub token_file: Option<PathBuf>,
+    pub roots: Option<Pem>,
+    /// A client certificate and its key.
+    pub identity: Option<Pem>,
+    /// A bearer token.
+    pub token: Option<Token>,
+    /// Headers of every request, as `NAME=VALUE`.
+    pub headers: Vec<String>,
+    /// Whether queries are sent with GET instead of POST.
+    pub get: bool,
     /// The largest answer taken.
     pub max_response_bytes: usize,
+}
+
+/// Text in PEM, and where it comes from.
+#[derive(Clone, Debug)]
+pub struct Pem {
+    /// The flag and file, for errors.
+    pub origin: String,
+    /// The text.
+    pub text: Vec<u8>,
+}
+
+impl Pem {
+    /// Reads a file that a flag names.
+    ///
+    /// # Errors
+    /// Where it can't be read.
+    pub fn read(flag: &str, path: &Path) -> Result<Self, Error> {
+        let origin = format!("{flag}: {}", path.display());
+        match std::fs::read(path) {
+            Ok(text) => Ok(Self { origin, text }),
+            Err(error) => Err(Error::Settings(format!("{origin}: {error}"))),
+        }
+    }
+}
+
+/// Where a bearer token comes from.
+#[derive(Clone)]
+pub enum Token {
+    /// A file, read at each request: tokens are renewed.
+    File(PathBuf),
+    /// This one.
+    Text(String),
+}
+
+/// Without the token itself.
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::File(path) => write!(f, "File({})", path.display()),
+            Self::Text(_) => f.write_str("Text"),
+        }
+    }
 }
 
 /// Why there is no answer. No text holds the address's user or password.
@@ -56,10 +105,14 @@ pub enum Error {
 pub struct Client {
     http: reqwest::Client,
     base: Url,
-    token_file: Option<PathBuf>,
+    token: Option<Token>,
+    get: bool,
     timeout: Duration,
     max_response_bytes: usize,
 }
+
+/// How long a query may be to be sent in an address; proxies refuse longer ones.
+const LONGEST_ADDRESS: usize = 2048;
 
 #[derive(Deserialize)]
 struct Failure {
@@ -98,14 +151,22 @@ impl Client {
             .connect_timeout(options.timeout)
             .redirect(reqwest::redirect::Policy::none())
             .user_agent(concat!("plimsoll/", env!("CARGO_PKG_VERSION")));
-        let own_roots = match &options.ca_file {
-            Some(path) => Some(read_roots(path)?),
+        let own_roots = match &options.roots {
+            Some(pem) => Some(read_roots(pem)?),
             // Without TLS no roots are needed, not even those of the system.
             None => (base.scheme() == "http").then(Vec::new),
         };
         if let Some(roots) = own_roots {
             builder = builder.tls_certs_only(roots);
         }
+        if let Some(pem) = &options.identity {
+            let identity = reqwest::Identity::from_pem(&pem.text);
+            builder =
+                builder.identity(identity.map_err(|error| {
+                    Error::Settings(format!("{}: {}", pem.origin, causes(&error)))
+                })?);
+        }
+        builder = builder.default_headers(read_headers(&options.headers)?);
         let http = builder.build().map_err(|error| {
             let why = causes(&error);
             Error::Settings(format!(
@@ -115,7 +176,8 @@ impl Client {
         Ok(Self {
             http,
             base,
-            token_file: options.token_file,
+            token: options.token,
+            get: options.get,
             timeout: options.timeout,
             max_response_bytes: options.max_response_bytes,
         })
@@ -128,7 +190,7 @@ impl Client {
     pub async fn query(&self, query: &str) -> Result<Bytes, Error> {
         let timeout = format!("{}ms", self.timeout.as_millis());
         let form = [("query", query), ("timeout", &timeout)];
-        let (status, body) = self.post("api/v1/query", &form).await?;
+        let (status, body) = self.ask("api/v1/query", &form).await?;
         match status {
             StatusCode::OK => Ok(body),
             _ => Err(failure(status, &body)),
@@ -141,7 +203,7 @@ impl Client {
     /// # Errors
     /// Where it can't be asked, as [`Error`] says.
     pub async fn parse_error(&self, query: &str) -> Result<Option<String>, Error> {
-        let (status, body) = self.post("api/v1/format_query", &[("query", query)]).await?;
+        let (status, body) = self.ask("api/v1/format_query", &[("query", query)]).await?;
         match status {
             StatusCode::OK => Ok(None),
             StatusCode::BAD_REQUEST => match failure(status, &body) {
@@ -177,18 +239,41 @@ impl Client {
         self.base.join(path).expect("a relative path can be joined to a base address")
     }
 
-    async fn post(&self, path: &str, form: &[(&str, &str)]) -> Result<(StatusCode, Bytes), Error> {
-        self.send(self.http.post(self.url(path)).form(form)).await
+    async fn ask(&self, path: &str, form: &[(&str, &str)]) -> Result<(StatusCode, Bytes), Error> {
+        let url = self.url(path);
+        let length: usize = form.iter().map(|(name, value)| name.len() + value.len()).sum();
+        if self.get && length <= LONGEST_ADDRESS {
+            let mut asked = url;
+            asked.query_pairs_mut().extend_pairs(form);
+            return self.send(self.http.get(asked)).await;
+        }
+        self.send(self.http.post(url).form(form)).await
+    }
+
+    /// The series that a selector selects and that had a sample since a time (in
+    /// Unix seconds); the body is for [`super::decode_shapes`].
+    ///
+    /// # Errors
+    /// As [`Error`] says.
+    pub async fn series(&self, selector: &str, since: f64) -> Result<Bytes, Error> {
+        let since = format!("{since:.3}");
+        let (status, body) =
+            self.ask("api/v1/series", &[("match[]", selector), ("start", &since)]).await?;
+        match status {
+            StatusCode::OK => Ok(body),
+            _ => Err(failure(status, &body)),
+        }
     }
 
     async fn send(&self, request: reqwest::RequestBuilder) -> Result<(StatusCode, Bytes), Error> {
-        let request = match &self.token_file {
-            Some(path) => {
+        let request = match &self.token {
+            Some(Token::File(path)) => {
                 let token = tokio::fs::read_to_string(path).await.map_err(|error| {
                     Error::Settings(format!("--prometheus-token-file: {}: {error}", path.display()))
                 })?;
                 request.bearer_auth(token.trim())
             }
+            Some(Token::Text(token)) => request.bearer_auth(token),
             None => request,
         };
         let response = request.send().await.map_err(|error| self.failed(error))?;
@@ -228,12 +313,27 @@ fn causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-fn read_roots(path: &Path) -> Result<Vec<reqwest::Certificate>, Error> {
-    let wrong = |error: String| {
-        Error::Settings(format!("--prometheus-ca-file: {}: {error}", path.display()))
-    };
-    let pem = std::fs::read(path).map_err(|error| wrong(error.to_string()))?;
-    reqwest::Certificate::from_pem_bundle(&pem).map_err(|error| wrong(error.to_string()))
+fn read_headers(headers: &[String]) -> Result<HeaderMap, Error> {
+    let mut all = HeaderMap::new();
+    for header in headers {
+        let (name, value) = header.split_once('=').unwrap_or((header, ""));
+        let wrong = |what: &str| {
+            // The value may be a secret.
+            Error::Settings(format!(
+                "--prometheus-header {name:?}: {what}; NAME=VALUE was expected"
+            ))
+        };
+        let key = HeaderName::try_from(name).map_err(|_| wrong("no name of a header"))?;
+        let mut value = HeaderValue::try_from(value).map_err(|_| wrong("no value of a header"))?;
+        value.set_sensitive(true);
+        all.append(key, value);
+    }
+    Ok(all)
+}
+
+fn read_roots(pem: &Pem) -> Result<Vec<reqwest::Certificate>, Error> {
+    reqwest::Certificate::from_pem_bundle(&pem.text)
+        .map_err(|error| Error::Settings(format!("{}: {error}", pem.origin)))
 }
 
 /// What an answer other than 200 means.

@@ -83,15 +83,22 @@ struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 /// Decodes the answer to an instant query, as borrowed from its body.
 ///
 /// # Errors
-/// Where it is no JSON of that form, or no vector; the text says which.
+/// Where it is no JSON of that form, or neither vector nor scalar; the text says which.
 pub fn decode_vector(body: &[u8]) -> Result<Vec<Series<'_>>, String> {
     let answer: Answer<'_> =
         serde_json::from_slice(body).map_err(|error| format!("not an answer: {error}"))?;
-    if answer.data.result_type != "vector" {
-        return Err(format!(
-            "the query gives a {}; an instant vector was expected",
-            answer.data.result_type
-        ));
+    match answer.data.result_type.as_ref() {
+        "vector" => {}
+        // A scalar is a series without labels.
+        "scalar" => {
+            let value = serde_json::from_str(answer.data.result.get())
+                .map_err(|error| format!("not a scalar: {error}"))?;
+            let item = Item { metric: LabelSet(Vec::new()), value: Some(value) };
+            return Ok(finite(item).into_iter().collect());
+        }
+        other => {
+            return Err(format!("the query gives a {other}; an instant vector was expected"));
+        }
     }
     let items: Vec<Item<'_>> = serde_json::from_str(answer.data.result.get())
         .map_err(|error| format!("not a vector: {error}"))?;
@@ -106,6 +113,51 @@ fn finite(item: Item<'_>) -> Option<Series<'_>> {
         value,
         time: (time * 1000.0) as UnixMillis,
     })
+}
+
+/// The name of a series and the names of its labels: all that rules look at.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SeriesShape {
+    /// Its name.
+    pub name: String,
+    /// The names of its other labels.
+    pub labels: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct SeriesAnswer<'a> {
+    #[serde(borrow)]
+    data: Vec<LabelSet<'a>>,
+}
+
+/// Decodes the answer to a request for series, to the different shapes there
+/// are, in the order of their first appearance.
+///
+/// # Errors
+/// Where it is no JSON of that form.
+pub fn decode_shapes(body: &[u8]) -> Result<Vec<SeriesShape>, String> {
+    let answer: SeriesAnswer<'_> =
+        serde_json::from_slice(body).map_err(|error| format!("not an answer: {error}"))?;
+    let mut seen = std::collections::HashSet::new();
+    let mut shapes = Vec::new();
+    for LabelSet(labels) in answer.data {
+        let mut name = "";
+        let mut others: Vec<&str> = Vec::with_capacity(labels.len());
+        for (label, value) in &labels {
+            match label.as_ref() {
+                "__name__" => name = value,
+                other => others.push(other),
+            }
+        }
+        let shape = SeriesShape {
+            name: name.to_owned(),
+            labels: others.into_iter().map(str::to_owned).collect(),
+        };
+        if seen.insert(shape.clone()) {
+            shapes.push(shape);
+        }
+    }
+    Ok(shapes)
 }
 
 #[cfg(test)]
@@ -129,9 +181,29 @@ mod tests {
     }
 
     #[test]
+    fn series_are_kept_by_their_shape() {
+        let body = br#"{"status":"success","data":[
+            {"__name__":"up","job":"a","pod":"x"},{"__name__":"up","job":"b","pod":"y"},
+            {"__name__":"up","job":"c"}]}"#;
+        let shapes = decode_shapes(body).unwrap();
+        assert_eq!(shapes.len(), 2);
+        assert_eq!(
+            (shapes[0].name.as_str(), shapes[0].labels.join(",")),
+            ("up", "job,pod".to_owned())
+        );
+    }
+
+    #[test]
+    fn a_scalar_is_a_series_without_labels() {
+        let scalar = br#"{"data":{"resultType":"scalar","result":[1.5,"2"]}}"#;
+        let series = decode_vector(scalar).unwrap();
+        assert_eq!((series[0].value, series[0].time, series[0].labels.len()), (2.0, 1500, 0));
+    }
+
+    #[test]
     fn what_is_no_vector_is_refused() {
-        let scalar = br#"{"data":{"resultType":"scalar","result":[1,"2"]}}"#;
-        assert!(decode_vector(scalar).unwrap_err().contains("a scalar"));
+        let matrix = br#"{"data":{"resultType":"matrix","result":[]}}"#;
+        assert!(decode_vector(matrix).unwrap_err().contains("a matrix"));
         assert!(decode_vector(b"<html>").is_err());
     }
 }

@@ -3,5 +3,5 @@
 mod client;
 mod decode;
 
-pub use client::{Client, Error, Options};
-pub use decode::{Label, Series, decode_vector};
+pub use client::{Client, Error, Options, Pem, Token};
+pub use decode::{Label, Series, SeriesShape, decode_shapes, decode_vector};

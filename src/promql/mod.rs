@@ -1,6 +1,7 @@
 //! Names, templates and queries. Pure: no I/O, no clock.
 
 pub mod guard;
+pub mod matcher;
 pub mod name;
 pub mod query;
 pub mod template;

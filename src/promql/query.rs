@@ -1,13 +1,14 @@
 //! From a metric that an autoscaler asks for to the query that gives it.
 
 use super::guard::{self, GuardError};
+use super::matcher::{Matcher, is_label_name, is_metric_name};
 use super::name::Labels;
-use super::template::{Matcher, Template, Values, is_label_name, is_metric_name};
+use super::template::{Template, Value};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// How metrics of pods are asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct PodQueries {
     /// The Prometheus label that names the namespace.
     pub namespace_label: String,
@@ -48,6 +49,9 @@ pub enum QueryError {
     /// The name can't be a label's.
     #[error("{0:?} is not a label name: [a-zA-Z_][a-zA-Z0-9_]* was expected")]
     LabelName(String),
+    /// The template can't be filled in.
+    #[error("the query template: {0}")]
+    Template(String),
     /// The query can't be run.
     #[error("the query of {metric} can't be run: {error}")]
     Query {
@@ -80,24 +84,44 @@ impl PodQueries {
         if !is_metric_name(&metric.metric) {
             return Err(QueryError::MetricName(metric.metric.clone()));
         }
-        let mut matchers: BTreeMap<&str, Matcher<'_>> = BTreeMap::new();
+        let mut matchers: BTreeMap<&str, Matcher> = BTreeMap::new();
         for (label, value) in &metric.labels {
             if !is_label_name(label) {
                 return Err(QueryError::LabelName(label.clone()));
             }
-            matchers.insert(label, Matcher::Is(value));
+            matchers.insert(label, Matcher::Is(value.clone()));
         }
         // The namespace comes last: no label of the metric may stand for it.
         matchers.entry(&self.pod_label).or_insert(Matcher::NotEmpty);
-        matchers.insert(&self.namespace_label, Matcher::Is(namespace));
+        matchers.insert(&self.namespace_label, Matcher::Is(namespace.to_owned()));
         let template = match kind {
             MetricKind::Counter => &self.counter,
             MetricKind::Gauge => &self.gauge,
         };
-        let group_by = [self.namespace_label.as_str(), self.pod_label.as_str()];
-        let values = Values { series: &metric.metric, matchers: &matchers, group_by: &group_by };
-        Ok(template.render(&values).into())
+        let group_by = [self.namespace_label.clone(), self.pod_label.clone()];
+        let matchers: Vec<_> = matchers.into_iter().collect();
+        let fields = fields(&metric.metric, &matchers, &group_by);
+        template.render(&fields).map(Arc::from).map_err(QueryError::Template)
     }
+}
+
+/// What a query template can be filled in with, as prometheus-adapter names it.
+pub fn fields(
+    series: &str,
+    matchers: &[(&str, Matcher)],
+    group_by: &[String],
+) -> BTreeMap<&'static str, Value> {
+    let rendered: Vec<String> =
+        matchers.iter().map(|(label, matcher)| matcher.render(label)).collect();
+    let values =
+        matchers.iter().map(|(label, matcher)| ((*label).to_owned(), matcher.value())).collect();
+    BTreeMap::from([
+        ("Series", Value::Text(series.to_owned())),
+        ("LabelMatchers", Value::Text(rendered.join(","))),
+        ("LabelValuesByName", Value::Map(values)),
+        ("GroupBy", Value::Text(group_by.join(","))),
+        ("GroupBySlice", Value::List(group_by.to_vec())),
+    ])
 }
 
 #[cfg(test)]

@@ -1,191 +1,912 @@
-//! Query templates, in the placeholders that prometheus-adapter's users know.
+//! Go's template language (`text/template`), as far as the configurations of
+//! prometheus-adapter use it, between `<<` and `>>`: fields, variables,
+//! pipelines, `if`, `range`, `with`, and the functions of [`call`].
 
 use std::collections::BTreeMap;
+use std::fmt::Write;
 
-/// A query with placeholders to be filled in.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Template(Vec<Piece>);
+/// A template, parsed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Template {
+    body: Vec<Node>,
+}
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Piece {
+/// A value that a template works with.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// A string.
     Text(String),
-    Series,
-    LabelMatchers,
-    GroupBy,
+    /// Strings in their order.
+    List(Vec<String>),
+    /// Strings by name.
+    Map(BTreeMap<String, String>),
+    /// A whole number.
+    Int(i64),
+    /// A number.
+    Float(f64),
+    /// True or false.
+    Bool(bool),
+    /// No value: what a map does not have.
+    Nil,
 }
 
-/// What the placeholders of a template stand for.
-#[derive(Clone, Copy, Debug)]
-pub struct Values<'a> {
-    /// `<<.Series>>`: the metric's name.
-    pub series: &'a str,
-    /// `<<.LabelMatchers>>`: what its labels must be.
-    pub matchers: &'a BTreeMap<&'a str, Matcher<'a>>,
-    /// `<<.GroupBy>>`: the labels of the result.
-    pub group_by: &'a [&'a str],
-}
-
-/// What a label must be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Matcher<'a> {
-    /// This value.
-    Is(&'a str),
-    /// Any value but the empty one.
-    NotEmpty,
-}
-
-/// Why a text is no template.
+/// What is wrong with a template, and where in it.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-pub enum TemplateError {
-    /// A placeholder that is not known.
-    #[error("<<{0}>> is not known; <<.Series>>, <<.LabelMatchers>> and <<.GroupBy>> are")]
-    Unknown(String),
-    /// A placeholder that does not end.
-    #[error("a << has no >> that ends it")]
-    Open,
-    /// A placeholder that must be there is not.
-    #[error("{0} is missing: without it {1}")]
-    Missing(&'static str, &'static str),
+#[error("template line {line}, column {column}: {message}")]
+pub struct TemplateError {
+    /// Counted from 1.
+    pub line: usize,
+    /// Counted from 1, in characters.
+    pub column: usize,
+    /// What is wrong and what would be right.
+    pub message: String,
 }
+
+/// A place in a template: bytes from its start.
+type At = usize;
+
+#[derive(Clone, Debug, PartialEq)]
+enum Node {
+    Text(String),
+    Print(Pipeline),
+    Assign(Pipeline),
+    If { condition: Pipeline, then: Vec<Node>, otherwise: Vec<Node> },
+    With { value: Pipeline, then: Vec<Node>, otherwise: Vec<Node> },
+    Range { over: Pipeline, body: Vec<Node>, otherwise: Vec<Node> },
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Pipeline {
+    /// The variables that take the value: `$v :=`, and for `range` `$i, $v :=`.
+    variables: Vec<String>,
+    declares: bool,
+    commands: Vec<Vec<Operand>>,
+    at: At,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Operand {
+    Value(Value),
+    /// `.A.B`, from the dot.
+    Fields(Vec<String>),
+    /// `$v.A.B`.
+    Variable(String, Vec<String>),
+    Function(String),
+    /// `(…).A`.
+    Group(Pipeline, Vec<String>),
+}
+
+impl Node {
+    fn uses(&self, field: &str) -> bool {
+        let any = |nodes: &[Self]| nodes.iter().any(|node| node.uses(field));
+        match self {
+            Self::Text(_) => false,
+            Self::Print(pipeline) | Self::Assign(pipeline) => pipeline.uses(field),
+            Self::If { condition: head, then, otherwise }
+            | Self::With { value: head, then, otherwise }
+            | Self::Range { over: head, body: then, otherwise } => {
+                head.uses(field) || any(then) || any(otherwise)
+            }
+        }
+    }
+}
+
+impl Pipeline {
+    fn uses(&self, field: &str) -> bool {
+        self.commands.iter().flatten().any(|operand| match operand {
+            Operand::Fields(fields) | Operand::Variable(_, fields) => {
+                fields.first().is_some_and(|first| first == field)
+            }
+            Operand::Group(pipeline, _) => pipeline.uses(field),
+            Operand::Value(_) | Operand::Function(_) => false,
+        })
+    }
+}
+
+const FUNCTIONS: [&str; 16] = [
+    "and", "or", "not", "eq", "ne", "lt", "le", "gt", "ge", "index", "len", "print", "printf",
+    "println", "slice", "join",
+];
 
 impl Template {
-    /// Reads a template.
+    /// Parses a template.
+    ///
+    /// # Errors
+    /// Where it is none, or uses what is not known here.
     pub fn parse(text: &str) -> Result<Self, TemplateError> {
-        let mut pieces = Vec::new();
-        let mut rest = text;
-        while let Some((before, after)) = rest.split_once("<<") {
-            let (inside, after) = after.split_once(">>").ok_or(TemplateError::Open)?;
-            if !before.is_empty() {
-                pieces.push(Piece::Text(before.to_owned()));
-            }
-            pieces.push(match inside.trim() {
-                ".Series" => Piece::Series,
-                ".LabelMatchers" => Piece::LabelMatchers,
-                ".GroupBy" => Piece::GroupBy,
-                other => return Err(TemplateError::Unknown(other.to_owned())),
-            });
-            rest = after;
+        let fail = |(at, message): (At, String)| located(text, at, message);
+        let pieces = split(text).map_err(fail)?;
+        let mut parser = Parser { pieces: pieces.into_iter().peekable() };
+        let (body, end) = parser.block().map_err(fail)?;
+        match end {
+            None => Ok(Self { body }),
+            Some((word, at)) => Err(fail((at, format!("unexpected <<{word}>>")))),
         }
-        if !rest.is_empty() {
-            pieces.push(Piece::Text(rest.to_owned()));
-        }
-        for (piece, name, reason) in [
-            (Piece::Series, "<<.Series>>", "every metric would be the same one"),
-            (Piece::LabelMatchers, "<<.LabelMatchers>>", "namespaces would mix"),
-            (Piece::GroupBy, "<<.GroupBy>>", "the pods could not be told apart"),
-        ] {
-            if !pieces.contains(&piece) {
-                return Err(TemplateError::Missing(name, reason));
-            }
-        }
-        Ok(Self(pieces))
     }
 
-    /// Fills the placeholders in.
-    pub fn render(&self, values: &Values<'_>) -> String {
-        let mut query = String::new();
-        for piece in &self.0 {
-            match piece {
-                Piece::Text(text) => query.push_str(text),
-                Piece::Series => query.push_str(values.series),
-                Piece::GroupBy => query.push_str(&values.group_by.join(",")),
-                Piece::LabelMatchers => {
-                    for (i, (label, matcher)) in values.matchers.iter().enumerate() {
-                        if i > 0 {
-                            query.push(',');
-                        }
-                        query.push_str(label);
-                        match matcher {
-                            Matcher::Is(value) => {
-                                query.push('=');
-                                push_string(&mut query, value);
-                            }
-                            Matcher::NotEmpty => query.push_str("!=\"\""),
-                        }
-                    }
+    /// Whether it uses a field of the dot.
+    pub fn uses(&self, field: &str) -> bool {
+        self.body.iter().any(|node| node.uses(field))
+    }
+
+    /// Fills a template in for these fields of the dot.
+    ///
+    /// # Errors
+    /// Where it asks for a field that is not there, or for what can't be done.
+    pub fn render(&self, fields: &BTreeMap<&'static str, Value>) -> Result<String, String> {
+        let mut scope =
+            Scope { fields, dots: Vec::new(), variables: Vec::new(), output: String::new() };
+        scope.run(&self.body)?;
+        Ok(scope.output)
+    }
+}
+
+fn located(text: &str, at: At, message: String) -> TemplateError {
+    let before = &text[..at.min(text.len())];
+    let line = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+    TemplateError { line, column, message }
+}
+
+type Parsed<T> = Result<T, (At, String)>;
+
+/// Text, or what stands between the delimiters.
+enum Piece<'a> {
+    Text(&'a str),
+    Action(&'a str, At),
+}
+
+fn split(text: &str) -> Parsed<Vec<Piece<'_>>> {
+    let mut pieces = Vec::new();
+    let (mut at, mut trim) = (0, false);
+    loop {
+        let rest = &text[at..];
+        let open = rest.find("<<");
+        let mut before = &rest[..open.unwrap_or(rest.len())];
+        if trim {
+            before = before.trim_start();
+        }
+        let Some(open) = open else {
+            pieces.push(Piece::Text(before));
+            return Ok(pieces);
+        };
+        let start = at + open + 2;
+        let inside = &text[start..];
+        let close = end_of_action(inside)
+            .ok_or_else(|| (at + open, "<< has no >> that ends it".to_owned()))?;
+        let mut action = &inside[..close];
+        let mut shift = 0;
+        if action.starts_with("- ") {
+            before = before.trim_end();
+            action = &action[2..];
+            shift = 2;
+        }
+        trim = action.ends_with(" -");
+        if trim {
+            action = &action[..action.len() - 2];
+        }
+        pieces.push(Piece::Text(before));
+        let comment = action.trim();
+        if !(comment.starts_with("/*") && comment.ends_with("*/")) {
+            pieces.push(Piece::Action(action, start + shift));
+        }
+        at = start + close + 2;
+    }
+}
+
+/// Where an action ends: at `>>` outside of any literal.
+fn end_of_action(text: &str) -> Option<usize> {
+    let mut quote = None;
+    let mut escaped = false;
+    for (at, c) in text.char_indices() {
+        match quote {
+            Some(open) => {
+                if escaped {
+                    escaped = false;
+                } else if c == '\\' && open == '"' {
+                    escaped = true;
+                } else if c == open {
+                    quote = None;
+                }
+            }
+            None if c == '"' || c == '`' => quote = Some(c),
+            None if text[at..].starts_with(">>") => return Some(at),
+            None => {}
+        }
+    }
+    None
+}
+
+struct Parser<'a> {
+    pieces: std::iter::Peekable<std::vec::IntoIter<Piece<'a>>>,
+}
+
+/// What ended a block: `end`, or `else` with what stands after it.
+type BlockEnd<'a> = Option<(&'a str, At)>;
+
+impl<'a> Parser<'a> {
+    fn block(&mut self) -> Parsed<(Vec<Node>, BlockEnd<'a>)> {
+        let mut nodes = Vec::new();
+        while let Some(piece) = self.pieces.next() {
+            let (action, at) = match piece {
+                Piece::Text("") => continue,
+                Piece::Text(text) => {
+                    nodes.push(Node::Text(text.to_owned()));
+                    continue;
+                }
+                Piece::Action(action, at) => {
+                    let lead = action.len() - action.trim_start().len();
+                    (action.trim(), at + lead)
+                }
+            };
+            let (word, rest) = action.split_once(char::is_whitespace).unwrap_or((action, ""));
+            let rest_at = at + action.len() - rest.len();
+            match word {
+                "end" | "else" => return Ok((nodes, Some((action, at)))),
+                "if" | "with" | "range" => nodes.push(self.branch(word, rest, rest_at, at)?),
+                "define" | "template" | "block" | "break" | "continue" => {
+                    return Err((at, format!("{word} is not supported")));
+                }
+                _ => {
+                    let pipeline = Lexer::new(action, at).pipeline(None)?;
+                    nodes.push(match pipeline.variables.is_empty() {
+                        true => Node::Print(pipeline),
+                        false => Node::Assign(pipeline),
+                    });
                 }
             }
         }
-        query
+        Ok((nodes, None))
+    }
+
+    fn branch(&mut self, word: &str, rest: &str, rest_at: At, at: At) -> Parsed<Node> {
+        let condition = Lexer::new(rest, rest_at).pipeline(None)?;
+        let (then, end) = self.block()?;
+        let otherwise = match end {
+            Some(("end", _)) => Vec::new(),
+            Some((action, else_at)) => {
+                let chained = action["else".len()..].trim_start();
+                match chained.split_once(char::is_whitespace) {
+                    // `else if` is one branch more, ended by the same `end`.
+                    Some((chain @ ("if" | "with"), rest)) => {
+                        let rest_at = else_at + action.len() - rest.len();
+                        vec![self.branch(chain, rest, rest_at, else_at)?]
+                    }
+                    _ if chained.is_empty() => match self.block()? {
+                        (nodes, Some(("end", _))) => nodes,
+                        _ => return Err((at, format!("<<{word}>> has no <<end>>"))),
+                    },
+                    _ => return Err((else_at, format!("<<{action}>> is not known"))),
+                }
+            }
+            None => return Err((at, format!("<<{word}>> has no <<end>>"))),
+        };
+        Ok(match word {
+            "if" => Node::If { condition, then, otherwise },
+            "with" => Node::With { value: condition, then, otherwise },
+            _ => Node::Range { over: condition, body: then, otherwise },
+        })
     }
 }
 
-/// Writes a PromQL string literal; nothing in the text can end it.
-fn push_string(query: &mut String, text: &str) {
-    query.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => query.push_str("\\\""),
-            '\\' => query.push_str("\\\\"),
-            '\n' => query.push_str("\\n"),
-            c if c.is_control() => {
-                use std::fmt::Write;
-                let _ = write!(query, "\\U{:08x}", u32::from(c));
+/// Reads the inside of an action.
+struct Lexer<'a> {
+    text: &'a str,
+    base: At,
+    at: At,
+}
+
+impl<'a> Lexer<'a> {
+    fn new(text: &'a str, base: At) -> Self {
+        Self { text, base, at: 0 }
+    }
+
+    fn rest(&self) -> &'a str {
+        &self.text[self.at..]
+    }
+
+    fn skip_space(&mut self) {
+        self.at += self.rest().len() - self.rest().trim_start().len();
+    }
+
+    fn take(&mut self, token: &str) -> bool {
+        let there = self.rest().starts_with(token);
+        if there {
+            self.at += token.len();
+        }
+        there
+    }
+
+    fn fail<T>(&self, message: impl Into<String>) -> Parsed<T> {
+        Err((self.base + self.at, message.into()))
+    }
+
+    /// A pipeline up to the end, or up to a closing parenthesis.
+    fn pipeline(&mut self, close: Option<char>) -> Parsed<Pipeline> {
+        let at = self.base + self.at;
+        let (variables, declares) = self.variables()?;
+        let mut commands = Vec::new();
+        loop {
+            let mut command: Vec<Operand> = Vec::new();
+            loop {
+                self.skip_space();
+                match self.rest().chars().next() {
+                    None | Some('|') => break,
+                    Some(')') if close.is_some() => break,
+                    Some(_) => command.push(self.operand()?),
+                }
             }
-            _ => query.push(c),
+            if command.is_empty() {
+                return self.fail("a value was expected");
+            }
+            let callable = matches!(command[0], Operand::Function(_));
+            if !callable && command.len() > 1 {
+                return self.fail("this is no function and takes no arguments");
+            }
+            if !callable && !commands.is_empty() {
+                return self.fail("only a function can stand after |");
+            }
+            commands.push(command);
+            if !self.take("|") {
+                return Ok(Pipeline { variables, declares, commands, at });
+            }
         }
     }
-    query.push('"');
+
+    fn variables(&mut self) -> Parsed<(Vec<String>, bool)> {
+        let begin = self.at;
+        let mut variables = Vec::new();
+        loop {
+            self.skip_space();
+            if !self.rest().starts_with('$') {
+                break;
+            }
+            self.at += 1;
+            variables.push(self.word().to_owned());
+            self.skip_space();
+            if self.take(":=") {
+                return Ok((variables, true));
+            }
+            if self.rest().starts_with('=') && !self.rest().starts_with("==") {
+                self.at += 1;
+                return Ok((variables, false));
+            }
+            if !self.take(",") {
+                break;
+            }
+        }
+        self.at = begin;
+        Ok((Vec::new(), false))
+    }
+
+    fn word(&mut self) -> &'a str {
+        let rest = self.rest();
+        let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+        self.at += end;
+        &rest[..end]
+    }
+
+    fn fields(&mut self) -> Parsed<Vec<String>> {
+        let mut fields = Vec::new();
+        while self.take(".") {
+            match self.word() {
+                "" => return self.fail("the name of a field was expected"),
+                field => fields.push(field.to_owned()),
+            }
+        }
+        Ok(fields)
+    }
+
+    fn operand(&mut self) -> Parsed<Operand> {
+        let rest = self.rest();
+        let first = rest.chars().next().unwrap_or_default();
+        match first {
+            '.' => {
+                if rest[1..].starts_with(|c: char| c.is_alphabetic() || c == '_') {
+                    return Ok(Operand::Fields(self.fields()?));
+                }
+                self.at += 1;
+                Ok(Operand::Fields(Vec::new()))
+            }
+            '$' => {
+                self.at += 1;
+                let name = self.word().to_owned();
+                Ok(Operand::Variable(name, self.fields()?))
+            }
+            '(' => {
+                self.at += 1;
+                let inner = self.pipeline(Some(')'))?;
+                if !self.take(")") {
+                    return self.fail("a ) was expected");
+                }
+                Ok(Operand::Group(inner, self.fields()?))
+            }
+            '"' | '`' => self.literal(first),
+            '0'..='9' | '-' | '+' => self.number(),
+            c if c.is_alphabetic() || c == '_' => {
+                let begin = self.at;
+                let word = self.word();
+                Ok(match word {
+                    "true" => Operand::Value(Value::Bool(true)),
+                    "false" => Operand::Value(Value::Bool(false)),
+                    "nil" => Operand::Value(Value::Nil),
+                    _ if FUNCTIONS.contains(&word) => Operand::Function(word.to_owned()),
+                    _ => {
+                        self.at = begin;
+                        return self.fail(format!(
+                            "function {word:?} is not known; {} are",
+                            FUNCTIONS.join(", ")
+                        ));
+                    }
+                })
+            }
+            c => self.fail(format!("{c:?} was not expected")),
+        }
+    }
+
+    fn literal(&mut self, quote: char) -> Parsed<Operand> {
+        let inside = &self.rest()[1..];
+        let mut text = String::new();
+        let mut chars = inside.char_indices();
+        while let Some((at, c)) = chars.next() {
+            if c == quote {
+                self.at += at + 2;
+                return Ok(Operand::Value(Value::Text(text)));
+            }
+            if c != '\\' || quote == '`' {
+                text.push(c);
+                continue;
+            }
+            match chars.next().map(|(_, c)| c) {
+                Some('n') => text.push('\n'),
+                Some('t') => text.push('\t'),
+                Some('r') => text.push('\r'),
+                Some(c @ ('"' | '\\' | '\'')) => text.push(c),
+                _ => return self.fail("this escape is not known in a string"),
+            }
+        }
+        self.fail("the string has no end")
+    }
+
+    fn number(&mut self) -> Parsed<Operand> {
+        let rest = self.rest();
+        let end = rest
+            .find(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '+')))
+            .unwrap_or(rest.len());
+        let text = &rest[..end];
+        let value = match (text.parse::<i64>(), text.parse::<f64>()) {
+            (Ok(int), _) => Value::Int(int),
+            (_, Ok(float)) => Value::Float(float),
+            _ => return self.fail(format!("{text:?} is no number")),
+        };
+        self.at += end;
+        Ok(Operand::Value(value))
+    }
 }
 
-/// Whether a text is a metric name that needs no quotes.
-pub fn is_metric_name(text: &str) -> bool {
-    let mut bytes = text.bytes();
-    bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_' || b == b':')
-        && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b':')
+struct Scope<'a> {
+    fields: &'a BTreeMap<&'static str, Value>,
+    /// What the dot is, where a `range` or `with` changed it.
+    dots: Vec<Value>,
+    variables: Vec<(String, Value)>,
+    output: String,
 }
 
-/// Whether a text is a label name that needs no quotes.
-pub fn is_label_name(text: &str) -> bool {
-    is_metric_name(text) && !text.contains(':')
+impl Scope<'_> {
+    fn run(&mut self, nodes: &[Node]) -> Result<(), String> {
+        let outer = self.variables.len();
+        for node in nodes {
+            self.step(node)?;
+        }
+        self.variables.truncate(outer);
+        Ok(())
+    }
+
+    fn step(&mut self, node: &Node) -> Result<(), String> {
+        match node {
+            Node::Text(text) => self.output.push_str(text),
+            Node::Print(pipeline) => {
+                let value = self.value(pipeline)?;
+                self.output.push_str(&value.to_string());
+            }
+            Node::Assign(pipeline) => {
+                let value = self.value(pipeline)?;
+                let [name] = pipeline.variables.as_slice() else {
+                    return Err("only range sets two variables".to_owned());
+                };
+                if pipeline.declares {
+                    self.variables.push((name.clone(), value));
+                } else {
+                    let known = self.variables.iter_mut().rev().find(|(known, _)| known == name);
+                    known.ok_or_else(|| format!("undefined variable ${name}"))?.1 = value;
+                }
+            }
+            Node::If { condition, then, otherwise } => {
+                let outer = self.variables.len();
+                let value = self.declare(condition)?;
+                self.run(if value.truth() { then } else { otherwise })?;
+                self.variables.truncate(outer);
+            }
+            Node::With { value, then, otherwise } => {
+                let outer = self.variables.len();
+                let value = self.declare(value)?;
+                if value.truth() {
+                    self.dots.push(value);
+                    self.run(then)?;
+                    self.dots.pop();
+                } else {
+                    self.run(otherwise)?;
+                }
+                self.variables.truncate(outer);
+            }
+            Node::Range { over, body, otherwise } => {
+                let items: Vec<(Value, Value)> = match self.value(over)? {
+                    Value::List(list) => {
+                        let number = |(at, text)| (Value::Int(at as i64), Value::Text(text));
+                        list.into_iter().enumerate().map(number).collect()
+                    }
+                    Value::Map(map) => {
+                        map.into_iter().map(|(k, v)| (Value::Text(k), Value::Text(v))).collect()
+                    }
+                    Value::Nil => Vec::new(),
+                    other => return Err(format!("range can't iterate over {other}")),
+                };
+                if items.is_empty() {
+                    return self.run(otherwise);
+                }
+                for (key, value) in items {
+                    let outer = self.variables.len();
+                    match over.variables.as_slice() {
+                        [] => {}
+                        [one] => self.variables.push((one.clone(), value.clone())),
+                        [first, second, ..] => {
+                            self.variables.push((first.clone(), key));
+                            self.variables.push((second.clone(), value.clone()));
+                        }
+                    }
+                    self.dots.push(value);
+                    self.run(body)?;
+                    self.dots.pop();
+                    self.variables.truncate(outer);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The value of a condition, kept in the variable that it names.
+    fn declare(&mut self, pipeline: &Pipeline) -> Result<Value, String> {
+        let value = self.value(pipeline)?;
+        if let Some(name) = pipeline.variables.first() {
+            self.variables.push((name.clone(), value.clone()));
+        }
+        Ok(value)
+    }
+
+    fn value(&self, pipeline: &Pipeline) -> Result<Value, String> {
+        let mut last = None;
+        for command in &pipeline.commands {
+            last = Some(match &command[0] {
+                Operand::Function(name) => {
+                    let mut arguments = command[1..]
+                        .iter()
+                        .map(|operand| self.operand(operand))
+                        .collect::<Result<Vec<_>, _>>()?;
+                    arguments.extend(last.take());
+                    call(name, &arguments)
+                        .map_err(|error| format!("error calling {name}: {error}"))?
+                }
+                operand => self.operand(operand)?,
+            });
+        }
+        Ok(last.unwrap_or(Value::Nil))
+    }
+
+    fn operand(&self, operand: &Operand) -> Result<Value, String> {
+        match operand {
+            Operand::Value(value) => Ok(value.clone()),
+            Operand::Fields(fields) => match self.dots.last() {
+                Some(dot) => field_of(dot.clone(), fields),
+                None => self.root(fields),
+            },
+            Operand::Variable(name, fields) if name.is_empty() => self.root(fields),
+            Operand::Variable(name, fields) => {
+                let known = self.variables.iter().rev().find(|(known, _)| known == name);
+                let (_, value) = known.ok_or_else(|| format!("undefined variable ${name}"))?;
+                field_of(value.clone(), fields)
+            }
+            Operand::Function(name) => {
+                call(name, &[]).map_err(|e| format!("error calling {name}: {e}"))
+            }
+            Operand::Group(pipeline, fields) => field_of(self.value(pipeline)?, fields),
+        }
+    }
+
+    fn root(&self, fields: &[String]) -> Result<Value, String> {
+        let [first, rest @ ..] = fields else {
+            return Err("the dot is no value that can be used".to_owned());
+        };
+        let value = self.fields.get(first.as_str()).ok_or_else(|| {
+            let known: Vec<_> = self.fields.keys().map(|field| format!(".{field}")).collect();
+            format!(".{first} is not known; {} are", known.join(", "))
+        })?;
+        field_of(value.clone(), rest)
+    }
+}
+
+fn field_of(value: Value, fields: &[String]) -> Result<Value, String> {
+    fields.iter().try_fold(value, |value, field| match value {
+        Value::Map(map) => Ok(map.get(field).cloned().map_or(Value::Nil, Value::Text)),
+        other => Err(format!("can't evaluate field {field} in {other}")),
+    })
+}
+
+impl Value {
+    /// What `if` makes of it: anything but zero and empty.
+    fn truth(&self) -> bool {
+        match self {
+            Self::Text(text) => !text.is_empty(),
+            Self::List(list) => !list.is_empty(),
+            Self::Map(map) => !map.is_empty(),
+            Self::Int(int) => *int != 0,
+            Self::Float(float) => *float != 0.0,
+            Self::Bool(bool) => *bool,
+            Self::Nil => false,
+        }
+    }
+}
+
+/// As Go's `%v` prints it.
+impl std::fmt::Display for Value {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Text(text) => f.write_str(text),
+            Self::List(list) => write!(f, "[{}]", list.join(" ")),
+            Self::Map(map) => {
+                let pairs: Vec<_> = map.iter().map(|(k, v)| format!("{k}:{v}")).collect();
+                write!(f, "map[{}]", pairs.join(" "))
+            }
+            Self::Int(int) => write!(f, "{int}"),
+            Self::Float(float) => write!(f, "{float}"),
+            Self::Bool(bool) => write!(f, "{bool}"),
+            Self::Nil => f.write_str("<no value>"),
+        }
+    }
+}
+
+/// Calls a function. `join` is Sprig's, with the separator first.
+fn call(name: &str, arguments: &[Value]) -> Result<Value, String> {
+    let wrong = || Err(format!("wrong number of arguments: {}", arguments.len()));
+    match (name, arguments) {
+        ("not", [value]) => Ok(Value::Bool(!value.truth())),
+        ("and" | "or", [first, ..]) => {
+            let stop = name == "or";
+            let decided = arguments.iter().find(|value| value.truth() == stop);
+            Ok(decided.or(arguments.last()).unwrap_or(first).clone())
+        }
+        ("eq", [first, others @ ..]) if !others.is_empty() => {
+            Ok(Value::Bool(others.iter().any(|other| other == first)))
+        }
+        ("ne", [a, b]) => Ok(Value::Bool(a != b)),
+        ("lt", [a, b]) => compare(a, b).map(|order| Value::Bool(order.is_lt())),
+        ("le", [a, b]) => compare(a, b).map(|order| Value::Bool(order.is_le())),
+        ("gt", [a, b]) => compare(a, b).map(|order| Value::Bool(order.is_gt())),
+        ("ge", [a, b]) => compare(a, b).map(|order| Value::Bool(order.is_ge())),
+        ("len", [Value::Text(text)]) => Ok(Value::Int(text.len() as i64)),
+        ("len", [Value::List(list)]) => Ok(Value::Int(list.len() as i64)),
+        ("len", [Value::Map(map)]) => Ok(Value::Int(map.len() as i64)),
+        ("len", [other]) => Err(format!("len of {other}")),
+        ("index", [value]) => Ok(value.clone()),
+        ("index", [Value::Map(map), Value::Text(key)]) => {
+            Ok(Value::Text(map.get(key).cloned().unwrap_or_default()))
+        }
+        ("index", [Value::List(list), Value::Int(at)]) => {
+            let item = usize::try_from(*at).ok().and_then(|at| list.get(at));
+            item.cloned().map(Value::Text).ok_or_else(|| format!("index out of range: {at}"))
+        }
+        ("index", [value, ..]) => Err(format!("can't index {value} like this")),
+        ("slice", [Value::List(list), bounds @ ..]) => {
+            let (from, to) = range(bounds, list.len())?;
+            Ok(Value::List(list[from..to].to_vec()))
+        }
+        ("slice", [Value::Text(text), bounds @ ..]) => {
+            let (from, to) = range(bounds, text.len())?;
+            let part = text.get(from..to).ok_or("the bounds cut a character in two")?;
+            Ok(Value::Text(part.to_owned()))
+        }
+        ("join", [Value::Text(separator), Value::List(list)]) => {
+            Ok(Value::Text(list.join(separator)))
+        }
+        ("print", values) => {
+            let mut text = String::new();
+            for (at, value) in values.iter().enumerate() {
+                let texts = matches!(value, Value::Text(_))
+                    || at > 0 && matches!(values[at - 1], Value::Text(_));
+                if at > 0 && !texts {
+                    text.push(' ');
+                }
+                let _ = write!(text, "{value}");
+            }
+            Ok(Value::Text(text))
+        }
+        ("println", values) => {
+            let words: Vec<String> = values.iter().map(ToString::to_string).collect();
+            Ok(Value::Text(words.join(" ") + "\n"))
+        }
+        ("printf", [Value::Text(format), values @ ..]) => printf(format, values).map(Value::Text),
+        _ => wrong(),
+    }
+}
+
+fn compare(a: &Value, b: &Value) -> Result<std::cmp::Ordering, String> {
+    match (a, b) {
+        (Value::Int(a), Value::Int(b)) => Ok(a.cmp(b)),
+        (Value::Text(a), Value::Text(b)) => Ok(a.cmp(b)),
+        (Value::Float(a), Value::Float(b)) => Ok(a.total_cmp(b)),
+        _ => Err("incompatible types for comparison".to_owned()),
+    }
+}
+
+fn range(bounds: &[Value], len: usize) -> Result<(usize, usize), String> {
+    let bound = |at: usize, default: usize| match bounds.get(at) {
+        None => Ok(default),
+        Some(Value::Int(int)) => usize::try_from(*int)
+            .ok()
+            .filter(|bound| *bound <= len)
+            .ok_or_else(|| format!("index out of range: {int}")),
+        Some(other) => Err(format!("can't index with {other}")),
+    };
+    let (from, to) = (bound(0, 0)?, bound(1, len)?);
+    if from <= to { Ok((from, to)) } else { Err(format!("invalid slice index: {from} > {to}")) }
+}
+
+/// `%v`, `%s`, `%d`, `%q`, `%f`, `%t` and `%%`, with width, precision, `-` and `0`.
+fn printf(format: &str, values: &[Value]) -> Result<String, String> {
+    let mut text = String::new();
+    let mut values = values.iter();
+    let mut rest = format;
+    while let Some((before, after)) = rest.split_once('%') {
+        text.push_str(before);
+        let verb_at = after
+            .find(|c: char| c.is_alphabetic() || c == '%')
+            .ok_or("a verb was expected after %")?;
+        let (flags, verb) = (&after[..verb_at], &after[verb_at..=verb_at]);
+        rest = &after[verb_at + 1..];
+        if verb == "%" {
+            text.push('%');
+            continue;
+        }
+        let value = values.next().ok_or_else(|| format!("%{verb} has no value"))?;
+        let left = flags.contains('-');
+        let flags = flags.trim_start_matches(['-', '+', ' ']);
+        let (width, precision) = flags.split_once('.').unwrap_or((flags, ""));
+        let number = |text: &str| text.parse::<usize>().ok();
+        let shown = match (verb, value) {
+            ("v" | "s", value) => match number(precision) {
+                Some(most) => value.to_string().chars().take(most).collect(),
+                None => value.to_string(),
+            },
+            ("d", Value::Int(int)) => int.to_string(),
+            ("t", Value::Bool(bool)) => bool.to_string(),
+            ("q", Value::Text(text)) => quoted(text),
+            ("f", Value::Float(float)) => format!("{float:.*}", number(precision).unwrap_or(6)),
+            (verb, value) => return Err(format!("%{verb} can't print {value}")),
+        };
+        let padding = number(width).unwrap_or(0).saturating_sub(shown.chars().count());
+        let fill = if width.starts_with('0') && !left { "0" } else { " " }.repeat(padding);
+        if left {
+            text.push_str(&shown);
+            text.push_str(&fill);
+        } else {
+            text.push_str(&fill);
+            text.push_str(&shown);
+        }
+    }
+    text.push_str(rest);
+    match values.next() {
+        None => Ok(text),
+        Some(extra) => Err(format!("the format has no verb for {extra}")),
+    }
+}
+
+/// A string literal that both Go and PromQL read.
+pub fn quoted(text: &str) -> String {
+    let mut literal = String::with_capacity(text.len() + 2);
+    literal.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => literal.push_str("\\\""),
+            '\\' => literal.push_str("\\\\"),
+            '\n' => literal.push_str("\\n"),
+            c if c.is_control() => {
+                let _ = write!(literal, "\\U{:08x}", u32::from(c));
+            }
+            c => literal.push(c),
+        }
+    }
+    literal.push('"');
+    literal
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_template_is_filled_in() {
-        let template =
-            Template::parse("sum by (<<.GroupBy>>) (rate(<<.Series>>{<<.LabelMatchers>>}[2m]))")
-                .unwrap();
-        let matchers =
-            BTreeMap::from([("namespace", Matcher::Is("shop")), ("pod", Matcher::NotEmpty)]);
-        let values = Values {
-            series: "http_requests_total",
-            matchers: &matchers,
-            group_by: &["namespace", "pod"],
-        };
-        assert_eq!(
-            template.render(&values),
-            r#"sum by (namespace,pod) (rate(http_requests_total{namespace="shop",pod!=""}[2m]))"#
-        );
+    fn fields() -> BTreeMap<&'static str, Value> {
+        let names = BTreeMap::from([
+            ("namespace".to_owned(), "shop".to_owned()),
+            ("pod".to_owned(), "a|b".to_owned()),
+        ]);
+        BTreeMap::from([
+            ("Series", Value::Text("hits_total".to_owned())),
+            ("LabelMatchers", Value::Text(r#"namespace="shop",pod=~"a|b""#.to_owned())),
+            ("LabelValuesByName", Value::Map(names)),
+            ("GroupBy", Value::Text("pod,container".to_owned())),
+            ("GroupBySlice", Value::List(vec!["pod".to_owned(), "container".to_owned()])),
+        ])
     }
 
     #[test]
-    fn a_wrong_template_is_refused_with_what_would_be_right() {
-        for (text, expected) in [
-            ("sum(<<.Seires>>)", "<<.Seires>> is not known"),
-            ("sum(<<.Series", "no >>"),
-            ("sum by (<<.GroupBy>>) (<<.Series>>)", "<<.LabelMatchers>> is missing"),
+    fn templates_are_filled_in_as_go_does() {
+        for (template, expected) in [
+            ("sum(<<.Series>>) by (<<.GroupBy>>)", "sum(hits_total) by (pod,container)"),
+            ("<< .Series >>-<<- /* gone */ ->> x", "hits_total-x"),
+            ("a <<- .Series ->> b", "ahits_totalb"),
+            ("<<index .LabelValuesByName \"pod\">>/<<index .GroupBySlice 1>>", "a|b/container"),
+            ("<<.LabelValuesByName.namespace>><<.LabelValuesByName.none>>", "shop<no value>"),
+            ("<<index .LabelValuesByName \"none\">>", ""),
+            (
+                "<<range $k, $v := .LabelValuesByName>><<$k>>=<<$v>>;<<end>>",
+                "namespace=shop;pod=a|b;",
+            ),
+            ("<<range .GroupBySlice>>[<<.>>]<<else>>none<<end>>", "[pod][container]"),
+            ("<<range $i, $l := .GroupBySlice>><<if $i>>,<<end>><<$l>><<end>>", "pod,container"),
+            ("<<if eq .Series \"a\">>1<<else if eq .Series \"hits_total\">>2<<else>>3<<end>>", "2"),
+            ("<<with $x := .Series>><<$x>><<.>><<end>>", "hits_totalhits_total"),
+            ("<<printf \"%s-%05d-%q\" .Series 42 \"a\\\"b\">>", "hits_total-00042-\"a\\\"b\""),
+            ("<<.Series | printf \"%-12s|\">>", "hits_total  |"),
+            ("<<if and .Series (not (eq .GroupBy \"x\"))>>y<<end>>", "y"),
+            (
+                "<<len .GroupBySlice>> <<.GroupBySlice>> <<.GroupBySlice | join \"+\">>",
+                "2 [pod container] pod+container",
+            ),
+            (
+                "<<$s := .Series>><<range .GroupBySlice>><<$s>>.<<.>> <<$.Series>> <<end>>",
+                "hits_total.pod hits_total hits_total.container hits_total ",
+            ),
+            ("<<$n := 0>><<range .GroupBySlice>><<$n = 7>><<end>><<$n>>", "7"),
+            ("<<slice .Series 0 4>> <<`raw >> \"x\"`>>", "hits raw >> \"x\""),
         ] {
-            let error = Template::parse(text).unwrap_err().to_string();
-            assert!(error.contains(expected), "{error}");
+            let rendered = Template::parse(template).unwrap().render(&fields()).unwrap();
+            assert_eq!(rendered, expected, "{template}");
         }
     }
 
     #[test]
-    fn no_label_value_can_end_its_literal() {
-        for value in ["\"", "\\", "a\"} or vector(1) or up{b=\"", "\n", "\0", "é\u{2028}"] {
-            let mut literal = String::new();
-            push_string(&mut literal, value);
-            let query = format!("up{{a={literal}}}");
-            let promql_parser::parser::Expr::VectorSelector(selector) =
-                promql_parser::parser::parse(&query).unwrap()
-            else {
-                panic!("{query} is more than one selector");
-            };
-            assert_eq!(selector.matchers.matchers.len(), 1, "{query}");
+    fn a_wrong_template_says_where_and_what() {
+        for (template, line, column, message) in [
+            ("sum(<<.Series", 1, 5, "has no >>"),
+            ("a\n  <<if .Series>>x", 2, 5, "no <<end>>"),
+            ("<<end>>", 1, 3, "unexpected <<end>>"),
+            ("<<toUpper .Series>>", 1, 3, "function \"toUpper\" is not known; and, or"),
+            ("<<.Series \"x\">>", 1, 14, "takes no arguments"),
+            ("<<template \"x\">>", 1, 3, "not supported"),
+            ("<<\"x>>", 1, 1, "has no >>"),
+            ("<<>>", 1, 3, "a value was expected"),
+        ] {
+            let error = Template::parse(template).unwrap_err();
+            assert_eq!((error.line, error.column), (line, column), "{template}: {error}");
+            assert!(error.message.contains(message), "{template}: {error}");
+        }
+        for (template, message) in [
+            ("<<.Nothing>>", ".Nothing is not known; .GroupBy"),
+            ("<<.Series.X>>", "can't evaluate field X"),
+            ("<<index .GroupBySlice 9>>", "out of range"),
+            ("<<$x>>", "undefined variable $x"),
+            ("<<range .Series>><<end>>", "can't iterate"),
+        ] {
+            let error = Template::parse(template).unwrap().render(&fields()).unwrap_err();
+            assert!(error.contains(message), "{template}: {error}");
         }
     }
 }

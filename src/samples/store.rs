@@ -1,15 +1,14 @@
 //! One answer for everybody who asks for the same metric at the same time.
 
+use super::flights::{Answer, Flights};
 use crate::aged::Aged;
 use crate::hpa::UnixMillis;
 use crate::k8s::Quantity;
-use crate::prometheus::{Client, Error, Series, decode_vector};
+use crate::prometheus::{Client, Error, Label, Series, decode_vector};
 use crate::promql::guard::GuardError;
 use crate::promql::query::{MetricKind, PodMetric, PodQueries, QueryError, kind_by_name};
-use futures::FutureExt;
-use futures::future::{BoxFuture, Shared};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A pod's value.
@@ -38,33 +37,36 @@ pub enum MetricError {
     Series(String),
 }
 
-type Answer = Result<Arc<PodSampleSet>, MetricError>;
+/// One series of an answer, by its labels; NaN and the infinities are no samples.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampled {
+    /// Its labels.
+    pub labels: Vec<(String, String)>,
+    /// Its value.
+    pub value: Quantity,
+    /// When it was measured.
+    pub time: UnixMillis,
+}
 
-/// The samples of pods, by the query that gives them.
-///
-/// Bounded: an answer that nobody asked for within [`IDLE`] is dropped.
+impl Sampled {
+    /// The value of a label; empty where it has none, as Prometheus sees it.
+    pub fn label(&self, name: &str) -> &str {
+        let found = self.labels.iter().find(|(label, _)| label == name);
+        found.map_or("", |(_, value)| value.as_str())
+    }
+}
+
+/// The samples there are, by the query that gives them.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 
 struct Inner {
     prometheus: Client,
-    max_age: Duration,
-    queries: Mutex<HashMap<Arc<str>, Entry>>,
+    pods: Arc<Flights<PodSampleSet>>,
+    series: Arc<Flights<Vec<Sampled>>>,
     kinds: Aged<String, MetricKind>,
 }
 
-struct Entry {
-    asked: Instant,
-    state: State,
-}
-
-enum State {
-    Running(Shared<BoxFuture<'static, Answer>>),
-    Done { answer: Answer, at: Instant },
-}
-
-/// How long an answer is kept that nobody asks for.
-const IDLE: Duration = Duration::from_secs(60);
 /// How long what Prometheus says of a metric's type is believed.
 const KIND_AGE: Duration = Duration::from_secs(600);
 /// How many metrics' types are kept.
@@ -75,8 +77,8 @@ impl Store {
     pub fn new(prometheus: Client, max_age: Duration) -> Self {
         Self(Arc::new(Inner {
             prometheus,
-            max_age,
-            queries: Mutex::default(),
+            pods: Arc::new(Flights::new(max_age)),
+            series: Arc::new(Flights::new(max_age)),
             kinds: Aged::new(KIND_AGE, KINDS),
         }))
     }
@@ -107,60 +109,42 @@ impl Store {
             }
             other => other?,
         };
-        self.answer(query, &queries.pod_label).await
+        let (store, label) = (self.clone(), queries.pod_label.clone());
+        let asked = query.clone();
+        let run = || async move { store.run(&asked, |series| by_pod(series, &label)).await };
+        self.0.pods.get(&query, run).await
     }
 
-    async fn answer(&self, query: Arc<str>, pod_label: &str) -> Answer {
-        let running = {
-            let mut queries = self.0.queries.lock().unwrap_or_else(PoisonError::into_inner);
-            let now = Instant::now();
-            match queries.get_mut(&query) {
-                Some(Entry { asked, state: State::Running(running) }) => {
-                    *asked = now;
-                    running.clone()
-                }
-                Some(Entry { asked, state: State::Done { answer, at } })
-                    if now.duration_since(*at) <= self.0.max_age =>
-                {
-                    *asked = now;
-                    return answer.clone();
-                }
-                _ => {
-                    queries.retain(|_, entry| now.duration_since(entry.asked) < IDLE);
-                    let running = self.clone().run(query.clone(), pod_label.to_owned());
-                    let running = running.boxed().shared();
-                    let state = State::Running(running.clone());
-                    queries.insert(query, Entry { asked: now, state });
-                    // Its own task: whoever asked first may stop waiting.
-                    tokio::spawn(running.clone());
-                    running
-                }
-            }
-        };
-        running.await
+    /// The series that a query gives, under the same rules. A scalar is one
+    /// series without labels.
+    ///
+    /// # Errors
+    /// As [`MetricError`] says.
+    pub async fn series(&self, query: &Arc<str>) -> Answer<Vec<Sampled>> {
+        let (store, asked) = (self.clone(), query.clone());
+        let owned = |series: &[Series<'_>]| Ok(series.iter().filter_map(sampled).collect());
+        self.0.series.get(query, || async move { store.run(&asked, owned).await }).await
     }
 
-    async fn run(self, query: Arc<str>, pod_label: String) -> Answer {
+    async fn run<T>(
+        &self,
+        query: &str,
+        keep: impl FnOnce(&[Series<'_>]) -> Result<T, MetricError>,
+    ) -> Answer<T> {
         let started = Instant::now();
-        let answer = match self.0.prometheus.query(&query).await {
+        let answer = match self.0.prometheus.query(query).await {
             Ok(body) => decode_vector(&body)
                 .map_err(|error| MetricError::Prometheus(Error::Answer(error)))
-                .and_then(|series| by_pod(&series, &pod_label))
-                .map(Arc::new),
+                .and_then(|series| keep(&series).map(|kept| (Arc::new(kept), series.len()))),
             Err(error) => Err(error.into()),
         };
         match &answer {
-            Ok(samples) => {
-                tracing::debug!(%query, pods = samples.len(), took = ?started.elapsed(), "queried");
+            Ok((_, series)) => {
+                tracing::debug!(%query, series, took = ?started.elapsed(), "queried");
             }
             Err(error) => tracing::warn!(%query, %error, took = ?started.elapsed(), "query failed"),
         }
-        let mut queries = self.0.queries.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(entry) = queries.get_mut(&query) {
-            // Of the time it was asked, not of the time it came.
-            entry.state = State::Done { answer: answer.clone(), at: started };
-        }
-        answer
+        answer.map(|(kept, _)| kept)
     }
 
     /// Whether a metric is a counter: by its name, else by what its targets say.
@@ -194,6 +178,12 @@ impl Store {
             _ => MetricKind::Gauge,
         }))
     }
+}
+
+fn sampled(series: &Series<'_>) -> Option<Sampled> {
+    let value = Quantity::from_f64(series.value)?;
+    let own = |(name, value): &Label<'_>| (name.clone().into_owned(), value.clone().into_owned());
+    Some(Sampled { labels: series.labels.iter().map(own).collect(), value, time: series.time })
 }
 
 fn by_pod(series: &[Series<'_>], pod_label: &str) -> Result<PodSampleSet, MetricError> {

@@ -1,6 +1,6 @@
 //! Writes the CA of a self-made certificate to the APIServices that lead here.
 
-use super::CUSTOM_METRICS;
+use super::ApiGroup;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::ByteString;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
@@ -28,7 +28,8 @@ pub async fn keep_ca_bundles(client: Client, service: String, namespace: String,
             }
         };
         let Some(spec) = &object.spec else { continue };
-        let ours = spec.group.as_deref() == Some(CUSTOM_METRICS)
+        let group = spec.group.as_deref();
+        let ours = ApiGroup::ALL.iter().any(|ours| group == Some(ours.as_str()))
             && spec.service.as_ref().is_some_and(|reference| {
                 reference.name.as_deref() == Some(&service)
                     && reference.namespace.as_deref() == Some(&namespace)

@@ -1,8 +1,8 @@
 //! Whether who asks may: the API server decides (SubjectAccessReview).
 
 use super::identity::Identity;
-use super::request::{Target, Version};
-use super::{CUSTOM_METRICS, response::ApiError};
+use super::request::{ApiGroup, Target, Version};
+use super::response::ApiError;
 use crate::aged::Aged;
 use k8s_openapi::api::authorization::v1::{
     NonResourceAttributes, ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
@@ -16,31 +16,46 @@ use std::time::Duration;
 #[derive(Clone)]
 pub struct Authorizer {
     client: Client,
-    answers: Arc<Aged<(Identity, Action), Result<(), String>>>,
+    allowed: Arc<Aged<(Identity, Action), ()>>,
+    refused: Arc<Aged<(Identity, Action), String>>,
+    always_allowed: Arc<[String]>,
+}
+
+/// How reviews are asked for and kept.
+#[derive(Clone, Debug)]
+pub struct AuthorizerOptions {
+    /// How long it is believed that somebody may.
+    pub allowed_age: Duration,
+    /// How long it is believed that somebody may not.
+    pub refused_age: Duration,
+    /// Paths that anybody may read; `*` at the end stands for anything.
+    pub always_allow_paths: Vec<String>,
 }
 
 /// What somebody wants to do.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Read a metric.
-    Metric {
+    /// Read something of an API group.
+    Read {
+        /// The group.
+        group: &'static str,
         /// The version asked in.
         version: &'static str,
-        /// The object's namespace.
+        /// `get` or `list`.
+        verb: &'static str,
+        /// The namespace; empty for the whole cluster.
         namespace: String,
-        /// The object's resource.
+        /// The resource.
         resource: String,
-        /// The object's name, or `*`.
+        /// What of it, such as a metric; empty for itself.
+        subresource: String,
+        /// The object's name, or `*`; empty for all.
         name: String,
-        /// The metric.
-        metric: String,
     },
     /// Read a path that is no object.
     Path(String),
 }
 
-/// How long an answer is believed, as long as upstream does.
-const ANSWER_AGE: Duration = Duration::from_secs(10);
 /// How many answers are kept.
 const ANSWERS: usize = 16_384;
 /// How long a review may take.
@@ -49,24 +64,62 @@ const REVIEW: Duration = Duration::from_secs(10);
 impl Action {
     /// What a request to a path wants to do.
     pub fn of(target: Option<&Target>, path: &str) -> Self {
-        match target {
-            Some(Target::Object { version, namespace, resource, name, metric }) => Self::Metric {
-                version: Version::as_str(*version),
-                namespace: namespace.clone(),
-                resource: resource.clone(),
-                name: name.clone(),
-                metric: metric.clone(),
-            },
-            _ => Self::Path(path.to_owned()),
+        let read = |group: ApiGroup, version: Version, namespace: &str, resource: &str| {
+            (group.as_str(), version.as_str(), namespace.to_owned(), resource.to_owned())
+        };
+        let v1beta1 = Version::V1Beta1;
+        let (parts, subresource, name) = match target {
+            // A metric of a namespace is, by its path, an object called as the metric.
+            Some(Target::Object(object)) if object.of_namespace => {
+                let parts = read(ApiGroup::Custom, object.version, &object.name, "metrics");
+                (parts, "", Some(object.metric.as_str()))
+            }
+            Some(Target::Object(object)) => (
+                read(ApiGroup::Custom, object.version, &object.namespace, &object.resource),
+                object.metric.as_str(),
+                Some(object.name.as_str()),
+            ),
+            Some(Target::External { namespace, metric }) => {
+                (read(ApiGroup::External, v1beta1, namespace, metric), "", None)
+            }
+            Some(Target::Nodes { name }) => {
+                (read(ApiGroup::Resource, v1beta1, "", "nodes"), "", name.as_deref())
+            }
+            Some(Target::Pods { namespace, name }) => {
+                let namespace = namespace.as_deref().unwrap_or_default();
+                (read(ApiGroup::Resource, v1beta1, namespace, "pods"), "", name.as_deref())
+            }
+            _ => return Self::Path(path.to_owned()),
+        };
+        let (group, version, namespace, resource) = parts;
+        Self::Read {
+            group,
+            version,
+            verb: if name.is_some() { "get" } else { "list" },
+            namespace,
+            resource,
+            subresource: subresource.to_owned(),
+            name: name.unwrap_or_default().to_owned(),
         }
     }
 
     fn refusal(&self, user: &str, reason: &str) -> ApiError {
         let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
         ApiError::forbidden(match self {
-            Self::Metric { namespace, resource, name, metric, .. } => format!(
-                "{resource}.{CUSTOM_METRICS} {name:?} is forbidden: User {user:?} cannot get resource \"{resource}/{metric}\" in API group {CUSTOM_METRICS:?} in the namespace {namespace:?}{reason}"
-            ),
+            Self::Read { group, verb, namespace, resource, subresource, name, .. } => {
+                let name = if name.is_empty() { String::new() } else { format!(" {name:?}") };
+                let whole = match subresource.as_str() {
+                    "" => resource.clone(),
+                    subresource => format!("{resource}/{subresource}"),
+                };
+                let scope = match namespace.as_str() {
+                    "" => "at the cluster scope".to_owned(),
+                    namespace => format!("in the namespace {namespace:?}"),
+                };
+                format!(
+                    "{resource}.{group}{name} is forbidden: User {user:?} cannot {verb} resource {whole:?} in API group {group:?} {scope}{reason}"
+                )
+            }
             Self::Path(path) => {
                 format!("forbidden: User {user:?} cannot get path {path:?}{reason}")
             }
@@ -76,8 +129,21 @@ impl Action {
 
 impl Authorizer {
     /// One that asks over this client.
-    pub fn new(client: Client) -> Self {
-        Self { client, answers: Arc::new(Aged::new(ANSWER_AGE, ANSWERS)) }
+    pub fn new(client: Client, options: AuthorizerOptions) -> Self {
+        Self {
+            client,
+            allowed: Arc::new(Aged::new(options.allowed_age, ANSWERS)),
+            refused: Arc::new(Aged::new(options.refused_age, ANSWERS)),
+            always_allowed: options.always_allow_paths.into(),
+        }
+    }
+
+    /// Whether anybody may read a path, known or not.
+    pub fn is_open(&self, path: &str) -> bool {
+        self.always_allowed.iter().any(|open| match open.strip_suffix('*') {
+            Some(start) => path.starts_with(start),
+            None => path == open,
+        })
     }
 
     /// Whether a user may.
@@ -90,15 +156,23 @@ impl Authorizer {
             return Ok(());
         }
         let key = (identity.clone(), action);
-        let answer = match self.answers.get(&key) {
-            Some(answer) => answer,
-            None => {
-                let answer = self.ask(&key.0, &key.1).await?;
-                self.answers.put(key.clone(), answer.clone());
-                answer
-            }
+        if self.allowed.get(&key).is_some() {
+            return Ok(());
+        }
+        let refusal = match self.refused.get(&key) {
+            Some(reason) => reason,
+            None => match self.ask(&key.0, &key.1).await? {
+                Ok(()) => {
+                    self.allowed.put(key, ());
+                    return Ok(());
+                }
+                Err(reason) => {
+                    self.refused.put(key.clone(), reason.clone());
+                    reason
+                }
+            },
         };
-        answer.map_err(|reason| key.1.refusal(&key.0.name, &reason))
+        Err(key.1.refusal(&key.0.name, &refusal))
     }
 
     async fn ask(
@@ -114,15 +188,16 @@ impl Authorizer {
             ..Default::default()
         };
         match action {
-            Action::Metric { version, namespace, resource, name, metric } => {
+            Action::Read { group, version, verb, namespace, resource, subresource, name } => {
+                let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
                 spec.resource_attributes = Some(ResourceAttributes {
-                    group: Some(CUSTOM_METRICS.to_owned()),
+                    group: Some((*group).to_owned()),
                     version: Some((*version).to_owned()),
-                    namespace: Some(namespace.clone()),
+                    namespace: given(namespace),
                     resource: Some(resource.clone()),
-                    name: Some(name.clone()),
-                    subresource: Some(metric.clone()),
-                    verb: Some("get".to_owned()),
+                    name: given(name),
+                    subresource: given(subresource),
+                    verb: Some((*verb).to_owned()),
                     ..Default::default()
                 });
             }

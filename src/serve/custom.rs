@@ -1,12 +1,16 @@
-//! `custom.metrics.k8s.io`: the values of pods.
+//! `custom.metrics.k8s.io`: metrics of objects in the cluster, by the names that
+//! autoscalers publish and by rules.
 
-use super::CUSTOM_METRICS;
-use super::request::Version;
+use super::request::{ApiGroup, ObjectTarget, Version};
 use super::response::ApiError;
 use super::router::Server;
-use crate::k8s::Selector;
+use crate::hpa::UnixMillis;
+use crate::k8s::{Quantity, Selector};
+use crate::promql::name::GeneratedName;
 use crate::promql::query::PodMetric;
-use crate::samples::{MetricError, PodSample};
+use crate::rules::{Failure, Which};
+use crate::samples::MetricError;
+use crate::watch::{GroupResource, ResourceInfo};
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -26,63 +30,76 @@ pub struct Parameters {
     metric_label_selector: String,
 }
 
-/// Answers a request for a metric of one pod, or of those a selector selects.
-pub async fn pods(
+/// One object's value.
+struct Item {
+    name: String,
+    value: Quantity,
+    time: UnixMillis,
+}
+
+/// Answers a request for a metric of one object, or of those a selector selects.
+pub async fn objects(
     server: &Server,
-    version: Version,
-    namespace: &str,
-    name: &str,
-    metric: &str,
+    target: &ObjectTarget,
     parameters: &Parameters,
 ) -> Result<Value, ApiError> {
-    let parse = |field, text: &str| {
-        text.parse::<Selector>().map_err(|error| ApiError::bad_request(format!("{field}: {error}")))
+    let objects: Selector = parameters
+        .label_selector
+        .parse()
+        .map_err(|error| ApiError::bad_request(format!("labelSelector: {error}")))?;
+    let series: Selector = parameters
+        .metric_label_selector
+        .parse()
+        .map_err(|error| ApiError::broken_selector(format!("metricLabelSelector: {error}")))?;
+    let resource = GroupResource::parse(&target.resource);
+    let (info, items) = match published(server, target, &resource, &series).await {
+        Some(metric) => (pod_info(), of_pods(server, target, &objects, &metric).await?),
+        None => by_rule(server, target, &resource, &objects, &series).await?,
     };
-    let pods = parse("labelSelector", &parameters.label_selector)?;
-    let series = parse("metricLabelSelector", &parameters.metric_label_selector)?;
-
-    let resolved = resolve(server, namespace, metric, &series).await.ok_or_else(|| {
-        let of = if name == "*" { "pods".to_owned() } else { format!("pods {name}") };
-        ApiError::not_found(format!("the server could not find the metric {metric} for {of}"))
-    })?;
-    let samples = server
-        .samples
-        .pods(&server.config.pod_queries, &resolved, namespace)
-        .await
-        .map_err(|error| failed(metric, &error))?;
-
-    let item =
-        |pod: &str, sample: &PodSample| value(version, namespace, pod, metric, sample, parameters);
-    let items: Vec<Value> = server.cluster.read(|index| {
-        if name == "*" {
-            let selected = index.select(namespace, &pods).into_iter();
-            selected.filter_map(|(pod, _)| Some(item(pod, samples.get(pod)?))).collect()
-        } else {
-            let known = index.pod(namespace, name).and_then(|_| samples.get(name));
-            known.map(|sample| item(name, sample)).into_iter().collect()
-        }
-    });
-    if name != "*" && items.is_empty() {
-        return Err(ApiError::not_found(format!(
-            "the server could not find the metric {metric} for pods {name}"
-        )));
-    }
+    let selector = match series.is_empty() {
+        true => Value::Null,
+        false => series.to_object().map_or(Value::Null, |object| json!(object)),
+    };
+    let items: Vec<Value> =
+        items.iter().map(|item| value(target, &info, item, &selector)).collect();
     Ok(json!({
         "kind": "MetricValueList",
-        "apiVersion": format!("{CUSTOM_METRICS}/{}", version.as_str()),
+        "apiVersion": format!("{}/{}", ApiGroup::Custom.as_str(), target.version.as_str()),
         "metadata": {},
         "items": items,
     }))
 }
 
+fn pod_info() -> ResourceInfo {
+    ResourceInfo {
+        name: GroupResource::core("pods"),
+        version: "v1".to_owned(),
+        singular: "pod".to_owned(),
+        kind: "Pod".to_owned(),
+        namespaced: true,
+    }
+}
+
+fn not_found(target: &ObjectTarget) -> ApiError {
+    let ObjectTarget { resource, metric, name, .. } = target;
+    ApiError::not_found(match name.as_str() {
+        "*" => format!("the server could not find the metric {metric} for {resource}"),
+        name => format!("the server could not find the metric {metric} for {resource} {name}"),
+    })
+}
+
 /// What a published name stands for; none where no autoscaler asks for it, or
 /// where the request's own labels are not the ones of its name.
-async fn resolve(
+async fn published(
     server: &Server,
-    namespace: &str,
-    name: &str,
+    target: &ObjectTarget,
+    resource: &GroupResource,
     series: &Selector,
 ) -> Option<PodMetric> {
+    let (namespace, name) = (target.namespace.as_str(), target.metric.as_str());
+    if namespace.is_empty() || !matches!(resource.resource.as_str(), "pods" | "pod") {
+        return None;
+    }
     let look = || server.cluster.read(|index| index.published(namespace, name).cloned());
     let mut changes = server.cluster.watch_published();
     let mut found = look();
@@ -103,55 +120,119 @@ async fn resolve(
 /// the labels that the request carries.
 fn well_formed(namespace: &str, name: &str, series: &Selector) -> bool {
     let labels = series.as_equalities();
-    crate::promql::name::GeneratedName::parse(name)
+    GeneratedName::parse(name)
         .is_some_and(|name| name.namespace == namespace && name.is_of(labels.as_ref()))
 }
 
-fn failed(metric: &str, error: &MetricError) -> ApiError {
+async fn of_pods(
+    server: &Server,
+    target: &ObjectTarget,
+    objects: &Selector,
+    metric: &PodMetric,
+) -> Result<Vec<Item>, ApiError> {
+    let ObjectTarget { namespace, name, .. } = target;
+    let queries = server.config.pod_queries();
+    let samples = server
+        .samples
+        .pods(&queries, metric, namespace)
+        .await
+        .map_err(|error| failed(&target.metric, &error))?;
+    let item = |pod: &str| {
+        let sample = samples.get(pod)?;
+        Some(Item { name: pod.to_owned(), value: sample.value, time: sample.time })
+    };
+    let items: Vec<Item> = server.cluster.read(|index| match name.as_str() {
+        "*" => {
+            let selected = index.select(namespace, objects).into_iter();
+            selected.filter_map(|(pod, _)| item(pod)).collect()
+        }
+        name => index.pod(namespace, name).and_then(|_| item(name)).into_iter().collect(),
+    });
+    if name != "*" && items.is_empty() {
+        return Err(not_found(target));
+    }
+    Ok(items)
+}
+
+async fn by_rule(
+    server: &Server,
+    target: &ObjectTarget,
+    resource: &GroupResource,
+    objects: &Selector,
+    series: &Selector,
+) -> Result<(ResourceInfo, Vec<Item>), ApiError> {
+    let which = match target.name.as_str() {
+        "*" => Which::Selector(objects),
+        name => Which::Name(name),
+    };
+    let (namespace, metric) = (target.namespace.as_str(), target.metric.as_str());
+    let values = server.rules.objects(namespace, resource, which, metric, series).await;
+    let values = values.map_err(|failure| match failure {
+        // Which rule fails is for the log; clients know the metric as not there.
+        Failure::Query(error) => {
+            tracing::warn!(metric, error, "the query of a rule can't be made");
+            ApiError::not_found(format!(
+                "the server could not find the metric {metric} for {resource}"
+            ))
+        }
+        Failure::NotFound => ApiError::not_found(format!(
+            "the server could not find the metric {metric} for {}",
+            target.resource
+        )),
+        Failure::NoValue => not_found(target),
+        Failure::Unlistable(_) | Failure::Label(_) => ApiError::internal(format!(
+            "Internal error occurred: unable to fetch metric {metric}: {failure}"
+        )),
+        Failure::Metric(error) => failed(metric, &error),
+    })?;
+    let info = server.rules.resources().find(resource).await.ok_or_else(|| not_found(target))?;
+    let items = values
+        .into_iter()
+        .map(|value| Item { name: value.name, value: value.value, time: value.time })
+        .collect();
+    Ok((info, items))
+}
+
+/// What a client is told of a metric that could not be fetched.
+pub fn failed(metric: &str, error: &MetricError) -> ApiError {
     use crate::prometheus::Error;
     let message = format!("unable to fetch metric {metric}: {error}");
     match error {
         MetricError::Prometheus(
-            Error::Timeout(_)
-            | Error::Unreachable(_)
-            | Error::Unavailable { .. }
-            | Error::Answer(_),
+            Error::Timeout(_) | Error::Unreachable(_) | Error::Unavailable { .. },
         ) => ApiError::unavailable(message),
-        _ => ApiError::internal(message),
+        _ => ApiError::internal(format!("Internal error occurred: {message}")),
     }
 }
 
-fn value(
-    version: Version,
-    namespace: &str,
-    pod: &str,
-    metric: &str,
-    sample: &PodSample,
-    parameters: &Parameters,
-) -> Value {
-    let time = Timestamp::from_second(sample.time.div_euclid(1000)).unwrap_or_default();
-    let mut value = json!({
+fn value(target: &ObjectTarget, info: &ResourceInfo, item: &Item, selector: &Value) -> Value {
+    let mut described = json!({
+        "kind": info.kind,
         // "/v1" is how every adapter so far has written the core group.
-        "describedObject": {"kind": "Pod", "namespace": namespace, "name": pod, "apiVersion": "/v1"},
-        "timestamp": time.to_string(),
-        "value": sample.value.to_string(),
+        "apiVersion": info.api_version(),
+        "name": item.name,
     });
-    let selector = selector_object(&parameters.metric_label_selector);
-    match version {
+    if !target.namespace.is_empty() {
+        described["namespace"] = target.namespace.as_str().into();
+    }
+    let mut value = json!({
+        "describedObject": described,
+        "timestamp": timestamp(item.time),
+        "value": item.value.to_string(),
+    });
+    match target.version {
         Version::V1Beta1 => {
-            value["metricName"] = metric.into();
-            value["selector"] = selector;
+            value["metricName"] = target.metric.as_str().into();
+            value["selector"] = selector.clone();
         }
-        Version::V1Beta2 => value["metric"] = json!({"name": metric, "selector": selector}),
+        Version::V1Beta2 => {
+            value["metric"] = json!({"name": target.metric, "selector": selector});
+        }
     }
     value
 }
 
-/// The request's selector as an object, or null where it has none.
-fn selector_object(text: &str) -> Value {
-    let labels = text.parse::<Selector>().ok().and_then(|selector| selector.as_equalities());
-    match labels {
-        Some(labels) if !labels.is_empty() => json!({"matchLabels": labels}),
-        _ => Value::Null,
-    }
+/// A time as the API writes it, to the second.
+pub fn timestamp(time: UnixMillis) -> String {
+    Timestamp::from_second(time.div_euclid(1000)).unwrap_or_default().to_string()
 }

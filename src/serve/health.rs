@@ -1,6 +1,8 @@
 //! `/livez`, `/readyz`, `/healthz`.
 
 use super::trust::Trust;
+use crate::config::LiveConfig;
+use crate::rules::Rules;
 use crate::watch::Synced;
 use axum::http::StatusCode;
 use std::fmt::Write;
@@ -12,6 +14,10 @@ pub struct Health {
     pub synced: Synced,
     /// Whom to believe.
     pub trust: Trust,
+    /// The configuration in force.
+    pub config: LiveConfig,
+    /// The rules.
+    pub rules: Rules,
 }
 
 impl Health {
@@ -42,6 +48,13 @@ impl Health {
                 None => writeln!(text, "[+]{name} ok"),
                 Some(fault) => writeln!(text, "[-]{name} failed: {fault}"),
             };
+        }
+        // The last good state goes on serving: these are told, and no more.
+        if let Some(fault) = self.config.fault() {
+            let _ = writeln!(text, "[!]config: the file can't be taken up: {fault}");
+        }
+        for (query, fault) in self.rules.failing() {
+            let _ = writeln!(text, "[!]rules: the series query {query} fails: {fault}");
         }
         let _ = writeln!(text, "readyz check {}", if failed { "failed" } else { "passed" });
         let code = if failed { StatusCode::INTERNAL_SERVER_ERROR } else { StatusCode::OK };

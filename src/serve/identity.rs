@@ -46,8 +46,6 @@ pub struct Authenticator {
     tokens: Arc<Aged<[u8; 32], Option<Identity>>>,
 }
 
-/// How long an answer about a token is believed, as long as upstream does.
-const TOKEN_AGE: Duration = Duration::from_secs(10);
 /// How many answers are kept.
 const TOKENS: usize = 4096;
 /// How long a review may take.
@@ -57,8 +55,9 @@ const AUTHENTICATED: &str = "system:authenticated";
 
 impl Authenticator {
     /// One that believes whom the API server believes.
-    pub fn new(client: Client, trust: Trust) -> Self {
-        Self { client, trust, tokens: Arc::new(Aged::new(TOKEN_AGE, TOKENS)) }
+    /// Answers about tokens are believed for so long.
+    pub fn new(client: Client, trust: Trust, token_age: Duration) -> Self {
+        Self { client, trust, tokens: Arc::new(Aged::new(token_age, TOKENS)) }
     }
 
     /// Who asks, by the connection's certificates and the request's headers.

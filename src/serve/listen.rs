@@ -1,6 +1,6 @@
 //! Connections: TLS, limits, and an orderly end.
 
-use super::tls::{ServingCertificate, TlsError};
+use super::tls::{ServingCertificate, TlsError, TlsOptions};
 use axum::Router;
 use axum::extract::Request;
 use hyper::body::Incoming;
@@ -22,7 +22,7 @@ pub struct PeerCertificates(pub Arc<[CertificateDer<'static>]>);
 
 /// How many connections are held at once; more wait to be accepted.
 const CONNECTIONS: usize = 1024;
-/// How many requests run at once on one connection.
+/// How many requests run at once on one connection, by default.
 const STREAMS: u32 = 250;
 /// How long a client may take to speak TLS, and then to send its headers.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -33,6 +33,7 @@ const GRACE: Duration = Duration::from_secs(10);
 pub struct Listener {
     tcp: TcpListener,
     tls: TlsAcceptor,
+    streams: u32,
 }
 
 /// Binds an address.
@@ -42,11 +43,14 @@ pub struct Listener {
 pub async fn listen(
     address: SocketAddr,
     certificate: ServingCertificate,
+    options: TlsOptions,
+    streams: u32,
 ) -> Result<Listener, ListenError> {
-    let tls = TlsAcceptor::from(Arc::new(certificate.server_config()?));
+    let tls = TlsAcceptor::from(Arc::new(certificate.server_config(options)?));
     let tcp =
         TcpListener::bind(address).await.map_err(|error| ListenError::Bind { address, error })?;
-    Ok(Listener { tcp, tls })
+    let streams = if streams == 0 { STREAMS } else { streams };
+    Ok(Listener { tcp, tls, streams })
 }
 
 /// Why nothing can be served.
@@ -93,8 +97,9 @@ impl Listener {
                 () = &mut stop => break,
             };
             let (tls, router, stopped) = (self.tls.clone(), router.clone(), stopped.clone());
+            let streams = self.streams;
             tokio::spawn(async move {
-                connection(stream, tls, router, stopped).await;
+                connection(stream, tls, streams, router, stopped).await;
                 drop(slot);
             });
         }
@@ -109,6 +114,7 @@ impl Listener {
 async fn connection(
     stream: TcpStream,
     tls: TlsAcceptor,
+    streams: u32,
     router: Router,
     mut stopped: watch::Receiver<bool>,
 ) {
@@ -131,7 +137,7 @@ async fn connection(
     builder
         .http2()
         .timer(TokioTimer::new())
-        .max_concurrent_streams(STREAMS)
+        .max_concurrent_streams(streams)
         .keep_alive_interval(Duration::from_secs(30));
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);

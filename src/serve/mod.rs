@@ -4,23 +4,25 @@ mod apiservice;
 mod authorize;
 mod custom;
 mod discovery;
+mod external;
 mod health;
 mod identity;
 mod listen;
+mod negotiate;
+mod openapi;
 mod request;
+mod resource_metrics;
 mod response;
 mod router;
 mod tls;
 mod trust;
 
 pub use apiservice::keep_ca_bundles;
-pub use authorize::Authorizer;
+pub use authorize::{Authorizer, AuthorizerOptions};
 pub use health::Health;
 pub use identity::Authenticator;
 pub use listen::{Listener, listen};
+pub use request::ApiGroup;
 pub use router::{Server, router};
-pub use tls::{ServingCertificate, TlsError};
-pub use trust::{Trust, TrustBundle, follow_trust};
-
-/// The API group of metrics of objects in the cluster.
-pub const CUSTOM_METRICS: &str = "custom.metrics.k8s.io";
+pub use tls::{ServingCertificate, TlsError, TlsOptions};
+pub use trust::{OwnTrust, Trust, TrustBundle, follow_trust};

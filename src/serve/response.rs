@@ -61,6 +61,18 @@ impl ApiError {
         Self { retry_after: Some(1), ..error }
     }
 
+    /// The selector of a metric's series can't be read. prometheus-adapter has no
+    /// word for the reason and answers 500, which clients may count on.
+    pub fn broken_selector(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "", message)
+    }
+
+    /// None of the forms that the client takes can be given.
+    pub fn not_acceptable() -> Self {
+        let message = "only the following media types are accepted: application/json";
+        Self::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
+    }
+
     /// It can't be done, through no fault of the request.
     pub fn internal(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
@@ -76,9 +88,11 @@ impl IntoResponse for ApiError {
             "metadata": {},
             "status": "Failure",
             "message": self.message,
-            "reason": self.reason,
             "code": self.code.as_u16(),
         });
+        if !self.reason.is_empty() {
+            status["reason"] = self.reason.into();
+        }
         if let Some(details) = details {
             status["details"] = details;
         }
@@ -93,7 +107,17 @@ impl IntoResponse for ApiError {
 
 /// A JSON answer.
 pub fn json_body(value: &impl Serialize) -> Response<Body> {
-    let body = serde_json::to_vec(value).expect("an API object has nothing that JSON can't say");
+    body(serde_json::to_vec(value))
+}
+
+/// A JSON answer laid out for a person.
+pub fn pretty_body(value: &impl Serialize) -> Response<Body> {
+    body(serde_json::to_vec_pretty(value))
+}
+
+fn body(written: serde_json::Result<Vec<u8>>) -> Response<Body> {
+    let mut body = written.expect("an API object has nothing that JSON can't say");
+    body.push(b'\n');
     let json = HeaderValue::from_static("application/json");
     ([(header::CONTENT_TYPE, json)], body).into_response()
 }

@@ -1,25 +1,30 @@
 //! From requests to answers: health, then who asks, whether they may, and what.
 
 use super::authorize::{Action, Authorizer};
-use super::custom::{self, Parameters};
-use super::discovery;
+use super::discovery::{self, Offered};
 use super::health::Health;
 use super::identity::{Authenticator, Unidentified};
 use super::listen::PeerCertificates;
-use super::request::Target;
-use super::response::{ApiError, json_body};
-use crate::config::Config;
+use super::negotiate::Accepted;
+use super::request::{ApiGroup, NoTarget, Target};
+use super::response::{ApiError, json_body, pretty_body};
+use super::{custom, external, openapi, resource_metrics};
+use crate::config::LiveConfig;
+use crate::rules::Rules;
 use crate::samples::Store;
 use crate::telemetry::Metrics;
 use crate::watch::Cluster;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Extension, Query, Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, Response, header};
+use axum::http::{HeaderMap, HeaderValue, Method, Response, Uri, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
-use std::collections::HashMap;
+use serde::de::DeserializeOwned;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use tower_http::compression::CompressionLayer;
+use tower_http::compression::predicate::SizeAbove;
 
 /// What answering needs.
 #[derive(Clone)]
@@ -29,7 +34,11 @@ pub struct Server {
     /// The values.
     pub samples: Store,
     /// How they are asked for.
-    pub config: Arc<Config>,
+    pub config: LiveConfig,
+    /// The metrics of rules.
+    pub rules: Rules,
+    /// The groups that may be served.
+    pub groups: Vec<ApiGroup>,
     /// Tells who asks.
     pub authenticator: Authenticator,
     /// Tells whether they may.
@@ -40,14 +49,20 @@ pub struct Server {
     pub metrics: Arc<Metrics>,
 }
 
+/// From which size on answers are compressed for those who take that, as kube-apiserver does.
+const COMPRESSED_FROM: u64 = 32 * 1024;
+
 /// The routes of the server.
 pub fn router(server: Server) -> Router {
+    let compression =
+        CompressionLayer::new().gzip(true).compress_when(SizeAbove::new(COMPRESSED_FROM));
     Router::new()
         .route("/livez", get(|| async { "ok" }))
         .route("/healthz", get(ready))
         .route("/readyz", get(ready))
         .fallback(api)
         .with_state(Arc::new(server))
+        .layer(compression)
 }
 
 async fn ready(
@@ -73,49 +88,132 @@ async fn answer(
     request: Request,
 ) -> Result<Response<Body>, ApiError> {
     let (parts, _) = request.into_parts();
-    let identity = server.authenticator.identify(&peer.0, &parts.headers).await.map_err(
-        |error| match error {
-            Unidentified::Unknown => ApiError::unauthorized(),
-            Unidentified::Unavailable(_) => ApiError::unavailable(error.to_string()),
-        },
-    )?;
-    if parts.method != Method::GET {
-        return Err(ApiError::method_not_allowed());
-    }
     let path = parts.uri.path();
     let target = Target::parse(path);
-    server.authorizer.authorize(&identity, Action::of(target.as_ref(), path)).await?;
+    if !server.authorizer.is_open(path) {
+        let identity =
+            server.authenticator.identify(&peer.0, &parts.headers).await.map_err(|error| {
+                match error {
+                    Unidentified::Unknown => ApiError::unauthorized(),
+                    Unidentified::Unavailable(_) => ApiError::unavailable(error.to_string()),
+                }
+            })?;
+        if parts.method != Method::GET && parts.method != Method::HEAD {
+            return Err(ApiError::method_not_allowed());
+        }
+        server.authorizer.authorize(&identity, Action::of(target.as_ref().ok(), path)).await?;
+    }
     if path == "/metrics" {
         return Ok(server.metrics.exposition().into_response());
     }
-    let Some(target) = target else {
+    if let Some(document) = openapi::document(path, &server.served()) {
+        return Ok(json_body(&document));
+    }
+    let target = target.map_err(|error| match error {
+        NoTarget::Unknown => ApiError::no_such_path(),
+        NoTarget::Invalid => ApiError::bad_request("invalid request path"),
+    })?;
+    if target.group().is_some_and(|group| !server.serves(group)) {
         return Err(ApiError::no_such_path());
-    };
+    }
+    let accepted = Accepted::of(&parts.headers);
+    // Only what pods and nodes use has a table.
+    let table = accepted.table && target.group() == Some(ApiGroup::Resource);
+    if !table && !accepted.json {
+        return Err(ApiError::not_acceptable());
+    }
     let value = match target {
         Target::Groups if aggregated(&parts.headers) => {
-            let list = server.cluster.read(|index| discovery::aggregated(&index.published_names()));
-            let mut response = json_body(&list);
+            let offered = |group: ApiGroup| (group, server.offered(group));
+            let groups: Vec<_> = server.served().into_iter().map(offered).collect();
+            let mut response = json_body(&discovery::aggregated(&groups));
             let kind = HeaderValue::from_static(discovery::AGGREGATED);
             response.headers_mut().insert(header::CONTENT_TYPE, kind);
             return Ok(response);
         }
-        Target::Groups => discovery::groups(),
-        Target::Group => discovery::group(),
-        Target::Resources(version) => {
-            server.cluster.read(|index| discovery::resources(version, &index.published_names()))
+        Target::Groups => discovery::groups(&server.served()),
+        Target::Group(group) => discovery::group(group),
+        Target::Resources(group, version) => {
+            discovery::resources(group, version, &server.offered(group))
         }
-        Target::Object { version, namespace, resource, name, metric } => {
-            if resource != "pods" {
-                return Err(ApiError::not_found(format!(
-                    "the server could not find the metric {metric} for {resource}"
-                )));
-            }
-            let Query(parameters) = Query::<Parameters>::try_from_uri(&parts.uri)
-                .map_err(|error| ApiError::bad_request(error.to_string()))?;
-            custom::pods(server, version, &namespace, &name, &metric, &parameters).await?
+        Target::Object(object) => {
+            custom::objects(server, &object, &parameters(&parts.uri)?).await?
+        }
+        Target::External { namespace, metric } => {
+            external::values(server, &namespace, &metric, &parameters(&parts.uri)?).await?
+        }
+        Target::Nodes { name } => {
+            let parameters = parameters(&parts.uri)?;
+            resource_metrics::nodes(server, name.as_deref(), &parameters).await?
+        }
+        Target::Pods { namespace, name } => {
+            let parameters = parameters(&parts.uri)?;
+            let (namespace, name) = (namespace.as_deref(), name.as_deref());
+            resource_metrics::pods(server, namespace, name, &parameters).await?
         }
     };
-    Ok(json_body(&value))
+    let value = if table { resource_metrics::table(&value) } else { value };
+    Ok(match wants_pretty(&parts.uri, &parts.headers) {
+        true => pretty_body(&value),
+        false => json_body(&value),
+    })
+}
+
+impl Server {
+    fn serves(&self, group: ApiGroup) -> bool {
+        let rules = self.rules.rules();
+        self.groups.contains(&group)
+            && match group {
+                ApiGroup::Custom => true,
+                ApiGroup::External => !rules.external.is_empty(),
+                ApiGroup::Resource => rules.resource.is_some(),
+            }
+    }
+
+    fn served(&self) -> Vec<ApiGroup> {
+        ApiGroup::ALL.into_iter().filter(|group| self.serves(*group)).collect()
+    }
+
+    fn offered(&self, group: ApiGroup) -> BTreeSet<Offered> {
+        match group {
+            ApiGroup::Custom => {
+                let mut offered: BTreeSet<Offered> = self.cluster.read(|index| {
+                    let pods = || "pods".to_owned();
+                    let names = index.published_names().into_iter().map(str::to_owned);
+                    names.map(|name| Offered::object_metric(pods(), true, name)).collect()
+                });
+                offered.extend(self.rules.read(|registry| {
+                    let metric = |metric: &crate::rules::ObjectMetric| {
+                        let resource = metric.resource.to_string();
+                        Offered::object_metric(resource, metric.namespaced, metric.metric.clone())
+                    };
+                    registry.custom_metrics().map(|(key, _)| metric(key)).collect::<Vec<_>>()
+                }));
+                offered
+            }
+            ApiGroup::External => self.rules.read(|registry| {
+                let names = registry.external_metrics().map(|(metric, _)| metric.clone());
+                names.map(Offered::external_metric).collect()
+            }),
+            ApiGroup::Resource => BTreeSet::from(Offered::resource_metrics()),
+        }
+    }
+}
+
+fn parameters<T: DeserializeOwned>(uri: &Uri) -> Result<T, ApiError> {
+    let parsed = Query::<T>::try_from_uri(uri);
+    parsed.map(|Query(parsed)| parsed).map_err(|error| ApiError::bad_request(error.to_string()))
+}
+
+/// Whether a person reads the answer. Source: `isPrettyPrint` of `k8s.io/apiserver`.
+fn wants_pretty(uri: &Uri, headers: &HeaderMap) -> bool {
+    let asked: HashMap<String, String> = parameters(uri).unwrap_or_default();
+    if let Some(pretty) = asked.get("pretty") {
+        return matches!(pretty.as_str(), "1" | "t" | "T" | "true" | "TRUE" | "True");
+    }
+    let agent = headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
+    let people = ["curl", "Wget", "Mozilla/5.0"];
+    agent.is_some_and(|agent| people.iter().any(|person| agent.starts_with(person)))
 }
 
 fn aggregated(headers: &HeaderMap) -> bool {

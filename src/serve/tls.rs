@@ -41,6 +41,15 @@ pub struct ServingCertificate {
     pub self_made_ca: Option<String>,
 }
 
+/// What is spoken beside the certificate.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TlsOptions {
+    /// TLS 1.3 alone, instead of 1.2 and 1.3.
+    pub tls13_only: bool,
+    /// HTTP/1.1 alone, instead of HTTP/2 too.
+    pub http1_only: bool,
+}
+
 /// How long a self-made certificate is valid. A new one is made at every start.
 const VALIDITY: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
@@ -102,17 +111,24 @@ impl ServingCertificate {
         })
     }
 
-    /// TLS 1.2 and 1.3 with this certificate; clients may show one of theirs.
+    /// TLS with this certificate; clients may show one of theirs.
     ///
     /// # Errors
     /// Where certificate and key do not go together.
-    pub fn server_config(self) -> Result<ServerConfig, TlsError> {
+    pub fn server_config(self, options: TlsOptions) -> Result<ServerConfig, TlsError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let versions: &[_] = match options.tls13_only {
+            true => &[&rustls::version::TLS13],
+            false => rustls::ALL_VERSIONS,
+        };
         let mut config = ServerConfig::builder_with_provider(provider.clone())
-            .with_safe_default_protocol_versions()?
+            .with_protocol_versions(versions)?
             .with_client_cert_verifier(Arc::new(AnyCertificate(provider)))
             .with_single_cert(self.chain, self.key)?;
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        config.alpn_protocols = match options.http1_only {
+            true => vec![b"http/1.1".to_vec()],
+            false => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
+        };
         Ok(config)
     }
 }
@@ -179,7 +195,7 @@ mod tests {
     fn a_self_made_certificate_can_be_served() {
         let certificate = ServingCertificate::self_made("plimsoll", "plimsoll").unwrap();
         assert!(certificate.self_made_ca.as_ref().unwrap().contains("BEGIN CERTIFICATE"));
-        certificate.server_config().unwrap();
+        certificate.server_config(TlsOptions::default()).unwrap();
     }
 
     #[test]

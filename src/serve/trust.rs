@@ -45,7 +45,8 @@ impl Trust {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default()
     }
 
-    fn set(&self, bundle: TrustBundle) {
+    /// Takes what is to be believed from now on.
+    pub fn set(&self, bundle: TrustBundle) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(bundle));
     }
 }
@@ -105,15 +106,59 @@ fn verifier(key: &str, pem: &str) -> Option<Arc<dyn ClientCertVerifier>> {
     }
 }
 
+/// Whom to believe by flags, before or instead of what the API server says.
+#[derive(Clone, Debug, Default)]
+pub struct OwnTrust {
+    /// CAs of clients, as PEM, believed besides those of the API server.
+    pub client_ca: Option<String>,
+    /// CAs of front proxies, as PEM; with one the API server's word on front
+    /// proxies does not count.
+    pub front_proxy_ca: Option<String>,
+    /// The common names a front proxy may have; any, if empty.
+    pub allowed_names: Vec<String>,
+    /// Headers that name the user.
+    pub username_headers: Vec<String>,
+    /// Headers that name a group each.
+    pub group_headers: Vec<String>,
+    /// What headers with more of the user start with.
+    pub extra_header_prefixes: Vec<String>,
+}
+
+impl OwnTrust {
+    /// What is to be believed, with what the API server says where it was read.
+    pub fn bundle(&self, published: Option<&ConfigMap>) -> TrustBundle {
+        let get = |key: &str| published?.data.as_ref()?.get(key).map(String::as_str);
+        let mut bundle = match (published, &self.front_proxy_ca) {
+            (Some(published), None) => TrustBundle::from_config_map(published),
+            (_, front_proxy_ca) => TrustBundle {
+                client_ca: None,
+                front_proxy_ca: front_proxy_ca
+                    .as_deref()
+                    .and_then(|pem| verifier("--requestheader-client-ca-file", pem)),
+                allowed_names: self.allowed_names.clone(),
+                username_headers: self.username_headers.clone(),
+                group_headers: self.group_headers.clone(),
+                extra_header_prefixes: self.extra_header_prefixes.clone(),
+            },
+        };
+        let pems = [self.client_ca.as_deref(), get("client-ca-file")];
+        let pem = pems.into_iter().flatten().collect::<Vec<_>>().join("\n");
+        if !pem.is_empty() {
+            bundle.client_ca = verifier("client-ca-file", &pem);
+        }
+        bundle
+    }
+}
+
 /// Follows the API server's configuration for ever.
-pub async fn follow_trust(client: Client, trust: Trust) {
+pub async fn follow_trust(client: Client, trust: Trust, own: OwnTrust) {
     let api: Api<ConfigMap> = Api::namespaced(client, NAMESPACE);
     let config = watcher::Config::default().fields(&format!("metadata.name={NAME}"));
     let mut objects = watcher(api, config).default_backoff().applied_objects().boxed();
     loop {
         match objects.try_next().await {
             Ok(Some(config_map)) => {
-                trust.set(TrustBundle::from_config_map(&config_map));
+                trust.set(own.bundle(Some(&config_map)));
                 tracing::debug!("read {NAMESPACE}/{NAME}");
             }
             Ok(None) => return,

@@ -127,9 +127,10 @@ where
             Ok(Some(event)) => event,
             Ok(None) => return,
             Err(error) => {
-                // Where the kind is not installed there is nothing to wait for.
+                // Where the kind is not installed, or not for us to see, there is
+                // nothing to wait for.
                 if let watcher::Error::InitialListFailed(kube::Error::Api(status)) = &error
-                    && status.code == 404
+                    && matches!(status.code, 403 | 404)
                 {
                     synced.set(number);
                 }
@@ -152,6 +153,9 @@ where
                 }
                 tracing::debug!(kind = name, objects = seen.len(), "listed");
                 seen = HashSet::new();
+                if number == 0 {
+                    cluster.write(|index| index.set_pods_known());
+                }
                 synced.set(number);
             }
             watcher::Event::Apply(object) => (kind.apply)(cluster, key(&object), object),

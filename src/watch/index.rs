@@ -159,6 +159,7 @@ type Published = HashMap<String, HashMap<String, BTreeMap<(SubjectKind, String),
 /// The state of the cluster, as far as it is looked at.
 #[derive(Default)]
 pub struct Index {
+    pods_known: bool,
     pods: HashMap<String, HashMap<String, PodRecord>>,
     autoscalers: BTreeMap<ObjectKey, Arc<AutoscalerRecord>>,
     hpas: BTreeMap<ObjectKey, Arc<HpaRecord>>,
@@ -180,6 +181,22 @@ impl Index {
             pods.filter(|(_, pod)| selected(pod)).map(|(name, pod)| (name.as_str(), pod)).collect();
         selected.sort_unstable_by_key(|(name, _)| *name);
         selected
+    }
+
+    /// Whether all pods were seen; until then there may be more than are here.
+    pub fn pods_known(&self) -> bool {
+        self.pods_known
+    }
+
+    pub(super) fn set_pods_known(&mut self) {
+        self.pods_known = true;
+    }
+
+    /// The namespaces with pods, sorted.
+    pub fn namespaces(&self) -> Vec<&str> {
+        let mut namespaces: Vec<&str> = self.pods.keys().map(String::as_str).collect();
+        namespaces.sort_unstable();
+        namespaces
     }
 
     /// One pod.

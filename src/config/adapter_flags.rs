@@ -1,0 +1,106 @@
+//! Flags of prometheus-adapter 0.12 that have no effect here. They are taken,
+//! so that a Deployment of it goes on to work with another image, and each says
+//! once why it has none.
+
+use std::ffi::OsString;
+
+/// A flag that was given and has no effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ignored {
+    /// The flag, without its value.
+    pub flag: String,
+    /// Why it has no effect.
+    pub reason: &'static str,
+}
+
+const AUDIT: &str = "requests are audited by kube-apiserver, through which they come";
+const PROFILING: &str = "there are no Go profiles; /metrics tells what the process does";
+const LOGGING: &str = "logs go to stderr, filtered by --log-level";
+const FAIRNESS: &str = "requests are bounded by connection and by query instead";
+const SOCKET: &str = "the address is bound plainly";
+const CIPHERS: &str = "TLS 1.2 and 1.3 with the safe suites of rustls are spoken, and no others";
+const SNI: &str = "one certificate is served under all names: --tls-cert-file";
+
+/// The flags without effect: name, whether a value follows, why.
+const IGNORED: [(&str, bool, &str); 15] = [
+    ("audit-policy-file", true, AUDIT),
+    ("audit-", true, AUDIT),
+    ("contention-profiling", false, PROFILING),
+    ("profiling", false, PROFILING),
+    ("debug-socket-path", true, PROFILING),
+    ("enable-priority-and-fairness", false, FAIRNESS),
+    ("log-flush-frequency", true, LOGGING),
+    ("vmodule", true, LOGGING),
+    ("logtostderr", false, LOGGING),
+    ("alsologtostderr", false, LOGGING),
+    ("stderrthreshold", true, LOGGING),
+    ("permit-address-sharing", false, SOCKET),
+    ("permit-port-sharing", false, SOCKET),
+    ("tls-cipher-suites", true, CIPHERS),
+    ("tls-sni-cert-key", true, SNI),
+];
+
+/// Flags of the audit log that are switches.
+const SWITCHES: [&str; 6] = [
+    "audit-log-batch-throttle-enable",
+    "audit-log-compress",
+    "audit-log-truncate-enabled",
+    "audit-webhook-batch-throttle-enable",
+    "audit-webhook-truncate-enabled",
+    "audit-log-truncate-enable",
+];
+
+/// Takes the flags without effect out of a command line.
+pub fn take_ignored(
+    arguments: impl IntoIterator<Item = OsString>,
+) -> (Vec<OsString>, Vec<Ignored>) {
+    let (mut kept, mut ignored) = (Vec::new(), Vec::new());
+    let mut arguments = arguments.into_iter();
+    while let Some(argument) = arguments.next() {
+        let found = argument.to_str().and_then(find);
+        let Some((flag, takes_value, reason)) = found else {
+            kept.push(argument);
+            continue;
+        };
+        if takes_value {
+            arguments.next();
+        }
+        ignored.push(Ignored { flag, reason });
+    }
+    (kept, ignored)
+}
+
+/// The flag that an argument is, whether its value is the next argument, and why.
+fn find(argument: &str) -> Option<(String, bool, &'static str)> {
+    let flag = argument.strip_prefix("--")?;
+    let (name, value) = flag.split_once('=').map_or((flag, None), |(name, v)| (name, Some(v)));
+    let (_, takes_value, reason) = IGNORED
+        .iter()
+        .find(|(known, ..)| name == *known || known.ends_with('-') && name.starts_with(known))?;
+    let takes_value = *takes_value && !SWITCHES.contains(&name);
+    Some((format!("--{name}"), takes_value && value.is_none(), reason))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_without_effect_are_taken_with_their_values() {
+        let given = "plimsoll --audit-log-path=- --v=4 --audit-log-maxage 3 --profiling=false \
+                     --audit-log-compress --secure-port 6443 --vmodule a=2";
+        let (kept, ignored) = take_ignored(given.split_whitespace().map(OsString::from));
+        assert_eq!(kept, ["plimsoll", "--v=4", "--secure-port", "6443"]);
+        let flags: Vec<&str> = ignored.iter().map(|ignored| ignored.flag.as_str()).collect();
+        assert_eq!(
+            flags,
+            [
+                "--audit-log-path",
+                "--audit-log-maxage",
+                "--profiling",
+                "--audit-log-compress",
+                "--vmodule"
+            ]
+        );
+    }
+}

@@ -1,0 +1,250 @@
+//! The rules of prometheus-adapter's configuration (`rules`, `externalRules`,
+//! `resourceRules`), as its version 0.12 reads them.
+
+use crate::promql::template::Template;
+use crate::rules::{
+    Filter, MetricName, ResourceLabels, ResourceRules, Rule, RuleError, UsageRule, pattern,
+};
+use crate::watch::GroupResource;
+use serde::Deserialize;
+use serde_saphyr::Spanned;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Where in the file something is wrong, and what.
+pub struct At {
+    /// Line and column, counted from 1, where they are known.
+    pub at: Option<(u64, u64)>,
+    /// The field's path.
+    pub field: String,
+    /// What is wrong and what would be right.
+    pub error: String,
+}
+
+impl At {
+    /// At a value.
+    pub fn of<T>(value: &Spanned<T>, field: String, error: impl Into<String>) -> Self {
+        let place = value.referenced;
+        Self { at: Some((place.line(), place.column())), field, error: error.into() }
+    }
+}
+
+type Text = Option<Spanned<String>>;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct GivenRule {
+    #[serde(default)]
+    series_query: Text,
+    #[serde(default)]
+    series_filters: Option<Vec<GivenFilter>>,
+    #[serde(default)]
+    resources: Option<GivenResources>,
+    #[serde(default)]
+    name: Option<GivenName>,
+    #[serde(default)]
+    metrics_query: Text,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct GivenFilter {
+    #[serde(default)]
+    is: Text,
+    #[serde(default)]
+    is_not: Text,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+struct GivenResources {
+    template: Text,
+    overrides: Option<BTreeMap<String, GivenGroupResource>>,
+    namespaced: Option<bool>,
+    /// Ours: an external metric is read from this namespace, whoever asks.
+    namespace: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GivenGroupResource {
+    #[serde(default)]
+    group: String,
+    #[serde(default)]
+    resource: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct GivenName {
+    matches: Text,
+    r#as: Text,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GivenResourceRules {
+    #[serde(default)]
+    cpu: GivenUsageRule,
+    #[serde(default)]
+    memory: GivenUsageRule,
+    #[serde(default)]
+    window: Text,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+struct GivenUsageRule {
+    container_query: Text,
+    node_query: Text,
+    resources: Option<GivenResources>,
+    container_label: Text,
+}
+
+fn text(given: &Text) -> &str {
+    given.as_ref().map_or("", |text| text.value.as_str())
+}
+
+/// An error at the text that is at fault, where it was given.
+fn at(given: &Text, field: String, error: impl ToString) -> At {
+    match given {
+        Some(text) => At::of(text, field, error.to_string()),
+        None => At { at: None, field, error: error.to_string() },
+    }
+}
+
+/// Compiles the rules of a list.
+pub fn compile(list: &str, given: Vec<GivenRule>) -> Result<Vec<Rule>, At> {
+    let compile = |(place, rule)| compile_rule(&format!("{list}[{place}]"), rule);
+    given.into_iter().enumerate().map(compile).collect()
+}
+
+fn compile_rule(path: &str, given: GivenRule) -> Result<Rule, At> {
+    let field = |name: &str| format!("{path}.{name}");
+    if text(&given.series_query).is_empty() {
+        let error =
+            "which series the rule is for is missing, such as 'http_requests_total{pod!=\"\"}'";
+        return Err(at(&given.series_query, field("seriesQuery"), error));
+    }
+    let mut filters = Vec::new();
+    for (place, filter) in given.series_filters.unwrap_or_default().iter().enumerate() {
+        filters.push(compile_filter(&field(&format!("seriesFilters[{place}]")), filter)?);
+    }
+    let GivenName { matches, r#as } = given.name.unwrap_or_default();
+    let name = MetricName::new(text(&matches), text(&r#as))
+        .map_err(|error| at(&matches, field("name.matches"), error))?;
+    if !text(&matches).is_empty() {
+        let wrong = |error| at(&matches, field("name.matches"), error);
+        filters.push(Filter { pattern: pattern(text(&matches)).map_err(wrong)?, is: true });
+    }
+    let resources = given.resources.unwrap_or_default();
+    Ok(Rule {
+        series_query: text(&given.series_query).to_owned(),
+        filters,
+        name,
+        namespaced: resources.namespaced.unwrap_or(true),
+        namespace: resources.namespace.clone().filter(|namespace| !namespace.is_empty()),
+        labels: compile_labels(&field("resources"), resources)?,
+        query: template(&given.metrics_query, field("metricsQuery"))?,
+    })
+}
+
+fn template(given: &Text, field: String) -> Result<Template, At> {
+    Template::parse(text(given)).map_err(|error| at(given, field, error))
+}
+
+fn compile_filter(path: &str, given: &GivenFilter) -> Result<Filter, At> {
+    let (is, is_not) = (text(&given.is), text(&given.is_not));
+    let (source, name, is) = match (is, is_not) {
+        ("", "") => {
+            return Err(at(&None, path.to_owned(), "one of `is` and `isNot` was expected"));
+        }
+        (_, "") => (&given.is, "is", true),
+        ("", _) => (&given.is_not, "isNot", false),
+        _ => {
+            let error = "one of `is` and `isNot` was expected, not both";
+            return Err(at(&given.is_not, path.to_owned(), error));
+        }
+    };
+    let wrong = |error: RuleError| at(source, format!("{path}.{name}"), error);
+    Ok(Filter { pattern: pattern(text(source)).map_err(wrong)?, is })
+}
+
+fn compile_labels(path: &str, given: GivenResources) -> Result<ResourceLabels, At> {
+    let overrides = given.overrides.unwrap_or_default().into_iter();
+    let overrides = overrides
+        .map(|(label, named)| {
+            (label, GroupResource { group: named.group, resource: named.resource })
+        })
+        .collect();
+    ResourceLabels::new(text(&given.template), overrides)
+        .map_err(|error| at(&given.template, format!("{path}.template"), error))
+}
+
+/// Compiles the rules of `metrics.k8s.io`.
+pub fn compile_resource_rules(given: GivenResourceRules) -> Result<ResourceRules, At> {
+    let window = prometheus_duration(text(&given.window)).ok_or_else(|| {
+        let error = format!(
+            "{:?} is no duration of Prometheus, such as 30s or 5m: a duration was expected",
+            text(&given.window)
+        );
+        at(&given.window, "resourceRules.window".to_owned(), error)
+    })?;
+    Ok(ResourceRules {
+        cpu: compile_usage("resourceRules.cpu", given.cpu)?,
+        memory: compile_usage("resourceRules.memory", given.memory)?,
+        window,
+    })
+}
+
+fn compile_usage(path: &str, given: GivenUsageRule) -> Result<UsageRule, At> {
+    let field = |name: &str| format!("{path}.{name}");
+    Ok(UsageRule {
+        container_query: template(&given.container_query, field("containerQuery"))?,
+        node_query: template(&given.node_query, field("nodeQuery"))?,
+        labels: compile_labels(&field("resources"), given.resources.unwrap_or_default())?,
+        container_label: text(&given.container_label).to_owned(),
+    })
+}
+
+/// A duration as Prometheus writes it: `1d12h`, `5m`, `1500ms`, `0`.
+fn prometheus_duration(text: &str) -> Option<Duration> {
+    const UNITS: [(&str, u64); 7] = [
+        ("ms", 1),
+        ("y", 365 * 86_400_000),
+        ("w", 7 * 86_400_000),
+        ("d", 86_400_000),
+        ("h", 3_600_000),
+        ("m", 60_000),
+        ("s", 1000),
+    ];
+    if text.is_empty() || text == "0" {
+        return Some(Duration::ZERO);
+    }
+    let (mut rest, mut millis) = (text, 0_u64);
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit())?;
+        let number: u64 = rest[..digits].parse().ok()?;
+        let (unit, scale) = UNITS.iter().find(|(unit, _)| rest[digits..].starts_with(unit))?;
+        millis = millis.checked_add(number.checked_mul(*scale)?)?;
+        rest = &rest[digits + unit.len()..];
+    }
+    Some(Duration::from_millis(millis))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read_as_prometheus_reads_them() {
+        for (text, millis) in
+            [("5m", 300_000), ("1d12h", 129_600_000), ("1500ms", 1500), ("0", 0), ("", 0)]
+        {
+            assert_eq!(prometheus_duration(text), Some(Duration::from_millis(millis)), "{text}");
+        }
+        for text in ["5", "m", "5x", "-1s", "1.5s"] {
+            assert_eq!(prometheus_duration(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! From flags to clients: the API server and Prometheus.
+
+use crate::config::{PrometheusVerb, ServeFlags};
+use crate::prometheus::{self, Pem, Token};
+use kube::Client;
+use kube::client::ClientBuilder;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tower::limit::RateLimitLayer;
+
+/// Why there is no client.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// A kubeconfig can't be used.
+    #[error("{flag}: {}: {error}", path.display())]
+    Kubeconfig {
+        /// The flag that names it.
+        flag: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: String,
+    },
+    /// There is no way to the API server.
+    #[error("no way to the API server: {0}; --kubeconfig FILE names one")]
+    NoWay(String),
+    /// The client could not be made.
+    #[error("no client of the API server: {0}")]
+    Client(#[from] kube::Error),
+    /// Prometheus can't be talked to like this.
+    #[error(transparent)]
+    Prometheus(#[from] prometheus::Error),
+}
+
+/// The files of a pod's service account.
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+/// The client of the API server that a kubeconfig names, or the one that is
+/// found without. It may wait for a server that is not there yet.
+///
+/// # Errors
+/// As [`ConnectError`] says.
+pub async fn api_server(
+    flags: &ServeFlags,
+    flag: &'static str,
+    kubeconfig: Option<&Path>,
+) -> Result<Client, ConnectError> {
+    let mut config = match kubeconfig {
+        Some(path) => {
+            let wrong = |error: kube::config::KubeconfigError| ConnectError::Kubeconfig {
+                flag,
+                path: path.to_owned(),
+                error: error.to_string(),
+            };
+            let file = Kubeconfig::read_from(path).map_err(wrong)?;
+            let options = KubeConfigOptions::default();
+            kube::Config::from_custom_kubeconfig(file, &options).await.map_err(wrong)?
+        }
+        None => {
+            kube::Config::infer().await.map_err(|error| ConnectError::NoWay(error.to_string()))?
+        }
+    };
+    config.connect_timeout = Some(Duration::from_secs(10));
+    match flags.client_qps.filter(|qps| *qps > 0.0) {
+        None => Ok(Client::try_from(config)?),
+        Some(qps) => {
+            let burst = u64::from(flags.client_burst.max(1));
+            let period = Duration::from_secs_f64((burst as f64 / qps).clamp(0.001, 86_400.0));
+            let limit = RateLimitLayer::new(burst, period);
+            Ok(ClientBuilder::try_from(config)?.with_layer(&limit).build())
+        }
+    }
+}
+
+/// The client of Prometheus.
+///
+/// # Errors
+/// As [`ConnectError`] says.
+pub fn prometheus(flags: &ServeFlags) -> Result<prometheus::Client, ConnectError> {
+    let mut roots = None;
+    let mut identity = None;
+    let mut token = None;
+    if let Some(path) = &flags.prometheus_auth_config {
+        (roots, identity, token) = from_kubeconfig(path)?;
+    }
+    if flags.prometheus_auth_incluster {
+        let folder = Path::new(SERVICE_ACCOUNT);
+        roots = Some(Pem::read("--prometheus-auth-incluster", &folder.join("ca.crt"))?);
+        token = Some(Token::File(folder.join("token")));
+    }
+    if let Some(path) = &flags.prometheus_ca_file {
+        roots = Some(Pem::read("--prometheus-ca-file", path)?);
+    }
+    let files = (&flags.prometheus_client_tls_cert_file, &flags.prometheus_client_tls_key_file);
+    if let (Some(certificate), Some(key)) = files {
+        let mut pem = Pem::read("--prometheus-client-tls-cert-file", certificate)?;
+        pem.text.push(b'\n');
+        pem.text.extend(Pem::read("--prometheus-client-tls-key-file", key)?.text);
+        identity = Some(pem);
+    }
+    if let Some(path) = &flags.prometheus_token_file {
+        token = Some(Token::File(path.clone()));
+    }
+    Ok(prometheus::Client::new(prometheus::Options {
+        url: flags.prometheus_url.clone(),
+        timeout: flags.prometheus_timeout,
+        roots,
+        identity,
+        token,
+        headers: flags.prometheus_header.clone(),
+        get: flags.prometheus_verb == PrometheusVerb::Get,
+        max_response_bytes: flags.prometheus_max_response_bytes,
+    })?)
+}
+
+type Credentials = (Option<Pem>, Option<Pem>, Option<Token>);
+
+/// Whom to trust and how to log in, by the current context of a kubeconfig.
+fn from_kubeconfig(path: &Path) -> Result<Credentials, ConnectError> {
+    const FLAG: &str = "--prometheus-auth-config";
+    let wrong =
+        |error: String| ConnectError::Kubeconfig { flag: FLAG, path: path.to_owned(), error };
+    let file = Kubeconfig::read_from(path).map_err(|error| wrong(error.to_string()))?;
+    let context = file.current_context.clone().unwrap_or_default();
+    let named = file.contexts.iter().find(|named| named.name == context);
+    let context = named
+        .and_then(|named| named.context.as_ref())
+        .ok_or_else(|| wrong(format!("it has no context {context:?} (current-context)")))?;
+    let cluster = file.clusters.iter().find(|named| named.name == context.cluster);
+    let user =
+        context.user.as_ref().and_then(|user| file.auth_infos.iter().find(|n| &n.name == user));
+    let pem = |data: Option<&str>, file: Option<&String>| -> Result<Option<Pem>, ConnectError> {
+        if let Some(data) = data {
+            let quoted = serde_json::json!(data);
+            let text: k8s_openapi::ByteString =
+                serde_json::from_value(quoted).map_err(|error| wrong(error.to_string()))?;
+            let origin = format!("{FLAG}: {}", path.display());
+            return Ok(Some(Pem { origin, text: text.0 }));
+        }
+        file.map(|file| Pem::read(FLAG, Path::new(file))).transpose().map_err(Into::into)
+    };
+    let mut credentials: Credentials = (None, None, None);
+    if let Some(cluster) = cluster.and_then(|named| named.cluster.as_ref()) {
+        let data = cluster.certificate_authority_data.as_deref();
+        credentials.0 = pem(data, cluster.certificate_authority.as_ref())?;
+    }
+    if let Some(user) = user.and_then(|named| named.auth_info.as_ref()) {
+        use secrecy::ExposeSecret;
+        let data = user.client_certificate_data.as_deref();
+        let certificate = pem(data, user.client_certificate.as_ref())?;
+        let key_data = user.client_key_data.as_ref().map(|key| key.expose_secret());
+        let key = pem(key_data, user.client_key.as_ref())?;
+        if let (Some(mut certificate), Some(key)) = (certificate, key) {
+            certificate.text.push(b'\n');
+            certificate.text.extend(key.text);
+            credentials.1 = Some(certificate);
+        }
+        credentials.2 = match (&user.token_file, &user.token) {
+            (Some(file), _) => Some(Token::File(PathBuf::from(file))),
+            (None, Some(token)) => Some(Token::Text(token.expose_secret().to_owned())),
+            (None, None) => None,
+        };
+    }
+    Ok(credentials)
+}
+
+/// An address for a log, without its user and password.
+pub fn without_password(url: &str) -> String {
+    match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://{host}"),
+        _ => url.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_password_gets_into_a_log() {
+        assert_eq!(without_password("http://a:b@host:9090/x"), "http://host:9090/x");
+        assert_eq!(without_password("http://host:9090"), "http://host:9090");
+    }
+}

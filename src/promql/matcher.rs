@@ -1,0 +1,121 @@
+//! What a label must be, written as PromQL.
+
+use super::template::quoted;
+use crate::k8s::selector::{Operator, Requirement};
+
+/// What a label must be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Matcher {
+    /// This value.
+    Is(String),
+    /// Any other value, or none.
+    IsNot(String),
+    /// One of these values.
+    AnyOf(Vec<String>),
+    /// None of these values.
+    NoneOf(Vec<String>),
+    /// Any value but the empty one.
+    NotEmpty,
+    /// Empty, or not there.
+    Empty,
+}
+
+impl Matcher {
+    /// One of these values, in the shortest form.
+    pub fn any_of(mut values: Vec<String>) -> Self {
+        if values.len() == 1 { Self::Is(values.remove(0)) } else { Self::AnyOf(values) }
+    }
+
+    /// What a selector's requirement asks for; none for `>` and `<`, which
+    /// PromQL can't ask of a label.
+    pub fn of(requirement: &Requirement) -> Option<Self> {
+        let values = requirement.values.clone();
+        Some(match (requirement.operator, values.as_slice()) {
+            (Operator::In, _) => Self::any_of(values),
+            (Operator::NotIn, [value]) => Self::IsNot(value.clone()),
+            (Operator::NotIn, _) => Self::NoneOf(values),
+            (Operator::Exists, _) => Self::NotEmpty,
+            (Operator::DoesNotExist, _) => Self::Empty,
+            (Operator::GreaterThan | Operator::LessThan, _) => return None,
+        })
+    }
+
+    /// Writes it as PromQL. No value can end its literal or act as a pattern.
+    pub fn render(&self, label: &str) -> String {
+        let pattern = |values: &[String]| {
+            let escaped: Vec<String> = values.iter().map(|value| regex::escape(value)).collect();
+            quoted(&escaped.join("|"))
+        };
+        match self {
+            Self::Is(value) => format!("{label}={}", quoted(value)),
+            Self::IsNot(value) => format!("{label}!={}", quoted(value)),
+            Self::AnyOf(values) => format!("{label}=~{}", pattern(values)),
+            Self::NoneOf(values) => format!("{label}!~{}", pattern(values)),
+            Self::NotEmpty => format!("{label}!=\"\""),
+            Self::Empty => format!("{label}=\"\""),
+        }
+    }
+
+    /// The value as prometheus-adapter's `LabelValuesByName` has it.
+    pub fn value(&self) -> String {
+        match self {
+            Self::Is(value) | Self::IsNot(value) => value.clone(),
+            Self::AnyOf(values) | Self::NoneOf(values) => values.join("|"),
+            Self::NotEmpty | Self::Empty => String::new(),
+        }
+    }
+}
+
+/// Whether a text is a metric name that needs no quotes.
+pub fn is_metric_name(text: &str) -> bool {
+    let mut bytes = text.bytes();
+    bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_' || b == b':')
+        && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b':')
+}
+
+/// Whether a text is a label name that needs no quotes.
+pub fn is_label_name(text: &str) -> bool {
+    is_metric_name(text) && !text.contains(':')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use promql_parser::parser::{Expr, parse};
+
+    #[test]
+    fn requirements_become_matchers() {
+        let selector: crate::k8s::Selector =
+            "a=1,b!=2,c in (x.y,z),d notin (p,q),e,!f".parse().unwrap();
+        let rendered: Vec<String> = selector
+            .requirements()
+            .iter()
+            .map(|requirement| Matcher::of(requirement).unwrap().render(&requirement.key))
+            .collect();
+        let expected =
+            [r#"a="1""#, r#"b!="2""#, r#"c=~"x\\.y|z""#, r#"d!~"p|q""#, r#"e!="""#, r#"f="""#];
+        assert_eq!(rendered, expected);
+        let above: crate::k8s::Selector = "a>1".parse().unwrap();
+        assert_eq!(Matcher::of(&above.requirements()[0]), None);
+    }
+
+    #[test]
+    fn no_value_can_end_its_literal_or_act_as_a_pattern() {
+        for value in
+            ["\"", "\\", "a\"} or vector(1) or up{b=\"", "\n", "\0", "é\u{2028}", ".*", "a|b"]
+        {
+            let both = vec![value.to_owned(), "other".to_owned()];
+            for matcher in [Matcher::Is(value.to_owned()), Matcher::AnyOf(both)] {
+                let query = format!("up{{{}}}", matcher.render("a"));
+                let Expr::VectorSelector(selector) = parse(&query).unwrap() else {
+                    panic!("{query} is more than one selector");
+                };
+                let [only] = selector.matchers.matchers.as_slice() else {
+                    panic!("{query} has more than one matcher");
+                };
+                assert!(only.is_match(value), "{query}");
+                assert!(!only.is_match("anything else"), "{query}");
+            }
+        }
+    }
+}

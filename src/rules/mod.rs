@@ -1,0 +1,14 @@
+//! Rules: from the series there are to metrics of the cluster's objects, as
+//! prometheus-adapter's configuration describes it.
+
+mod registry;
+mod rule;
+mod service;
+mod usage;
+
+pub use registry::{KnownSeries, ObjectMetric, Registry, Source};
+pub use rule::{Filter, MetricName, ResourceLabels, Rule, RuleError, RuleSet, pattern};
+pub use service::{
+    ExternalValue, Failure, NodeUsage, ObjectValue, PodUsage, Rules, Settings, Which,
+};
+pub use usage::{ResourceRules, UsageRule};

@@ -1,0 +1,319 @@
+//! One rule, compiled.
+
+use crate::promql::matcher::Matcher;
+use crate::promql::query::fields;
+use crate::promql::template::{Template, Value};
+use crate::watch::{GroupResource, ResourceMap};
+use regex::Regex;
+use std::collections::BTreeMap;
+
+/// All rules of a configuration.
+#[derive(Clone, Debug, Default)]
+pub struct RuleSet {
+    /// For `custom.metrics.k8s.io`.
+    pub custom: Vec<Rule>,
+    /// For `external.metrics.k8s.io`.
+    pub external: Vec<Rule>,
+    /// For `metrics.k8s.io`.
+    pub resource: Option<super::ResourceRules>,
+}
+
+/// A rule for metrics of objects, or for external ones.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// Which series it looks at, as PromQL's selector.
+    pub series_query: String,
+    /// What the names of the series must match besides.
+    pub filters: Vec<Filter>,
+    /// What the metric is called.
+    pub name: MetricName,
+    /// Which labels name which objects.
+    pub labels: ResourceLabels,
+    /// Whether a query for an external metric asks for the namespace's series alone.
+    pub namespaced: bool,
+    /// The namespace that an external metric is read from, where it is not the
+    /// namespace of who asks.
+    pub namespace: Option<String>,
+    /// The query.
+    pub query: Template,
+}
+
+/// What a series' name must match, or must not.
+#[derive(Clone, Debug)]
+pub struct Filter {
+    /// The pattern.
+    pub pattern: Regex,
+    /// Whether it must match.
+    pub is: bool,
+}
+
+/// How a series' name becomes a metric's.
+#[derive(Clone, Debug)]
+pub struct MetricName {
+    pattern: Option<Regex>,
+    template: String,
+}
+
+/// Which labels name which objects.
+#[derive(Clone, Debug, Default)]
+pub struct ResourceLabels {
+    template: Option<(Template, Regex)>,
+    overrides: BTreeMap<String, GroupResource>,
+}
+
+/// What is wrong with a rule's part.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{0}")]
+pub struct RuleError(pub String);
+
+impl MetricName {
+    /// From `name.matches` and `name.as`, either of which may be empty.
+    ///
+    /// # Errors
+    /// Where `matches` is no pattern, or has groups and `as` does not say which.
+    pub fn new(matches: &str, template: &str) -> Result<Self, RuleError> {
+        let pattern = match matches {
+            "" => None,
+            text => Some(pattern(text)?),
+        };
+        let groups = pattern.as_ref().map_or(0, |pattern| pattern.captures_len() - 1);
+        let template = match (template, groups) {
+            ("", 0) => "$0",
+            ("", 1) => "$1",
+            ("", _) => {
+                return Err(RuleError(format!(
+                    "{matches:?} has {groups} groups: `as` must say what the metric is called, such as \"${{1}}_${{2}}\""
+                )));
+            }
+            (given, _) => given,
+        };
+        Ok(Self { pattern, template: template.to_owned() })
+    }
+
+    /// What a series' metric is called; none where its name does not match.
+    pub fn of(&self, series: &str) -> Option<String> {
+        let Some(pattern) = &self.pattern else {
+            // Without a pattern the whole name is group 0.
+            return Some(match self.template.as_str() {
+                "$0" => series.to_owned(),
+                template => expand_whole(template, series),
+            });
+        };
+        let found = pattern.captures(series)?;
+        let mut name = String::new();
+        found.expand(&self.template, &mut name);
+        Some(name)
+    }
+}
+
+fn expand_whole(template: &str, series: &str) -> String {
+    let mut name = String::new();
+    let whole = Regex::new("(?s)^.*$").expect("a pattern");
+    if let Some(found) = whole.captures(series) {
+        found.expand(template, &mut name);
+    }
+    name
+}
+
+/// Compiles a pattern.
+///
+/// # Errors
+/// Where it is none; the text shows where.
+pub fn pattern(text: &str) -> Result<Regex, RuleError> {
+    Regex::new(text)
+        .map_err(|error| RuleError(format!("{text:?} is no regular expression: {error}")))
+}
+
+impl ResourceLabels {
+    /// From `resources.template` and `resources.overrides`.
+    ///
+    /// # Errors
+    /// Where the template is none, or does not tell resources apart.
+    pub fn new(
+        template: &str,
+        overrides: BTreeMap<String, GroupResource>,
+    ) -> Result<Self, RuleError> {
+        let template = match template {
+            "" => None,
+            text => Some(label_template(text)?),
+        };
+        Ok(Self { template, overrides })
+    }
+
+    /// The label that names the objects of a resource.
+    pub fn label(&self, resource: &GroupResource, map: &ResourceMap) -> Option<String> {
+        let by_override = self
+            .overrides
+            .iter()
+            .find(|(_, named)| map.normalize(named).as_ref() == Some(resource));
+        if let Some((label, _)) = by_override {
+            return Some(label.clone());
+        }
+        let (template, _) = self.template.as_ref()?;
+        let group = resource.group.replace(['.', '-'], "_");
+        let rendered = template.render(&label_fields(&group, map.singular(&resource.resource)?));
+        rendered.ok().filter(|label| !label.is_empty())
+    }
+
+    /// The resource that a label names objects of; none where it names none.
+    /// The second tells whether the label has the form of one that would.
+    fn resource(&self, label: &str, map: &ResourceMap) -> (Option<GroupResource>, bool) {
+        if let Some(named) = self.overrides.get(label) {
+            return (map.normalize(named), true);
+        }
+        let Some((_, pattern)) = &self.template else { return (None, false) };
+        let Some(found) = pattern.captures(label) else { return (None, false) };
+        let part = |name| found.name(name).map_or(String::new(), |part| part.as_str().to_owned());
+        let named = GroupResource { group: part("group"), resource: part("resource") };
+        (map.normalize(&named), true)
+    }
+
+    /// The resources that a series speaks of, and whether it is of something
+    /// that lives in a namespace. Source: `ResourcesForSeries` of prometheus-adapter,
+    /// which takes any label that is none of a cluster-wide resource for a sign
+    /// of a namespace, but for those that only look like a resource's.
+    pub fn resources<'a>(
+        &self,
+        labels: impl IntoIterator<Item = &'a str>,
+        map: &ResourceMap,
+    ) -> (Vec<GroupResource>, bool) {
+        let mut found = Vec::new();
+        let mut namespaced = false;
+        for label in labels {
+            let (resource, of_form) = self.resource(label, map);
+            namespaced |= match &resource {
+                Some(resource) => !is_cluster_wide(resource),
+                None => !of_form,
+            };
+            found.extend(resource);
+        }
+        (found, namespaced)
+    }
+
+    /// The overrides that name no resource of the cluster.
+    pub fn unknown(&self, map: &ResourceMap) -> Vec<(&str, &GroupResource)> {
+        let unknown = |named: &GroupResource| map.normalize(named).is_none();
+        let overrides = self.overrides.iter().filter(|(_, named)| unknown(named));
+        overrides.map(|(label, named)| (label.as_str(), named)).collect()
+    }
+}
+
+/// The resources whose metrics have no namespace, as prometheus-adapter counts them.
+pub fn is_cluster_wide(resource: &GroupResource) -> bool {
+    resource.group.is_empty()
+        && matches!(resource.resource.as_str(), "namespaces" | "nodes" | "persistentvolumes")
+}
+
+fn label_fields(group: &str, resource: &str) -> BTreeMap<&'static str, Value> {
+    BTreeMap::from([
+        ("Group", Value::Text(group.to_owned())),
+        ("Resource", Value::Text(resource.to_owned())),
+    ])
+}
+
+fn label_template(text: &str) -> Result<(Template, Regex), RuleError> {
+    let template = Template::parse(text).map_err(|error| RuleError(error.to_string()))?;
+    let form =
+        template.render(&label_fields("(?P<group>.+?)", "(?P<resource>.+?)")).map_err(RuleError)?;
+    let form = pattern(&format!("^{form}$"))?;
+    if !form.capture_names().flatten().any(|name| name == "resource") {
+        return Err(RuleError(
+            "<<.Resource>> is missing: no label would name a resource".to_owned(),
+        ));
+    }
+    Ok((template, form))
+}
+
+impl Rule {
+    /// Whether it takes a series of this name.
+    pub fn takes(&self, series: &str) -> bool {
+        self.filters.iter().all(|filter| filter.pattern.is_match(series) == filter.is)
+    }
+
+    /// Fills the query in.
+    ///
+    /// # Errors
+    /// Where the template can't be filled in, or gives no query.
+    pub fn render(
+        &self,
+        series: &str,
+        matchers: &[(&str, Matcher)],
+        group_by: &[String],
+    ) -> Result<String, String> {
+        let query = self.query.render(&fields(series, matchers, group_by))?;
+        if query.is_empty() { Err("the template gives no query".to_owned()) } else { Ok(query) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::watch::ResourceInfo;
+
+    fn map() -> ResourceMap {
+        let info = |group: &str, resource: &str, singular: &str| ResourceInfo {
+            name: GroupResource { group: group.to_owned(), resource: resource.to_owned() },
+            version: "v1".to_owned(),
+            singular: singular.to_owned(),
+            kind: String::new(),
+            namespaced: true,
+        };
+        ResourceMap::of(vec![
+            info("", "namespaces", "namespace"),
+            info("", "nodes", "node"),
+            info("", "pods", "pod"),
+            info("apps", "deployments", "deployment"),
+            info("networking.k8s.io", "ingresses", "ingress"),
+        ])
+    }
+
+    #[test]
+    fn names_are_made_as_prometheus_adapter_makes_them() {
+        for (matches, template, series, expected) in [
+            ("", "", "http_requests_total", Some("http_requests_total")),
+            ("", "my_${0}_x", "hits", Some("my_hits_x")),
+            ("^(.*)_total$", "", "http_requests_total", Some("http_requests")),
+            ("^(.*)_total$", "", "queue", None),
+            (
+                "^(.*)_total",
+                "${1}_per_second",
+                "http_requests_total",
+                Some("http_requests_per_second"),
+            ),
+            ("^(.*)_total", "$1_per_second", "http_requests_total", Some("")),
+            ("(?P<a>x)(?P<b>y)", "${b}$a", "xy", Some("yx")),
+            ("http", "", "my_http_x", Some("http")),
+        ] {
+            let name = MetricName::new(matches, template).unwrap();
+            assert_eq!(name.of(series).as_deref(), expected, "{matches} {template} {series}");
+        }
+        assert!(MetricName::new("(a)(b)", "").unwrap_err().0.contains("2 groups"));
+        assert!(MetricName::new("(", "").unwrap_err().0.contains("no regular expression"));
+    }
+
+    #[test]
+    fn labels_name_resources_by_template_and_override() {
+        let map = map();
+        let overrides =
+            BTreeMap::from([("exported_ns".to_owned(), GroupResource::core("namespace"))]);
+        let labels = ResourceLabels::new("kube_<<.Group>>_<<.Resource>>", overrides).unwrap();
+        let apps = GroupResource::parse("deployments.apps");
+        assert_eq!(labels.label(&apps, &map).as_deref(), Some("kube_apps_deployment"));
+        let ingresses = GroupResource::parse("ingresses.networking.k8s.io");
+        assert_eq!(
+            labels.label(&ingresses, &map).as_deref(),
+            Some("kube_networking_k8s_io_ingress")
+        );
+        let namespaces = GroupResource::core("namespaces");
+        assert_eq!(labels.label(&namespaces, &map).as_deref(), Some("exported_ns"));
+        let (found, namespaced) = labels.resources(["exported_ns", "kube_apps_deployment"], &map);
+        assert_eq!((found, namespaced), (vec![namespaces.clone(), apps], true));
+        let plain = ResourceLabels::new("<<.Resource>>", BTreeMap::new()).unwrap();
+        assert_eq!(plain.resources(["namespace", "zone"], &map), (vec![namespaces], false));
+        let node = BTreeMap::from([("instance".to_owned(), GroupResource::core("node"))]);
+        let node = ResourceLabels::new("", node).unwrap();
+        assert_eq!(node.resources(["instance"], &map), (vec![GroupResource::core("nodes")], false));
+        assert!(node.resources(["instance", "job"], &map).1);
+        assert!(ResourceLabels::new("a", BTreeMap::new()).unwrap_err().0.contains("<<.Resource>>"));
+    }
+}

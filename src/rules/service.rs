@@ -1,0 +1,547 @@
+//! Rules at work: which metrics there are now, and their values.
+
+use super::registry::{KnownSeries, ObjectMetric, Registry};
+use super::rule::{Rule, RuleSet};
+use crate::hpa::UnixMillis;
+use crate::k8s::{Quantity, Selector};
+use crate::prometheus::{Client as Prometheus, decode_shapes};
+use crate::promql::matcher::{Matcher, is_label_name};
+use crate::samples::{MetricError, Sampled, Store};
+use crate::watch::{Cluster, GroupResource, ResourceInfo, Resources};
+use futures::{StreamExt, stream};
+use kube::Api;
+use kube::api::ListParams;
+use kube::core::DynamicObject;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant, SystemTime};
+use tokio::sync::{Mutex, Notify, watch};
+
+/// The rules of a configuration, with what is known of their series.
+#[derive(Clone)]
+pub struct Rules(Arc<Inner>);
+
+struct Inner {
+    prometheus: Prometheus,
+    samples: Store,
+    client: kube::Client,
+    cluster: Cluster,
+    resources: Resources,
+    settings: Settings,
+    state: RwLock<Arc<State>>,
+    relisting: Mutex<Option<Instant>>,
+    wake: Notify,
+    failing: watch::Sender<BTreeMap<String, String>>,
+}
+
+/// How often series are listed.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// The time between two listings.
+    pub interval: Duration,
+    /// How far back a series may have had its last sample.
+    pub max_age: Duration,
+}
+
+#[derive(Default)]
+struct State {
+    rules: Arc<RuleSet>,
+    known: KnownSeries,
+    registry: Registry,
+}
+
+/// An object's value of a metric.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ObjectValue {
+    /// The object's name.
+    pub name: String,
+    /// The value.
+    pub value: Quantity,
+    /// When it was measured.
+    pub time: UnixMillis,
+}
+
+/// One value of an external metric.
+pub type ExternalValue = Sampled;
+
+/// Why there is no value.
+#[derive(Clone, Debug, thiserror::Error, PartialEq)]
+pub enum Failure {
+    /// No rule gives the metric, or not with such a selector, or there are no such objects.
+    #[error("no rule gives the metric")]
+    NotFound,
+    /// The metric has no value for the object.
+    #[error("the metric has no value for the object")]
+    NoValue,
+    /// The objects can't be listed.
+    #[error("unable to list matching resources: {0}")]
+    Unlistable(String),
+    /// The request's selector names what is no label of a series.
+    #[error("{0:?} is no label of a series")]
+    Label(String),
+    /// The query can't be made.
+    #[error("unable to make the query: {0}")]
+    Query(String),
+    /// The query failed.
+    #[error(transparent)]
+    Metric(#[from] MetricError),
+}
+
+/// The least time between two listings that a request for an unknown metric brings on.
+const GAP: Duration = Duration::from_secs(2);
+/// How long such a request waits for the listing.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How many listings run at once.
+const AT_ONCE: usize = 8;
+/// How long listing objects may take.
+const LISTING: Duration = Duration::from_secs(10);
+
+impl Rules {
+    /// Rules over these parts; nothing is listed yet.
+    pub fn new(
+        rules: RuleSet,
+        prometheus: Prometheus,
+        samples: Store,
+        client: kube::Client,
+        cluster: Cluster,
+        resources: Resources,
+        settings: Settings,
+    ) -> Self {
+        let state = State { rules: Arc::new(rules), ..State::default() };
+        Self(Arc::new(Inner {
+            prometheus,
+            samples,
+            client,
+            cluster,
+            resources,
+            settings,
+            state: RwLock::new(Arc::new(state)),
+            relisting: Mutex::default(),
+            wake: Notify::new(),
+            failing: watch::Sender::default(),
+        }))
+    }
+
+    fn state(&self) -> Arc<State> {
+        self.0.state.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The rules in force.
+    pub fn rules(&self) -> Arc<RuleSet> {
+        self.state().rules.clone()
+    }
+
+    /// The resources of the cluster that rules speak of.
+    pub fn resources(&self) -> &Resources {
+        &self.0.resources
+    }
+
+    /// The series queries that fail now, and why.
+    pub fn failing(&self) -> BTreeMap<String, String> {
+        self.0.failing.borrow().clone()
+    }
+
+    /// Looks at the metrics there are.
+    pub fn read<T>(&self, look: impl FnOnce(&Registry) -> T) -> T {
+        look(&self.state().registry)
+    }
+
+    /// Puts other rules in force. What is known of series that both ask for is kept.
+    pub fn replace(&self, rules: RuleSet) {
+        let rules = Arc::new(rules);
+        let map = self.0.resources.map();
+        let mut state = self.0.state.write().unwrap_or_else(PoisonError::into_inner);
+        let wanted = series_queries(&rules);
+        let mut known = state.known.clone();
+        known.retain(|query, _| wanted.contains(query.as_str()));
+        let registry = Registry::new(&rules, &known, &map);
+        *state = Arc::new(State { rules, known, registry });
+        drop(state);
+        self.0.wake.notify_one();
+    }
+
+    /// Lists series every so often, and when rules change, for ever.
+    pub async fn follow(self) {
+        loop {
+            self.relist(Duration::ZERO).await;
+            let _ = tokio::time::timeout(self.0.settings.interval, self.0.wake.notified()).await;
+        }
+    }
+
+    /// Lists the series of all rules, unless that was done within a time. A
+    /// query that fails keeps what was known of it, and harms no other.
+    async fn relist(&self, gap: Duration) {
+        let mut last = self.0.relisting.lock().await;
+        if last.is_some_and(|last| last.elapsed() < gap) {
+            return;
+        }
+        let rules = self.rules();
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let since = now.saturating_sub(self.0.settings.max_age).as_secs_f64();
+        let queries: Vec<String> = series_queries(&rules).into_iter().map(str::to_owned).collect();
+        let list = async |query: String| {
+            let body = self.0.prometheus.series(&query, since).await;
+            let shapes = body.map_err(|error| error.to_string()).and_then(|b| decode_shapes(&b));
+            (query, shapes)
+        };
+        let listed: Vec<_> =
+            stream::iter(queries).map(list).buffer_unordered(AT_ONCE).collect().await;
+        let mut failing = BTreeMap::new();
+        let mut fresh: HashMap<String, _> = HashMap::new();
+        for (query, shapes) in listed {
+            match shapes {
+                Ok(shapes) => {
+                    fresh.insert(query, Arc::new(shapes));
+                }
+                Err(error) => {
+                    tracing::warn!(
+                        series_query = query,
+                        error,
+                        "could not list series; what is known of them stays"
+                    );
+                    failing.insert(query, error);
+                }
+            }
+        }
+        self.0.failing.send_replace(failing);
+        let map = self.0.resources.map();
+        let mut state = self.0.state.write().unwrap_or_else(PoisonError::into_inner);
+        // Other rules may have come meanwhile; they are listed next.
+        let rules = state.rules.clone();
+        let mut known = state.known.clone();
+        known.extend(fresh);
+        let wanted = series_queries(&rules);
+        known.retain(|query, _| wanted.contains(query.as_str()));
+        let registry = Registry::new(&rules, &known, &map);
+        let changed = registry != state.registry;
+        *state = Arc::new(State { rules, known, registry });
+        drop(state);
+        if changed {
+            tracing::debug!("the metrics of rules changed");
+        }
+        *last = Some(Instant::now());
+    }
+
+    /// Whether any rule could give metrics at all.
+    fn any_custom(&self) -> bool {
+        !self.state().rules.custom.is_empty()
+    }
+
+    /// What gives a metric, with a listing where it is not known yet.
+    async fn known<T>(&self, find: impl Fn(&State) -> Option<T>) -> Option<T> {
+        if let Some(found) = find(&self.state()) {
+            return Some(found);
+        }
+        let _ = tokio::time::timeout(PATIENCE, self.relist(GAP)).await;
+        find(&self.state())
+    }
+
+    /// The values of a metric for one object (a name), or those that a selector
+    /// selects. A request without a namespace is for what has none.
+    ///
+    /// # Errors
+    /// As [`Failure`] says.
+    pub async fn objects(
+        &self,
+        namespace: &str,
+        resource: &GroupResource,
+        which: Which<'_>,
+        metric: &str,
+        series: &Selector,
+    ) -> Result<Vec<ObjectValue>, Failure> {
+        if !self.any_custom() {
+            return Err(Failure::NotFound);
+        }
+        let Some(info) = self.0.resources.find(resource).await else {
+            return Err(match which {
+                Which::Name(_) => Failure::NotFound,
+                Which::Selector(_) => {
+                    Failure::Unlistable(format!("the cluster has no resource {resource}"))
+                }
+            });
+        };
+        let key = ObjectMetric {
+            resource: info.name.clone(),
+            namespaced: !namespace.is_empty(),
+            metric: metric.to_owned(),
+        };
+        let found = self.known(|state| {
+            let source = state.registry.custom(&key)?;
+            Some((state.rules.clone(), source.clone()))
+        });
+        let (rules, source) = found.await.ok_or(Failure::NotFound)?;
+        let names = match which {
+            Which::Name(name) => vec![name.to_owned()],
+            Which::Selector(selector) => self.names(&info, namespace, selector).await?,
+        };
+        if names.is_empty() {
+            return Err(Failure::NotFound);
+        }
+        let rule = &rules.custom[source.rule];
+        let (query, label) =
+            self.object_query(rule, &source.series, &info.name, namespace, names.clone(), series)?;
+        let values = self.0.samples.series(&query.into()).await?;
+        let by_name: HashMap<&str, &Sampled> =
+            values.iter().map(|sampled| (sampled.label(&label), sampled)).collect();
+        let value = |name: &String| {
+            let sampled = by_name.get(name.as_str())?;
+            Some(ObjectValue { name: name.clone(), value: sampled.value, time: sampled.time })
+        };
+        let found: Vec<ObjectValue> = names.iter().filter_map(value).collect();
+        if found.is_empty() && matches!(which, Which::Name(_)) {
+            return Err(Failure::NoValue);
+        }
+        Ok(found)
+    }
+
+    fn object_query(
+        &self,
+        rule: &Rule,
+        series: &str,
+        resource: &GroupResource,
+        namespace: &str,
+        names: Vec<String>,
+        selector: &Selector,
+    ) -> Result<(String, String), Failure> {
+        let map = self.0.resources.map();
+        let label = rule.labels.label(resource, &map).ok_or(Failure::NotFound)?;
+        let namespaces = rule.labels.label(&GroupResource::core("namespaces"), &map);
+        let mut matchers = selector_matchers(selector)?;
+        if !namespace.is_empty() {
+            let label = namespaces.as_deref().ok_or(Failure::NotFound)?;
+            // No part of a selector may stand for the namespace.
+            matchers.push((label, Matcher::Is(namespace.to_owned())));
+        }
+        matchers.push((&label, Matcher::any_of(names)));
+        let query = rule.render(series, &matchers, std::slice::from_ref(&label));
+        Ok((query.map_err(Failure::Query)?, label))
+    }
+
+    /// The names of the objects that a selector selects.
+    async fn names(
+        &self,
+        info: &ResourceInfo,
+        namespace: &str,
+        selector: &Selector,
+    ) -> Result<Vec<String>, Failure> {
+        if info.name == GroupResource::core("pods") && !namespace.is_empty() {
+            let known: Option<Vec<String>> = self.0.cluster.read(|index| {
+                let select = || index.select(namespace, selector).into_iter();
+                index.pods_known().then(|| select().map(|(name, _)| name.to_owned()).collect())
+            });
+            if let Some(names) = known {
+                return Ok(names);
+            }
+        }
+        let objects = self.list(info, namespace, selector).await?;
+        Ok(objects.into_iter().map(|(name, _)| name).collect())
+    }
+
+    /// The names and labels of the objects that a selector selects, from the API server.
+    ///
+    /// # Errors
+    /// Where they can't be listed.
+    pub async fn list(
+        &self,
+        info: &ResourceInfo,
+        namespace: &str,
+        selector: &Selector,
+    ) -> Result<Vec<(String, BTreeMap<String, String>)>, Failure> {
+        let resource = info.api_resource();
+        let client = self.0.client.clone();
+        let api: Api<DynamicObject> = match (namespace, info.namespaced) {
+            ("", _) | (_, false) => Api::all_with(client, &resource),
+            (namespace, true) => Api::namespaced_with(client, namespace, &resource),
+        };
+        let parameters = ListParams::default().labels(&selector.to_string());
+        let listing = tokio::time::timeout(LISTING, api.list_metadata(&parameters)).await;
+        let unlistable = |error: String| {
+            tracing::warn!(resource = %info.name, namespace, error, "could not list objects");
+            Failure::Unlistable(error)
+        };
+        let list = listing
+            .map_err(|_| unlistable(format!("the API server did not answer within {LISTING:?}")))?
+            .map_err(|error| unlistable(error.to_string()))?;
+        let object = |object: kube::core::PartialObjectMeta<DynamicObject>| {
+            let metadata = object.metadata;
+            Some((metadata.name?, metadata.labels.unwrap_or_default()))
+        };
+        Ok(list.items.into_iter().filter_map(object).collect())
+    }
+
+    /// The values of an external metric, as asked for from a namespace.
+    ///
+    /// # Errors
+    /// As [`Failure`] says.
+    pub async fn external(
+        &self,
+        namespace: &str,
+        metric: &str,
+        selector: &Selector,
+    ) -> Result<Arc<Vec<ExternalValue>>, Failure> {
+        if self.state().rules.external.is_empty() {
+            return Err(Failure::NotFound);
+        }
+        let found = self
+            .known(|state| Some((state.rules.clone(), state.registry.external(metric)?.clone())));
+        let (rules, source) = found.await.ok_or(Failure::NotFound)?;
+        let rule = &rules.external[source.rule];
+        let namespace = rule.namespace.as_deref().unwrap_or(namespace);
+        let map = self.0.resources.map();
+        let label = rule.labels.label(&GroupResource::core("namespaces"), &map);
+        let mut matchers = selector_matchers(selector).map_err(|failure| match failure {
+            // Unlike for objects this is a fault of the request, not an unknown metric.
+            Failure::NotFound => Failure::Query("the selector can't be asked of series".to_owned()),
+            other => other,
+        })?;
+        if rule.namespaced && !namespace.is_empty() {
+            let label = label.as_deref().ok_or_else(|| {
+                Failure::Query(
+                    "no label names namespaces: resources.overrides or resources.template must, or resources.namespaced be false"
+                        .to_owned(),
+                )
+            })?;
+            matchers.push((label, Matcher::Is(namespace.to_owned())));
+        }
+        let query = rule.render(&source.series, &matchers, &[]).map_err(Failure::Query)?;
+        Ok(self.0.samples.series(&query.into()).await?)
+    }
+
+    /// The series that a query gives.
+    ///
+    /// # Errors
+    /// Where it fails.
+    pub async fn series(&self, query: String) -> Result<Arc<Vec<Sampled>>, Failure> {
+        Ok(self.0.samples.series(&query.into()).await?)
+    }
+}
+
+/// Which objects are asked for.
+#[derive(Clone, Copy, Debug)]
+pub enum Which<'a> {
+    /// The one of this name.
+    Name(&'a str),
+    /// Those that it selects.
+    Selector(&'a Selector),
+}
+
+fn selector_matchers(selector: &Selector) -> Result<Vec<(&str, Matcher)>, Failure> {
+    let matcher = |requirement| {
+        let matcher = Matcher::of(requirement).ok_or(Failure::NotFound)?;
+        let label = requirement.key.as_str();
+        if !is_label_name(label) {
+            return Err(Failure::Label(label.to_owned()));
+        }
+        Ok((label, matcher))
+    };
+    selector.requirements().iter().map(matcher).collect()
+}
+
+fn series_queries(rules: &RuleSet) -> BTreeSet<&str> {
+    rules.custom.iter().chain(&rules.external).map(|rule| rule.series_query.as_str()).collect()
+}
+
+/// What a pod uses, by container.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PodUsage {
+    /// CPU in cores and memory in bytes, by container.
+    pub containers: BTreeMap<String, (Quantity, Quantity)>,
+    /// The time of the oldest sample.
+    pub time: UnixMillis,
+}
+
+/// What a node uses.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeUsage {
+    /// CPU in cores.
+    pub cpu: Quantity,
+    /// Memory in bytes.
+    pub memory: Quantity,
+    /// The time of the older sample.
+    pub time: UnixMillis,
+}
+
+impl Rules {
+    /// What pods of a namespace use, by pod. A pod is there only with samples of
+    /// both CPU and memory; a container without one of them has 0 of it.
+    ///
+    /// # Errors
+    /// Where there are no such rules, or a query fails.
+    pub async fn pod_usage(
+        &self,
+        namespace: &str,
+        pods: Vec<String>,
+    ) -> Result<BTreeMap<String, PodUsage>, Failure> {
+        let rules = self.rules();
+        let rules = rules.resource.as_ref().ok_or(Failure::NotFound)?;
+        let map = self.0.resources.map();
+        let query = |rule: &super::UsageRule| {
+            rule.containers(&map, namespace, pods.clone()).map_err(Failure::Query)
+        };
+        let ((cpu_query, cpu_label), (memory_query, memory_label)) =
+            (query(&rules.cpu)?, query(&rules.memory)?);
+        let (cpu, memory) = tokio::try_join!(self.series(cpu_query), self.series(memory_query))?;
+        let mut usage: BTreeMap<String, PodUsage> = BTreeMap::new();
+        for sampled in cpu.iter() {
+            let pod = usage
+                .entry(sampled.label(&cpu_label).to_owned())
+                .or_insert_with(|| PodUsage { time: sampled.time, ..PodUsage::default() });
+            let container = sampled.label(&rules.cpu.container_label).to_owned();
+            pod.containers.entry(container).or_default().0 = positive(sampled.value);
+            pod.time = pod.time.min(sampled.time);
+        }
+        let mut both = BTreeMap::new();
+        for sampled in memory.iter() {
+            let name = sampled.label(&memory_label);
+            if let Some(pod) = usage.remove(name) {
+                both.insert(name.to_owned(), pod);
+            }
+            let Some(pod) = both.get_mut(name) else { continue };
+            let container = sampled.label(&rules.memory.container_label).to_owned();
+            pod.containers.entry(container).or_default().1 = positive(sampled.value);
+            pod.time = pod.time.min(sampled.time);
+        }
+        Ok(both)
+    }
+
+    /// What nodes use, by node; those alone that have samples of both.
+    ///
+    /// # Errors
+    /// Where there are no such rules, or a query fails.
+    pub async fn node_usage(
+        &self,
+        nodes: Vec<String>,
+    ) -> Result<BTreeMap<String, NodeUsage>, Failure> {
+        let rules = self.rules();
+        let rules = rules.resource.as_ref().ok_or(Failure::NotFound)?;
+        let map = self.0.resources.map();
+        let query =
+            |rule: &super::UsageRule| rule.nodes(&map, nodes.clone()).map_err(Failure::Query);
+        let ((cpu_query, cpu_label), (memory_query, memory_label)) =
+            (query(&rules.cpu)?, query(&rules.memory)?);
+        let (cpu, memory) = tokio::try_join!(self.series(cpu_query), self.series(memory_query))?;
+        let by_node = |series: &[Sampled], label: &str| -> HashMap<String, Sampled> {
+            let mut first = HashMap::new();
+            for sampled in series {
+                first.entry(sampled.label(label).to_owned()).or_insert_with(|| sampled.clone());
+            }
+            first
+        };
+        let memory = by_node(&memory, &memory_label);
+        let usage = by_node(&cpu, &cpu_label).into_iter().filter_map(|(node, cpu)| {
+            let memory = memory.get(&node)?;
+            let usage = NodeUsage {
+                cpu: positive(cpu.value),
+                memory: positive(memory.value),
+                time: cpu.time.min(memory.time),
+            };
+            Some((node, usage))
+        });
+        Ok(usage.collect())
+    }
+}
+
+/// Usage is never below nothing.
+fn positive(value: Quantity) -> Quantity {
+    if value.is_positive() { value } else { Quantity::default() }
+}

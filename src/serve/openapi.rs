@@ -1,0 +1,50 @@
+//! OpenAPI: enough for the API server to merge and for `kubectl` to go on.
+
+use super::request::ApiGroup;
+use serde_json::{Map, Value, json};
+
+const V2: &str = "/openapi/v2";
+const V3: &str = "/openapi/v3";
+
+/// The document at a path, where there is one.
+pub fn document(path: &str, groups: &[ApiGroup]) -> Option<Value> {
+    let info = json!({"title": "plimsoll", "version": env!("CARGO_PKG_VERSION")});
+    if path == V2 {
+        return Some(json!({"swagger": "2.0", "info": info, "paths": {}}));
+    }
+    let below = path.strip_prefix(V3)?.trim_matches('/');
+    let versions = || {
+        groups.iter().flat_map(|group| {
+            group
+                .versions()
+                .iter()
+                .map(move |version| format!("apis/{}/{}", group.as_str(), version.as_str()))
+        })
+    };
+    if below.is_empty() {
+        let entry = |path: String| {
+            let url = format!("{V3}/{path}?hash={}", env!("CARGO_PKG_VERSION"));
+            (path, json!({"serverRelativeURL": url}))
+        };
+        let paths: Map<String, Value> = versions().map(entry).collect();
+        return Some(json!({"paths": paths}));
+    }
+    let known = versions().any(|known| known == below);
+    known.then(|| json!({"openapi": "3.0.0", "info": info, "paths": {}}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documents_are_there_for_what_is_served() {
+        let served = [ApiGroup::Custom];
+        let index = document("/openapi/v3", &served).unwrap();
+        let path = "apis/custom.metrics.k8s.io/v1beta2";
+        assert!(index["paths"][path]["serverRelativeURL"].is_string());
+        assert!(document(&format!("/openapi/v3/{path}"), &served).is_some());
+        assert!(document("/openapi/v3/apis/metrics.k8s.io/v1beta1", &served).is_none());
+        assert!(document("/openapi/v2", &served).is_some());
+    }
+}

@@ -1,0 +1,279 @@
+//! `metrics.k8s.io`: what pods and nodes use, by rules.
+
+use super::custom::timestamp;
+use super::request::{ApiGroup, Version};
+use super::response::ApiError;
+use super::router::Server;
+use crate::hpa::Phase;
+use crate::k8s::Selector;
+use crate::rules::{Failure, NodeUsage, PodUsage};
+use crate::watch::{GroupResource, PodRecord};
+use futures::future::join_all;
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The query parameters of a request.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Parameters {
+    /// Which objects, by label.
+    label_selector: String,
+    /// Which objects, by field: `metadata.name=NAME`.
+    field_selector: String,
+}
+
+impl Parameters {
+    fn labels(&self) -> Result<Selector, ApiError> {
+        let parsed = self.label_selector.parse();
+        parsed.map_err(|error| ApiError::bad_request(format!("labelSelector: {error}")))
+    }
+
+    /// The name asked for, where one is.
+    fn name(&self) -> Result<Option<&str>, ApiError> {
+        let text = self.field_selector.trim();
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let name = text.strip_prefix("metadata.name=").map(|name| name.trim_start_matches('='));
+        name.map(Some).ok_or_else(|| {
+            ApiError::bad_request(format!(
+                "fieldSelector: {text:?} is not known; metadata.name=NAME was expected"
+            ))
+        })
+    }
+}
+
+type Labels = BTreeMap<String, String>;
+
+fn api_version() -> String {
+    format!("{}/{}", ApiGroup::Resource.as_str(), Version::V1Beta1.as_str())
+}
+
+fn list(kind: &str, items: Vec<Value>) -> Value {
+    json!({"kind": kind, "apiVersion": api_version(), "metadata": {}, "items": items})
+}
+
+fn failed(failure: &Failure) -> ApiError {
+    match failure {
+        Failure::Metric(error) => super::custom::failed("of resources", error),
+        other => ApiError::internal(format!("Internal error occurred: {other}")),
+    }
+}
+
+/// Answers a request for what nodes use.
+pub async fn nodes(
+    server: &Server,
+    name: Option<&str>,
+    parameters: &Parameters,
+) -> Result<Value, ApiError> {
+    let info = server.rules.resources().find(&GroupResource::core("nodes")).await;
+    let info = info.ok_or_else(ApiError::no_such_path)?;
+    let known = server.rules.list(&info, "", &parameters.labels()?).await;
+    let mut known: BTreeMap<String, Labels> =
+        known.map_err(|failure| failed(&failure))?.into_iter().collect();
+    if let Some(name) = name.or(parameters.name()?) {
+        known.retain(|known, _| known == name);
+    }
+    let usage = match known.is_empty() {
+        true => BTreeMap::new(),
+        false => server
+            .rules
+            .node_usage(known.keys().cloned().collect())
+            .await
+            .map_err(|failure| failed(&failure))?,
+    };
+    let window = window(server);
+    let items = known
+        .into_iter()
+        .filter_map(|(name, labels)| Some(node(&name, &labels, usage.get(&name)?, &window)));
+    match name {
+        None => Ok(list("NodeMetricsList", items.collect())),
+        Some(name) => one("NodeMetrics", items.collect(), || {
+            format!("nodes.{} {name:?} not found", ApiGroup::Resource.as_str())
+        }),
+    }
+}
+
+/// The one object asked for, as an object of its own.
+fn one(kind: &str, items: Vec<Value>, missing: impl Fn() -> String) -> Result<Value, ApiError> {
+    let mut object = items.into_iter().next().ok_or_else(|| ApiError::not_found(missing()))?;
+    object["kind"] = kind.into();
+    object["apiVersion"] = api_version().into();
+    Ok(object)
+}
+
+fn node(name: &str, labels: &Labels, usage: &NodeUsage, window: &str) -> Value {
+    json!({
+        "metadata": metadata(name, None, labels),
+        "timestamp": timestamp(usage.time),
+        "window": window,
+        "usage": {"cpu": usage.cpu.to_string(), "memory": usage.memory.to_binary_si()},
+    })
+}
+
+fn metadata(name: &str, namespace: Option<&str>, labels: &Labels) -> Value {
+    let created = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();
+    let mut metadata = json!({"name": name, "creationTimestamp": created.to_string()});
+    if let Some(namespace) = namespace {
+        metadata["namespace"] = namespace.into();
+    }
+    if !labels.is_empty() {
+        metadata["labels"] = json!(labels);
+    }
+    metadata
+}
+
+/// Answers a request for what pods use.
+pub async fn pods(
+    server: &Server,
+    namespace: Option<&str>,
+    name: Option<&str>,
+    parameters: &Parameters,
+) -> Result<Value, ApiError> {
+    let labels = parameters.labels()?;
+    let wanted = name.or(parameters.name()?);
+    let running = |(name, pod): (&str, &PodRecord)| {
+        (pod.phase == Phase::Running && wanted.is_none_or(|wanted| wanted == name))
+            .then(|| (name.to_owned(), pod.labels.clone()))
+    };
+    let known: BTreeMap<String, BTreeMap<String, Labels>> = server.cluster.read(|index| {
+        let namespaces = match namespace {
+            Some(namespace) => vec![namespace],
+            None => index.namespaces(),
+        };
+        let pods = |namespace: &str| {
+            index.select(namespace, &labels).into_iter().filter_map(running).collect()
+        };
+        namespaces.into_iter().map(|namespace| (namespace.to_owned(), pods(namespace))).collect()
+    });
+    let usage = known.iter().filter(|(_, pods)| !pods.is_empty()).map(async |(namespace, pods)| {
+        (namespace, server.rules.pod_usage(namespace, pods.keys().cloned().collect()).await)
+    });
+    let usage = join_all(usage).await;
+    // A namespace that fails harms no other.
+    if let [(_, Err(failure)), rest @ ..] = usage.as_slice()
+        && rest.iter().all(|(_, usage)| usage.is_err())
+    {
+        return Err(failed(failure));
+    }
+    let window = window(server);
+    let mut items = Vec::new();
+    for (namespace, usage) in &usage {
+        let Ok(usage) = usage else { continue };
+        for (name, labels) in &known[*namespace] {
+            if let Some(usage) = usage.get(name) {
+                items.push(pod(namespace, name, labels, usage, &window));
+            }
+        }
+    }
+    match (name, namespace) {
+        (Some(name), namespace) => one("PodMetrics", items, || {
+            let namespace = namespace.unwrap_or_default();
+            let group = ApiGroup::Resource.as_str();
+            format!("pods.{group} \"{namespace}/{name}\" not found")
+        }),
+        (None, _) => Ok(list("PodMetricsList", items)),
+    }
+}
+
+fn pod(namespace: &str, name: &str, labels: &Labels, usage: &PodUsage, window: &str) -> Value {
+    let containers = usage.containers.iter().map(|(name, (cpu, memory))| {
+        json!({"name": name, "usage": {"cpu": cpu.to_string(), "memory": memory.to_binary_si()}})
+    });
+    json!({
+        "metadata": metadata(name, Some(namespace), labels),
+        "timestamp": timestamp(usage.time),
+        "window": window,
+        "containers": containers.collect::<Vec<_>>(),
+    })
+}
+
+/// The rules' window, as Go writes a duration.
+fn window(server: &Server) -> String {
+    let rules = server.rules.rules();
+    go_duration(rules.resource.as_ref().map_or(Duration::ZERO, |rules| rules.window))
+}
+
+fn go_duration(duration: Duration) -> String {
+    let millis = duration.as_millis();
+    if millis == 0 {
+        return "0s".to_owned();
+    }
+    if millis < 1000 {
+        return format!("{millis}ms");
+    }
+    let (hours, minutes) = (millis / 3_600_000, millis / 60_000 % 60);
+    let (seconds, rest) = (millis / 1000 % 60, millis % 1000);
+    let fraction = match rest {
+        0 => String::new(),
+        rest => format!(".{rest:03}").trim_end_matches('0').to_owned(),
+    };
+    let seconds = format!("{seconds}{fraction}s");
+    match (hours, minutes) {
+        (0, 0) => seconds,
+        (0, minutes) => format!("{minutes}m{seconds}"),
+        (hours, minutes) => format!("{hours}h{minutes}m{seconds}"),
+    }
+}
+
+/// A table of usage, as `kubectl get` shows it.
+pub fn table(value: &Value) -> Value {
+    let items: Vec<&Value> = match value["items"].as_array() {
+        Some(items) => items.iter().collect(),
+        None => vec![value],
+    };
+    let column = |name: &str, format: &str| json!({"name": name, "type": "string", "format": format, "description": "", "priority": 0});
+    let mut columns = vec![column("Name", "name")];
+    columns[0]["description"] = "Name of the resource".into();
+    for name in ["cpu", "memory"] {
+        columns.push(column(name, "quantity"));
+    }
+    columns.push(column("Window", "duration"));
+    let rows = items.iter().map(|item| {
+        let total = |resource: &str| -> String {
+            let parse = |usage: &Value| -> crate::k8s::Quantity {
+                usage[resource].as_str().and_then(|text| text.parse().ok()).unwrap_or_default()
+            };
+            let sum = match item["containers"].as_array() {
+                Some(containers) => containers
+                    .iter()
+                    .fold(crate::k8s::Quantity::default(), |sum, c| sum + parse(&c["usage"])),
+                None => parse(&item["usage"]),
+            };
+            if resource == "memory" { sum.to_binary_si() } else { sum.to_string() }
+        };
+        let name = item["metadata"]["name"].clone();
+        json!({"cells": [name, total("cpu"), total("memory"), item["window"]], "object": item})
+    });
+    let rows: Vec<Value> = rows.collect();
+    let columns = if rows.is_empty() { Value::Null } else { json!(columns) };
+    json!({
+        "kind": "Table",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": {},
+        "columnDefinitions": columns,
+        "rows": rows,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_is_written_as_in_go() {
+        for (millis, text) in [
+            (0, "0s"),
+            (250, "250ms"),
+            (5_000, "5s"),
+            (1_500, "1.5s"),
+            (60_000, "1m0s"),
+            (3_661_000, "1h1m1s"),
+        ] {
+            assert_eq!(go_duration(Duration::from_millis(millis)), text);
+        }
+    }
+}

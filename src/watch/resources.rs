@@ -1,0 +1,301 @@
+//! Which resources the cluster has: a compact copy of its discovery, looked up
+//! as `kubectl` and prometheus-adapter do (`k8s.io/apimachinery`'s RESTMapper).
+
+use k8s_openapi::serde::Deserialize;
+use kube::Client;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+/// A resource by its group; the core group is empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GroupResource {
+    /// Its group.
+    pub group: String,
+    /// Its plural name.
+    pub resource: String,
+}
+
+impl GroupResource {
+    /// Reads `resource.group`.
+    pub fn parse(text: &str) -> Self {
+        let (resource, group) = text.split_once('.').unwrap_or((text, ""));
+        Self { group: group.to_owned(), resource: resource.to_owned() }
+    }
+
+    /// A resource of the core group.
+    pub fn core(resource: &str) -> Self {
+        Self { group: String::new(), resource: resource.to_owned() }
+    }
+}
+
+impl fmt::Display for GroupResource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.resource)?;
+        if self.group.is_empty() { Ok(()) } else { write!(f, ".{}", self.group) }
+    }
+}
+
+/// One resource in one version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResourceInfo {
+    /// Group and plural name.
+    pub name: GroupResource,
+    /// The version.
+    pub version: String,
+    /// The singular name.
+    pub singular: String,
+    /// The kind of its objects.
+    pub kind: String,
+    /// Whether its objects live in namespaces.
+    pub namespaced: bool,
+}
+
+impl ResourceInfo {
+    /// Group and version as the metrics APIs write them: the core group has a slash too.
+    pub fn api_version(&self) -> String {
+        format!("{}/{}", self.name.group, self.version)
+    }
+
+    /// For requests to it.
+    pub fn api_resource(&self) -> kube::core::ApiResource {
+        let group = &self.name.group;
+        let api_version = if group.is_empty() { self.version.clone() } else { self.api_version() };
+        kube::core::ApiResource {
+            group: group.clone(),
+            version: self.version.clone(),
+            api_version,
+            kind: self.kind.clone(),
+            plural: self.name.resource.clone(),
+        }
+    }
+}
+
+/// All resources, in the order of discovery: preferred groups and versions first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResourceMap(Vec<ResourceInfo>);
+
+impl ResourceMap {
+    /// The resource that a name, plural or singular, stands for. A group may be
+    /// left out, or be the beginning of the resource's.
+    pub fn find(&self, name: &GroupResource) -> Option<&ResourceInfo> {
+        let wanted = name.resource.to_ascii_lowercase();
+        let named = |info: &&ResourceInfo| info.name.resource == wanted || info.singular == wanted;
+        let mut exact = self.0.iter().filter(named);
+        if name.group.is_empty() {
+            return exact.next();
+        }
+        exact
+            .clone()
+            .find(|info| info.name.group == name.group)
+            .or_else(|| exact.find(|info| info.name.group.starts_with(&name.group)))
+    }
+
+    /// The same, in the form it is known by.
+    pub fn normalize(&self, name: &GroupResource) -> Option<GroupResource> {
+        self.find(name).map(|info| info.name.clone())
+    }
+
+    /// The singular of a resource's name.
+    pub fn singular(&self, resource: &str) -> Option<&str> {
+        self.find(&GroupResource::core(resource)).map(|info| info.singular.as_str())
+    }
+
+    /// A map of these, for tests.
+    pub fn of(resources: Vec<ResourceInfo>) -> Self {
+        Self(resources)
+    }
+}
+
+/// The cluster's resources, shared and kept up to date.
+#[derive(Clone)]
+pub struct Resources(Arc<Inner>);
+
+struct Inner {
+    client: Client,
+    map: RwLock<Arc<ResourceMap>>,
+    asked: Mutex<Option<Instant>>,
+}
+
+/// The least time between two looks at discovery that an unknown name brings on.
+const GAP: Duration = Duration::from_secs(2);
+/// How long a look may take.
+const LOOK: Duration = Duration::from_secs(10);
+
+impl Resources {
+    /// Those of the cluster that the client speaks to; none are known yet.
+    pub fn new(client: Client) -> Self {
+        Self(Arc::new(Inner { client, map: RwLock::default(), asked: Mutex::default() }))
+    }
+
+    /// What is known now.
+    pub fn map(&self) -> Arc<ResourceMap> {
+        self.0.map.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What a name stands for, looked up anew where it is not known: its
+    /// definition may have come just now.
+    pub async fn find(&self, name: &GroupResource) -> Option<ResourceInfo> {
+        if let Some(info) = self.map().find(name) {
+            return Some(info.clone());
+        }
+        let due = {
+            let mut asked = self.0.asked.lock().unwrap_or_else(PoisonError::into_inner);
+            let due = asked.is_none_or(|asked| asked.elapsed() >= GAP);
+            if due {
+                *asked = Some(Instant::now());
+            }
+            due
+        };
+        if due {
+            self.refresh().await;
+        }
+        self.map().find(name).cloned()
+    }
+
+    /// Reads discovery now. What is known stays where that fails.
+    pub async fn refresh(&self) -> bool {
+        match tokio::time::timeout(LOOK, discover(&self.0.client)).await {
+            Ok(Ok(map)) => {
+                *self.0.map.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(map);
+                true
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "could not read discovery");
+                false
+            }
+            Err(_) => {
+                tracing::warn!("discovery did not come within {LOOK:?}");
+                false
+            }
+        }
+    }
+
+    /// Reads discovery every so often, for ever.
+    pub async fn follow(self, interval: Duration) {
+        loop {
+            let read = self.refresh().await;
+            let pause = if read { interval } else { GAP };
+            tokio::time::sleep(pause).await;
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct DiscoveryList {
+    items: Vec<Group>,
+}
+
+#[derive(Deserialize)]
+struct Group {
+    #[serde(default)]
+    metadata: Metadata,
+    #[serde(default)]
+    versions: Vec<Version>,
+}
+
+#[derive(Default, Deserialize)]
+struct Metadata {
+    #[serde(default)]
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct Version {
+    version: String,
+    #[serde(default)]
+    resources: Vec<Discovered>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Discovered {
+    resource: String,
+    #[serde(default)]
+    response_kind: ResponseKind,
+    #[serde(default)]
+    scope: String,
+    #[serde(default)]
+    singular_resource: String,
+}
+
+#[derive(Default, Deserialize)]
+struct ResponseKind {
+    #[serde(default)]
+    kind: String,
+}
+
+const ACCEPT: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
+
+async fn discover(client: &Client) -> Result<ResourceMap, kube::Error> {
+    let mut all = Vec::new();
+    for path in ["/api", "/apis"] {
+        let request = http::Request::get(path)
+            .header(http::header::ACCEPT, ACCEPT)
+            .body(Vec::new())
+            .map_err(kube::Error::HttpError)?;
+        let list: DiscoveryList = client.request(request).await?;
+        all.extend(list.items.into_iter().flat_map(flatten));
+    }
+    Ok(ResourceMap(all))
+}
+
+fn flatten(group: Group) -> impl Iterator<Item = ResourceInfo> {
+    let name = group.metadata.name;
+    group.versions.into_iter().flat_map(move |version| {
+        let (group, of) = (name.clone(), version.version);
+        // A resource without a kind of its own is only there for its subresources.
+        let whole = |found: &Discovered| !found.response_kind.kind.is_empty();
+        version.resources.into_iter().filter(whole).map(move |found| {
+            let kind = found.response_kind.kind;
+            let singular = match found.singular_resource.is_empty() {
+                true => kind.to_ascii_lowercase(),
+                false => found.singular_resource,
+            };
+            ResourceInfo {
+                name: GroupResource { group: group.clone(), resource: found.resource },
+                version: of.clone(),
+                singular,
+                kind,
+                namespaced: found.scope == "Namespaced",
+            }
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map() -> ResourceMap {
+        let list: DiscoveryList = serde_json::from_value(serde_json::json!({"items": [
+            {"metadata": {}, "versions": [{"version": "v1", "resources": [
+                {"resource": "pods", "responseKind": {"kind": "Pod"}, "scope": "Namespaced", "singularResource": "pod"},
+                {"resource": "nodes", "responseKind": {"kind": "Node"}, "scope": "Cluster"}]}]},
+            {"metadata": {"name": "apps"}, "versions": [{"version": "v1", "resources": [
+                {"resource": "deployments", "responseKind": {"kind": "Deployment"}, "scope": "Namespaced", "singularResource": "deployment"}]}]},
+            {"metadata": {"name": "metrics.k8s.io"}, "versions": [{"version": "v1beta1", "resources": [
+                {"resource": "pods", "responseKind": {"kind": "PodMetrics"}, "scope": "Namespaced", "singularResource": ""}]}]},
+            {"metadata": {"name": "custom.metrics.k8s.io"}, "versions": [{"version": "v1beta2", "resources": [
+                {"resource": "services", "responseKind": {"kind": ""}, "subresources": []}]}]},
+        ]})).unwrap();
+        ResourceMap(list.items.into_iter().flat_map(flatten).collect())
+    }
+
+    #[test]
+    fn names_are_looked_up_as_the_rest_mapper_does() {
+        let map = map();
+        let find = |text: &str| {
+            map.find(&GroupResource::parse(text))
+                .map(|info| (info.kind.as_str(), info.api_version()))
+        };
+        assert_eq!(find("pods"), Some(("Pod", "/v1".to_owned())));
+        assert_eq!(find("Pod"), Some(("Pod", "/v1".to_owned())));
+        assert_eq!(find("deployment"), Some(("Deployment", "apps/v1".to_owned())));
+        assert_eq!(find("deployments.apps"), Some(("Deployment", "apps/v1".to_owned())));
+        assert_eq!(find("pods.metrics"), Some(("PodMetrics", "metrics.k8s.io/v1beta1".to_owned())));
+        assert_eq!(find("deployments.extensions"), None);
+        assert_eq!(find("services"), None);
+        assert_eq!(map.singular("nodes"), Some("node"));
+    }
+}
