@@ -14,6 +14,8 @@ pub struct Series<'a> {
     pub value: f64,
     /// When.
     pub time: UnixMillis,
+    /// Whether it is a scalar, which has no labels at all.
+    pub scalar: bool,
 }
 
 /// A label's name and value.
@@ -94,7 +96,8 @@ pub fn decode_vector(body: &[u8]) -> Result<Vec<Series<'_>>, String> {
             let value = serde_json::from_str(answer.data.result.get())
                 .map_err(|error| format!("not a scalar: {error}"))?;
             let item = Item { metric: LabelSet(Vec::new()), value: Some(value) };
-            return Ok(finite(item).into_iter().collect());
+            let scalar = finite(item).map(|series| Series { scalar: true, ..series });
+            return Ok(scalar.into_iter().collect());
         }
         other => {
             return Err(format!("the query gives a {other}; an instant vector was expected"));
@@ -112,6 +115,7 @@ fn finite(item: Item<'_>) -> Option<Series<'_>> {
         labels: item.metric.0,
         value,
         time: (time * 1000.0) as UnixMillis,
+        scalar: false,
     })
 }
 

@@ -46,6 +46,8 @@ pub struct Sampled {
     pub value: Quantity,
     /// When it was measured.
     pub time: UnixMillis,
+    /// Whether it is a scalar, which has no labels at all.
+    pub scalar: bool,
 }
 
 impl Sampled {
@@ -183,7 +185,12 @@ impl Store {
 fn sampled(series: &Series<'_>) -> Option<Sampled> {
     let value = Quantity::from_f64(series.value)?;
     let own = |(name, value): &Label<'_>| (name.clone().into_owned(), value.clone().into_owned());
-    Some(Sampled { labels: series.labels.iter().map(own).collect(), value, time: series.time })
+    Some(Sampled {
+        labels: series.labels.iter().map(own).collect(),
+        value,
+        time: series.time,
+        scalar: series.scalar,
+    })
 }
 
 fn by_pod(series: &[Series<'_>], pod_label: &str) -> Result<PodSampleSet, MetricError> {
@@ -211,7 +218,7 @@ mod tests {
 
     fn series(pod: Option<&'static str>, value: f64) -> Series<'static> {
         let labels = pod.map(|pod| ("pod".into(), pod.into())).into_iter().collect();
-        Series { labels, value, time: 0 }
+        Series { labels, value, time: 0, scalar: false }
     }
 
     #[test]

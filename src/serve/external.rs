@@ -48,7 +48,7 @@ pub async fn values(
             .collect();
         json!({
             "metricName": metric,
-            "metricLabels": labels,
+            "metricLabels": if sampled.scalar { Value::Null } else { labels.into() },
             "timestamp": timestamp(sampled.time),
             "value": sampled.value.to_string(),
         })

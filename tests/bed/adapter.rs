@@ -5,35 +5,59 @@ use super::process::Process;
 use super::{eventually, free_port};
 use std::time::Duration;
 
-/// A running prometheus-adapter.
+/// A running metrics adapter: the peer, or Plimsoll in its place.
 pub struct Adapter {
     pub process: Process,
     pub port: u16,
 }
 
+/// Which program it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    PrometheusAdapter,
+    Plimsoll,
+}
+
 impl Adapter {
-    /// Starts one with this configuration.
+    /// Starts prometheus-adapter with this configuration.
     pub fn start(cluster: &Cluster, name: &str, config: &str) -> Self {
+        Self::start_as(cluster, Program::PrometheusAdapter, name, config, cluster.prometheus_port)
+    }
+
+    /// Starts either with this configuration and the very same flags.
+    pub fn start_as(
+        cluster: &Cluster,
+        program: Program,
+        name: &str,
+        config: &str,
+        prometheus_port: u16,
+    ) -> Self {
         let port = free_port();
         let file = cluster.folder.join(format!("{name}.yaml"));
         std::fs::write(&file, config).expect("a file");
         let kubeconfig = cluster.kubeconfig.display();
         let arguments = [
             format!("--config={}", file.display()),
-            format!("--prometheus-url=http://127.0.0.1:{}", cluster.prometheus_port),
+            format!("--prometheus-url=http://127.0.0.1:{prometheus_port}"),
             format!("--lister-kubeconfig={kubeconfig}"),
             format!("--authentication-kubeconfig={kubeconfig}"),
             format!("--authorization-kubeconfig={kubeconfig}"),
             format!("--secure-port={port}"),
             "--bind-address=127.0.0.1".to_owned(),
             format!("--cert-dir={}", cluster.folder.join(name).display()),
-            // Its default of ten minutes is for clusters, not for tests.
+            // Their defaults of ten minutes are for clusters, not for tests.
             "--metrics-relist-interval=2s".to_owned(),
             "--metrics-max-age=60s".to_owned(),
+            "--discovery-interval=5s".to_owned(),
+            "--audit-log-maxage=1".to_owned(),
+            "--v=4".to_owned(),
         ];
         let (parts, folder) = (&cluster.parts, &cluster.folder);
-        let program = parts.join("prometheus-adapter");
-        let process = Process::start(parts, folder, cluster.keep, name, &program, &arguments);
+        let path = match program {
+            Program::PrometheusAdapter => parts.join("prometheus-adapter"),
+            Program::Plimsoll => super::plimsoll::binary(),
+        };
+        let process = Process::start(parts, folder, cluster.keep, name, &path, &arguments);
         Self { process, port }
     }
 

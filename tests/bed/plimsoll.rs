@@ -37,7 +37,7 @@ pub async fn install(cluster: &Cluster, manifests: &str) {
 }
 
 /// The binary of the build that this program is of.
-fn binary() -> PathBuf {
+pub fn binary() -> PathBuf {
     let own = std::env::current_exe().expect("the path of this program");
     let folder = own.parent().and_then(Path::parent).expect("a folder of the build");
     folder.join("plimsoll")

@@ -7,6 +7,7 @@ mod api;
 mod duel;
 mod faults;
 mod install;
+mod peer;
 mod scaling;
 
 use bed::workload::Namespace;
