@@ -8,7 +8,7 @@ use crate::rules::{self, Rules};
 use crate::samples::Store;
 use crate::serve::{
     Authenticator, Authorizer, AuthorizerOptions, Health, OwnTrust, Server, ServingCertificate,
-    TlsError, TlsOptions, Trust, follow_trust, keep_ca_bundles, listen, router,
+    Slots, TlsError, TlsOptions, Trust, follow_trust, keep_ca_bundles, listen, router,
 };
 use crate::telemetry::Metrics;
 use crate::watch::{Cluster, Resources, Synced, follow_cluster};
@@ -104,6 +104,7 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
         ),
         health,
         metrics: metrics.clone(),
+        slots: Slots::default(),
     });
     let control = ControlLoop::new(
         client.clone(),
@@ -111,6 +112,7 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
         synced.clone(),
         samples,
         config.clone(),
+        rules.clone(),
         settings(&flags),
         metrics.clone(),
     );

@@ -47,16 +47,7 @@ pub async fn api_server(
     kubeconfig: Option<&Path>,
 ) -> Result<Client, ConnectError> {
     let mut config = match kubeconfig {
-        Some(path) => {
-            let wrong = |error: kube::config::KubeconfigError| ConnectError::Kubeconfig {
-                flag,
-                path: path.to_owned(),
-                error: error.to_string(),
-            };
-            let file = Kubeconfig::read_from(path).map_err(wrong)?;
-            let options = KubeConfigOptions::default();
-            kube::Config::from_custom_kubeconfig(file, &options).await.map_err(wrong)?
-        }
+        Some(path) => read_kubeconfig(flag, path).await?,
         None => {
             kube::Config::infer().await.map_err(|error| ConnectError::NoWay(error.to_string()))?
         }
@@ -71,6 +62,43 @@ pub async fn api_server(
             Ok(ClientBuilder::try_from(config)?.with_layer(&limit).build())
         }
     }
+}
+
+/// The client of the API server that a kubeconfig names, for a command.
+///
+/// # Errors
+/// As [`ConnectError`] says.
+pub async fn plain_api_server(kubeconfig: &Path) -> Result<Client, ConnectError> {
+    let config = read_kubeconfig("--kubeconfig", kubeconfig).await?;
+    Ok(Client::try_from(config)?)
+}
+
+async fn read_kubeconfig(flag: &'static str, path: &Path) -> Result<kube::Config, ConnectError> {
+    let wrong = |error: kube::config::KubeconfigError| ConnectError::Kubeconfig {
+        flag,
+        path: path.to_owned(),
+        error: error.to_string(),
+    };
+    let file = Kubeconfig::read_from(path).map_err(wrong)?;
+    let options = KubeConfigOptions::default();
+    kube::Config::from_custom_kubeconfig(file, &options).await.map_err(wrong)
+}
+
+/// A client of a Prometheus that asks for no credentials, for a command.
+///
+/// # Errors
+/// As [`ConnectError`] says.
+pub fn plain_prometheus(url: &str) -> Result<prometheus::Client, ConnectError> {
+    Ok(prometheus::Client::new(prometheus::Options {
+        url: url.to_owned(),
+        timeout: Duration::from_secs(30),
+        roots: None,
+        identity: None,
+        token: None,
+        headers: Vec::new(),
+        get: false,
+        max_response_bytes: 256 << 20,
+    })?)
 }
 
 /// The client of Prometheus.

@@ -10,6 +10,7 @@
 
 mod aged;
 pub mod app;
+pub mod check;
 pub mod config;
 mod connect;
 pub mod control;

@@ -14,6 +14,7 @@ fn main() -> ExitCode {
             print!("{}", plimsoll::crd::custom_resource_definition_yaml());
             return ExitCode::SUCCESS;
         }
+        Some(Command::Check(flags)) => return check(&flags),
         Some(Command::Serve(flags)) => *flags,
         None => cli.serve,
     };
@@ -26,6 +27,28 @@ fn main() -> ExitCode {
     }
 }
 
+fn check(flags: &plimsoll::config::CheckFlags) -> ExitCode {
+    let checked = start_tls().and_then(|()| {
+        let runtime = tokio::runtime::Runtime::new()?;
+        Ok(runtime.block_on(plimsoll::check::run(flags)))
+    });
+    match checked {
+        Ok((text, good)) => {
+            print!("{text}");
+            if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Err(error) => {
+            eprintln!("plimsoll: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start_tls() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let provider = rustls::crypto::ring::default_provider();
+    provider.install_default().map_err(|_| "a TLS provider was installed twice".into())
+}
+
 fn run(
     flags: plimsoll::config::ServeFlags,
     ignored: &[plimsoll::config::Ignored],
@@ -34,8 +57,6 @@ fn run(
     for ignored in ignored {
         tracing::warn!(flag = ignored.flag, reason = ignored.reason, "the flag has no effect");
     }
-    rustls::crypto::ring::default_provider()
-        .install_default()
-        .map_err(|_| "a TLS provider was installed twice")?;
+    start_tls()?;
     tokio::runtime::Runtime::new()?.block_on(plimsoll::app::serve(flags))
 }

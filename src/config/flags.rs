@@ -27,6 +27,38 @@ pub enum Command {
     Serve(Box<ServeFlags>),
     /// Print the CustomResourceDefinition of Autoscaler.
     Crd,
+    /// Validate a configuration, and tell what its rules find in a Prometheus.
+    Check(CheckFlags),
+}
+
+/// The flags of `plimsoll check`.
+#[derive(Clone, Debug, Args)]
+pub struct CheckFlags {
+    /// The configuration file.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+
+    /// A Prometheus to look for series in and to run each query once.
+    #[arg(long, value_name = "URL")]
+    pub prometheus: Option<String>,
+
+    /// A cluster whose resources the rules speak of; needed to tell which metrics
+    /// the series of `rules` become.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// How the result is printed.
+    #[arg(short, long, value_enum, default_value_t = OutputFormat::Text)]
+    pub output: OutputFormat,
+}
+
+/// How a result is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OutputFormat {
+    /// For a person.
+    Text,
+    /// For a program.
+    Json,
 }
 
 /// The flags of `plimsoll serve`.

@@ -8,5 +8,8 @@ mod rules;
 
 pub use adapter_flags::{Ignored, take_ignored};
 pub use file::{Config, ConfigError};
-pub use flags::{Cli, Command, LogFormat, NativeHpas, PrometheusVerb, ServeFlags, TlsVersion};
+pub use flags::{
+    CheckFlags, Cli, Command, LogFormat, NativeHpas, OutputFormat, PrometheusVerb, ServeFlags,
+    TlsVersion,
+};
 pub use live::LiveConfig;

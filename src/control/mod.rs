@@ -5,6 +5,7 @@ mod api_metrics;
 mod events;
 mod native;
 mod reconcile;
+mod rule_metrics;
 mod run;
 mod schedule;
 mod status;

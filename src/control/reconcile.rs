@@ -3,7 +3,7 @@
 use super::api_metrics::{self, Fetched};
 use super::run::Shared;
 use super::status;
-use super::{message, native};
+use super::{message, native, rule_metrics};
 use crate::config::NativeHpas;
 use crate::crd::{AutoscalerStatus, Executor, Fallback};
 use crate::hpa::{
@@ -149,7 +149,7 @@ struct Round<'a> {
 /// A metric's samples before they are laid along the pods.
 enum Gathered {
     Own(Result<Arc<PodSampleSet>, String>),
-    Api(Fetched),
+    Other(Fetched),
 }
 
 async fn decide<'a>(
@@ -322,8 +322,13 @@ async fn gather(
             Gathered::Own(samples.map_err(|error| error.to_string()))
         }
         None => {
-            let (client, targets) = (&shared.client, &shared.targets);
-            Gathered::Api(api_metrics::fetch(client, targets, namespace, selector, metric).await)
+            let Shared { client, targets, rules, cluster, .. } = shared;
+            let by_rule =
+                rule_metrics::fetch(rules, cluster, targets, namespace, selector, metric).await;
+            Gathered::Other(match by_rule {
+                Some(fetched) => fetched,
+                None => api_metrics::fetch(client, targets, namespace, selector, metric).await,
+            })
         }
     };
     let metrics = demand.decided.metrics.iter().zip(&demand.pod_metrics);
@@ -351,17 +356,17 @@ impl<'a> Aligned<'a> {
                 Self::PerPod(Ok(AlignedSamples::new(pods, items)))
             }
             Gathered::Own(Err(error)) => Self::PerPod(Err(error)),
-            Gathered::Api(Fetched::PerPod(items)) => Self::PerPod(match items {
+            Gathered::Other(Fetched::PerPod(items)) => Self::PerPod(match items {
                 Ok(items) => Ok(AlignedSamples::new(
                     pods,
                     items.iter().map(|(name, sample)| (name.as_str(), *sample)),
                 )),
                 Err(error) => Err(error.as_str()),
             }),
-            Gathered::Api(Fetched::Value(value)) => {
+            Gathered::Other(Fetched::Value(value)) => {
                 Self::Value(value.as_ref().copied().map_err(String::as_str))
             }
-            Gathered::Api(Fetched::Values(values)) => {
+            Gathered::Other(Fetched::Values(values)) => {
                 Self::Values(values.as_ref().map(Vec::as_slice).map_err(String::as_str))
             }
         }

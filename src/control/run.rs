@@ -8,6 +8,7 @@ use super::targets::Targets;
 use crate::config::{LiveConfig, NativeHpas};
 use crate::hpa;
 use crate::k8s::Selector;
+use crate::rules::Rules;
 use crate::samples::Store;
 use crate::telemetry::Metrics;
 use crate::watch::{Cluster, Subject, SubjectKind, Synced};
@@ -45,6 +46,7 @@ pub(super) struct Shared {
     pub cluster: Cluster,
     pub samples: Store,
     pub config: LiveConfig,
+    pub rules: Rules,
     pub settings: Settings,
     pub targets: Targets,
     pub events: Events,
@@ -75,12 +77,14 @@ const BUSY: Duration = Duration::from_millis(200);
 
 impl ControlLoop {
     /// A loop over the autoscalers of the cluster.
+    #[allow(clippy::too_many_arguments)] // each is one part that decisions need
     pub fn new(
         client: Client,
         cluster: Cluster,
         synced: Synced,
         samples: Store,
         config: LiveConfig,
+        rules: Rules,
         settings: Settings,
         metrics: Arc<Metrics>,
     ) -> Self {
@@ -93,6 +97,7 @@ impl ControlLoop {
             cluster,
             samples,
             config,
+            rules,
             settings,
             metrics,
         };

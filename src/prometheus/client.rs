@@ -7,7 +7,9 @@ use reqwest::{StatusCode, Url};
 use serde::Deserialize;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Semaphore;
 
 /// How to talk to Prometheus.
 #[derive(Clone, Debug)]
@@ -109,8 +111,11 @@ pub struct Client {
     get: bool,
     timeout: Duration,
     max_response_bytes: usize,
+    slots: Arc<Semaphore>,
 }
 
+/// How many requests run at once; more wait for their turn.
+const AT_ONCE: usize = 64;
 /// How long a query may be to be sent in an address; proxies refuse longer ones.
 const LONGEST_ADDRESS: usize = 2048;
 
@@ -180,6 +185,7 @@ impl Client {
             get: options.get,
             timeout: options.timeout,
             max_response_bytes: options.max_response_bytes,
+            slots: Arc::new(Semaphore::new(AT_ONCE)),
         })
     }
 
@@ -266,6 +272,8 @@ impl Client {
     }
 
     async fn send(&self, request: reqwest::RequestBuilder) -> Result<(StatusCode, Bytes), Error> {
+        let slot = tokio::time::timeout(self.timeout, self.slots.acquire()).await;
+        let _slot = slot.map_err(|_| Error::Timeout(self.timeout))?.expect("it is never closed");
         let request = match &self.token {
             Some(Token::File(path)) => {
                 let token = tokio::fs::read_to_string(path).await.map_err(|error| {

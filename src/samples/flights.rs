@@ -32,7 +32,7 @@ enum State<T> {
 /// How long an answer is kept that nobody asks for.
 const IDLE: Duration = Duration::from_secs(60);
 /// How many queries are kept; beyond, only those that run.
-const QUERIES: usize = 50_000;
+const QUERIES: usize = 10_000;
 
 impl<T: Send + Sync + 'static> Flights<T> {
     /// None yet; answers are used for so long.

@@ -20,14 +20,24 @@ use tower::ServiceExt;
 #[derive(Clone)]
 pub struct PeerCertificates(pub Arc<[CertificateDer<'static>]>);
 
-/// How many connections are held at once; more wait to be accepted.
+/// How many connections are held at once.
 const CONNECTIONS: usize = 1024;
+/// How many more are held that only health is told, so that a probe gets through a crowd.
+const RESERVE: usize = 128;
+/// How long such a connection may last.
+const CROWDED: Duration = Duration::from_secs(2);
+/// How much a request's head may hold, in bytes.
+const HEAD: usize = 64 * 1024;
 /// How many requests run at once on one connection, by default.
 const STREAMS: u32 = 250;
 /// How long a client may take to speak TLS, and then to send its headers.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How long requests under way may take once the server is asked to stop.
 const GRACE: Duration = Duration::from_secs(10);
+
+/// Whether a connection came when there were too many.
+#[derive(Clone, Copy, Debug)]
+pub struct Crowded(pub bool);
 
 /// A bound address, ready to serve.
 pub struct Listener {
@@ -81,10 +91,10 @@ impl Listener {
     /// Serves until `stop` ends; then takes nothing new and ends what is under way.
     pub async fn serve(self, router: Router, stop: impl Future<Output = ()>) {
         let slots = Arc::new(Semaphore::new(CONNECTIONS));
+        let reserve = Arc::new(Semaphore::new(RESERVE));
         let (stopping, stopped) = watch::channel(false);
         tokio::pin!(stop);
         loop {
-            let slot = slots.clone().acquire_owned().await.expect("the semaphore is never closed");
             let stream = tokio::select! {
                 accepted = self.tcp.accept() => match accepted {
                     Ok((stream, _)) => stream,
@@ -96,10 +106,29 @@ impl Listener {
                 },
                 () = &mut stop => break,
             };
-            let (tls, router, stopped) = (self.tls.clone(), router.clone(), stopped.clone());
-            let streams = self.streams;
+            let slot = slots.clone().try_acquire_owned();
+            let crowded = Crowded(slot.is_err());
+            let slot = match slot {
+                Ok(slot) => slot,
+                // More wait to be accepted; the reserve empties fast.
+                Err(_) => {
+                    reserve.clone().acquire_owned().await.expect("the semaphore is never closed")
+                }
+            };
+            let service = Service {
+                tls: self.tls.clone(),
+                streams: self.streams,
+                router: router.clone(),
+                crowded,
+            };
+            let stopped = stopped.clone();
             tokio::spawn(async move {
-                connection(stream, tls, streams, router, stopped).await;
+                let connection = connection(stream, service, stopped);
+                if crowded.0 {
+                    let _ = tokio::time::timeout(CROWDED, connection).await;
+                } else {
+                    connection.await;
+                }
                 drop(slot);
             });
         }
@@ -111,13 +140,16 @@ impl Listener {
     }
 }
 
-async fn connection(
-    stream: TcpStream,
+/// What a connection is served with.
+struct Service {
     tls: TlsAcceptor,
     streams: u32,
     router: Router,
-    mut stopped: watch::Receiver<bool>,
-) {
+    crowded: Crowded,
+}
+
+async fn connection(stream: TcpStream, service: Service, mut stopped: watch::Receiver<bool>) {
+    let Service { tls, streams, router, crowded } = service;
     let _ = stream.set_nodelay(true);
     let stream = match tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await {
         Ok(Ok(stream)) => stream,
@@ -130,14 +162,21 @@ async fn connection(
     let peer = PeerCertificates(chain);
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(peer.clone());
+        request.extensions_mut().insert(crowded);
         router.clone().oneshot(request)
     });
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HANDSHAKE);
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HANDSHAKE)
+        .max_buf_size(HEAD)
+        .keep_alive(!crowded.0);
     builder
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(streams)
+        .max_header_list_size(HEAD as u32)
         .keep_alive_interval(Duration::from_secs(30));
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);

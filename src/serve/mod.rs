@@ -23,6 +23,6 @@ pub use health::Health;
 pub use identity::Authenticator;
 pub use listen::{Listener, listen};
 pub use request::ApiGroup;
-pub use router::{Server, router};
+pub use router::{Server, Slots, router};
 pub use tls::{ServingCertificate, TlsError, TlsOptions};
 pub use trust::{OwnTrust, Trust, TrustBundle, follow_trust};

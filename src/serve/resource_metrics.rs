@@ -245,8 +245,13 @@ pub fn table(value: &Value) -> Value {
             };
             if resource == "memory" { sum.to_binary_si() } else { sum.to_string() }
         };
+        let object = json!({
+            "kind": "PartialObjectMetadata",
+            "apiVersion": "meta.k8s.io/v1",
+            "metadata": item["metadata"],
+        });
         let name = item["metadata"]["name"].clone();
-        json!({"cells": [name, total("cpu"), total("memory"), item["window"]], "object": item})
+        json!({"cells": [name, total("cpu"), total("memory"), item["window"]], "object": object})
     });
     let rows: Vec<Value> = rows.collect();
     let columns = if rows.is_empty() { Value::Null } else { json!(columns) };

@@ -61,6 +61,13 @@ impl ApiError {
         Self { retry_after: Some(1), ..error }
     }
 
+    /// There are too many requests now.
+    pub fn too_many() -> Self {
+        let message = "too many requests at once; try again later";
+        let error = Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message);
+        Self { retry_after: Some(1), ..error }
+    }
+
     /// The selector of a metric's series can't be read. prometheus-adapter has no
     /// word for the reason and answers 500, which clients may count on.
     pub fn broken_selector(message: impl Into<String>) -> Self {

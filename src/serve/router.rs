@@ -4,7 +4,7 @@ use super::authorize::{Action, Authorizer};
 use super::discovery::{self, Offered};
 use super::health::Health;
 use super::identity::{Authenticator, Unidentified};
-use super::listen::PeerCertificates;
+use super::listen::{Crowded, PeerCertificates};
 use super::negotiate::Accepted;
 use super::request::{ApiGroup, NoTarget, Target};
 use super::response::{ApiError, json_body, pretty_body};
@@ -23,6 +23,8 @@ use axum::routing::get;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower_http::compression::CompressionLayer;
 use tower_http::compression::predicate::SizeAbove;
 
@@ -47,7 +49,41 @@ pub struct Server {
     pub health: Health,
     /// Plimsoll's own metrics.
     pub metrics: Arc<Metrics>,
+    /// Bounds the requests that are answered at once.
+    pub slots: Slots,
 }
+
+/// Room for so many requests at once, and for as many that wait for a while.
+#[derive(Clone)]
+pub struct Slots {
+    running: Arc<Semaphore>,
+    waiting: Arc<Semaphore>,
+}
+
+impl Default for Slots {
+    fn default() -> Self {
+        let slots = || Arc::new(Semaphore::new(AT_ONCE));
+        Self { running: slots(), waiting: slots() }
+    }
+}
+
+impl Slots {
+    /// Waits for room; none where too many wait already, or for too long.
+    async fn take(&self) -> Option<OwnedSemaphorePermit> {
+        if let Ok(slot) = self.running.clone().try_acquire_owned() {
+            return Some(slot);
+        }
+        let _place = self.waiting.clone().try_acquire_owned().ok()?;
+        tokio::time::timeout(WAIT, self.running.clone().acquire_owned()).await.ok()?.ok()
+    }
+}
+
+/// How many requests are answered at once, health apart.
+const AT_ONCE: usize = 400;
+/// How long a request waits for its turn.
+const WAIT: Duration = Duration::from_secs(2);
+/// How long answering may take altogether.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// From which size on answers are compressed for those who take that, as kube-apiserver does.
 const COMPRESSED_FROM: u64 = 32 * 1024;
@@ -75,9 +111,17 @@ async fn ready(
 async fn api(
     State(server): State<Arc<Server>>,
     Extension(peer): Extension<PeerCertificates>,
+    Extension(Crowded(crowded)): Extension<Crowded>,
     request: Request,
 ) -> Response<Body> {
-    let response = answer(&server, &peer, request).await.unwrap_or_else(ApiError::into_response);
+    let slot = if crowded { None } else { server.slots.take().await };
+    let answered = match slot {
+        None => Err(ApiError::too_many()),
+        Some(_slot) => tokio::time::timeout(PATIENCE, answer(&server, &peer, request))
+            .await
+            .unwrap_or_else(|_| Err(ApiError::unavailable("the answer took too long"))),
+    };
+    let response = answered.unwrap_or_else(ApiError::into_response);
     server.metrics.answered(response.status().as_u16());
     response
 }

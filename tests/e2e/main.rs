@@ -4,6 +4,7 @@
 mod bed;
 
 mod api;
+mod drop_in;
 mod duel;
 mod faults;
 mod install;

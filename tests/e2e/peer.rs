@@ -10,6 +10,7 @@ use crate::runtime;
 use plimsoll::k8s::Quantity;
 use serde_json::Value;
 use std::collections::BTreeSet;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// A configuration, and what is asked under it.
@@ -35,7 +36,7 @@ volume_used{persistentvolume=\"disk\"} 3\n\
 tenant_credit{tenant=\"a-b\"} 9";
 const BANK: &str = "http_requests_total{service=\"web\",zone=\"c\"} 999\n\
 queue_depth{service=\"web\",zone=\"c\"} 41\n\
-odd_zero 0\nodd_negative -5.5\nodd_huge 123456789012\nodd_whole 3\nodd_fraction 0.125\nodd_third 0.3333333\n\
+odd_zero 0\nodd_negative -5.5\nodd_huge 123456789012\nodd_whole 3\nodd_fraction 0.125\nodd_third 0.3333333\nodd_nan NaN\nodd_infinite +Inf\nodd_tiny 0.0004\n\
 cpu_usage{container=\"app\",node=\"fleet\"} 0.5\n\
 container_memory_bytes{container=\"app\"} 4194304";
 
@@ -395,7 +396,7 @@ struct Answer {
     items: BTreeSet<String>,
 }
 
-async fn ask(port: u16, token: &str, path: &str) -> (u16, Value) {
+pub async fn ask(port: u16, token: &str, path: &str) -> (u16, Value) {
     // The peer's certificate is its own.
     let http =
         reqwest::Client::builder().tls_danger_accept_invalid_certs(true).build().expect("a client");
@@ -471,14 +472,22 @@ async fn admin_token(cluster: &Cluster) -> String {
 }
 
 /// Starts both with a configuration, and waits until both know its metrics.
-async fn pair(cluster: &Cluster, token: &str, name: &str, config: &str) -> (Adapter, Adapter) {
+pub async fn pair(cluster: &Cluster, token: &str, name: &str, config: &str) -> (Adapter, Adapter) {
     let theirs = format!("{name}-theirs");
     let theirs = Adapter::start(cluster, &theirs, config);
     let ours = format!("{name}-ours");
     let port = cluster.prometheus_port;
     let ours = Adapter::start_as(cluster, Program::Plimsoll, &ours, config, port);
     for adapter in [&theirs, &ours] {
-        eventually(&format!("{name} is ready"), Duration::from_secs(60), async || {
+        wait_ready(adapter, token).await;
+    }
+    (theirs, ours)
+}
+
+/// Waits until an adapter can answer.
+pub async fn wait_ready(adapter: &Adapter, token: &str) {
+    {
+        eventually("the adapter is ready", Duration::from_secs(60), async || {
             let url = format!("https://127.0.0.1:{}/readyz", adapter.port);
             let http = reqwest::Client::builder().tls_danger_accept_invalid_certs(true).build();
             let asked = http.expect("a client").get(url).bearer_auth(token).send().await;
@@ -489,23 +498,39 @@ async fn pair(cluster: &Cluster, token: &str, name: &str, config: &str) -> (Adap
         })
         .await;
     }
-    (theirs, ours)
+}
+
+/// A cluster with all that is asked for here, and a token of one who may ask.
+pub struct World {
+    pub cluster: Cluster,
+    pub token: String,
+}
+
+/// The world, made once for all tests that break nothing in it.
+pub fn on_world(test: impl AsyncFnOnce(&World)) {
+    static WORLD: OnceLock<World> = OnceLock::new();
+    let world = WORLD.get_or_init(|| {
+        runtime().block_on(async {
+            let cluster = Cluster::start(&Options::default()).await;
+            let token = admin_token(&cluster).await;
+            world(&cluster).await;
+            World { cluster, token }
+        })
+    });
+    runtime().block_on(test(world));
 }
 
 #[test]
 fn answers_agree_with_those_of_prometheus_adapter() {
-    runtime().block_on(async {
-        let cluster = Cluster::start(&Options::default()).await;
-        let token = admin_token(&cluster).await;
-        world(&cluster).await;
+    on_world(async |World { cluster, token }| {
         let (mut compared, mut found, mut differences) = (0, 0, Vec::new());
         for case in cases() {
-            let (theirs, ours) = pair(&cluster, &token, case.name, &case.config).await;
+            let (theirs, ours) = pair(cluster, token, case.name, &case.config).await;
             // One listing of series.
             tokio::time::sleep(Duration::from_secs(3)).await;
             for path in &case.paths {
-                let (their_code, their_body) = ask(theirs.port, &token, path).await;
-                let (our_code, our_body) = ask(ours.port, &token, path).await;
+                let (their_code, their_body) = ask(theirs.port, token, path).await;
+                let (our_code, our_body) = ask(ours.port, token, path).await;
                 let (a, b) = (normalized(their_code, &their_body), normalized(our_code, &our_body));
                 compared += 1;
                 found += usize::from(!a.items.is_empty());

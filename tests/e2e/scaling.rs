@@ -48,6 +48,57 @@ fn a_statefulset_follows_its_load_up_and_down() {
 }
 
 #[test]
+fn a_replicaset_and_a_custom_resource_are_scaled_too() {
+    on_shared_bed("scale-kinds", async |bed, ns| {
+        ns.workload("ReplicaSet", "set", 1, "queue_depth 30").await;
+        let metric = "{metricName: queue_depth, averageValue: 10}";
+        ns.autoscaler_of("ReplicaSet", "set", metric, 3).await;
+        // Something with a scale of its own; its pods are made by another.
+        bed.cluster
+            .apply(
+                "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: crews.example.com}\n\
+                 spec:\n  group: example.com\n  scope: Namespaced\n  names: {plural: crews, singular: crew, kind: Crew}\n\
+                 \x20 versions:\n  - name: v1\n    served: true\n    storage: true\n\
+                 \x20   schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true, properties: {spec: {type: object, properties: {replicas: {type: integer}}}, status: {type: object, x-kubernetes-preserve-unknown-fields: true, properties: {replicas: {type: integer}, selector: {type: string}}}}}}\n\
+                 \x20   subresources: {status: {}, scale: {specReplicasPath: .spec.replicas, statusReplicasPath: .status.replicas, labelSelectorPath: .status.selector}}\n",
+            )
+            .await;
+        ns.deployment("crew", 1, "queue_depth 20").await;
+        let crew = format!(
+            "apiVersion: example.com/v1\nkind: Crew\nmetadata: {{name: crew, namespace: {}}}\nspec: {{replicas: 1}}\n",
+            ns.name
+        );
+        eventually("the kind is known", SOON, async || {
+            let admin = &bed.cluster.kubeconfig;
+            bed.cluster.kubectl_as(admin, &["apply", "-f", "-"], &crew).await
+        })
+        .await;
+        let status = r#"{"status":{"replicas":1,"selector":"app=crew"}}"#;
+        let patch = [
+            "-n",
+            &ns.name,
+            "patch",
+            "crew",
+            "crew",
+            "--subresource=status",
+            "--type=merge",
+            "-p",
+            status,
+        ];
+        bed.cluster.kubectl(&patch).await;
+        bed.cluster
+            .apply(&format!(
+                "apiVersion: plimsoll.dev/v1alpha1\nkind: Autoscaler\nmetadata: {{name: crew, namespace: {}}}\n\
+                 spec: {{scaleTargetRef: {{apiVersion: example.com/v1, kind: Crew, name: crew}}, maxReplicas: 5, syncPeriodSeconds: 1, customMetrics: [{metric}]}}\n",
+                ns.name
+            ))
+            .await;
+        ns.wait_replicas("Crew", "crew", SOON, |replicas| replicas == 2).await;
+        ns.wait_replicas("ReplicaSet", "set", SOON, |replicas| replicas == 3).await;
+    });
+}
+
+#[test]
 fn a_native_hpa_scales_from_our_api_and_is_observed() {
     on_shared_bed("scale-native", async |bed, ns| {
         ns.deployment("web", 1, "").await;

@@ -1,0 +1,263 @@
+//! `plimsoll check`: validates a configuration without a server, and with a
+//! Prometheus tells what its rules find there.
+
+use crate::config::{CheckFlags, Config, OutputFormat};
+use crate::connect;
+use crate::prometheus::{Client as Prometheus, SeriesShape, decode_shapes, decode_vector};
+use crate::promql::matcher::Matcher;
+use crate::rules::{KnownSeries, Registry, Rule, RuleSet};
+use crate::watch::{GroupResource, ResourceMap, Resources};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+/// What was found.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// What keeps the configuration from being used, or a rule from working.
+    pub errors: Vec<String>,
+    /// What is likely not meant.
+    pub warnings: Vec<String>,
+    /// Rule by rule, what it finds; empty without a Prometheus.
+    pub rules: Vec<RuleReport>,
+}
+
+/// What one rule finds.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RuleReport {
+    /// Its place, such as `rules[0]`.
+    pub rule: String,
+    /// Its series query.
+    pub series_query: String,
+    /// The names of the series found that it takes.
+    pub series: BTreeSet<String>,
+    /// The metrics they become.
+    pub metrics: BTreeSet<String>,
+    /// The query that was run once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub query: Option<String>,
+    /// How many series it gave.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub query_series: Option<usize>,
+    /// Why it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// How far back series are looked for.
+const LOOK_BACK: Duration = Duration::from_secs(600);
+
+/// Checks a file; the text to print, and whether nothing is wrong.
+pub async fn run(flags: &CheckFlags) -> (String, bool) {
+    let report = check(flags).await;
+    let text = match flags.output {
+        OutputFormat::Json => {
+            serde_json::to_string_pretty(&report).expect("a report is plain data") + "\n"
+        }
+        OutputFormat::Text => report.to_string(),
+    };
+    (text, report.errors.is_empty())
+}
+
+async fn check(flags: &CheckFlags) -> Report {
+    let mut report = Report::default();
+    let config = match Config::read(&flags.file) {
+        Ok(config) => config,
+        Err(error) => {
+            report.errors.push(error.to_string());
+            return report;
+        }
+    };
+    let rules = &config.rules;
+    for (place, rule) in all(rules) {
+        if !rule.query.uses("LabelMatchers") && !rule.query.uses("LabelValuesByName") {
+            report.warnings.push(format!(
+                "{place}: metricsQuery has no <<.LabelMatchers>>: objects and namespaces would mix"
+            ));
+        }
+        if !rule.query.uses("Series") {
+            report.warnings.push(format!("{place}: metricsQuery has no <<.Series>>"));
+        }
+    }
+    let map = match resources(flags).await {
+        Ok(map) => map,
+        Err(error) => {
+            report.errors.push(error);
+            return report;
+        }
+    };
+    if let Some(map) = &map {
+        for (place, rule) in all(rules) {
+            for (label, resource) in rule.labels.unknown(map) {
+                report.errors.push(format!(
+                    "{place}: resources.overrides.{label}: the cluster has no resource {resource}"
+                ));
+            }
+        }
+    }
+    match &flags.prometheus {
+        None => {}
+        Some(url) => match connect::plain_prometheus(url) {
+            Ok(prometheus) => look(&mut report, rules, &prometheus, map.unwrap_or_default()).await,
+            Err(error) => report.errors.push(error.to_string()),
+        },
+    }
+    report
+}
+
+/// All rules with their places.
+fn all(rules: &RuleSet) -> impl Iterator<Item = (String, &Rule)> {
+    let of =
+        |list: &'static str| move |(place, rule): (usize, _)| (format!("{list}[{place}]"), rule);
+    let custom = rules.custom.iter().enumerate().map(of("rules"));
+    custom.chain(rules.external.iter().enumerate().map(of("externalRules")))
+}
+
+async fn resources(flags: &CheckFlags) -> Result<Option<ResourceMap>, String> {
+    let Some(path) = &flags.kubeconfig else { return Ok(None) };
+    let client = connect::plain_api_server(path).await.map_err(|error| error.to_string())?;
+    let resources = Resources::new(client);
+    match resources.refresh().await {
+        true => Ok(Some(resources.map().as_ref().clone())),
+        false => Err(format!("--kubeconfig: {}: discovery can't be read", path.display())),
+    }
+}
+
+async fn look(report: &mut Report, rules: &RuleSet, prometheus: &Prometheus, map: ResourceMap) {
+    let mut known = KnownSeries::new();
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let since = now.saturating_sub(LOOK_BACK).as_secs_f64();
+    let mut owners: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (place, rule) in all(rules) {
+        let mut found = RuleReport {
+            rule: place.clone(),
+            series_query: rule.series_query.clone(),
+            ..RuleReport::default()
+        };
+        let shapes = match prometheus.series(&rule.series_query, since).await {
+            Ok(body) => decode_shapes(&body),
+            Err(error) => Err(error.to_string()),
+        };
+        match shapes {
+            Ok(shapes) => {
+                let taken: Vec<SeriesShape> =
+                    shapes.into_iter().filter(|shape| rule.takes(&shape.name)).collect();
+                found.series = taken.iter().map(|shape| shape.name.clone()).collect();
+                for shape in &taken {
+                    found.metrics.extend(metrics_of(rule, shape, &map, &place));
+                }
+                if found.series.is_empty() {
+                    report.warnings.push(format!("{place}: no series match"));
+                } else if found.metrics.is_empty() {
+                    report.warnings.push(format!(
+                        "{place}: its series become no metric: no label names a resource"
+                    ));
+                }
+                for metric in &found.metrics {
+                    owners.entry(metric.clone()).or_default().push(place.clone());
+                }
+                if let Some(shape) = taken.first() {
+                    try_query(&mut found, rule, shape, prometheus, &map).await;
+                }
+                known.insert(rule.series_query.clone(), Arc::new(taken));
+            }
+            Err(error) => found.error = Some(format!("seriesQuery: {error}")),
+        }
+        if let Some(error) = &found.error {
+            report.errors.push(format!("{place}: {error}"));
+        }
+        report.rules.push(found);
+    }
+    for (metric, rules) in owners {
+        if let [.., last] = rules.as_slice()
+            && rules.len() > 1
+        {
+            report.warnings.push(format!("{metric} is given by {}: {last} wins", rules.join(", ")));
+        }
+    }
+    tracing::debug!(
+        metrics = Registry::new(rules, &known, &map).custom_metrics().count(),
+        "checked"
+    );
+}
+
+/// What a series becomes, as a person would ask for it.
+fn metrics_of(rule: &Rule, shape: &SeriesShape, map: &ResourceMap, place: &str) -> Vec<String> {
+    let Some(metric) = rule.name.of(&shape.name) else { return Vec::new() };
+    if place.starts_with("externalRules") {
+        return vec![format!("external {metric}")];
+    }
+    let labels = shape.labels.iter().map(String::as_str);
+    let (resources, _) = rule.labels.resources(labels, map);
+    resources.into_iter().map(|resource| format!("{resource}/{metric}")).collect()
+}
+
+/// Runs a rule's query once, for all objects.
+async fn try_query(
+    found: &mut RuleReport,
+    rule: &Rule,
+    shape: &SeriesShape,
+    prometheus: &Prometheus,
+    map: &ResourceMap,
+) {
+    let labels = shape.labels.iter().map(String::as_str);
+    let (resources, _) = rule.labels.resources(labels, map);
+    let namespaces = GroupResource::core("namespaces");
+    let described = resources.iter().find(|resource| **resource != namespaces);
+    let label = described.or(resources.first()).and_then(|r| rule.labels.label(r, map));
+    let matchers: Vec<(&str, Matcher)> =
+        label.iter().map(|label| (label.as_str(), Matcher::NotEmpty)).collect();
+    let group_by: Vec<String> = label.iter().cloned().collect();
+    let answer = match rule.render(&shape.name, &matchers, &group_by) {
+        Ok(query) => {
+            let answer = prometheus.query(&query).await;
+            found.query = Some(query);
+            answer
+                .map_err(|error| error.to_string())
+                .and_then(|body| decode_vector(&body).map(|series| series.len()))
+        }
+        Err(error) => Err(error),
+    };
+    match answer {
+        Ok(series) => found.query_series = Some(series),
+        Err(error) => found.error = Some(format!("metricsQuery: {error}")),
+    }
+}
+
+impl std::fmt::Display for Report {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for rule in &self.rules {
+            writeln!(f, "{}  {}", rule.rule, rule.series_query)?;
+            let list = |names: &BTreeSet<String>| -> String {
+                const SHOWN: usize = 8;
+                let mut text = names.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+                if names.len() > SHOWN {
+                    let _ = write!(text, " and {} more", names.len() - SHOWN);
+                }
+                if text.is_empty() { "none".to_owned() } else { text }
+            };
+            writeln!(f, "  series   {}", list(&rule.series))?;
+            writeln!(f, "  metrics  {}", list(&rule.metrics))?;
+            if let Some(query) = &rule.query {
+                writeln!(f, "  query    {query}")?;
+            }
+            if let Some(series) = rule.query_series {
+                writeln!(f, "  gives    {series} series")?;
+            }
+        }
+        for warning in &self.warnings {
+            writeln!(f, "warning: {warning}")?;
+        }
+        for error in &self.errors {
+            writeln!(f, "error: {error}")?;
+        }
+        match self.errors.len() {
+            0 => writeln!(f, "the configuration can be used"),
+            errors => writeln!(f, "{errors} error{}", if errors == 1 { "" } else { "s" }),
+        }
+    }
+}

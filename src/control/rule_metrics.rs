@@ -1,0 +1,112 @@
+//! Metrics that rules give, read in-process.
+
+use super::api_metrics::Fetched;
+use super::targets::Targets;
+use crate::hpa::{Metric, Sample, Source, parse_group, resource_usage};
+use crate::k8s::{Quantity, Selector};
+use crate::rules::{Failure, ObjectMetric, Rules, Which};
+use crate::watch::{Cluster, GroupResource};
+
+/// Reads one metric, for the pods that a selector (in text form) selects; none
+/// where no rule gives it.
+pub async fn fetch(
+    rules: &Rules,
+    cluster: &Cluster,
+    targets: &Targets,
+    namespace: &str,
+    selector: &str,
+    metric: &Metric,
+) -> Option<Fetched> {
+    match &metric.source {
+        Source::Pods { metric: id, .. } => {
+            let pods = GroupResource::core("pods");
+            let key =
+                ObjectMetric { resource: pods.clone(), namespaced: true, metric: id.name.clone() };
+            rules.read(|registry| registry.custom(&key).is_some()).then_some(())?;
+            let selector: Selector = selector.parse().ok()?;
+            let series = id.parsed.as_ref().ok()?;
+            let which = Which::Selector(&selector);
+            let values = rules.objects(namespace, &pods, which, &id.name, series).await;
+            let values = values.map_err(|failure| failure.to_string());
+            Some(Fetched::PerPod(values.map(|values| {
+                let sample = |milli, time| Sample { milli, time, window_ms: 0 };
+                let values = values.into_iter();
+                values.map(|v| (v.name, Some(sample(v.value.milli(), v.time)))).collect()
+            })))
+        }
+        Source::Object { object, metric: id, .. } => {
+            let group = parse_group(object.api_version.as_deref().unwrap_or_default()).ok()?;
+            let resource = targets.resource(group, &object.kind).await.ok()?;
+            let resource = GroupResource { group: resource.group, resource: resource.plural };
+            // A namespace is described by itself, whatever name is given.
+            let itself = resource == GroupResource::core("namespaces");
+            let (of, name) = if itself { ("", namespace) } else { (namespace, &*object.name) };
+            let (namespaced, metric) = (!of.is_empty(), id.name.clone());
+            let key = ObjectMetric { resource: resource.clone(), namespaced, metric };
+            rules.read(|registry| registry.custom(&key).is_some()).then_some(())?;
+            let series = id.parsed.as_ref().ok()?;
+            let values = rules.objects(of, &resource, Which::Name(name), &id.name, series).await;
+            Some(Fetched::Value(match values.as_deref() {
+                Ok([value, ..]) => Ok(value.value.milli()),
+                Ok([]) => Err(Failure::NoValue.to_string()),
+                Err(failure) => Err(failure.to_string()),
+            }))
+        }
+        Source::External { metric: id, .. } => {
+            rules.read(|registry| registry.external(&id.name).is_some()).then_some(())?;
+            let values = rules.external(namespace, &id.name, id.parsed.as_ref().ok()?).await;
+            let milli = |values: &Vec<crate::rules::ExternalValue>| {
+                values.iter().map(|sampled| sampled.value.milli()).collect()
+            };
+            let values = values.map(|values| milli(&values));
+            Some(Fetched::Values(values.map_err(|failure| failure.to_string())))
+        }
+        Source::Resource { name, .. } => {
+            usage(rules, cluster, namespace, selector, name, None).await
+        }
+        Source::ContainerResource { name, container, .. } => {
+            usage(rules, cluster, namespace, selector, name, Some(container)).await
+        }
+        Source::Unknown(_) => None,
+    }
+}
+
+async fn usage(
+    rules: &Rules,
+    cluster: &Cluster,
+    namespace: &str,
+    selector: &str,
+    resource: &str,
+    container: Option<&str>,
+) -> Option<Fetched> {
+    let window = rules.rules().resource.as_ref()?.window;
+    let selector: Selector = selector.parse().ok()?;
+    let pods: Vec<String> = cluster.read(|index| {
+        let pods = index.select(namespace, &selector).into_iter();
+        pods.map(|(name, _)| name.to_owned()).collect()
+    });
+    if pods.is_empty() {
+        return Some(Fetched::PerPod(Ok(Vec::new())));
+    }
+    let used = match rules.pod_usage(namespace, pods).await {
+        Ok(used) => used,
+        Err(failure) => return Some(Fetched::PerPod(Err(failure.to_string()))),
+    };
+    let item = |(pod, used): (String, crate::rules::PodUsage)| {
+        let containers = used.containers.iter().map(|(name, (cpu, memory))| {
+            let usage: Option<Quantity> = match resource {
+                "cpu" => Some(*cpu),
+                "memory" => Some(*memory),
+                _ => None,
+            };
+            (name.as_str(), usage)
+        });
+        let sample = resource_usage(containers, container).map(|milli| Sample {
+            milli,
+            time: used.time,
+            window_ms: i64::try_from(window.as_millis()).unwrap_or(i64::MAX),
+        });
+        (pod, sample)
+    };
+    Some(Fetched::PerPod(Ok(used.into_iter().map(item).collect())))
+}

@@ -1,0 +1,359 @@
+//! Plimsoll in the place of prometheus-adapter: where it differs on purpose, and
+//! what it does that the peer can't. (What is the same is in `peer`.)
+
+use crate::SOON;
+use crate::bed::adapter::{Adapter, Program};
+use crate::bed::proxy::Fault;
+use crate::bed::{eventually, plimsoll};
+use crate::peer::{World, ask, on_world, pair, wait_ready};
+use serde_json::Value;
+use std::time::{Duration, Instant};
+
+const OVERRIDES: &str =
+    "  resources: {overrides: {namespace: {resource: namespace}, pod: {resource: pod}}}\n";
+const SUM: &str = "  metricsQuery: 'sum(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>)'\n";
+const API: &str = "/apis/custom.metrics.k8s.io/v1beta2";
+
+fn rule(series: &str) -> String {
+    format!("- seriesQuery: '{series}'\n{OVERRIDES}{SUM}")
+}
+
+async fn ours(world: &World, name: &str, config: &str) -> Adapter {
+    let port = world.cluster.prometheus_port;
+    let ours = Adapter::start_as(&world.cluster, Program::Plimsoll, name, config, port);
+    wait_ready(&ours, &world.token).await;
+    ours
+}
+
+/// Asks until the answer is 200 and has an item.
+async fn served(adapter: &Adapter, token: &str, path: &str) -> Value {
+    eventually(path, SOON, async || {
+        let (code, body) = ask(adapter.port, token, path).await;
+        let items = body["items"].as_array().map_or(0, Vec::len);
+        if code == 200 && items > 0 { Ok(body) } else { Err(format!("{code} {body}")) }
+    })
+    .await
+}
+
+#[test]
+fn the_differences_are_those_documented() {
+    on_world(async |world| {
+        let config = format!(
+            "rules:\n{}{}",
+            rule("{__name__=~\"^odd_.*\"}"),
+            rule("http_requests_total{namespace!=\"\"}")
+        );
+        let (theirs, ours) = pair(&world.cluster, &world.token, "differences", &config).await;
+        let path = |metric: &str| format!("{API}/namespaces/bank/pods/web-0/{metric}");
+        for adapter in [&theirs, &ours] {
+            served(adapter, &world.token, &path("odd_whole")).await;
+        }
+        let value = async |adapter: &Adapter, path: &str| {
+            let (code, body) = ask(adapter.port, &world.token, path).await;
+            let value = body["items"][0]["value"].as_str().map(str::to_owned);
+            (code, value.unwrap_or_else(|| body["reason"].as_str().unwrap_or_default().to_owned()))
+        };
+        for (path, their, our) in [
+            (path("odd_nan"), (200, "0"), (404, "NotFound")),
+            (path("odd_infinite"), (200, "-9223372036854775808m"), (404, "NotFound")),
+            (path("odd_tiny"), (200, "0"), (200, "400u")),
+            (path("odd_third"), (200, "333m"), (200, "333333300n")),
+            (
+                format!(
+                    "{API}/namespaces/shop/pods/web-0/http_requests_total?metricLabelSelector=zone%21%3Da"
+                ),
+                (500, ""),
+                (200, "30"),
+            ),
+        ] {
+            let (a, b) = (value(&theirs, &path).await, value(&ours, &path).await);
+            assert_eq!((a.0, a.1.as_str()), their, "theirs: {path}");
+            assert_eq!((b.0, b.1.as_str()), our, "ours: {path}");
+        }
+    });
+}
+
+#[test]
+fn one_failing_rule_harms_no_other() {
+    on_world(async |world| {
+        let config = format!("rules:\n{}{}", rule("queue_depth"), rule("{__name__=~\"(\"}"));
+        let (theirs, ours) = pair(&world.cluster, &world.token, "failing-rule", &config).await;
+        let path = format!("{API}/namespaces/shop/pods/*/queue_depth");
+        served(&ours, &world.token, &path).await;
+        // The peer lost all of them.
+        assert_eq!(ask(theirs.port, &world.token, &path).await.0, 404);
+        let (code, body) = ask_text(ours.port, "/readyz?verbose").await;
+        assert_eq!(code, 200);
+        assert!(body.contains("[!]rules: the series query {__name__=~\"(\"} fails"), "{body}");
+    });
+}
+
+async fn ask_text(port: u16, path: &str) -> (u16, String) {
+    let http = reqwest::Client::builder().tls_danger_accept_invalid_certs(true).build();
+    let response = http.expect("a client").get(format!("https://127.0.0.1:{port}{path}")).send();
+    let response = response.await.expect("an answer");
+    (response.status().as_u16(), response.text().await.expect("a body"))
+}
+
+#[test]
+fn a_prometheus_that_fails_is_503_and_is_told() {
+    on_world(async |world| {
+        let config = format!("externalRules:\n{}", rule("queue_depth"));
+        let faults = crate::bed::proxy::Proxy::start(world.cluster.prometheus_port).await;
+        let port = faults.port;
+        let ours = Adapter::start_as(&world.cluster, Program::Plimsoll, "fails", &config, port);
+        wait_ready(&ours, &world.token).await;
+        let path = "/apis/external.metrics.k8s.io/v1beta1/namespaces/shop/queue_depth";
+        served(&ours, &world.token, path).await;
+        let headers = vec![("retry-after", "7".to_owned())];
+        let body = "too busy".to_owned();
+        faults.fail("queue_depth", Fault::Answer { status: 503, headers, body });
+        let (code, body) = eventually("Prometheus is missed", SOON, async || {
+            let (code, body) = ask(ours.port, &world.token, path).await;
+            if code == 200 { Err(body.to_string()) } else { Ok((code, body)) }
+        })
+        .await;
+        assert_eq!((code, body["reason"].as_str()), (503, Some("ServiceUnavailable")), "{body}");
+        assert!(
+            body["message"].to_string().contains("Prometheus answered 503: too busy"),
+            "{body}"
+        );
+    });
+}
+
+#[test]
+fn a_changed_configuration_is_taken_up_live() {
+    on_world(async |world| {
+        // As a ConfigMap's volume: a file behind a link to a folder that is swapped.
+        let folder = world.cluster.folder.join("config-volume");
+        let version = |name: &str, config: &str| {
+            let of = folder.join(name);
+            std::fs::create_dir_all(&of).expect("a folder");
+            std::fs::write(of.join("config.yaml"), config).expect("a file");
+            let (link, new) = (folder.join("..data"), folder.join("..new"));
+            std::os::unix::fs::symlink(&of, &new).expect("a link");
+            std::fs::rename(&new, &link).expect("the link is swapped");
+        };
+        version("1", &format!("rules:\n{}", rule("queue_depth")));
+        let file = world.cluster.folder.join("live.yaml");
+        let ours = Adapter::start_as(
+            &world.cluster,
+            Program::Plimsoll,
+            "live",
+            "",
+            world.cluster.prometheus_port,
+        );
+        // The flag names this file; from now on it is the volume's.
+        std::fs::remove_file(&file).expect("the file");
+        std::os::unix::fs::symlink(folder.join("..data/config.yaml"), &file).expect("a link");
+        wait_ready(&ours, &world.token).await;
+        let of = |metric: &str| format!("{API}/namespaces/shop/pods/*/{metric}");
+        served(&ours, &world.token, &of("queue_depth")).await;
+        let process = ours.process.id();
+
+        let swapped = Instant::now();
+        version("2", &format!("rules:\n{}{}", rule("queue_depth"), rule("tenant_credit")));
+        served(&ours, &world.token, &of("tenant_credit")).await;
+        assert!(swapped.elapsed() < Duration::from_secs(2), "{:?}", swapped.elapsed());
+
+        version("3", "rules:\n- seriesQuery: queue_depth\n  name: {matches: '('}\n");
+        let told = eventually("the error is told", SOON, async || {
+            let (_, body) = ask_text(ours.port, "/readyz?verbose").await;
+            if body.contains("[!]config") { Ok(body) } else { Err(body) }
+        })
+        .await;
+        assert!(told.contains("live.yaml:3:") && told.contains("rules[0].name.matches"), "{told}");
+        // The last good one goes on.
+        assert_eq!(ask(ours.port, &world.token, &of("tenant_credit")).await.0, 200);
+        version("4", &format!("rules:\n{}", rule("queue_depth")));
+        eventually("the rule is gone", SOON, async || {
+            match ask(ours.port, &world.token, &of("tenant_credit")).await {
+                (404, _) => Ok(()),
+                (code, body) => Err(format!("{code} {body}")),
+            }
+        })
+        .await;
+        assert_eq!(ours.process.id(), process);
+        let (_, body) = ask_text(ours.port, "/readyz?verbose").await;
+        assert!(!body.contains("[!]config"), "{body}");
+    });
+}
+
+#[test]
+fn a_kind_that_is_new_in_the_cluster_needs_no_restart() {
+    on_world(async |world| {
+        let config =
+            "rules:\n- seriesQuery: 'tenant_credit'\n  resources: {template: '<<.Resource>>'}\n"
+                .to_owned()
+                + SUM;
+        let ours = ours(world, "new-kind", &config).await;
+        let path = format!("{API}/namespaces/shop/tenants.example.org/a-b/tenant_credit");
+        assert_eq!(ask(ours.port, &world.token, &path).await.0, 404);
+        world
+            .cluster
+            .apply(
+                "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: tenants.example.org}\n\
+                 spec:\n  group: example.org\n  scope: Namespaced\n  names: {plural: tenants, singular: tenant, kind: Tenant}\n\
+                 \x20 versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}]\n",
+            )
+            .await;
+        let body = served(&ours, &world.token, &path).await;
+        assert_eq!(body["items"][0]["describedObject"]["kind"], "Tenant");
+    });
+}
+
+#[test]
+fn a_rule_may_read_an_external_metric_from_another_namespace() {
+    on_world(async |world| {
+        let config = "externalRules:\n- seriesQuery: 'queue_depth{namespace!=\"\"}'\n\
+             \x20 resources: {overrides: {namespace: {resource: namespace}}, namespace: bank}\n\
+             \x20 metricsQuery: 'max(<<.Series>>{<<.LabelMatchers>>})'\n";
+        let ours = ours(world, "elsewhere", config).await;
+        let path = "/apis/external.metrics.k8s.io/v1beta1/namespaces/shop/queue_depth";
+        let body = served(&ours, &world.token, path).await;
+        assert_eq!(body["items"][0]["value"], "41");
+    });
+}
+
+#[test]
+fn kubectl_top_shows_what_rules_say() {
+    on_world(async |world| {
+        let rule = |resource: &str, series: &str| {
+            let query = format!("sum({series}{{<<.LabelMatchers>>}}) by (<<.GroupBy>>)");
+            format!(
+                "  {resource}:\n    containerLabel: container\n    containerQuery: '{query}'\n    nodeQuery: '{query}'\n\
+                 \x20   resources: {{overrides: {{namespace: {{resource: namespace}}, pod: {{resource: pod}}, node: {{resource: node}}}}}}\n"
+            )
+        };
+        let rules = rule("cpu", "cpu_usage") + &rule("memory", "container_memory_bytes");
+        let ours = ours(world, "top", &format!("resourceRules:\n  window: 1m\n{rules}")).await;
+        ours.register(&world.cluster, "metrics.k8s.io", "v1beta1").await;
+        let top = eventually("kubectl top", SOON, async || {
+            world.cluster.try_kubectl(&["top", "pods", "-n", "shop", "--containers"]).await
+        })
+        .await;
+        let row = top.lines().find(|line| line.starts_with("web-0") && line.contains("app"));
+        let words: Vec<&str> = row.expect(&top).split_whitespace().collect();
+        assert_eq!(words, ["web-0", "app", "250m", "1Mi"], "{top}");
+        let table = world.cluster.kubectl(&["get", "pods.metrics.k8s.io", "-n", "shop"]).await;
+        assert!(table.contains("375m") && table.contains("1m0s"), "{table}");
+    });
+}
+
+#[test]
+fn check_tells_what_rules_find() {
+    on_world(async |world| {
+        let config = format!(
+            "rules:\n{}{}{}- seriesQuery: 'gizmo_load'\n{OVERRIDES}  metricsQuery: 'sum('\n",
+            rule("queue_depth"),
+            rule("nothing_here"),
+            rule("{__name__=~\"queue_.*\"}")
+        );
+        let file = world.cluster.folder.join("check.yaml");
+        std::fs::write(&file, config).expect("a file");
+        let url = format!("http://127.0.0.1:{}", world.cluster.prometheus_port);
+        let run = |more: &[&str]| {
+            let kubeconfig = world.cluster.kubeconfig.display().to_string();
+            let output = std::process::Command::new(plimsoll::binary())
+                .args(["check", &file.display().to_string(), "--prometheus", &url])
+                .args(["--kubeconfig", &kubeconfig])
+                .args(more)
+                .output()
+                .expect("it can be run");
+            (output.status.code(), String::from_utf8(output.stdout).expect("text"))
+        };
+        let (code, text) = run(&[]);
+        assert_eq!(code, Some(1), "{text}");
+        for expected in [
+            "metrics  namespaces/queue_depth, pods/queue_depth",
+            "warning: rules[1]: no series match",
+            "pods/queue_depth is given by rules[0], rules[2]: rules[2] wins",
+            "error: rules[3]: metricsQuery: Prometheus refused the query",
+            "gives    3 series",
+        ] {
+            assert!(text.contains(expected), "{expected:?} is not in\n{text}");
+        }
+        let (_, json) = run(&["-o", "json"]);
+        let report: Value = serde_json::from_str(&json).expect("JSON");
+        assert_eq!(report["rules"][0]["querySeries"], 3);
+        assert_eq!(report["errors"].as_array().map(Vec::len), Some(1));
+    });
+}
+
+#[test]
+fn a_storm_is_refused_in_order_and_health_always_answers() {
+    on_world(async |world| {
+        let config = format!("rules:\n{}", rule("queue_depth"));
+        let ours = ours(world, "storm", &config).await;
+        let path = format!("{API}/namespaces/shop/pods/*/queue_depth");
+        served(&ours, &world.token, &path).await;
+        let http =
+            reqwest::Client::builder().tls_danger_accept_invalid_certs(true).http1_only().build();
+        let http = http.expect("a client");
+        // Thousands of different selectors, as fast as they go, over many connections.
+        let storm = (0..3000).map(|n| {
+            let url = format!("https://127.0.0.1:{}{path}?labelSelector=app%3Dweb&metricLabelSelector=zone%3Dz{n}", ours.port);
+            let request = http.get(url).bearer_auth(&world.token).send();
+            async move {
+                let response = request.await.ok()?;
+                let retry = response.headers().contains_key("retry-after");
+                Some((response.status().as_u16(), retry))
+            }
+        });
+        let health = async {
+            let mut slowest = Duration::ZERO;
+            for _ in 0..20 {
+                let start = Instant::now();
+                assert_eq!(ask_text(ours.port, "/livez").await.0, 200);
+                slowest = slowest.max(start.elapsed());
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            slowest
+        };
+        let (answers, slowest) = tokio::join!(futures::future::join_all(storm), health);
+        let answers: Vec<_> = answers.into_iter().flatten().collect();
+        let of = |code: u16| answers.iter().filter(|(answer, _)| *answer == code).count();
+        println!(
+            "200: {}, 429: {}, 503: {}; slowest health {slowest:?}",
+            of(200),
+            of(429),
+            of(503)
+        );
+        assert!(of(200) > 100, "{}", of(200));
+        assert_eq!(of(200) + of(429) + of(503), answers.len());
+        assert!(answers.iter().all(|(code, retry)| *code == 200 || *retry));
+        assert!(slowest < Duration::from_secs(15), "{slowest:?}");
+        // Slow clients that never finish their request, more than may be held.
+        let mut slow = Vec::new();
+        for _ in 0..1100 {
+            if let Ok(stream) = tokio::net::TcpStream::connect(("127.0.0.1", ours.port)).await {
+                slow.push(stream);
+            }
+        }
+        assert_eq!(ask_text(ours.port, "/readyz").await.0, 200);
+        drop(slow);
+        served(&ours, &world.token, &path).await;
+        // Oversized heads and addresses.
+        let long = "x".repeat(100 * 1024);
+        let url = format!("https://127.0.0.1:{}{path}", ours.port);
+        let refused = http.get(&url).header("x-long", &long).bearer_auth(&world.token).send().await;
+        assert!(refused.map_or(true, |response| response.status().is_client_error()));
+        let refused = http.get(format!("{url}?labelSelector={long}")).send().await;
+        assert!(refused.map_or(true, |response| response.status().is_client_error()));
+        served(&ours, &world.token, &path).await;
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", child_of(ours.process.id())));
+        let status = status.expect("the process");
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("its peak");
+        let kilobytes: u64 = peak.trim().trim_end_matches(" kB").parse().expect("a number");
+        println!("peak memory {} MB", kilobytes / 1024);
+        assert!(kilobytes < 400 * 1024, "{peak}");
+    });
+}
+
+/// The process that a guard runs.
+fn child_of(guard: u32) -> u32 {
+    let children = std::fs::read_to_string(format!("/proc/{guard}/task/{guard}/children"));
+    let children = children.expect("the guard's children");
+    children.split_whitespace().next().and_then(|pid| pid.parse().ok()).unwrap_or(guard)
+}
