@@ -2,7 +2,7 @@
 CARGO ?= cargo
 export RUST_BACKTRACE ?= 0
 
-.PHONY: help build parts test lint unit conformance e2e duel demo demo-stop fuzz generate licenses clean
+.PHONY: help build parts all-parts test lint unit conformance e2e duel demo demo-stop fuzz generate licenses clean
 
 help: ## List what there is
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -10,8 +10,11 @@ help: ## List what there is
 build: ## Build the release binary
 	$(CARGO) build --release --locked
 
-parts: ## Build the real parts that tests and the demo run on
+parts: ## Build the real parts that the demo runs on
 	@tests/bed/build-parts >/dev/null
+
+all-parts: ## Build those that only tests need, too
+	@tests/bed/build-parts all >/dev/null
 
 test: lint unit conformance e2e ## Everything CI runs
 
@@ -25,10 +28,10 @@ unit: ## Unit tests and the command line
 conformance: ## Every decision against the real controller's, and the properties of all decisions
 	$(CARGO) test --locked --release --test conformance --test properties -- --nocapture
 
-e2e: parts ## End-to-end tests on the real parts
+e2e: all-parts ## End-to-end tests on the real parts
 	$(CARGO) test --locked --test e2e
 
-duel: parts ## Plimsoll and kube-controller-manager side by side under the same load
+duel: all-parts ## Plimsoll and kube-controller-manager side by side under the same load
 	@$(CARGO) test --locked --test e2e duel -- --nocapture
 
 demo: parts ## The main job, live; KEEP=1 leaves it all up

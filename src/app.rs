@@ -74,6 +74,7 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
         rules::Settings {
             interval: flags.metrics_relist_interval,
             max_age: flags.series_max_age(),
+            sample_max_age: flags.sample_max_age,
         },
     );
     let config = LiveConfig::new(config);

@@ -135,10 +135,12 @@ async fn look(report: &mut Report, rules: &RuleSet, prometheus: &Prometheus, map
     for (place, rule) in all(rules) {
         let mut found = RuleReport {
             rule: place.clone(),
-            series_query: rule.series_query.clone(),
+            series_query: rule.series.to_string(),
             ..RuleReport::default()
         };
-        let shapes = match prometheus.series(&rule.series_query, since).await {
+        let named = rule.series.backend.as_ref().and_then(|name| rules.backends.get(name));
+        let prometheus = named.unwrap_or(prometheus);
+        let shapes = match prometheus.series(&rule.series.selector, since).await {
             Ok(body) => decode_shapes(&body),
             Err(error) => Err(error.to_string()),
         };
@@ -163,7 +165,7 @@ async fn look(report: &mut Report, rules: &RuleSet, prometheus: &Prometheus, map
                 if let Some(shape) = taken.first() {
                     try_query(&mut found, rule, shape, prometheus, &map).await;
                 }
-                known.insert(rule.series_query.clone(), Arc::new(taken));
+                known.insert(rule.series.clone(), Arc::new(taken));
             }
             Err(error) => found.error = Some(format!("seriesQuery: {error}")),
         }

@@ -1,12 +1,15 @@
 //! The configuration file.
 
-use super::rules::{self, At, GivenResourceRules, GivenRule};
+use super::rules::{self, At, GivenBackend, GivenResourceRules, GivenRule};
+use crate::prometheus::Pem;
 use crate::promql::matcher::is_label_name;
 use crate::promql::query::PodQueries;
 use crate::promql::template::Template;
 use crate::rules::RuleSet;
+use crate::serve::{ApiGroup, Other, OtherOptions, Others};
 use serde::Deserialize;
 use serde_saphyr::Spanned;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,6 +20,8 @@ pub struct Config {
     pub pod_queries: Arc<PodQueries>,
     /// The rules of prometheus-adapter's configuration.
     pub rules: RuleSet,
+    /// The adapters that requests for unknown metrics are passed on to.
+    pub pass_on: Others,
 }
 
 /// Why a configuration can't be used.
@@ -61,6 +66,8 @@ struct File {
     rules: Option<Vec<GivenRule>>,
     external_rules: Option<Vec<GivenRule>>,
     resource_rules: Option<GivenResourceRules>,
+    backends: Option<BTreeMap<String, GivenBackend>>,
+    pass_on: Option<BTreeMap<String, GivenOther>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -88,6 +95,7 @@ impl Default for Config {
                 counter: template(COUNTER),
             }),
             rules: RuleSet::default(),
+            pass_on: Others::new(),
         }
     }
 }
@@ -120,6 +128,8 @@ impl Config {
         };
         let mut config = Self::default();
         pod_queries(Arc::make_mut(&mut config.pod_queries), file.pod_metrics).map_err(located)?;
+        let backends =
+            rules::compile_backends(file.backends.unwrap_or_default()).map_err(located)?;
         config.rules = RuleSet {
             custom: rules::compile("rules", file.rules.unwrap_or_default()).map_err(located)?,
             external: rules::compile("externalRules", file.external_rules.unwrap_or_default())
@@ -129,9 +139,46 @@ impl Config {
                 .map(rules::compile_resource_rules)
                 .transpose()
                 .map_err(located)?,
+            backends,
         };
+        rules::check_backends(&config.rules).map_err(located)?;
+        let pass_on = file.pass_on.unwrap_or_default().into_iter();
+        config.pass_on = pass_on
+            .map(|(group, given)| other(&group, given))
+            .collect::<Result<_, _>>()
+            .map_err(located)?;
         Ok(config)
     }
+}
+
+/// Another adapter.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct GivenOther {
+    url: Spanned<String>,
+    #[serde(default)]
+    ca_file: Option<PathBuf>,
+    #[serde(default, rename = "insecureSkipTLSVerify")]
+    insecure_skip_tls_verify: bool,
+    #[serde(default)]
+    token_file: Option<PathBuf>,
+}
+
+fn other(group: &str, given: GivenOther) -> Result<(ApiGroup, Other), At> {
+    let path = format!("passOn.{group}");
+    let wrong = |error: String| At::of(&given.url, path.clone(), error);
+    let known = [ApiGroup::Custom, ApiGroup::External];
+    let group = known.into_iter().find(|known| known.as_str() == group).ok_or_else(|| {
+        wrong(format!("{} or {} was expected", known[0].as_str(), known[1].as_str()))
+    })?;
+    let roots = given.ca_file.as_ref().map(|file| Pem::read("caFile", file)).transpose();
+    let other = Other::new(OtherOptions {
+        url: given.url.value.clone(),
+        roots: roots.map_err(|error| wrong(error.to_string()))?,
+        any_certificate: given.insecure_skip_tls_verify,
+        token_file: given.token_file.clone(),
+    });
+    Ok((group, other.map_err(wrong)?))
 }
 
 fn pod_queries(queries: &mut PodQueries, given: PodMetrics) -> Result<(), At> {

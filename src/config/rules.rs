@@ -1,14 +1,17 @@
 //! The rules of prometheus-adapter's configuration (`rules`, `externalRules`,
 //! `resourceRules`), as its version 0.12 reads them.
 
+use crate::prometheus::{self, Client, Pem, Token};
 use crate::promql::template::Template;
 use crate::rules::{
-    Filter, MetricName, ResourceLabels, ResourceRules, Rule, RuleError, UsageRule, pattern,
+    Filter, MetricName, ResourceLabels, ResourceRules, Rule, RuleError, RuleSet, SeriesQuery,
+    UsageRule, pattern,
 };
 use crate::watch::GroupResource;
 use serde::Deserialize;
 use serde_saphyr::Spanned;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Where in the file something is wrong, and what.
@@ -44,6 +47,94 @@ pub struct GivenRule {
     name: Option<GivenName>,
     #[serde(default)]
     metrics_query: Text,
+    /// Ours: the server of `backends` that the series are in.
+    #[serde(default)]
+    backend: Option<String>,
+}
+
+/// Ours: another Prometheus-compatible server.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct GivenBackend {
+    url: Spanned<String>,
+    #[serde(default)]
+    ca_file: Option<PathBuf>,
+    #[serde(default)]
+    client_cert_file: Option<PathBuf>,
+    #[serde(default)]
+    client_key_file: Option<PathBuf>,
+    #[serde(default)]
+    token_file: Option<PathBuf>,
+    #[serde(default)]
+    headers: Vec<String>,
+    #[serde(default)]
+    timeout: Text,
+}
+
+/// Makes the clients of the backends.
+pub fn compile_backends(
+    given: BTreeMap<String, GivenBackend>,
+) -> Result<BTreeMap<String, Client>, At> {
+    given
+        .into_iter()
+        .map(|(name, given)| {
+            let client = compile_backend(&format!("backends.{name}"), &given)?;
+            Ok((name, client))
+        })
+        .collect()
+}
+
+fn compile_backend(path: &str, given: &GivenBackend) -> Result<Client, At> {
+    let wrong = |error: prometheus::Error| At::of(&given.url, path.to_owned(), error.to_string());
+    let pem = |field: &str, file: &PathBuf| Pem::read(field, file).map_err(wrong);
+    let identity = match (&given.client_cert_file, &given.client_key_file) {
+        (Some(certificate), Some(key)) => {
+            let mut identity = pem("clientCertFile", certificate)?;
+            identity.text.push(b'\n');
+            identity.text.extend(pem("clientKeyFile", key)?.text);
+            Some(identity)
+        }
+        _ => None,
+    };
+    let timeout = match text(&given.timeout) {
+        "" => BACKEND_TIMEOUT,
+        given_timeout => prometheus_duration(given_timeout).ok_or_else(|| {
+            let error = "a duration was expected, such as 10s";
+            at(&given.timeout, format!("{path}.timeout"), error)
+        })?,
+    };
+    Client::new(prometheus::Options {
+        url: given.url.value.clone(),
+        timeout,
+        roots: given.ca_file.as_ref().map(|file| pem("caFile", file)).transpose()?,
+        identity,
+        token: given.token_file.clone().map(Token::File),
+        headers: given.headers.clone(),
+        get: false,
+        max_response_bytes: BACKEND_RESPONSE,
+    })
+    .map_err(wrong)
+}
+
+/// How long a request to a backend may take, where nothing is said.
+const BACKEND_TIMEOUT: Duration = Duration::from_secs(10);
+/// The largest answer taken from a backend, in bytes.
+const BACKEND_RESPONSE: usize = 64 << 20;
+
+/// Whether each rule's backend is there.
+pub fn check_backends(rules: &RuleSet) -> Result<(), At> {
+    let custom = rules.custom.iter().enumerate().map(|(i, rule)| (format!("rules[{i}]"), rule));
+    let external =
+        rules.external.iter().enumerate().map(|(i, rule)| (format!("externalRules[{i}]"), rule));
+    let named = custom.chain(external).map(|(path, rule)| (path, rule.series.backend.as_ref()));
+    let usage = rules.resource.as_ref().and_then(|rules| rules.backend.as_ref());
+    for (path, name) in named.chain([("resourceRules".to_owned(), usage)]) {
+        if let Some(name) = name.filter(|name| !rules.backends.contains_key(*name)) {
+            let error = format!("{name:?} is not among the backends");
+            return Err(at(&None, format!("{path}.backend"), error));
+        }
+    }
+    Ok(())
 }
 
 #[derive(Deserialize)]
@@ -90,6 +181,8 @@ pub struct GivenResourceRules {
     memory: GivenUsageRule,
     #[serde(default)]
     window: Text,
+    #[serde(default)]
+    backend: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -139,7 +232,10 @@ fn compile_rule(path: &str, given: GivenRule) -> Result<Rule, At> {
     }
     let resources = given.resources.unwrap_or_default();
     Ok(Rule {
-        series_query: text(&given.series_query).to_owned(),
+        series: SeriesQuery {
+            backend: given.backend.clone(),
+            selector: text(&given.series_query).to_owned(),
+        },
         filters,
         name,
         namespaced: resources.namespaced.unwrap_or(true),
@@ -194,6 +290,7 @@ pub fn compile_resource_rules(given: GivenResourceRules) -> Result<ResourceRules
         cpu: compile_usage("resourceRules.cpu", given.cpu)?,
         memory: compile_usage("resourceRules.memory", given.memory)?,
         window,
+        backend: given.backend,
     })
 }
 

@@ -7,7 +7,9 @@ mod service;
 mod usage;
 
 pub use registry::{KnownSeries, ObjectMetric, Registry, Source};
-pub use rule::{Filter, MetricName, ResourceLabels, Rule, RuleError, RuleSet, pattern};
+pub use rule::{
+    Filter, MetricName, ResourceLabels, Rule, RuleError, RuleSet, SeriesQuery, pattern,
+};
 pub use service::{
     ExternalValue, Failure, NodeUsage, ObjectValue, PodUsage, Rules, Settings, Which,
 };

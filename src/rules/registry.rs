@@ -1,6 +1,6 @@
 //! Which metrics there are: rules applied to the series of Prometheus.
 
-use super::rule::{RuleSet, is_cluster_wide};
+use super::rule::{RuleSet, SeriesQuery, is_cluster_wide};
 use crate::prometheus::SeriesShape;
 use crate::watch::{GroupResource, ResourceMap};
 use std::collections::{BTreeMap, HashMap};
@@ -34,7 +34,7 @@ pub struct Registry {
 }
 
 /// The series known for each series query.
-pub type KnownSeries = HashMap<String, Arc<Vec<SeriesShape>>>;
+pub type KnownSeries = HashMap<SeriesQuery, Arc<Vec<SeriesShape>>>;
 
 impl Registry {
     /// Applies rules. Of two that give the same metric the later counts, as in
@@ -42,7 +42,7 @@ impl Registry {
     pub fn new(rules: &RuleSet, known: &KnownSeries, map: &ResourceMap) -> Self {
         let mut registry = Self::default();
         for (place, rule) in rules.custom.iter().enumerate() {
-            for shape in known.get(&rule.series_query).into_iter().flat_map(|s| s.iter()) {
+            for shape in known.get(&rule.series).into_iter().flat_map(|s| s.iter()) {
                 let Some(metric) = rule.takes(&shape.name).then(|| rule.name.of(&shape.name))
                 else {
                     continue;
@@ -59,7 +59,7 @@ impl Registry {
             }
         }
         for (place, rule) in rules.external.iter().enumerate() {
-            for shape in known.get(&rule.series_query).into_iter().flat_map(|s| s.iter()) {
+            for shape in known.get(&rule.series).into_iter().flat_map(|s| s.iter()) {
                 if !rule.takes(&shape.name) {
                     continue;
                 }

@@ -1,5 +1,6 @@
 //! One rule, compiled.
 
+use crate::prometheus::Client;
 use crate::promql::matcher::Matcher;
 use crate::promql::query::fields;
 use crate::promql::template::{Template, Value};
@@ -16,13 +17,31 @@ pub struct RuleSet {
     pub external: Vec<Rule>,
     /// For `metrics.k8s.io`.
     pub resource: Option<super::ResourceRules>,
+    /// The servers that rules name, besides the one of the flags.
+    pub backends: BTreeMap<String, Client>,
+}
+
+/// Which series are listed, and where.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SeriesQuery {
+    /// The server's name; the one of the flags, if none.
+    pub backend: Option<String>,
+    /// PromQL's selector.
+    pub selector: String,
+}
+
+impl std::fmt::Display for SeriesQuery {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.selector)?;
+        self.backend.as_ref().map_or(Ok(()), |backend| write!(f, " (backend {backend})"))
+    }
 }
 
 /// A rule for metrics of objects, or for external ones.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// Which series it looks at, as PromQL's selector.
-    pub series_query: String,
+    /// Which series it looks at.
+    pub series: SeriesQuery,
     /// What the names of the series must match besides.
     pub filters: Vec<Filter>,
     /// What the metric is called.

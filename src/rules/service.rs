@@ -1,7 +1,7 @@
 //! Rules at work: which metrics there are now, and their values.
 
 use super::registry::{KnownSeries, ObjectMetric, Registry};
-use super::rule::{Rule, RuleSet};
+use super::rule::{Rule, RuleSet, SeriesQuery};
 use crate::hpa::UnixMillis;
 use crate::k8s::{Quantity, Selector};
 use crate::prometheus::{Client as Prometheus, decode_shapes};
@@ -22,8 +22,7 @@ use tokio::sync::{Mutex, Notify, watch};
 pub struct Rules(Arc<Inner>);
 
 struct Inner {
-    prometheus: Prometheus,
-    samples: Store,
+    default: Backend,
     client: kube::Client,
     cluster: Cluster,
     resources: Resources,
@@ -31,7 +30,14 @@ struct Inner {
     state: RwLock<Arc<State>>,
     relisting: Mutex<Option<Instant>>,
     wake: Notify,
-    failing: watch::Sender<BTreeMap<String, String>>,
+    failing: watch::Sender<BTreeMap<SeriesQuery, String>>,
+}
+
+/// A server, and the samples that came from it.
+#[derive(Clone)]
+struct Backend {
+    prometheus: Prometheus,
+    samples: Store,
 }
 
 /// How often series are listed.
@@ -41,11 +47,14 @@ pub struct Settings {
     pub interval: Duration,
     /// How far back a series may have had its last sample.
     pub max_age: Duration,
+    /// How old an answer may be to be used again.
+    pub sample_max_age: Duration,
 }
 
 #[derive(Default)]
 struct State {
     rules: Arc<RuleSet>,
+    backends: Arc<HashMap<String, Backend>>,
     known: KnownSeries,
     registry: Registry,
 }
@@ -107,10 +116,10 @@ impl Rules {
         resources: Resources,
         settings: Settings,
     ) -> Self {
-        let state = State { rules: Arc::new(rules), ..State::default() };
+        let backends = Arc::new(backends(&rules, settings));
+        let state = State { rules: Arc::new(rules), backends, ..State::default() };
         Self(Arc::new(Inner {
-            prometheus,
-            samples,
+            default: Backend { prometheus, samples },
             client,
             cluster,
             resources,
@@ -137,7 +146,7 @@ impl Rules {
     }
 
     /// The series queries that fail now, and why.
-    pub fn failing(&self) -> BTreeMap<String, String> {
+    pub fn failing(&self) -> BTreeMap<SeriesQuery, String> {
         self.0.failing.borrow().clone()
     }
 
@@ -153,11 +162,18 @@ impl Rules {
         let mut state = self.0.state.write().unwrap_or_else(PoisonError::into_inner);
         let wanted = series_queries(&rules);
         let mut known = state.known.clone();
-        known.retain(|query, _| wanted.contains(query.as_str()));
+        known.retain(|query, _| wanted.contains(query));
         let registry = Registry::new(&rules, &known, &map);
-        *state = Arc::new(State { rules, known, registry });
+        let backends = Arc::new(backends(&rules, self.0.settings));
+        *state = Arc::new(State { rules, backends, known, registry });
         drop(state);
         self.0.wake.notify_one();
+    }
+
+    /// The server of a name; that of the flags where there is none.
+    fn backend(&self, name: Option<&String>) -> Backend {
+        let named = name.and_then(|name| self.state().backends.get(name).cloned());
+        named.unwrap_or_else(|| self.0.default.clone())
     }
 
     /// Lists series every so often, and when rules change, for ever.
@@ -178,16 +194,17 @@ impl Rules {
         let rules = self.rules();
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let since = now.saturating_sub(self.0.settings.max_age).as_secs_f64();
-        let queries: Vec<String> = series_queries(&rules).into_iter().map(str::to_owned).collect();
-        let list = async |query: String| {
-            let body = self.0.prometheus.series(&query, since).await;
+        let queries: Vec<SeriesQuery> = series_queries(&rules).into_iter().cloned().collect();
+        let list = async |query: SeriesQuery| {
+            let prometheus = self.backend(query.backend.as_ref()).prometheus;
+            let body = prometheus.series(&query.selector, since).await;
             let shapes = body.map_err(|error| error.to_string()).and_then(|b| decode_shapes(&b));
             (query, shapes)
         };
         let listed: Vec<_> =
             stream::iter(queries).map(list).buffer_unordered(AT_ONCE).collect().await;
         let mut failing = BTreeMap::new();
-        let mut fresh: HashMap<String, _> = HashMap::new();
+        let mut fresh: HashMap<SeriesQuery, _> = HashMap::new();
         for (query, shapes) in listed {
             match shapes {
                 Ok(shapes) => {
@@ -195,7 +212,7 @@ impl Rules {
                 }
                 Err(error) => {
                     tracing::warn!(
-                        series_query = query,
+                        series_query = %query,
                         error,
                         "could not list series; what is known of them stays"
                     );
@@ -211,10 +228,11 @@ impl Rules {
         let mut known = state.known.clone();
         known.extend(fresh);
         let wanted = series_queries(&rules);
-        known.retain(|query, _| wanted.contains(query.as_str()));
+        known.retain(|query, _| wanted.contains(query));
         let registry = Registry::new(&rules, &known, &map);
         let changed = registry != state.registry;
-        *state = Arc::new(State { rules, known, registry });
+        let backends = state.backends.clone();
+        *state = Arc::new(State { rules, backends, known, registry });
         drop(state);
         if changed {
             tracing::debug!("the metrics of rules changed");
@@ -280,7 +298,8 @@ impl Rules {
         let rule = &rules.custom[source.rule];
         let (query, label) =
             self.object_query(rule, &source.series, &info.name, namespace, names.clone(), series)?;
-        let values = self.0.samples.series(&query.into()).await?;
+        let samples = self.backend(rule.series.backend.as_ref()).samples;
+        let values = samples.series(&query.into()).await?;
         let by_name: HashMap<&str, &Sampled> =
             values.iter().map(|sampled| (sampled.label(&label), sampled)).collect();
         let value = |name: &String| {
@@ -404,15 +423,8 @@ impl Rules {
             matchers.push((label, Matcher::Is(namespace.to_owned())));
         }
         let query = rule.render(&source.series, &matchers, &[]).map_err(Failure::Query)?;
-        Ok(self.0.samples.series(&query.into()).await?)
-    }
-
-    /// The series that a query gives.
-    ///
-    /// # Errors
-    /// Where it fails.
-    pub async fn series(&self, query: String) -> Result<Arc<Vec<Sampled>>, Failure> {
-        Ok(self.0.samples.series(&query.into()).await?)
+        let samples = self.backend(rule.series.backend.as_ref()).samples;
+        Ok(samples.series(&query.into()).await?)
     }
 }
 
@@ -437,8 +449,16 @@ fn selector_matchers(selector: &Selector) -> Result<Vec<(&str, Matcher)>, Failur
     selector.requirements().iter().map(matcher).collect()
 }
 
-fn series_queries(rules: &RuleSet) -> BTreeSet<&str> {
-    rules.custom.iter().chain(&rules.external).map(|rule| rule.series_query.as_str()).collect()
+fn series_queries(rules: &RuleSet) -> BTreeSet<&SeriesQuery> {
+    rules.custom.iter().chain(&rules.external).map(|rule| &rule.series).collect()
+}
+
+fn backends(rules: &RuleSet, settings: Settings) -> HashMap<String, Backend> {
+    let backend = |(name, prometheus): (&String, &Prometheus)| {
+        let samples = Store::new(prometheus.clone(), settings.sample_max_age);
+        (name.clone(), Backend { prometheus: prometheus.clone(), samples })
+    };
+    rules.backends.iter().map(backend).collect()
 }
 
 /// What a pod uses, by container.
@@ -480,7 +500,10 @@ impl Rules {
         };
         let ((cpu_query, cpu_label), (memory_query, memory_label)) =
             (query(&rules.cpu)?, query(&rules.memory)?);
-        let (cpu, memory) = tokio::try_join!(self.series(cpu_query), self.series(memory_query))?;
+        let samples = self.backend(rules.backend.as_ref()).samples;
+        let (cpu_query, memory_query) = (cpu_query.into(), memory_query.into());
+        let (cpu, memory) =
+            tokio::try_join!(samples.series(&cpu_query), samples.series(&memory_query))?;
         let mut usage: BTreeMap<String, PodUsage> = BTreeMap::new();
         for sampled in cpu.iter() {
             let pod = usage
@@ -519,7 +542,10 @@ impl Rules {
             |rule: &super::UsageRule| rule.nodes(&map, nodes.clone()).map_err(Failure::Query);
         let ((cpu_query, cpu_label), (memory_query, memory_label)) =
             (query(&rules.cpu)?, query(&rules.memory)?);
-        let (cpu, memory) = tokio::try_join!(self.series(cpu_query), self.series(memory_query))?;
+        let samples = self.backend(rules.backend.as_ref()).samples;
+        let (cpu_query, memory_query) = (cpu_query.into(), memory_query.into());
+        let (cpu, memory) =
+            tokio::try_join!(samples.series(&cpu_query), samples.series(&memory_query))?;
         let by_node = |series: &[Sampled], label: &str| -> HashMap<String, Sampled> {
             let mut first = HashMap::new();
             for sampled in series {

@@ -16,6 +16,8 @@ pub struct ResourceRules {
     pub memory: UsageRule,
     /// The time that the queries look back.
     pub window: Duration,
+    /// The server's name; the one of the flags, if none.
+    pub backend: Option<String>,
 }
 
 /// How one resource's usage is asked for.

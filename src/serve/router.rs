@@ -17,10 +17,11 @@ use crate::watch::Cluster;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Extension, Query, Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, Response, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -168,8 +169,10 @@ async fn answer(
     }
     let value = match target {
         Target::Groups if aggregated(&parts.headers) => {
-            let offered = |group: ApiGroup| (group, server.offered(group));
-            let groups: Vec<_> = server.served().into_iter().map(offered).collect();
+            let mut groups = Vec::new();
+            for group in server.served() {
+                groups.push((group, server.offered(group).await));
+            }
             let mut response = json_body(&discovery::aggregated(&groups));
             let kind = HeaderValue::from_static(discovery::AGGREGATED);
             response.headers_mut().insert(header::CONTENT_TYPE, kind);
@@ -178,13 +181,22 @@ async fn answer(
         Target::Groups => discovery::groups(&server.served()),
         Target::Group(group) => discovery::group(group),
         Target::Resources(group, version) => {
-            discovery::resources(group, version, &server.offered(group))
+            discovery::resources(group, version, &server.offered(group).await)
         }
         Target::Object(object) => {
-            custom::objects(server, &object, &parameters(&parts.uri)?).await?
+            let answer = custom::objects(server, &object, &parameters(&parts.uri)?).await;
+            match server.pass_on(ApiGroup::Custom, &parts.uri, &answer).await {
+                Some(passed) => return passed,
+                None => answer?,
+            }
         }
         Target::External { namespace, metric } => {
-            external::values(server, &namespace, &metric, &parameters(&parts.uri)?).await?
+            let asked = parameters(&parts.uri)?;
+            let answer = external::values(server, &namespace, &metric, &asked).await;
+            match server.pass_on(ApiGroup::External, &parts.uri, &answer).await {
+                Some(passed) => return passed,
+                None => answer?,
+            }
         }
         Target::Nodes { name } => {
             let parameters = parameters(&parts.uri)?;
@@ -209,7 +221,10 @@ impl Server {
         self.groups.contains(&group)
             && match group {
                 ApiGroup::Custom => true,
-                ApiGroup::External => !rules.external.is_empty(),
+                ApiGroup::External => {
+                    !rules.external.is_empty()
+                        || self.config.now().pass_on.contains_key(&ApiGroup::External)
+                }
                 ApiGroup::Resource => rules.resource.is_some(),
             }
     }
@@ -218,7 +233,38 @@ impl Server {
         ApiGroup::ALL.into_iter().filter(|group| self.serves(*group)).collect()
     }
 
-    fn offered(&self, group: ApiGroup) -> BTreeSet<Offered> {
+    /// Where a metric is not known here: what another adapter says of it.
+    async fn pass_on(
+        &self,
+        group: ApiGroup,
+        uri: &Uri,
+        answer: &Result<Value, ApiError>,
+    ) -> Option<Result<Response<Body>, ApiError>> {
+        let unknown = matches!(answer, Err(error) if error.code == StatusCode::NOT_FOUND);
+        if !unknown {
+            return None;
+        }
+        let config = self.config.now();
+        let other = config.pass_on.get(&group)?;
+        let path = uri.path_and_query().map_or(uri.path(), |whole| whole.as_str());
+        Some(other.get(path).await.map(|(status, body)| {
+            let json = HeaderValue::from_static("application/json");
+            let mut response = ([(header::CONTENT_TYPE, json)], body).into_response();
+            *response.status_mut() = status;
+            response
+        }))
+    }
+
+    async fn offered(&self, group: ApiGroup) -> BTreeSet<Offered> {
+        let mut offered = self.own(group);
+        if let Some(other) = self.config.now().pass_on.get(&group) {
+            offered.extend(other.offered(group).await);
+        }
+        offered
+    }
+
+    /// What Plimsoll itself offers.
+    fn own(&self, group: ApiGroup) -> BTreeSet<Offered> {
         match group {
             ApiGroup::Custom => {
                 let mut offered: BTreeSet<Offered> = self.cluster.read(|index| {

@@ -9,9 +9,11 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
 use rustls::{DigitallySignedStruct, DistinguishedName, SignatureScheme};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 /// Why there is no certificate to serve with.
@@ -37,6 +39,8 @@ pub enum TlsError {
 pub struct ServingCertificate {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
+    /// The files it came from, where it did.
+    files: Option<[PathBuf; 2]>,
     /// The CA that signed it, as PEM, where it is self-made.
     pub self_made_ca: Option<String>,
 }
@@ -58,7 +62,7 @@ impl ServingCertificate {
     ///
     /// # Errors
     /// Where a file can't be read or has not what it should.
-    pub fn from_files(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
+    pub fn from_files(certificate: &Path, key_file: &Path) -> Result<Self, TlsError> {
         let file = |path: &Path, error: String| TlsError::File { path: path.to_owned(), error };
         let chain: Result<Vec<_>, _> =
             CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect);
@@ -67,8 +71,9 @@ impl ServingCertificate {
             return Err(file(certificate, "a PEM certificate was expected".to_owned()));
         }
         let key =
-            PrivateKeyDer::from_pem_file(key).map_err(|error| file(key, error.to_string()))?;
-        Ok(Self { chain, key, self_made_ca: None })
+            PrivateKeyDer::from_pem_file(key_file).map_err(|e| file(key_file, e.to_string()))?;
+        let files = Some([certificate.to_owned(), key_file.to_owned()]);
+        Ok(Self { chain, key, files, self_made_ca: None })
     }
 
     /// A self-made one for a Service, signed by a CA made for it alone.
@@ -107,6 +112,7 @@ impl ServingCertificate {
         Ok(Self {
             chain: vec![certificate.der().clone()],
             key: PrivatePkcs8KeyDer::from(key.serialize_der()).into(),
+            files: None,
             self_made_ca: Some(ca_pem),
         })
     }
@@ -123,13 +129,76 @@ impl ServingCertificate {
         };
         let mut config = ServerConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(versions)?
-            .with_client_cert_verifier(Arc::new(AnyCertificate(provider)))
-            .with_single_cert(self.chain, self.key)?;
+            .with_client_cert_verifier(Arc::new(AnyCertificate(provider.clone())))
+            .with_cert_resolver(Arc::new(Current::new(self, provider)?));
         config.alpn_protocols = match options.http1_only {
             true => vec![b"http/1.1".to_vec()],
             false => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
         };
         Ok(config)
+    }
+}
+
+/// The certificate served now; files are looked at again, as certificates are renewed.
+#[derive(Debug)]
+struct Current {
+    key: Arc<RwLock<Arc<CertifiedKey>>>,
+}
+
+/// How often the files of a certificate are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+
+impl Current {
+    fn new(
+        certificate: ServingCertificate,
+        provider: Arc<CryptoProvider>,
+    ) -> Result<Self, TlsError> {
+        let files = certificate.files.clone();
+        let key = Arc::new(CertifiedKey::from_der(certificate.chain, certificate.key, &provider)?);
+        let key = Arc::new(RwLock::new(key));
+        if let (Some(files), Ok(runtime)) = (files, tokio::runtime::Handle::try_current()) {
+            runtime.spawn(follow(files, key.clone(), provider));
+        }
+        Ok(Self { key })
+    }
+}
+
+/// Takes up what the files hold whenever it changes; what can't be served does
+/// not replace what is.
+async fn follow(
+    files: [PathBuf; 2],
+    current: Arc<RwLock<Arc<CertifiedKey>>>,
+    provider: Arc<CryptoProvider>,
+) {
+    let read = async || {
+        let [certificate, key] = &files;
+        (tokio::fs::read(certificate).await.ok(), tokio::fs::read(key).await.ok())
+    };
+    let mut seen = read().await;
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let now = read().await;
+        if now == seen {
+            continue;
+        }
+        seen = now;
+        let taken = ServingCertificate::from_files(&files[0], &files[1])
+            .and_then(|new| Ok(CertifiedKey::from_der(new.chain, new.key, &provider)?));
+        match taken {
+            Ok(key) => {
+                *current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(key);
+                tracing::info!(file = %files[0].display(), "took the serving certificate up");
+            }
+            Err(error) => {
+                tracing::error!(%error, "the serving certificate can't be taken up; the last one goes on");
+            }
+        }
+    }
+}
+
+impl ResolvesServerCert for Current {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.key.read().unwrap_or_else(PoisonError::into_inner).clone())
     }
 }
 

@@ -54,7 +54,9 @@ impl Adapter {
         ];
         let (parts, folder) = (&cluster.parts, &cluster.folder);
         let path = match program {
-            Program::PrometheusAdapter => parts.join("prometheus-adapter"),
+            Program::PrometheusAdapter => {
+                super::parts(&["prometheus-adapter"]).join("prometheus-adapter")
+            }
             Program::Plimsoll => super::plimsoll::binary(),
         };
         let process = Process::start(parts, folder, cluster.keep, name, &path, &arguments);

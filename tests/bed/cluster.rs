@@ -48,7 +48,7 @@ impl Cluster {
     pub async fn start(options: &Options) -> Self {
         let Options { keep, progress, hpa_controller, .. } = *options;
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let parts = tokio::task::spawn_blocking(super::parts).await.expect("the parts");
+        let parts = tokio::task::spawn_blocking(|| super::parts(&[])).await.expect("the parts");
         sweep();
         let temporary = tempfile::Builder::new().prefix(FOLDERS).tempdir().expect("a folder");
         let folder = temporary.path().to_owned();
@@ -299,7 +299,7 @@ impl Cluster {
     fn write_prometheus_config(&self) {
         let kubeconfig = self.kubeconfig.display();
         let text = format!(
-            r#"global: {{scrape_interval: 1s, scrape_timeout: 900ms}}
+            r#"global: {{scrape_interval: 1s, scrape_timeout: 900ms, external_labels: {{cluster: bed}}}}
 scrape_configs:
   - job_name: pods
     kubernetes_sd_configs:

@@ -10,6 +10,7 @@ pub mod pki;
 pub mod plimsoll;
 pub mod process;
 pub mod proxy;
+pub mod thanos;
 pub mod workload;
 
 use cluster::Cluster;
@@ -99,9 +100,11 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Where the parts are, built where they are missing.
-pub fn parts() -> PathBuf {
+/// Where the parts are, built where they are missing; without names those that
+/// every bed needs.
+pub fn parts(names: &[&str]) -> PathBuf {
     let built = std::process::Command::new(root().join("tests/bed/build-parts"))
+        .args(names)
         .stderr(std::process::Stdio::inherit())
         .output()
         .expect("tests/bed/build-parts can be run");

@@ -4,6 +4,7 @@
 use crate::SOON;
 use crate::bed::adapter::{Adapter, Program};
 use crate::bed::proxy::Fault;
+use crate::bed::thanos::Thanos;
 use crate::bed::{eventually, plimsoll};
 use crate::peer::{World, ask, on_world, pair, wait_ready};
 use serde_json::Value;
@@ -212,6 +213,109 @@ fn a_rule_may_read_an_external_metric_from_another_namespace() {
         let path = "/apis/external.metrics.k8s.io/v1beta1/namespaces/shop/queue_depth";
         let body = served(&ours, &world.token, path).await;
         assert_eq!(body["items"][0]["value"], "41");
+    });
+}
+
+#[test]
+fn a_rule_may_name_its_backend_such_as_thanos() {
+    on_world(async |world| {
+        let thanos = Thanos::start(&world.cluster).await;
+        let config = format!(
+            "backends:\n  global: {{url: 'http://127.0.0.1:{}'}}\nrules:\n{}  backend: global\n{}",
+            thanos.port,
+            rule("queue_depth"),
+            rule("tenant_credit"),
+        );
+        // The Prometheus of the flags goes away; the backend does not care.
+        let faults = crate::bed::proxy::Proxy::start(world.cluster.prometheus_port).await;
+        let port = faults.port;
+        let ours = Adapter::start_as(&world.cluster, Program::Plimsoll, "backends", &config, port);
+        wait_ready(&ours, &world.token).await;
+        let of = |metric: &str| format!("{API}/namespaces/shop/pods/*/{metric}");
+        let body = served(&ours, &world.token, &of("queue_depth")).await;
+        assert_eq!(body["items"].as_array().map(Vec::len), Some(3));
+        served(&ours, &world.token, &of("tenant_credit")).await;
+        faults.stall("");
+        served(&ours, &world.token, &of("queue_depth")).await;
+    });
+}
+
+#[test]
+fn what_is_not_known_here_is_passed_on_to_another_adapter() {
+    on_world(async |world| {
+        let external = |series: &str| {
+            format!(
+                "externalRules:\n- seriesQuery: '{series}'\n  resources: {{namespaced: false}}\n  metricsQuery: 'max(<<.Series>>)'\n"
+            )
+        };
+        // The other adapter is a real one: the peer.
+        let other = format!("rules:\n{}{}", rule("tenant_credit"), external("gizmo_load"));
+        let other = Adapter::start(&world.cluster, "other", &other);
+        wait_ready(&other, &world.token).await;
+        let token = world.cluster.folder.join("other-token");
+        std::fs::write(&token, &world.token).expect("a file");
+        let way = format!(
+            "{{url: 'https://127.0.0.1:{}', insecureSkipTLSVerify: true, tokenFile: '{}'}}",
+            other.port,
+            token.display()
+        );
+        let config = format!(
+            "passOn: {{custom.metrics.k8s.io: {way}, external.metrics.k8s.io: {way}}}\nrules:\n{}{}",
+            rule("queue_depth"),
+            external("node_load"),
+        );
+        let ours = ours(world, "passing", &config).await;
+        let pods = |metric: &str| format!("{API}/namespaces/shop/pods/*/{metric}");
+        let base = "/apis/external.metrics.k8s.io/v1beta1";
+        let outside = |metric: &str| format!("{base}/namespaces/shop/{metric}");
+        for path in [
+            pods("queue_depth"),
+            pods("tenant_credit"),
+            outside("node_load"),
+            outside("gizmo_load"),
+        ] {
+            served(&ours, &world.token, &path).await;
+        }
+        assert_eq!(ask(ours.port, &world.token, &pods("nobodys")).await.0, 404);
+        let (_, list) = ask(ours.port, &world.token, base).await;
+        let names: Vec<_> =
+            list["resources"].as_array().into_iter().flatten().map(|r| r["name"].clone()).collect();
+        assert!(
+            names.contains(&"node_load".into()) && names.contains(&"gizmo_load".into()),
+            "{list}"
+        );
+    });
+}
+
+#[test]
+fn a_renewed_serving_certificate_is_taken_up() {
+    on_world(async |world| {
+        let folder = world.cluster.folder.join("renewed");
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let renew = || {
+            let key = rcgen::KeyPair::generate().expect("a key");
+            let certificate = rcgen::CertificateParams::new(vec!["localhost".to_owned()])
+                .and_then(|params| params.self_signed(&key))
+                .expect("a certificate");
+            std::fs::write(folder.join("apiserver.crt"), certificate.pem()).expect("a file");
+            std::fs::write(folder.join("apiserver.key"), key.serialize_pem()).expect("a file");
+            certificate.pem()
+        };
+        let trusted = async |port: u16, pem: &str| {
+            let root = reqwest::Certificate::from_pem(pem.as_bytes()).expect("a certificate");
+            let http = reqwest::Client::builder().tls_certs_only([root]).build().expect("a client");
+            http.get(format!("https://localhost:{port}/livez")).send().await.is_ok()
+        };
+        let first = renew();
+        // The flag names the folder after the adapter.
+        let ours = ours(world, "renewed", "").await;
+        assert!(trusted(ours.port, &first).await);
+        let second = renew();
+        eventually("the new certificate is served", SOON, async || {
+            if trusted(ours.port, &second).await { Ok(()) } else { Err("not yet".to_owned()) }
+        })
+        .await;
+        assert!(!trusted(ours.port, &first).await);
     });
 }
 
