@@ -101,8 +101,32 @@ impl PodQueries {
         let group_by = [self.namespace_label.clone(), self.pod_label.clone()];
         let matchers: Vec<_> = matchers.into_iter().collect();
         let fields = fields(&metric.metric, &matchers, &group_by);
-        template.render(&fields).map(Arc::from).map_err(QueryError::Template)
+        let query = template.render(&fields).map_err(QueryError::Template)?;
+        Ok(with_times(&query, &metric.metric, &matchers, &group_by).into())
     }
+}
+
+/// The label of the series that hold times, not values.
+pub const TIME_LABEL: &str = "__plimsoll_time__";
+
+/// The query with, beside each group's value, the time of its oldest last
+/// sample. Prometheus stamps values with the time of the query; when they were
+/// measured only `timestamp()` tells.
+pub fn with_times(
+    query: &str,
+    series: &str,
+    matchers: &[(&str, Matcher)],
+    group_by: &[String],
+) -> String {
+    if !is_metric_name(series) || !group_by.iter().all(|label| is_label_name(label)) {
+        return query.to_owned();
+    }
+    let rendered: Vec<String> =
+        matchers.iter().map(|(label, matcher)| matcher.render(label)).collect();
+    let (groups, matchers) = (group_by.join(","), rendered.join(","));
+    format!(
+        "({query}\n) or label_replace(min by ({groups}) (timestamp({series}{{{matchers}}})), \"{TIME_LABEL}\", \"1\", \"\", \"\")"
+    )
 }
 
 /// What a query template can be filled in with, as prometheus-adapter names it.
@@ -140,15 +164,26 @@ mod tests {
     #[test]
     fn a_counter_is_a_rate_and_a_gauge_is_a_sum() {
         let queries = Config::default().pod_queries;
-        let query = |name, kind| queries.query(&metric(name, &[("a", "b")]), kind, "shop").unwrap();
+        let query = |name, kind| {
+            let query = queries.query(&metric(name, &[("a", "b")]), kind, "shop").unwrap();
+            query.split_once("\n) or ").expect("values and times").0.to_owned()
+        };
         assert_eq!(
-            &*query("hits_total", MetricKind::Counter),
-            r#"sum by (namespace,pod) (rate(hits_total{a="b",namespace="shop",pod!=""}[2m]))"#
+            query("hits_total", MetricKind::Counter),
+            r#"(sum by (namespace,pod) (rate(hits_total{a="b",namespace="shop",pod!=""}[2m]))"#
         );
         assert_eq!(
-            &*query("queue", MetricKind::Gauge),
-            r#"sum by (namespace,pod) (queue{a="b",namespace="shop",pod!=""})"#
+            query("queue", MetricKind::Gauge),
+            r#"(sum by (namespace,pod) (queue{a="b",namespace="shop",pod!=""})"#
         );
+    }
+
+    #[test]
+    fn times_come_with_the_values_in_one_query() {
+        let matchers = [("pod", Matcher::Is("a\"b".to_owned()))];
+        let query = with_times("sum(x) # all", "queue", &matchers, &["pod".to_owned()]);
+        assert!(promql_parser::parser::parse(&query).is_ok(), "{query}");
+        assert_eq!(with_times("q", "no name", &matchers, &[]), "q");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::hpa::UnixMillis;
 use crate::k8s::{Quantity, Selector};
 use crate::prometheus::{Client as Prometheus, decode_shapes};
 use crate::promql::matcher::{Matcher, is_label_name};
+use crate::promql::query::with_times;
 use crate::samples::{MetricError, Sampled, Store};
 use crate::watch::{Cluster, GroupResource, ResourceInfo, Resources};
 use futures::{StreamExt, stream};
@@ -300,11 +301,21 @@ impl Rules {
             self.object_query(rule, &source.series, &info.name, namespace, names.clone(), series)?;
         let samples = self.backend(rule.series.backend.as_ref()).samples;
         let values = samples.series(&query.into()).await?;
-        let by_name: HashMap<&str, &Sampled> =
-            values.iter().map(|sampled| (sampled.label(&label), sampled)).collect();
+        let (mut by_name, mut times) = (HashMap::new(), HashMap::new());
+        for sampled in values.iter() {
+            match sampled.as_time() {
+                Some(time) => {
+                    times.insert(sampled.label(&label), time);
+                }
+                None => {
+                    by_name.insert(sampled.label(&label), sampled);
+                }
+            }
+        }
         let value = |name: &String| {
             let sampled = by_name.get(name.as_str())?;
-            Some(ObjectValue { name: name.clone(), value: sampled.value, time: sampled.time })
+            let time = times.get(name.as_str()).copied().unwrap_or(sampled.time);
+            Some(ObjectValue { name: name.clone(), value: sampled.value, time })
         };
         let found: Vec<ObjectValue> = names.iter().filter_map(value).collect();
         if found.is_empty() && matches!(which, Which::Name(_)) {
@@ -332,8 +343,9 @@ impl Rules {
             matchers.push((label, Matcher::Is(namespace.to_owned())));
         }
         matchers.push((&label, Matcher::any_of(names)));
-        let query = rule.render(series, &matchers, std::slice::from_ref(&label));
-        Ok((query.map_err(Failure::Query)?, label))
+        let group_by = std::slice::from_ref(&label);
+        let query = rule.render(series, &matchers, group_by).map_err(Failure::Query)?;
+        Ok((with_times(&query, series, &matchers, group_by), label))
     }
 
     /// The names of the objects that a selector selects.

@@ -6,7 +6,9 @@ use crate::hpa::UnixMillis;
 use crate::k8s::Quantity;
 use crate::prometheus::{Client, Error, Label, Series, decode_vector};
 use crate::promql::guard::GuardError;
-use crate::promql::query::{MetricKind, PodMetric, PodQueries, QueryError, kind_by_name};
+use crate::promql::query::{
+    MetricKind, PodMetric, PodQueries, QueryError, TIME_LABEL, kind_by_name,
+};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -51,6 +53,12 @@ pub struct Sampled {
 }
 
 impl Sampled {
+    /// The time that it holds instead of a value, where it is of that kind.
+    pub fn as_time(&self) -> Option<UnixMillis> {
+        let is_time = self.labels.iter().any(|(label, _)| label == TIME_LABEL);
+        is_time.then(|| seconds(self.value.as_f64()))
+    }
+
     /// The value of a label; empty where it has none, as Prometheus sees it.
     pub fn label(&self, name: &str) -> &str {
         let found = self.labels.iter().find(|(label, _)| label == name);
@@ -195,7 +203,7 @@ fn sampled(series: &Series<'_>) -> Option<Sampled> {
 
 fn by_pod(series: &[Series<'_>], pod_label: &str) -> Result<PodSampleSet, MetricError> {
     let mut samples = PodSampleSet::with_capacity(series.len());
-    for one in series {
+    for one in series.iter().filter(|one| one.label(TIME_LABEL).is_none()) {
         let Some(pod) = one.label(pod_label).filter(|pod| !pod.is_empty()) else {
             return Err(MetricError::Series(format!(
                 "the query gives a series without the label {pod_label}: aggregate by ({pod_label})"
@@ -209,7 +217,18 @@ fn by_pod(series: &[Series<'_>], pod_label: &str) -> Result<PodSampleSet, Metric
             )));
         }
     }
+    for time in series.iter().filter(|one| one.label(TIME_LABEL).is_some()) {
+        let sample = time.label(pod_label).and_then(|pod| samples.get_mut(pod));
+        if let Some(sample) = sample {
+            sample.time = seconds(time.value);
+        }
+    }
     Ok(samples)
+}
+
+/// A time that a query gives, in seconds.
+fn seconds(time: f64) -> UnixMillis {
+    (time * 1000.0) as UnixMillis
 }
 
 #[cfg(test)]
@@ -226,6 +245,16 @@ mod tests {
         let samples = by_pod(&[series(Some("a"), 1.5), series(Some("b"), 0.0)], "pod").unwrap();
         assert_eq!(samples["a"].value.to_string(), "1500m");
         assert_eq!(samples["b"].value.to_string(), "0");
+    }
+
+    #[test]
+    fn the_time_is_that_of_the_sample_where_it_is_told() {
+        let mut time = series(Some("a"), 1.5);
+        time.labels.push((TIME_LABEL.into(), "1".into()));
+        let samples = by_pod(&[series(Some("a"), 7.0), time, series(Some("b"), 8.0)], "pod");
+        let samples = samples.unwrap();
+        assert_eq!((samples["a"].value.milli(), samples["a"].time), (7000, 1500));
+        assert_eq!(samples["b"].time, 0);
     }
 
     #[test]

@@ -1,36 +1,40 @@
 //! The form of an answer, by what the client accepts.
 
+use super::protobuf::PROTOBUF;
 use axum::http::{HeaderMap, header};
 
-/// The forms that a client accepts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Accepted {
-    /// A table of the object, rather than the object.
-    pub table: bool,
+/// The form of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
     /// The object as JSON.
-    pub json: bool,
+    Json,
+    /// A table of it, as JSON.
+    Table,
+    /// The object as YAML.
+    Yaml,
+    /// The object as protobuf.
+    Protobuf,
 }
 
-impl Accepted {
-    /// What a request's headers say.
-    pub fn of(headers: &HeaderMap) -> Self {
-        let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
-        let mut accepted = Self { table: false, json: accept.is_none() };
-        for kind in accept.unwrap_or_default().split(',') {
-            let mut parts = kind.split(';').map(str::trim);
-            let name = parts.next().unwrap_or_default();
-            if !matches!(name, "*/*" | "application/*" | "application/json") {
-                continue;
-            }
-            match parts.find_map(|part| part.strip_prefix("as=")) {
-                // Asked for by those who read discovery.
-                None | Some("APIGroupDiscoveryList") => accepted.json = true,
-                Some("Table") => accepted.table |= !accepted.json,
-                Some(_) => {}
-            }
+/// The first form that a client accepts and that there is; none where there is
+/// none. Not everything has a table.
+pub fn form(headers: &HeaderMap, has_table: bool) -> Option<Form> {
+    let Some(accept) = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()) else {
+        return Some(Form::Json);
+    };
+    accept.split(',').find_map(|kind| {
+        let mut parts = kind.split(';').map(str::trim);
+        let name = parts.next().unwrap_or_default();
+        match (name, parts.find_map(|part| part.strip_prefix("as="))) {
+            ("application/json", Some("Table")) if has_table => Some(Form::Table),
+            // Asked for by those who read discovery.
+            ("application/json", None | Some("APIGroupDiscoveryList")) => Some(Form::Json),
+            ("*/*" | "application/*", None) => Some(Form::Json),
+            ("application/yaml", None) => Some(Form::Yaml),
+            (PROTOBUF, None) => Some(Form::Protobuf),
+            _ => None,
         }
-        accepted
-    }
+    })
 }
 
 #[cfg(test)]
@@ -38,22 +42,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_be_given_is_given() {
-        let of = |accept: &str| {
+    fn the_first_form_that_there_is_is_given() {
+        let of = |accept: &str, has_table| {
             let mut headers = HeaderMap::new();
             headers.insert(header::ACCEPT, accept.parse().unwrap());
-            let Accepted { table, json } = Accepted::of(&headers);
-            (table, json)
+            form(&headers, has_table)
         };
-        assert_eq!(Accepted::of(&HeaderMap::new()), Accepted { table: false, json: true });
-        assert_eq!(of("*/*"), (false, true));
-        assert_eq!(of("application/vnd.kubernetes.protobuf,application/json"), (false, true));
-        assert_eq!(of("application/json;as=Table;v=v1;g=meta.k8s.io"), (true, false));
+        assert_eq!(form(&HeaderMap::new(), true), Some(Form::Json));
+        assert_eq!(of("*/*", true), Some(Form::Json));
         assert_eq!(
-            of("application/json;as=Table;v=v1;g=meta.k8s.io,application/json"),
-            (true, true)
+            of("application/vnd.kubernetes.protobuf,application/json", true),
+            Some(Form::Protobuf)
         );
-        assert_eq!(of("application/vnd.kubernetes.protobuf"), (false, false));
-        assert_eq!(of("text/html"), (false, false));
+        assert_eq!(of("application/yaml, */*", true), Some(Form::Yaml));
+        let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
+        assert_eq!((of(table, true), of(table, false)), (Some(Form::Table), None));
+        assert_eq!(of(&format!("{table},application/json"), false), Some(Form::Json));
+        assert_eq!(of("text/html", true), None);
     }
 }

@@ -1,10 +1,12 @@
 //! Answers: JSON, and errors as Kubernetes `Status` objects.
 
+use super::negotiate::Form;
+use super::protobuf;
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::response::IntoResponse;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// An error as a Kubernetes client understands it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,7 +78,7 @@ impl ApiError {
 
     /// None of the forms that the client takes can be given.
     pub fn not_acceptable() -> Self {
-        let message = "only the following media types are accepted: application/json";
+        let message = "only the following media types are accepted: application/json, application/yaml, application/vnd.kubernetes.protobuf";
         Self::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
     }
 
@@ -86,8 +88,9 @@ impl ApiError {
     }
 }
 
-impl IntoResponse for ApiError {
-    fn into_response(self) -> Response<Body> {
+impl ApiError {
+    /// As a `Status` in a form.
+    pub fn into_form(self, form: Form) -> Response<Body> {
         let details = self.retry_after.map(|seconds| json!({"retryAfterSeconds": seconds}));
         let mut status = json!({
             "kind": "Status",
@@ -103,7 +106,11 @@ impl IntoResponse for ApiError {
         if let Some(details) = details {
             status["details"] = details;
         }
-        let mut response = json_body(&status);
+        let mut response = match form {
+            Form::Json | Form::Table => json_body(&status),
+            Form::Yaml => yaml_body(&status),
+            Form::Protobuf => protobuf_body(&status),
+        };
         *response.status_mut() = self.code;
         if let Some(seconds) = self.retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
@@ -120,6 +127,24 @@ pub fn json_body(value: &impl Serialize) -> Response<Body> {
 /// A JSON answer laid out for a person.
 pub fn pretty_body(value: &impl Serialize) -> Response<Body> {
     body(serde_json::to_vec_pretty(value))
+}
+
+/// A YAML answer.
+pub fn yaml_body(value: &Value) -> Response<Body> {
+    let yaml = HeaderValue::from_static("application/yaml");
+    match serde_saphyr::to_string(value) {
+        Ok(text) => ([(header::CONTENT_TYPE, yaml)], text).into_response(),
+        Err(_) => json_body(value),
+    }
+}
+
+/// A protobuf answer; JSON where the object has no message.
+pub fn protobuf_body(value: &Value) -> Response<Body> {
+    let kind = HeaderValue::from_static(protobuf::PROTOBUF);
+    match protobuf::encode(value) {
+        Some(bytes) => ([(header::CONTENT_TYPE, kind)], bytes).into_response(),
+        None => json_body(value),
+    }
 }
 
 fn body(written: serde_json::Result<Vec<u8>>) -> Response<Body> {

@@ -5,9 +5,9 @@ use super::discovery::{self, Offered};
 use super::health::Health;
 use super::identity::{Authenticator, Unidentified};
 use super::listen::{Crowded, PeerCertificates};
-use super::negotiate::Accepted;
+use super::negotiate::{Form, form};
 use super::request::{ApiGroup, NoTarget, Target};
-use super::response::{ApiError, json_body, pretty_body};
+use super::response::{ApiError, json_body, pretty_body, protobuf_body, yaml_body};
 use super::{custom, external, openapi, resource_metrics};
 use crate::config::LiveConfig;
 use crate::rules::Rules;
@@ -115,6 +115,7 @@ async fn api(
     Extension(Crowded(crowded)): Extension<Crowded>,
     request: Request,
 ) -> Response<Body> {
+    let errors = form(request.headers(), false).unwrap_or(Form::Json);
     let slot = if crowded { None } else { server.slots.take().await };
     let answered = match slot {
         None => Err(ApiError::too_many()),
@@ -122,7 +123,7 @@ async fn api(
             .await
             .unwrap_or_else(|_| Err(ApiError::unavailable("the answer took too long"))),
     };
-    let response = answered.unwrap_or_else(ApiError::into_response);
+    let response = answered.unwrap_or_else(|error| error.into_form(errors));
     server.metrics.answered(response.status().as_u16());
     response
 }
@@ -161,12 +162,9 @@ async fn answer(
     if target.group().is_some_and(|group| !server.serves(group)) {
         return Err(ApiError::no_such_path());
     }
-    let accepted = Accepted::of(&parts.headers);
     // Only what pods and nodes use has a table.
-    let table = accepted.table && target.group() == Some(ApiGroup::Resource);
-    if !table && !accepted.json {
-        return Err(ApiError::not_acceptable());
-    }
+    let has_table = matches!(target, Target::Nodes { .. } | Target::Pods { .. });
+    let form = form(&parts.headers, has_table);
     let value = match target {
         Target::Groups if aggregated(&parts.headers) => {
             let mut groups = Vec::new();
@@ -208,10 +206,17 @@ async fn answer(
             resource_metrics::pods(server, namespace, name, &parameters).await?
         }
     };
-    let value = if table { resource_metrics::table(&value) } else { value };
-    Ok(match wants_pretty(&parts.uri, &parts.headers) {
-        true => pretty_body(&value),
-        false => json_body(&value),
+    Ok(match form.ok_or_else(ApiError::not_acceptable)? {
+        Form::Yaml => yaml_body(&value),
+        Form::Protobuf => protobuf_body(&value),
+        Form::Json | Form::Table => {
+            let table = form == Some(Form::Table);
+            let shown = if table { resource_metrics::table(&value) } else { value };
+            match wants_pretty(&parts.uri, &parts.headers) {
+                true => pretty_body(&shown),
+                false => json_body(&shown),
+            }
+        }
     })
 }
 

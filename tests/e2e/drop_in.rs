@@ -75,6 +75,109 @@ fn the_differences_are_those_documented() {
 }
 
 #[test]
+fn the_time_of_a_value_is_that_of_its_sample() {
+    on_world(async |world| {
+        let ours = ours(world, "times", &format!("rules:\n{}", rule("queue_depth"))).await;
+        let path = format!("{API}/namespaces/shop/pods/web-0/queue_depth");
+        served(&ours, &world.token, &path).await;
+        // Between two scrapes the clock moves on, the sample does not.
+        let mut late = 0;
+        for _ in 0..5 {
+            tokio::time::sleep(Duration::from_millis(1300)).await;
+            let (_, body) = ask(ours.port, &world.token, &path).await;
+            let text = body["items"][0]["timestamp"].as_str().expect("a time").to_owned();
+            let time: jiff::Timestamp = text.parse().expect("a time");
+            let query = "max(timestamp(queue_depth{namespace=\"shop\",pod=\"web-0\"}))";
+            let url = format!("http://127.0.0.1:{}/api/v1/query", world.cluster.prometheus_port);
+            let url = reqwest::Url::parse_with_params(&url, [("query", query)]).expect("a URL");
+            let answer = reqwest::get(url).await.expect("an answer").bytes().await.expect("a body");
+            let answer: Value = serde_json::from_slice(&answer).expect("JSON");
+            let last: f64 = answer["data"]["result"][0]["value"][1]
+                .as_str()
+                .expect("a value")
+                .parse()
+                .expect("a number");
+            let apart = (time.as_second() as f64 - last.floor()).abs();
+            assert!(apart <= 1.0, "{text}, Prometheus says {last}");
+            late += i32::from(jiff::Timestamp::now().as_second() > time.as_second());
+        }
+        assert!(late > 0, "a stamp of the request's own time is never late");
+    });
+}
+
+#[test]
+fn every_form_of_an_answer_is_that_of_the_peer() {
+    on_world(async |world| {
+        let config = format!(
+            "rules:\n{}externalRules:\n- seriesQuery: node_load\n  resources: {{namespaced: false}}\n  metricsQuery: 'max(node_load) by (node)'\n",
+            rule("queue_depth")
+        );
+        let (theirs, ours) = pair(&world.cluster, &world.token, "forms", &config).await;
+        let path = format!(
+            "{API}/namespaces/shop/pods/*/queue_depth?metricLabelSelector=zone%20in%20(a),service%3Dweb"
+        );
+        let old = path.replace("v1beta2", "v1beta1");
+        let external = "/apis/external.metrics.k8s.io/v1beta1/namespaces/shop/node_load".to_owned();
+        for adapter in [&theirs, &ours] {
+            served(adapter, &world.token, &path).await;
+            served(adapter, &world.token, &external).await;
+        }
+        let missing = format!("{API}/namespaces/shop/pods/*/none");
+        let get = async |adapter: &Adapter, path: &str, accept: &str| {
+            let http = reqwest::Client::builder().tls_danger_accept_invalid_certs(true).build();
+            let url = format!("https://127.0.0.1:{}{path}", adapter.port);
+            let request = http.expect("a client").get(url).bearer_auth(&world.token);
+            let response = request.header("accept", accept).send().await.expect("an answer");
+            let code = response.status().as_u16();
+            let kind = response.headers().get("content-type").cloned();
+            (code, kind, response.bytes().await.expect("a body"))
+        };
+        let protobuf = "application/vnd.kubernetes.protobuf";
+        for path in [
+            &path,
+            &old,
+            &external,
+            &missing,
+            &API.to_owned(),
+            &"/apis/custom.metrics.k8s.io".to_owned(),
+        ] {
+            for accept in [
+                protobuf,
+                "application/vnd.kubernetes.protobuf,application/json",
+                "application/yaml",
+                "application/json;as=Table;v=v1;g=meta.k8s.io,application/json",
+                "application/json;as=Table;v=v1;g=meta.k8s.io",
+                "text/html",
+                "*/*",
+            ] {
+                let a = get(&theirs, path, accept).await;
+                let b = get(&ours, path, accept).await;
+                assert_eq!((a.0, &a.1), (b.0, &b.1), "{path} as {accept}");
+                let binary = accept.starts_with(protobuf) && *path != API;
+                let agreed = match binary {
+                    true => without_times(&a.2) == without_times(&b.2),
+                    false => a.2.is_empty() == b.2.is_empty(),
+                };
+                // The message of an error is in our own words.
+                assert!(agreed || *path == missing, "{path} as {accept}:\n{:?}\n{:?}", a.2, b.2);
+            }
+        }
+    });
+}
+
+/// The bytes with the seconds of every `Time` blanked: field 3, 8 bytes long, of
+/// a varint of 5 bytes and a zero.
+fn without_times(bytes: &[u8]) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    for at in 0..bytes.len().saturating_sub(9) {
+        if bytes[at..].starts_with(&[0x1a, 8, 8]) && bytes[at + 8..].starts_with(&[0x10, 0]) {
+            bytes[at + 3..at + 8].fill(0);
+        }
+    }
+    bytes
+}
+
+#[test]
 fn one_failing_rule_harms_no_other() {
     on_world(async |world| {
         let config = format!("rules:\n{}{}", rule("queue_depth"), rule("{__name__=~\"(\"}"));

@@ -1,0 +1,16 @@
+//! No path and no selector makes the request parser panic, and a selector that
+//! is read is written as one that reads the same.
+#![no_main]
+
+use plimsoll::k8s::Selector;
+use plimsoll::serve::Target;
+
+libfuzzer_sys::fuzz_target!(|text: &str| {
+    let _ = Target::parse(text);
+    let _ = Target::parse(&format!("/apis/custom.metrics.k8s.io/v1beta1/{text}"));
+    if let Ok(selector) = text.parse::<Selector>() {
+        let again: Selector = selector.to_string().parse().expect("what was written is read");
+        assert_eq!(selector, again, "{text:?}");
+        let _ = selector.to_object();
+    }
+});
