@@ -37,6 +37,18 @@ pub fn form(headers: &HeaderMap, has_table: bool) -> Option<Form> {
     })
 }
 
+/// Whether a client accepts any of our kinds, whatever it wants made of them.
+pub fn has_common_kind(headers: &HeaderMap) -> bool {
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+    accept.is_none_or(|accept| {
+        accept.split(',').any(|kind| {
+            let name = kind.split(';').next().unwrap_or_default().trim();
+            let ours = ["*/*", "application/*", "application/json", "application/yaml", PROTOBUF];
+            ours.contains(&name)
+        })
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

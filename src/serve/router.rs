@@ -5,7 +5,7 @@ use super::discovery::{self, Offered};
 use super::health::Health;
 use super::identity::{Authenticator, Unidentified};
 use super::listen::{Crowded, PeerCertificates};
-use super::negotiate::{Form, form};
+use super::negotiate::{Form, form, has_common_kind};
 use super::request::{ApiGroup, NoTarget, Target};
 use super::response::{ApiError, json_body, pretty_body, protobuf_body, yaml_body};
 use super::{custom, external, openapi, resource_metrics};
@@ -164,6 +164,9 @@ async fn answer(
     }
     // Only what pods and nodes use has a table.
     let has_table = matches!(target, Target::Nodes { .. } | Target::Pods { .. });
+    if !has_common_kind(&parts.headers) {
+        return Err(ApiError::not_acceptable());
+    }
     let form = form(&parts.headers, has_table);
     let value = match target {
         Target::Groups if aggregated(&parts.headers) => {
