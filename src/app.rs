@@ -4,6 +4,7 @@ use crate::config::{Config, LiveConfig, ServeFlags, TlsVersion};
 use crate::connect::{self, without_password};
 use crate::control::{ControlLoop, Settings};
 use crate::hpa;
+use crate::live::LiveStatus;
 use crate::rules::{self, Rules};
 use crate::samples::Store;
 use crate::serve::{
@@ -78,6 +79,7 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
         },
     );
     let config = LiveConfig::new(config);
+    let live = LiveStatus::default();
     let health = Health {
         synced: synced.clone(),
         trust: trust.clone(),
@@ -106,6 +108,7 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
         health,
         metrics: metrics.clone(),
         slots: Slots::default(),
+        live: live.clone(),
     });
     let control = ControlLoop::new(
         client.clone(),
@@ -116,6 +119,7 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
         rules.clone(),
         settings(&flags),
         metrics.clone(),
+        live,
     );
 
     tokio::spawn(follow_cluster(client.clone(), cluster, synced));
@@ -167,16 +171,19 @@ fn own_trust(flags: &ServeFlags) -> Result<OwnTrust, StartError> {
         };
         path.as_deref().map(read).transpose()
     };
+    let given = |names: &[String]| -> Vec<String> {
+        names.iter().filter(|name| !name.is_empty()).cloned().collect()
+    };
     Ok(OwnTrust {
         client_ca: read("--client-ca-file", &flags.client_ca_file)?,
         front_proxy_ca: read(
             "--requestheader-client-ca-file",
             &flags.requestheader_client_ca_file,
         )?,
-        allowed_names: flags.requestheader_allowed_names.clone(),
-        username_headers: flags.requestheader_username_headers.clone(),
-        group_headers: flags.requestheader_group_headers.clone(),
-        extra_header_prefixes: flags.requestheader_extra_headers_prefix.clone(),
+        allowed_names: given(&flags.requestheader_allowed_names),
+        username_headers: given(&flags.requestheader_username_headers),
+        group_headers: given(&flags.requestheader_group_headers),
+        extra_header_prefixes: given(&flags.requestheader_extra_headers_prefix),
     })
 }
 
@@ -199,6 +206,7 @@ fn settings(flags: &ServeFlags) -> Settings {
         },
         native_hpas: flags.native_hpas,
         period: flags.horizontal_pod_autoscaler_sync_period.max(Duration::from_millis(100)),
+        status_interval: flags.status_interval,
     }
 }
 

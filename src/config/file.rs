@@ -242,6 +242,21 @@ mod tests {
     }
 
     #[test]
+    fn what_yaml_allows_in_a_configuration_of_the_peer_is_read() {
+        let config = parse(
+            "rules:\n- &first\n  seriesQuery: 'a'\n  seriesFilters: null\n  resources:\n    namespaced: no\n\
+             \x20   overrides:\n      ns: {group: null, resource: namespace}\n  name:\n    matches: \n    as: b\n\
+             \x20 metricsQuery: >-\n    sum(<<.Series>>\n    {<<.LabelMatchers>>})\n- *first\n\
+             externalRules:\nresourceRules:\n  cpu: null\n  window: 1m30s\n",
+        )
+        .unwrap();
+        assert_eq!(config.rules.custom.len(), 2);
+        assert!(!config.rules.custom[1].namespaced && config.rules.external.is_empty());
+        let rules = config.rules.resource.unwrap();
+        assert_eq!(rules.window, std::time::Duration::from_secs(90));
+    }
+
+    #[test]
     fn an_error_names_file_line_and_field() {
         for (text, expected) in [
             ("podMetrics:\n  podLable: pod\n", ["plimsoll.yaml", "line 2", "podLable"]),

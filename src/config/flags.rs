@@ -9,7 +9,13 @@ use std::time::Duration;
 
 /// Prometheus-native custom metrics adapter and autoscaler for Kubernetes.
 #[derive(Debug, Parser)]
-#[command(name = "plimsoll", version, args_conflicts_with_subcommands = true)]
+// As with Go's flags, of two the last counts.
+#[command(
+    name = "plimsoll",
+    version,
+    args_conflicts_with_subcommands = true,
+    args_override_self = true
+)]
 pub struct Cli {
     /// What to do; without one, serve.
     #[command(subcommand)]
@@ -24,6 +30,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Serve the metrics APIs and run the control loop (the default).
+    #[command(args_override_self = true)]
     Serve(Box<ServeFlags>),
     /// Print the CustomResourceDefinition of Autoscaler.
     Crd,
@@ -254,6 +261,11 @@ pub struct ServeFlags {
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = duration)]
     pub horizontal_pod_autoscaler_sync_period: Duration,
 
+    /// The least time between two writes of a status in which only measured numbers
+    /// moved; decisions and conditions are written at once.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    pub status_interval: Duration,
+
     /// By which ratio a metric may be off its target without a change.
     #[arg(long, value_name = "RATIO", default_value_t = 0.1)]
     pub horizontal_pod_autoscaler_tolerance: f64,
@@ -378,6 +390,19 @@ mod tests {
         assert_eq!(bare.serve.secure_port, 7443);
         let named = Cli::try_parse_from(["plimsoll", "serve", "--secure-port=7443"]).unwrap();
         assert!(matches!(named.command, Some(Command::Serve(flags)) if flags.secure_port == 7443));
+    }
+
+    #[test]
+    fn flags_are_taken_as_go_takes_them() {
+        let given = "plimsoll -v=6 --secure-port=1 --secure-port 2 --prometheus-auth-incluster \
+                     --disable-http2=false --prometheus-header=A=b --prometheus-header C=d \
+                     --prometheus-verb=POST --tls-min-version=VersionTLS13 --client-qps=50";
+        let flags = Cli::try_parse_from(given.split_whitespace()).unwrap().serve;
+        assert_eq!((flags.secure_port, flags.log_filter()), (2, "info,plimsoll=debug"));
+        assert!(flags.prometheus_auth_incluster && !flags.disable_http2);
+        assert_eq!(flags.prometheus_header, ["A=b", "C=d"]);
+        assert_eq!(flags.prometheus_verb, PrometheusVerb::Post);
+        assert_eq!(flags.client_qps, Some(50.0));
     }
 
     #[test]

@@ -160,9 +160,9 @@ struct GivenResources {
 #[serde(deny_unknown_fields)]
 struct GivenGroupResource {
     #[serde(default)]
-    group: String,
+    group: Option<String>,
     #[serde(default)]
-    resource: String,
+    resource: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -176,9 +176,9 @@ struct GivenName {
 #[serde(deny_unknown_fields)]
 pub struct GivenResourceRules {
     #[serde(default)]
-    cpu: GivenUsageRule,
+    cpu: Option<GivenUsageRule>,
     #[serde(default)]
-    memory: GivenUsageRule,
+    memory: Option<GivenUsageRule>,
     #[serde(default)]
     window: Text,
     #[serde(default)]
@@ -270,7 +270,8 @@ fn compile_labels(path: &str, given: GivenResources) -> Result<ResourceLabels, A
     let overrides = given.overrides.unwrap_or_default().into_iter();
     let overrides = overrides
         .map(|(label, named)| {
-            (label, GroupResource { group: named.group, resource: named.resource })
+            let group = named.group.unwrap_or_default();
+            (label, GroupResource { group, resource: named.resource.unwrap_or_default() })
         })
         .collect();
     ResourceLabels::new(text(&given.template), overrides)
@@ -287,8 +288,8 @@ pub fn compile_resource_rules(given: GivenResourceRules) -> Result<ResourceRules
         at(&given.window, "resourceRules.window".to_owned(), error)
     })?;
     Ok(ResourceRules {
-        cpu: compile_usage("resourceRules.cpu", given.cpu)?,
-        memory: compile_usage("resourceRules.memory", given.memory)?,
+        cpu: compile_usage("resourceRules.cpu", given.cpu.unwrap_or_default())?,
+        memory: compile_usage("resourceRules.memory", given.memory.unwrap_or_default())?,
         window,
         backend: given.backend,
     })

@@ -8,6 +8,7 @@ mod reconcile;
 mod rule_metrics;
 mod run;
 mod schedule;
+mod selectors;
 mod status;
 mod targets;
 

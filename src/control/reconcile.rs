@@ -2,7 +2,7 @@
 
 use super::api_metrics::{self, Fetched};
 use super::run::Shared;
-use super::status;
+use super::status::{self, Written};
 use super::{message, native, rule_metrics};
 use crate::config::NativeHpas;
 use crate::crd::{AutoscalerStatus, Executor, Fallback};
@@ -21,14 +21,15 @@ use jiff::Timestamp;
 use k8s_openapi::api::autoscaling::v1::Scale;
 use kube::Api;
 use kube::core::DynamicObject;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
+use std::time::Instant;
 
 /// What is kept of a subject from decision to decision.
 #[derive(Default)]
 pub struct State {
     memory: Memory,
     status: Option<Status>,
-    written: Option<AutoscalerStatus>,
+    written: Option<Written>,
     failed_rounds: i32,
     /// The replicas seen and wanted in the last round that was only observed.
     observed: Option<Observed>,
@@ -96,13 +97,13 @@ async fn autoscaler(
                 conditions: hpa::render_status(status).conditions,
                 ..Default::default()
             };
-            shared.stop_selecting(subject);
+            shared.selectors.release(subject);
             write_status(shared, subject, state, shown).await;
             return FAILED;
         }
     };
     if asked.spec.executor == Executor::NativeHPA {
-        shared.stop_selecting(subject);
+        shared.selectors.release(subject);
         return delegate(shared, subject, record, asked, state).await;
     }
     let known = shared.cluster.read(|index| index.hpa(&subject.key));
@@ -116,7 +117,7 @@ async fn autoscaler(
             now(),
         );
         let shown = status::shown(status, &asked.demand.decided, record.generation);
-        shared.stop_selecting(subject);
+        shared.selectors.release(subject);
         write_status(shared, subject, state, shown).await;
         return HELD;
     }
@@ -401,19 +402,16 @@ impl<'a> Selection<'a> {
         };
         let pods = index.select(&subject.key.namespace, &parsed);
         let labels: Vec<_> = pods.iter().map(|(_, pod)| &pod.labels).collect();
-        let mut selectors = shared.selectors.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_namespace = selectors.entry(subject.key.namespace.clone()).or_default();
-        if !selector.is_empty() {
-            of_namespace.insert(subject.clone(), parsed);
+        if selector.is_empty() {
+            return Self { parsed: Ok(()), pods, autoscalers: Vec::new() };
         }
         // Who manages the pods of a native HPA is for kube-controller-manager to
         // say, as long as it decides; it knows of native HPAs alone.
         let observing =
             subject.kind == SubjectKind::Hpa && shared.settings.native_hpas != NativeHpas::Manage;
-        let others =
-            of_namespace.iter().filter(|(other, _)| !observing || other.kind == SubjectKind::Hpa);
-        let selecting = hpa::selecting_autoscalers(&labels, others);
-        let autoscalers = selecting.into_iter().map(|other| subject.name_of(other)).collect();
+        let counts = |other: &Subject| !observing || other.kind == SubjectKind::Hpa;
+        let selecting = shared.selectors.claim(subject, parsed, &labels, counts);
+        let autoscalers = selecting.iter().map(|other| subject.name_of(other)).collect();
         Self { parsed: Ok(()), pods, autoscalers }
     }
 
@@ -492,18 +490,20 @@ async fn delegate(
     if written.is_ok() { HELD } else { FAILED }
 }
 
-/// Writes a status where it differs from the one written last.
+/// Writes a status where the one written last is no longer good enough.
 async fn write_status(
     shared: &Shared,
     subject: &Subject,
     state: &mut State,
     shown: AutoscalerStatus,
 ) {
-    if state.written.as_ref() == Some(&shown) {
+    shared.live.set(subject, shown.clone());
+    let interval = shared.settings.status_interval;
+    if state.written.as_ref().is_some_and(|written| !written.is_outdated_by(&shown, interval)) {
         return;
     }
     match status::write(&shared.client, subject, &shown).await {
-        Ok(()) => state.written = Some(shown),
+        Ok(()) => state.written = Some(Written { status: shown, at: Instant::now() }),
         Err(error) => {
             let error = message(&error);
             tracing::warn!(%subject, error, "could not write the status");

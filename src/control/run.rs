@@ -3,18 +3,19 @@
 
 use super::events::Events;
 use super::reconcile::{self, State};
-use super::schedule::{Schedule, after};
+use super::schedule::{Schedule, after, spread};
+use super::selectors::Selectors;
 use super::targets::Targets;
 use crate::config::{LiveConfig, NativeHpas};
 use crate::hpa;
-use crate::k8s::Selector;
+use crate::live::LiveStatus;
 use crate::rules::Rules;
 use crate::samples::Store;
 use crate::telemetry::Metrics;
 use crate::watch::{Cluster, Subject, SubjectKind, Synced};
 use kube::Client;
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -28,6 +29,9 @@ pub struct Settings {
     pub native_hpas: NativeHpas,
     /// The time between two decisions for an autoscaler that sets none.
     pub period: Duration,
+    /// The least time between two writes of a status in which only measured
+    /// numbers moved.
+    pub status_interval: Duration,
 }
 
 /// The control loop.
@@ -51,23 +55,11 @@ pub(super) struct Shared {
     pub targets: Targets,
     pub events: Events,
     pub metrics: Arc<Metrics>,
-    /// The pod selectors of those who scale, by namespace, then by subject.
-    pub selectors: Mutex<HashMap<String, BTreeMap<Subject, Selector>>>,
+    pub live: LiveStatus,
+    /// The pod selectors of those who scale.
+    pub selectors: Selectors,
     /// Bounds the decisions at once.
     slots: Semaphore,
-}
-
-impl Shared {
-    /// A subject no longer sizes the pods that it selects.
-    pub fn stop_selecting(&self, subject: &Subject) {
-        let mut selectors = self.selectors.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(of_namespace) = selectors.get_mut(&subject.key.namespace) {
-            of_namespace.remove(subject);
-            if of_namespace.is_empty() {
-                selectors.remove(&subject.key.namespace);
-            }
-        }
-    }
 }
 
 /// How many decisions are under way at once.
@@ -87,11 +79,12 @@ impl ControlLoop {
         rules: Rules,
         settings: Settings,
         metrics: Arc<Metrics>,
+        live: LiveStatus,
     ) -> Self {
         let shared = Shared {
             targets: Targets::new(client.clone()),
             events: Events::new(client.clone()),
-            selectors: Mutex::default(),
+            selectors: Selectors::default(),
             slots: Semaphore::new(AT_ONCE),
             client,
             cluster,
@@ -100,6 +93,7 @@ impl ControlLoop {
             rules,
             settings,
             metrics,
+            live,
         };
         Self {
             shared: Arc::new(shared),
@@ -166,13 +160,16 @@ impl ControlLoop {
         }
         self.schedule.remove(&subject);
         self.states.remove(&subject);
+        self.shared.live.remove(&subject);
         self.shared.metrics.forget(&subject.key);
-        self.shared.stop_selecting(&subject);
+        self.shared.selectors.release(&subject);
     }
 
     fn start_due(&mut self) {
         let now = Instant::now();
-        while let Some((subject, due)) = self.schedule.take_due(now) {
+        let due: Vec<_> = std::iter::from_fn(|| self.schedule.take_due(now)).collect();
+        let crowd = due.len();
+        for (place, (subject, due)) in due.into_iter().enumerate() {
             if self.running.contains(&subject) {
                 self.schedule.set(subject, now + BUSY);
                 continue;
@@ -187,7 +184,8 @@ impl ControlLoop {
             let period = own.map_or(self.shared.settings.period, |seconds| {
                 Duration::from_secs(seconds.clamp(1, 3600).unsigned_abs().into())
             });
-            self.schedule.set(subject.clone(), after(due, period, now));
+            let next = after(due, period - spread(place, crowd, period), now);
+            self.schedule.set(subject.clone(), next);
             self.running.insert(subject.clone());
             let (shared, mut state) =
                 (self.shared.clone(), self.states.remove(&subject).unwrap_or_default());

@@ -58,6 +58,18 @@ pub fn after(due: Instant, period: Duration, now: Instant) -> Instant {
     if next > now { next } else { now + period }
 }
 
+/// How many may be due at the same moment without being spread.
+const CROWD: usize = 16;
+
+/// By how much the next decision of one of a crowd is taken sooner, once, so that
+/// the crowd does not come back each period but evenly over it.
+pub fn spread(place: usize, crowd: usize, period: Duration) -> Duration {
+    if crowd <= CROWD {
+        return Duration::ZERO;
+    }
+    period.mul_f64(place as f64 / crowd as f64)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,6 +94,15 @@ mod tests {
         assert_eq!(schedule.take_due(start + 5 * second), Some((key("b"), start + second)));
         assert_eq!(schedule.take_due(start + 5 * second), None);
         assert_eq!(schedule.len(), 0);
+    }
+
+    #[test]
+    fn a_crowd_is_spread_over_its_period() {
+        let period = Duration::from_secs(15);
+        assert_eq!(spread(7, CROWD, period), Duration::ZERO);
+        assert_eq!(spread(0, 1000, period), Duration::ZERO);
+        assert_eq!(spread(500, 1000, period), period / 2);
+        assert!(spread(999, 1000, period) < period);
     }
 
     #[test]

@@ -7,11 +7,15 @@ use crate::hpa::{
 };
 use crate::k8s::Quantity;
 use crate::watch::{Subject, SubjectKind};
-use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus};
+use k8s_openapi::api::autoscaling::v2::{
+    HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus, MetricStatus, MetricValueStatus,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use kube::api::{Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client};
 use serde_json::{Value, json};
+use std::time::{Duration, Instant};
 
 /// The status to show: that of the decision, and two columns for people.
 pub fn shown(status: &Status, spec: &Spec, generation: Option<i64>) -> AutoscalerStatus {
@@ -80,6 +84,57 @@ fn quantity(milli: i64) -> String {
     Quantity::from_milli(milli).to_string()
 }
 
+/// A status that was written, and when.
+pub struct Written {
+    /// The status.
+    pub status: AutoscalerStatus,
+    /// When.
+    pub at: Instant,
+}
+
+/// By which part a number must have moved to be worth a write.
+const MOVED: f64 = 0.1;
+
+impl Written {
+    /// Whether another status is worth a write: at once where anything changed
+    /// but measured numbers; those only where they moved, and not too often.
+    pub fn is_outdated_by(&self, shown: &AutoscalerStatus, interval: Duration) -> bool {
+        let decided = |status: &AutoscalerStatus| AutoscalerStatus {
+            targets: None,
+            current_metrics: None,
+            ..status.clone()
+        };
+        if decided(&self.status) != decided(shown) {
+            return true;
+        }
+        let (before, now) = (numbers(&self.status), numbers(shown));
+        // A metric that came or went is no number that moved.
+        if before.len() != now.len() {
+            return true;
+        }
+        let moved = |(before, now): (&f64, &f64)| (before - now).abs() > before.abs() * MOVED;
+        self.at.elapsed() >= interval && before.iter().zip(&now).any(moved)
+    }
+}
+
+/// The numbers that a status shows of its metrics.
+fn numbers(status: &AutoscalerStatus) -> Vec<f64> {
+    let quantity = |quantity: &ApiQuantity| Some(quantity.0.parse::<Quantity>().ok()?.as_f64());
+    let of = |value: &MetricValueStatus| {
+        let average = || value.average_value.as_ref().and_then(quantity);
+        value.value.as_ref().and_then(quantity).or_else(average)
+    };
+    let metric = |metric: &MetricStatus| {
+        None.or(metric.pods.as_ref().map(|metric| &metric.current))
+            .or(metric.resource.as_ref().map(|metric| &metric.current))
+            .or(metric.container_resource.as_ref().map(|metric| &metric.current))
+            .or(metric.object.as_ref().map(|metric| &metric.current))
+            .or(metric.external.as_ref().map(|metric| &metric.current))
+            .and_then(of)
+    };
+    status.current_metrics.iter().flatten().filter_map(metric).collect()
+}
+
 /// Writes a status; one whose object is gone is no error.
 pub async fn write(
     client: &Client,
@@ -117,6 +172,27 @@ pub async fn write(
 mod tests {
     use super::*;
     use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscalerSpec;
+
+    #[test]
+    fn noise_is_not_worth_a_write_and_a_decision_is() {
+        let status = |average: &str, desired: i32| AutoscalerStatus {
+            desired_replicas: desired,
+            targets: Some(average.to_owned()),
+            current_metrics: serde_json::from_value(json!([{"type": "Pods", "pods": {
+                "metric": {"name": "qps"}, "current": {"averageValue": average}}}]))
+            .unwrap(),
+            ..Default::default()
+        };
+        let (hour, never) = (Duration::from_secs(3600), Duration::ZERO);
+        let written = Written { status: status("10", 3), at: Instant::now() };
+        assert!(!written.is_outdated_by(&status("10", 3), never));
+        assert!(!written.is_outdated_by(&status("10900m", 3), never));
+        assert!(written.is_outdated_by(&status("11100m", 3), never));
+        assert!(!written.is_outdated_by(&status("20", 3), hour));
+        assert!(written.is_outdated_by(&status("10", 4), hour));
+        let failed = AutoscalerStatus { current_metrics: None, ..status("10", 3) };
+        assert!(written.is_outdated_by(&failed, hour));
+    }
 
     #[test]
     fn targets_are_shown_as_kubectl_shows_those_of_an_hpa() {

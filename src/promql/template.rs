@@ -176,12 +176,13 @@ fn split(text: &str) -> Parsed<Vec<Piece<'_>>> {
             .ok_or_else(|| (at + open, "<< has no >> that ends it".to_owned()))?;
         let mut action = &inside[..close];
         let mut shift = 0;
-        if action.starts_with("- ") {
-            before = before.trim_end();
+        let is_space = |c: char| matches!(c, ' ' | '\t' | '\r' | '\n');
+        if action.strip_prefix('-').is_some_and(|rest| rest.starts_with(is_space)) {
+            before = before.trim_end_matches(is_space);
             action = &action[2..];
             shift = 2;
         }
-        trim = action.ends_with(" -");
+        trim = action.strip_suffix('-').is_some_and(|rest| rest.ends_with(is_space));
         if trim {
             action = &action[..action.len() - 2];
         }
@@ -852,6 +853,7 @@ mod tests {
             ("sum(<<.Series>>) by (<<.GroupBy>>)", "sum(hits_total) by (pod,container)"),
             ("<< .Series >>-<<- /* gone */ ->> x", "hits_total-x"),
             ("a <<- .Series ->> b", "ahits_totalb"),
+            ("a\n<<-\t.Series\n->>\n b", "ahits_totalb"),
             ("<<index .LabelValuesByName \"pod\">>/<<index .GroupBySlice 1>>", "a|b/container"),
             ("<<.LabelValuesByName.namespace>><<.LabelValuesByName.none>>", "shop<no value>"),
             ("<<index .LabelValuesByName \"none\">>", ""),

@@ -10,10 +10,11 @@ use super::request::{ApiGroup, NoTarget, Target};
 use super::response::{ApiError, json_body, pretty_body, protobuf_body, yaml_body};
 use super::{custom, external, openapi, resource_metrics};
 use crate::config::LiveConfig;
+use crate::live::LiveStatus;
 use crate::rules::Rules;
 use crate::samples::Store;
 use crate::telemetry::Metrics;
-use crate::watch::Cluster;
+use crate::watch::{Cluster, ObjectKey, Subject};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Extension, Query, Request, State};
@@ -50,6 +51,8 @@ pub struct Server {
     pub health: Health,
     /// Plimsoll's own metrics.
     pub metrics: Arc<Metrics>,
+    /// The statuses as they are now.
+    pub live: LiveStatus,
     /// Bounds the requests that are answered at once.
     pub slots: Slots,
 }
@@ -151,6 +154,10 @@ async fn answer(
     }
     if path == "/metrics" {
         return Ok(server.metrics.exposition().into_response());
+    }
+    if let Some(subject) = live_subject(path) {
+        let status = server.live.get(&subject).ok_or_else(ApiError::no_such_path)?;
+        return Ok(json_body(status.as_ref()));
     }
     if let Some(document) = openapi::document(path, &server.served()) {
         return Ok(json_body(&document));
@@ -295,6 +302,19 @@ impl Server {
             }),
             ApiGroup::Resource => BTreeSet::from(Offered::resource_metrics()),
         }
+    }
+}
+
+/// The autoscaler whose status is asked for as it is now:
+/// `/live/{autoscalers,horizontalpodautoscalers}/{namespace}/{name}`.
+fn live_subject(path: &str) -> Option<Subject> {
+    let parts: Vec<&str> = path.strip_prefix("/live/")?.split('/').collect();
+    let [resource, namespace, name] = parts.as_slice() else { return None };
+    let key = ObjectKey { namespace: (*namespace).to_owned(), name: (*name).to_owned() };
+    match *resource {
+        "autoscalers" => Some(Subject::autoscaler(key)),
+        "horizontalpodautoscalers" => Some(Subject::hpa(key)),
+        _ => None,
     }
 }
 

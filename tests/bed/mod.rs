@@ -44,7 +44,7 @@ impl Default for Options {
                 "--horizontal-pod-autoscaler-sync-period=2s".to_owned(),
                 "--horizontal-pod-autoscaler-downscale-stabilization=10s".to_owned(),
             ],
-            flags: Vec::new(),
+            flags: vec!["--status-interval=1s".to_owned()],
             faults: false,
             keep: false,
             hpa_controller: true,

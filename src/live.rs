@@ -1,0 +1,29 @@
+//! The statuses as they are now. What is written to the cluster may be older:
+//! a write costs the control plane more than the decision it tells of.
+
+use crate::crd::AutoscalerStatus;
+use crate::watch::Subject;
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// The latest status of each autoscaler that is decided for.
+#[derive(Clone, Default)]
+pub struct LiveStatus(Arc<RwLock<HashMap<Subject, Arc<AutoscalerStatus>>>>);
+
+impl LiveStatus {
+    /// Keeps the latest status.
+    pub fn set(&self, subject: &Subject, status: AutoscalerStatus) {
+        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        all.insert(subject.clone(), Arc::new(status));
+    }
+
+    /// Forgets one that is gone.
+    pub fn remove(&self, subject: &Subject) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(subject);
+    }
+
+    /// The latest status, where there is one.
+    pub fn get(&self, subject: &Subject) -> Option<Arc<AutoscalerStatus>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).get(subject).cloned()
+    }
+}
