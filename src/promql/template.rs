@@ -53,6 +53,16 @@ enum Node {
     If { condition: Pipeline, then: Vec<Node>, otherwise: Vec<Node> },
     With { value: Pipeline, then: Vec<Node>, otherwise: Vec<Node> },
     Range { over: Pipeline, body: Vec<Node>, otherwise: Vec<Node> },
+    Break,
+    Continue,
+}
+
+/// How a block went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flow {
+    On,
+    Break,
+    Continue,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -80,7 +90,7 @@ impl Node {
     fn uses(&self, field: &str) -> bool {
         let any = |nodes: &[Self]| nodes.iter().any(|node| node.uses(field));
         match self {
-            Self::Text(_) => false,
+            Self::Text(_) | Self::Break | Self::Continue => false,
             Self::Print(pipeline) | Self::Assign(pipeline) => pipeline.uses(field),
             Self::If { condition: head, then, otherwise }
             | Self::With { value: head, then, otherwise }
@@ -136,8 +146,10 @@ impl Template {
     pub fn render(&self, fields: &BTreeMap<&'static str, Value>) -> Result<String, String> {
         let mut scope =
             Scope { fields, dots: Vec::new(), variables: Vec::new(), output: String::new() };
-        scope.run(&self.body)?;
-        Ok(scope.output)
+        match scope.run(&self.body)? {
+            Flow::On => Ok(scope.output),
+            Flow::Break | Flow::Continue => Err("break or continue outside of range".to_owned()),
+        }
     }
 }
 
@@ -245,7 +257,9 @@ impl<'a> Parser<'a> {
             match word {
                 "end" | "else" => return Ok((nodes, Some((action, at)))),
                 "if" | "with" | "range" => nodes.push(self.branch(word, rest, rest_at, at)?),
-                "define" | "template" | "block" | "break" | "continue" => {
+                "break" => nodes.push(Node::Break),
+                "continue" => nodes.push(Node::Continue),
+                "define" | "template" | "block" => {
                     return Err((at, format!("{word} is not supported")));
                 }
                 _ => {
@@ -494,17 +508,24 @@ struct Scope<'a> {
 }
 
 impl Scope<'_> {
-    fn run(&mut self, nodes: &[Node]) -> Result<(), String> {
+    fn run(&mut self, nodes: &[Node]) -> Result<Flow, String> {
         let outer = self.variables.len();
+        let mut flow = Flow::On;
         for node in nodes {
-            self.step(node)?;
+            flow = self.step(node)?;
+            if flow != Flow::On {
+                break;
+            }
         }
         self.variables.truncate(outer);
-        Ok(())
+        Ok(flow)
     }
 
-    fn step(&mut self, node: &Node) -> Result<(), String> {
+    fn step(&mut self, node: &Node) -> Result<Flow, String> {
+        let mut flow = Flow::On;
         match node {
+            Node::Break => flow = Flow::Break,
+            Node::Continue => flow = Flow::Continue,
             Node::Text(text) => self.output.push_str(text),
             Node::Print(pipeline) => {
                 let value = self.value(pipeline)?;
@@ -525,7 +546,7 @@ impl Scope<'_> {
             Node::If { condition, then, otherwise } => {
                 let outer = self.variables.len();
                 let value = self.declare(condition)?;
-                self.run(if value.truth() { then } else { otherwise })?;
+                flow = self.run(if value.truth() { then } else { otherwise })?;
                 self.variables.truncate(outer);
             }
             Node::With { value, then, otherwise } => {
@@ -533,10 +554,10 @@ impl Scope<'_> {
                 let value = self.declare(value)?;
                 if value.truth() {
                     self.dots.push(value);
-                    self.run(then)?;
+                    flow = self.run(then)?;
                     self.dots.pop();
                 } else {
-                    self.run(otherwise)?;
+                    flow = self.run(otherwise)?;
                 }
                 self.variables.truncate(outer);
             }
@@ -566,13 +587,16 @@ impl Scope<'_> {
                         }
                     }
                     self.dots.push(value);
-                    self.run(body)?;
+                    let inner = self.run(body)?;
                     self.dots.pop();
                     self.variables.truncate(outer);
+                    if inner == Flow::Break {
+                        break;
+                    }
                 }
             }
         }
-        Ok(())
+        Ok(flow)
     }
 
     /// The value of a condition, kept in the variable that it names.
@@ -877,6 +901,11 @@ mod tests {
                 "hits_total.pod hits_total hits_total.container hits_total ",
             ),
             ("<<$n := 0>><<range .GroupBySlice>><<$n = 7>><<end>><<$n>>", "7"),
+            ("<<range $i, $l := .GroupBySlice>><<if eq $i 1>><<break>><<end>><<$l>><<end>>", "pod"),
+            (
+                "<<range $i, $l := .GroupBySlice>><<if eq $i 0>><<continue>><<end>><<$l>><<end>>",
+                "container",
+            ),
             ("<<slice .Series 0 4>> <<`raw >> \"x\"`>>", "hits raw >> \"x\""),
         ] {
             let rendered = Template::parse(template).unwrap().render(&fields()).unwrap();

@@ -28,6 +28,8 @@ pub struct Parameters {
     label_selector: String,
     /// Which series of the metric.
     metric_label_selector: String,
+    /// Which objects, by field: their name alone, as the path has it.
+    field_selector: String,
 }
 
 /// One object's value.
@@ -51,6 +53,14 @@ pub async fn objects(
         .metric_label_selector
         .parse()
         .map_err(|error| ApiError::broken_selector(format!("metricLabelSelector: {error}")))?;
+    let by_field = parameters.field_selector.trim();
+    if !by_field.is_empty() {
+        let name = by_field.strip_prefix("metadata.name=").map(|name| name.trim_start_matches('='));
+        if name != Some(target.name.as_str()) {
+            let message = "fieldSelector metadata.name doesn't match requested name";
+            return Err(ApiError::bad_request(message));
+        }
+    }
     let resource = GroupResource::parse(&target.resource);
     let (info, items) = match published(server, target, &resource, &series).await {
         Some(metric) => (pod_info(), of_pods(server, target, &objects, &metric).await?),

@@ -33,6 +33,8 @@ pub struct Options {
     pub hpa_controller: bool,
     /// The folder of manifests that Plimsoll is installed from.
     pub manifests: &'static str,
+    /// What is in Plimsoll's configuration besides.
+    pub config: &'static str,
     /// Told what is being done.
     pub progress: fn(&str),
 }
@@ -49,6 +51,7 @@ impl Default for Options {
             keep: false,
             hpa_controller: true,
             manifests: "deploy",
+            config: "",
             progress: |_| {},
         }
     }

@@ -54,8 +54,11 @@ impl Plimsoll {
         // Scrapes come every second here, so that a short window holds enough.
         let config = cluster.folder.join("plimsoll.yaml");
         let counter = "sum by (<<.GroupBy>>) (rate(<<.Series>>{<<.LabelMatchers>>}[8s]))";
-        std::fs::write(&config, format!("podMetrics:\n  counterQuery: '{counter}'\n"))
-            .expect("a file");
+        std::fs::write(
+            &config,
+            format!("podMetrics:\n  counterQuery: '{counter}'\n{}", options.config),
+        )
+        .expect("a file");
         let mut arguments = vec![
             format!("--config={}", config.display()),
             format!("--kubeconfig={}", kubeconfig.display()),
@@ -68,7 +71,9 @@ impl Plimsoll {
         let program = binary();
         let (parts, folder) = (&cluster.parts, &cluster.folder);
         let process = Process::start(parts, folder, cluster.keep, "plimsoll", &program, &arguments);
-        for name in ["v1beta1.custom.metrics.k8s.io", "v1beta2.custom.metrics.k8s.io"] {
+        let ours = r#"jsonpath={.items[?(@.spec.service.namespace=="plimsoll")].metadata.name}"#;
+        let names = cluster.kubectl(&["get", "apiservices", "-o", ours]).await;
+        for name in names.split_whitespace() {
             let patch = format!(r#"{{"spec":{{"service":{{"port":{port}}}}}}}"#);
             cluster.kubectl(&["patch", "apiservice", name, "--type=merge", "-p", &patch]).await;
         }
@@ -101,9 +106,14 @@ impl Plimsoll {
 
     /// Its own metrics, read as one who may.
     pub async fn metrics(&self, cluster: &Cluster) -> String {
+        self.get_as_scraper(cluster, "/metrics").await
+    }
+
+    /// What it answers to one who may scrape it.
+    pub async fn get_as_scraper(&self, cluster: &Cluster, path: &str) -> String {
         let token = cluster.kubectl(&["-n", "plimsoll", "create", "token", "scraper"]).await;
         let bearer = format!("Bearer {}", token.trim());
-        let (code, text) = self.get("/metrics", &[("authorization", &bearer)]).await;
+        let (code, text) = self.get(path, &[("authorization", &bearer)]).await;
         assert_eq!(code, 200, "{text}");
         text
     }

@@ -246,6 +246,48 @@ fn a_users_query_sees_its_own_namespace_only() {
 }
 
 #[test]
+fn noise_in_a_metric_is_read_live_and_not_written() {
+    on_shared_bed("scale-noise", async |bed, ns| {
+        ns.workload("StatefulSet", "web", 1, "queue_depth 10").await;
+        let metric = "{metricName: queue_depth, averageValue: 10}";
+        ns.autoscaler_of("StatefulSet", "web", metric, 3).await;
+        ns.wait_condition("web", "ScalingActive", SOON, |c| c["status"] == "True").await;
+        let targets = async || {
+            let path = format!("/live/autoscalers/{}/web", ns.name);
+            let text = bed.plimsoll.get_as_scraper(&bed.cluster, &path).await;
+            let status: serde_json::Value = serde_json::from_str(&text).expect("a status");
+            status["targets"].as_str().unwrap_or_default().to_owned()
+        };
+        let version = async || {
+            let object = ns.get("autoscaler", "web").await.expect("the Autoscaler");
+            object["metadata"]["resourceVersion"].clone()
+        };
+        let written = version().await;
+        let noise = async |value: &str| {
+            let metric = format!("bed.plimsoll.dev/metrics=queue_depth {value}");
+            bed.cluster
+                .kubectl(&["-n", &ns.name, "annotate", "--overwrite", "pod", "web-0", &metric])
+                .await;
+        };
+        noise("10.4").await;
+        eventually("the number is read live", SOON, async || match targets().await {
+            now if now == "10400m/10" => Ok(()),
+            other => Err(other),
+        })
+        .await;
+        assert_eq!(version().await, written, "noise is not worth a write");
+        noise("30").await;
+        ns.wait_replicas("StatefulSet", "web", SOON, |replicas| replicas == 3).await;
+        eventually("the decision is written", SOON, async || {
+            let object = ns.get("autoscaler", "web").await?;
+            let desired = object["status"]["desiredReplicas"].clone();
+            if desired == 3 { Ok(()) } else { Err(desired.to_string()) }
+        })
+        .await;
+    });
+}
+
+#[test]
 fn a_paused_autoscaler_leaves_the_scale_alone() {
     on_shared_bed("scale-paused", async |bed, ns| {
         ns.deployment("web", 1, "queue_depth 30").await;
