@@ -148,8 +148,8 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
 
 /// Rules speak of the cluster's resources, which are read first.
 async fn follow_rules(resources: Resources, rules: Rules, interval: Duration) {
-    resources.refresh().await;
-    tokio::join!(resources.follow(interval), rules.follow());
+    let read = resources.refresh().await;
+    tokio::join!(resources.follow(interval, read), rules.follow());
 }
 
 /// The certificate of the flags, or of `--cert-dir`, or a self-made one.

@@ -5,12 +5,11 @@ use crate::config::{CheckFlags, Config, OutputFormat};
 use crate::connect;
 use crate::prometheus::{Client as Prometheus, SeriesShape, decode_shapes, decode_vector};
 use crate::promql::matcher::Matcher;
-use crate::rules::{KnownSeries, Registry, Rule, RuleSet};
+use crate::rules::{Rule, RuleSet};
 use crate::watch::{GroupResource, ResourceMap, Resources};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 /// What was found.
@@ -73,7 +72,7 @@ async fn check(flags: &CheckFlags) -> Report {
         }
     };
     let rules = &config.rules;
-    for (place, rule) in all(rules) {
+    for (place, rule) in rules.placed() {
         if !rule.query.uses("LabelMatchers") && !rule.query.uses("LabelValuesByName") {
             report.warnings.push(format!(
                 "{place}: metricsQuery has no <<.LabelMatchers>>: objects and namespaces would mix"
@@ -91,7 +90,7 @@ async fn check(flags: &CheckFlags) -> Report {
         }
     };
     if let Some(map) = &map {
-        for (place, rule) in all(rules) {
+        for (place, rule) in rules.placed() {
             for (label, resource) in rule.labels.unknown(map) {
                 report.errors.push(format!(
                     "{place}: resources.overrides.{label}: the cluster has no resource {resource}"
@@ -109,14 +108,6 @@ async fn check(flags: &CheckFlags) -> Report {
     report
 }
 
-/// All rules with their places.
-fn all(rules: &RuleSet) -> impl Iterator<Item = (String, &Rule)> {
-    let of =
-        |list: &'static str| move |(place, rule): (usize, _)| (format!("{list}[{place}]"), rule);
-    let custom = rules.custom.iter().enumerate().map(of("rules"));
-    custom.chain(rules.external.iter().enumerate().map(of("externalRules")))
-}
-
 async fn resources(flags: &CheckFlags) -> Result<Option<ResourceMap>, String> {
     let Some(path) = &flags.kubeconfig else { return Ok(None) };
     let client = connect::plain_api_server(path).await.map_err(|error| error.to_string())?;
@@ -128,11 +119,10 @@ async fn resources(flags: &CheckFlags) -> Result<Option<ResourceMap>, String> {
 }
 
 async fn look(report: &mut Report, rules: &RuleSet, prometheus: &Prometheus, map: ResourceMap) {
-    let mut known = KnownSeries::new();
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let since = now.saturating_sub(LOOK_BACK).as_secs_f64();
     let mut owners: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for (place, rule) in all(rules) {
+    for (place, rule) in rules.placed() {
         let mut found = RuleReport {
             rule: place.clone(),
             series_query: rule.series.to_string(),
@@ -165,7 +155,6 @@ async fn look(report: &mut Report, rules: &RuleSet, prometheus: &Prometheus, map
                 if let Some(shape) = taken.first() {
                     try_query(&mut found, rule, shape, prometheus, &map).await;
                 }
-                known.insert(rule.series.clone(), Arc::new(taken));
             }
             Err(error) => found.error = Some(format!("seriesQuery: {error}")),
         }
@@ -181,10 +170,6 @@ async fn look(report: &mut Report, rules: &RuleSet, prometheus: &Prometheus, map
             report.warnings.push(format!("{metric} is given by {}: {last} wins", rules.join(", ")));
         }
     }
-    tracing::debug!(
-        metrics = Registry::new(rules, &known, &map).custom_metrics().count(),
-        "checked"
-    );
 }
 
 /// What a series becomes, as a person would ask for it.

@@ -122,10 +122,8 @@ pub fn prometheus(flags: &ServeFlags) -> Result<prometheus::Client, ConnectError
     }
     let files = (&flags.prometheus_client_tls_cert_file, &flags.prometheus_client_tls_key_file);
     if let (Some(certificate), Some(key)) = files {
-        let mut pem = Pem::read("--prometheus-client-tls-cert-file", certificate)?;
-        pem.text.push(b'\n');
-        pem.text.extend(Pem::read("--prometheus-client-tls-key-file", key)?.text);
-        identity = Some(pem);
+        let certificate = Pem::read("--prometheus-client-tls-cert-file", certificate)?;
+        identity = Some(certificate.and(Pem::read("--prometheus-client-tls-key-file", key)?));
     }
     if let Some(path) = &flags.prometheus_token_file {
         token = Some(Token::File(path.clone()));
@@ -179,11 +177,7 @@ fn from_kubeconfig(path: &Path) -> Result<Credentials, ConnectError> {
         let certificate = pem(data, user.client_certificate.as_ref())?;
         let key_data = user.client_key_data.as_ref().map(|key| key.expose_secret());
         let key = pem(key_data, user.client_key.as_ref())?;
-        if let (Some(mut certificate), Some(key)) = (certificate, key) {
-            certificate.text.push(b'\n');
-            certificate.text.extend(key.text);
-            credentials.1 = Some(certificate);
-        }
+        credentials.1 = certificate.zip(key).map(|(certificate, key)| certificate.and(key));
         credentials.2 = match (&user.token_file, &user.token) {
             (Some(file), _) => Some(Token::File(PathBuf::from(file))),
             (None, Some(token)) => Some(Token::Text(token.expose_secret().to_owned())),

@@ -12,9 +12,9 @@ pub struct LiveStatus(Arc<RwLock<HashMap<Subject, Arc<AutoscalerStatus>>>>);
 
 impl LiveStatus {
     /// Keeps the latest status.
-    pub fn set(&self, subject: &Subject, status: AutoscalerStatus) {
+    pub fn set(&self, subject: &Subject, status: Arc<AutoscalerStatus>) {
         let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        all.insert(subject.clone(), Arc::new(status));
+        all.insert(subject.clone(), status);
     }
 
     /// Forgets one that is gone.

@@ -89,10 +89,7 @@ fn compile_backend(path: &str, given: &GivenBackend) -> Result<Client, At> {
     let pem = |field: &str, file: &PathBuf| Pem::read(field, file).map_err(wrong);
     let identity = match (&given.client_cert_file, &given.client_key_file) {
         (Some(certificate), Some(key)) => {
-            let mut identity = pem("clientCertFile", certificate)?;
-            identity.text.push(b'\n');
-            identity.text.extend(pem("clientKeyFile", key)?.text);
-            Some(identity)
+            Some(pem("clientCertFile", certificate)?.and(pem("clientKeyFile", key)?))
         }
         _ => None,
     };
@@ -123,10 +120,7 @@ const BACKEND_RESPONSE: usize = 64 << 20;
 
 /// Whether each rule's backend is there.
 pub fn check_backends(rules: &RuleSet) -> Result<(), At> {
-    let custom = rules.custom.iter().enumerate().map(|(i, rule)| (format!("rules[{i}]"), rule));
-    let external =
-        rules.external.iter().enumerate().map(|(i, rule)| (format!("externalRules[{i}]"), rule));
-    let named = custom.chain(external).map(|(path, rule)| (path, rule.series.backend.as_ref()));
+    let named = rules.placed().map(|(path, rule)| (path, rule.series.backend.as_ref()));
     let usage = rules.resource.as_ref().and_then(|rules| rules.backend.as_ref());
     for (path, name) in named.chain([("resourceRules".to_owned(), usage)]) {
         if let Some(name) = name.filter(|name| !rules.backends.contains_key(*name)) {

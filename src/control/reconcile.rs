@@ -28,7 +28,7 @@ use std::time::Instant;
 #[derive(Default)]
 pub struct State {
     memory: Memory,
-    status: Option<Status>,
+    status: Status,
     written: Option<Written>,
     failed_rounds: i32,
     /// The replicas seen and wanted in the last round that was only observed.
@@ -70,7 +70,7 @@ pub async fn round(shared: &Shared, subject: &Subject, state: &mut State) -> Opt
 impl State {
     fn begin(&mut self, uid: &str, status: impl FnOnce() -> Status) {
         if self.uid != uid {
-            *self = Self { uid: uid.to_owned(), status: Some(status()), ..Self::default() };
+            *self = Self { uid: uid.to_owned(), status: status(), ..Self::default() };
         }
     }
 }
@@ -81,7 +81,7 @@ async fn autoscaler(
     record: &AutoscalerRecord,
     state: &mut State,
 ) -> Ended {
-    let status = state.status.get_or_insert_default();
+    let status = &mut state.status;
     let asked = match &record.asked {
         Ok(asked) => asked,
         Err(error) => {
@@ -173,7 +173,7 @@ async fn decide<'a>(
     };
 
     let context = Context { spec, config: &shared.settings.decisions, now: now() };
-    let mut status = state.status.clone().unwrap_or_default();
+    let mut status = state.status.clone();
     let scale = match &target {
         Ok((_, scale)) => Ok(observed(scale)),
         Err(error) => Err(error.as_str()),
@@ -243,7 +243,7 @@ async fn carry_out(
         shared.events.publish(subject, &state.uid, event).await;
     }
     let shown = status::shown(&status, context.spec, generation);
-    state.status = Some(status);
+    state.status = status;
     write_status(shared, subject, state, shown).await;
     if let Some(event) = &decision.late_event {
         shared.events.publish(subject, &state.uid, event).await;
@@ -260,7 +260,7 @@ fn compare(shared: &Shared, subject: &Subject, round: Round<'_>, state: &mut Sta
     let Round { context, target, decision, mut status } = round;
     let (Ok((_, scale)), false) = (&target, decision.outcome == Outcome::Failed) else {
         tracing::debug!(%subject, error = decision.error, "could not decide beside");
-        state.status = Some(status);
+        state.status = status;
         return;
     };
     let replicas = observed(scale).spec_replicas;
@@ -277,7 +277,7 @@ fn compare(shared: &Shared, subject: &Subject, round: Round<'_>, state: &mut Sta
         status.last_scale = Some(context.now);
     }
     status.desired_replicas = ours;
-    state.status = Some(status);
+    state.status = status;
     let Some(record) = shared.cluster.read(|index| index.hpa(&subject.key)) else { return };
     let theirs = record.status.desired_replicas;
     // They decide in their own time, up to one period before or after.
@@ -475,7 +475,7 @@ async fn delegate(
             status::from_hpa(status, spec, &current, record.generation)
         }
         Err(ref error) => {
-            let status = state.status.get_or_insert_default();
+            let status = &mut state.status;
             status.set(
                 ConditionKind::AbleToScale,
                 false,
@@ -497,6 +497,7 @@ async fn write_status(
     state: &mut State,
     shown: AutoscalerStatus,
 ) {
+    let shown = Arc::new(shown);
     shared.live.set(subject, shown.clone());
     let interval = shared.settings.status_interval;
     if state.written.as_ref().is_some_and(|written| !written.is_outdated_by(&shown, interval)) {

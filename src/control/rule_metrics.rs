@@ -28,7 +28,7 @@ pub async fn fetch(
             let which = Which::Selector(&selector);
             let values = rules.objects(namespace, &pods, which, &id.name, series).await;
             let values = values.map_err(|failure| failure.to_string());
-            Some(Fetched::PerPod(values.map(|values| {
+            Some(Fetched::PerPod(values.map(|(_, values)| {
                 let sample = |milli, time| Sample { milli, time, window_ms: 0 };
                 let values = values.into_iter();
                 values.map(|v| (v.name, Some(sample(v.value.milli(), v.time)))).collect()
@@ -46,11 +46,10 @@ pub async fn fetch(
             rules.read(|registry| registry.custom(&key).is_some()).then_some(())?;
             let series = id.parsed.as_ref().ok()?;
             let values = rules.objects(of, &resource, Which::Name(name), &id.name, series).await;
-            Some(Fetched::Value(match values.as_deref() {
-                Ok([value, ..]) => Ok(value.value.milli()),
-                Ok([]) => Err(Failure::NoValue.to_string()),
-                Err(failure) => Err(failure.to_string()),
-            }))
+            let value = values.and_then(|(_, values)| {
+                values.first().map(|value| value.value.milli()).ok_or(Failure::NoValue)
+            });
+            Some(Fetched::Value(value.map_err(|failure| failure.to_string())))
         }
         Source::External { metric: id, .. } => {
             rules.read(|registry| registry.external(&id.name).is_some()).then_some(())?;

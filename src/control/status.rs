@@ -15,6 +15,7 @@ use kube::api::{Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client};
 use serde_json::{Value, json};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The status to show: that of the decision, and two columns for people.
@@ -87,7 +88,7 @@ fn quantity(milli: i64) -> String {
 /// A status that was written, and when.
 pub struct Written {
     /// The status.
-    pub status: AutoscalerStatus,
+    pub status: Arc<AutoscalerStatus>,
     /// When.
     pub at: Instant,
 }
@@ -99,11 +100,6 @@ impl Written {
     /// Whether another status is worth a write: at once where anything changed
     /// but measured numbers; those only where they moved, and not too often.
     pub fn is_outdated_by(&self, shown: &AutoscalerStatus, interval: Duration) -> bool {
-        let decided = |status: &AutoscalerStatus| AutoscalerStatus {
-            targets: None,
-            current_metrics: None,
-            ..status.clone()
-        };
         if decided(&self.status) != decided(shown) {
             return true;
         }
@@ -117,6 +113,22 @@ impl Written {
     }
 }
 
+/// All of a status but the measured numbers.
+fn decided(status: &AutoscalerStatus) -> impl PartialEq + use<'_> {
+    let AutoscalerStatus {
+        reference,
+        targets: _,
+        observed_generation,
+        last_scale_time,
+        current_replicas,
+        desired_replicas,
+        current_metrics: _,
+        conditions,
+    } = status;
+    let replicas = (current_replicas, desired_replicas);
+    (reference, observed_generation, last_scale_time, replicas, conditions)
+}
+
 /// The numbers that a status shows of its metrics.
 fn numbers(status: &AutoscalerStatus) -> Vec<f64> {
     let quantity = |quantity: &ApiQuantity| Some(quantity.0.parse::<Quantity>().ok()?.as_f64());
@@ -125,8 +137,8 @@ fn numbers(status: &AutoscalerStatus) -> Vec<f64> {
         value.value.as_ref().and_then(quantity).or_else(average)
     };
     let metric = |metric: &MetricStatus| {
-        None.or(metric.pods.as_ref().map(|metric| &metric.current))
-            .or(metric.resource.as_ref().map(|metric| &metric.current))
+        let pods = metric.pods.as_ref().map(|metric| &metric.current);
+        pods.or(metric.resource.as_ref().map(|metric| &metric.current))
             .or(metric.container_resource.as_ref().map(|metric| &metric.current))
             .or(metric.object.as_ref().map(|metric| &metric.current))
             .or(metric.external.as_ref().map(|metric| &metric.current))
@@ -184,7 +196,7 @@ mod tests {
             ..Default::default()
         };
         let (hour, never) = (Duration::from_secs(3600), Duration::ZERO);
-        let written = Written { status: status("10", 3), at: Instant::now() };
+        let written = Written { status: Arc::new(status("10", 3)), at: Instant::now() };
         assert!(!written.is_outdated_by(&status("10", 3), never));
         assert!(!written.is_outdated_by(&status("10900m", 3), never));
         assert!(written.is_outdated_by(&status("11100m", 3), never));

@@ -53,6 +53,13 @@ impl Pem {
             Err(error) => Err(Error::Settings(format!("{origin}: {error}"))),
         }
     }
+
+    /// Both in one, such as a certificate and its key.
+    pub fn and(mut self, other: Self) -> Self {
+        self.text.push(b'\n');
+        self.text.extend(other.text);
+        self
+    }
 }
 
 /// Where a bearer token comes from.

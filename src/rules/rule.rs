@@ -21,6 +21,17 @@ pub struct RuleSet {
     pub backends: BTreeMap<String, Client>,
 }
 
+impl RuleSet {
+    /// The rules for objects and the external ones, each with its place in the configuration.
+    pub fn placed(&self) -> impl Iterator<Item = (String, &Rule)> {
+        let of = |list: &'static str| {
+            move |(place, rule): (usize, _)| (format!("{list}[{place}]"), rule)
+        };
+        let custom = self.custom.iter().enumerate().map(of("rules"));
+        custom.chain(self.external.iter().enumerate().map(of("externalRules")))
+    }
+}
+
 /// Which series are listed, and where.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SeriesQuery {

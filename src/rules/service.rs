@@ -2,13 +2,14 @@
 
 use super::registry::{KnownSeries, ObjectMetric, Registry};
 use super::rule::{Rule, RuleSet, SeriesQuery};
+use super::usage::{ResourceRules, UsageRule};
 use crate::hpa::UnixMillis;
 use crate::k8s::{Quantity, Selector};
 use crate::prometheus::{Client as Prometheus, decode_shapes};
 use crate::promql::matcher::{Matcher, is_label_name};
 use crate::promql::query::with_times;
 use crate::samples::{MetricError, Sampled, Store};
-use crate::watch::{Cluster, GroupResource, ResourceInfo, Resources};
+use crate::watch::{Cluster, GroupResource, ResourceInfo, ResourceMap, Resources};
 use futures::{StreamExt, stream};
 use kube::Api;
 use kube::api::ListParams;
@@ -16,7 +17,7 @@ use kube::core::DynamicObject;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
-use tokio::sync::{Mutex, Notify, watch};
+use tokio::sync::{Mutex, Notify};
 
 /// The rules of a configuration, with what is known of their series.
 #[derive(Clone)]
@@ -31,7 +32,7 @@ struct Inner {
     state: RwLock<Arc<State>>,
     relisting: Mutex<Option<Instant>>,
     wake: Notify,
-    failing: watch::Sender<BTreeMap<SeriesQuery, String>>,
+    failing: RwLock<BTreeMap<SeriesQuery, String>>,
 }
 
 /// A server, and the samples that came from it.
@@ -58,6 +59,21 @@ struct State {
     backends: Arc<HashMap<String, Backend>>,
     known: KnownSeries,
     registry: Registry,
+}
+
+impl State {
+    /// The state under these rules, with what is known of the series they ask for.
+    fn new(
+        rules: Arc<RuleSet>,
+        backends: Arc<HashMap<String, Backend>>,
+        mut known: KnownSeries,
+        map: &ResourceMap,
+    ) -> Self {
+        let wanted = series_queries(&rules);
+        known.retain(|query, _| wanted.contains(query));
+        let registry = Registry::new(&rules, &known, map);
+        Self { rules, backends, known, registry }
+    }
 }
 
 /// An object's value of a metric.
@@ -128,7 +144,7 @@ impl Rules {
             state: RwLock::new(Arc::new(state)),
             relisting: Mutex::default(),
             wake: Notify::new(),
-            failing: watch::Sender::default(),
+            failing: RwLock::default(),
         }))
     }
 
@@ -148,7 +164,7 @@ impl Rules {
 
     /// The series queries that fail now, and why.
     pub fn failing(&self) -> BTreeMap<SeriesQuery, String> {
-        self.0.failing.borrow().clone()
+        self.0.failing.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Looks at the metrics there are.
@@ -161,12 +177,8 @@ impl Rules {
         let rules = Arc::new(rules);
         let map = self.0.resources.map();
         let mut state = self.0.state.write().unwrap_or_else(PoisonError::into_inner);
-        let wanted = series_queries(&rules);
-        let mut known = state.known.clone();
-        known.retain(|query, _| wanted.contains(query));
-        let registry = Registry::new(&rules, &known, &map);
         let backends = Arc::new(backends(&rules, self.0.settings));
-        *state = Arc::new(State { rules, backends, known, registry });
+        *state = Arc::new(State::new(rules, backends, state.known.clone(), &map));
         drop(state);
         self.0.wake.notify_one();
     }
@@ -221,19 +233,15 @@ impl Rules {
                 }
             }
         }
-        self.0.failing.send_replace(failing);
+        *self.0.failing.write().unwrap_or_else(PoisonError::into_inner) = failing;
         let map = self.0.resources.map();
         let mut state = self.0.state.write().unwrap_or_else(PoisonError::into_inner);
         // Other rules may have come meanwhile; they are listed next.
-        let rules = state.rules.clone();
         let mut known = state.known.clone();
         known.extend(fresh);
-        let wanted = series_queries(&rules);
-        known.retain(|query, _| wanted.contains(query));
-        let registry = Registry::new(&rules, &known, &map);
-        let changed = registry != state.registry;
-        let backends = state.backends.clone();
-        *state = Arc::new(State { rules, backends, known, registry });
+        let new = State::new(state.rules.clone(), state.backends.clone(), known, &map);
+        let changed = new.registry != state.registry;
+        *state = Arc::new(new);
         drop(state);
         if changed {
             tracing::debug!("the metrics of rules changed");
@@ -255,8 +263,8 @@ impl Rules {
         find(&self.state())
     }
 
-    /// The values of a metric for one object (a name), or those that a selector
-    /// selects. A request without a namespace is for what has none.
+    /// What an asked resource is, and the values of a metric for one object (a
+    /// name), or those that a selector selects. A request without a namespace is for what has none.
     ///
     /// # Errors
     /// As [`Failure`] says.
@@ -267,7 +275,7 @@ impl Rules {
         which: Which<'_>,
         metric: &str,
         series: &Selector,
-    ) -> Result<Vec<ObjectValue>, Failure> {
+    ) -> Result<(ResourceInfo, Vec<ObjectValue>), Failure> {
         if !self.any_custom() {
             return Err(Failure::NotFound);
         }
@@ -321,7 +329,7 @@ impl Rules {
         if found.is_empty() && matches!(which, Which::Name(_)) {
             return Err(Failure::NoValue);
         }
-        Ok(found)
+        Ok((info, found))
     }
 
     fn object_query(
@@ -507,15 +515,8 @@ impl Rules {
         let rules = self.rules();
         let rules = rules.resource.as_ref().ok_or(Failure::NotFound)?;
         let map = self.0.resources.map();
-        let query = |rule: &super::UsageRule| {
-            rule.containers(&map, namespace, pods.clone()).map_err(Failure::Query)
-        };
-        let ((cpu_query, cpu_label), (memory_query, memory_label)) =
-            (query(&rules.cpu)?, query(&rules.memory)?);
-        let samples = self.backend(rules.backend.as_ref()).samples;
-        let (cpu_query, memory_query) = (cpu_query.into(), memory_query.into());
-        let (cpu, memory) =
-            tokio::try_join!(samples.series(&cpu_query), samples.series(&memory_query))?;
+        let query = |rule: &UsageRule| rule.containers(&map, namespace, pods.clone());
+        let [(cpu, cpu_label), (memory, memory_label)] = self.usage(rules, query).await?;
         let mut usage: BTreeMap<String, PodUsage> = BTreeMap::new();
         for sampled in cpu.iter() {
             let pod = usage
@@ -539,6 +540,21 @@ impl Rules {
         Ok(both)
     }
 
+    /// The series of CPU and of memory, each with the label that names its object.
+    async fn usage(
+        &self,
+        rules: &ResourceRules,
+        query: impl Fn(&UsageRule) -> Result<(String, String), String>,
+    ) -> Result<[(Arc<Vec<Sampled>>, String); 2], Failure> {
+        let samples = self.backend(rules.backend.as_ref()).samples;
+        let ask = async |rule| -> Result<_, Failure> {
+            let (query, label) = query(rule).map_err(Failure::Query)?;
+            Ok((samples.series(&query.into()).await?, label))
+        };
+        let (cpu, memory) = tokio::try_join!(ask(&rules.cpu), ask(&rules.memory))?;
+        Ok([cpu, memory])
+    }
+
     /// What nodes use, by node; those alone that have samples of both.
     ///
     /// # Errors
@@ -550,14 +566,8 @@ impl Rules {
         let rules = self.rules();
         let rules = rules.resource.as_ref().ok_or(Failure::NotFound)?;
         let map = self.0.resources.map();
-        let query =
-            |rule: &super::UsageRule| rule.nodes(&map, nodes.clone()).map_err(Failure::Query);
-        let ((cpu_query, cpu_label), (memory_query, memory_label)) =
-            (query(&rules.cpu)?, query(&rules.memory)?);
-        let samples = self.backend(rules.backend.as_ref()).samples;
-        let (cpu_query, memory_query) = (cpu_query.into(), memory_query.into());
-        let (cpu, memory) =
-            tokio::try_join!(samples.series(&cpu_query), samples.series(&memory_query))?;
+        let query = |rule: &UsageRule| rule.nodes(&map, nodes.clone());
+        let [(cpu, cpu_label), (memory, memory_label)] = self.usage(rules, query).await?;
         let by_node = |series: &[Sampled], label: &str| -> HashMap<String, Sampled> {
             let mut first = HashMap::new();
             for sampled in series {

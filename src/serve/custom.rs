@@ -1,14 +1,15 @@
 //! `custom.metrics.k8s.io`: metrics of objects in the cluster, by the names that
 //! autoscalers publish and by rules.
 
+use super::parameters::{label_selector, selected_name};
 use super::request::{ApiGroup, ObjectTarget, Version};
 use super::response::ApiError;
 use super::router::Server;
 use crate::hpa::UnixMillis;
-use crate::k8s::{Quantity, Selector};
+use crate::k8s::Selector;
 use crate::promql::name::GeneratedName;
 use crate::promql::query::PodMetric;
-use crate::rules::{Failure, Which};
+use crate::rules::{Failure, ObjectValue, Which};
 use crate::samples::MetricError;
 use crate::watch::{GroupResource, ResourceInfo};
 use jiff::Timestamp;
@@ -32,34 +33,21 @@ pub struct Parameters {
     field_selector: String,
 }
 
-/// One object's value.
-struct Item {
-    name: String,
-    value: Quantity,
-    time: UnixMillis,
-}
-
 /// Answers a request for a metric of one object, or of those a selector selects.
 pub async fn objects(
     server: &Server,
     target: &ObjectTarget,
     parameters: &Parameters,
 ) -> Result<Value, ApiError> {
-    let objects: Selector = parameters
-        .label_selector
-        .parse()
-        .map_err(|error| ApiError::bad_request(format!("labelSelector: {error}")))?;
+    let objects = label_selector(&parameters.label_selector)?;
     let series: Selector = parameters
         .metric_label_selector
         .parse()
         .map_err(|error| ApiError::broken_selector(format!("metricLabelSelector: {error}")))?;
     let by_field = parameters.field_selector.trim();
-    if !by_field.is_empty() {
-        let name = by_field.strip_prefix("metadata.name=").map(|name| name.trim_start_matches('='));
-        if name != Some(target.name.as_str()) {
-            let message = "fieldSelector metadata.name doesn't match requested name";
-            return Err(ApiError::bad_request(message));
-        }
+    if !by_field.is_empty() && selected_name(by_field) != Some(target.name.as_str()) {
+        let message = "fieldSelector metadata.name doesn't match requested name";
+        return Err(ApiError::bad_request(message));
     }
     let resource = GroupResource::parse(&target.resource);
     let (info, items) = match published(server, target, &resource, &series).await {
@@ -139,7 +127,7 @@ async fn of_pods(
     target: &ObjectTarget,
     objects: &Selector,
     metric: &PodMetric,
-) -> Result<Vec<Item>, ApiError> {
+) -> Result<Vec<ObjectValue>, ApiError> {
     let ObjectTarget { namespace, name, .. } = target;
     let queries = server.config.pod_queries();
     let samples = server
@@ -149,9 +137,9 @@ async fn of_pods(
         .map_err(|error| failed(&target.metric, &error))?;
     let item = |pod: &str| {
         let sample = samples.get(pod)?;
-        Some(Item { name: pod.to_owned(), value: sample.value, time: sample.time })
+        Some(ObjectValue { name: pod.to_owned(), value: sample.value, time: sample.time })
     };
-    let items: Vec<Item> = server.cluster.read(|index| match name.as_str() {
+    let items: Vec<ObjectValue> = server.cluster.read(|index| match name.as_str() {
         "*" => {
             let selected = index.select(namespace, objects).into_iter();
             selected.filter_map(|(pod, _)| item(pod)).collect()
@@ -170,14 +158,14 @@ async fn by_rule(
     resource: &GroupResource,
     objects: &Selector,
     series: &Selector,
-) -> Result<(ResourceInfo, Vec<Item>), ApiError> {
+) -> Result<(ResourceInfo, Vec<ObjectValue>), ApiError> {
     let which = match target.name.as_str() {
         "*" => Which::Selector(objects),
         name => Which::Name(name),
     };
     let (namespace, metric) = (target.namespace.as_str(), target.metric.as_str());
     let values = server.rules.objects(namespace, resource, which, metric, series).await;
-    let values = values.map_err(|failure| match failure {
+    values.map_err(|failure| match failure {
         // Which rule fails is for the log; clients know the metric as not there.
         Failure::Query(error) => {
             tracing::warn!(metric, error, "the query of a rule can't be made");
@@ -194,13 +182,7 @@ async fn by_rule(
             "Internal error occurred: unable to fetch metric {metric}: {failure}"
         )),
         Failure::Metric(error) => failed(metric, &error),
-    })?;
-    let info = server.rules.resources().find(resource).await.ok_or_else(|| not_found(target))?;
-    let items = values
-        .into_iter()
-        .map(|value| Item { name: value.name, value: value.value, time: value.time })
-        .collect();
-    Ok((info, items))
+    })
 }
 
 /// What a client is told of a metric that could not be fetched.
@@ -215,7 +197,12 @@ pub fn failed(metric: &str, error: &MetricError) -> ApiError {
     }
 }
 
-fn value(target: &ObjectTarget, info: &ResourceInfo, item: &Item, selector: &Value) -> Value {
+fn value(
+    target: &ObjectTarget,
+    info: &ResourceInfo,
+    item: &ObjectValue,
+    selector: &Value,
+) -> Value {
     let mut described = json!({
         "kind": info.kind,
         // "/v1" is how every adapter so far has written the core group.

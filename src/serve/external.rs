@@ -1,10 +1,10 @@
 //! `external.metrics.k8s.io`: metrics of what is outside the cluster, by rules.
 
 use super::custom::{failed, timestamp};
+use super::parameters::label_selector;
 use super::request::{ApiGroup, Version};
 use super::response::ApiError;
 use super::router::Server;
-use crate::k8s::Selector;
 use crate::rules::Failure;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -24,10 +24,7 @@ pub async fn values(
     metric: &str,
     parameters: &Parameters,
 ) -> Result<Value, ApiError> {
-    let selector: Selector = parameters
-        .label_selector
-        .parse()
-        .map_err(|error| ApiError::bad_request(format!("labelSelector: {error}")))?;
+    let selector = label_selector(&parameters.label_selector)?;
     let values = server.rules.external(namespace, metric, &selector).await;
     let values = values.map_err(|failure| match failure {
         Failure::NotFound | Failure::NoValue => {

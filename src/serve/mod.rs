@@ -10,6 +10,7 @@ mod identity;
 mod listen;
 mod negotiate;
 mod openapi;
+mod parameters;
 mod pass_on;
 mod protobuf;
 mod request;

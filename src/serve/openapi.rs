@@ -3,6 +3,8 @@
 use super::request::ApiGroup;
 use serde_json::{Map, Value, json};
 
+/// Where the documents are.
+pub const BASE: &str = "/openapi/";
 const V2: &str = "/openapi/v2";
 const V3: &str = "/openapi/v3";
 

@@ -1,11 +1,11 @@
 //! `metrics.k8s.io`: what pods and nodes use, by rules.
 
 use super::custom::timestamp;
+use super::parameters::{label_selector, selected_name};
 use super::request::{ApiGroup, Version};
 use super::response::ApiError;
 use super::router::Server;
 use crate::hpa::Phase;
-use crate::k8s::Selector;
 use crate::rules::{Failure, NodeUsage, PodUsage};
 use crate::watch::{GroupResource, PodRecord};
 use futures::future::join_all;
@@ -26,19 +26,13 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    fn labels(&self) -> Result<Selector, ApiError> {
-        let parsed = self.label_selector.parse();
-        parsed.map_err(|error| ApiError::bad_request(format!("labelSelector: {error}")))
-    }
-
     /// The name asked for, where one is.
     fn name(&self) -> Result<Option<&str>, ApiError> {
         let text = self.field_selector.trim();
         if text.is_empty() {
             return Ok(None);
         }
-        let name = text.strip_prefix("metadata.name=").map(|name| name.trim_start_matches('='));
-        name.map(Some).ok_or_else(|| {
+        selected_name(text).map(Some).ok_or_else(|| {
             ApiError::bad_request(format!(
                 "fieldSelector: {text:?} is not known; metadata.name=NAME was expected"
             ))
@@ -71,7 +65,7 @@ pub async fn nodes(
 ) -> Result<Value, ApiError> {
     let info = server.rules.resources().find(&GroupResource::core("nodes")).await;
     let info = info.ok_or_else(ApiError::no_such_path)?;
-    let known = server.rules.list(&info, "", &parameters.labels()?).await;
+    let known = server.rules.list(&info, "", &label_selector(&parameters.label_selector)?).await;
     let mut known: BTreeMap<String, Labels> =
         known.map_err(|failure| failed(&failure))?.into_iter().collect();
     if let Some(name) = name.or(parameters.name()?) {
@@ -133,7 +127,7 @@ pub async fn pods(
     name: Option<&str>,
     parameters: &Parameters,
 ) -> Result<Value, ApiError> {
-    let labels = parameters.labels()?;
+    let labels = label_selector(&parameters.label_selector)?;
     let wanted = name.or(parameters.name()?);
     let running = |(name, pod): (&str, &PodRecord)| {
         (pod.phase == Phase::Running && wanted.is_none_or(|wanted| wanted == name))

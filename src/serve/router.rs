@@ -159,7 +159,9 @@ async fn answer(
         let status = server.live.get(&subject).ok_or_else(ApiError::no_such_path)?;
         return Ok(json_body(status.as_ref()));
     }
-    if let Some(document) = openapi::document(path, &server.served()) {
+    if path.starts_with(openapi::BASE)
+        && let Some(document) = openapi::document(path, &server.served())
+    {
         return Ok(json_body(&document));
     }
     let target = target.map_err(|error| match error {

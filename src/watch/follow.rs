@@ -55,6 +55,7 @@ pub async fn follow_cluster(client: Client, cluster: Cluster, synced: Synced) {
                     cluster.write(|index| index.put_pod(key, record));
                 },
                 delete: |cluster, key| cluster.write(|index| index.remove_pod(key)),
+                listed: Index::set_pods_known,
             }
         ),
         follow(
@@ -84,6 +85,7 @@ pub async fn follow_cluster(client: Client, cluster: Cluster, synced: Synced) {
                         cluster.changed(Subject::autoscaler(key.clone()));
                     }
                 },
+                listed: |_| {},
             }
         ),
         follow(
@@ -103,6 +105,7 @@ pub async fn follow_cluster(client: Client, cluster: Cluster, synced: Synced) {
                     cluster.write(|index| index.remove_autoscaler(key));
                     cluster.changed(Subject::autoscaler(key.clone()));
                 },
+                listed: |_| {},
             }
         ),
     );
@@ -113,6 +116,8 @@ struct Kind<K> {
     keys: fn(&Index) -> Vec<ObjectKey>,
     apply: fn(&Cluster, ObjectKey, K),
     delete: fn(&Cluster, &ObjectKey),
+    /// When all of them were seen.
+    listed: fn(&mut Index),
 }
 
 async fn follow<K>(number: usize, api: Api<K>, cluster: &Cluster, synced: &Synced, kind: Kind<K>)
@@ -153,9 +158,7 @@ where
                 }
                 tracing::debug!(kind = name, objects = seen.len(), "listed");
                 seen = HashSet::new();
-                if number == 0 {
-                    cluster.write(|index| index.set_pods_known());
-                }
+                cluster.write(kind.listed);
                 synced.set(number);
             }
             watcher::Event::Apply(object) => (kind.apply)(cluster, key(&object), object),

@@ -171,12 +171,13 @@ impl Resources {
         }
     }
 
-    /// Reads discovery every so often, for ever.
-    pub async fn follow(self, interval: Duration) {
+    /// Reads discovery again every so often, for ever; soon, where that failed
+    /// the last time.
+    pub async fn follow(self, interval: Duration, mut read: bool) {
         loop {
-            let read = self.refresh().await;
             let pause = if read { interval } else { GAP };
             tokio::time::sleep(pause).await;
+            read = self.refresh().await;
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::bed::adapter::{Adapter, Program};
 use crate::bed::proxy::Fault;
 use crate::bed::thanos::Thanos;
 use crate::bed::{eventually, plimsoll};
-use crate::peer::{World, ask, on_world, pair, wait_ready};
+use crate::peer::{World, any_certificate, ask, on_world, pair, wait_ready};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
@@ -124,7 +124,7 @@ fn every_form_of_an_answer_is_that_of_the_peer() {
         }
         let missing = format!("{API}/namespaces/shop/pods/*/none");
         let get = async |adapter: &Adapter, path: &str, accept: &str| {
-            let http = reqwest::Client::builder().tls_danger_accept_invalid_certs(true).build();
+            let http = any_certificate().build();
             let url = format!("https://127.0.0.1:{}{path}", adapter.port);
             let request = http.expect("a client").get(url).bearer_auth(&world.token);
             let response = request.header("accept", accept).send().await.expect("an answer");
@@ -194,7 +194,7 @@ fn one_failing_rule_harms_no_other() {
 }
 
 async fn ask_text(port: u16, path: &str) -> (u16, String) {
-    let http = reqwest::Client::builder().tls_danger_accept_invalid_certs(true).build();
+    let http = any_certificate().build();
     let response = http.expect("a client").get(format!("https://127.0.0.1:{port}{path}")).send();
     let response = response.await.expect("an answer");
     (response.status().as_u16(), response.text().await.expect("a body"))
@@ -495,8 +495,7 @@ fn a_storm_is_refused_in_order_and_health_always_answers() {
         let ours = ours(world, "storm", &config).await;
         let path = format!("{API}/namespaces/shop/pods/*/queue_depth");
         served(&ours, &world.token, &path).await;
-        let http =
-            reqwest::Client::builder().tls_danger_accept_invalid_certs(true).http1_only().build();
+        let http = any_certificate().http1_only().build();
         let http = http.expect("a client");
         // Thousands of different selectors, as fast as they go, over many connections.
         let storm = (0..3000).map(|n| {

@@ -405,10 +405,13 @@ struct Answer {
     items: BTreeSet<String>,
 }
 
+/// A client that takes any certificate: the peer's is its own.
+pub fn any_certificate() -> reqwest::ClientBuilder {
+    reqwest::Client::builder().tls_danger_accept_invalid_certs(true)
+}
+
 pub async fn ask(port: u16, token: &str, path: &str) -> (u16, Value) {
-    // The peer's certificate is its own.
-    let http =
-        reqwest::Client::builder().tls_danger_accept_invalid_certs(true).build().expect("a client");
+    let http = any_certificate().build().expect("a client");
     let request = http.get(format!("https://127.0.0.1:{port}{path}")).bearer_auth(token);
     let response = request.send().await.expect("an answer");
     let code = response.status().as_u16();
@@ -495,18 +498,15 @@ pub async fn pair(cluster: &Cluster, token: &str, name: &str, config: &str) -> (
 
 /// Waits until an adapter can answer.
 pub async fn wait_ready(adapter: &Adapter, token: &str) {
-    {
-        eventually("the adapter is ready", Duration::from_secs(60), async || {
-            let url = format!("https://127.0.0.1:{}/readyz", adapter.port);
-            let http = reqwest::Client::builder().tls_danger_accept_invalid_certs(true).build();
-            let asked = http.expect("a client").get(url).bearer_auth(token).send().await;
-            match asked {
-                Ok(response) if response.status() == 200 => Ok(()),
-                other => Err(format!("{other:?}\n{}", adapter.process.tail())),
-            }
-        })
-        .await;
-    }
+    eventually("the adapter is ready", Duration::from_secs(60), async || {
+        let url = format!("https://127.0.0.1:{}/readyz", adapter.port);
+        let http = any_certificate().build().expect("a client");
+        match http.get(url).bearer_auth(token).send().await {
+            Ok(response) if response.status() == 200 => Ok(()),
+            other => Err(format!("{other:?}\n{}", adapter.process.tail())),
+        }
+    })
+    .await;
 }
 
 /// A cluster with all that is asked for here, and a token of one who may ask.
