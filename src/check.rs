@@ -3,9 +3,10 @@
 
 use crate::config::{CheckFlags, Config, OutputFormat};
 use crate::connect;
-use crate::prometheus::{Client as Prometheus, SeriesShape, decode_shapes, decode_vector};
+use crate::prometheus::{Client as Prometheus, SeriesShape, decode_shapes};
 use crate::promql::matcher::Matcher;
 use crate::rules::{Rule, RuleSet};
+use crate::samples::Table;
 use crate::watch::{GroupResource, ResourceMap, Resources};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -205,7 +206,7 @@ async fn try_query(
             found.query = Some(query);
             answer
                 .map_err(|error| error.to_string())
-                .and_then(|body| decode_vector(&body).map(|series| series.len()))
+                .and_then(|body| Table::read(&body).map(|table| table.series()))
         }
         Err(error) => Err(error),
     };

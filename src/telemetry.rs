@@ -57,6 +57,7 @@ pub struct Metrics {
     requests: Family<Code, Counter>,
     decisions: Family<Outcome, Counter>,
     lag: Histogram,
+    missed: Counter,
     autoscalers: Gauge,
     native_desired: Family<DesiredBy, Gauge>,
     native_comparisons: Family<Outcome, Counter>,
@@ -83,6 +84,12 @@ impl Default for Metrics {
             "How long after its time a decision was begun",
             Unit::Seconds,
             lag.clone(),
+        );
+        let missed = Counter::default();
+        registry.register(
+            "missed_rounds",
+            "Decisions that were not taken because those before came a whole period late",
+            missed.clone(),
         );
         registry.register("autoscalers", "Autoscalers decided for", autoscalers.clone());
         let (native_desired, native_comparisons) = (Family::default(), Family::default());
@@ -113,6 +120,7 @@ impl Default for Metrics {
             requests,
             decisions,
             lag,
+            missed,
             autoscalers,
             native_desired,
             native_comparisons,
@@ -132,6 +140,11 @@ impl Metrics {
     pub fn decided(&self, outcome: &'static str, lag: Duration) {
         self.decisions.get_or_create(&Outcome { outcome }).inc();
         self.lag.observe(lag.as_secs_f64());
+    }
+
+    /// So many decisions were not taken, as one came late.
+    pub fn missed(&self, rounds: u64) {
+        self.missed.inc_by(rounds);
     }
 
     /// For an observed native HPA so many replicas are wanted, by us and by them.

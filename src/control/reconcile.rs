@@ -3,24 +3,24 @@
 use super::api_metrics::{self, Fetched};
 use super::run::Shared;
 use super::status::{self, Written};
+use super::targets::Target;
 use super::{message, native, rule_metrics};
 use crate::config::NativeHpas;
 use crate::crd::{AutoscalerStatus, Executor, Fallback};
 use crate::hpa::{
     self, AlignedSamples, ConditionKind, Context, Decision, Event, EventKind, Input, Memory,
-    Outcome, Pod, Sample, Samples, Selected, Status, UnixMillis,
+    Outcome, Pod, Sample, Samples, Selected, Spec, Status, UnixMillis,
 };
 use crate::k8s::Selector;
 use crate::promql::query::PodMetric;
-use crate::samples::PodSampleSet;
+use crate::samples::{Asked, MetricError, PodSamples, Sampled};
 use crate::watch::{
-    Asked, AutoscalerRecord, Demand, HpaRecord, Index, PodRecord, Subject, SubjectKind,
+    self, AutoscalerRecord, Demand, HpaRecord, Index, PodRecord, Subject, SubjectKind,
 };
 use futures::future::join_all;
 use jiff::Timestamp;
-use k8s_openapi::api::autoscaling::v1::Scale;
-use kube::Api;
-use kube::core::DynamicObject;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -33,6 +33,8 @@ pub struct State {
     failed_rounds: i32,
     /// The replicas seen and wanted in the last round that was only observed.
     observed: Option<Observed>,
+    /// What was asked of Prometheus last time, and will be the next.
+    asked: Vec<Asked>,
     /// The UID it is of: one that was deleted and made anew starts anew.
     uid: String,
 }
@@ -68,6 +70,16 @@ pub async fn round(shared: &Shared, subject: &Subject, state: &mut State) -> Opt
 }
 
 impl State {
+    /// What is likely to be asked of Prometheus in its next round.
+    pub fn asked(&self) -> &[Asked] {
+        &self.asked
+    }
+
+    /// The form of query that it is asked by first, as a hash.
+    pub fn form(&self) -> Option<u64> {
+        self.asked.first().map(Asked::form_hash)
+    }
+
     fn begin(&mut self, uid: &str, status: impl FnOnce() -> Status) {
         if self.uid != uid {
             *self = Self { uid: uid.to_owned(), status: status(), ..Self::default() };
@@ -122,13 +134,14 @@ async fn autoscaler(
         return HELD;
     }
     status.remove(ConditionKind::Paused);
-    let round = decide(shared, subject, &asked.demand, state).await;
+    let round = decide(shared, subject, &asked.demand, state, true).await;
     carry_out(shared, subject, asked.spec.fallback.as_ref(), record.generation, round, state).await
 }
 
 async fn hpa(shared: &Shared, subject: &Subject, record: &HpaRecord, state: &mut State) -> Ended {
-    let round = decide(shared, subject, &record.demand, state).await;
-    if shared.settings.native_hpas == NativeHpas::Manage {
+    let manages = shared.settings.native_hpas == NativeHpas::Manage;
+    let round = decide(shared, subject, &record.demand, state, manages).await;
+    if manages {
         return carry_out(shared, subject, None, None, round, state).await;
     }
     compare(shared, subject, round, state);
@@ -142,59 +155,82 @@ fn now() -> UnixMillis {
 /// What was observed and decided, before anything is written.
 struct Round<'a> {
     context: Context<'a>,
-    target: Result<(Api<DynamicObject>, Scale), String>,
+    target: Result<Target, String>,
     decision: Decision,
+    memory: Memory,
     status: Status,
 }
 
 /// A metric's samples before they are laid along the pods.
 enum Gathered {
-    Own(Result<Arc<PodSampleSet>, String>),
+    Own(Result<PodSamples, String>),
     Other(Fetched),
 }
 
+/// Observes and decides; a decision that will be written is one on what is there now.
 async fn decide<'a>(
     shared: &'a Shared,
     subject: &Subject,
     demand: &'a Demand,
     state: &mut State,
+    writes: bool,
 ) -> Round<'a> {
-    let spec = &demand.decided;
-    let namespace = &subject.key.namespace;
-    let target = shared.targets.scale(namespace, &spec.target).await;
-    let selector_text = match &target {
-        Ok((_, scale)) => scale.status.as_ref().and_then(|status| status.selector.clone()),
-        Err(_) => None,
-    }
-    .unwrap_or_default();
-    let gathered = match &target {
-        Ok(_) => gather(shared, namespace, demand, &selector_text).await,
-        Err(_) => Vec::new(),
-    };
-
+    let (spec, namespace) = (&demand.decided, &subject.key.namespace);
+    let targets = &shared.targets;
+    let mut target = targets.scale(&shared.cluster, namespace, &spec.target).await;
     let context = Context { spec, config: &shared.settings.decisions, now: now() };
-    let mut status = state.status.clone();
-    let scale = match &target {
-        Ok((_, scale)) => Ok(observed(scale)),
-        Err(error) => Err(error.as_str()),
-    };
-    let memory = &mut state.memory;
-    let decision = shared.cluster.read(|index| {
-        let selection = Selection::of(shared, index, subject, &selector_text);
+    loop {
+        let gathered = match &target {
+            Ok(target) => gather(shared, namespace, demand, &target.selector, state).await,
+            Err(_) => Vec::new(),
+        };
+        let (mut memory, mut status) = (state.memory.clone(), state.status.clone());
+        let decision =
+            compute(shared, subject, context, &target, &gathered, &mut memory, &mut status);
+        let seen = match &target {
+            Ok(seen) if seen.object.is_none() && writes => seen,
+            _ => break Round { context, target, decision, memory, status },
+        };
+        if !matches!(decision.outcome, Outcome::Rescale { .. }) {
+            break Round { context, target, decision, memory, status };
+        }
+        // What was seen may be behind: a write follows what is there now alone.
+        let read = targets.read(namespace, &spec.target).await;
+        let same = read.as_ref().is_ok_and(|read| read.is_as(seen));
+        target = read;
+        if same {
+            break Round { context, target, decision, memory, status };
+        }
+    }
+}
+
+/// Decides on what was gathered.
+fn compute(
+    shared: &Shared,
+    subject: &Subject,
+    context: Context<'_>,
+    target: &Result<Target, String>,
+    gathered: &[Gathered],
+    memory: &mut Memory,
+    status: &mut Status,
+) -> Decision {
+    let scale = target.as_ref().map(|target| target.replicas).map_err(String::as_str);
+    let selector = target.as_ref().map_or("", |target| &target.selector);
+    shared.cluster.read(|index| {
+        let selection = Selection::of(shared, index, subject, selector);
         let pods: Vec<Pod<'_>> = selection.pods.iter().map(|(name, pod)| pod.view(name)).collect();
         let aligned: Vec<Aligned<'_>> =
             gathered.iter().map(|samples| Aligned::new(samples, &pods)).collect();
         let samples: Vec<Samples<'_>> = aligned.iter().map(Aligned::view).collect();
         let input = Input {
             context,
-            namespace,
+            namespace: &subject.key.namespace,
             scale,
-            selected: selection.selected(&selector_text, &pods),
+            selected: selection.selected(selector, &pods),
             samples: &samples,
         };
-        hpa::decide(&input, memory, &mut status, &mut ())
-    });
-    Round { context, target, decision, status }
+        hpa::decide(&input, memory, status, &mut ())
+    })
 }
 
 /// Writes the scale, the events and the status of a decision.
@@ -206,9 +242,11 @@ async fn carry_out(
     round: Round<'_>,
     state: &mut State,
 ) -> Ended {
-    let Round { context, target, mut decision, mut status } = round;
-    if let (Outcome::Rescale { to, .. }, Ok((api, scale))) = (&decision.outcome, &target) {
-        let written = shared.targets.write(api, scale.clone(), *to).await;
+    let Round { context, target, mut decision, memory, mut status } = round;
+    state.memory = memory;
+    let object = target.as_ref().ok().and_then(|target| target.object.as_ref());
+    if let (Outcome::Rescale { to, .. }, Some(object)) = (&decision.outcome, object) {
+        let written = shared.targets.write(object, *to).await;
         let outcome = match &written {
             Ok(()) => Ok(()),
             Err(error) => Err(error.as_str()),
@@ -219,12 +257,13 @@ async fn carry_out(
     let metrics_failed = decision.late_event.is_some();
     state.failed_rounds = if metrics_failed { state.failed_rounds.saturating_add(1) } else { 0 };
     match (fallback, &target) {
-        (Some(fallback), Ok((api, scale)))
+        (Some(fallback), Ok(seen))
             if metrics_failed && state.failed_rounds >= fallback.failed_rounds =>
         {
-            let fallen = fall_back(context, fallback, scale, state.failed_rounds, &mut status);
+            let replicas = seen.replicas.spec_replicas;
+            let fallen = fall_back(context, fallback, replicas, state.failed_rounds, &mut status);
             if let Some((to, event)) = fallen {
-                match shared.targets.write(api, scale.clone(), to).await {
+                match raise(shared, subject, context.spec, to).await {
                     Ok(()) => {
                         status.desired_replicas = to;
                         status.last_scale = Some(context.now);
@@ -257,13 +296,14 @@ async fn carry_out(
 
 /// Writes nothing; shows what was decided beside what kube-controller-manager did.
 fn compare(shared: &Shared, subject: &Subject, round: Round<'_>, state: &mut State) {
-    let Round { context, target, decision, mut status } = round;
-    let (Ok((_, scale)), false) = (&target, decision.outcome == Outcome::Failed) else {
+    let Round { context, target, decision, memory, mut status } = round;
+    state.memory = memory;
+    let (Ok(target), false) = (&target, decision.outcome == Outcome::Failed) else {
         tracing::debug!(%subject, error = decision.error, "could not decide beside");
         state.status = status;
         return;
     };
-    let replicas = observed(scale).spec_replicas;
+    let replicas = target.replicas.spec_replicas;
     let ours = match decision.outcome {
         Outcome::Rescale { to, .. } => to,
         Outcome::Hold | Outcome::Failed => replicas,
@@ -290,13 +330,6 @@ fn compare(shared: &Shared, subject: &Subject, round: Round<'_>, state: &mut Sta
     }
 }
 
-fn observed(scale: &Scale) -> hpa::Scale {
-    hpa::Scale {
-        spec_replicas: scale.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(0),
-        status_replicas: scale.status.as_ref().map_or(0, |status| status.replicas),
-    }
-}
-
 fn log(subject: &Subject, decision: &Decision) {
     match &decision.outcome {
         Outcome::Rescale { from, to, reason } => {
@@ -309,36 +342,48 @@ fn log(subject: &Subject, decision: &Decision) {
     }
 }
 
-/// Reads all metrics at once.
+/// Reads all metrics at once, and remembers what was asked for them.
 async fn gather(
     shared: &Shared,
     namespace: &str,
     demand: &Demand,
     selector: &str,
+    state: &mut State,
 ) -> Vec<Gathered> {
     let one = async |metric: &hpa::Metric, own: &Option<PodMetric>| match own {
         Some(own) => {
             let queries = shared.config.pod_queries();
             let samples = shared.samples.pods(&queries, own, namespace).await;
-            Gathered::Own(samples.map_err(|error| error.to_string()))
+            let asked = samples.iter().map(|pods| pods.samples.asked().clone()).collect();
+            (Gathered::Own(samples.map_err(|error| error.to_string())), asked)
         }
         None => {
             let Shared { client, targets, rules, cluster, .. } = shared;
             let by_rule =
                 rule_metrics::fetch(rules, cluster, targets, namespace, selector, metric).await;
-            Gathered::Other(match by_rule {
-                Some(fetched) => fetched,
-                None => api_metrics::fetch(client, targets, namespace, selector, metric).await,
-            })
+            match by_rule {
+                Some((fetched, asked)) => (Gathered::Other(fetched), asked),
+                None => {
+                    let fetched =
+                        api_metrics::fetch(client, targets, namespace, selector, metric).await;
+                    (Gathered::Other(fetched), Vec::new())
+                }
+            }
         }
     };
     let metrics = demand.decided.metrics.iter().zip(&demand.pod_metrics);
-    join_all(metrics.map(|(metric, own)| one(metric, own))).await
+    let (gathered, asked): (Vec<_>, Vec<_>) =
+        join_all(metrics.map(|(metric, own)| one(metric, own))).await.into_iter().unzip();
+    // What fails now is asked again as it was.
+    if asked.iter().any(|asked: &Vec<_>| !asked.is_empty()) {
+        state.asked = asked.into_iter().flatten().collect();
+    }
+    gathered
 }
 
 /// A metric's samples laid along the pods.
 enum Aligned<'a> {
-    PerPod(Result<AlignedSamples, &'a str>),
+    PerPod(Result<AlignedSamples, Cow<'a, str>>),
     Value(Result<i64, &'a str>),
     Values(Result<&'a [i64], &'a str>),
 }
@@ -346,23 +391,29 @@ enum Aligned<'a> {
 impl<'a> Aligned<'a> {
     fn new(gathered: &'a Gathered, pods: &[Pod<'_>]) -> Self {
         match gathered {
-            Gathered::Own(Ok(set)) => {
+            Gathered::Own(Ok(samples)) => {
                 // As through the API, which gives the pods of the selector alone.
-                let items = pods.iter().filter_map(|pod| {
-                    let sample = set.get(pod.name)?;
-                    let sample =
-                        Sample { milli: sample.value.milli(), time: sample.time, window_ms: 0 };
-                    Some((pod.name, Some(sample)))
-                });
-                Self::PerPod(Ok(AlignedSamples::new(pods, items)))
+                let by_pod = samples.by_pod();
+                let of_pod = |pod: &Pod<'_>| {
+                    let sample = by_pod.get(pod.name)?;
+                    let milli = |sample: Sampled<'_>| Sample {
+                        milli: sample.value().milli(),
+                        time: sample.time(),
+                        window_ms: 0,
+                    };
+                    Ok(sample.map(milli))
+                };
+                let of_pods: Result<Vec<_>, MetricError> = pods.iter().map(of_pod).collect();
+                let error = |error: MetricError| error.to_string().into();
+                Self::PerPod(of_pods.map(AlignedSamples::of_pods).map_err(error))
             }
-            Gathered::Own(Err(error)) => Self::PerPod(Err(error)),
+            Gathered::Own(Err(error)) => Self::PerPod(Err(error.into())),
             Gathered::Other(Fetched::PerPod(items)) => Self::PerPod(match items {
                 Ok(items) => Ok(AlignedSamples::new(
                     pods,
                     items.iter().map(|(name, sample)| (name.as_str(), *sample)),
                 )),
-                Err(error) => Err(error.as_str()),
+                Err(error) => Err(error.into()),
             }),
             Gathered::Other(Fetched::Value(value)) => {
                 Self::Value(value.as_ref().copied().map_err(String::as_str))
@@ -376,7 +427,7 @@ impl<'a> Aligned<'a> {
     fn view(&self) -> Samples<'_> {
         match self {
             Self::PerPod(samples) => {
-                Samples::PerPod(samples.as_ref().map(AlignedSamples::view).map_err(|error| *error))
+                Samples::PerPod(samples.as_ref().map(AlignedSamples::view).map_err(|e| &**e))
             }
             Self::Value(value) => Samples::Value(*value),
             Self::Values(values) => Samples::Values(*values),
@@ -401,7 +452,13 @@ impl<'a> Selection<'a> {
             }
         };
         let pods = index.select(&subject.key.namespace, &parsed);
-        let labels: Vec<_> = pods.iter().map(|(_, pod)| &pod.labels).collect();
+        // Mostly they share one set of labels.
+        let mut labels: Vec<&BTreeMap<String, String>> = Vec::new();
+        for (_, pod) in &pods {
+            if labels.last().is_none_or(|last| !std::ptr::eq(*last, &*pod.labels)) {
+                labels.push(&pod.labels);
+            }
+        }
         if selector.is_empty() {
             return Self { parsed: Ok(()), pods, autoscalers: Vec::new() };
         }
@@ -432,7 +489,7 @@ impl<'a> Selection<'a> {
 fn fall_back(
     context: Context<'_>,
     fallback: &Fallback,
-    scale: &Scale,
+    now: i32,
     failed_rounds: i32,
     status: &mut Status,
 ) -> Option<(i32, Event)> {
@@ -446,7 +503,6 @@ fn fall_back(
         context.now,
     );
     // At zero the workload was switched off, and no metric says otherwise.
-    let now = observed(scale).spec_replicas;
     (now > 0 && now < least).then(|| {
         let message = format!(
             "New size: {least}; reason: fallback, the metrics failed {failed_rounds} times in a row"
@@ -455,12 +511,23 @@ fn fall_back(
     })
 }
 
+/// Writes more replicas than there are; where there are as many by now, nothing.
+async fn raise(shared: &Shared, subject: &Subject, spec: &Spec, to: i32) -> Result<(), String> {
+    let target = shared.targets.read(&subject.key.namespace, &spec.target).await?;
+    match target.object {
+        Some(object) if target.replicas.spec_replicas < to => {
+            shared.targets.write(&object, to).await
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Has a native HPA decide, and shows its status.
 async fn delegate(
     shared: &Shared,
     subject: &Subject,
     record: &AutoscalerRecord,
-    asked: &Asked,
+    asked: &watch::Asked,
     state: &mut State,
 ) -> Ended {
     let key = &subject.key;

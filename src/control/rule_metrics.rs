@@ -5,7 +5,11 @@ use super::targets::Targets;
 use crate::hpa::{Metric, Sample, Source, parse_group, resource_usage};
 use crate::k8s::{Quantity, Selector};
 use crate::rules::{Failure, ObjectMetric, Rules, Which};
+use crate::samples::Asked;
 use crate::watch::{Cluster, GroupResource};
+
+/// What was fetched, and what was asked for it.
+pub type Found = (Fetched, Vec<Asked>);
 
 /// Reads one metric, for the pods that a selector (in text form) selects; none
 /// where no rule gives it.
@@ -16,7 +20,8 @@ pub async fn fetch(
     namespace: &str,
     selector: &str,
     metric: &Metric,
-) -> Option<Fetched> {
+) -> Option<Found> {
+    let failed = |failure: Failure| failure.to_string();
     match &metric.source {
         Source::Pods { metric: id, .. } => {
             let pods = GroupResource::core("pods");
@@ -27,12 +32,16 @@ pub async fn fetch(
             let series = id.parsed.as_ref().ok()?;
             let which = Which::Selector(&selector);
             let values = rules.objects(namespace, &pods, which, &id.name, series).await;
-            let values = values.map_err(|failure| failure.to_string());
-            Some(Fetched::PerPod(values.map(|(_, values)| {
+            let (asked, values) = match values {
+                Ok(found) => (vec![found.asked], Ok(found.values)),
+                Err(failure) => (Vec::new(), Err(failed(failure))),
+            };
+            let samples = values.map(|values| {
                 let sample = |milli, time| Sample { milli, time, window_ms: 0 };
                 let values = values.into_iter();
                 values.map(|v| (v.name, Some(sample(v.value.milli(), v.time)))).collect()
-            })))
+            });
+            Some((Fetched::PerPod(samples), asked))
         }
         Source::Object { object, metric: id, .. } => {
             let group = parse_group(object.api_version.as_deref().unwrap_or_default()).ok()?;
@@ -46,19 +55,25 @@ pub async fn fetch(
             rules.read(|registry| registry.custom(&key).is_some()).then_some(())?;
             let series = id.parsed.as_ref().ok()?;
             let values = rules.objects(of, &resource, Which::Name(name), &id.name, series).await;
-            let value = values.and_then(|(_, values)| {
-                values.first().map(|value| value.value.milli()).ok_or(Failure::NoValue)
-            });
-            Some(Fetched::Value(value.map_err(|failure| failure.to_string())))
+            Some(match values.map_err(failed) {
+                Ok(found) => {
+                    let value = found.values.first().map(|value| value.value.milli());
+                    let value = value.ok_or_else(|| failed(Failure::NoValue));
+                    (Fetched::Value(value), vec![found.asked])
+                }
+                Err(error) => (Fetched::Value(Err(error)), Vec::new()),
+            })
         }
         Source::External { metric: id, .. } => {
             rules.read(|registry| registry.external(&id.name).is_some()).then_some(())?;
             let values = rules.external(namespace, &id.name, id.parsed.as_ref().ok()?).await;
-            let milli = |values: &Vec<crate::rules::ExternalValue>| {
-                values.iter().map(|sampled| sampled.value.milli()).collect()
-            };
-            let values = values.map(|values| milli(&values));
-            Some(Fetched::Values(values.map_err(|failure| failure.to_string())))
+            Some(match values.map_err(failed) {
+                Ok(samples) => {
+                    let values = samples.iter().map(|sampled| sampled.value().milli()).collect();
+                    (Fetched::Values(Ok(values)), vec![samples.asked().clone()])
+                }
+                Err(error) => (Fetched::Values(Err(error)), Vec::new()),
+            })
         }
         Source::Resource { name, .. } => {
             usage(rules, cluster, namespace, selector, name, None).await
@@ -77,7 +92,7 @@ async fn usage(
     selector: &str,
     resource: &str,
     container: Option<&str>,
-) -> Option<Fetched> {
+) -> Option<Found> {
     let window = rules.rules().resource.as_ref()?.window;
     let selector: Selector = selector.parse().ok()?;
     let pods: Vec<String> = cluster.read(|index| {
@@ -85,11 +100,11 @@ async fn usage(
         pods.map(|(name, _)| name.to_owned()).collect()
     });
     if pods.is_empty() {
-        return Some(Fetched::PerPod(Ok(Vec::new())));
+        return Some((Fetched::PerPod(Ok(Vec::new())), Vec::new()));
     }
     let used = match rules.pod_usage(namespace, pods).await {
         Ok(used) => used,
-        Err(failure) => return Some(Fetched::PerPod(Err(failure.to_string()))),
+        Err(failure) => return Some((Fetched::PerPod(Err(failure.to_string())), Vec::new())),
     };
     let item = |(pod, used): (String, crate::rules::PodUsage)| {
         let containers = used.containers.iter().map(|(name, (cpu, memory))| {
@@ -107,5 +122,5 @@ async fn usage(
         });
         (pod, sample)
     };
-    Some(Fetched::PerPod(Ok(used.into_iter().map(item).collect())))
+    Some((Fetched::PerPod(Ok(used.by_pod.into_iter().map(item).collect())), used.asked.into()))
 }

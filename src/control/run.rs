@@ -3,21 +3,23 @@
 
 use super::events::Events;
 use super::reconcile::{self, State};
-use super::schedule::{Schedule, after, spread};
+use super::schedule::{Phases, Schedule};
 use super::selectors::Selectors;
 use super::targets::Targets;
 use crate::config::{LiveConfig, NativeHpas};
 use crate::hpa;
 use crate::live::LiveStatus;
 use crate::rules::Rules;
-use crate::samples::Store;
+use crate::samples::{Asked, Store};
 use crate::telemetry::Metrics;
 use crate::watch::{Cluster, Subject, SubjectKind, Synced};
+use futures::{FutureExt, StreamExt, stream};
 use kube::Client;
 use std::collections::{HashMap, HashSet};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::Semaphore;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 /// How the loop decides.
@@ -40,8 +42,29 @@ pub struct ControlLoop {
     synced: Synced,
     schedule: Schedule,
     states: HashMap<Subject, State>,
+    phases: Phases,
     running: HashSet<Subject>,
-    tasks: JoinSet<(Subject, State)>,
+    /// The rounds under way, which send each that is done.
+    batches: JoinSet<()>,
+    done: mpsc::UnboundedSender<Done>,
+    all_done: mpsc::UnboundedReceiver<Done>,
+    warned: Option<Instant>,
+}
+
+/// One whose time has come.
+struct Due {
+    subject: Subject,
+    at: Instant,
+    state: State,
+}
+
+/// One that was decided.
+struct Done {
+    subject: Subject,
+    /// When it was due, and begun.
+    due: Instant,
+    begun: Instant,
+    state: State,
 }
 
 /// What all decisions share.
@@ -58,14 +81,14 @@ pub(super) struct Shared {
     pub live: LiveStatus,
     /// The pod selectors of those who scale.
     pub selectors: Selectors,
-    /// Bounds the decisions at once.
-    slots: Semaphore,
 }
 
-/// How many decisions are under way at once.
+/// How many decisions of those that are due at one time are under way at once.
 const AT_ONCE: usize = 64;
 /// How soon to look again at one that is being decided.
 const BUSY: Duration = Duration::from_millis(200);
+/// The least time between two warnings that decisions come too late.
+const WARNING: Duration = Duration::from_secs(60);
 
 impl ControlLoop {
     /// A loop over the autoscalers of the cluster.
@@ -85,7 +108,6 @@ impl ControlLoop {
             targets: Targets::new(client.clone()),
             events: Events::new(client.clone()),
             selectors: Selectors::default(),
-            slots: Semaphore::new(AT_ONCE),
             client,
             cluster,
             samples,
@@ -95,13 +117,18 @@ impl ControlLoop {
             metrics,
             live,
         };
+        let (done, all_done) = mpsc::unbounded_channel();
         Self {
+            phases: Phases::new(Instant::now()),
+            done,
+            all_done,
+            warned: None,
             shared: Arc::new(shared),
             synced,
             schedule: Schedule::default(),
             states: HashMap::new(),
             running: HashSet::new(),
-            tasks: JoinSet::new(),
+            batches: JoinSet::new(),
         }
     }
 
@@ -132,19 +159,12 @@ impl ControlLoop {
                     self.shared.metrics.autoscalers(self.schedule.len() + self.running.len());
                 }
                 () = due => self.start_due(),
-                Some(done) = self.tasks.join_next() => match done {
-                    Ok((subject, state)) => {
-                        self.running.remove(&subject);
-                        if self.shared.cluster.read(|index| index.has(&subject)) {
-                            self.states.insert(subject, state);
-                        }
-                    }
-                    Err(error) => tracing::error!(%error, "a decision was broken off"),
-                },
+                Some(done) = self.all_done.recv() => self.decided(done),
+                Some(_) = self.batches.join_next() => {}
                 () = &mut stop => break,
             }
         }
-        while self.tasks.join_next().await.is_some() {}
+        while self.batches.join_next().await.is_some() {}
     }
 
     /// A new or changed one is decided at once; one that is gone is forgotten.
@@ -159,45 +179,88 @@ impl ControlLoop {
             return;
         }
         self.schedule.remove(&subject);
+        self.phases.set(&subject, None);
         self.states.remove(&subject);
         self.shared.live.remove(&subject);
         self.shared.metrics.forget(&subject.key);
         self.shared.selectors.release(&subject);
     }
 
+    /// Starts all that are due. What they asked for last time is asked again
+    /// before any of them is decided, so that it is asked for all of them together.
     fn start_due(&mut self) {
         let now = Instant::now();
+        let mut batch = Vec::new();
         let due: Vec<_> = std::iter::from_fn(|| self.schedule.take_due(now)).collect();
-        let crowd = due.len();
-        for (place, (subject, due)) in due.into_iter().enumerate() {
+        for (subject, at) in due {
             if self.running.contains(&subject) {
                 self.schedule.set(subject, now + BUSY);
                 continue;
             }
-            let own = match subject.kind {
-                SubjectKind::Autoscaler => {
-                    let record = self.shared.cluster.read(|index| index.autoscaler(&subject.key));
-                    record.and_then(|r| r.asked.as_ref().ok()?.spec.sync_period_seconds)
-                }
-                SubjectKind::Hpa => None,
-            };
-            let period = own.map_or(self.shared.settings.period, |seconds| {
-                Duration::from_secs(seconds.clamp(1, 3600).unsigned_abs().into())
-            });
-            let next = after(due, period - spread(place, crowd, period), now);
-            self.schedule.set(subject.clone(), next);
             self.running.insert(subject.clone());
-            let (shared, mut state) =
-                (self.shared.clone(), self.states.remove(&subject).unwrap_or_default());
-            self.tasks.spawn(async move {
-                let slot = shared.slots.acquire().await.expect("the semaphore is never closed");
-                let lag = due.elapsed();
-                if let Some(ended) = reconcile::round(&shared, &subject, &mut state).await {
-                    shared.metrics.decided(ended, lag);
-                }
-                drop(slot);
-                (subject, state)
-            });
+            let state = self.states.remove(&subject).unwrap_or_default();
+            state.asked().iter().for_each(Asked::again);
+            batch.push(Due { subject, at, state });
+        }
+        let (shared, done) = (self.shared.clone(), self.done.clone());
+        self.batches.spawn(async move {
+            let each = stream::iter(batch).map(|due| round(&shared, due));
+            let send = async |one: Done| drop(done.send(one));
+            each.buffer_unordered(AT_ONCE).for_each(send).await;
+        });
+    }
+
+    /// One was decided; sets the time of its next decision. One that came a whole
+    /// period late or more does not make up for what it missed.
+    fn decided(&mut self, done: Done) {
+        let Done { subject, due, begun, state } = done;
+        self.running.remove(&subject);
+        if !self.shared.cluster.read(|index| index.has(&subject)) {
+            return;
+        }
+        let period = self.period(&subject);
+        let lag = begun.duration_since(due);
+        if lag >= period {
+            self.shared.metrics.missed((lag.as_nanos() / period.as_nanos()) as u64);
+            if self.warned.is_none_or(|warned| warned.elapsed() > WARNING) {
+                self.warned = Some(Instant::now());
+                tracing::warn!(
+                    %subject, ?lag, ?period,
+                    "decisions come later than a period: all are decided less often"
+                );
+            }
+        }
+        self.phases.set(&subject, state.form());
+        let next = self.phases.next(&subject, period, Instant::now());
+        self.states.insert(subject.clone(), state);
+        self.schedule.set_if_none(subject, next);
+    }
+
+    fn period(&self, subject: &Subject) -> Duration {
+        let own = match subject.kind {
+            SubjectKind::Autoscaler => {
+                let record = self.shared.cluster.read(|index| index.autoscaler(&subject.key));
+                record.and_then(|r| r.asked.as_ref().ok()?.spec.sync_period_seconds)
+            }
+            SubjectKind::Hpa => None,
+        };
+        own.map_or(self.shared.settings.period, |seconds| {
+            Duration::from_secs(seconds.clamp(1, 3600).unsigned_abs().into())
+        })
+    }
+}
+
+async fn round(shared: &Shared, due: Due) -> Done {
+    let Due { subject, at, mut state } = due;
+    let begun = Instant::now();
+    let decided = AssertUnwindSafe(reconcile::round(shared, &subject, &mut state));
+    match decided.catch_unwind().await {
+        Ok(Some(ended)) => shared.metrics.decided(ended, begun.duration_since(at)),
+        Ok(None) => {}
+        Err(_) => {
+            tracing::error!(%subject, "a decision was broken off");
+            state = State::default();
         }
     }
+    Done { subject, due: at, begun, state }
 }

@@ -1,8 +1,11 @@
-//! Scale targets: anything with a `/scale` subresource.
+//! Scale targets: anything with a `/scale` subresource. The scales of Deployments
+//! and StatefulSets are watched, so that a round in which nothing changes asks the
+//! API server for nothing.
 
 use super::{message, within};
 use crate::aged::Aged;
 use crate::hpa::{self, TargetRef};
+use crate::watch::{Cluster, Index, ObjectKey, ScaleRecord, Workload};
 use k8s_openapi::api::autoscaling::v1::Scale;
 use kube::api::PostParams;
 use kube::core::{ApiResource, DynamicObject};
@@ -18,6 +21,24 @@ pub struct Targets {
     resources: Arc<Aged<(String, String), ApiResource>>,
 }
 
+/// A target's scale.
+pub struct Target {
+    /// The numbers of its replicas.
+    pub replicas: hpa::Scale,
+    /// The selector of its pods, as text.
+    pub selector: String,
+    /// The object to be written; none where it was seen by a watch alone, which
+    /// may be behind.
+    pub object: Option<Box<(Api<DynamicObject>, Scale)>>,
+}
+
+impl Target {
+    /// Whether a decision on one is a decision on the other.
+    pub fn is_as(&self, other: &Self) -> bool {
+        self.replicas == other.replicas && self.selector == other.selector
+    }
+}
+
 /// How long it is believed which resource a kind is.
 const RESOURCE_AGE: Duration = Duration::from_secs(600);
 /// How many are kept.
@@ -31,27 +52,49 @@ impl Targets {
         Self { client, resources: Arc::new(Aged::new(RESOURCE_AGE, RESOURCES)) }
     }
 
-    /// The scale of a target; the error is upstream's, for a condition.
+    /// The scale of a target, from the watch of its kind where there is one. The
+    /// error is upstream's, for a condition.
     pub async fn scale(
         &self,
+        cluster: &Cluster,
         namespace: &str,
         target: &TargetRef,
-    ) -> Result<(Api<DynamicObject>, Scale), String> {
+    ) -> Result<Target, String> {
+        let group = hpa::parse_group(&target.api_version)?;
+        if let Some(workload) = Workload::of(group, &target.kind) {
+            let key = ObjectKey { namespace: namespace.to_owned(), name: target.name.clone() };
+            let seen = |index: &Index| index.scale(workload, &key).cloned();
+            if let Some(ScaleRecord { replicas, selector }) = cluster.read(seen) {
+                return Ok(Target { replicas, selector, object: None });
+            }
+        }
+        self.read(namespace, target).await
+    }
+
+    /// The scale of a target, as it is now, to be written.
+    pub async fn read(&self, namespace: &str, target: &TargetRef) -> Result<Target, String> {
         let group = hpa::parse_group(&target.api_version)?;
         let resource = self.resource(group, &target.kind).await?;
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), namespace, &resource);
         let scale = within(api.get_scale(&target.name)).await.map_err(|error| message(&error))?;
-        Ok((api, scale))
+        let selector = scale.status.as_ref().and_then(|status| status.selector.clone());
+        let replicas = hpa::Scale {
+            spec_replicas: scale.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(0),
+            status_replicas: scale.status.as_ref().map_or(0, |status| status.replicas),
+        };
+        let selector = selector.unwrap_or_default();
+        Ok(Target { replicas, selector, object: Some(Box::new((api, scale))) })
     }
 
-    /// Writes a number of replicas, again where another writer came between.
+    /// Writes a number of replicas to a scale that was read, again where another
+    /// writer came between.
     pub async fn write(
         &self,
-        api: &Api<DynamicObject>,
-        mut scale: Scale,
+        (api, scale): &(Api<DynamicObject>, Scale),
         replicas: i32,
     ) -> Result<(), String> {
+        let mut scale = scale.clone();
         let name = scale.metadata.name.clone().unwrap_or_default();
         let mut tries = 0;
         loop {

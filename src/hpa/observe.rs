@@ -218,6 +218,12 @@ impl AlignedSamples {
         aligned
     }
 
+    /// Those of an answer that has the pods' samples alone, in their order.
+    pub fn of_pods(of_pods: Vec<Option<Sample>>) -> Self {
+        let items = of_pods.iter().flatten().count();
+        Self { of_pods, items, strays: Strays::default() }
+    }
+
     /// The view that a decision reads.
     pub fn view(&self) -> PodSamples<'_> {
         PodSamples { of_pods: &self.of_pods, strays: self.strays, items: self.items }

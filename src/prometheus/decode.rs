@@ -2,30 +2,31 @@
 
 use crate::hpa::UnixMillis;
 use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::borrow::Cow;
+use std::fmt;
 
-/// One series of an instant vector. NaN and the infinities are no samples, so
-/// that a series has a finite value or none is there.
-#[derive(Clone, Debug, PartialEq)]
+/// One series of an instant vector, borrowed from the answer's body.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Series<'a> {
-    /// Its labels.
-    pub labels: Vec<Label<'a>>,
-    /// Its value.
+    /// Its labels, in the order of the answer.
+    pub labels: &'a [Label<'a>],
+    /// Its value; finite.
     pub value: f64,
     /// When.
     pub time: UnixMillis,
-    /// Whether it is a scalar, which has no labels at all.
-    pub scalar: bool,
 }
 
 /// A label's name and value.
 pub type Label<'a> = (Cow<'a, str>, Cow<'a, str>);
 
-impl Series<'_> {
-    /// The value of a label.
-    pub fn label(&self, name: &str) -> Option<&str> {
-        self.labels.iter().find(|(label, _)| label == name).map(|(_, value)| value.as_ref())
-    }
+/// What an instant query gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnswerKind {
+    /// Series with labels.
+    Vector,
+    /// One number without labels.
+    Scalar,
 }
 
 #[derive(Deserialize)]
@@ -42,81 +43,139 @@ struct Vector<'a> {
     result: &'a serde_json::value::RawValue,
 }
 
+/// Borrowed where the JSON has no escapes in it.
 #[derive(Deserialize)]
-struct Item<'a> {
-    #[serde(borrow)]
-    metric: LabelSet<'a>,
-    #[serde(borrow)]
-    value: Option<(f64, Text<'a>)>,
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// Reads the series of a vector, one after the other into the same place.
+struct EachSeries<'r, F>(&'r mut F);
+
+impl<'de, F: FnMut(Series<'_>)> DeserializeSeed<'de> for EachSeries<'_, F> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de, F: FnMut(Series<'_>)> Visitor<'de> for EachSeries<'_, F> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("series")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
+        let mut labels = Vec::new();
+        while let Some(sample) = seq.next_element_seed(OneSeries(&mut labels))? {
+            // NaN and the infinities are no samples.
+            if let Some((time, value)) = sample.filter(|(_, value)| value.is_finite()) {
+                (self.0)(Series { labels: &labels, value, time });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads one series: its labels into a place, and its sample.
+struct OneSeries<'r, 'de>(&'r mut Vec<Label<'de>>);
+
+impl<'de> DeserializeSeed<'de> for OneSeries<'_, 'de> {
+    type Value = Option<(UnixMillis, f64)>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for OneSeries<'_, 'de> {
+    type Value = Option<(UnixMillis, f64)>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a series")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        self.0.clear();
+        let mut sample = None;
+        while let Some(Text(key)) = map.next_key()? {
+            match key.as_ref() {
+                "metric" => map.next_value_seed(Labels(self.0))?,
+                "value" => sample = map.next_value::<Option<(f64, Text<'_>)>>()?.and_then(read),
+                _ => map.next_value::<IgnoredAny>().map(|_| ())?,
+            }
+        }
+        Ok(sample)
+    }
+}
+
+fn read((time, Text(value)): (f64, Text<'_>)) -> Option<(UnixMillis, f64)> {
+    Some(((time * 1000.0) as UnixMillis, value.parse().ok()?))
+}
+
+/// Reads labels into a place.
+struct Labels<'r, 'de>(&'r mut Vec<Label<'de>>);
+
+impl<'de> DeserializeSeed<'de> for Labels<'_, 'de> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Labels<'_, 'de> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the labels of a series")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some((Text(name), Text(value))) = map.next_entry()? {
+            self.0.push((name, value));
+        }
+        Ok(())
+    }
+}
+
+/// Reads the answer to an instant query, series by series.
+///
+/// # Errors
+/// Where it is no JSON of that form, or neither vector nor scalar; the text says which.
+pub fn read_answer(body: &[u8], mut each: impl FnMut(Series<'_>)) -> Result<AnswerKind, String> {
+    let answer: Answer<'_> =
+        serde_json::from_slice(body).map_err(|error| format!("not an answer: {error}"))?;
+    let result = answer.data.result.get();
+    match answer.data.result_type.as_ref() {
+        "vector" => {
+            let mut deserializer = serde_json::Deserializer::from_str(result);
+            EachSeries(&mut each)
+                .deserialize(&mut deserializer)
+                .map_err(|error| format!("not a vector: {error}"))?;
+            Ok(AnswerKind::Vector)
+        }
+        "scalar" => {
+            let sample: (f64, Text<'_>) =
+                serde_json::from_str(result).map_err(|error| format!("not a scalar: {error}"))?;
+            if let Some((time, value)) = read(sample).filter(|(_, value)| value.is_finite()) {
+                each(Series { labels: &[], value, time });
+            }
+            Ok(AnswerKind::Scalar)
+        }
+        other => Err(format!("the query gives a {other}; an instant vector was expected")),
+    }
 }
 
 /// Labels in the order of the answer.
 struct LabelSet<'a>(Vec<Label<'a>>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for LabelSet<'a> {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl<'de> serde::de::Visitor<'de> for Visitor {
-            type Value = Vec<Label<'de>>;
-
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("the labels of a series")
-            }
-
-            fn visit_map<A: serde::de::MapAccess<'de>>(
-                self,
-                mut map: A,
-            ) -> Result<Self::Value, A::Error> {
-                let mut labels = Vec::new();
-                while let Some((Text(name), Text(value))) = map.next_entry()? {
-                    labels.push((name, value));
-                }
-                Ok(labels)
-            }
-        }
-        deserializer.deserialize_map(Visitor).map(LabelSet)
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut labels = Vec::new();
+        Labels(&mut labels).deserialize(deserializer)?;
+        Ok(Self(labels))
     }
-}
-
-/// Borrowed where the JSON has no escapes in it.
-#[derive(Deserialize)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
-
-/// Decodes the answer to an instant query, as borrowed from its body.
-///
-/// # Errors
-/// Where it is no JSON of that form, or neither vector nor scalar; the text says which.
-pub fn decode_vector(body: &[u8]) -> Result<Vec<Series<'_>>, String> {
-    let answer: Answer<'_> =
-        serde_json::from_slice(body).map_err(|error| format!("not an answer: {error}"))?;
-    match answer.data.result_type.as_ref() {
-        "vector" => {}
-        // A scalar is a series without labels.
-        "scalar" => {
-            let value = serde_json::from_str(answer.data.result.get())
-                .map_err(|error| format!("not a scalar: {error}"))?;
-            let item = Item { metric: LabelSet(Vec::new()), value: Some(value) };
-            let scalar = finite(item).map(|series| Series { scalar: true, ..series });
-            return Ok(scalar.into_iter().collect());
-        }
-        other => {
-            return Err(format!("the query gives a {other}; an instant vector was expected"));
-        }
-    }
-    let items: Vec<Item<'_>> = serde_json::from_str(answer.data.result.get())
-        .map_err(|error| format!("not a vector: {error}"))?;
-    Ok(items.into_iter().filter_map(finite).collect())
-}
-
-fn finite(item: Item<'_>) -> Option<Series<'_>> {
-    let (time, Text(value)) = item.value?;
-    let value: f64 = value.parse().ok()?;
-    value.is_finite().then_some(Series {
-        labels: item.metric.0,
-        value,
-        time: (time * 1000.0) as UnixMillis,
-        scalar: false,
-    })
 }
 
 /// The name of a series and the names of its labels: all that rules look at.
@@ -168,6 +227,17 @@ pub fn decode_shapes(body: &[u8]) -> Result<Vec<SeriesShape>, String> {
 mod tests {
     use super::*;
 
+    type Read = (Vec<(String, String)>, f64, UnixMillis);
+
+    fn read(body: &[u8]) -> Result<(AnswerKind, Vec<Read>), String> {
+        let mut all = Vec::new();
+        let own = |(name, value): &Label<'_>| (name.to_string(), value.to_string());
+        let kind = read_answer(body, |series| {
+            all.push((series.labels.iter().map(own).collect(), series.value, series.time));
+        })?;
+        Ok((kind, all))
+    }
+
     #[test]
     fn a_vector_is_decoded_and_nan_is_no_sample() {
         let body = br#"{"status":"success","data":{"resultType":"vector","result":[
@@ -176,12 +246,12 @@ mod tests {
             {"metric":{"pod":"c"},"value":[1700000000,"+Inf"]},
             {"metric":{"pod":"d"},"histogram":[1700000000,{}]},
             {"metric":{},"value":[1700000000,"-1e3"]}]}}"#;
-        let series = decode_vector(body).unwrap();
-        assert_eq!(series.len(), 2);
-        assert_eq!(series[0].label("pod"), Some("a"));
-        assert_eq!(series[0].label("n\"x"), Some("é"));
-        assert_eq!((series[0].value, series[0].time), (12.5, 1_700_000_000_500));
-        assert_eq!(series[1].value, -1000.0);
+        let (kind, series) = read(body).unwrap();
+        assert_eq!((kind, series.len()), (AnswerKind::Vector, 2));
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let labels = vec![pair("pod", "a"), pair("n\"x", "\u{e9}")];
+        assert_eq!(series[0], (labels, 12.5, 1_700_000_000_500));
+        assert_eq!(series[1], (Vec::new(), -1000.0, 1_700_000_000_000));
     }
 
     #[test]
@@ -200,14 +270,15 @@ mod tests {
     #[test]
     fn a_scalar_is_a_series_without_labels() {
         let scalar = br#"{"data":{"resultType":"scalar","result":[1.5,"2"]}}"#;
-        let series = decode_vector(scalar).unwrap();
-        assert_eq!((series[0].value, series[0].time, series[0].labels.len()), (2.0, 1500, 0));
+        assert_eq!(read(scalar), Ok((AnswerKind::Scalar, vec![(Vec::new(), 2.0, 1500)])));
     }
 
     #[test]
     fn what_is_no_vector_is_refused() {
         let matrix = br#"{"data":{"resultType":"matrix","result":[]}}"#;
-        assert!(decode_vector(matrix).unwrap_err().contains("a matrix"));
-        assert!(decode_vector(b"<html>").is_err());
+        assert!(read(matrix).unwrap_err().contains("a matrix"));
+        assert!(read(b"<html>").is_err());
+        let cut = br#"{"data":{"resultType":"vector","result":[{"metric":{"a":1}}]}}"#;
+        assert!(read(cut).unwrap_err().contains("not a vector"));
     }
 }

@@ -4,4 +4,4 @@ mod client;
 mod decode;
 
 pub use client::{Client, Error, Options, Pem, Token};
-pub use decode::{Label, Series, SeriesShape, decode_shapes, decode_vector};
+pub use decode::{AnswerKind, Label, Series, SeriesShape, decode_shapes, read_answer};

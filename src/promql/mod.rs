@@ -3,5 +3,6 @@
 pub mod guard;
 pub mod matcher;
 pub mod name;
+pub mod plan;
 pub mod query;
 pub mod template;

@@ -11,6 +11,6 @@ pub use rule::{
     Filter, MetricName, ResourceLabels, Rule, RuleError, RuleSet, SeriesQuery, pattern,
 };
 pub use service::{
-    ExternalValue, Failure, NodeUsage, ObjectValue, PodUsage, Rules, Settings, Which,
+    Failure, NodeUsage, ObjectValue, ObjectValues, PodUsage, PodsUsage, Rules, Settings, Which,
 };
 pub use usage::{ResourceRules, UsageRule};

@@ -8,7 +8,7 @@ use crate::k8s::{Quantity, Selector};
 use crate::prometheus::{Client as Prometheus, decode_shapes};
 use crate::promql::matcher::{Matcher, is_label_name};
 use crate::promql::query::with_times;
-use crate::samples::{MetricError, Sampled, Store};
+use crate::samples::{Asked, MetricError, Samples, Store};
 use crate::watch::{Cluster, GroupResource, ResourceInfo, ResourceMap, Resources};
 use futures::{StreamExt, stream};
 use kube::Api;
@@ -87,8 +87,15 @@ pub struct ObjectValue {
     pub time: UnixMillis,
 }
 
-/// One value of an external metric.
-pub type ExternalValue = Sampled;
+/// The values of a metric for objects of one resource.
+pub struct ObjectValues {
+    /// What the objects are.
+    pub resource: ResourceInfo,
+    /// Their values, in the order of the objects.
+    pub values: Vec<ObjectValue>,
+    /// What was asked for them.
+    pub asked: Asked,
+}
 
 /// Why there is no value.
 #[derive(Clone, Debug, thiserror::Error, PartialEq)]
@@ -275,7 +282,7 @@ impl Rules {
         which: Which<'_>,
         metric: &str,
         series: &Selector,
-    ) -> Result<(ResourceInfo, Vec<ObjectValue>), Failure> {
+    ) -> Result<ObjectValues, Failure> {
         if !self.any_custom() {
             return Err(Failure::NotFound);
         }
@@ -308,28 +315,19 @@ impl Rules {
         let (query, label) =
             self.object_query(rule, &source.series, &info.name, namespace, names.clone(), series)?;
         let samples = self.backend(rule.series.backend.as_ref()).samples;
-        let values = samples.series(&query.into()).await?;
-        let (mut by_name, mut times) = (HashMap::new(), HashMap::new());
-        for sampled in values.iter() {
-            match sampled.as_time() {
-                Some(time) => {
-                    times.insert(sampled.label(&label), time);
-                }
-                None => {
-                    by_name.insert(sampled.label(&label), sampled);
-                }
-            }
-        }
-        let value = |name: &String| {
-            let sampled = by_name.get(name.as_str())?;
-            let time = times.get(name.as_str()).copied().unwrap_or(sampled.time);
-            Some(ObjectValue { name: name.clone(), value: sampled.value, time })
+        let samples = samples.series(&query.into()).await?;
+        let by_name = samples.by(&label);
+        let value = |name: String| {
+            // Of several series the last counts, as in prometheus-adapter.
+            let sampled = by_name.get(&name).last()?;
+            Some(ObjectValue { value: sampled.value(), time: sampled.time(), name })
         };
-        let found: Vec<ObjectValue> = names.iter().filter_map(value).collect();
-        if found.is_empty() && matches!(which, Which::Name(_)) {
+        let single = matches!(which, Which::Name(_));
+        let values: Vec<ObjectValue> = names.into_iter().filter_map(value).collect();
+        if values.is_empty() && single {
             return Err(Failure::NoValue);
         }
-        Ok((info, found))
+        Ok(ObjectValues { resource: info, values, asked: samples.asked().clone() })
     }
 
     fn object_query(
@@ -417,7 +415,7 @@ impl Rules {
         namespace: &str,
         metric: &str,
         selector: &Selector,
-    ) -> Result<Arc<Vec<ExternalValue>>, Failure> {
+    ) -> Result<Samples, Failure> {
         if self.state().rules.external.is_empty() {
             return Err(Failure::NotFound);
         }
@@ -481,6 +479,14 @@ fn backends(rules: &RuleSet, settings: Settings) -> HashMap<String, Backend> {
     rules.backends.iter().map(backend).collect()
 }
 
+/// What pods use.
+pub struct PodsUsage {
+    /// By pod.
+    pub by_pod: BTreeMap<String, PodUsage>,
+    /// What was asked for it.
+    pub asked: [Asked; 2],
+}
+
 /// What a pod uses, by container.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodUsage {
@@ -511,7 +517,7 @@ impl Rules {
         &self,
         namespace: &str,
         pods: Vec<String>,
-    ) -> Result<BTreeMap<String, PodUsage>, Failure> {
+    ) -> Result<PodsUsage, Failure> {
         let rules = self.rules();
         let rules = rules.resource.as_ref().ok_or(Failure::NotFound)?;
         let map = self.0.resources.map();
@@ -521,23 +527,23 @@ impl Rules {
         for sampled in cpu.iter() {
             let pod = usage
                 .entry(sampled.label(&cpu_label).to_owned())
-                .or_insert_with(|| PodUsage { time: sampled.time, ..PodUsage::default() });
+                .or_insert_with(|| PodUsage { time: sampled.time(), ..PodUsage::default() });
             let container = sampled.label(&rules.cpu.container_label).to_owned();
-            pod.containers.entry(container).or_default().0 = positive(sampled.value);
-            pod.time = pod.time.min(sampled.time);
+            pod.containers.entry(container).or_default().0 = positive(sampled.value());
+            pod.time = pod.time.min(sampled.time());
         }
-        let mut both = BTreeMap::new();
+        let mut by_pod = BTreeMap::new();
         for sampled in memory.iter() {
             let name = sampled.label(&memory_label);
             if let Some(pod) = usage.remove(name) {
-                both.insert(name.to_owned(), pod);
+                by_pod.insert(name.to_owned(), pod);
             }
-            let Some(pod) = both.get_mut(name) else { continue };
+            let Some(pod) = by_pod.get_mut(name) else { continue };
             let container = sampled.label(&rules.memory.container_label).to_owned();
-            pod.containers.entry(container).or_default().1 = positive(sampled.value);
-            pod.time = pod.time.min(sampled.time);
+            pod.containers.entry(container).or_default().1 = positive(sampled.value());
+            pod.time = pod.time.min(sampled.time());
         }
-        Ok(both)
+        Ok(PodsUsage { by_pod, asked: [cpu.asked().clone(), memory.asked().clone()] })
     }
 
     /// The series of CPU and of memory, each with the label that names its object.
@@ -545,7 +551,7 @@ impl Rules {
         &self,
         rules: &ResourceRules,
         query: impl Fn(&UsageRule) -> Result<(String, String), String>,
-    ) -> Result<[(Arc<Vec<Sampled>>, String); 2], Failure> {
+    ) -> Result<[(Samples, String); 2], Failure> {
         let samples = self.backend(rules.backend.as_ref()).samples;
         let ask = async |rule| -> Result<_, Failure> {
             let (query, label) = query(rule).map_err(Failure::Query)?;
@@ -568,20 +574,13 @@ impl Rules {
         let map = self.0.resources.map();
         let query = |rule: &UsageRule| rule.nodes(&map, nodes.clone());
         let [(cpu, cpu_label), (memory, memory_label)] = self.usage(rules, query).await?;
-        let by_node = |series: &[Sampled], label: &str| -> HashMap<String, Sampled> {
-            let mut first = HashMap::new();
-            for sampled in series {
-                first.entry(sampled.label(label).to_owned()).or_insert_with(|| sampled.clone());
-            }
-            first
-        };
-        let memory = by_node(&memory, &memory_label);
-        let usage = by_node(&cpu, &cpu_label).into_iter().filter_map(|(node, cpu)| {
-            let memory = memory.get(&node)?;
+        let (cpu, memory) = (cpu.by(&cpu_label), memory.by(&memory_label));
+        let usage = nodes.into_iter().filter_map(|node| {
+            let (cpu, memory) = (cpu.get(&node).next()?, memory.get(&node).next()?);
             let usage = NodeUsage {
-                cpu: positive(cpu.value),
-                memory: positive(memory.value),
-                time: cpu.time.min(memory.time),
+                cpu: positive(cpu.value()),
+                memory: positive(memory.value()),
+                time: cpu.time().min(memory.time()),
             };
             Some((node, usage))
         });

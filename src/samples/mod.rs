@@ -1,6 +1,9 @@
 //! The samples that the API and the control loop share.
 
-mod flights;
+mod groups;
 mod store;
+mod table;
 
-pub use store::{MetricError, PodSample, PodSampleSet, Sampled, Store};
+pub use groups::Asked;
+pub use store::{ByPod, MetricError, PodSamples, Store};
+pub use table::{Finder, Sampled, Samples, Table};

@@ -1,29 +1,15 @@
 //! One answer for everybody who asks for the same metric at the same time.
 
-use super::flights::{Answer, Flights};
+use super::groups::{Answer, Groups, Run};
+use super::table::{Finder, Sampled, Samples, Table};
 use crate::aged::Aged;
-use crate::hpa::UnixMillis;
-use crate::k8s::Quantity;
-use crate::prometheus::{Client, Error, Label, Series, decode_vector};
+use crate::prometheus::{Client, Error};
 use crate::promql::guard::GuardError;
-use crate::promql::query::{
-    MetricKind, PodMetric, PodQueries, QueryError, TIME_LABEL, kind_by_name,
-};
-use std::collections::HashMap;
+use crate::promql::plan::Shape;
+use crate::promql::query::{MetricKind, PodMetric, PodQueries, QueryError, kind_by_name};
+use futures::FutureExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// A pod's value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PodSample {
-    /// The value.
-    pub value: Quantity,
-    /// When it was measured.
-    pub time: UnixMillis,
-}
-
-/// The values of one metric for the pods of one namespace, by pod.
-pub type PodSampleSet = HashMap<String, PodSample>;
 
 /// Why a metric has no values.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
@@ -39,44 +25,22 @@ pub enum MetricError {
     Series(String),
 }
 
-/// One series of an answer, by its labels; NaN and the infinities are no samples.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Sampled {
-    /// Its labels.
-    pub labels: Vec<(String, String)>,
-    /// Its value.
-    pub value: Quantity,
-    /// When it was measured.
-    pub time: UnixMillis,
-    /// Whether it is a scalar, which has no labels at all.
-    pub scalar: bool,
-}
-
-impl Sampled {
-    /// The time that it holds instead of a value, where it is of that kind.
-    pub fn as_time(&self) -> Option<UnixMillis> {
-        let is_time = self.labels.iter().any(|(label, _)| label == TIME_LABEL);
-        is_time.then(|| seconds(self.value.as_f64()))
-    }
-
-    /// The value of a label; empty where it has none, as Prometheus sees it.
-    pub fn label(&self, name: &str) -> &str {
-        let found = self.labels.iter().find(|(label, _)| label == name);
-        found.map_or("", |(_, value)| value.as_str())
-    }
-}
-
 /// The samples there are, by the query that gives them.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 
 struct Inner {
     prometheus: Client,
-    pods: Arc<Flights<PodSampleSet>>,
-    series: Arc<Flights<Vec<Sampled>>>,
+    groups: Arc<Groups>,
+    /// Queries taken apart, by their text.
+    shapes: Aged<Arc<str>, Arc<Shape>>,
     kinds: Aged<String, MetricKind>,
 }
 
+/// How long a query taken apart is kept.
+const SHAPE_AGE: Duration = Duration::from_secs(600);
+/// How many queries taken apart are kept.
+const SHAPES: usize = 50_000;
 /// How long what Prometheus says of a metric's type is believed.
 const KIND_AGE: Duration = Duration::from_secs(600);
 /// How many metrics' types are kept.
@@ -85,17 +49,17 @@ const KINDS: usize = 10_000;
 impl Store {
     /// A store in front of a server, whose answers are used for so long.
     pub fn new(prometheus: Client, max_age: Duration) -> Self {
+        let client = prometheus.clone();
+        let run: Run = Arc::new(move |query| run(client.clone(), query).boxed());
         Self(Arc::new(Inner {
             prometheus,
-            pods: Arc::new(Flights::new(max_age)),
-            series: Arc::new(Flights::new(max_age)),
+            groups: Arc::new(Groups::new(max_age, run)),
+            shapes: Aged::new(SHAPE_AGE, SHAPES),
             kinds: Aged::new(KIND_AGE, KINDS),
         }))
     }
 
-    /// The values of a metric for the pods of a namespace. Whoever asks while
-    /// the query runs waits for the same answer; a later one is given it for as
-    /// long as the store's age.
+    /// The values of a metric for the pods of a namespace, by its label for pods.
     ///
     /// # Errors
     /// As [`MetricError`] says.
@@ -104,7 +68,7 @@ impl Store {
         queries: &PodQueries,
         metric: &PodMetric,
         namespace: &str,
-    ) -> Result<Arc<PodSampleSet>, MetricError> {
+    ) -> Result<PodSamples, MetricError> {
         let kind = match &metric.query {
             Some(_) => MetricKind::Gauge,
             None => self.kind(&metric.metric).await?,
@@ -119,42 +83,31 @@ impl Store {
             }
             other => other?,
         };
-        let (store, label) = (self.clone(), queries.pod_label.clone());
-        let asked = query.clone();
-        let run = || async move { store.run(&asked, |series| by_pod(series, &label)).await };
-        self.0.pods.get(&query, run).await
+        let samples = self.series(&query).await?;
+        let label = queries.pod_label.clone();
+        if samples.by(&label).get("").next().is_some() {
+            return Err(MetricError::Series(format!(
+                "the query gives a series without the label {label}: aggregate by ({label})"
+            )));
+        }
+        Ok(PodSamples { samples, label })
     }
 
-    /// The series that a query gives, under the same rules. A scalar is one
-    /// series without labels.
+    /// The series that a query gives. Whoever asks while it runs waits for the
+    /// same answer; a later one is given it for as long as the store's age. What
+    /// is asked at the same time is asked as few queries, as
+    /// [`plan`](crate::promql::plan) says.
     ///
     /// # Errors
     /// As [`MetricError`] says.
-    pub async fn series(&self, query: &Arc<str>) -> Answer<Vec<Sampled>> {
-        let (store, asked) = (self.clone(), query.clone());
-        let owned = |series: &[Series<'_>]| Ok(series.iter().filter_map(sampled).collect());
-        self.0.series.get(query, || async move { store.run(&asked, owned).await }).await
-    }
-
-    async fn run<T>(
-        &self,
-        query: &str,
-        keep: impl FnOnce(&[Series<'_>]) -> Result<T, MetricError>,
-    ) -> Answer<T> {
-        let started = Instant::now();
-        let answer = match self.0.prometheus.query(query).await {
-            Ok(body) => decode_vector(&body)
-                .map_err(|error| MetricError::Prometheus(Error::Answer(error)))
-                .and_then(|series| keep(&series).map(|kept| (Arc::new(kept), series.len()))),
-            Err(error) => Err(error.into()),
-        };
-        match &answer {
-            Ok((_, series)) => {
-                tracing::debug!(%query, series, took = ?started.elapsed(), "queried");
-            }
-            Err(error) => tracing::warn!(%query, %error, took = ?started.elapsed(), "query failed"),
-        }
-        answer.map(|(kept, _)| kept)
+    pub async fn series(&self, query: &Arc<str>) -> Result<Samples, MetricError> {
+        let shape = self.0.shapes.get(query).unwrap_or_else(|| {
+            let shape = Arc::new(Shape::of(query));
+            self.0.shapes.put(query.clone(), shape.clone());
+            shape
+        });
+        let table = self.0.groups.get(&shape).await?;
+        Ok(Samples::new(table, self.0.groups.asked(shape)))
     }
 
     /// Whether a metric is a counter: by its name, else by what its targets say.
@@ -190,78 +143,83 @@ impl Store {
     }
 }
 
-fn sampled(series: &Series<'_>) -> Option<Sampled> {
-    let value = Quantity::from_f64(series.value)?;
-    let own = |(name, value): &Label<'_>| (name.clone().into_owned(), value.clone().into_owned());
-    Some(Sampled {
-        labels: series.labels.iter().map(own).collect(),
-        value,
-        time: series.time,
-        scalar: series.scalar,
-    })
+/// Runs one query.
+async fn run(prometheus: Client, query: String) -> Answer {
+    let started = Instant::now();
+    let answer = prometheus.query(&query).await.and_then(|body| {
+        // An answer of many series is work enough to hold others up.
+        let read = || Table::read(&body).map_err(Error::Answer);
+        if body.len() > LARGE { tokio::task::block_in_place(read) } else { read() }
+    });
+    match &answer {
+        Ok(table) => {
+            tracing::debug!(%query, series = table.series(), took = ?started.elapsed(), "queried");
+        }
+        Err(error) => tracing::warn!(%query, %error, took = ?started.elapsed(), "query failed"),
+    }
+    Ok(Arc::new(answer?))
 }
 
-fn by_pod(series: &[Series<'_>], pod_label: &str) -> Result<PodSampleSet, MetricError> {
-    let mut samples = PodSampleSet::with_capacity(series.len());
-    for one in series.iter().filter(|one| one.label(TIME_LABEL).is_none()) {
-        let Some(pod) = one.label(pod_label).filter(|pod| !pod.is_empty()) else {
-            return Err(MetricError::Series(format!(
-                "the query gives a series without the label {pod_label}: aggregate by ({pod_label})"
-            )));
-        };
-        let Some(value) = Quantity::from_f64(one.value) else { continue };
-        let sample = PodSample { value, time: one.time };
-        if samples.insert(pod.to_owned(), sample).is_some() {
-            return Err(MetricError::Series(format!(
-                "the query gives more than one series for the pod {pod}: aggregate by ({pod_label})"
-            )));
-        }
-    }
-    for time in series.iter().filter(|one| one.label(TIME_LABEL).is_some()) {
-        let sample = time.label(pod_label).and_then(|pod| samples.get_mut(pod));
-        if let Some(sample) = sample {
-            sample.time = seconds(time.value);
-        }
-    }
-    Ok(samples)
+/// Bytes of an answer beyond which reading it is work for a thread of its own.
+const LARGE: usize = 1 << 20;
+
+/// The values of a metric for pods.
+#[derive(Clone)]
+pub struct PodSamples {
+    /// The series.
+    pub samples: Samples,
+    label: String,
 }
 
-/// A time that a query gives, in seconds.
-fn seconds(time: f64) -> UnixMillis {
-    (time * 1000.0) as UnixMillis
+impl PodSamples {
+    /// The values by pod.
+    pub fn by_pod(&self) -> ByPod<'_> {
+        ByPod(self.samples.by(&self.label), &self.label)
+    }
+}
+
+/// Finds the value of a pod.
+pub struct ByPod<'a>(Finder<'a>, &'a str);
+
+impl<'a> ByPod<'a> {
+    /// A pod's value, where it has one.
+    ///
+    /// # Errors
+    /// Where it has several.
+    pub fn get(&self, pod: &str) -> Result<Option<Sampled<'a>>, MetricError> {
+        let mut found = self.0.get(pod);
+        match (found.next(), found.next()) {
+            (found, None) => Ok(found),
+            _ => Err(MetricError::Series(format!(
+                "the query gives more than one series for the pod {pod}: aggregate by ({})",
+                self.1
+            ))),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn series(pod: Option<&'static str>, value: f64) -> Series<'static> {
-        let labels = pod.map(|pod| ("pod".into(), pod.into())).into_iter().collect();
-        Series { labels, value, time: 0, scalar: false }
+    fn samples(series: &str) -> PodSamples {
+        let body = format!(r#"{{"data":{{"resultType":"vector","result":[{series}]}}}}"#);
+        let table = Table::read(body.as_bytes()).unwrap();
+        let asked = Groups::of_nothing().asked(Shape::of("x").into());
+        let samples = Samples::new(table.into(), asked);
+        PodSamples { samples, label: "pod".to_owned() }
     }
 
     #[test]
-    fn samples_are_kept_by_pod() {
-        let samples = by_pod(&[series(Some("a"), 1.5), series(Some("b"), 0.0)], "pod").unwrap();
-        assert_eq!(samples["a"].value.to_string(), "1500m");
-        assert_eq!(samples["b"].value.to_string(), "0");
-    }
-
-    #[test]
-    fn the_time_is_that_of_the_sample_where_it_is_told() {
-        let mut time = series(Some("a"), 1.5);
-        time.labels.push((TIME_LABEL.into(), "1".into()));
-        let samples = by_pod(&[series(Some("a"), 7.0), time, series(Some("b"), 8.0)], "pod");
-        let samples = samples.unwrap();
-        assert_eq!((samples["a"].value.milli(), samples["a"].time), (7000, 1500));
-        assert_eq!(samples["b"].time, 0);
-    }
-
-    #[test]
-    fn series_that_are_not_one_a_pod_are_refused() {
-        let twice = by_pod(&[series(Some("a"), 1.0), series(Some("a"), 2.0)], "pod");
-        assert!(twice.unwrap_err().to_string().contains("more than one series for the pod a"));
-        let none = by_pod(&[series(None, 1.0)], "pod").unwrap_err().to_string();
-        assert!(none.contains("without the label pod"), "{none}");
+    fn a_pod_has_one_value_at_most() {
+        let samples = samples(
+            r#"{"metric":{"pod":"a"},"value":[1,"1.5"]},{"metric":{"pod":"b"},"value":[1,"2"]},
+            {"metric":{"pod":"b","i":"2"},"value":[1,"3"]}"#,
+        );
+        let by_pod = samples.by_pod();
+        assert_eq!(by_pod.get("a").unwrap().unwrap().value().to_string(), "1500m");
+        assert!(by_pod.get("c").unwrap().is_none());
+        let twice = by_pod.get("b").err().unwrap().to_string();
+        assert!(twice.contains("more than one series for the pod b"), "{twice}");
     }
 }

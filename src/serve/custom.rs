@@ -10,7 +10,7 @@ use crate::k8s::Selector;
 use crate::promql::name::GeneratedName;
 use crate::promql::query::PodMetric;
 use crate::rules::{Failure, ObjectValue, Which};
-use crate::samples::MetricError;
+use crate::samples::{MetricError, Sampled};
 use crate::watch::{GroupResource, ResourceInfo};
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -135,17 +135,24 @@ async fn of_pods(
         .pods(&queries, metric, namespace)
         .await
         .map_err(|error| failed(&target.metric, &error))?;
+    let by_pod = samples.by_pod();
     let item = |pod: &str| {
-        let sample = samples.get(pod)?;
-        Some(ObjectValue { name: pod.to_owned(), value: sample.value, time: sample.time })
+        let value = |sample: Sampled<'_>| ObjectValue {
+            name: pod.to_owned(),
+            value: sample.value(),
+            time: sample.time(),
+        };
+        by_pod.get(pod).map(|sample| sample.map(value)).transpose()
     };
-    let items: Vec<ObjectValue> = server.cluster.read(|index| match name.as_str() {
-        "*" => {
-            let selected = index.select(namespace, objects).into_iter();
-            selected.filter_map(|(pod, _)| item(pod)).collect()
-        }
-        name => index.pod(namespace, name).and_then(|_| item(name)).into_iter().collect(),
-    });
+    let items: Result<Vec<ObjectValue>, MetricError> =
+        server.cluster.read(|index| match name.as_str() {
+            "*" => {
+                let selected = index.select(namespace, objects).into_iter();
+                selected.filter_map(|(pod, _)| item(pod)).collect()
+            }
+            name => index.pod(namespace, name).and_then(|_| item(name)).into_iter().collect(),
+        });
+    let items = items.map_err(|error| failed(&target.metric, &error))?;
     if name != "*" && items.is_empty() {
         return Err(not_found(target));
     }
@@ -165,7 +172,7 @@ async fn by_rule(
     };
     let (namespace, metric) = (target.namespace.as_str(), target.metric.as_str());
     let values = server.rules.objects(namespace, resource, which, metric, series).await;
-    values.map_err(|failure| match failure {
+    let found = values.map_err(|failure| match failure {
         // Which rule fails is for the log; clients know the metric as not there.
         Failure::Query(error) => {
             tracing::warn!(metric, error, "the query of a rule can't be made");
@@ -182,7 +189,8 @@ async fn by_rule(
             "Internal error occurred: unable to fetch metric {metric}: {failure}"
         )),
         Failure::Metric(error) => failed(metric, &error),
-    })
+    })?;
+    Ok((found.resource, found.values))
 }
 
 /// What a client is told of a metric that could not be fetched.

@@ -38,16 +38,13 @@ pub async fn values(
         )),
     })?;
     let items = values.iter().map(|sampled| {
-        let labels: Map<String, Value> = sampled
-            .labels
-            .iter()
-            .map(|(label, value)| (label.clone(), value.as_str().into()))
-            .collect();
+        let labels: Map<String, Value> =
+            sampled.labels().map(|(label, value)| (label.to_owned(), value.into())).collect();
         json!({
             "metricName": metric,
-            "metricLabels": if sampled.scalar { Value::Null } else { labels.into() },
-            "timestamp": timestamp(sampled.time),
-            "value": sampled.value.to_string(),
+            "metricLabels": if sampled.is_scalar() { Value::Null } else { labels.into() },
+            "timestamp": timestamp(sampled.time()),
+            "value": sampled.value().to_string(),
         })
     });
     Ok(json!({

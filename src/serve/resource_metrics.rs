@@ -131,7 +131,7 @@ pub async fn pods(
     let wanted = name.or(parameters.name()?);
     let running = |(name, pod): (&str, &PodRecord)| {
         (pod.phase == Phase::Running && wanted.is_none_or(|wanted| wanted == name))
-            .then(|| (name.to_owned(), pod.labels.clone()))
+            .then(|| (name.to_owned(), Labels::clone(&pod.labels)))
     };
     let known: BTreeMap<String, BTreeMap<String, Labels>> = server.cluster.read(|index| {
         let namespaces = match namespace {
@@ -158,7 +158,7 @@ pub async fn pods(
     for (namespace, usage) in &usage {
         let Ok(usage) = usage else { continue };
         for (name, labels) in &known[*namespace] {
-            if let Some(usage) = usage.get(name) {
+            if let Some(usage) = usage.by_pod.get(name) {
                 items.push(pod(namespace, name, labels, usage, &window));
             }
         }

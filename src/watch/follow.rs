@@ -1,9 +1,10 @@
 //! The watches that fill the index.
 
-use super::index::{Cluster, Index, ObjectKey, Subject};
-use super::read::{self, LeanPod};
+use super::index::{Cluster, Index, ObjectKey, Subject, Workload};
+use super::read::{self, LeanPod, LeanWorkload};
 use crate::crd::Autoscaler;
 use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::Pod;
 use kube::core::{ApiResource, DynamicObject, Resource};
@@ -17,9 +18,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Which of the watches have seen all there is, at least once.
 #[derive(Clone, Default)]
-pub struct Synced(Arc<[AtomicBool; 3]>);
+pub struct Synced(Arc<[AtomicBool; 5]>);
 
-const NAMES: [&str; 3] = ["pods", "horizontalpodautoscalers", "autoscalers"];
+const NAMES: [&str; 5] =
+    ["pods", "horizontalpodautoscalers", "autoscalers", "deployments", "statefulsets"];
 
 impl Synced {
     /// The watches that have not yet.
@@ -35,13 +37,18 @@ impl Synced {
     }
 }
 
-/// Follows pods, native HPAs and Autoscalers of all namespaces, for ever.
+/// Follows pods, native HPAs, Autoscalers, Deployments and StatefulSets of all
+/// namespaces, for ever.
 /// Watches that break are taken up again where they were, with a growing wait.
 pub async fn follow_cluster(client: Client, cluster: Cluster, synced: Synced) {
     let pods: Api<LeanPod> = Api::all_with(client.clone(), &ApiResource::erase::<Pod>(&()));
     let hpas: Api<HorizontalPodAutoscaler> = Api::all(client.clone());
     let autoscalers: Api<DynamicObject> =
-        Api::all_with(client, &ApiResource::erase::<Autoscaler>(&()));
+        Api::all_with(client.clone(), &ApiResource::erase::<Autoscaler>(&()));
+    let deployments: Api<LeanWorkload> =
+        Api::all_with(client.clone(), &ApiResource::erase::<Deployment>(&()));
+    let stateful_sets: Api<LeanWorkload> =
+        Api::all_with(client, &ApiResource::erase::<StatefulSet>(&()));
     tokio::join!(
         follow(
             0,
@@ -108,7 +115,45 @@ pub async fn follow_cluster(client: Client, cluster: Cluster, synced: Synced) {
                 listed: |_| {},
             }
         ),
+        follow(
+            3,
+            deployments,
+            &cluster,
+            &synced,
+            Kind {
+                keys: |index| index.scale_keys(Workload::Deployment),
+                apply: |cluster, key, object| put_scale(cluster, Workload::Deployment, key, object),
+                delete: |cluster, key| {
+                    cluster.write(|index| index.remove_scale(Workload::Deployment, key));
+                },
+                listed: |_| {},
+            }
+        ),
+        follow(
+            4,
+            stateful_sets,
+            &cluster,
+            &synced,
+            Kind {
+                keys: |index| index.scale_keys(Workload::StatefulSet),
+                apply: |cluster, key, object| {
+                    put_scale(cluster, Workload::StatefulSet, key, object);
+                },
+                delete: |cluster, key| {
+                    cluster.write(|index| index.remove_scale(Workload::StatefulSet, key));
+                },
+                listed: |_| {},
+            }
+        ),
     );
+}
+
+fn put_scale(cluster: &Cluster, workload: Workload, key: ObjectKey, object: LeanWorkload) {
+    let scale = read::scale(object);
+    cluster.write(|index| match scale {
+        Some(scale) => index.put_scale(workload, key, scale),
+        None => index.remove_scale(workload, &key),
+    });
 }
 
 /// What is done with the objects of one kind.

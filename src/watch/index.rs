@@ -1,8 +1,9 @@
 //! The index: pods, autoscalers and the metrics they ask for, as plain state.
 //! It knows nothing of a cluster and is filled by [`super::follow_cluster`].
 
+use super::pods::{NamespacePods, PodRecord, Shared as SharedValues};
 use crate::crd::{AutoscalerSpec, ReadError};
-use crate::hpa::{Phase, Pod, Ready, Requests, Spec, Status, UnixMillis};
+use crate::hpa::{Requests, Scale, Spec, Status};
 use crate::k8s::Selector;
 use crate::promql::query::PodMetric;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscalerStatus;
@@ -77,33 +78,32 @@ impl std::fmt::Display for Subject {
     }
 }
 
-/// What is kept of a pod.
+/// The scale of a workload whose kind is watched.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PodRecord {
-    /// Its labels.
-    pub labels: BTreeMap<String, String>,
-    /// Its phase.
-    pub phase: Phase,
-    /// Whether it is being deleted.
-    pub deleting: bool,
-    /// When the kubelet first saw it.
-    pub start: Option<UnixMillis>,
-    /// Its Ready condition.
-    pub ready: Option<Ready>,
-    /// What it requests; shared by pods that request the same.
-    pub requests: Arc<Requests>,
+pub struct ScaleRecord {
+    /// The numbers of its replicas.
+    pub replicas: Scale,
+    /// The selector of its pods, as text.
+    pub selector: String,
 }
 
-impl PodRecord {
-    /// The pod as a decision sees it.
-    pub fn view<'a>(&'a self, name: &'a str) -> Pod<'a> {
-        Pod {
-            name,
-            phase: self.phase,
-            deleting: self.deleting,
-            start: self.start,
-            ready: self.ready,
-            requests: &self.requests,
+/// The kinds of workloads that are watched, all in the group `apps`; the scale
+/// of others is read when it is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Workload {
+    /// A Deployment.
+    Deployment,
+    /// A StatefulSet.
+    StatefulSet,
+}
+
+impl Workload {
+    /// The one of a group and kind.
+    pub fn of(group: &str, kind: &str) -> Option<Self> {
+        match (group, kind) {
+            ("apps", "Deployment") => Some(Self::Deployment),
+            ("apps", "StatefulSet") => Some(Self::StatefulSet),
+            _ => None,
         }
     }
 }
@@ -160,11 +160,12 @@ type Published = HashMap<String, HashMap<String, BTreeMap<(SubjectKind, String),
 #[derive(Default)]
 pub struct Index {
     pods_known: bool,
-    pods: HashMap<String, HashMap<String, PodRecord>>,
+    pods: HashMap<String, NamespacePods>,
+    scales: HashMap<Workload, BTreeMap<ObjectKey, ScaleRecord>>,
     autoscalers: BTreeMap<ObjectKey, Arc<AutoscalerRecord>>,
     hpas: BTreeMap<ObjectKey, Arc<HpaRecord>>,
     published: Published,
-    requests: HashMap<Arc<Requests>, ()>,
+    requests: SharedValues<Requests>,
 }
 
 impl Index {
@@ -174,13 +175,7 @@ impl Index {
         namespace: &str,
         selector: &Selector,
     ) -> Vec<(&'a str, &'a PodRecord)> {
-        let pods = self.pods.get(namespace).into_iter().flatten();
-        let selected =
-            |pod: &PodRecord| selector.matches(|key| pod.labels.get(key).map(String::as_str));
-        let mut selected: Vec<_> =
-            pods.filter(|(_, pod)| selected(pod)).map(|(name, pod)| (name.as_str(), pod)).collect();
-        selected.sort_unstable_by_key(|(name, _)| *name);
-        selected
+        self.pods.get(namespace).map_or(Vec::new(), |pods| pods.select(selector))
     }
 
     /// Whether all pods were seen; until then there may be more than are here.
@@ -238,12 +233,34 @@ impl Index {
     }
 
     pub(super) fn pod_keys(&self) -> Vec<ObjectKey> {
-        let of = |(namespace, pods): (&String, &HashMap<String, PodRecord>)| -> Vec<ObjectKey> {
-            let key =
-                |name: &String| ObjectKey { namespace: namespace.clone(), name: name.clone() };
-            pods.keys().map(key).collect()
+        let key = |namespace: &String, name: &str| ObjectKey {
+            namespace: namespace.clone(),
+            name: name.to_owned(),
         };
+        let of =
+            |(namespace, pods)| NamespacePods::names(pods).map(move |name| key(namespace, name));
         self.pods.iter().flat_map(of).collect()
+    }
+
+    pub(super) fn scale_keys(&self, workload: Workload) -> Vec<ObjectKey> {
+        self.scales.get(&workload).into_iter().flat_map(BTreeMap::keys).cloned().collect()
+    }
+
+    /// The scale of a workload, where its kind is watched.
+    pub fn scale(&self, workload: Workload, key: &ObjectKey) -> Option<&ScaleRecord> {
+        self.scales.get(&workload)?.get(key)
+    }
+
+    /// Keeps the scale of a workload.
+    pub fn put_scale(&mut self, workload: Workload, key: ObjectKey, scale: ScaleRecord) {
+        self.scales.entry(workload).or_default().insert(key, scale);
+    }
+
+    /// Forgets a workload.
+    pub fn remove_scale(&mut self, workload: Workload, key: &ObjectKey) {
+        if let Some(scales) = self.scales.get_mut(&workload) {
+            scales.remove(key);
+        }
     }
 
     pub(super) fn hpa_keys(&self) -> Vec<ObjectKey> {
@@ -252,17 +269,8 @@ impl Index {
 
     /// Keeps a pod, its requests shared with the pods that request the same.
     pub fn put_pod(&mut self, key: ObjectKey, mut pod: PodRecord) {
-        match self.requests.get_key_value(&pod.requests) {
-            Some((known, ())) => pod.requests = known.clone(),
-            None => {
-                // Forget what no pod has any more, now and then.
-                if self.requests.len().is_power_of_two() {
-                    self.requests.retain(|requests, ()| Arc::strong_count(requests) > 1);
-                }
-                self.requests.insert(pod.requests.clone(), ());
-            }
-        }
-        self.pods.entry(key.namespace).or_default().insert(key.name, pod);
+        pod.requests = self.requests.one_of(pod.requests);
+        self.pods.entry(key.namespace).or_default().put(&key.name, pod);
     }
 
     /// Forgets a pod.
@@ -406,6 +414,7 @@ impl Cluster {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hpa::Phase;
 
     fn key(name: &str) -> ObjectKey {
         ObjectKey { namespace: "shop".to_owned(), name: name.to_owned() }
@@ -457,11 +466,11 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_selected_by_label_and_share_equal_requests() {
+    fn pods_share_equal_requests() {
         let mut index = Index::default();
-        for (name, app) in [("b", "web"), ("a", "web"), ("c", "api")] {
+        for name in ["a", "b"] {
             let pod = PodRecord {
-                labels: BTreeMap::from([("app".to_owned(), app.to_owned())]),
+                labels: Arc::default(),
                 phase: Phase::Running,
                 deleting: false,
                 start: None,
@@ -470,9 +479,8 @@ mod tests {
             };
             index.put_pod(key(name), pod);
         }
-        let web = index.select("shop", &"app=web".parse().unwrap());
-        assert_eq!(web.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["a", "b"]);
-        assert!(Arc::ptr_eq(&web[0].1.requests, &web[1].1.requests));
+        let requests = |name| index.pod("shop", name).unwrap().requests.clone();
+        assert!(Arc::ptr_eq(&requests("a"), &requests("b")));
         assert!(index.select("bank", &Selector::default()).is_empty());
         index.remove_pod(&key("a"));
         assert!(index.pod("shop", "a").is_none());

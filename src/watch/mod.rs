@@ -2,12 +2,14 @@
 
 mod follow;
 mod index;
+mod pods;
 mod read;
 mod resources;
 
 pub use follow::{Synced, follow_cluster};
 pub use index::{
-    Asked, AutoscalerRecord, Cluster, Demand, HpaRecord, Index, ObjectKey, PodRecord, Subject,
-    SubjectKind,
+    Asked, AutoscalerRecord, Cluster, Demand, HpaRecord, Index, ObjectKey, ScaleRecord, Subject,
+    SubjectKind, Workload,
 };
+pub use pods::PodRecord;
 pub use resources::{GroupResource, ResourceInfo, ResourceMap, Resources};

@@ -1,14 +1,15 @@
 //! From API objects to the records of the index.
 
-use super::index::{Asked, AutoscalerRecord, Demand, HpaRecord, PodRecord};
+use super::index::{Asked, AutoscalerRecord, Demand, HpaRecord, ScaleRecord};
+use super::pods::PodRecord;
 use crate::crd::{AutoscalerSpec, ReadError};
-use crate::hpa::{Phase, PodContainer, Ready, Requests, ResourceList, Source, Spec, Status};
-use crate::k8s::Quantity;
+use crate::hpa::{Phase, PodContainer, Ready, Requests, ResourceList, Scale, Source, Spec, Status};
+use crate::k8s::{Quantity, Selector};
 use crate::promql::name::{GeneratedName, Labels};
 use crate::promql::query::PodMetric;
 use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus};
 use k8s_openapi::api::core::v1::PodCondition;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, Time};
 use kube::core::{DynamicObject, Object};
 use serde::Deserialize;
 use serde_json::Value;
@@ -70,7 +71,7 @@ pub fn pod(pod: LeanPod) -> PodRecord {
     let status = pod.status.unwrap_or_default();
     let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready");
     PodRecord {
-        labels: pod.metadata.labels.unwrap_or_default(),
+        labels: Arc::new(pod.metadata.labels.unwrap_or_default()),
         phase: Phase::from_api(status.phase.as_deref()),
         deleting: pod.metadata.deletion_timestamp.is_some(),
         start: status.start_time.map(|time| time.0.as_millisecond()),
@@ -89,6 +90,40 @@ pub fn pod(pod: LeanPod) -> PodRecord {
             &resource_list(&pod.spec.overhead),
         )),
     }
+}
+
+/// A workload with only the fields that are used.
+pub type LeanWorkload = Object<LeanWorkloadSpec, LeanWorkloadStatus>;
+
+/// A workload's spec with only the fields that are used.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct LeanWorkloadSpec {
+    replicas: Option<i32>,
+    selector: LabelSelector,
+}
+
+/// A workload's status with only the fields that are used.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct LeanWorkloadStatus {
+    replicas: i32,
+}
+
+/// The scale of a workload, as its `/scale` would show it; none where its
+/// selector can't be read, which is then for `/scale` to say.
+pub fn scale(workload: LeanWorkload) -> Option<ScaleRecord> {
+    let selector: Selector = Selector::from_object(&workload.spec.selector).ok()?;
+    // In the order in which the API machinery writes it.
+    let selector: Selector = selector.to_string().parse().ok()?;
+    Some(ScaleRecord {
+        replicas: Scale {
+            // Source: `SetDefaults_Deployment` and `SetDefaults_StatefulSet`.
+            spec_replicas: workload.spec.replicas.unwrap_or(1),
+            status_replicas: workload.status.unwrap_or_default().replicas,
+        },
+        selector: selector.to_string(),
+    })
 }
 
 /// The record of an Autoscaler.

@@ -1,0 +1,644 @@
+//! From the queries that are due to the fewest that give exactly the same values.
+//!
+//! A query is taken apart into its [`Form`], in which the values of labels are
+//! left open, and those values. Queries of one form can be asked as one: each
+//! selector matches the values of all of them, each aggregation keeps the labels
+//! that were left open, and each query's series are those with its own values.
+//! [`Shape::of`] leaves a label open only where that is exact.
+
+use super::matcher::Matcher;
+use super::query::TIME_LABEL;
+use promql_parser::label::{self, MatchOp};
+use promql_parser::parser::token::{
+    T_AVG, T_COUNT, T_GROUP, T_LAND, T_LOR, T_LUNLESS, T_MAX, T_MIN, T_QUANTILE, T_STDDEV,
+    T_STDVAR, T_SUM,
+};
+use promql_parser::parser::{
+    self, AggregateExpr, BinaryExpr, Call, Expr, LabelModifier, VectorMatchCardinality,
+    VectorSelector,
+};
+use promql_parser::util::visitor::{ExprVisitorMut, walk_expr_mut};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// What queries share that differ in the values of labels alone.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Form {
+    /// The text between the places where the open labels are matched.
+    parts: Vec<String>,
+    /// The labels left open, sorted.
+    pub open: Vec<OpenLabel>,
+}
+
+/// A label whose value a form leaves open.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OpenLabel {
+    /// Its name.
+    pub name: String,
+    /// Whether the query's own series have it; else it is there for telling
+    /// them apart alone.
+    pub kept: bool,
+}
+
+/// For each open label the values that a query asks for: one, or any of several, sorted.
+pub type Own = Arc<[Vec<String>]>;
+
+/// A query taken apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// What it shares with others.
+    pub form: Arc<Form>,
+    /// Its own values.
+    pub own: Own,
+}
+
+/// Stands in a form's text for the matchers of the open labels.
+const HOLE: &str = "__plimsoll_open__";
+/// What each series matches.
+const ANY: &str = "__name__!=\"\"";
+
+impl Shape {
+    /// Takes a query apart. One that can't be, or is none, is its own form.
+    pub fn of(query: &str) -> Self {
+        Self::opened(query).unwrap_or_else(|| Self {
+            form: Arc::new(Form { parts: vec![query.to_owned()], open: Vec::new() }),
+            own: Arc::from([]),
+        })
+    }
+
+    fn opened(query: &str) -> Option<Self> {
+        // A text that has the name of the hole in it is left as it is.
+        let mut expr = parser::parse(query).ok().filter(|_| !query.contains(HOLE))?;
+        let mut labels = Candidates::default();
+        let Ok(_) = walk_expr_mut(&mut labels, &mut expr);
+        let (mut open, mut own) = (Vec::new(), Vec::new());
+        for (name, values) in labels.found? {
+            let part = part(&expr, &Opened { name: &name, one: values.len() == 1 });
+            if let Some(Part::Vector { kept }) = part {
+                open.push(OpenLabel { name, kept });
+                own.push(values);
+            }
+        }
+        if open.is_empty() {
+            return None;
+        }
+        let Ok(_) = walk_expr_mut(&mut Opening(&open), &mut expr);
+        let text = expr.to_string();
+        // What is run is the text: it must say what the tree says.
+        if parser::parse(&text).ok()? != expr {
+            return None;
+        }
+        let hole = format!("{HOLE}=\"\"");
+        let parts = text.split(&hole).map(str::to_owned).collect();
+        Some(Self { form: Arc::new(Form { parts, open }), own: own.into() })
+    }
+}
+
+/// The labels that every selector matches by the same values, with the values.
+#[derive(Default)]
+struct Candidates {
+    found: Option<Vec<(String, Vec<String>)>>,
+}
+
+impl ExprVisitorMut for Candidates {
+    type Error = std::convert::Infallible;
+
+    fn pre_visit(&mut self, expr: &mut Expr) -> Result<bool, Self::Error> {
+        if let Some(selector) = selector(expr) {
+            let these = matched(selector);
+            match &mut self.found {
+                None => self.found = Some(these),
+                Some(found) => found.retain(|label| these.contains(label)),
+            }
+        }
+        Ok(true)
+    }
+}
+
+fn selector(expr: &mut Expr) -> Option<&mut VectorSelector> {
+    match expr {
+        Expr::VectorSelector(selector) => Some(selector),
+        Expr::MatrixSelector(matrix) => Some(&mut matrix.vs),
+        _ => None,
+    }
+}
+
+/// The labels that a selector matches once, by values that can be told; sorted.
+fn matched(selector: &VectorSelector) -> Vec<(String, Vec<String>)> {
+    let matchers = &selector.matchers;
+    if !matchers.or_matchers.is_empty() {
+        return Vec::new();
+    }
+    let once = |name: &str| matchers.matchers.iter().filter(|m| m.name == name).count() == 1;
+    let mut matched: Vec<_> = matchers
+        .matchers
+        .iter()
+        .filter(|m| m.name != "__name__" && m.name != TIME_LABEL && once(&m.name))
+        .filter_map(|m| {
+            let values = match &m.op {
+                MatchOp::Equal => vec![m.value.clone()],
+                MatchOp::Re(_) => alternatives(&m.value)?,
+                MatchOp::NotEqual | MatchOp::NotRe(_) => return None,
+            };
+            Some((m.name.clone(), values))
+        })
+        .collect();
+    matched.sort_unstable();
+    matched
+}
+
+/// The texts that a pattern matches, sorted, where it is nothing but a choice of texts.
+fn alternatives(pattern: &str) -> Option<Vec<String>> {
+    let (mut values, mut value) = (BTreeSet::new(), String::new());
+    let mut chars = pattern.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '|' => {
+                values.insert(std::mem::take(&mut value));
+            }
+            '\\' => value.push(chars.next().filter(char::is_ascii_punctuation)?),
+            '.' | '+' | '*' | '?' | '(' | ')' | '[' | ']' | '{' | '}' | '^' | '$' => return None,
+            c => value.push(c),
+        }
+    }
+    values.insert(value);
+    Some(values.into_iter().collect())
+}
+
+/// A label that may be left open.
+struct Opened<'a> {
+    name: &'a str,
+    /// Whether it has one value, the same in every selector.
+    one: bool,
+}
+
+/// What a part of a query is.
+#[derive(Clone, Copy, PartialEq)]
+enum Part {
+    /// The same number, whatever the label's value.
+    Scalar,
+    /// Series that, with the label left open, are those of all its values, each
+    /// with its value. `kept` says whether they have it, too, where it is not open.
+    Vector { kept: bool },
+}
+
+/// What each function does, it does to each series alone.
+const BY_SERIES: &[&str] = &[
+    "abs",
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan",
+    "atanh",
+    "avg_over_time",
+    "ceil",
+    "changes",
+    "clamp",
+    "clamp_max",
+    "clamp_min",
+    "cos",
+    "cosh",
+    "count_over_time",
+    "day_of_month",
+    "day_of_week",
+    "day_of_year",
+    "days_in_month",
+    "deg",
+    "delta",
+    "deriv",
+    "exp",
+    "floor",
+    "histogram_avg",
+    "histogram_count",
+    "histogram_stddev",
+    "histogram_stdvar",
+    "histogram_sum",
+    "hour",
+    "idelta",
+    "increase",
+    "irate",
+    "last_over_time",
+    "ln",
+    "log10",
+    "log2",
+    "max_over_time",
+    "min_over_time",
+    "minute",
+    "month",
+    "predict_linear",
+    "present_over_time",
+    "quantile_over_time",
+    "rad",
+    "rate",
+    "resets",
+    "round",
+    "sgn",
+    "sin",
+    "sinh",
+    "sqrt",
+    "stddev_over_time",
+    "stdvar_over_time",
+    "sum_over_time",
+    "tan",
+    "tanh",
+    "timestamp",
+    "year",
+];
+
+/// What a part of a query is, with a label left open; none where leaving it
+/// open would change a value.
+fn part(expr: &Expr, label: &Opened<'_>) -> Option<Part> {
+    match expr {
+        Expr::NumberLiteral(_) | Expr::StringLiteral(_) => Some(Part::Scalar),
+        Expr::VectorSelector(_) | Expr::MatrixSelector(_) => Some(Part::Vector { kept: true }),
+        Expr::Paren(paren) => part(&paren.expr, label),
+        Expr::Unary(unary) => part(&unary.expr, label),
+        Expr::Subquery(subquery) => part(&subquery.expr, label),
+        Expr::Call(call) => of_call(call, label),
+        Expr::Aggregate(aggregate) => of_aggregate(aggregate, label),
+        Expr::Binary(binary) => of_binary(binary, label),
+        Expr::Extension(_) => None,
+    }
+}
+
+fn of_call(call: &Call, label: &Opened<'_>) -> Option<Part> {
+    let args = &call.args.args;
+    let names = |args: &[Box<Expr>]| args.iter().any(|arg| text(arg) == Some(label.name));
+    match call.func.name {
+        "time" | "pi" => return Some(Part::Scalar),
+        // Which labels are read and written.
+        "label_replace" if !names(&args[1..2]) && !names(&args[3..4]) => {}
+        "label_join" if !names(&args[1..2]) && !names(&args[3..]) => {}
+        "histogram_quantile" | "histogram_fraction" if label.name != "le" => {}
+        name if BY_SERIES.contains(&name) => {}
+        _ => return None,
+    }
+    let mut vector = None;
+    for arg in args {
+        match (part(arg, label)?, vector) {
+            (Part::Scalar, _) => {}
+            (part, None) => vector = Some(part),
+            _ => return None,
+        }
+    }
+    vector
+}
+
+fn text(expr: &Expr) -> Option<&str> {
+    match expr {
+        Expr::StringLiteral(literal) => Some(&literal.val),
+        Expr::Paren(paren) => text(&paren.expr),
+        _ => None,
+    }
+}
+
+fn of_aggregate(aggregate: &AggregateExpr, label: &Opened<'_>) -> Option<Part> {
+    let by_group = [T_SUM, T_AVG, T_MIN, T_MAX, T_COUNT, T_GROUP, T_STDDEV, T_STDVAR, T_QUANTILE];
+    if !by_group.contains(&aggregate.op.id()) {
+        return None;
+    }
+    if let Some(parameter) = &aggregate.param
+        && part(parameter, label)? != Part::Scalar
+    {
+        return None;
+    }
+    let Part::Vector { kept } = part(&aggregate.expr, label)? else { return None };
+    match &aggregate.modifier {
+        Some(LabelModifier::Include(by)) if has(by, label) => Some(Part::Vector { kept }),
+        Some(LabelModifier::Exclude(without)) if has(without, label) => None,
+        Some(LabelModifier::Exclude(_)) => Some(Part::Vector { kept }),
+        // It is added to the labels that groups are made by.
+        _ => label.one.then_some(Part::Vector { kept: false }),
+    }
+}
+
+fn has(labels: &label::Labels, label: &Opened<'_>) -> bool {
+    labels.labels.iter().any(|name| name == label.name)
+}
+
+fn of_binary(binary: &BinaryExpr, label: &Opened<'_>) -> Option<Part> {
+    let (left, right) = (part(&binary.lhs, label)?, part(&binary.rhs, label)?);
+    let (left, right) = match (left, right) {
+        (Part::Scalar, other) | (other, Part::Scalar) => return Some(other),
+        (Part::Vector { kept: left }, Part::Vector { kept: right }) => (left, right),
+    };
+    let matching = match &binary.modifier {
+        None => None,
+        Some(modifier) => {
+            let many = VectorMatchCardinality::ManyToMany;
+            let plain = [VectorMatchCardinality::OneToOne, many].contains(&modifier.card);
+            if !plain || modifier.fill_values != Default::default() {
+                return None;
+            }
+            modifier.matching.as_ref()
+        }
+    };
+    let same = (left == right).then_some(Part::Vector { kept: left });
+    let op = binary.op.id();
+    match matching {
+        Some(LabelModifier::Include(on)) if !has(on, label) => match op {
+            // It is added to the labels that are matched on.
+            _ if !label.one => None,
+            T_LAND | T_LUNLESS => Some(Part::Vector { kept: left }),
+            T_LOR => same,
+            _ => Some(Part::Vector { kept: false }),
+        },
+        Some(LabelModifier::Exclude(ignoring)) if has(ignoring, label) => None,
+        // What holds times is never the same series as what holds values.
+        None if op == T_LOR && is_times(&binary.rhs) => Some(Part::Vector { kept: left }),
+        _ => same,
+    }
+}
+
+/// Whether all series of an expression have the label of those that hold times.
+fn is_times(expr: &Expr) -> bool {
+    match expr {
+        Expr::Call(call) if call.func.name == "label_replace" => {
+            let texts: Vec<_> = call.args.args.iter().map(|arg| text(arg)).collect();
+            texts[1..] == [Some(TIME_LABEL), Some("1"), Some(""), Some("")]
+        }
+        _ => false,
+    }
+}
+
+/// Leaves labels open in the whole of a query.
+struct Opening<'a>(&'a [OpenLabel]);
+
+impl Opening<'_> {
+    fn add(&self, labels: &mut label::Labels) {
+        for open in self.0 {
+            if !labels.labels.contains(&open.name) {
+                labels.labels.push(open.name.clone());
+            }
+        }
+    }
+}
+
+impl ExprVisitorMut for Opening<'_> {
+    type Error = std::convert::Infallible;
+
+    fn pre_visit(&mut self, expr: &mut Expr) -> Result<bool, Self::Error> {
+        if let Some(selector) = selector(expr) {
+            let matchers = &mut selector.matchers.matchers;
+            matchers.retain(|m| self.0.iter().all(|open| open.name != m.name));
+            matchers.push(label::Matcher::new(MatchOp::Equal, HOLE, ""));
+            // As they are written.
+            matchers.sort_by_cached_key(ToString::to_string);
+        }
+        match expr {
+            Expr::Aggregate(aggregate) => match &mut aggregate.modifier {
+                Some(LabelModifier::Include(by)) => self.add(by),
+                Some(LabelModifier::Exclude(_)) => {}
+                none => {
+                    let mut by = label::Labels::new(Vec::new());
+                    self.add(&mut by);
+                    *none = Some(LabelModifier::Include(by));
+                }
+            },
+            Expr::Binary(binary) => {
+                if let Some(modifier) = &mut binary.modifier
+                    && let Some(LabelModifier::Include(on)) = &mut modifier.matching
+                {
+                    self.add(on);
+                }
+            }
+            _ => {}
+        }
+        Ok(true)
+    }
+}
+
+impl Form {
+    /// The query for certain values of the open labels; none stands for any.
+    fn query(&self, of: &[Option<BTreeSet<&String>>]) -> String {
+        let matcher = |(open, values): (&OpenLabel, &Option<BTreeSet<&String>>)| {
+            let values = values.as_ref()?.iter().copied().cloned().collect();
+            Some(Matcher::any_of(values).render(&open.name))
+        };
+        let matchers: Vec<String> = self.open.iter().zip(of).filter_map(matcher).collect();
+        let matchers = if matchers.is_empty() { ANY.to_owned() } else { matchers.join(",") };
+        self.parts.join(&matchers)
+    }
+}
+
+/// What earlier answers taught of a form.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Learned {
+    /// The series of an answer for one query's values alone.
+    pub narrow: Option<f64>,
+    /// The series of a joined answer, for each query that was joined.
+    pub joined: Option<f64>,
+    /// How many queries may be joined: fewer, after a joined one took too long.
+    pub most: usize,
+}
+
+impl Default for Learned {
+    fn default() -> Self {
+        Self { narrow: None, joined: None, most: usize::MAX }
+    }
+}
+
+/// How large a joined query may grow.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// The series that an answer should have at most.
+    pub series: usize,
+    /// The values of one label that a query names at most.
+    pub values: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { series: 50_000, values: 1_000 }
+    }
+}
+
+/// What a query costs beside its series, in series: about 1 ms beside 5.5 us each
+/// (one query for 10,000 pods takes 55 ms).
+const QUERY_COST: f64 = 200.0;
+/// A label of which each query asks for several values is matched for them
+/// together up to so many, and else not at all.
+const FEW_VALUES: usize = 64;
+
+/// A query to run, and whom it answers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Planned {
+    /// Its text.
+    pub query: String,
+    /// Whom it was made for.
+    pub of: Vec<Own>,
+    /// All that it answers.
+    pub cover: Cover,
+}
+
+/// For each open label, the values that an answer has all series of; none for any value.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cover(Vec<Option<BTreeSet<String>>>);
+
+impl Cover {
+    /// Whether an answer has all that is asked for.
+    pub fn contains(&self, own: &Own) -> bool {
+        let within = |(cover, values): (&Option<BTreeSet<String>>, &Vec<String>)| {
+            cover.as_ref().is_none_or(|cover| values.iter().all(|value| cover.contains(value)))
+        };
+        self.0.iter().zip(own.iter()).all(within)
+    }
+}
+
+/// Plans the queries for those who wait. Those who are expected to ask next are
+/// answered, too, where that is cheaper than to wait for them.
+pub fn plan(
+    form: &Form,
+    waiting: &BTreeSet<Own>,
+    expected: &BTreeSet<Own>,
+    learned: Learned,
+    limits: Limits,
+) -> Vec<Planned> {
+    if form.open.is_empty() {
+        let query = form.parts.concat();
+        let of = waiting.iter().cloned().collect();
+        return vec![Planned { query, of, cover: Cover(Vec::new()) }];
+    }
+    let all: Vec<&Own> = waiting.union(expected).collect();
+    let narrow = learned.narrow.or(learned.joined).unwrap_or(0.0);
+    let joined = learned.joined.unwrap_or(narrow);
+    let count = all.len() as f64;
+    let alone = count < 2.0 || QUERY_COST + joined * count > (QUERY_COST + narrow) * count;
+    if alone {
+        return waiting.iter().map(|own| join(form, &[own])).collect();
+    }
+    let by_series = limits.series as f64 / joined.max(1.0);
+    let most = limits.values.min(by_series as usize).min(learned.most).max(1);
+    // Chunks of one size, so that none is left over that is hardly worth a query.
+    let size = all.len().div_ceil(all.len().div_ceil(most));
+    all.chunks(size).map(|chunk| join(form, chunk)).collect()
+}
+
+/// Plans one query for these alone.
+pub fn join(form: &Form, of: &[&Own]) -> Planned {
+    let values = |place: usize| -> Option<BTreeSet<&String>> {
+        let several = of.iter().any(|own| own[place].len() > 1);
+        let values: BTreeSet<&String> = of.iter().flat_map(|own| &own[place]).collect();
+        (of.len() == 1 || !several || values.len() <= FEW_VALUES).then_some(values)
+    };
+    let values: Vec<_> = (0..form.open.len()).map(values).collect();
+    let query = form.query(&values);
+    let owned = |values: &Option<BTreeSet<&String>>| {
+        values.as_ref().map(|values| values.iter().copied().cloned().collect())
+    };
+    let cover = Cover(values.iter().map(owned).collect());
+    Planned { query, of: of.iter().map(|own| (*own).clone()).collect(), cover }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(shape: &Shape) -> Vec<(&str, bool)> {
+        shape.form.open.iter().map(|open| (open.name.as_str(), open.kept)).collect()
+    }
+
+    #[test]
+    fn labels_are_left_open_only_where_that_changes_no_value() {
+        for (query, expected) in [
+            (r#"sum by (pod) (rate(x_total{a="1",pod!=""}[2m]))"#, vec![("a", false)]),
+            (r#"sum(x{a="1",b=~"5.."})"#, vec![("a", false)]),
+            (r#"x{a="1"}"#, vec![("a", true)]),
+            (r#"sum by (pod) (x{pod=~"p-1|p\\.2"})"#, vec![("pod", true)]),
+            (r#"sum(x{pod=~"p|q"})"#, vec![]),
+            (r#"sum by (p) (x{a="1"}) / sum by (p) (y{a="1"})"#, vec![("a", false)]),
+            (r#"sum by (p) (x{a="1"}) / sum by (p) (y{a="2"})"#, vec![]),
+            (r#"sum by (p) (x{a="1"}) / y{a="1"}"#, vec![]),
+            (r#"x{a="1"} / on (p) y{a="1"}"#, vec![("a", false)]),
+            (r#"x{a="1"} * on (p) group_left () y{a="1"}"#, vec![]),
+            (r#"sum by (p) (x{a="1"}) or vector(0)"#, vec![]),
+            (r#"absent(x{a="1"})"#, vec![]),
+            (r#"topk(3, x{a="1"})"#, vec![]),
+            (r#"scalar(x{a="1"})"#, vec![]),
+            (r#"sum without (a) (x{a="1"})"#, vec![]),
+            (r#"sum without (i) (x{a="1"})"#, vec![("a", true)]),
+            (r#"sum by (p) (sum without (i) (x{a="1"})) > 5"#, vec![("a", false)]),
+            (r#"label_replace(x{a="1"}, "b", "$1", "a", "(.*)")"#, vec![]),
+            (r#"label_replace(x{a="1"}, "a", "2", "", "")"#, vec![]),
+            (
+                r#"histogram_quantile(0.9, sum by (le) (rate(h_bucket{a="1",le="5"}[1m])))"#,
+                vec![("a", false)],
+            ),
+            (r#"max_over_time(sum(x{a="1"})[5m:1m]) + time()"#, vec![("a", false)]),
+            (r#"x{a="1"} or x{a="1",b="2"}"#, vec![("a", true)]),
+            (r#"x{__plimsoll_open__="",a="1"}"#, vec![]),
+            ("up", vec![]),
+            ("vector(1)", vec![]),
+            ("no query", vec![]),
+        ] {
+            assert_eq!(open(&Shape::of(query)), expected, "{query}");
+        }
+    }
+
+    #[test]
+    fn queries_that_differ_in_values_alone_are_one() {
+        let query = |ns: &str, a: &str| {
+            format!(
+                r#"(sum by (namespace,pod) (rate(x_total{{a={a:?},namespace={ns:?},pod!=""}}[2m]))
+                ) or label_replace(min by (namespace,pod) (timestamp(x_total{{a={a:?},namespace={ns:?},pod!=""}})), "{TIME_LABEL}", "1", "", "")"#
+            )
+        };
+        let shapes = [Shape::of(&query("shop", "1")), Shape::of(&query("ba\"nk", "x.y"))];
+        assert_eq!(shapes[0].form, shapes[1].form);
+        assert_eq!(open(&shapes[0]), [("a", false), ("namespace", true)]);
+        let waiting: BTreeSet<Own> = shapes.iter().map(|shape| shape.own.clone()).collect();
+        let none = BTreeSet::new();
+        let form = &shapes[0].form;
+        let [joined] = &plan(form, &waiting, &none, Learned::default(), Limits::default())[..]
+        else {
+            panic!("more than one query");
+        };
+        let selector = r#"x_total{a=~"1|x\\.y",namespace=~"ba\"nk|shop",pod!=""}"#;
+        let expected = format!(
+            r#"(sum by (namespace, pod, a) (rate({selector}[2m]))) or label_replace(min by (namespace, pod, a) (timestamp({selector})), "{TIME_LABEL}", "1", "", "")"#
+        );
+        assert_eq!(joined.query, expected);
+        assert!(waiting.iter().all(|own| joined.cover.contains(own)));
+        assert!(!joined.cover.contains(&Shape::of(&query("mint", "1")).own));
+    }
+
+    #[test]
+    fn a_joined_query_is_run_where_it_costs_less_and_split_where_it_is_too_large() {
+        let own = |n: usize| Shape::of(&format!(r#"sum by (pod) (x{{a="{n}"}})"#)).own;
+        let form = Shape::of(r#"sum by (pod) (x{a="0"})"#).form;
+        let all: BTreeSet<Own> = (0..100).map(own).collect();
+        let none = BTreeSet::new();
+        let count = |learned: Learned, limits: Limits| {
+            let planned = plan(&form, &all, &none, learned, limits);
+            let answered: BTreeSet<Own> = planned.iter().flat_map(|p| p.of.clone()).collect();
+            assert_eq!(answered, all);
+            planned.len()
+        };
+        let (first, limits) = (Learned::default(), Limits::default());
+        assert_eq!(count(first, limits), 1);
+        let wasteful = Learned { narrow: Some(10.0), joined: Some(1_000.0), ..first };
+        assert_eq!(count(wasteful, limits), 100);
+        let large = Learned { narrow: Some(1_000.0), joined: Some(1_000.0), ..first };
+        assert_eq!(count(large, limits), 2);
+        assert_eq!(count(first, Limits { values: 30, ..limits }), 4);
+        assert_eq!(count(Learned { most: 10, ..first }, limits), 10);
+        // One who waits alone is answered alone.
+        let one: BTreeSet<Own> = [own(7)].into();
+        let [alone] = &plan(&form, &one, &none, first, limits)[..] else { panic!("not one") };
+        assert_eq!(alone.query, r#"sum by (pod, a) (x{a="7"})"#);
+        // Unless others are expected to ask.
+        assert_eq!(plan(&form, &one, &all, first, limits)[0].of.len(), 100);
+    }
+
+    #[test]
+    fn alternatives_are_told_only_of_plain_choices() {
+        let told = |pattern| alternatives(pattern);
+        assert_eq!(told("b|a"), Some(vec!["a".to_owned(), "b".to_owned()]));
+        assert_eq!(told(r"a\.b\-c"), Some(vec!["a.b-c".to_owned()]));
+        assert_eq!(told(""), Some(vec![String::new()]));
+        for pattern in ["a.*", "(a|b)", r"\d", "a+", "[ab]", "^a"] {
+            assert_eq!(told(pattern), None, "{pattern}");
+        }
+    }
+}

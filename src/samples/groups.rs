@@ -1,0 +1,283 @@
+//! Single flight, for many queries at once: those that ask for series of one
+//! form at the same time are answered by joined queries, and who asks later, for
+//! anything that such an answer has, is given it for a while.
+
+use super::MetricError;
+use super::table::Table;
+use crate::prometheus::Error;
+use crate::promql::plan::{Cover, Form, Learned, Limits, Own, Planned, Shape, join, plan};
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared};
+use std::collections::{BTreeSet, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// An answer, shared by all who asked.
+pub type Answer = Result<Arc<Table>, MetricError>;
+
+/// Runs one query.
+pub type Run = Arc<dyn Fn(String) -> BoxFuture<'static, Answer> + Send + Sync>;
+
+/// Queries by their form.
+///
+/// Bounded: a form that nobody asked for within [`IDLE`] is forgotten, and an
+/// answer is dropped once it is too old to be used.
+pub struct Groups {
+    max_age: Duration,
+    run: Run,
+    groups: Mutex<HashMap<Arc<Form>, Group>>,
+}
+
+struct Group {
+    learned: Learned,
+    flights: Vec<Flight>,
+    /// Those who wait for the next plan.
+    waiting: Option<(BTreeSet<Own>, Planning)>,
+    /// Who asked lately, and may ask again.
+    asked: HashMap<Own, Instant>,
+    used: Instant,
+}
+
+/// A query that runs, or its answers where it was split.
+#[derive(Clone)]
+struct Flight {
+    cover: Arc<Cover>,
+    began: Instant,
+    answers: Shared<BoxFuture<'static, Answers>>,
+}
+
+/// What was asked, and may be asked again.
+#[derive(Clone)]
+pub struct Asked {
+    groups: Arc<Groups>,
+    pub(super) shape: Arc<Shape>,
+}
+
+impl Asked {
+    /// Begins to ask again. Where that is said of many before each is waited for,
+    /// those of one form are asked as one.
+    pub fn again(&self) {
+        let _ = self.groups.ask(&self.shape, Instant::now());
+    }
+
+    /// A hash of what it shares with other queries, the same in every process.
+    pub fn form_hash(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.shape.form.hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
+type Answers = Arc<Vec<(Cover, Answer)>>;
+type Planning = Shared<BoxFuture<'static, Arc<Vec<Flight>>>>;
+
+/// How long those who ask wait for others who ask for the same form.
+const GATHERING: Duration = Duration::from_millis(1);
+/// How long a form is remembered that nobody asks for.
+const IDLE: Duration = Duration::from_secs(600);
+/// How many forms are remembered; beyond, only those that are in use.
+const FORMS: usize = 10_000;
+/// How many who asked lately are remembered of a form.
+const ASKED: usize = 20_000;
+/// How many joined queries of a form run at once.
+const AT_ONCE: usize = 4;
+/// By how much one answer changes what was learned of a form.
+const NEWEST: f64 = 0.3;
+
+impl Flight {
+    fn is_fresh(&self, max_age: Duration, now: Instant) -> bool {
+        // Of the time it was asked for, not of the time it came.
+        self.answers.peek().is_none() || now.duration_since(self.began) <= max_age
+    }
+
+    async fn answer(self, own: &Own) -> Answer {
+        let answers = self.answers.await;
+        let answer = answers.iter().find(|(cover, _)| cover.contains(own));
+        answer.expect("a split query covers what the whole one did").1.clone()
+    }
+}
+
+impl Groups {
+    /// None yet; answers are used for so long.
+    pub fn new(max_age: Duration, run: Run) -> Self {
+        Self { max_age, run, groups: Mutex::default() }
+    }
+
+    /// The answer that has the series of a query.
+    pub async fn get(self: &Arc<Self>, shape: &Shape) -> Answer {
+        let planning = match self.ask(shape, Instant::now()) {
+            Ok(flight) => return flight.answer(&shape.own).await,
+            Err(planning) => planning,
+        };
+        let flights = planning.await;
+        let own = flights.iter().find(|flight| flight.cover.contains(&shape.own));
+        own.expect("what was waited for is planned").clone().answer(&shape.own).await
+    }
+
+    /// What a query asks of these.
+    pub fn asked(self: &Arc<Self>, shape: Arc<Shape>) -> Asked {
+        Asked { groups: self.clone(), shape }
+    }
+
+    /// Those that answer nothing, for tests.
+    #[cfg(test)]
+    pub fn of_nothing() -> Arc<Self> {
+        Arc::new(Self::new(Duration::ZERO, Arc::new(|_| std::future::pending().boxed())))
+    }
+
+    /// What has the answer, or else what will.
+    fn ask(self: &Arc<Self>, shape: &Shape, now: Instant) -> Result<Flight, Planning> {
+        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        if !groups.contains_key(&shape.form) {
+            drop_idle(&mut groups, now);
+            let group = Group {
+                learned: Learned::default(),
+                flights: Vec::new(),
+                waiting: None,
+                asked: HashMap::new(),
+                used: now,
+            };
+            groups.insert(shape.form.clone(), group);
+        }
+        let group = groups.get_mut(&shape.form).expect("it is there by now");
+        group.used = now;
+        if let Some(last) = group.asked.get_mut(&shape.own) {
+            *last = now;
+        } else if group.asked.len() < ASKED {
+            group.asked.insert(shape.own.clone(), now);
+        }
+        let has = |flight: &&Flight| {
+            flight.is_fresh(self.max_age, now) && flight.cover.contains(&shape.own)
+        };
+        if let Some(flight) = group.flights.iter().find(has) {
+            return Ok(flight.clone());
+        }
+        if let Some((waiting, planning)) = &mut group.waiting {
+            waiting.insert(shape.own.clone());
+            return Err(planning.clone());
+        }
+        let (groups, form) = (self.clone(), shape.form.clone());
+        let planning = async move {
+            tokio::time::sleep(GATHERING).await;
+            groups.plan(&form)
+        };
+        let planning = planning.boxed().shared();
+        group.waiting = Some((BTreeSet::from([shape.own.clone()]), planning.clone()));
+        // Its own task: whoever asked first may stop waiting.
+        tokio::spawn(planning.clone());
+        Err(planning)
+    }
+
+    /// Starts the queries for those who wait.
+    fn plan(self: &Arc<Self>, form: &Arc<Form>) -> Arc<Vec<Flight>> {
+        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(group) = groups.get_mut(form) else { return Arc::default() };
+        let Some((waiting, _)) = group.waiting.take() else { return Arc::default() };
+        let now = Instant::now();
+        // Who asked of the last answer is likely to ask of the next.
+        let lately = self.max_age.mul_f64(1.25);
+        group.asked.retain(|_, last| now.duration_since(*last) <= lately);
+        let expected = group.asked.keys().cloned().collect();
+        let planned = plan(form, &waiting, &expected, group.learned, Limits::default());
+        let slots = Arc::new(tokio::sync::Semaphore::new(AT_ONCE));
+        let fly = |planned: Planned| {
+            let (groups, form, slots) = (self.clone(), form.clone(), slots.clone());
+            let cover = Arc::new(planned.cover.clone());
+            let answers = async move {
+                let joined = planned.of.len() > 1;
+                let _slot = match joined {
+                    true => Some(slots.acquire().await.expect("it is never closed")),
+                    false => None,
+                };
+                Arc::new(groups.fly(&form, planned).await)
+            };
+            let answers = answers.boxed().shared();
+            tokio::spawn(answers.clone());
+            Flight { cover, began: now, answers }
+        };
+        let flights: Vec<Flight> = planned.into_iter().map(fly).collect();
+        group.flights.retain(|flight| flight.is_fresh(self.max_age, now));
+        group.flights.extend(flights.iter().cloned());
+        // What is too old to be used is not kept until somebody asks again.
+        let (groups, form, max_age) = (self.clone(), form.clone(), self.max_age);
+        let landed: Vec<_> = flights.iter().map(|flight| flight.answers.clone()).collect();
+        tokio::spawn(async move {
+            futures::future::join_all(landed).await;
+            tokio::time::sleep_until((now + max_age).into()).await;
+            groups.drop_old(&form);
+        });
+        Arc::new(flights)
+    }
+
+    fn drop_old(&self, form: &Arc<Form>) {
+        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(group) = groups.get_mut(form) {
+            let now = Instant::now();
+            group.flights.retain(|flight| flight.is_fresh(self.max_age, now));
+        }
+    }
+
+    /// Runs a query; one that is joined and refused, or too large, in halves, so
+    /// that one who asks for what can't be had spoils it for nobody else.
+    fn fly(
+        self: &Arc<Self>,
+        form: &Arc<Form>,
+        planned: Planned,
+    ) -> BoxFuture<'static, Vec<(Cover, Answer)>> {
+        let (groups, form) = (self.clone(), form.clone());
+        async move {
+            let Planned { query, of, cover } = planned;
+            let answer = (groups.run)(query).await;
+            groups.learn(&form, of.len(), &answer);
+            let splittable = matches!(
+                &answer,
+                Err(MetricError::Prometheus(Error::Refused(_) | Error::Answer(_)))
+            );
+            if of.len() < 2 || !splittable {
+                return vec![(cover, answer)];
+            }
+            let mut answers = Vec::new();
+            for half in of.chunks(of.len().div_ceil(2)) {
+                let half: Vec<&Own> = half.iter().collect();
+                answers.extend(groups.fly(&form, join(&form, &half)).await);
+            }
+            answers
+        }
+        .boxed()
+    }
+
+    fn learn(&self, form: &Arc<Form>, of: usize, answer: &Answer) {
+        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(group) = groups.get_mut(form) else { return };
+        let learned = &mut group.learned;
+        match answer {
+            Ok(table) => {
+                let series = table.series() as f64 / of as f64;
+                let known = if of > 1 { &mut learned.joined } else { &mut learned.narrow };
+                *known = Some(known.map_or(series, |known| known + NEWEST * (series - known)));
+                if of == 1 {
+                    // What a joined query would cost is tried again now and then.
+                    learned.joined = learned.joined.map(|joined| joined * (1.0 - NEWEST / 100.0));
+                } else {
+                    learned.most = learned.most.saturating_mul(2);
+                }
+            }
+            Err(MetricError::Prometheus(Error::Timeout(_))) if of > 1 => learned.most = of / 2,
+            Err(_) => {}
+        }
+    }
+}
+
+fn drop_idle(groups: &mut HashMap<Arc<Form>, Group>, now: Instant) {
+    let busy = |group: &Group| {
+        group.waiting.is_some()
+            || group.flights.iter().any(|flight| flight.answers.peek().is_none())
+    };
+    if groups.len() >= FORMS {
+        groups.retain(|_, group| now.duration_since(group.used) < IDLE || busy(group));
+    }
+    if groups.len() >= FORMS {
+        groups.retain(|_, group| busy(group));
+    }
+}

@@ -1,0 +1,363 @@
+//! The series of one answer, compact, and found by their labels.
+
+use super::groups::Asked;
+use crate::hpa::UnixMillis;
+use crate::k8s::Quantity;
+use crate::prometheus::{AnswerKind, Label, read_answer};
+use crate::promql::plan::Shape;
+use crate::promql::query::TIME_LABEL;
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The series of an answer. What it holds beside their labels' text is 24 bytes
+/// a series and 8 a label.
+#[derive(Debug, Default)]
+pub struct Table {
+    /// All values of labels.
+    text: String,
+    /// The names of the labels that series have, each list once.
+    names: Vec<Vec<String>>,
+    /// Where the value of each label begins and ends in the text.
+    cells: Vec<(u32, u32)>,
+    rows: Vec<Row>,
+    scalar: bool,
+    indexes: Mutex<Vec<Arc<Index>>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    value: f64,
+    time: UnixMillis,
+    /// Its place in `names`.
+    names: u32,
+    /// Its first cell.
+    cells: u32,
+}
+
+/// The rows by the values of some labels.
+#[derive(Debug)]
+struct Index {
+    labels: Vec<String>,
+    hasher: RandomState,
+    /// By hash, and of the same hash in the order of the answer.
+    rows: Vec<(u64, u32)>,
+}
+
+impl Table {
+    /// Reads an answer's body. Series that hold times give them to those beside
+    /// them that hold values.
+    ///
+    /// # Errors
+    /// Where it is no answer, as text.
+    pub fn read(body: &[u8]) -> Result<Self, String> {
+        let (mut values, mut times) = (Self::default(), Self::default());
+        let kind = read_answer(body, |series| {
+            let is_time = series.labels.iter().any(|(name, _)| name == TIME_LABEL);
+            let of = if is_time { &mut times } else { &mut values };
+            of.push(series.labels, series.value, series.time);
+        })?;
+        values.scalar = kind == AnswerKind::Scalar;
+        values.take_times(&times);
+        values.text.shrink_to_fit();
+        values.cells.shrink_to_fit();
+        values.rows.shrink_to_fit();
+        Ok(values)
+    }
+
+    fn push(&mut self, labels: &[Label<'_>], value: f64, time: UnixMillis) {
+        let names = self.names_of(labels);
+        let cells = self.cells.len() as u32;
+        for (_, value) in labels {
+            let start = self.text.len() as u32;
+            self.text.push_str(value);
+            self.cells.push((start, self.text.len() as u32));
+        }
+        self.rows.push(Row { value, time, names, cells });
+    }
+
+    /// The place of the labels' names in `names`; nearly always that of the row before.
+    fn names_of(&mut self, labels: &[Label<'_>]) -> u32 {
+        let same = |names: &Vec<String>| {
+            names.len() == labels.len() && names.iter().zip(labels).all(|(a, (b, _))| a == b)
+        };
+        let last = self.rows.last().map(|row| row.names as usize);
+        if let Some(last) = last.filter(|last| same(&self.names[*last])) {
+            return last as u32;
+        }
+        let known = self.names.iter().position(same).unwrap_or_else(|| {
+            self.names.push(labels.iter().map(|(name, _)| name.to_string()).collect());
+            self.names.len() - 1
+        });
+        known as u32
+    }
+
+    fn take_times(&mut self, times: &Self) {
+        let mut labels: Vec<String> = times.names.iter().flatten().cloned().collect();
+        labels.retain(|name| name != TIME_LABEL);
+        labels.sort_unstable();
+        labels.dedup();
+        if times.rows.is_empty() {
+            return;
+        }
+        let index = Index::new(times, labels.clone());
+        for place in 0..self.rows.len() {
+            let of = |label: &String| self.label(place as u32, label);
+            let wanted: Vec<&str> = labels.iter().map(of).collect();
+            let hash = index.begin(&wanted).finish();
+            let time = index.find(times, hash, || wanted.iter().copied()).next();
+            if let Some(time) = time {
+                self.rows[place].time = (times.rows[time as usize].value * 1000.0) as UnixMillis;
+            }
+        }
+    }
+
+    /// How many series there are.
+    pub fn series(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// The value of a row's label; empty where it has none, as Prometheus sees it.
+    fn label(&self, row: u32, name: &str) -> &str {
+        let row = &self.rows[row as usize];
+        let place = self.names[row.names as usize].iter().position(|own| own == name);
+        place.map_or("", |place| self.cell(row.cells as usize + place))
+    }
+
+    fn cell(&self, place: usize) -> &str {
+        let (start, end) = self.cells[place];
+        &self.text[start as usize..end as usize]
+    }
+
+    /// The index by these labels, made when first asked for.
+    fn index(&self, labels: &[&str]) -> Arc<Index> {
+        let mut indexes = self.indexes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(index) = indexes.iter().find(|index| index.labels == labels) {
+            return index.clone();
+        }
+        let labels = labels.iter().map(|label| (*label).to_owned()).collect();
+        let index = Arc::new(Index::new(self, labels));
+        indexes.push(index.clone());
+        index
+    }
+}
+
+impl Index {
+    fn new(table: &Table, labels: Vec<String>) -> Self {
+        let hasher = RandomState::new();
+        let hash = |row: u32| {
+            let mut of_row = hasher.build_hasher();
+            labels.iter().for_each(|label| table.label(row, label).hash(&mut of_row));
+            of_row.finish()
+        };
+        let mut rows: Vec<(u64, u32)> =
+            (0..table.rows.len() as u32).map(|row| (hash(row), row)).collect();
+        rows.sort_unstable();
+        Self { labels, hasher, rows }
+    }
+
+    /// The hash of the values of the first labels, to go on with.
+    fn begin(&self, values: &[&str]) -> DefaultHasher {
+        let mut hash = self.hasher.build_hasher();
+        values.iter().for_each(|value| value.hash(&mut hash));
+        hash
+    }
+
+    /// The rows of a hash whose labels have these values, in the order of the answer.
+    fn find<'a, Values: Iterator<Item = &'a str>>(
+        &'a self,
+        table: &'a Table,
+        hash: u64,
+        values: impl Fn() -> Values,
+    ) -> impl Iterator<Item = u32> {
+        let from = self.rows.partition_point(|(other, _)| *other < hash);
+        let same = self.rows[from..].iter().take_while(move |(other, _)| *other == hash);
+        let equal = move |row: &u32| {
+            let mut both = self.labels.iter().zip(values());
+            both.all(|(label, value)| table.label(*row, label) == value)
+        };
+        same.map(|(_, row)| *row).filter(equal)
+    }
+}
+
+/// What one query gave: its own series of an answer that may be that of many.
+#[derive(Clone)]
+pub struct Samples {
+    table: Arc<Table>,
+    asked: Asked,
+}
+
+/// One series.
+#[derive(Clone, Copy)]
+pub struct Sampled<'a> {
+    samples: &'a Samples,
+    row: u32,
+}
+
+impl Samples {
+    pub(super) fn new(table: Arc<Table>, asked: Asked) -> Self {
+        Self { table, asked }
+    }
+
+    /// What was asked.
+    pub fn asked(&self) -> &Asked {
+        &self.asked
+    }
+
+    fn shape(&self) -> &Shape {
+        &self.asked.shape
+    }
+
+    /// Its series, in the order of the answer.
+    pub fn iter(&self) -> impl Iterator<Item = Sampled<'_>> {
+        let found: Vec<_> = Finder::new(self, None).rows(None).collect();
+        found.into_iter()
+    }
+
+    /// Its series by a label's value.
+    pub fn by<'a>(&'a self, label: &'a str) -> Finder<'a> {
+        Finder::new(self, Some(label))
+    }
+}
+
+/// Finds the series of a query by a label's value.
+pub struct Finder<'a> {
+    samples: &'a Samples,
+    index: Arc<Index>,
+    /// The one value that the query asks for of each of the index's first labels.
+    values: Vec<&'a str>,
+    hash: DefaultHasher,
+    /// The labels of which the query asks for several values.
+    several: Vec<(&'a str, &'a [String])>,
+}
+
+impl<'a> Finder<'a> {
+    fn new(samples: &'a Samples, label: Option<&'a str>) -> Self {
+        let (mut labels, mut values, mut several) = (Vec::new(), Vec::new(), Vec::new());
+        for (open, own) in samples.shape().form.open.iter().zip(samples.shape().own.iter()) {
+            match own.as_slice() {
+                [value] => {
+                    labels.push(open.name.as_str());
+                    values.push(value.as_str());
+                }
+                any_of => several.push((open.name.as_str(), any_of)),
+            }
+        }
+        labels.extend(label);
+        let index = samples.table.index(&labels);
+        Self { hash: index.begin(&values), samples, index, values, several }
+    }
+
+    /// The series that have this value; those without the label for an empty one.
+    pub fn get<'s>(&'s self, value: &'s str) -> impl Iterator<Item = Sampled<'a>> + 's {
+        self.rows(Some(value))
+    }
+
+    fn rows<'s>(&'s self, value: Option<&'s str>) -> impl Iterator<Item = Sampled<'a>> + 's {
+        let Self { samples, index, values, hash, several } = self;
+        let (samples, table) = (*samples, &*samples.table);
+        let mut hash = hash.clone();
+        value.iter().for_each(|value| value.hash(&mut hash));
+        let found = index.find(table, hash.finish(), move || values.iter().copied().chain(value));
+        let own = move |row: &u32| {
+            several.iter().all(|(name, any_of)| {
+                let label = table.label(*row, name);
+                any_of.binary_search_by(|value| value.as_str().cmp(label)).is_ok()
+            })
+        };
+        found.filter(own).map(move |row| Sampled { samples, row })
+    }
+}
+
+impl<'a> Sampled<'a> {
+    fn of_row(self) -> &'a Row {
+        &self.samples.table.rows[self.row as usize]
+    }
+
+    /// Its value.
+    pub fn value(self) -> Quantity {
+        Quantity::from_f64(self.of_row().value).expect("what is not finite is no sample")
+    }
+
+    /// When it was measured.
+    pub fn time(self) -> UnixMillis {
+        self.of_row().time
+    }
+
+    /// Whether it is a scalar, which has no labels at all.
+    pub fn is_scalar(self) -> bool {
+        self.samples.table.scalar
+    }
+
+    /// The value of a label; empty where it has none.
+    pub fn label(self, name: &str) -> &'a str {
+        self.samples.table.label(self.row, name)
+    }
+
+    /// Its labels, as the query alone would have given them.
+    pub fn labels(self) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let (table, row) = (&self.samples.table, self.of_row());
+        let open = &self.samples.shape().form.open;
+        let names = table.names[row.names as usize].iter().enumerate();
+        let cell = move |place| table.cell(row.cells as usize + place);
+        let labels = names.map(move |(place, name)| (name.as_str(), cell(place)));
+        labels.filter(move |(name, _)| !open.iter().any(|open| !open.kept && open.name == *name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::groups::Groups;
+    use super::*;
+
+    fn samples_of(table: Table, query: &str) -> Samples {
+        Samples::new(table.into(), Groups::of_nothing().asked(Shape::of(query).into()))
+    }
+
+    fn samples(query: &str, series: &str) -> Samples {
+        let body = format!(r#"{{"data":{{"resultType":"vector","result":[{series}]}}}}"#);
+        samples_of(Table::read(body.as_bytes()).unwrap(), query)
+    }
+
+    fn values(found: impl Iterator<Item = Sampled<'static>>) -> Vec<String> {
+        found.map(|sampled| sampled.value().to_string()).collect()
+    }
+
+    #[test]
+    fn a_query_has_its_own_series_of_a_joined_answer_alone() {
+        let series = r#"{"metric":{"pod":"p","a":"1"},"value":[5,"1"]},
+            {"metric":{"a":"2","pod":"p"},"value":[5,"2"]},
+            {"metric":{"pod":"q","a":"1"},"value":[5,"3"]},
+            {"metric":{"a":"1"},"value":[5,"4"]}"#;
+        let one = Box::leak(Box::new(samples(r#"sum by (pod) (x{a="1"})"#, series)));
+        assert_eq!(values(one.iter()), ["1", "3", "4"]);
+        assert_eq!(values(one.by("pod").get("p")), ["1"]);
+        assert_eq!(values(one.by("pod").get("")), ["4"]);
+        let labels: Vec<_> = one.iter().flat_map(Sampled::labels).collect();
+        assert_eq!(labels, [("pod", "p"), ("pod", "q")]);
+        let several = Box::leak(Box::new(samples(r#"x{pod=~"q|r"}"#, series)));
+        assert_eq!(values(several.iter()), ["3"]);
+        assert_eq!(several.iter().next().unwrap().labels().count(), 2);
+        let all = Box::leak(Box::new(samples("x", series)));
+        assert_eq!(values(all.iter()), ["1", "2", "3", "4"]);
+    }
+
+    #[test]
+    fn the_time_is_that_of_the_sample_where_it_is_told() {
+        let series = format!(
+            r#"{{"metric":{{"pod":"p","i":"1"}},"value":[5,"7"]}},
+            {{"metric":{{"pod":"q"}},"value":[5,"8"]}},
+            {{"metric":{{"pod":"p","{TIME_LABEL}":"1"}},"value":[5,"1.5"]}}"#
+        );
+        let samples = samples("x", &series);
+        let times: Vec<_> = samples.iter().map(Sampled::time).collect();
+        assert_eq!(times, [1500, 5000]);
+    }
+
+    #[test]
+    fn a_scalar_is_a_series_without_labels() {
+        let body = br#"{"data":{"resultType":"scalar","result":[1.5,"2"]}}"#;
+        let samples = samples_of(Table::read(body).unwrap(), "time()");
+        let [one] = samples.iter().collect::<Vec<_>>()[..] else { panic!("not one") };
+        assert!(one.is_scalar() && one.labels().next().is_none());
+    }
+}

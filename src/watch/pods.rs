@@ -1,0 +1,218 @@
+//! The pods of a namespace, found by their labels. Pods of one workload mostly
+//! have the same labels and requests, which are kept once.
+
+use crate::hpa::{Phase, Pod, Ready, Requests, UnixMillis};
+use crate::k8s::Selector;
+use crate::k8s::selector::Operator;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::Hash;
+use std::sync::Arc;
+
+/// The labels of a pod.
+pub type Labels = BTreeMap<String, String>;
+
+/// What is kept of a pod.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodRecord {
+    /// Its labels; shared by pods that have the same.
+    pub labels: Arc<Labels>,
+    /// Its phase.
+    pub phase: Phase,
+    /// Whether it is being deleted.
+    pub deleting: bool,
+    /// When the kubelet first saw it.
+    pub start: Option<UnixMillis>,
+    /// Its Ready condition.
+    pub ready: Option<Ready>,
+    /// What it requests; shared by pods that request the same.
+    pub requests: Arc<Requests>,
+}
+
+impl PodRecord {
+    /// The pod as a decision sees it.
+    pub fn view<'a>(&'a self, name: &'a str) -> Pod<'a> {
+        Pod {
+            name,
+            phase: self.phase,
+            deleting: self.deleting,
+            start: self.start,
+            ready: self.ready,
+            requests: &self.requests,
+        }
+    }
+}
+
+/// The pods of a namespace.
+#[derive(Debug, Default)]
+pub struct NamespacePods {
+    by_name: HashMap<Arc<str>, PodRecord>,
+    /// The names of the pods that have a set of labels.
+    by_labels: HashMap<Arc<Labels>, BTreeSet<Arc<str>>>,
+    /// The sets of labels that have a label with a value.
+    by_label: HashMap<String, HashMap<String, HashSet<Arc<Labels>>>>,
+}
+
+impl NamespacePods {
+    /// Keeps a pod.
+    pub fn put(&mut self, name: &str, mut pod: PodRecord) {
+        if let Some(known) = self.by_name.get_mut(name)
+            && known.labels == pod.labels
+        {
+            pod.labels = known.labels.clone();
+            *known = pod;
+            return;
+        }
+        self.remove(name);
+        if let Some((shared, _)) = self.by_labels.get_key_value(&pod.labels) {
+            pod.labels = shared.clone();
+        } else {
+            for (label, value) in pod.labels.iter() {
+                let values = self.by_label.entry(label.clone()).or_default();
+                values.entry(value.clone()).or_default().insert(pod.labels.clone());
+            }
+        }
+        let name: Arc<str> = name.into();
+        self.by_labels.entry(pod.labels.clone()).or_default().insert(name.clone());
+        self.by_name.insert(name, pod);
+    }
+
+    /// Forgets a pod.
+    pub fn remove(&mut self, name: &str) {
+        let Some(PodRecord { labels, .. }) = self.by_name.remove(name) else { return };
+        let Some(names) = self.by_labels.get_mut(&labels) else { return };
+        names.remove(name);
+        if !names.is_empty() {
+            return;
+        }
+        self.by_labels.remove(&labels);
+        for (label, value) in labels.iter() {
+            let Some(values) = self.by_label.get_mut(label) else { continue };
+            if let Some(sets) = values.get_mut(value) {
+                sets.remove(&labels);
+                if sets.is_empty() {
+                    values.remove(value);
+                }
+            }
+            if values.is_empty() {
+                self.by_label.remove(label);
+            }
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
+    }
+
+    /// One pod.
+    pub fn get(&self, name: &str) -> Option<&PodRecord> {
+        self.by_name.get(name)
+    }
+
+    /// The names of all.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.by_name.keys().map(AsRef::as_ref)
+    }
+
+    /// Those that a selector selects, by name.
+    pub fn select(&self, selector: &Selector) -> Vec<(&str, &PodRecord)> {
+        let selects =
+            |labels: &&Arc<Labels>| selector.matches(|key| labels.get(key).map(String::as_str));
+        let sets: Vec<&Arc<Labels>> = match self.narrowest(selector) {
+            Some(sets) => sets.into_iter().flatten().filter(selects).collect(),
+            None => self.by_labels.keys().filter(selects).collect(),
+        };
+        let names = sets.into_iter().filter_map(|labels| self.by_labels.get(labels)).flatten();
+        let mut selected: Vec<_> =
+            names.filter_map(|name| Some((name.as_ref(), self.by_name.get(name)?))).collect();
+        selected.sort_unstable_by_key(|(name, _)| *name);
+        selected
+    }
+
+    /// Of the sets of labels with a value that the selector asks for, the fewest;
+    /// none where it asks for no such value.
+    fn narrowest(&self, selector: &Selector) -> Option<Option<&HashSet<Arc<Labels>>>> {
+        let asked = selector.requirements().iter().filter_map(|requirement| {
+            match (requirement.operator, requirement.values.as_slice()) {
+                (Operator::In, [value]) => Some((&requirement.key, value)),
+                _ => None,
+            }
+        });
+        let sets = asked.map(|(label, value)| self.by_label.get(label)?.get(value));
+        sets.min_by_key(|sets| sets.map_or(0, HashSet::len))
+    }
+}
+
+/// Values of which equal ones are kept once.
+#[derive(Debug)]
+pub struct Shared<T>(HashSet<Arc<T>>);
+
+impl<T> Default for Shared<T> {
+    fn default() -> Self {
+        Self(HashSet::new())
+    }
+}
+
+impl<T: Eq + Hash> Shared<T> {
+    /// The one that is kept of those equal to this.
+    pub fn one_of(&mut self, value: Arc<T>) -> Arc<T> {
+        if let Some(known) = self.0.get(&value) {
+            return known.clone();
+        }
+        // Forget what nobody has any more, now and then.
+        if self.0.len().is_power_of_two() {
+            self.0.retain(|known| Arc::strong_count(known) > 1);
+        }
+        self.0.insert(value.clone());
+        value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(labels: &[(&str, &str)]) -> PodRecord {
+        let labels = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        PodRecord {
+            labels: Arc::new(labels),
+            phase: Phase::Running,
+            deleting: false,
+            start: None,
+            ready: None,
+            requests: Arc::default(),
+        }
+    }
+
+    #[test]
+    fn pods_are_selected_by_label_and_share_equal_labels() {
+        let mut pods = NamespacePods::default();
+        pods.put("b", pod(&[("app", "web"), ("tier", "x")]));
+        pods.put("a", pod(&[("app", "web"), ("tier", "x")]));
+        pods.put("c", pod(&[("app", "api"), ("tier", "x")]));
+        let names = |pods: &NamespacePods, selector: &str| -> Vec<String> {
+            let selected = pods.select(&selector.parse().unwrap());
+            selected.into_iter().map(|(name, _)| name.to_owned()).collect()
+        };
+        for (selector, expected) in [
+            ("app=web", vec!["a", "b"]),
+            ("tier=x,app=api", vec!["c"]),
+            ("app in (api,web)", vec!["a", "b", "c"]),
+            ("app!=web", vec!["c"]),
+            ("", vec!["a", "b", "c"]),
+            ("app=none", vec![]),
+            ("none", vec![]),
+        ] {
+            assert_eq!(names(&pods, selector), expected, "{selector}");
+        }
+        assert!(Arc::ptr_eq(&pods.get("a").unwrap().labels, &pods.get("b").unwrap().labels));
+        // One that changes its labels is found by the new ones alone.
+        pods.put("a", pod(&[("app", "api")]));
+        assert_eq!(names(&pods, "app=web"), ["b"]);
+        assert_eq!(names(&pods, "app=api"), ["a", "c"]);
+        for name in ["a", "b", "c"] {
+            pods.remove(name);
+        }
+        assert!(pods.is_empty() && pods.by_labels.is_empty() && pods.by_label.is_empty());
+    }
+}
