@@ -33,8 +33,9 @@ pub struct State {
     failed_rounds: i32,
     /// The replicas seen and wanted in the last round that was only observed.
     observed: Option<Observed>,
-    /// What was asked of Prometheus last time, and will be the next.
-    asked: Vec<Asked>,
+    /// What was asked of Prometheus for each metric when that last went well, and
+    /// will be the next time.
+    asked: Vec<Vec<Asked>>,
     /// The UID it is of: one that was deleted and made anew starts anew.
     uid: String,
 }
@@ -71,13 +72,13 @@ pub async fn round(shared: &Shared, subject: &Subject, state: &mut State) -> Opt
 
 impl State {
     /// What is likely to be asked of Prometheus in its next round.
-    pub fn asked(&self) -> &[Asked] {
-        &self.asked
+    pub fn asked(&self) -> impl Iterator<Item = &Asked> {
+        self.asked.iter().flatten()
     }
 
     /// The form of query that it is asked by first, as a hash.
     pub fn form(&self) -> Option<u64> {
-        self.asked.first().map(Asked::form_hash)
+        self.asked().next().map(Asked::form_hash)
     }
 
     fn begin(&mut self, uid: &str, status: impl FnOnce() -> Status) {
@@ -374,9 +375,9 @@ async fn gather(
     let metrics = demand.decided.metrics.iter().zip(&demand.pod_metrics);
     let (gathered, asked): (Vec<_>, Vec<_>) =
         join_all(metrics.map(|(metric, own)| one(metric, own))).await.into_iter().unzip();
-    // What fails now is asked again as it was.
-    if asked.iter().any(|asked: &Vec<_>| !asked.is_empty()) {
-        state.asked = asked.into_iter().flatten().collect();
+    state.asked.resize_with(asked.len(), Vec::new);
+    for (known, asked) in state.asked.iter_mut().zip(asked).filter(|(_, new)| !new.is_empty()) {
+        *known = asked;
     }
     gathered
 }

@@ -55,6 +55,8 @@ pub struct ControlLoop {
 struct Due {
     subject: Subject,
     at: Instant,
+    /// How many were due together.
+    crowd: usize,
     state: State,
 }
 
@@ -64,6 +66,7 @@ struct Done {
     /// When it was due, and begun.
     due: Instant,
     begun: Instant,
+    crowd: usize,
     state: State,
 }
 
@@ -119,7 +122,7 @@ impl ControlLoop {
         };
         let (done, all_done) = mpsc::unbounded_channel();
         Self {
-            phases: Phases::new(Instant::now()),
+            phases: Phases::default(),
             done,
             all_done,
             warned: None,
@@ -179,7 +182,7 @@ impl ControlLoop {
             return;
         }
         self.schedule.remove(&subject);
-        self.phases.set(&subject, None);
+        self.phases.set(&subject, None, Instant::now(), 1);
         self.states.remove(&subject);
         self.shared.live.remove(&subject);
         self.shared.metrics.forget(&subject.key);
@@ -192,6 +195,7 @@ impl ControlLoop {
         let now = Instant::now();
         let mut batch = Vec::new();
         let due: Vec<_> = std::iter::from_fn(|| self.schedule.take_due(now)).collect();
+        let crowd = due.len();
         for (subject, at) in due {
             if self.running.contains(&subject) {
                 self.schedule.set(subject, now + BUSY);
@@ -199,8 +203,8 @@ impl ControlLoop {
             }
             self.running.insert(subject.clone());
             let state = self.states.remove(&subject).unwrap_or_default();
-            state.asked().iter().for_each(Asked::again);
-            batch.push(Due { subject, at, state });
+            state.asked().for_each(Asked::again);
+            batch.push(Due { subject, at, crowd, state });
         }
         let (shared, done) = (self.shared.clone(), self.done.clone());
         self.batches.spawn(async move {
@@ -213,7 +217,7 @@ impl ControlLoop {
     /// One was decided; sets the time of its next decision. One that came a whole
     /// period late or more does not make up for what it missed.
     fn decided(&mut self, done: Done) {
-        let Done { subject, due, begun, state } = done;
+        let Done { subject, due, begun, crowd, state } = done;
         self.running.remove(&subject);
         if !self.shared.cluster.read(|index| index.has(&subject)) {
             return;
@@ -230,8 +234,8 @@ impl ControlLoop {
                 );
             }
         }
-        self.phases.set(&subject, state.form());
-        let next = self.phases.next(&subject, period, Instant::now());
+        self.phases.set(&subject, state.form(), due, crowd);
+        let next = self.phases.next(&subject, period, due, Instant::now(), crowd);
         self.states.insert(subject.clone(), state);
         self.schedule.set_if_none(subject, next);
     }
@@ -251,7 +255,7 @@ impl ControlLoop {
 }
 
 async fn round(shared: &Shared, due: Due) -> Done {
-    let Due { subject, at, mut state } = due;
+    let Due { subject, at, crowd, mut state } = due;
     let begun = Instant::now();
     let decided = AssertUnwindSafe(reconcile::round(shared, &subject, &mut state));
     match decided.catch_unwind().await {
@@ -262,5 +266,5 @@ async fn round(shared: &Shared, due: Due) -> Done {
             state = State::default();
         }
     }
-    Done { subject, due: at, begun, state }
+    Done { subject, due: at, begun, crowd, state }
 }

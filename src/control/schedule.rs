@@ -63,29 +63,34 @@ impl Schedule {
 ///
 /// Those that ask for the same form of query are decided together, so that they
 /// ask once; beyond [`TOGETHER`] in parts, by namespace, each at a time of its
-/// own. Those that ask for nothing are spread evenly.
-#[derive(Debug)]
+/// own. Others keep the time of their first decision. Where a crowd is decided at
+/// once, as at a start, its rounds are spread from then on.
+#[derive(Debug, Default)]
 pub struct Phases {
-    epoch: Instant,
-    /// How many ask for a form, by its hash.
-    sizes: HashMap<u64, usize>,
+    groups: HashMap<u64, Group>,
     forms: HashMap<Subject, u64>,
+}
+
+/// Those that ask for one form.
+#[derive(Debug)]
+struct Group {
+    size: usize,
+    /// A time at which they are decided.
+    anchor: Instant,
 }
 
 /// How many are decided at one time, as far as they can be told apart.
 const TOGETHER: usize = 1_000;
-/// What the times of forms are parts of, whatever the period: periods that divide
-/// it have their rounds together.
+/// How many may be due at one time without being spread.
+const CROWD: usize = 16;
+/// What the parts of a group, and a crowd's groups, are spread over, whatever
+/// the period of each autoscaler.
 const COMMON: Duration = Duration::from_secs(15);
 
 impl Phases {
-    /// None yet; times are counted from here.
-    pub fn new(epoch: Instant) -> Self {
-        Self { epoch, sizes: HashMap::new(), forms: HashMap::new() }
-    }
-
-    /// Sets the form of query that an autoscaler asks for, or none.
-    pub fn set(&mut self, subject: &Subject, form: Option<u64>) {
+    /// Sets the form of query that an autoscaler asks for, or none. `due` is the
+    /// time of the decision that told it, one of so many.
+    pub fn set(&mut self, subject: &Subject, form: Option<u64>, due: Instant, crowd: usize) {
         if self.forms.get(subject) == form.as_ref() {
             return;
         }
@@ -93,32 +98,57 @@ impl Phases {
             Some(form) => self.forms.insert(subject.clone(), form),
             None => self.forms.remove(subject),
         };
-        if let Some(size) = before.and_then(|before| self.sizes.get_mut(&before)) {
-            *size -= 1;
+        if let Some(before) = before
+            && let Some(group) = self.groups.get_mut(&before)
+        {
+            group.size -= 1;
+            if group.size == 0 {
+                self.groups.remove(&before);
+            }
         }
-        self.sizes.retain(|_, size| *size > 0);
         if let Some(form) = form {
-            *self.sizes.entry(form).or_default() += 1;
+            let spread = if crowd > CROWD { part_of(COMMON, hash(&form)) } else { Duration::ZERO };
+            let new = || Group { size: 0, anchor: due + spread };
+            self.groups.entry(form).or_insert_with(new).size += 1;
         }
     }
 
-    /// The first time after now that is an autoscaler's, with such a period.
-    pub fn next(&self, subject: &Subject, period: Duration, now: Instant) -> Instant {
-        let (part, of) = match self.forms.get(subject) {
-            Some(form) => {
-                let size = self.sizes.get(form).copied().unwrap_or(1);
-                let parts = size.div_ceil(TOGETHER).next_power_of_two() as u64;
-                let part = hash(&subject.key.namespace) % parts;
-                (hash(form).wrapping_add(part.wrapping_mul(u64::MAX / parts)), COMMON)
+    /// The time after one that was due, with such a period. One that was missed
+    /// is not made up for.
+    pub fn next(
+        &self,
+        subject: &Subject,
+        period: Duration,
+        due: Instant,
+        now: Instant,
+        crowd: usize,
+    ) -> Instant {
+        let group = self.forms.get(subject).and_then(|form| self.groups.get(form));
+        let anchor = match group {
+            Some(Group { size, anchor }) => {
+                let parts = size.div_ceil(TOGETHER).next_power_of_two();
+                let part = hash(&subject.key.namespace) % parts as u64;
+                *anchor + COMMON * part as u32 / parts as u32
             }
-            None => (hash(subject), period),
+            None if crowd > CROWD => due + part_of(period, hash(subject)),
+            None => due,
         };
-        let period = period.as_nanos();
-        let offset = of.as_nanos() * u128::from(part) / (1 << 64) % period;
-        let passed = now.duration_since(self.epoch).as_nanos();
-        let wait = period - (passed + period - offset) % period;
+        // The first such time after now; the anchor itself may yet come.
+        let nanos = |time: Duration| time.as_nanos();
+        let wait = match now.checked_duration_since(anchor) {
+            Some(passed) => nanos(period) - nanos(passed) % nanos(period),
+            None => match nanos(anchor - now) % nanos(period) {
+                0 => nanos(period),
+                wait => wait,
+            },
+        };
         now + Duration::from_nanos(u64::try_from(wait).unwrap_or(u64::MAX))
     }
+}
+
+/// The part of a time that a hash stands for.
+fn part_of(time: Duration, hash: u64) -> Duration {
+    time.mul_f64(hash as f64 / 2_f64.powi(64))
 }
 
 /// A hash that is the same in every process, so that replicas decide at like times.
@@ -155,48 +185,70 @@ mod tests {
         assert_eq!(schedule.len(), 0);
     }
 
+    const PERIOD: Duration = Duration::from_secs(15);
+
+    #[test]
+    fn each_keeps_its_time_and_what_was_missed_is_not_made_up_for() {
+        let (start, phases) = (Instant::now(), Phases::default());
+        let next = |now| phases.next(&key("a"), PERIOD, start, now, 1);
+        assert_eq!(next(start + Duration::from_secs(1)), start + PERIOD);
+        assert_eq!(next(start + Duration::from_secs(61)), start + 5 * PERIOD);
+    }
+
     #[test]
     fn those_that_ask_for_one_form_are_decided_together() {
-        let (start, period) = (Instant::now(), Duration::from_secs(15));
-        let mut phases = Phases::new(start);
+        let start = Instant::now();
+        let mut phases = Phases::default();
         let subjects: Vec<Subject> = (0..100).map(|n| key(&n.to_string())).collect();
-        let times = |phases: &Phases, period| -> BTreeSet<Instant> {
-            let now = start + Duration::from_secs(100);
-            let times = subjects.iter().map(|subject| phases.next(subject, period, now));
-            times.inspect(|at| assert!(*at > now && *at <= now + period)).collect()
+        let second = Duration::from_secs(1);
+        for (n, subject) in subjects.iter().enumerate() {
+            phases.set(subject, Some(7), start + second * n as u32, 1);
+        }
+        let times = |period| -> BTreeSet<Instant> {
+            let due = start + 100 * second;
+            subjects.iter().map(|s| phases.next(s, period, due, due, 1)).collect()
         };
-        // Without a form in common they are spread.
-        let spread = times(&phases, period);
-        assert_eq!(spread.len(), 100);
-        assert!(*spread.last().unwrap() - *spread.first().unwrap() > period / 2);
-        for subject in &subjects {
-            phases.set(subject, Some(7));
-        }
-        let together = times(&phases, period);
-        assert_eq!(together.len(), 1);
-        let at = *together.first().unwrap();
-        assert_eq!(phases.next(&subjects[0], period, at), at + period);
         // Three rounds of 5 s are one of 15 s.
-        let short = Duration::from_secs(5);
-        assert_eq!(phases.next(&subjects[0], short, at - short), at);
+        assert_eq!(times(PERIOD), BTreeSet::from([start + 7 * PERIOD]));
+        assert_eq!(times(5 * second), BTreeSet::from([start + 7 * PERIOD]));
         for subject in &subjects {
-            phases.set(subject, None);
+            phases.set(subject, None, start, 1);
         }
-        assert!(phases.sizes.is_empty() && phases.forms.is_empty());
+        assert!(phases.groups.is_empty() && phases.forms.is_empty());
+    }
+
+    #[test]
+    fn a_crowd_is_spread_but_for_those_that_ask_for_one_form() {
+        let start = Instant::now();
+        let mut phases = Phases::default();
+        let subjects: Vec<Subject> = (0..100).map(|n| key(&n.to_string())).collect();
+        let times = |phases: &Phases| -> BTreeSet<Instant> {
+            let times = subjects.iter().map(|s| phases.next(s, PERIOD, start, start, 100));
+            times.inspect(|at| assert!(*at > start && *at <= start + PERIOD)).collect()
+        };
+        let spread = |times: &BTreeSet<Instant>| {
+            *times.last().unwrap() - *times.first().unwrap() > PERIOD / 2
+        };
+        assert!(spread(&times(&phases)));
+        for (n, subject) in subjects.iter().enumerate() {
+            phases.set(subject, Some(n as u64 % 20), start, 100);
+        }
+        let grouped = times(&phases);
+        assert!(grouped.len() == 20 && spread(&grouped));
     }
 
     #[test]
     fn a_large_group_is_decided_in_parts_by_namespace() {
-        let (start, period) = (Instant::now(), Duration::from_secs(15));
-        let mut phases = Phases::new(start);
+        let start = Instant::now();
+        let mut phases = Phases::default();
         let subject = |n: usize| {
             let namespace = format!("ns-{}", n % 100);
             Subject::hpa(ObjectKey { namespace, name: n.to_string() })
         };
         for n in 0..10 * TOGETHER {
-            phases.set(&subject(n), Some(7));
+            phases.set(&subject(n), Some(7), start, 10 * TOGETHER);
         }
-        let next = |n| phases.next(&subject(n), period, start);
+        let next = |n| phases.next(&subject(n), PERIOD, start, start, 1);
         let times: BTreeSet<Instant> = (0..100).map(next).collect();
         assert!((8..=16).contains(&times.len()), "{}", times.len());
         assert!((0..100).all(|n| next(n) == next(n + 100)));

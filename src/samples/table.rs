@@ -217,6 +217,12 @@ impl Samples {
     pub fn by<'a>(&'a self, label: &'a str) -> Finder<'a> {
         Finder::new(self, Some(label))
     }
+
+    /// Whether the query's own series may have a label: not where it is there to
+    /// tell joined queries apart alone.
+    fn keeps(&self, label: &str) -> bool {
+        !self.shape().form.open.iter().any(|open| !open.kept && open.name == label)
+    }
 }
 
 /// Finds the series of a query by a label's value.
@@ -228,6 +234,8 @@ pub struct Finder<'a> {
     hash: DefaultHasher,
     /// The labels of which the query asks for several values.
     several: Vec<(&'a str, &'a [String])>,
+    /// Whether the index's last label is the one to find by.
+    keyed: bool,
 }
 
 impl<'a> Finder<'a> {
@@ -242,18 +250,22 @@ impl<'a> Finder<'a> {
                 any_of => several.push((open.name.as_str(), any_of)),
             }
         }
+        // None has what is not its own: all are found by the empty value.
+        let label = label.filter(|label| samples.keeps(label));
+        let keyed = label.is_some();
         labels.extend(label);
         let index = samples.table.index(&labels);
-        Self { hash: index.begin(&values), samples, index, values, several }
+        Self { hash: index.begin(&values), samples, index, values, several, keyed }
     }
 
     /// The series that have this value; those without the label for an empty one.
     pub fn get<'s>(&'s self, value: &'s str) -> impl Iterator<Item = Sampled<'a>> + 's {
-        self.rows(Some(value))
+        let some = self.keyed || value.is_empty();
+        self.rows(self.keyed.then_some(value)).filter(move |_| some)
     }
 
     fn rows<'s>(&'s self, value: Option<&'s str>) -> impl Iterator<Item = Sampled<'a>> + 's {
-        let Self { samples, index, values, hash, several } = self;
+        let Self { samples, index, values, hash, several, .. } = self;
         let (samples, table) = (*samples, &*samples.table);
         let mut hash = hash.clone();
         value.iter().for_each(|value| value.hash(&mut hash));
@@ -290,17 +302,16 @@ impl<'a> Sampled<'a> {
 
     /// The value of a label; empty where it has none.
     pub fn label(self, name: &str) -> &'a str {
-        self.samples.table.label(self.row, name)
+        if self.samples.keeps(name) { self.samples.table.label(self.row, name) } else { "" }
     }
 
     /// Its labels, as the query alone would have given them.
     pub fn labels(self) -> impl Iterator<Item = (&'a str, &'a str)> {
         let (table, row) = (&self.samples.table, self.of_row());
-        let open = &self.samples.shape().form.open;
         let names = table.names[row.names as usize].iter().enumerate();
         let cell = move |place| table.cell(row.cells as usize + place);
         let labels = names.map(move |(place, name)| (name.as_str(), cell(place)));
-        labels.filter(move |(name, _)| !open.iter().any(|open| !open.kept && open.name == *name))
+        labels.filter(move |(name, _)| self.samples.keeps(name))
     }
 }
 
@@ -334,6 +345,9 @@ mod tests {
         assert_eq!(values(one.by("pod").get("")), ["4"]);
         let labels: Vec<_> = one.iter().flat_map(Sampled::labels).collect();
         assert_eq!(labels, [("pod", "p"), ("pod", "q")]);
+        // The label that tells it apart is none of its own.
+        assert!(values(one.by("a").get("1")).is_empty());
+        assert_eq!(values(one.by("a").get("")).len(), 3);
         let several = Box::leak(Box::new(samples(r#"x{pod=~"q|r"}"#, series)));
         assert_eq!(values(several.iter()), ["3"]);
         assert_eq!(several.iter().next().unwrap().labels().count(), 2);

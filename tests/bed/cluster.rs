@@ -25,7 +25,7 @@ pub struct Cluster {
     prometheus: Option<Process>,
     apiserver: Option<Process>,
     apiserver_flags: Vec<String>,
-    _etcd: Process,
+    etcd: Process,
     _temporary: Option<TempDir>,
 }
 
@@ -46,7 +46,71 @@ const CONTROLLERS: [&str; 8] = [
 impl Cluster {
     /// Starts one and waits until it is ready.
     pub async fn start(options: &Options) -> Self {
-        let Options { keep, progress, hpa_controller, .. } = *options;
+        let mut cluster = Self::control_plane(options).await;
+        let folder = cluster.folder.clone();
+        let load_port = cluster.load_port;
+
+        (options.progress)(
+            "starting kube-controller-manager, kube-scheduler, the fleet and Prometheus",
+        );
+        let kubeconfig = cluster.kubeconfig_of("system:kube-controller-manager", &[]);
+        let mut controllers = CONTROLLERS.to_vec();
+        if options.hpa_controller {
+            controllers.push("horizontal-pod-autoscaler-controller");
+        }
+        let scheduler = cluster.kubeconfig_of("system:kube-scheduler", &[]);
+        let admin = cluster.kubeconfig.display().to_string();
+        let ca = cluster.authority.certificate.display().to_string();
+        let mut flags = vec![
+            "kube-controller-manager".to_owned(),
+            format!("--kubeconfig={}", kubeconfig.display()),
+            format!("--authentication-kubeconfig={}", kubeconfig.display()),
+            format!("--authorization-kubeconfig={}", kubeconfig.display()),
+            format!("--service-account-private-key-file={}", folder.join("sa.key").display()),
+            format!("--root-ca-file={ca}"),
+            "--use-service-account-credentials=true".to_owned(),
+            format!("--controllers={}", controllers.join(",")),
+            "--leader-elect=false".to_owned(),
+            format!("--secure-port={}", free_port()),
+            "--bind-address=127.0.0.1".to_owned(),
+            format!("--cert-dir={}", folder.join("kube-controller-manager").display()),
+            // As fast as the fleet is asked for.
+            "--kube-api-qps=500".to_owned(),
+            "--kube-api-burst=1000".to_owned(),
+        ];
+        flags.extend_from_slice(&options.decisions);
+        cluster.add("kube-controller-manager", "cluster", &flags);
+        cluster.add(
+            "kube-scheduler",
+            "cluster",
+            &[
+                "kube-scheduler".to_owned(),
+                format!("--kubeconfig={}", scheduler.display()),
+                format!("--authentication-kubeconfig={}", scheduler.display()),
+                format!("--authorization-kubeconfig={}", scheduler.display()),
+                "--leader-elect=false".to_owned(),
+                format!("--secure-port={}", free_port()),
+                "--bind-address=127.0.0.1".to_owned(),
+                format!("--cert-dir={}", folder.join("kube-scheduler").display()),
+                "--kube-api-qps=500".to_owned(),
+                "--kube-api-burst=1000".to_owned(),
+            ],
+        );
+        cluster.add("kubelet", "fleet", &["kubelet".to_owned(), admin.clone()]);
+        cluster.add(
+            "load",
+            "fleet",
+            &["load".to_owned(), admin.clone(), format!("127.0.0.1:{load_port}")],
+        );
+        cluster.write_prometheus_config(&scrape_pods(&admin));
+        cluster.start_prometheus();
+        cluster.wait_prometheus().await;
+        cluster
+    }
+
+    /// Starts etcd and kube-apiserver alone, and waits until they are ready.
+    pub async fn control_plane(options: &Options) -> Self {
+        let Options { keep, progress, .. } = *options;
         let _ = rustls::crypto::ring::default_provider().install_default();
         let parts = tokio::task::spawn_blocking(|| super::parts(&[])).await.expect("the parts");
         sweep();
@@ -82,7 +146,7 @@ impl Cluster {
         let kubeconfig =
             write_kubeconfig(&folder, &authority, api_port, "admin", &["system:masters"]);
         let client = connect(&kubeconfig).await;
-        let mut cluster = Self {
+        let cluster = Self {
             client,
             kubeconfig,
             prometheus_port,
@@ -95,66 +159,29 @@ impl Cluster {
             prometheus: None,
             apiserver: Some(apiserver),
             apiserver_flags,
-            _etcd: etcd,
+            etcd,
             _temporary: temporary,
             parts: parts.clone(),
         };
         cluster.wait_ready().await;
-
-        progress("starting kube-controller-manager, kube-scheduler, the fleet and Prometheus");
-        let kubeconfig = cluster.kubeconfig_of("system:kube-controller-manager", &[]);
-        let mut controllers = CONTROLLERS.to_vec();
-        if hpa_controller {
-            controllers.push("horizontal-pod-autoscaler-controller");
-        }
-        let scheduler = cluster.kubeconfig_of("system:kube-scheduler", &[]);
-        let admin = cluster.kubeconfig.display().to_string();
-        let ca = cluster.authority.certificate.display().to_string();
-        let mut flags = vec![
-            "kube-controller-manager".to_owned(),
-            format!("--kubeconfig={}", kubeconfig.display()),
-            format!("--authentication-kubeconfig={}", kubeconfig.display()),
-            format!("--authorization-kubeconfig={}", kubeconfig.display()),
-            format!("--service-account-private-key-file={}", folder.join("sa.key").display()),
-            format!("--root-ca-file={ca}"),
-            "--use-service-account-credentials=true".to_owned(),
-            format!("--controllers={}", controllers.join(",")),
-            "--leader-elect=false".to_owned(),
-            format!("--secure-port={}", free_port()),
-            "--bind-address=127.0.0.1".to_owned(),
-            format!("--cert-dir={}", folder.join("kube-controller-manager").display()),
-            // As fast as the fleet is asked for.
-            "--kube-api-qps=500".to_owned(),
-            "--kube-api-burst=1000".to_owned(),
-        ];
-        flags.extend_from_slice(&options.decisions);
-        cluster.processes.push(start("kube-controller-manager", "cluster", &flags));
-        cluster.processes.push(start(
-            "kube-scheduler",
-            "cluster",
-            &[
-                "kube-scheduler".to_owned(),
-                format!("--kubeconfig={}", scheduler.display()),
-                format!("--authentication-kubeconfig={}", scheduler.display()),
-                format!("--authorization-kubeconfig={}", scheduler.display()),
-                "--leader-elect=false".to_owned(),
-                format!("--secure-port={}", free_port()),
-                "--bind-address=127.0.0.1".to_owned(),
-                format!("--cert-dir={}", folder.join("kube-scheduler").display()),
-                "--kube-api-qps=500".to_owned(),
-                "--kube-api-burst=1000".to_owned(),
-            ],
-        ));
-        cluster.processes.push(start("kubelet", "fleet", &["kubelet".to_owned(), admin.clone()]));
-        cluster.processes.push(start(
-            "load",
-            "fleet",
-            &["load".to_owned(), admin, format!("127.0.0.1:{load_port}")],
-        ));
-        cluster.write_prometheus_config();
-        cluster.start_prometheus();
-        cluster.wait_prometheus().await;
         cluster
+    }
+
+    /// Starts a program that ends with the cluster.
+    pub fn add(&mut self, name: &str, program: &str, arguments: &[String]) {
+        let process = self.run(name, &self.parts.join(program), arguments);
+        self.processes.push(process);
+    }
+
+    /// Starts a program.
+    pub fn run(&self, name: &str, program: &Path, arguments: &[String]) -> Process {
+        Process::start(&self.parts, &self.folder, self.keep, name, program, arguments)
+    }
+
+    /// The process ids of etcd, kube-apiserver and Prometheus.
+    pub fn program_ids(&self) -> [u32; 3] {
+        let id = |process: &Option<Process>| process.as_ref().expect("it runs").program_id();
+        [self.etcd.program_id(), id(&self.apiserver), id(&self.prometheus)]
     }
 
     /// Runs kubectl; panics where it fails.
@@ -296,10 +323,16 @@ impl Cluster {
         .await;
     }
 
-    fn write_prometheus_config(&self) {
-        let kubeconfig = self.kubeconfig.display();
-        let text = format!(
-            r#"global: {{scrape_interval: 1s, scrape_timeout: 900ms, external_labels: {{cluster: bed}}}}
+    /// Writes the configuration that Prometheus is started with.
+    pub fn write_prometheus_config(&self, text: &str) {
+        std::fs::write(self.folder.join("prometheus.yml"), text).expect("a file");
+    }
+}
+
+/// Has Prometheus scrape every running pod each second.
+fn scrape_pods(kubeconfig: &str) -> String {
+    format!(
+        r#"global: {{scrape_interval: 1s, scrape_timeout: 900ms, external_labels: {{cluster: bed}}}}
 scrape_configs:
   - job_name: pods
     kubernetes_sd_configs:
@@ -311,9 +344,7 @@ scrape_configs:
       - {{source_labels: [__meta_kubernetes_namespace], target_label: namespace}}
       - {{source_labels: [__meta_kubernetes_pod_name], target_label: pod}}
 "#
-        );
-        std::fs::write(self.folder.join("prometheus.yml"), text).expect("a file");
-    }
+    )
 }
 
 impl Drop for Cluster {

@@ -54,6 +54,24 @@ impl Process {
         self.guard.id()
     }
 
+    /// The process id of the program itself.
+    pub fn program_id(&self) -> u32 {
+        let guard = self.guard.id();
+        let start = Instant::now();
+        loop {
+            let tasks = std::fs::read_dir(format!("/proc/{guard}/task")).into_iter().flatten();
+            let children = tasks
+                .flatten()
+                .filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+            let found = children.flat_map(|c| c.split_whitespace().next()?.parse().ok()).next();
+            if let Some(program) = found {
+                return program;
+            }
+            assert!(start.elapsed() < Duration::from_secs(5), "no program under {guard}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     /// Whether it still runs.
     pub fn is_running(&mut self) -> bool {
         self.guard.try_wait().is_ok_and(|ended| ended.is_none())

@@ -1,7 +1,7 @@
 // Command fleet stands in for what can't exist without containers: `fleet
 // kubelet` runs a real HTTP server for every pod, `fleet load` sends real
-// requests to them, and `fleet guard` keeps any program from outliving the run
-// it belongs to.
+// requests to them, `fleet series` exposes the metrics of more pods than could be
+// run, and `fleet guard` keeps any program from outliving the run it belongs to.
 package main
 
 import (
@@ -14,9 +14,9 @@ import (
 )
 
 func main() {
-	commands := map[string]func([]string) error{"kubelet": kubelet, "load": load, "guard": guard}
+	commands := map[string]func([]string) error{"kubelet": kubelet, "load": load, "guard": guard, "series": series}
 	if len(os.Args) < 2 || commands[os.Args[1]] == nil {
-		fmt.Fprintln(os.Stderr, "usage: fleet kubelet KUBECONFIG | fleet load KUBECONFIG CONTROL_ADDRESS | fleet guard [-keep] PROGRAM ARGUMENT...")
+		fmt.Fprintln(os.Stderr, "usage: fleet kubelet KUBECONFIG | fleet load KUBECONFIG CONTROL_ADDRESS | fleet series ADDRESS APPS PODS RATE NOISE | fleet guard [-keep] PROGRAM ARGUMENT...")
 		os.Exit(2)
 	}
 	if err := commands[os.Args[1]](os.Args[2:]); err != nil {
