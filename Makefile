@@ -2,7 +2,7 @@
 CARGO ?= cargo
 export RUST_BACKTRACE ?= 0
 
-.PHONY: help build parts all-parts test lint unit conformance e2e duel demo demo-stop fuzz generate licenses clean
+.PHONY: help build parts all-parts test lint unit conformance e2e duel bench bench-large bench-growth demo demo-stop fuzz generate licenses clean
 
 help: ## List what there is
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -33,6 +33,18 @@ e2e: all-parts ## End-to-end tests on the real parts
 
 duel: all-parts ## Plimsoll and kube-controller-manager side by side under the same load
 	@$(CARGO) test --locked --test e2e duel -- --nocapture
+
+bench: all-parts ## Plimsoll and its peers side by side, on 1,000 autoscalers; writes target/bench/peers.json
+	@$(CARGO) build --locked --release --bins --example bench
+	@target/release/examples/bench
+
+bench-large: parts ## Plimsoll alone, on 10,000 autoscalers and 100,000 pods
+	@$(CARGO) build --locked --release --bins --example bench
+	@target/release/examples/bench --large
+
+bench-growth: parts ## How costs grow: one size after the other, as docs/growth.md shows them
+	@$(CARGO) build --locked --release --bins --example bench
+	@target/release/examples/bench --growth
 
 demo: parts ## The main job, live; KEEP=1 leaves it all up
 	@$(CARGO) build --locked --release --bins --example demo

@@ -69,7 +69,7 @@ impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("plimsoll");
         let (requests, decisions) = (Family::default(), Family::default());
-        let lag = Histogram::new(exponential_buckets(0.001, 4.0, 9));
+        let lag = Histogram::new(exponential_buckets(0.001, 2.0, 17));
         let autoscalers = Gauge::default();
         let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
         registry.register("build", "Which build this is", build);
@@ -88,7 +88,7 @@ impl Default for Metrics {
         let missed = Counter::default();
         registry.register(
             "missed_rounds",
-            "Decisions that were not taken because those before came a whole period late",
+            "Decisions that were not taken because the one before took until after they were due",
             missed.clone(),
         );
         registry.register("autoscalers", "Autoscalers decided for", autoscalers.clone());

@@ -13,7 +13,7 @@ use crate::hpa::{
 };
 use crate::k8s::Selector;
 use crate::promql::query::PodMetric;
-use crate::samples::{Asked, MetricError, PodSamples, Sampled};
+use crate::samples::{Asked, MetricError, ObjectSample, ObjectSamples};
 use crate::watch::{
     self, AutoscalerRecord, Demand, HpaRecord, Index, PodRecord, Subject, SubjectKind,
 };
@@ -164,7 +164,7 @@ struct Round<'a> {
 
 /// A metric's samples before they are laid along the pods.
 enum Gathered {
-    Own(Result<PodSamples, String>),
+    Own(Result<ObjectSamples, String>),
     Other(Fetched),
 }
 
@@ -354,7 +354,7 @@ async fn gather(
     let one = async |metric: &hpa::Metric, own: &Option<PodMetric>| match own {
         Some(own) => {
             let queries = shared.config.pod_queries();
-            let samples = shared.samples.pods(&queries, own, namespace).await;
+            let samples = shared.samples.pods(&queries, own, namespace, false).await;
             let asked = samples.iter().map(|pods| pods.samples.asked().clone()).collect();
             (Gathered::Own(samples.map_err(|error| error.to_string())), asked)
         }
@@ -394,12 +394,12 @@ impl<'a> Aligned<'a> {
         match gathered {
             Gathered::Own(Ok(samples)) => {
                 // As through the API, which gives the pods of the selector alone.
-                let by_pod = samples.by_pod();
+                let by_pod = samples.by_object();
                 let of_pod = |pod: &Pod<'_>| {
-                    let sample = by_pod.get(pod.name)?;
-                    let milli = |sample: Sampled<'_>| Sample {
-                        milli: sample.value().milli(),
-                        time: sample.time(),
+                    let sample = by_pod.one(pod.name)?;
+                    let milli = |ObjectSample { value, time }| Sample {
+                        milli: value.milli(),
+                        time,
                         window_ms: 0,
                     };
                     Ok(sample.map(milli))

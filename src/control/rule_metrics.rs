@@ -31,7 +31,7 @@ pub async fn fetch(
             let selector: Selector = selector.parse().ok()?;
             let series = id.parsed.as_ref().ok()?;
             let which = Which::Selector(&selector);
-            let values = rules.objects(namespace, &pods, which, &id.name, series).await;
+            let values = rules.objects(namespace, &pods, which, &id.name, series, false).await;
             let (asked, values) = match values {
                 Ok(found) => (vec![found.asked], Ok(found.values)),
                 Err(failure) => (Vec::new(), Err(failed(failure))),
@@ -54,7 +54,8 @@ pub async fn fetch(
             let key = ObjectMetric { resource: resource.clone(), namespaced, metric };
             rules.read(|registry| registry.custom(&key).is_some()).then_some(())?;
             let series = id.parsed.as_ref().ok()?;
-            let values = rules.objects(of, &resource, Which::Name(name), &id.name, series).await;
+            let values =
+                rules.objects(of, &resource, Which::Name(name), &id.name, series, false).await;
             Some(match values.map_err(failed) {
                 Ok(found) => {
                     let value = found.values.first().map(|value| value.value.milli());

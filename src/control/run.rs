@@ -203,9 +203,9 @@ impl ControlLoop {
             }
             self.running.insert(subject.clone());
             let state = self.states.remove(&subject).unwrap_or_default();
-            state.asked().for_each(Asked::again);
             batch.push(Due { subject, at, crowd, state });
         }
+        Asked::again(batch.iter().flat_map(|due| due.state.asked()));
         let (shared, done) = (self.shared.clone(), self.done.clone());
         self.batches.spawn(async move {
             let each = stream::iter(batch).map(|due| round(&shared, due));
@@ -214,8 +214,9 @@ impl ControlLoop {
         });
     }
 
-    /// One was decided; sets the time of its next decision. One that came a whole
-    /// period late or more does not make up for what it missed.
+    /// One was decided; sets the time of its next decision. What it missed, where
+    /// it took longer than a period, is not made up for: under overload all are
+    /// decided less often, each in its turn.
     fn decided(&mut self, done: Done) {
         let Done { subject, due, begun, crowd, state } = done;
         self.running.remove(&subject);
@@ -223,19 +224,20 @@ impl ControlLoop {
             return;
         }
         let period = self.period(&subject);
-        let lag = begun.duration_since(due);
-        if lag >= period {
-            self.shared.metrics.missed((lag.as_nanos() / period.as_nanos()) as u64);
+        self.phases.set(&subject, state.form(), due, crowd);
+        let next = self.phases.next(&subject, period, due, Instant::now(), crowd);
+        let periods = next.duration_since(due).as_nanos().div_ceil(period.as_nanos());
+        if let missed @ 1.. = periods.saturating_sub(1) {
+            self.shared.metrics.missed(u64::try_from(missed).unwrap_or(u64::MAX));
             if self.warned.is_none_or(|warned| warned.elapsed() > WARNING) {
                 self.warned = Some(Instant::now());
+                let lag = begun.duration_since(due);
                 tracing::warn!(
-                    %subject, ?lag, ?period,
-                    "decisions come later than a period: all are decided less often"
+                    %subject, ?period, ?lag, took = ?begun.elapsed(),
+                    "a decision took until after the next was due: it is missed"
                 );
             }
         }
-        self.phases.set(&subject, state.form(), due, crowd);
-        let next = self.phases.next(&subject, period, due, Instant::now(), crowd);
         self.states.insert(subject.clone(), state);
         self.schedule.set_if_none(subject, next);
     }

@@ -7,7 +7,6 @@
 //! [`Shape::of`] leaves a label open only where that is exact.
 
 use super::matcher::Matcher;
-use super::query::TIME_LABEL;
 use promql_parser::label::{self, MatchOp};
 use promql_parser::parser::token::{
     T_AVG, T_COUNT, T_GROUP, T_LAND, T_LOR, T_LUNLESS, T_MAX, T_MIN, T_QUANTILE, T_STDDEV,
@@ -133,7 +132,7 @@ fn matched(selector: &VectorSelector) -> Vec<(String, Vec<String>)> {
     let mut matched: Vec<_> = matchers
         .matchers
         .iter()
-        .filter(|m| m.name != "__name__" && m.name != TIME_LABEL && once(&m.name))
+        .filter(|m| m.name != "__name__" && once(&m.name))
         .filter_map(|m| {
             let values = match &m.op {
                 MatchOp::Equal => vec![m.value.clone()],
@@ -345,20 +344,7 @@ fn of_binary(binary: &BinaryExpr, label: &Opened<'_>) -> Option<Part> {
             _ => Some(Part::Vector { kept: false }),
         },
         Some(LabelModifier::Exclude(ignoring)) if has(ignoring, label) => None,
-        // What holds times is never the same series as what holds values.
-        None if op == T_LOR && is_times(&binary.rhs) => Some(Part::Vector { kept: left }),
         _ => same,
-    }
-}
-
-/// Whether all series of an expression have the label of those that hold times.
-fn is_times(expr: &Expr) -> bool {
-    match expr {
-        Expr::Call(call) if call.func.name == "label_replace" => {
-            let texts: Vec<_> = call.args.args.iter().map(|arg| text(arg)).collect();
-            texts[1..] == [Some(TIME_LABEL), Some("1"), Some(""), Some("")]
-        }
-        _ => false,
     }
 }
 
@@ -425,9 +411,9 @@ impl Form {
 /// What earlier answers taught of a form.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Learned {
-    /// The series of an answer for one query's values alone.
+    /// The series of an answer that is exact, for each of its queries.
     pub narrow: Option<f64>,
-    /// The series of a joined answer, for each query that was joined.
+    /// The series of an answer that is wide, for each of its queries.
     pub joined: Option<f64>,
     /// How many queries may be joined: fewer, after a joined one took too long.
     pub most: usize,
@@ -457,9 +443,19 @@ impl Default for Limits {
 /// What a query costs beside its series, in series: about 1 ms beside 5.5 us each
 /// (one query for 10,000 pods takes 55 ms).
 const QUERY_COST: f64 = 200.0;
-/// A label of which each query asks for several values is matched for them
-/// together up to so many, and else not at all.
+/// A label of which queries ask for several values each need not be matched
+/// where there are more than so many of them together.
 const FEW_VALUES: usize = 64;
+
+/// How queries are joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Join {
+    /// Each label is matched by the values of all.
+    Exact,
+    /// Labels of which queries ask for several values each, and together for
+    /// many, are not matched: what nobody asks for is left out afterwards.
+    Wide,
+}
 
 /// A query to run, and whom it answers.
 #[derive(Clone, Debug, PartialEq)]
@@ -501,26 +497,40 @@ pub fn plan(
         return vec![Planned { query, of, cover: Cover(Vec::new()) }];
     }
     let all: Vec<&Own> = waiting.union(expected).collect();
+    let count = all.len() as f64;
     let narrow = learned.narrow.or(learned.joined).unwrap_or(0.0);
     let joined = learned.joined.unwrap_or(narrow);
-    let count = all.len() as f64;
-    let alone = count < 2.0 || QUERY_COST + joined * count > (QUERY_COST + narrow) * count;
-    if alone {
-        return waiting.iter().map(|own| join(form, &[own])).collect();
+    // Those that ask for the most values of a label fill a query first.
+    let values = all.iter().flat_map(|own| own.iter().map(Vec::len)).max().unwrap_or(1);
+    let size = |series: f64, values: usize| {
+        let by_series = limits.series as f64 / series.max(1.0);
+        (limits.values / values).min(by_series as usize).min(learned.most).max(1)
+    };
+    let (exact, wide) = (size(narrow, values), size(joined, 1));
+    let cost =
+        |size: usize, series: f64| (count / size as f64).ceil() * QUERY_COST + count * series;
+    let ways = [
+        (cost(wide, joined), Some((wide, Join::Wide))),
+        (cost(exact, narrow), Some((exact, Join::Exact))),
+        (count * (QUERY_COST + narrow), None),
+    ];
+    let cheapest = ways.into_iter().min_by(|(a, _), (b, _)| a.total_cmp(b));
+    match cheapest.and_then(|(_, way)| way) {
+        Some((size, how)) if all.len() > 1 => {
+            // Chunks of one size, so that none is left over that is hardly worth a query.
+            let size = all.len().div_ceil(all.len().div_ceil(size));
+            all.chunks(size).map(|chunk| join(form, chunk, how)).collect()
+        }
+        _ => waiting.iter().map(|own| join(form, &[own], Join::Exact)).collect(),
     }
-    let by_series = limits.series as f64 / joined.max(1.0);
-    let most = limits.values.min(by_series as usize).min(learned.most).max(1);
-    // Chunks of one size, so that none is left over that is hardly worth a query.
-    let size = all.len().div_ceil(all.len().div_ceil(most));
-    all.chunks(size).map(|chunk| join(form, chunk)).collect()
 }
 
 /// Plans one query for these alone.
-pub fn join(form: &Form, of: &[&Own]) -> Planned {
+pub fn join(form: &Form, of: &[&Own], how: Join) -> Planned {
     let values = |place: usize| -> Option<BTreeSet<&String>> {
         let several = of.iter().any(|own| own[place].len() > 1);
         let values: BTreeSet<&String> = of.iter().flat_map(|own| &own[place]).collect();
-        (of.len() == 1 || !several || values.len() <= FEW_VALUES).then_some(values)
+        (how == Join::Exact || !several || values.len() <= FEW_VALUES).then_some(values)
     };
     let values: Vec<_> = (0..form.open.len()).map(values).collect();
     let query = form.query(&values);
@@ -528,7 +538,15 @@ pub fn join(form: &Form, of: &[&Own]) -> Planned {
         values.as_ref().map(|values| values.iter().copied().cloned().collect())
     };
     let cover = Cover(values.iter().map(owned).collect());
-    Planned { query, of: of.iter().map(|own| (*own).clone()).collect(), cover }
+    let of = of.iter().map(|own| (*own).clone()).collect();
+    Planned { query, of, cover }
+}
+
+impl Planned {
+    /// Whether it may have series that nobody asked for, as it is wide.
+    pub fn is_wide(&self) -> bool {
+        self.cover.0.iter().any(Option::is_none)
+    }
 }
 
 #[cfg(test)]
@@ -580,8 +598,7 @@ mod tests {
     fn queries_that_differ_in_values_alone_are_one() {
         let query = |ns: &str, a: &str| {
             format!(
-                r#"(sum by (namespace,pod) (rate(x_total{{a={a:?},namespace={ns:?},pod!=""}}[2m]))
-                ) or label_replace(min by (namespace,pod) (timestamp(x_total{{a={a:?},namespace={ns:?},pod!=""}})), "{TIME_LABEL}", "1", "", "")"#
+                r#"sum by (namespace,pod) (rate(x_total{{a={a:?},namespace={ns:?},pod!=""}}[2m]))"#
             )
         };
         let shapes = [Shape::of(&query("shop", "1")), Shape::of(&query("ba\"nk", "x.y"))];
@@ -595,9 +612,7 @@ mod tests {
             panic!("more than one query");
         };
         let selector = r#"x_total{a=~"1|x\\.y",namespace=~"ba\"nk|shop",pod!=""}"#;
-        let expected = format!(
-            r#"(sum by (namespace, pod, a) (rate({selector}[2m]))) or label_replace(min by (namespace, pod, a) (timestamp({selector})), "{TIME_LABEL}", "1", "", "")"#
-        );
+        let expected = format!(r#"sum by (namespace, pod, a) (rate({selector}[2m]))"#);
         assert_eq!(joined.query, expected);
         assert!(waiting.iter().all(|own| joined.cover.contains(own)));
         assert!(!joined.cover.contains(&Shape::of(&query("mint", "1")).own));
@@ -617,8 +632,17 @@ mod tests {
         };
         let (first, limits) = (Learned::default(), Limits::default());
         assert_eq!(count(first, limits), 1);
+        // A wide one that costs more is run exact, in so many parts as it takes.
         let wasteful = Learned { narrow: Some(10.0), joined: Some(1_000.0), ..first };
-        assert_eq!(count(wasteful, limits), 100);
+        assert_eq!(count(wasteful, limits), 1);
+        let pods = |app: usize| {
+            let names: Vec<String> = (0..10).map(|pod| format!("p-{app}-{pod}")).collect();
+            Shape::of(&format!(r#"sum by (pod) (x{{pod=~"{}"}})"#, names.join("|")))
+        };
+        let many: BTreeSet<Own> = (0..1_000).map(|app| pods(app).own).collect();
+        let planned = |learned| plan(&pods(0).form, &many, &none, learned, limits);
+        assert!(planned(first).len() == 1 && planned(first)[0].is_wide());
+        assert!(planned(wasteful).len() == 10 && !planned(wasteful)[0].is_wide());
         let large = Learned { narrow: Some(1_000.0), joined: Some(1_000.0), ..first };
         assert_eq!(count(large, limits), 2);
         assert_eq!(count(first, Limits { values: 30, ..limits }), 4);

@@ -31,6 +31,17 @@ pub struct PodMetric {
     pub query: Option<String>,
 }
 
+/// How values are asked for, and when they were measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Query {
+    /// The values.
+    pub values: Arc<str>,
+    /// For each group of series the time of its oldest last sample, in Unix
+    /// seconds: Prometheus stamps values with the time of the query. None where
+    /// the series behind the values are not known.
+    pub times: Option<Arc<str>>,
+}
+
 /// Whether a metric only ever goes up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
@@ -75,10 +86,10 @@ impl PodQueries {
         metric: &PodMetric,
         kind: MetricKind,
         namespace: &str,
-    ) -> Result<Arc<str>, QueryError> {
+    ) -> Result<Query, QueryError> {
         if let Some(query) = &metric.query {
             return guard::within_namespace(query, &self.namespace_label, namespace)
-                .map(Arc::from)
+                .map(|query| Query { values: query.into(), times: None })
                 .map_err(|error| QueryError::Query { metric: metric.metric.clone(), error });
         }
         if !is_metric_name(&metric.metric) {
@@ -102,31 +113,20 @@ impl PodQueries {
         let matchers: Vec<_> = matchers.into_iter().collect();
         let fields = fields(&metric.metric, &matchers, &group_by);
         let query = template.render(&fields).map_err(QueryError::Template)?;
-        Ok(with_times(&query, &metric.metric, &matchers, &group_by).into())
+        let times = times(&metric.metric, &matchers, &group_by);
+        Ok(Query { values: query.into(), times })
     }
 }
 
-/// The label of the series that hold times, not values.
-pub const TIME_LABEL: &str = "__plimsoll_time__";
-
-/// The query with, beside each group's value, the time of its oldest last
-/// sample. Prometheus stamps values with the time of the query; when they were
-/// measured only `timestamp()` tells.
-pub fn with_times(
-    query: &str,
-    series: &str,
-    matchers: &[(&str, Matcher)],
-    group_by: &[String],
-) -> String {
+/// The query for the time of the oldest last sample of each group of series.
+pub fn times(series: &str, matchers: &[(&str, Matcher)], group_by: &[String]) -> Option<Arc<str>> {
     if !is_metric_name(series) || !group_by.iter().all(|label| is_label_name(label)) {
-        return query.to_owned();
+        return None;
     }
     let rendered: Vec<String> =
         matchers.iter().map(|(label, matcher)| matcher.render(label)).collect();
     let (groups, matchers) = (group_by.join(","), rendered.join(","));
-    format!(
-        "({query}\n) or label_replace(min by ({groups}) (timestamp({series}{{{matchers}}})), \"{TIME_LABEL}\", \"1\", \"\", \"\")"
-    )
+    Some(format!("min by ({groups}) (timestamp({series}{{{matchers}}}))").into())
 }
 
 /// What a query template can be filled in with, as prometheus-adapter names it.
@@ -166,24 +166,24 @@ mod tests {
         let queries = Config::default().pod_queries;
         let query = |name, kind| {
             let query = queries.query(&metric(name, &[("a", "b")]), kind, "shop").unwrap();
-            query.split_once("\n) or ").expect("values and times").0.to_owned()
+            query.values.to_string()
         };
         assert_eq!(
             query("hits_total", MetricKind::Counter),
-            r#"(sum by (namespace,pod) (rate(hits_total{a="b",namespace="shop",pod!=""}[2m]))"#
+            r#"sum by (namespace,pod) (rate(hits_total{a="b",namespace="shop",pod!=""}[2m]))"#
         );
         assert_eq!(
             query("queue", MetricKind::Gauge),
-            r#"(sum by (namespace,pod) (queue{a="b",namespace="shop",pod!=""})"#
+            r#"sum by (namespace,pod) (queue{a="b",namespace="shop",pod!=""})"#
         );
     }
 
     #[test]
-    fn times_come_with_the_values_in_one_query() {
+    fn times_are_asked_of_the_series_behind_the_values() {
         let matchers = [("pod", Matcher::Is("a\"b".to_owned()))];
-        let query = with_times("sum(x) # all", "queue", &matchers, &["pod".to_owned()]);
-        assert!(promql_parser::parser::parse(&query).is_ok(), "{query}");
-        assert_eq!(with_times("q", "no name", &matchers, &[]), "q");
+        let query = times("queue", &matchers, &["pod".to_owned()]).unwrap();
+        assert_eq!(&*query, r#"min by (pod) (timestamp(queue{pod="a\"b"}))"#);
+        assert_eq!(times("no name", &matchers, &[]), None);
     }
 
     #[test]
@@ -192,6 +192,7 @@ mod tests {
         let query = queries
             .query(&metric("m", &[("namespace", "bank")]), MetricKind::Gauge, "shop")
             .unwrap();
+        let query = query.values;
         assert!(query.contains(r#"namespace="shop""#) && !query.contains("bank"), "{query}");
     }
 

@@ -7,8 +7,8 @@ use crate::hpa::UnixMillis;
 use crate::k8s::{Quantity, Selector};
 use crate::prometheus::{Client as Prometheus, decode_shapes};
 use crate::promql::matcher::{Matcher, is_label_name};
-use crate::promql::query::with_times;
-use crate::samples::{Asked, MetricError, Samples, Store};
+use crate::promql::query::{Query, times};
+use crate::samples::{Asked, MetricError, ObjectSample, Samples, Store};
 use crate::watch::{Cluster, GroupResource, ResourceInfo, ResourceMap, Resources};
 use futures::{StreamExt, stream};
 use kube::Api;
@@ -271,7 +271,8 @@ impl Rules {
     }
 
     /// What an asked resource is, and the values of a metric for one object (a
-    /// name), or those that a selector selects. A request without a namespace is for what has none.
+    /// name), or those that a selector selects; where `timed`, with the times at
+    /// which they were measured. A request without a namespace is for what has none.
     ///
     /// # Errors
     /// As [`Failure`] says.
@@ -282,6 +283,7 @@ impl Rules {
         which: Which<'_>,
         metric: &str,
         series: &Selector,
+        timed: bool,
     ) -> Result<ObjectValues, Failure> {
         if !self.any_custom() {
             return Err(Failure::NotFound);
@@ -315,19 +317,19 @@ impl Rules {
         let (query, label) =
             self.object_query(rule, &source.series, &info.name, namespace, names.clone(), series)?;
         let samples = self.backend(rule.series.backend.as_ref()).samples;
-        let samples = samples.series(&query.into()).await?;
-        let by_name = samples.by(&label);
+        let found = samples.objects(&query, label, timed).await?;
+        let by_name = found.by_object();
         let value = |name: String| {
             // Of several series the last counts, as in prometheus-adapter.
-            let sampled = by_name.get(&name).last()?;
-            Some(ObjectValue { value: sampled.value(), time: sampled.time(), name })
+            let ObjectSample { value, time } = by_name.all(&name).last()?;
+            Some(ObjectValue { name, value, time })
         };
         let single = matches!(which, Which::Name(_));
         let values: Vec<ObjectValue> = names.into_iter().filter_map(value).collect();
         if values.is_empty() && single {
             return Err(Failure::NoValue);
         }
-        Ok(ObjectValues { resource: info, values, asked: samples.asked().clone() })
+        Ok(ObjectValues { resource: info, values, asked: found.samples.asked().clone() })
     }
 
     fn object_query(
@@ -338,7 +340,7 @@ impl Rules {
         namespace: &str,
         names: Vec<String>,
         selector: &Selector,
-    ) -> Result<(String, String), Failure> {
+    ) -> Result<(Query, String), Failure> {
         let map = self.0.resources.map();
         let label = rule.labels.label(resource, &map).ok_or(Failure::NotFound)?;
         let namespaces = rule.labels.label(&GroupResource::core("namespaces"), &map);
@@ -351,7 +353,8 @@ impl Rules {
         matchers.push((&label, Matcher::any_of(names)));
         let group_by = std::slice::from_ref(&label);
         let query = rule.render(series, &matchers, group_by).map_err(Failure::Query)?;
-        Ok((with_times(&query, series, &matchers, group_by), label))
+        let times = times(series, &matchers, group_by);
+        Ok((Query { values: query.into(), times }, label))
     }
 
     /// The names of the objects that a selector selects.

@@ -5,7 +5,7 @@
 use super::MetricError;
 use super::table::Table;
 use crate::prometheus::Error;
-use crate::promql::plan::{Cover, Form, Learned, Limits, Own, Planned, Shape, join, plan};
+use crate::promql::plan::{Cover, Form, Join, Learned, Limits, Own, Planned, Shape, join, plan};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use std::collections::{BTreeSet, HashMap};
@@ -55,10 +55,23 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Begins to ask again. Where that is said of many before each is waited for,
-    /// those of one form are asked as one.
-    pub fn again(&self) {
-        let _ = self.groups.ask(&self.shape, Instant::now());
+    /// Begins to ask all of them again, those of one form as one.
+    pub fn again<'a>(all: impl IntoIterator<Item = &'a Self>) {
+        let now = Instant::now();
+        let mut of_stores: Vec<(&Arc<Groups>, Vec<&Shape>)> = Vec::new();
+        for Self { groups, shape } in all {
+            match of_stores.iter_mut().find(|(known, _)| Arc::ptr_eq(known, groups)) {
+                Some((_, shapes)) => shapes.push(shape),
+                None => of_stores.push((groups, vec![shape])),
+            }
+        }
+        for (store, shapes) in of_stores {
+            // Held until all have asked: nothing is planned before.
+            let mut groups = store.groups.lock().unwrap_or_else(PoisonError::into_inner);
+            for shape in shapes {
+                let _ = store.ask(&mut groups, shape, now);
+            }
+        }
     }
 
     /// A hash of what it shares with other queries, the same in every process.
@@ -69,7 +82,7 @@ impl Asked {
     }
 }
 
-type Answers = Arc<Vec<(Cover, Answer)>>;
+type Answers = Arc<Vec<(Planned, Answer)>>;
 type Planning = Shared<BoxFuture<'static, Arc<Vec<Flight>>>>;
 
 /// How long those who ask wait for others who ask for the same form.
@@ -91,10 +104,16 @@ impl Flight {
         self.answers.peek().is_none() || now.duration_since(self.began) <= max_age
     }
 
-    async fn answer(self, own: &Own) -> Answer {
+    /// What it has for a query. None where the whole would have answered it, but
+    /// was split, and none of the parts does; what is wrong with a part is only
+    /// for those whom it was made for.
+    async fn answer(self, own: &Own) -> Option<Answer> {
         let answers = self.answers.await;
-        let answer = answers.iter().find(|(cover, _)| cover.contains(own));
-        answer.expect("a split query covers what the whole one did").1.clone()
+        let has = |(planned, answer): &&(Planned, Answer)| match answer {
+            Ok(_) => planned.cover.contains(own),
+            Err(_) => planned.of.contains(own),
+        };
+        answers.iter().find(has).map(|(_, answer)| answer.clone())
     }
 }
 
@@ -106,13 +125,22 @@ impl Groups {
 
     /// The answer that has the series of a query.
     pub async fn get(self: &Arc<Self>, shape: &Shape) -> Answer {
-        let planning = match self.ask(shape, Instant::now()) {
-            Ok(flight) => return flight.answer(&shape.own).await,
-            Err(planning) => planning,
+        let asked = {
+            let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+            self.ask(&mut groups, shape, Instant::now())
         };
-        let flights = planning.await;
-        let own = flights.iter().find(|flight| flight.cover.contains(&shape.own));
-        own.expect("what was waited for is planned").clone().answer(&shape.own).await
+        let flights = match asked {
+            Ok(flight) => Arc::new(vec![flight]),
+            Err(planning) => planning.await,
+        };
+        for flight in flights.iter().filter(|flight| flight.cover.contains(&shape.own)) {
+            if let Some(answer) = flight.clone().answer(&shape.own).await {
+                return answer;
+            }
+        }
+        let alone = join(&shape.form, &[&shape.own], Join::Exact);
+        let mut answers = self.fly(&shape.form, alone).await;
+        answers.pop().expect("one query has one answer").1
     }
 
     /// What a query asks of these.
@@ -120,17 +148,22 @@ impl Groups {
         Asked { groups: self.clone(), shape }
     }
 
-    /// Those that answer nothing, for tests.
-    #[cfg(test)]
+    /// Those that have nobody to ask.
     pub fn of_nothing() -> Arc<Self> {
-        Arc::new(Self::new(Duration::ZERO, Arc::new(|_| std::future::pending().boxed())))
+        let nobody = || Error::Settings("there is nobody to ask".to_owned());
+        let run: Run = Arc::new(move |_| std::future::ready(Err(nobody().into())).boxed());
+        Arc::new(Self::new(Duration::ZERO, run))
     }
 
     /// What has the answer, or else what will.
-    fn ask(self: &Arc<Self>, shape: &Shape, now: Instant) -> Result<Flight, Planning> {
-        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+    fn ask(
+        self: &Arc<Self>,
+        groups: &mut HashMap<Arc<Form>, Group>,
+        shape: &Shape,
+        now: Instant,
+    ) -> Result<Flight, Planning> {
         if !groups.contains_key(&shape.form) {
-            drop_idle(&mut groups, now);
+            drop_idle(groups, now);
             let group = Group {
                 learned: Learned::default(),
                 flights: Vec::new(),
@@ -224,42 +257,43 @@ impl Groups {
         self: &Arc<Self>,
         form: &Arc<Form>,
         planned: Planned,
-    ) -> BoxFuture<'static, Vec<(Cover, Answer)>> {
+    ) -> BoxFuture<'static, Vec<(Planned, Answer)>> {
         let (groups, form) = (self.clone(), form.clone());
         async move {
-            let Planned { query, of, cover } = planned;
-            let answer = (groups.run)(query).await;
-            groups.learn(&form, of.len(), &answer);
+            let answer = (groups.run)(planned.query.clone()).await;
+            groups.learn(&form, &planned, &answer);
             let splittable = matches!(
                 &answer,
                 Err(MetricError::Prometheus(Error::Refused(_) | Error::Answer(_)))
             );
-            if of.len() < 2 || !splittable {
-                return vec![(cover, answer)];
+            if planned.of.len() < 2 || !splittable {
+                return vec![(planned, answer)];
             }
             let mut answers = Vec::new();
-            for half in of.chunks(of.len().div_ceil(2)) {
+            for half in planned.of.chunks(planned.of.len().div_ceil(2)) {
                 let half: Vec<&Own> = half.iter().collect();
-                answers.extend(groups.fly(&form, join(&form, &half)).await);
+                answers.extend(groups.fly(&form, join(&form, &half, Join::Exact)).await);
             }
             answers
         }
         .boxed()
     }
 
-    fn learn(&self, form: &Arc<Form>, of: usize, answer: &Answer) {
+    fn learn(&self, form: &Arc<Form>, planned: &Planned, answer: &Answer) {
+        let (of, wide) = (planned.of.len(), planned.is_wide());
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(group) = groups.get_mut(form) else { return };
         let learned = &mut group.learned;
         match answer {
             Ok(table) => {
                 let series = table.series() as f64 / of as f64;
-                let known = if of > 1 { &mut learned.joined } else { &mut learned.narrow };
+                let known = if wide { &mut learned.joined } else { &mut learned.narrow };
                 *known = Some(known.map_or(series, |known| known + NEWEST * (series - known)));
-                if of == 1 {
-                    // What a joined query would cost is tried again now and then.
+                if !wide {
+                    // What a wide query would cost is tried again now and then.
                     learned.joined = learned.joined.map(|joined| joined * (1.0 - NEWEST / 100.0));
-                } else {
+                }
+                if of > 1 {
                     learned.most = learned.most.saturating_mul(2);
                 }
             }

@@ -5,5 +5,5 @@ mod store;
 mod table;
 
 pub use groups::Asked;
-pub use store::{ByPod, MetricError, PodSamples, Store};
+pub use store::{ByObject, MetricError, ObjectSample, ObjectSamples, Store};
 pub use table::{Finder, Sampled, Samples, Table};

@@ -3,10 +3,12 @@
 use super::groups::{Answer, Groups, Run};
 use super::table::{Finder, Sampled, Samples, Table};
 use crate::aged::Aged;
+use crate::hpa::UnixMillis;
+use crate::k8s::Quantity;
 use crate::prometheus::{Client, Error};
 use crate::promql::guard::GuardError;
 use crate::promql::plan::Shape;
-use crate::promql::query::{MetricKind, PodMetric, PodQueries, QueryError, kind_by_name};
+use crate::promql::query::{MetricKind, PodMetric, PodQueries, Query, QueryError, kind_by_name};
 use futures::FutureExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -59,7 +61,8 @@ impl Store {
         }))
     }
 
-    /// The values of a metric for the pods of a namespace, by its label for pods.
+    /// The values of a metric for the pods of a namespace, by its label for pods;
+    /// where `timed`, with the times at which they were measured.
     ///
     /// # Errors
     /// As [`MetricError`] says.
@@ -68,7 +71,8 @@ impl Store {
         queries: &PodQueries,
         metric: &PodMetric,
         namespace: &str,
-    ) -> Result<PodSamples, MetricError> {
+        timed: bool,
+    ) -> Result<ObjectSamples, MetricError> {
         let kind = match &metric.query {
             Some(_) => MetricKind::Gauge,
             None => self.kind(&metric.metric).await?,
@@ -83,14 +87,37 @@ impl Store {
             }
             other => other?,
         };
-        let samples = self.series(&query).await?;
         let label = queries.pod_label.clone();
-        if samples.by(&label).get("").next().is_some() {
+        let samples = self.objects(&query, label, timed).await?;
+        let ObjectSamples { samples: values, label, .. } = &samples;
+        if values.by(label).get("").next().is_some() {
             return Err(MetricError::Series(format!(
                 "the query gives a series without the label {label}: aggregate by ({label})"
             )));
         }
-        Ok(PodSamples { samples, label })
+        Ok(samples)
+    }
+
+    /// The values that a query gives for objects, by the label that names them;
+    /// where `timed`, with the times at which they were measured.
+    ///
+    /// # Errors
+    /// As [`MetricError`] says of the values; where times can't be had, values
+    /// have the time of the query.
+    pub async fn objects(
+        &self,
+        query: &Query,
+        label: String,
+        timed: bool,
+    ) -> Result<ObjectSamples, MetricError> {
+        let times = async {
+            match &query.times {
+                Some(times) if timed => self.series(times).await.ok(),
+                _ => None,
+            }
+        };
+        let (samples, times) = tokio::join!(self.series(&query.values), times);
+        Ok(ObjectSamples { samples: samples?, times, label })
     }
 
     /// The series that a query gives. Whoever asks while it runs waits for the
@@ -163,36 +190,64 @@ async fn run(prometheus: Client, query: String) -> Answer {
 /// Bytes of an answer beyond which reading it is work for a thread of its own.
 const LARGE: usize = 1 << 20;
 
-/// The values of a metric for pods.
+/// The values of a metric for objects.
 #[derive(Clone)]
-pub struct PodSamples {
-    /// The series.
+pub struct ObjectSamples {
+    /// The series of the values.
     pub samples: Samples,
+    times: Option<Samples>,
     label: String,
 }
 
-impl PodSamples {
-    /// The values by pod.
-    pub fn by_pod(&self) -> ByPod<'_> {
-        ByPod(self.samples.by(&self.label), &self.label)
+/// An object's value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObjectSample {
+    /// The value.
+    pub value: Quantity,
+    /// When it was measured, where that was asked for and can be told; else when
+    /// it was asked for.
+    pub time: UnixMillis,
+}
+
+impl ObjectSamples {
+    /// The values by object.
+    pub fn by_object(&self) -> ByObject<'_> {
+        ByObject {
+            values: self.samples.by(&self.label),
+            times: self.times.as_ref().map(|times| times.by(&self.label)),
+            label: &self.label,
+        }
     }
 }
 
-/// Finds the value of a pod.
-pub struct ByPod<'a>(Finder<'a>, &'a str);
+/// Finds the values of an object.
+pub struct ByObject<'a> {
+    values: Finder<'a>,
+    times: Option<Finder<'a>>,
+    label: &'a str,
+}
 
-impl<'a> ByPod<'a> {
-    /// A pod's value, where it has one.
+impl ByObject<'_> {
+    /// The values of an object, in the order of the answer.
+    pub fn all<'s>(&'s self, name: &'s str) -> impl Iterator<Item = ObjectSample> + 's {
+        self.values.get(name).map(move |sampled| {
+            let time = self.times.as_ref().and_then(|times| times.get(name).next());
+            let time = time.map_or(sampled.time(), Sampled::as_time);
+            ObjectSample { value: sampled.value(), time }
+        })
+    }
+
+    /// An object's value, where it has one.
     ///
     /// # Errors
     /// Where it has several.
-    pub fn get(&self, pod: &str) -> Result<Option<Sampled<'a>>, MetricError> {
-        let mut found = self.0.get(pod);
+    pub fn one(&self, name: &str) -> Result<Option<ObjectSample>, MetricError> {
+        let mut found = self.all(name);
         match (found.next(), found.next()) {
             (found, None) => Ok(found),
             _ => Err(MetricError::Series(format!(
-                "the query gives more than one series for the pod {pod}: aggregate by ({})",
-                self.1
+                "the query gives more than one series for the pod {name}: aggregate by ({})",
+                self.label
             ))),
         }
     }
@@ -202,24 +257,26 @@ impl<'a> ByPod<'a> {
 mod tests {
     use super::*;
 
-    fn samples(series: &str) -> PodSamples {
+    fn samples(series: &str) -> Samples {
         let body = format!(r#"{{"data":{{"resultType":"vector","result":[{series}]}}}}"#);
-        let table = Table::read(body.as_bytes()).unwrap();
-        let asked = Groups::of_nothing().asked(Shape::of("x").into());
-        let samples = Samples::new(table.into(), asked);
-        PodSamples { samples, label: "pod".to_owned() }
+        Samples::alone(Table::read(body.as_bytes()).unwrap().into(), Shape::of("x").into())
     }
 
     #[test]
-    fn a_pod_has_one_value_at_most() {
-        let samples = samples(
+    fn a_pod_has_one_value_at_most_and_the_time_of_its_sample() {
+        let values = samples(
             r#"{"metric":{"pod":"a"},"value":[1,"1.5"]},{"metric":{"pod":"b"},"value":[1,"2"]},
-            {"metric":{"pod":"b","i":"2"},"value":[1,"3"]}"#,
+            {"metric":{"pod":"b","i":"2"},"value":[1,"3"]},{"metric":{"pod":"d"},"value":[1,"4"]}"#,
         );
-        let by_pod = samples.by_pod();
-        assert_eq!(by_pod.get("a").unwrap().unwrap().value().to_string(), "1500m");
-        assert!(by_pod.get("c").unwrap().is_none());
-        let twice = by_pod.get("b").err().unwrap().to_string();
+        let times = samples(r#"{"metric":{"pod":"a"},"value":[1,"0.25"]}"#);
+        let label = "pod".to_owned();
+        let samples = ObjectSamples { samples: values, times: Some(times), label };
+        let by_pod = samples.by_object();
+        let one = by_pod.one("a").unwrap().unwrap();
+        assert_eq!((one.value.to_string(), one.time), ("1500m".to_owned(), 250));
+        assert_eq!(by_pod.one("d").unwrap().unwrap().time, 1000);
+        assert_eq!(by_pod.one("c"), Ok(None));
+        let twice = by_pod.one("b").unwrap_err().to_string();
         assert!(twice.contains("more than one series for the pod b"), "{twice}");
     }
 }

@@ -1,11 +1,10 @@
 //! The series of one answer, compact, and found by their labels.
 
-use super::groups::Asked;
+use super::groups::{Asked, Groups};
 use crate::hpa::UnixMillis;
 use crate::k8s::Quantity;
 use crate::prometheus::{AnswerKind, Label, read_answer};
 use crate::promql::plan::Shape;
-use crate::promql::query::TIME_LABEL;
 use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -44,24 +43,20 @@ struct Index {
 }
 
 impl Table {
-    /// Reads an answer's body. Series that hold times give them to those beside
-    /// them that hold values.
+    /// Reads an answer's body.
     ///
     /// # Errors
     /// Where it is no answer, as text.
     pub fn read(body: &[u8]) -> Result<Self, String> {
-        let (mut values, mut times) = (Self::default(), Self::default());
+        let mut table = Self::default();
         let kind = read_answer(body, |series| {
-            let is_time = series.labels.iter().any(|(name, _)| name == TIME_LABEL);
-            let of = if is_time { &mut times } else { &mut values };
-            of.push(series.labels, series.value, series.time);
+            table.push(series.labels, series.value, series.time);
         })?;
-        values.scalar = kind == AnswerKind::Scalar;
-        values.take_times(&times);
-        values.text.shrink_to_fit();
-        values.cells.shrink_to_fit();
-        values.rows.shrink_to_fit();
-        Ok(values)
+        table.scalar = kind == AnswerKind::Scalar;
+        table.text.shrink_to_fit();
+        table.cells.shrink_to_fit();
+        table.rows.shrink_to_fit();
+        Ok(table)
     }
 
     fn push(&mut self, labels: &[Label<'_>], value: f64, time: UnixMillis) {
@@ -89,26 +84,6 @@ impl Table {
             self.names.len() - 1
         });
         known as u32
-    }
-
-    fn take_times(&mut self, times: &Self) {
-        let mut labels: Vec<String> = times.names.iter().flatten().cloned().collect();
-        labels.retain(|name| name != TIME_LABEL);
-        labels.sort_unstable();
-        labels.dedup();
-        if times.rows.is_empty() {
-            return;
-        }
-        let index = Index::new(times, labels.clone());
-        for place in 0..self.rows.len() {
-            let of = |label: &String| self.label(place as u32, label);
-            let wanted: Vec<&str> = labels.iter().map(of).collect();
-            let hash = index.begin(&wanted).finish();
-            let time = index.find(times, hash, || wanted.iter().copied()).next();
-            if let Some(time) = time {
-                self.rows[place].time = (times.rows[time as usize].value * 1000.0) as UnixMillis;
-            }
-        }
     }
 
     /// How many series there are.
@@ -196,6 +171,11 @@ pub struct Sampled<'a> {
 impl Samples {
     pub(super) fn new(table: Arc<Table>, asked: Asked) -> Self {
         Self { table, asked }
+    }
+
+    /// Those of an answer that was not asked for by a store; nobody asks again.
+    pub fn alone(table: Arc<Table>, shape: Arc<Shape>) -> Self {
+        Self::new(table, Groups::of_nothing().asked(shape))
     }
 
     /// What was asked.
@@ -290,9 +270,14 @@ impl<'a> Sampled<'a> {
         Quantity::from_f64(self.of_row().value).expect("what is not finite is no sample")
     }
 
-    /// When it was measured.
+    /// The time of the query.
     pub fn time(self) -> UnixMillis {
         self.of_row().time
+    }
+
+    /// Its value as a time, in Unix seconds.
+    pub fn as_time(self) -> UnixMillis {
+        (self.of_row().value * 1000.0) as UnixMillis
     }
 
     /// Whether it is a scalar, which has no labels at all.
@@ -317,11 +302,10 @@ impl<'a> Sampled<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::groups::Groups;
     use super::*;
 
     fn samples_of(table: Table, query: &str) -> Samples {
-        Samples::new(table.into(), Groups::of_nothing().asked(Shape::of(query).into()))
+        Samples::alone(table.into(), Shape::of(query).into())
     }
 
     fn samples(query: &str, series: &str) -> Samples {
@@ -353,18 +337,6 @@ mod tests {
         assert_eq!(several.iter().next().unwrap().labels().count(), 2);
         let all = Box::leak(Box::new(samples("x", series)));
         assert_eq!(values(all.iter()), ["1", "2", "3", "4"]);
-    }
-
-    #[test]
-    fn the_time_is_that_of_the_sample_where_it_is_told() {
-        let series = format!(
-            r#"{{"metric":{{"pod":"p","i":"1"}},"value":[5,"7"]}},
-            {{"metric":{{"pod":"q"}},"value":[5,"8"]}},
-            {{"metric":{{"pod":"p","{TIME_LABEL}":"1"}},"value":[5,"1.5"]}}"#
-        );
-        let samples = samples("x", &series);
-        let times: Vec<_> = samples.iter().map(Sampled::time).collect();
-        assert_eq!(times, [1500, 5000]);
     }
 
     #[test]

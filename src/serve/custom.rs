@@ -10,7 +10,7 @@ use crate::k8s::Selector;
 use crate::promql::name::GeneratedName;
 use crate::promql::query::PodMetric;
 use crate::rules::{Failure, ObjectValue, Which};
-use crate::samples::{MetricError, Sampled};
+use crate::samples::{MetricError, ObjectSample};
 use crate::watch::{GroupResource, ResourceInfo};
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -132,17 +132,14 @@ async fn of_pods(
     let queries = server.config.pod_queries();
     let samples = server
         .samples
-        .pods(&queries, metric, namespace)
+        .pods(&queries, metric, namespace, true)
         .await
         .map_err(|error| failed(&target.metric, &error))?;
-    let by_pod = samples.by_pod();
+    let by_pod = samples.by_object();
     let item = |pod: &str| {
-        let value = |sample: Sampled<'_>| ObjectValue {
-            name: pod.to_owned(),
-            value: sample.value(),
-            time: sample.time(),
-        };
-        by_pod.get(pod).map(|sample| sample.map(value)).transpose()
+        let value =
+            |ObjectSample { value, time }| ObjectValue { name: pod.to_owned(), value, time };
+        by_pod.one(pod).map(|sample| sample.map(value)).transpose()
     };
     let items: Result<Vec<ObjectValue>, MetricError> =
         server.cluster.read(|index| match name.as_str() {
@@ -171,7 +168,7 @@ async fn by_rule(
         name => Which::Name(name),
     };
     let (namespace, metric) = (target.namespace.as_str(), target.metric.as_str());
-    let values = server.rules.objects(namespace, resource, which, metric, series).await;
+    let values = server.rules.objects(namespace, resource, which, metric, series, true).await;
     let found = values.map_err(|failure| match failure {
         // Which rule fails is for the log; clients know the metric as not there.
         Failure::Query(error) => {

@@ -1,6 +1,7 @@
 //! Whom to believe: what kube-apiserver publishes of its own certificates in
 //! `kube-system/extension-apiserver-authentication`.
 
+use crate::aged::Aged;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::{WatchStreamExt, watcher};
@@ -10,7 +11,9 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
+use sha2::{Digest, Sha256};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 const NAMESPACE: &str = "kube-system";
 const NAME: &str = "extension-apiserver-authentication";
@@ -24,6 +27,7 @@ pub struct Trust(Arc<RwLock<Option<Arc<TrustBundle>>>>);
 pub struct TrustBundle {
     pub(super) client_ca: Option<Arc<dyn ClientCertVerifier>>,
     pub(super) front_proxy_ca: Option<Arc<dyn ClientCertVerifier>>,
+    pub(super) verdicts: Verdicts,
     /// The common names a front proxy may have; any, if empty.
     pub allowed_names: Vec<String>,
     /// Headers that name the user.
@@ -51,15 +55,56 @@ impl Trust {
     }
 }
 
+/// What was found of certificate chains lately, by the hash of each: a
+/// connection sends many requests, and to check its certificate costs more than
+/// most answers.
+#[derive(Debug)]
+pub(super) struct Verdicts(Aged<[u8; 32], Verdict>);
+
+/// Whose a certificate chain is.
+#[derive(Clone, Copy, Debug)]
+struct Verdict {
+    front_proxy: bool,
+    client: bool,
+}
+
+/// How long it is believed: one that expires is refused so much later.
+const VERDICT_AGE: Duration = Duration::from_secs(10);
+/// How many are kept.
+const VERDICTS: usize = 4096;
+
+impl Default for Verdicts {
+    fn default() -> Self {
+        Self(Aged::new(VERDICT_AGE, VERDICTS))
+    }
+}
+
 impl TrustBundle {
     /// Whether a certificate chain is that of a front proxy: signed by its CA.
     pub fn is_front_proxy(&self, chain: &[CertificateDer<'_>]) -> bool {
-        verifies(self.front_proxy_ca.as_ref(), chain)
+        self.verdict(chain).front_proxy
     }
 
     /// Whether a certificate chain is that of a client of the cluster.
     pub fn is_client(&self, chain: &[CertificateDer<'_>]) -> bool {
-        verifies(self.client_ca.as_ref(), chain)
+        self.verdict(chain).client
+    }
+
+    fn verdict(&self, chain: &[CertificateDer<'_>]) -> Verdict {
+        let mut hash = Sha256::new();
+        for certificate in chain {
+            hash.update((certificate.len() as u64).to_be_bytes());
+            hash.update(certificate);
+        }
+        let hash: [u8; 32] = hash.finalize().into();
+        self.verdicts.0.get(&hash).unwrap_or_else(|| {
+            let verdict = Verdict {
+                front_proxy: verifies(self.front_proxy_ca.as_ref(), chain),
+                client: verifies(self.client_ca.as_ref(), chain),
+            };
+            self.verdicts.0.put(hash, verdict);
+            verdict
+        })
     }
 
     fn from_config_map(config_map: &ConfigMap) -> Self {
@@ -75,6 +120,7 @@ impl TrustBundle {
             client_ca: get("client-ca-file").and_then(|pem| verifier("client-ca-file", pem)),
             front_proxy_ca: get("requestheader-client-ca-file")
                 .and_then(|pem| verifier("requestheader-client-ca-file", pem)),
+            verdicts: Verdicts::default(),
             allowed_names: list("requestheader-allowed-names"),
             username_headers: list("requestheader-username-headers"),
             group_headers: list("requestheader-group-headers"),
@@ -139,6 +185,7 @@ impl OwnTrust {
                 username_headers: self.username_headers.clone(),
                 group_headers: self.group_headers.clone(),
                 extra_header_prefixes: self.extra_header_prefixes.clone(),
+                verdicts: Verdicts::default(),
             },
         };
         let pems = [self.client_ca.as_deref(), get("client-ca-file")];

@@ -5,6 +5,7 @@
 #[path = "../bed/mod.rs"]
 mod bed;
 
+mod growth;
 mod load;
 mod measure;
 mod report;
@@ -51,27 +52,25 @@ fn main() -> ExitCode {
             let size = Size { autoscalers: 10_000, pods: 10 };
             Plan { size, turns: 1, rounds: 8, requests: Duration::from_secs(5), peers: false }
         }
-        ["--alone", autoscalers, pods] => match (autoscalers.parse(), pods.parse()) {
-            (Ok(autoscalers), Ok(pods)) => {
-                let size = Size { autoscalers, pods };
-                Plan { size, turns: 1, rounds: 4, requests: Duration::from_secs(5), peers: false }
-            }
-            _ => return usage(),
-        },
-        _ => return usage(),
+        ["--growth"] => {
+            runtime().block_on(growth::run());
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            eprintln!("usage: bench [--short | --large | --growth]");
+            return ExitCode::from(2);
+        }
     };
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    runtime.block_on(run(plan));
+    runtime().block_on(run(plan));
     ExitCode::SUCCESS
 }
 
-fn usage() -> ExitCode {
-    eprintln!("usage: bench [--short | --large | --alone AUTOSCALERS PODS]");
-    ExitCode::from(2)
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Runtime::new().expect("a runtime")
 }
 
 async fn run(plan: Plan) {
-    let mut world = World::start(plan.size).await;
+    let world = World::start(plan.size, false).await;
     if plan.peers {
         world.make_native_hpas().await;
         let mut report = Report::default();
@@ -99,7 +98,7 @@ async fn run(plan: Plan) {
         world.make_autoscalers().await;
         let idle = block(&world, None, 2).await;
         let plimsoll = block(&world, Some(Side::Alone), plan.rounds).await;
-        report::print_alone(plan.size, &idle, &plimsoll);
+        report::print_alone(&report::alone(plan.size, &idle, &plimsoll));
     }
 }
 

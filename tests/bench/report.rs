@@ -9,6 +9,9 @@ use crate::world::Size;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
+/// The loads of one kind of request.
+type Loads = fn(&Served) -> &Vec<Load>;
+
 /// All that was measured.
 #[derive(Default)]
 pub struct Report {
@@ -148,7 +151,7 @@ impl Report {
         row("peak memory, MB", &|s| s.memory);
         let turns = [&self.plimsoll_api, &self.tuned_api, &self.defaults_api];
         for (place, connections) in CONNECTIONS.iter().enumerate() {
-            let kinds: [(&str, fn(&Served) -> &Vec<Load>); 2] =
+            let kinds: [(&str, Loads); 2] =
                 [("by selector", |s| &s.selector), ("of one pod", |s| &s.one)];
             for (kind, loads) in kinds {
                 let figure = |figure: fn(&Load) -> f64| {
@@ -191,7 +194,7 @@ impl Report {
         }
         let [least, most] = ours.stack_range;
         println!("{:<44} {least:>10.3} to {most:.3}", "CPU a decision, by round");
-        let of = |place: usize, loads: fn(&Served) -> &Vec<Load>, figure: fn(&Load) -> f64| {
+        let of = |place: usize, loads: Loads, figure: fn(&Load) -> f64| {
             let [ours, tuned, _] = turns.map(|turns| served(turns, loads, place, figure));
             [ours, tuned]
         };
@@ -230,27 +233,32 @@ fn round(ratio: f64) -> f64 {
     (ratio * 10.0).round() / 10.0
 }
 
-/// Prints what Plimsoll alone takes.
-pub fn print_alone(size: Size, idle: &Block, block: &Block) {
+/// What Plimsoll alone takes.
+pub fn alone(size: Size, idle: &Block, block: &Block) -> Value {
     let summary = summary(std::slice::from_ref(block), std::slice::from_ref(idle), size);
-    let seconds = block.seconds();
     let own: f64 = block.rounds.iter().filter_map(|round| round.cpu.get("plimsoll")).sum();
-    let figures = json!({
+    let fine = |value: f64| (value * 1000.0).round() / 1000.0;
+    let of = |process: &str| summary.cpu.get(process).copied().map(fine);
+    json!({
         "autoscalers": size.autoscalers,
         "pods": size.autoscalers * size.pods,
         "rounds": block.rounds.len(),
         "decisions_per_second": round(summary.decisions_per_second),
         "seconds_between_decisions": round(size.autoscalers as f64 / summary.decisions_per_second),
         "lag_p99_seconds": summary.lag_p99,
-        "cpu_share": (own / seconds * 1000.0).round() / 1000.0,
-        "stack_cpu_ms_per_decision": (summary.stack * 1000.0).round() / 1000.0,
+        "cpu_share": fine(own / block.seconds()),
+        "cpu_ms_per_decision": of("plimsoll"),
+        "prometheus_cpu_ms_per_decision": of("prometheus"),
+        "stack_cpu_ms_per_decision": fine(summary.stack),
         "peak_memory_mb": round(summary.memory),
         "prometheus_queries_per_round": round(summary.queries),
-        "prometheus_evaluation_seconds_per_round": (summary.query_seconds * 1000.0).round() / 1000.0,
-        "prometheus_cpu_ms_per_decision":
-            summary.cpu.get("prometheus").map(|ms| (ms * 1000.0).round() / 1000.0),
+        "prometheus_evaluation_seconds_per_round": fine(summary.query_seconds),
         "apiserver_requests_per_round": round(summary.api_requests),
-    });
+    })
+}
+
+/// Prints what Plimsoll alone takes.
+pub fn print_alone(figures: &Value) {
     println!();
     for (name, figure) in figures.as_object().into_iter().flatten() {
         println!("{name:<42} {figure:>12}");

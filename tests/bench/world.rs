@@ -39,19 +39,17 @@ pub fn namespace(app: usize) -> String {
 }
 
 impl World {
-    pub async fn start(size: Size) -> Self {
+    /// Starts it; with `variants` the metrics are there in several forms.
+    pub async fn start(size: Size, variants: bool) -> Self {
         let options = Options { progress: say, ..Options::default() };
         let mut cluster = Cluster::control_plane(&options).await;
         let series_port = free_port();
         let [apps, pods, rate] = [size.autoscalers, size.pods, RATE].map(|n| n.to_string());
-        let arguments = [
-            "series".to_owned(),
-            format!("127.0.0.1:{series_port}"),
-            apps,
-            pods,
-            rate,
-            NOISE.to_string(),
-        ];
+        let address = format!("127.0.0.1:{series_port}");
+        let mut arguments = vec!["series".to_owned(), address, apps, pods, rate, NOISE.to_string()];
+        if variants {
+            arguments.push("variants".to_owned());
+        }
         cluster.add("series", "fleet", &arguments);
         cluster.write_prometheus_config(&format!(
             "global: {{scrape_interval: 5s}}\n\
@@ -160,7 +158,7 @@ impl World {
     }
 
     /// Makes native HPAs, for both sides.
-    pub async fn make_native_hpas(&mut self) {
+    pub async fn make_native_hpas(&self) {
         let hpa =
             async |app: usize| {
                 let of = namespace(app);
@@ -180,7 +178,7 @@ impl World {
     }
 
     /// Makes Autoscalers, each with a label's value of its own.
-    pub async fn make_autoscalers(&mut self) {
+    pub async fn make_autoscalers(&self) {
         let crd = crate::bed::root().join("deploy/base/crd.yaml");
         self.cluster.kubectl(&["apply", "-f", &crd.display().to_string()]).await;
         eventually("the CRD is established", Duration::from_secs(30), async || {
@@ -188,21 +186,64 @@ impl World {
         })
         .await;
         let autoscaler = async |app: usize| {
-            let of = namespace(app);
-            let path = format!("/apis/plimsoll.dev/v1alpha1/namespaces/{of}/autoscalers");
-            self.send("POST", &path, json!({
+            let spec = json!({
                 "apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
                 "metadata": {"name": format!("app-{app}")},
                 "spec": {
                     "scaleTargetRef": target(app), "minReplicas": 1, "maxReplicas": 20,
-                    "customMetrics": [{"metricName": "http_requests_total",
-                        "labels": {"app": format!("app-{app}")}, "averageValue": RATE.to_string()}],
+                    "customMetrics": Asked::OWN_LABEL.custom_metrics(app),
                 },
-            }))
-            .await;
+            });
+            self.send("POST", &autoscalers(app), spec).await;
         };
         self.each("Autoscalers", self.size.autoscalers, autoscaler).await;
     }
+
+    /// Has the Autoscalers ask for other metrics.
+    pub async fn ask(&self, asked: Asked) {
+        let patch = async |app: usize| {
+            let spec = json!({"spec": {"customMetrics": asked.custom_metrics(app)}});
+            self.send("PATCH", &format!("{}/app-{app}", autoscalers(app)), spec).await;
+        };
+        self.each("changes to Autoscalers", self.size.autoscalers, patch).await;
+    }
+
+    /// Leaves so many Autoscalers.
+    pub async fn leave(&mut self, count: usize) {
+        let delete = async |number: usize| {
+            let app = count + number;
+            self.send("DELETE", &format!("{}/app-{app}", autoscalers(app)), json!({})).await;
+        };
+        self.each("deletions of Autoscalers", self.size.autoscalers - count, delete).await;
+        self.size.autoscalers = count;
+    }
+}
+
+/// What Autoscalers ask for.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// The metric of a workload.
+    pub metric: fn(usize) -> String,
+    /// The label asked for, and its value for a workload.
+    pub label: (&'static str, fn(usize) -> String),
+}
+
+impl Asked {
+    /// One metric, and a label's value for each workload.
+    pub const OWN_LABEL: Self = Self {
+        metric: |_| "http_requests_total".to_owned(),
+        label: ("app", |app| format!("app-{app}")),
+    };
+
+    fn custom_metrics(&self, app: usize) -> Value {
+        let (label, value) = self.label;
+        json!([{"metricName": (self.metric)(app), "labels": {label: value(app)},
+            "averageValue": RATE.to_string()}])
+    }
+}
+
+fn autoscalers(app: usize) -> String {
+    format!("/apis/plimsoll.dev/v1alpha1/namespaces/{}/autoscalers", namespace(app))
 }
 
 fn target(app: usize) -> Value {

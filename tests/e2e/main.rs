@@ -9,6 +9,7 @@ mod duel;
 mod faults;
 mod install;
 mod peer;
+mod planned;
 mod scaling;
 
 use bed::workload::Namespace;

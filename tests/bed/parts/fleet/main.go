@@ -16,7 +16,7 @@ import (
 func main() {
 	commands := map[string]func([]string) error{"kubelet": kubelet, "load": load, "guard": guard, "series": series}
 	if len(os.Args) < 2 || commands[os.Args[1]] == nil {
-		fmt.Fprintln(os.Stderr, "usage: fleet kubelet KUBECONFIG | fleet load KUBECONFIG CONTROL_ADDRESS | fleet series ADDRESS APPS PODS RATE NOISE | fleet guard [-keep] PROGRAM ARGUMENT...")
+		fmt.Fprintln(os.Stderr, "usage: fleet kubelet KUBECONFIG | fleet load KUBECONFIG CONTROL_ADDRESS | fleet series ADDRESS APPS PODS RATE NOISE [variants] | fleet guard [-keep] PROGRAM ARGUMENT...")
 		os.Exit(2)
 	}
 	if err := commands[os.Args[1]](os.Args[2:]); err != nil {

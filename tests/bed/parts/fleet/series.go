@@ -11,15 +11,18 @@ import (
 )
 
 // series exposes the counters of many pods on one address: `fleet series ADDRESS
-// APPS PODS RATE NOISE`. Pod P of app A, in the namespace and with the name that
-// the benchmark gives them, counts RATE requests a second; from scrape to scrape
-// that wobbles by up to NOISE of it.
+// APPS PODS RATE NOISE [variants]`. Pod P of app A, in the namespace and with the
+// name that the benchmark gives them, counts RATE requests a second; from scrape
+// to scrape that wobbles by up to NOISE of it. With variants the same count is
+// there as one of ten metrics, as a metric of the app's own, and split into 3 and
+// into 9 series.
 func series(arguments []string) error {
-	if len(arguments) != 5 {
-		return fmt.Errorf("ADDRESS APPS PODS RATE NOISE expected")
+	variants := len(arguments) == 6 && arguments[5] == "variants"
+	if len(arguments) != 5 && !variants {
+		return fmt.Errorf("ADDRESS APPS PODS RATE NOISE [variants] expected")
 	}
 	var numbers [4]float64
-	for place, text := range arguments[1:] {
+	for place, text := range arguments[1:5] {
 		number, err := strconv.ParseFloat(text, 64)
 		if err != nil {
 			return err
@@ -43,8 +46,19 @@ func series(arguments []string) error {
 			for pod := range pods {
 				place := app*pods + pod
 				counters[place] += rate * passed * (1 + noise*(2*rand.Float64()-1))
-				fmt.Fprintf(text, "http_requests_total{namespace=\"bench-%d\",pod=\"app-%d-%d\",app=\"app-%d\"} %.3f\n",
-					app%10, app, pod, app, counters[place])
+				of := fmt.Sprintf("namespace=\"bench-%d\",pod=\"app-%d-%d\",app=\"app-%d\",tier=\"tier-%d\",fleet=\"all\"",
+					app%10, app, pod, app, app%10)
+				fmt.Fprintf(text, "http_requests_total{%s} %.3f\n", of, counters[place])
+				if !variants {
+					continue
+				}
+				fmt.Fprintf(text, "one_of_ten_%d_total{%s} %.3f\n", app%10, of, counters[place])
+				fmt.Fprintf(text, "own_%d_total{%s} %.3f\n", app, of, counters[place])
+				for _, split := range []int{3, 9} {
+					for part := range split {
+						fmt.Fprintf(text, "split_%d_total{%s,part=\"%d\"} %.3f\n", split, of, part, counters[place]/float64(split))
+					}
+				}
 			}
 		}
 	}
