@@ -1,13 +1,13 @@
 //! The watches that fill the index.
 
 use super::index::{Cluster, Index, ObjectKey, Subject, Workload};
-use super::read::{self, LeanPod, LeanWorkload};
+use super::read::{self, LeanAutoscaler, LeanHpa, LeanPod, LeanWorkload};
 use crate::crd::Autoscaler;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::Pod;
-use kube::core::{ApiResource, DynamicObject, Resource};
+use kube::core::{ApiResource, Resource};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use serde::de::DeserializeOwned;
@@ -42,8 +42,9 @@ impl Synced {
 /// Watches that break are taken up again where they were, with a growing wait.
 pub async fn follow_cluster(client: Client, cluster: Cluster, synced: Synced) {
     let pods: Api<LeanPod> = Api::all_with(client.clone(), &ApiResource::erase::<Pod>(&()));
-    let hpas: Api<HorizontalPodAutoscaler> = Api::all(client.clone());
-    let autoscalers: Api<DynamicObject> =
+    let hpas: Api<LeanHpa> =
+        Api::all_with(client.clone(), &ApiResource::erase::<HorizontalPodAutoscaler>(&()));
+    let autoscalers: Api<LeanAutoscaler> =
         Api::all_with(client.clone(), &ApiResource::erase::<Autoscaler>(&()));
     let deployments: Api<LeanWorkload> =
         Api::all_with(client.clone(), &ApiResource::erase::<Deployment>(&()));
@@ -103,7 +104,7 @@ pub async fn follow_cluster(client: Client, cluster: Cluster, synced: Synced) {
             Kind {
                 keys: Index::autoscaler_keys,
                 apply: |cluster, key, object| {
-                    let record = read::autoscaler(&object);
+                    let record = read::autoscaler(object);
                     if cluster.write(|index| index.put_autoscaler(key.clone(), record)) {
                         cluster.changed(Subject::autoscaler(key));
                     }
@@ -167,7 +168,7 @@ struct Kind<K> {
 
 async fn follow<K>(number: usize, api: Api<K>, cluster: &Cluster, synced: &Synced, kind: Kind<K>)
 where
-    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    K: Resource<DynamicType = ApiResource> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     let name = NAMES[number];
     let mut events = watcher(api, watcher::Config::default()).default_backoff().boxed();

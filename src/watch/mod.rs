@@ -2,6 +2,7 @@
 
 mod follow;
 mod index;
+mod lean;
 mod pods;
 mod read;
 mod resources;

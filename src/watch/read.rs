@@ -1,23 +1,25 @@
 //! From API objects to the records of the index.
 
 use super::index::{Asked, AutoscalerRecord, Demand, HpaRecord, ScaleRecord};
+use super::lean::Lean;
 use super::pods::PodRecord;
 use crate::crd::{AutoscalerSpec, ReadError};
 use crate::hpa::{Phase, PodContainer, Ready, Requests, ResourceList, Scale, Source, Spec, Status};
 use crate::k8s::{Quantity, Selector};
 use crate::promql::name::{GeneratedName, Labels};
 use crate::promql::query::PodMetric;
-use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus};
+use k8s_openapi::api::autoscaling::v2::{
+    HorizontalPodAutoscalerSpec, HorizontalPodAutoscalerStatus,
+};
 use k8s_openapi::api::core::v1::PodCondition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, Time};
-use kube::core::{DynamicObject, Object};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A pod with only the fields that are used.
-pub type LeanPod = Object<LeanPodSpec, LeanPodStatus>;
+pub type LeanPod = Lean<LeanPodSpec, LeanPodStatus>;
 
 /// A pod's spec with only the fields that are used.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -68,7 +70,7 @@ pub fn pod(pod: LeanPod) -> PodRecord {
         requests: resource_list(&container.resources.requests),
     };
     let sidecar = |c: &LeanContainer| c.restart_policy.as_deref() == Some("Always");
-    let status = pod.status.unwrap_or_default();
+    let status = pod.status;
     let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready");
     PodRecord {
         labels: Arc::new(pod.metadata.labels.unwrap_or_default()),
@@ -93,7 +95,7 @@ pub fn pod(pod: LeanPod) -> PodRecord {
 }
 
 /// A workload with only the fields that are used.
-pub type LeanWorkload = Object<LeanWorkloadSpec, LeanWorkloadStatus>;
+pub type LeanWorkload = Lean<LeanWorkloadSpec, LeanWorkloadStatus>;
 
 /// A workload's spec with only the fields that are used.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -120,25 +122,27 @@ pub fn scale(workload: LeanWorkload) -> Option<ScaleRecord> {
         replicas: Scale {
             // Source: `SetDefaults_Deployment` and `SetDefaults_StatefulSet`.
             spec_replicas: workload.spec.replicas.unwrap_or(1),
-            status_replicas: workload.status.unwrap_or_default().replicas,
+            status_replicas: workload.status.replicas,
         },
         selector: selector.to_string(),
     })
 }
 
+/// An Autoscaler as it was written, which may be anything.
+pub type LeanAutoscaler = Lean<Value, Value>;
+
+/// A native HorizontalPodAutoscaler.
+pub type LeanHpa = Lean<HorizontalPodAutoscalerSpec, HorizontalPodAutoscalerStatus>;
+
 /// The record of an Autoscaler.
-pub fn autoscaler(object: &DynamicObject) -> AutoscalerRecord {
-    let ObjectMeta { name, namespace, uid, generation, .. } = &object.metadata;
-    let status = object.data.get("status").cloned().unwrap_or_default();
-    let status: Option<HorizontalPodAutoscalerStatus> = serde_json::from_value(status).ok();
+pub fn autoscaler(object: LeanAutoscaler) -> AutoscalerRecord {
+    let ObjectMeta { name, namespace, uid, generation, .. } = object.metadata;
+    let status: Option<HorizontalPodAutoscalerStatus> = serde_json::from_value(object.status).ok();
+    let [name, namespace] = [name, namespace].map(Option::unwrap_or_default);
     AutoscalerRecord {
-        uid: uid.clone().unwrap_or_default(),
-        generation: *generation,
-        asked: asked(
-            object.data.get("spec").cloned().unwrap_or_default(),
-            namespace.as_deref().unwrap_or_default(),
-            name.as_deref().unwrap_or_default(),
-        ),
+        uid: uid.unwrap_or_default(),
+        generation,
+        asked: asked(object.spec, &namespace, &name),
         status: status.as_ref().map(Status::from_api).unwrap_or_default(),
     }
 }
@@ -182,7 +186,7 @@ fn by_generated_name(source: &Source, namespace: &str) -> Option<PodMetric> {
 }
 
 /// The record of a native HorizontalPodAutoscaler.
-pub fn hpa(hpa: HorizontalPodAutoscaler) -> HpaRecord {
+pub fn hpa(hpa: LeanHpa) -> HpaRecord {
     let namespace = hpa.metadata.namespace.unwrap_or_default();
     let owner =
         hpa.metadata.owner_references.into_iter().flatten().find(|owner| {
@@ -192,7 +196,7 @@ pub fn hpa(hpa: HorizontalPodAutoscaler) -> HpaRecord {
         uid: hpa.metadata.uid.unwrap_or_default(),
         demand: demand(Spec::from_api(&hpa.spec), &namespace),
         owner: owner.map(|owner| owner.uid),
-        status: hpa.status.unwrap_or_default(),
+        status: hpa.status,
     }
 }
 
@@ -233,7 +237,7 @@ mod tests {
 
     #[test]
     fn an_autoscaler_keeps_its_custom_metrics_beside_its_others() {
-        let object: DynamicObject = serde_json::from_value(json!({
+        let object: LeanAutoscaler = serde_json::from_value(json!({
             "apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
             "metadata": {"name": "web", "namespace": "shop", "uid": "u", "generation": 2},
             "spec": {"maxReplicas": 3, "scaleTargetRef": {"kind": "Deployment", "name": "web"},
@@ -244,7 +248,7 @@ mod tests {
                 {"type": "AbleToScale", "status": "True", "reason": "r", "message": "m"}]}
         }))
         .unwrap();
-        let record = autoscaler(&object);
+        let record = autoscaler(object);
         assert_eq!(record.status.desired_replicas, 2);
         assert_eq!(record.status.conditions.len(), 1);
         let asked = record.asked.unwrap();

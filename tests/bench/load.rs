@@ -1,9 +1,21 @@
-//! The HTTP load tool: the same for both sides.
+//! The HTTP load tool: the same for both sides. It does as little as it can, as it
+//! shares the processors with what it measures.
 
 use crate::world::World;
+use bytes::Bytes;
+use http::{Request, Uri};
+use http_body_util::{BodyExt, Empty};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper_util::rt::TokioIo;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 
 /// What came of a load.
 #[derive(Clone, Copy, Debug)]
@@ -36,27 +48,27 @@ pub fn client(world: &World) -> reqwest::Client {
 
 /// Asks for the paths in turn, over so many connections, for so long.
 pub async fn send(world: &World, paths: &[String], connections: usize, time: Duration) -> Load {
-    let urls: Arc<Vec<reqwest::Url>> = {
-        let url = |path| format!("https://127.0.0.1:{}{path}", world.adapter_port);
-        Arc::new(paths.iter().map(|path| url(path).parse().expect("a URL")).collect())
-    };
+    let (tls, port) = (tls(world), world.adapter_port);
+    let paths: Arc<Vec<Uri>> =
+        Arc::new(paths.iter().map(|path| path.parse().expect("a path")).collect());
     let next = Arc::new(AtomicUsize::new(0));
     let start = Instant::now();
     let connection = |_| {
-        let (client, urls, next) = (client(world), urls.clone(), next.clone());
+        let (tls, paths, next) = (tls.clone(), paths.clone(), next.clone());
         tokio::spawn(async move {
             let (mut latencies, mut errors) = (Vec::new(), 0);
+            let mut sender = connect(&tls, port).await;
             while start.elapsed() < time {
-                let place = next.fetch_add(1, Ordering::Relaxed) % urls.len();
+                let place = next.fetch_add(1, Ordering::Relaxed) % paths.len();
                 let begun = Instant::now();
-                let good = match client.get(urls[place].clone()).send().await {
-                    Ok(answer) => {
-                        let good = answer.status().is_success();
-                        answer.bytes().await.is_ok_and(|body| !body.is_empty()) && good
+                match ask(&mut sender, &paths[place]).await {
+                    Ok(true) => latencies.push(begun.elapsed()),
+                    Ok(false) => errors += 1,
+                    Err(_) => {
+                        errors += 1;
+                        sender = connect(&tls, port).await;
                     }
-                    Err(_) => false,
-                };
-                if good { latencies.push(begun.elapsed()) } else { errors += 1 }
+                }
             }
             (latencies, errors)
         })
@@ -75,4 +87,79 @@ pub async fn send(world: &World, paths: &[String], connections: usize, time: Dur
         latencies.get(place).copied().unwrap_or(time)
     };
     Load { rps: latencies.len() as f64 / seconds, p50: at(0.5), p99: at(0.99), errors }
+}
+
+/// TLS with the administrator's certificate.
+fn tls(world: &World) -> TlsConnector {
+    let read = |end: &str| world.cluster.folder.join(format!("admin.{end}"));
+    let certificate = CertificateDer::from_pem_file(read("crt")).expect("a certificate");
+    let key = PrivateKeyDer::from_pem_file(read("key")).expect("a key");
+    let config = ClientConfig::builder()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Anyone))
+        .with_client_auth_cert(vec![certificate], key)
+        .expect("a certificate and its key");
+    TlsConnector::from(Arc::new(config))
+}
+
+async fn connect(tls: &TlsConnector, port: u16) -> SendRequest<Empty<Bytes>> {
+    let stream = TcpStream::connect(("127.0.0.1", port)).await.expect("a connection");
+    stream.set_nodelay(true).expect("a socket");
+    let name = ServerName::try_from("localhost").expect("a name");
+    let stream = tls.connect(name, stream).await.expect("TLS");
+    let (sender, connection) = handshake(TokioIo::new(stream)).await.expect("HTTP");
+    tokio::spawn(connection);
+    sender
+}
+
+/// Asks once; whether there was a good answer.
+async fn ask(sender: &mut SendRequest<Empty<Bytes>>, path: &Uri) -> Result<bool, hyper::Error> {
+    sender.ready().await?;
+    let request = Request::get(path.clone()).header("host", "localhost").body(Empty::new());
+    let answer = sender.send_request(request.expect("a request")).await?;
+    let good = answer.status().is_success();
+    let body = answer.into_body().collect().await?.to_bytes();
+    Ok(good && !body.is_empty())
+}
+
+/// Believes any server: both make their own certificates, and nothing but figures
+/// is read from them.
+#[derive(Debug)]
+struct Anyone;
+
+impl ServerCertVerifier for Anyone {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        rustls::crypto::ring::default_provider()
+            .signature_verification_algorithms
+            .supported_schemes()
+    }
 }

@@ -52,12 +52,18 @@ fn main() -> ExitCode {
             let size = Size { autoscalers: 10_000, pods: 10 };
             Plan { size, turns: 1, rounds: 8, requests: Duration::from_secs(5), peers: false }
         }
+        ["--alone", autoscalers, pods] => {
+            let [autoscalers, pods] =
+                [autoscalers, pods].map(|number| number.parse().expect("a number"));
+            let size = Size { autoscalers, pods };
+            Plan { size, turns: 1, rounds: 4, requests: Duration::from_secs(5), peers: false }
+        }
         ["--growth"] => {
             runtime().block_on(growth::run());
             return ExitCode::SUCCESS;
         }
         _ => {
-            eprintln!("usage: bench [--short | --large | --growth]");
+            eprintln!("usage: bench [--short | --large | --growth | --alone AUTOSCALERS PODS]");
             return ExitCode::from(2);
         }
     };
