@@ -1,8 +1,9 @@
 # A static binary on an empty image: no shell, no package manager, not root.
 FROM rust:1.95-alpine AS build
-RUN apk add --no-cache musl-dev ca-certificates
+RUN apk add --no-cache musl-dev make ca-certificates
 WORKDIR /src
 COPY Cargo.toml Cargo.lock ./
+COPY .cargo .cargo
 COPY src src
 RUN cargo build --release --locked --bin plimsoll
 

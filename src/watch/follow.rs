@@ -23,6 +23,10 @@ pub struct Synced(Arc<[AtomicBool; 5]>);
 const NAMES: [&str; 5] =
     ["pods", "horizontalpodautoscalers", "autoscalers", "deployments", "statefulsets"];
 
+/// How many objects are listed at once: a page is held as text and as objects
+/// before it is read.
+const PAGE: u32 = 200;
+
 impl Synced {
     /// The watches that have not yet.
     pub fn missing(&self) -> Vec<&'static str> {
@@ -171,7 +175,8 @@ where
     K: Resource<DynamicType = ApiResource> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     let name = NAMES[number];
-    let mut events = watcher(api, watcher::Config::default()).default_backoff().boxed();
+    let config = watcher::Config::default().page_size(PAGE);
+    let mut events = watcher(api, config).default_backoff().boxed();
     let mut seen: HashSet<ObjectKey> = HashSet::new();
     loop {
         let event = match events.try_next().await {

@@ -6,7 +6,7 @@ use crate::world::{Asked, Size, World};
 use crate::{block, report};
 use serde_json::Value;
 
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 2;
 const SIZE: Size = Size { autoscalers: 1_000, pods: 10 };
 
 /// What grows, to how many, and what was measured then.

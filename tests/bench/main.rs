@@ -116,7 +116,11 @@ async fn block(world: &World, side: Option<Side>, rounds: usize) -> Block {
         Some(side) => Some(sides::start(world, side).await),
         None => None,
     };
-    let warm_up = if side.is_some() { ROUND.mul_f64(2.5) } else { Duration::from_secs(3) };
+    let warm_up = match side {
+        None => Duration::from_secs(3),
+        Some(Side::Alone) => ROUND.mul_f64(1.5),
+        Some(_) => ROUND.mul_f64(2.5),
+    };
     tokio::time::sleep(warm_up).await;
     let meter = Meter::new(world, running.as_ref());
     let block = meter.measure(rounds).await;
