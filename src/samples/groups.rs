@@ -35,8 +35,16 @@ struct Group {
     /// Those who wait for the next plan.
     waiting: Option<(BTreeSet<Own>, Planning)>,
     /// Who asked lately, and may ask again.
-    asked: HashMap<Own, Instant>,
+    asked: HashMap<Own, Lately>,
     used: Instant,
+}
+
+/// When somebody asked.
+#[derive(Clone, Copy)]
+struct Lately {
+    last: Instant,
+    /// How long the answer is of use.
+    answered: Instant,
 }
 
 /// A query that runs, or its answers where it was split.
@@ -175,15 +183,18 @@ impl Groups {
         }
         let group = groups.get_mut(&shape.form).expect("it is there by now");
         group.used = now;
-        if let Some(last) = group.asked.get_mut(&shape.own) {
-            *last = now;
-        } else if group.asked.len() < ASKED {
-            group.asked.insert(shape.own.clone(), now);
-        }
         let has = |flight: &&Flight| {
             flight.is_fresh(self.max_age, now) && flight.cover.contains(&shape.own)
         };
-        if let Some(flight) = group.flights.iter().find(has) {
+        let found = group.flights.iter().find(has);
+        let answered = found.map_or(now, |flight| flight.began + self.max_age);
+        let lately = Lately { last: now, answered };
+        if let Some(known) = group.asked.get_mut(&shape.own) {
+            *known = lately;
+        } else if group.asked.len() < ASKED {
+            group.asked.insert(shape.own.clone(), lately);
+        }
+        if let Some(flight) = found {
             return Ok(flight.clone());
         }
         if let Some((waiting, planning)) = &mut group.waiting {
@@ -208,11 +219,17 @@ impl Groups {
         let Some(group) = groups.get_mut(form) else { return Arc::default() };
         let Some((waiting, _)) = group.waiting.take() else { return Arc::default() };
         let now = Instant::now();
-        // Who asked of the last answer is likely to ask of the next.
-        let lately = self.max_age.mul_f64(1.25);
-        group.asked.retain(|_, last| now.duration_since(*last) <= lately);
-        let expected = group.asked.keys().cloned().collect();
+        // Who asked of the last answer, now too old, is likely to ask of the next.
+        let window = self.max_age.mul_f64(1.25);
+        group.asked.retain(|_, lately| now.duration_since(lately.last) <= window);
+        let expected = group.asked.iter().filter(|(_, lately)| lately.answered <= now);
+        let expected = expected.map(|(own, _)| own.clone()).collect();
         let planned = plan(form, &waiting, &expected, group.learned, Limits::default());
+        for own in planned.iter().flat_map(|planned| &planned.of) {
+            if let Some(lately) = group.asked.get_mut(own) {
+                lately.answered = now + self.max_age;
+            }
+        }
         let slots = Arc::new(tokio::sync::Semaphore::new(AT_ONCE));
         let fly = |planned: Planned| {
             let (groups, form, slots) = (self.clone(), form.clone(), slots.clone());
