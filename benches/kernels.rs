@@ -3,7 +3,7 @@
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use plimsoll::config::Config;
-use plimsoll::promql::plan::{Learned, Limits, Own, Shape, plan};
+use plimsoll::promql::plan::{Asking, Learned, Limits, Own, Shape, plan};
 use plimsoll::promql::query::{MetricKind, PodMetric};
 use plimsoll::samples::{Samples, Table};
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,13 +49,9 @@ fn planning(criterion: &mut Criterion) {
         group.throughput(Throughput::Elements(count as u64));
         group.bench_function(BenchmarkId::new("join queries", count), |bencher| {
             bencher.iter(|| {
-                plan(
-                    &shapes[0].form,
-                    black_box(&waiting),
-                    &none,
-                    Learned::default(),
-                    Limits::default(),
-                )
+                let asking =
+                    Asking { waiting: black_box(&waiting), expected: &none, lately: &waiting };
+                plan(&shapes[0].form, asking, Learned::default(), Limits::default())
             });
         });
     }

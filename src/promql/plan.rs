@@ -413,15 +413,15 @@ impl Form {
 pub struct Learned {
     /// The series of an answer that is exact, for each of its queries.
     pub narrow: Option<f64>,
-    /// The series of an answer that is wide, for each of its queries.
-    pub joined: Option<f64>,
+    /// The series of an answer that is wide, for each of its places (see [`Planned`]).
+    pub wide: Option<f64>,
     /// How many queries may be joined: fewer, after a joined one took too long.
     pub most: usize,
 }
 
 impl Default for Learned {
     fn default() -> Self {
-        Self { narrow: None, joined: None, most: usize::MAX }
+        Self { narrow: None, wide: None, most: usize::MAX }
     }
 }
 
@@ -443,18 +443,22 @@ impl Default for Limits {
 /// What a query costs beside its series, in series: about 1 ms beside 5.5 us each
 /// (one query for 10,000 pods takes 55 ms).
 const QUERY_COST: f64 = 200.0;
-/// A label of which queries ask for several values each need not be matched
-/// where there are more than so many of them together.
+/// What one value that a query names costs, in series: about 43 us (ten queries
+/// that name 1,000 pods each take 430 ms more than one that names none).
+const VALUE_COST: f64 = 8.0;
+/// A label need not be matched where more than so many of its values are asked for.
 const FEW_VALUES: usize = 64;
 
-/// How queries are joined.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Join {
-    /// Each label is matched by the values of all.
-    Exact,
-    /// Labels of which queries ask for several values each, and together for
-    /// many, are not matched: what nobody asks for is left out afterwards.
-    Wide,
+/// Who asks.
+#[derive(Clone, Copy, Debug)]
+pub struct Asking<'a> {
+    /// Those who wait for an answer.
+    pub waiting: &'a BTreeSet<Own>,
+    /// Those whose answer grew too old, and who are likely to ask again at once.
+    pub expected: &'a BTreeSet<Own>,
+    /// All who asked lately, whether they have an answer or not: as many are
+    /// likely to ask for something else before long.
+    pub lately: &'a BTreeSet<Own>,
 }
 
 /// A query to run, and whom it answers.
@@ -466,6 +470,9 @@ pub struct Planned {
     pub of: Vec<Own>,
     /// All that it answers.
     pub cover: Cover,
+    /// How many different values of the labels that it matches it was made for,
+    /// where it is wide: where it leaves a label unmatched.
+    pub places: Option<usize>,
 }
 
 /// For each open label, the values that an answer has all series of; none for any value.
@@ -482,70 +489,87 @@ impl Cover {
     }
 }
 
-/// Plans the queries for those who wait. Those who are expected to ask next are
-/// answered, too, where that is cheaper than to wait for them.
-pub fn plan(
-    form: &Form,
-    waiting: &BTreeSet<Own>,
-    expected: &BTreeSet<Own>,
-    learned: Learned,
-    limits: Limits,
-) -> Vec<Planned> {
+/// Plans the queries for those who wait, in the way that costs least for each
+/// answer: one each, joined with those who are expected, or wide, without the
+/// label that names objects, where so many ask lately that it pays.
+pub fn plan(form: &Form, asking: Asking<'_>, learned: Learned, limits: Limits) -> Vec<Planned> {
+    let Asking { waiting, expected, lately } = asking;
     if form.open.is_empty() {
         let query = form.parts.concat();
         let of = waiting.iter().cloned().collect();
-        return vec![Planned { query, of, cover: Cover(Vec::new()) }];
+        return vec![Planned { query, of, cover: Cover(Vec::new()), places: None }];
     }
-    let all: Vec<&Own> = waiting.union(expected).collect();
-    let count = all.len() as f64;
-    let narrow = learned.narrow.or(learned.joined).unwrap_or(0.0);
-    let joined = learned.joined.unwrap_or(narrow);
-    // Those that ask for the most values of a label fill a query first.
-    let values = all.iter().flat_map(|own| own.iter().map(Vec::len)).max().unwrap_or(1);
-    let size = |series: f64, values: usize| {
+    let narrow = learned.narrow.unwrap_or(0.0);
+    let most = |series: f64, values: usize| {
         let by_series = limits.series as f64 / series.max(1.0);
-        (limits.values / values).min(by_series as usize).min(learned.most).max(1)
+        (limits.values / values.max(1)).min(by_series as usize).min(learned.most).max(1)
     };
-    let (exact, wide) = (size(narrow, values), size(joined, 1));
-    let cost =
-        |size: usize, series: f64| (count / size as f64).ceil() * QUERY_COST + count * series;
-    let ways = [
-        (cost(wide, joined), Some((wide, Join::Wide))),
-        (cost(exact, narrow), Some((exact, Join::Exact))),
-        (count * (QUERY_COST + narrow), None),
-    ];
-    let cheapest = ways.into_iter().min_by(|(a, _), (b, _)| a.total_cmp(b));
-    match cheapest.and_then(|(_, way)| way) {
-        Some((size, how)) if all.len() > 1 => {
-            // Chunks of one size, so that none is left over that is hardly worth a query.
-            let size = all.len().div_ceil(all.len().div_ceil(size));
-            all.chunks(size).map(|chunk| join(form, chunk, how)).collect()
+    let queries = |count: usize, most: usize| count.div_ceil(most) as f64 * QUERY_COST;
+
+    let joined: Vec<&Own> = waiting.union(expected).collect();
+    let named: usize = joined.iter().flat_map(|own| own.iter().map(Vec::len)).sum();
+    // Those that ask for the most values of a label fill a query first.
+    let largest = joined.iter().flat_map(|own| own.iter().map(Vec::len)).max().unwrap_or(1);
+    let named = named as f64 * VALUE_COST / joined.len() as f64;
+    let alone = QUERY_COST + named + narrow;
+    let at_once = most(narrow, largest);
+    let exact = queries(joined.len(), at_once) / joined.len() as f64 + named + narrow;
+
+    let all: Vec<&Own> = waiting.union(lately).collect();
+    let wide = many_valued(form, &all).and_then(|label| {
+        let places = places(&all, label);
+        let series = learned.wide.map_or(narrow * all.len() as f64, |wide| wide * places as f64);
+        let fits = places <= limits.values && series <= limits.series as f64;
+        fits.then_some((label, (QUERY_COST + series) / all.len() as f64))
+    });
+    match wide {
+        Some((label, cost)) if cost < exact.min(alone) => {
+            vec![join(form, &all, Some(label))]
         }
-        _ => waiting.iter().map(|own| join(form, &[own], Join::Exact)).collect(),
+        _ if exact < alone && joined.len() > 1 => {
+            // Chunks of one size, so that none is left over that is hardly worth a query.
+            let size = joined.len().div_ceil(joined.len().div_ceil(at_once));
+            joined.chunks(size).map(|chunk| join(form, chunk, None)).collect()
+        }
+        _ => waiting.iter().map(|own| join(form, &[own], None)).collect(),
     }
 }
 
-/// Plans one query for these alone.
-pub fn join(form: &Form, of: &[&Own], how: Join) -> Planned {
+/// The label of the queries' own series of which they ask for the most values,
+/// where those are many.
+fn many_valued(form: &Form, of: &[&Own]) -> Option<usize> {
+    let values = |place: usize| -> usize {
+        of.iter().flat_map(|own| &own[place]).collect::<BTreeSet<_>>().len()
+    };
+    let kept = form.open.iter().enumerate().filter(|(_, open)| open.kept);
+    let (values, place) = kept.map(|(place, _)| (values(place), place)).max()?;
+    (values > FEW_VALUES).then_some(place)
+}
+
+/// How many different values of all labels but one there are.
+fn places(of: &[&Own], without: usize) -> usize {
+    let others = |own: &&Own| -> Vec<Vec<String>> {
+        let others = own.iter().enumerate().filter(|(place, _)| *place != without);
+        others.map(|(_, values)| values.clone()).collect()
+    };
+    of.iter().map(others).collect::<BTreeSet<_>>().len()
+}
+
+/// Plans one query for these, without matching one of the labels where one is named.
+pub fn join(form: &Form, of: &[&Own], unmatched: Option<usize>) -> Planned {
     let values = |place: usize| -> Option<BTreeSet<&String>> {
-        let several = of.iter().any(|own| own[place].len() > 1);
-        let values: BTreeSet<&String> = of.iter().flat_map(|own| &own[place]).collect();
-        (how == Join::Exact || !several || values.len() <= FEW_VALUES).then_some(values)
+        (unmatched != Some(place)).then(|| of.iter().flat_map(|own| &own[place]).collect())
     };
     let values: Vec<_> = (0..form.open.len()).map(values).collect();
     let query = form.query(&values);
     let owned = |values: &Option<BTreeSet<&String>>| {
         values.as_ref().map(|values| values.iter().copied().cloned().collect())
     };
-    let cover = Cover(values.iter().map(owned).collect());
-    let of = of.iter().map(|own| (*own).clone()).collect();
-    Planned { query, of, cover }
-}
-
-impl Planned {
-    /// Whether it may have series that nobody asked for, as it is wide.
-    pub fn is_wide(&self) -> bool {
-        self.cover.0.iter().any(Option::is_none)
+    Planned {
+        query,
+        of: of.iter().map(|own| (*own).clone()).collect(),
+        cover: Cover(values.iter().map(owned).collect()),
+        places: unmatched.map(|label| places(of, label)),
     }
 }
 
@@ -605,12 +629,8 @@ mod tests {
         assert_eq!(shapes[0].form, shapes[1].form);
         assert_eq!(open(&shapes[0]), [("a", false), ("namespace", true)]);
         let waiting: BTreeSet<Own> = shapes.iter().map(|shape| shape.own.clone()).collect();
-        let none = BTreeSet::new();
-        let form = &shapes[0].form;
-        let [joined] = &plan(form, &waiting, &none, Learned::default(), Limits::default())[..]
-        else {
-            panic!("more than one query");
-        };
+        let planned = planned(&shapes[0].form, &waiting, Learned::default(), Limits::default());
+        let [joined] = &planned[..] else { panic!("more than one query") };
         let selector = r#"x_total{a=~"1|x\\.y",namespace=~"ba\"nk|shop",pod!=""}"#;
         let expected = format!(r#"sum by (namespace, pod, a) (rate({selector}[2m]))"#);
         assert_eq!(joined.query, expected);
@@ -618,41 +638,69 @@ mod tests {
         assert!(!joined.cover.contains(&Shape::of(&query("mint", "1")).own));
     }
 
+    /// The plan for those who wait, where nobody else asks.
+    fn planned(
+        form: &Form,
+        waiting: &BTreeSet<Own>,
+        learned: Learned,
+        limits: Limits,
+    ) -> Vec<Planned> {
+        let nobody = BTreeSet::new();
+        let asking = Asking { waiting, expected: &nobody, lately: waiting };
+        let planned = plan(form, asking, learned, limits);
+        let answered: BTreeSet<Own> = planned.iter().flat_map(|p| p.of.clone()).collect();
+        assert_eq!(&answered, waiting);
+        planned
+    }
+
     #[test]
-    fn a_joined_query_is_run_where_it_costs_less_and_split_where_it_is_too_large() {
+    fn queries_are_joined_and_split_where_they_grow_too_large() {
         let own = |n: usize| Shape::of(&format!(r#"sum by (pod) (x{{a="{n}"}})"#)).own;
         let form = Shape::of(r#"sum by (pod) (x{a="0"})"#).form;
         let all: BTreeSet<Own> = (0..100).map(own).collect();
-        let none = BTreeSet::new();
-        let count = |learned: Learned, limits: Limits| {
-            let planned = plan(&form, &all, &none, learned, limits);
-            let answered: BTreeSet<Own> = planned.iter().flat_map(|p| p.of.clone()).collect();
-            assert_eq!(answered, all);
-            planned.len()
-        };
+        let count = |learned, limits| planned(&form, &all, learned, limits).len();
         let (first, limits) = (Learned::default(), Limits::default());
         assert_eq!(count(first, limits), 1);
-        // A wide one that costs more is run exact, in so many parts as it takes.
-        let wasteful = Learned { narrow: Some(10.0), joined: Some(1_000.0), ..first };
-        assert_eq!(count(wasteful, limits), 1);
-        let pods = |app: usize| {
-            let names: Vec<String> = (0..10).map(|pod| format!("p-{app}-{pod}")).collect();
-            Shape::of(&format!(r#"sum by (pod) (x{{pod=~"{}"}})"#, names.join("|")))
-        };
-        let many: BTreeSet<Own> = (0..1_000).map(|app| pods(app).own).collect();
-        let planned = |learned| plan(&pods(0).form, &many, &none, learned, limits);
-        assert!(planned(first).len() == 1 && planned(first)[0].is_wide());
-        assert!(planned(wasteful).len() == 10 && !planned(wasteful)[0].is_wide());
-        let large = Learned { narrow: Some(1_000.0), joined: Some(1_000.0), ..first };
+        let large = Learned { narrow: Some(1_000.0), ..first };
         assert_eq!(count(large, limits), 2);
         assert_eq!(count(first, Limits { values: 30, ..limits }), 4);
         assert_eq!(count(Learned { most: 10, ..first }, limits), 10);
-        // One who waits alone is answered alone.
-        let one: BTreeSet<Own> = [own(7)].into();
-        let [alone] = &plan(&form, &one, &none, first, limits)[..] else { panic!("not one") };
+        assert_eq!(count(Learned { most: 1, ..first }, limits), 100);
+        // One who waits alone is answered alone, unless others are expected.
+        let (one, nobody) = (BTreeSet::from([own(7)]), BTreeSet::new());
+        let asking = Asking { waiting: &one, expected: &nobody, lately: &all };
+        let [alone] = &plan(&form, asking, first, limits)[..] else { panic!("not one") };
         assert_eq!(alone.query, r#"sum by (pod, a) (x{a="7"})"#);
-        // Unless others are expected to ask.
-        assert_eq!(plan(&form, &one, &all, first, limits)[0].of.len(), 100);
+        let asking = Asking { expected: &all, ..asking };
+        assert_eq!(plan(&form, asking, first, limits)[0].of.len(), 100);
+    }
+
+    #[test]
+    fn objects_are_named_or_not_whichever_costs_less() {
+        let pods = |app: usize| {
+            let names: Vec<String> = (0..10).map(|pod| format!("p-{app}-{pod}")).collect();
+            Shape::of(&format!(r#"sum by (pod) (x{{ns="n",pod=~"{}"}})"#, names.join("|")))
+        };
+        let form = pods(0).form;
+        let all: BTreeSet<Own> = (0..100).map(|app| pods(app).own).collect();
+        let first = Learned { narrow: Some(10.0), ..Learned::default() };
+        let [wide] = &planned(&form, &all, first, Limits::default())[..] else { panic!("not one") };
+        assert_eq!(
+            (wide.query.as_str(), wide.places),
+            (r#"sum by (pod, ns) (x{ns="n"})"#, Some(1))
+        );
+        assert!(wide.cover.contains(&pods(1_000).own));
+        // Where the place has many more, they are named, as many as a query may.
+        let crowded = Learned { wide: Some(40_000.0), ..first };
+        assert_eq!(planned(&form, &all, crowded, Limits::default()).len(), 1);
+        let named = planned(&form, &all, crowded, Limits { values: 500, ..Limits::default() });
+        assert!(named.len() == 2 && named[0].places.is_none());
+        // One who waits is answered wide where many asked lately, as more will.
+        let (one, nobody) = (BTreeSet::from([pods(500).own]), BTreeSet::new());
+        let asking = Asking { waiting: &one, expected: &nobody, lately: &all };
+        assert!(plan(&form, asking, first, Limits::default())[0].places.is_some());
+        let asking = Asking { lately: &nobody, ..asking };
+        assert!(plan(&form, asking, first, Limits::default())[0].places.is_none());
     }
 
     #[test]

@@ -5,7 +5,7 @@
 use super::MetricError;
 use super::table::Table;
 use crate::prometheus::Error;
-use crate::promql::plan::{Cover, Form, Join, Learned, Limits, Own, Planned, Shape, join, plan};
+use crate::promql::plan::{Asking, Cover, Form, Learned, Limits, Own, Planned, Shape, join, plan};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use std::collections::{BTreeSet, HashMap};
@@ -31,7 +31,10 @@ pub struct Groups {
 
 struct Group {
     learned: Learned,
-    flights: Vec<Flight>,
+    /// The queries that several asked for together.
+    joined: Vec<Flight>,
+    /// Those for one alone.
+    alone: HashMap<Own, Flight>,
     /// Those who wait for the next plan.
     waiting: Option<(BTreeSet<Own>, Planning)>,
     /// Who asked lately, and may ask again.
@@ -125,6 +128,13 @@ impl Flight {
     }
 }
 
+impl Group {
+    fn drop_old(&mut self, max_age: Duration, now: Instant) {
+        self.joined.retain(|flight| flight.is_fresh(max_age, now));
+        self.alone.retain(|_, flight| flight.is_fresh(max_age, now));
+    }
+}
+
 impl Groups {
     /// None yet; answers are used for so long.
     pub fn new(max_age: Duration, run: Run) -> Self {
@@ -146,7 +156,7 @@ impl Groups {
                 return answer;
             }
         }
-        let alone = join(&shape.form, &[&shape.own], Join::Exact);
+        let alone = join(&shape.form, &[&shape.own], None);
         let mut answers = self.fly(&shape.form, alone).await;
         answers.pop().expect("one query has one answer").1
     }
@@ -174,7 +184,8 @@ impl Groups {
             drop_idle(groups, now);
             let group = Group {
                 learned: Learned::default(),
-                flights: Vec::new(),
+                joined: Vec::new(),
+                alone: HashMap::new(),
                 waiting: None,
                 asked: HashMap::new(),
                 used: now,
@@ -186,7 +197,7 @@ impl Groups {
         let has = |flight: &&Flight| {
             flight.is_fresh(self.max_age, now) && flight.cover.contains(&shape.own)
         };
-        let found = group.flights.iter().find(has);
+        let found = group.alone.get(&shape.own).into_iter().chain(&group.joined).find(has);
         let answered = found.map_or(now, |flight| flight.began + self.max_age);
         let lately = Lately { last: now, answered };
         if let Some(known) = group.asked.get_mut(&shape.own) {
@@ -223,8 +234,12 @@ impl Groups {
         let window = self.max_age.mul_f64(1.25);
         group.asked.retain(|_, lately| now.duration_since(lately.last) <= window);
         let expected = group.asked.iter().filter(|(_, lately)| lately.answered <= now);
-        let expected = expected.map(|(own, _)| own.clone()).collect();
-        let planned = plan(form, &waiting, &expected, group.learned, Limits::default());
+        let asking = Asking {
+            waiting: &waiting,
+            expected: &expected.map(|(own, _)| own.clone()).collect(),
+            lately: &group.asked.keys().cloned().collect(),
+        };
+        let planned = plan(form, asking, group.learned, Limits::default());
         for own in planned.iter().flat_map(|planned| &planned.of) {
             if let Some(lately) = group.asked.get_mut(own) {
                 lately.answered = now + self.max_age;
@@ -234,8 +249,12 @@ impl Groups {
         let fly = |planned: Planned| {
             let (groups, form, slots) = (self.clone(), form.clone(), slots.clone());
             let cover = Arc::new(planned.cover.clone());
+            let alone = match planned.of.as_slice() {
+                [own] => Some(own.clone()),
+                _ => None,
+            };
+            let joined = alone.is_none();
             let answers = async move {
-                let joined = planned.of.len() > 1;
                 let _slot = match joined {
                     true => Some(slots.acquire().await.expect("it is never closed")),
                     false => None,
@@ -244,28 +263,29 @@ impl Groups {
             };
             let answers = answers.boxed().shared();
             tokio::spawn(answers.clone());
-            Flight { cover, began: now, answers }
+            (alone, Flight { cover, began: now, answers })
         };
-        let flights: Vec<Flight> = planned.into_iter().map(fly).collect();
-        group.flights.retain(|flight| flight.is_fresh(self.max_age, now));
-        group.flights.extend(flights.iter().cloned());
+        group.drop_old(self.max_age, now);
+        let mut flights = Vec::with_capacity(planned.len());
+        for (alone, flight) in planned.into_iter().map(fly) {
+            flights.push(flight.clone());
+            match alone {
+                Some(own) => drop(group.alone.insert(own, flight)),
+                None => group.joined.push(flight),
+            }
+        }
         // What is too old to be used is not kept until somebody asks again.
         let (groups, form, max_age) = (self.clone(), form.clone(), self.max_age);
         let landed: Vec<_> = flights.iter().map(|flight| flight.answers.clone()).collect();
         tokio::spawn(async move {
             futures::future::join_all(landed).await;
             tokio::time::sleep_until((now + max_age).into()).await;
-            groups.drop_old(&form);
+            let mut groups = groups.groups.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(group) = groups.get_mut(&form) {
+                group.drop_old(max_age, Instant::now());
+            }
         });
         Arc::new(flights)
-    }
-
-    fn drop_old(&self, form: &Arc<Form>) {
-        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(group) = groups.get_mut(form) {
-            let now = Instant::now();
-            group.flights.retain(|flight| flight.is_fresh(self.max_age, now));
-        }
     }
 
     /// Runs a query; one that is joined and refused, or too large, in halves, so
@@ -289,7 +309,7 @@ impl Groups {
             let mut answers = Vec::new();
             for half in planned.of.chunks(planned.of.len().div_ceil(2)) {
                 let half: Vec<&Own> = half.iter().collect();
-                answers.extend(groups.fly(&form, join(&form, &half, Join::Exact)).await);
+                answers.extend(groups.fly(&form, join(&form, &half, None)).await);
             }
             answers
         }
@@ -297,33 +317,40 @@ impl Groups {
     }
 
     fn learn(&self, form: &Arc<Form>, planned: &Planned, answer: &Answer) {
-        let (of, wide) = (planned.of.len(), planned.is_wide());
+        let of = planned.of.len();
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(group) = groups.get_mut(form) else { return };
         let learned = &mut group.learned;
-        match answer {
-            Ok(table) => {
-                let series = table.series() as f64 / of as f64;
-                let known = if wide { &mut learned.joined } else { &mut learned.narrow };
-                *known = Some(known.map_or(series, |known| known + NEWEST * (series - known)));
-                if !wide {
-                    // What a wide query would cost is tried again now and then.
-                    learned.joined = learned.joined.map(|joined| joined * (1.0 - NEWEST / 100.0));
-                }
-                if of > 1 {
-                    learned.most = learned.most.saturating_mul(2);
-                }
+        let newer = |known: Option<f64>, new: f64| {
+            Some(known.map_or(new, |known| known + NEWEST * (new - known)))
+        };
+        match (answer, planned.places) {
+            (Ok(table), Some(places)) => {
+                learned.wide = newer(learned.wide, table.series() as f64 / places as f64);
             }
-            Err(MetricError::Prometheus(Error::Timeout(_))) if of > 1 => learned.most = of / 2,
-            Err(_) => {}
+            (Ok(table), None) => {
+                learned.narrow = newer(learned.narrow, table.series() as f64 / of as f64);
+                // What a wide query would cost is tried again now and then.
+                learned.wide = learned.wide.map(|wide| wide * (1.0 - NEWEST / 100.0));
+            }
+            (Err(MetricError::Prometheus(Error::Answer(_) | Error::Timeout(_))), Some(_)) => {
+                learned.wide = Some(Limits::default().series as f64);
+            }
+            (Err(MetricError::Prometheus(Error::Timeout(_))), None) => {
+                learned.most = (of / 2).max(1);
+            }
+            (Err(_), _) => {}
+        }
+        if answer.is_ok() && of > 1 {
+            learned.most = learned.most.saturating_mul(2);
         }
     }
 }
 
 fn drop_idle(groups: &mut HashMap<Arc<Form>, Group>, now: Instant) {
     let busy = |group: &Group| {
-        group.waiting.is_some()
-            || group.flights.iter().any(|flight| flight.answers.peek().is_none())
+        let mut flights = group.joined.iter().chain(group.alone.values());
+        group.waiting.is_some() || flights.any(|flight| flight.answers.peek().is_none())
     };
     if groups.len() >= FORMS {
         groups.retain(|_, group| now.duration_since(group.used) < IDLE || busy(group));

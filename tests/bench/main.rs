@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     let peers = Size { autoscalers: 1_000, pods: 10 };
     let plan = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         [] => {
-            let requests = Duration::from_secs(5);
+            let requests = Duration::from_secs(3);
             Plan { size: peers, turns: 2, rounds: 4, requests, peers: true }
         }
         // To try the benchmark itself out.
@@ -119,7 +119,7 @@ async fn block(world: &World, side: Option<Side>, rounds: usize) -> Block {
     let warm_up = match side {
         None => Duration::from_secs(3),
         Some(Side::Alone) => ROUND.mul_f64(1.5),
-        Some(_) => ROUND.mul_f64(2.5),
+        Some(_) => ROUND.mul_f64(2.0),
     };
     tokio::time::sleep(warm_up).await;
     let meter = Meter::new(world, running.as_ref());

@@ -71,6 +71,14 @@ fn a_slow_query_times_out_and_other_metrics_are_unharmed() {
             ns.wait_condition("slow", "ScalingActive", SOON, |c| c["status"] == "False").await;
         assert!(message.contains("Prometheus did not answer within 1s"), "{message}");
         assert_eq!(ns.replicas("Deployment", "slow").await, 1);
+        // Its period is one second, too: rounds are missed, and that is told.
+        let missed = eventually("rounds are missed", SOON, async || {
+            let metrics = bed.plimsoll.metrics(&bed.cluster).await;
+            let line = metrics.lines().find(|l| l.starts_with("plimsoll_missed_rounds_total"));
+            let count = line.and_then(|line| line.split_once(' ')?.1.parse::<u32>().ok());
+            count.filter(|count| *count > 0).ok_or(format!("{line:?}"))
+        });
+        missed.await;
         let quick = generated_name("quick_depth", None, "slow", "quick");
         let start = std::time::Instant::now();
         ns.raw("v1beta2", &format!("pods/*/{quick}")).await.unwrap();

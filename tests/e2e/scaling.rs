@@ -353,3 +353,34 @@ fn the_schema_refuses_what_can_not_be_meant() {
             .await;
     });
 }
+
+#[test]
+fn a_steady_round_asks_the_api_server_for_nothing() {
+    on_own_bed(Options::default(), async |bed| {
+        let ns = Namespace::new(&bed.cluster, "steady").await;
+        for name in ["a", "b"] {
+            ns.deployment(name, 2, "queue 10").await;
+            ns.autoscaler(name, "queue", "10", 5).await;
+            ns.wait_condition(name, "ScalingActive", SOON, |c| c["status"] == "True").await;
+        }
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let requests = async || -> Vec<String> {
+            let text = bed.cluster.kubectl(&["get", "--raw", "/metrics"]).await;
+            let of = ["autoscalers", "deployments", "pods", "events", "horizontalpodautoscalers"];
+            let ours = |line: &&str| {
+                let resource = of.iter().any(|of| line.contains(&format!("resource=\"{of}\"")));
+                line.starts_with("apiserver_request_total") && resource && !line.contains("WATCH")
+            };
+            text.lines().filter(ours).map(str::to_owned).collect()
+        };
+        let decisions = async || -> f64 {
+            let metrics = bed.plimsoll.metrics(&bed.cluster).await;
+            let lines = metrics.lines().filter(|l| l.starts_with("plimsoll_decisions_total"));
+            lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum()
+        };
+        let (before, decided) = (requests().await, decisions().await);
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert!(decisions().await >= decided + 8.0, "two a second are decided");
+        assert_eq!(requests().await, before);
+    });
+}
