@@ -89,16 +89,8 @@ async fn read_kubeconfig(flag: &'static str, path: &Path) -> Result<kube::Config
 /// # Errors
 /// As [`ConnectError`] says.
 pub fn plain_prometheus(url: &str) -> Result<prometheus::Client, ConnectError> {
-    Ok(prometheus::Client::new(prometheus::Options {
-        url: url.to_owned(),
-        timeout: Duration::from_secs(30),
-        roots: None,
-        identity: None,
-        token: None,
-        headers: Vec::new(),
-        get: false,
-        max_response_bytes: 256 << 20,
-    })?)
+    let options = prometheus::Options::new(url);
+    Ok(prometheus::Client::new(prometheus::Options { max_response_bytes: 256 << 20, ..options })?)
 }
 
 /// The client of Prometheus.

@@ -32,6 +32,22 @@ pub struct Options {
     pub max_response_bytes: usize,
 }
 
+impl Options {
+    /// Those of a server that asks for no credentials.
+    pub fn new(url: &str) -> Self {
+        Self {
+            url: url.to_owned(),
+            timeout: Duration::from_secs(30),
+            roots: None,
+            identity: None,
+            token: None,
+            headers: Vec::new(),
+            get: false,
+            max_response_bytes: 64 << 20,
+        }
+    }
+}
+
 /// Text in PEM, and where it comes from.
 #[derive(Clone, Debug)]
 pub struct Pem {

@@ -279,17 +279,8 @@ fn what_is_asked_together_is_what_is_asked_alone() {
         })
         .await;
 
-        let prometheus = Client::new(Options {
-            url: format!("http://127.0.0.1:{port}"),
-            timeout: Duration::from_secs(30),
-            roots: None,
-            identity: None,
-            token: None,
-            headers: Vec::new(),
-            get: false,
-            max_response_bytes: 64 << 20,
-        })
-        .expect("a client");
+        let url = format!("http://127.0.0.1:{port}");
+        let prometheus = Client::new(Options::new(&url)).expect("a client");
         let store = Store::new(prometheus.clone(), Duration::ZERO);
         let end = u128::from(last.load(Ordering::SeqCst));
         let Tried { queries, found, failed, opened } =
