@@ -2,6 +2,7 @@
 
 use super::api_metrics::{self, Fetched};
 use super::run::Shared;
+use super::schedule::hash;
 use super::status::{self, Written};
 use super::targets::Target;
 use super::{message, native, rule_metrics};
@@ -78,7 +79,7 @@ impl State {
 
     /// The form of query that it is asked by first, as a hash.
     pub fn form(&self) -> Option<u64> {
-        self.asked().next().map(Asked::form_hash)
+        self.asked().next().map(|asked| hash(asked.form()))
     }
 
     fn begin(&mut self, uid: &str, status: impl FnOnce() -> Status) {
@@ -188,13 +189,11 @@ async fn decide<'a>(
         let (mut memory, mut status) = (state.memory.clone(), state.status.clone());
         let decision =
             compute(shared, subject, context, &target, &gathered, &mut memory, &mut status);
+        let rescales = writes && matches!(decision.outcome, Outcome::Rescale { .. });
         let seen = match &target {
-            Ok(seen) if seen.object.is_none() && writes => seen,
+            Ok(seen) if seen.object.is_none() && rescales => seen,
             _ => break Round { context, target, decision, memory, status },
         };
-        if !matches!(decision.outcome, Outcome::Rescale { .. }) {
-            break Round { context, target, decision, memory, status };
-        }
         // What was seen may be behind: a write follows what is there now alone.
         let read = targets.read(namespace, &spec.target).await;
         let same = read.as_ref().is_ok_and(|read| read.is_as(seen));

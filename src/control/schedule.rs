@@ -152,7 +152,7 @@ fn part_of(time: Duration, hash: u64) -> Duration {
 }
 
 /// A hash that is the same in every process, so that replicas decide at like times.
-fn hash(value: &impl Hash) -> u64 {
+pub fn hash(value: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
     hasher.finish()

@@ -9,7 +9,6 @@ use crate::promql::plan::{Asking, Cover, Form, Learned, Limits, Own, Planned, Sh
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use std::collections::{BTreeSet, HashMap};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -85,11 +84,9 @@ impl Asked {
         }
     }
 
-    /// A hash of what it shares with other queries, the same in every process.
-    pub fn form_hash(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        self.shape.form.hash(&mut hasher);
-        hasher.finish()
+    /// What it shares with other queries.
+    pub fn form(&self) -> &Form {
+        &self.shape.form
     }
 }
 

@@ -98,7 +98,7 @@ async fn run(plan: Plan) {
                 loads.push(sides::serve(&world, side, plan.requests).await);
             }
         }
-        report.sizes = sides::binary_sizes(&world);
+        report.sizes = sides::binary_sizes();
         report.print(plan.size);
     } else {
         world.make_autoscalers().await;

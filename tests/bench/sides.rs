@@ -243,8 +243,7 @@ pub async fn serve(world: &World, side: Side, each: Duration) -> Served {
 }
 
 /// The sizes of the binaries in bytes: ours, the adapter's.
-pub fn binary_sizes(world: &World) -> [u64; 2] {
-    let _ = world;
+pub fn binary_sizes() -> [u64; 2] {
     [plimsoll::binary(), adapter_binary()]
         .map(|path| std::fs::metadata(path).map_or(0, |metadata| metadata.len()))
 }
