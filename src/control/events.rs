@@ -34,12 +34,26 @@ struct Published {
     name: String,
     count: i32,
     at: Instant,
+    /// When its count was last written.
+    written: Instant,
+}
+
+/// Whether an event was published lately.
+enum Known {
+    No,
+    /// It was, so lately that it is counted and no more.
+    JustNow,
+    /// Under this name; its new count is to be written.
+    As(String, i32),
 }
 
 /// How long an event is counted up before a new one is made.
 const RECENT: Duration = Duration::from_secs(600);
+/// The least time between two writes of one event: where all metrics fail, each
+/// autoscaler says so each round.
+const AGAIN: Duration = Duration::from_secs(60);
 /// How many are remembered.
-const REMEMBERED: usize = 4096;
+const REMEMBERED: usize = 16_384;
 
 impl Events {
     /// A publisher over this client.
@@ -54,12 +68,16 @@ impl Events {
         let api: Api<ApiEvent> = Api::namespaced(self.client.clone(), &about.namespace);
         let now = Time(Timestamp::now());
         let key = (uid.to_owned(), event.reason, event.message.clone());
-        if let Some((name, count)) = self.count_up(&key) {
-            let patch = json!({"count": count, "lastTimestamp": now});
-            let parameters = PatchParams::default();
-            let patch = Patch::Merge(patch);
-            if within(api.patch(&name, &parameters, &patch)).await.is_ok() {
-                return;
+        match self.count_up(&key) {
+            Known::No => {}
+            Known::JustNow => return,
+            Known::As(name, count) => {
+                let patch = json!({"count": count, "lastTimestamp": now});
+                let parameters = PatchParams::default();
+                let patch = Patch::Merge(patch);
+                if within(api.patch(&name, &parameters, &patch)).await.is_ok() {
+                    return;
+                }
             }
         }
         // As client-go names them: unique, and beginning with the object's name.
@@ -92,7 +110,8 @@ impl Events {
         let parameters = PostParams::default();
         match within(api.create(&parameters, &created)).await {
             Ok(_) => {
-                let published = Published { name, count: 1, at: Instant::now() };
+                let now = Instant::now();
+                let published = Published { name, count: 1, at: now, written: now };
                 let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
                 recent.insert(key, published);
             }
@@ -102,8 +121,8 @@ impl Events {
         }
     }
 
-    /// The name and new count of the same event, where it was published lately.
-    fn count_up(&self, key: &(String, &'static str, String)) -> Option<(String, i32)> {
+    /// Counts the same event up, where it was published lately.
+    fn count_up(&self, key: &(String, &'static str, String)) -> Known {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         if recent.len() >= REMEMBERED {
             recent.retain(|_, published| published.at.elapsed() < RECENT);
@@ -111,8 +130,14 @@ impl Events {
         if recent.len() >= REMEMBERED {
             recent.clear();
         }
-        let published = recent.get_mut(key).filter(|published| published.at.elapsed() < RECENT)?;
+        let Some(published) = recent.get_mut(key).filter(|p| p.at.elapsed() < RECENT) else {
+            return Known::No;
+        };
         published.count += 1;
-        Some((published.name.clone(), published.count))
+        if published.written.elapsed() < AGAIN {
+            return Known::JustNow;
+        }
+        published.written = Instant::now();
+        Known::As(published.name.clone(), published.count)
     }
 }

@@ -1,5 +1,6 @@
 //! The HTTP client of a Prometheus-compatible server.
 
+use super::slots::Slots;
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
@@ -7,9 +8,8 @@ use reqwest::{StatusCode, Url};
 use serde::Deserialize;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
-use tokio::sync::Semaphore;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// How to talk to Prometheus.
 #[derive(Clone, Debug)]
@@ -106,6 +106,9 @@ pub enum Error {
     /// It did not answer in time.
     #[error("Prometheus did not answer within {0:?}")]
     Timeout(Duration),
+    /// It did not answer in time while many queries ran; fewer will from now on.
+    #[error("Prometheus did not answer within {0:?}, with many queries at once")]
+    Crowded(Duration),
     /// It can't be reached.
     #[error("Prometheus can't be reached: {0}")]
     Unreachable(String),
@@ -134,11 +137,11 @@ pub struct Client {
     get: bool,
     timeout: Duration,
     max_response_bytes: usize,
-    slots: Arc<Semaphore>,
+    slots: Arc<Slots>,
+    /// Since when it did not answer at all.
+    failing: Arc<Mutex<Option<Instant>>>,
 }
 
-/// How many requests run at once; more wait for their turn.
-const AT_ONCE: usize = 64;
 /// How long a query may be to be sent in an address; proxies refuse longer ones.
 const LONGEST_ADDRESS: usize = 2048;
 
@@ -208,7 +211,8 @@ impl Client {
             get: options.get,
             timeout: options.timeout,
             max_response_bytes: options.max_response_bytes,
-            slots: Arc::new(Semaphore::new(AT_ONCE)),
+            slots: Arc::default(),
+            failing: Arc::default(),
         })
     }
 
@@ -294,9 +298,44 @@ impl Client {
         }
     }
 
+    /// For how long now every request has failed, where the last one did.
+    pub fn failing_for(&self) -> Option<Duration> {
+        let failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+        failing.map(|since| since.elapsed())
+    }
+
     async fn send(&self, request: reqwest::RequestBuilder) -> Result<(StatusCode, Bytes), Error> {
-        let slot = tokio::time::timeout(self.timeout, self.slots.acquire()).await;
-        let _slot = slot.map_err(|_| Error::Timeout(self.timeout))?.expect("it is never closed");
+        let slot = tokio::time::timeout(self.timeout, self.slots.take()).await;
+        let slot = slot.map_err(|_| Error::Crowded(self.timeout))?;
+        let answer = self.exchange(request).await;
+        let overloaded = match &answer {
+            Ok((status, _)) => matches!(
+                *status,
+                StatusCode::TOO_MANY_REQUESTS
+                    | StatusCode::SERVICE_UNAVAILABLE
+                    | StatusCode::GATEWAY_TIMEOUT
+            ),
+            Err(error) => matches!(error, Error::Timeout(_)),
+        };
+        let serves = matches!(&answer, Ok((status, _)) if !status.is_server_error());
+        {
+            let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+            *failing = if serves { None } else { failing.or(Some(Instant::now())) };
+        }
+        if !overloaded {
+            slot.answered();
+            return answer;
+        }
+        match (slot.overloaded(), answer) {
+            (false, Err(Error::Timeout(timeout))) => Err(Error::Crowded(timeout)),
+            (_, answer) => answer,
+        }
+    }
+
+    async fn exchange(
+        &self,
+        request: reqwest::RequestBuilder,
+    ) -> Result<(StatusCode, Bytes), Error> {
         let request = match &self.token {
             Some(Token::File(path)) => {
                 let token = tokio::fs::read_to_string(path).await.map_err(|error| {

@@ -2,6 +2,7 @@
 
 mod client;
 mod decode;
+mod slots;
 
 pub use client::{Client, Error, Options, Pem, Token};
 pub use decode::{AnswerKind, Label, Series, SeriesShape, decode_shapes, read_answer};

@@ -535,14 +535,16 @@ pub fn plan(form: &Form, asking: Asking<'_>, learned: Learned, limits: Limits) -
     }
 }
 
-/// The label of the queries' own series of which they ask for the most values,
-/// where those are many.
+/// The label of which the queries ask for the most values, where those are many.
+/// One that the queries' own series don't have is left unmatched only where
+/// another narrows the answer: it may be had by many more than ask.
 fn many_valued(form: &Form, of: &[&Own]) -> Option<usize> {
     let values = |place: usize| -> usize {
         of.iter().flat_map(|own| &own[place]).collect::<BTreeSet<_>>().len()
     };
-    let kept = form.open.iter().enumerate().filter(|(_, open)| open.kept);
-    let (values, place) = kept.map(|(place, _)| (values(place), place)).max()?;
+    let narrowed = form.open.len() > 1;
+    let open = form.open.iter().enumerate().filter(|(_, open)| open.kept || narrowed);
+    let (values, place) = open.map(|(place, _)| (values(place), place)).max()?;
     (values > FEW_VALUES).then_some(place)
 }
 
@@ -701,6 +703,17 @@ mod tests {
         assert!(plan(&form, asking, first, Limits::default())[0].places.is_some());
         let asking = Asking { lately: &nobody, ..asking };
         assert!(plan(&form, asking, first, Limits::default())[0].places.is_none());
+    }
+
+    #[test]
+    fn a_label_that_tells_queries_apart_is_not_named_where_another_narrows_the_answer() {
+        let query = |app: usize| format!(r#"sum by (pod) (x{{app="{app}",ns="n"}})"#);
+        let form = Shape::of(&query(0)).form;
+        let all: BTreeSet<Own> = (0..100).map(|app| Shape::of(&query(app)).own).collect();
+        let [wide] = &planned(&form, &all, Learned::default(), Limits::default())[..] else {
+            panic!("not one")
+        };
+        assert_eq!(wide.query, r#"sum by (pod, app, ns) (x{ns="n"})"#);
     }
 
     #[test]

@@ -330,9 +330,13 @@ impl Groups {
                 // What a wide query would cost is tried again now and then.
                 learned.wide = learned.wide.map(|wide| wide * (1.0 - NEWEST / 100.0));
             }
-            (Err(MetricError::Prometheus(Error::Answer(_) | Error::Timeout(_))), Some(_)) => {
-                learned.wide = Some(Limits::default().series as f64);
-            }
+            // Too large, too slow, or spoiled by series that nobody asked for.
+            (
+                Err(MetricError::Prometheus(
+                    Error::Answer(_) | Error::Timeout(_) | Error::Refused(_),
+                )),
+                Some(_),
+            ) => learned.wide = Some(Limits::default().series as f64),
             (Err(MetricError::Prometheus(Error::Timeout(_))), None) => {
                 learned.most = (of / 2).max(1);
             }

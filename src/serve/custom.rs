@@ -196,7 +196,10 @@ pub fn failed(metric: &str, error: &MetricError) -> ApiError {
     let message = format!("unable to fetch metric {metric}: {error}");
     match error {
         MetricError::Prometheus(
-            Error::Timeout(_) | Error::Unreachable(_) | Error::Unavailable { .. },
+            Error::Timeout(_)
+            | Error::Crowded(_)
+            | Error::Unreachable(_)
+            | Error::Unavailable { .. },
         ) => ApiError::unavailable(message),
         _ => ApiError::internal(format!("Internal error occurred: {message}")),
     }
