@@ -4,6 +4,7 @@ use crate::config::{Config, LiveConfig, ServeFlags, TlsVersion};
 use crate::connect::{self, without_password};
 use crate::control::{ControlLoop, Settings};
 use crate::hpa;
+use crate::leader::{ElectionSettings, Leader};
 use crate::live::LiveStatus;
 use crate::rules::{self, Rules};
 use crate::samples::Store;
@@ -37,6 +38,7 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
         return Err("--metrics-max-age must not be less than --metrics-relist-interval".into());
     }
     let prometheus = connect::prometheus(&flags)?;
+    let reached = prometheus.clone();
     let certificate = serving_certificate(&flags)?;
     let self_made_ca = certificate.self_made_ca.clone();
     let own_trust = own_trust(&flags)?;
@@ -110,8 +112,10 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
         slots: Slots::default(),
         live: live.clone(),
     });
+    let leader = Leader::new(client.clone(), election(&flags)?);
     let control = ControlLoop::new(
         client.clone(),
+        leader.clone(),
         cluster.clone(),
         synced.clone(),
         samples,
@@ -141,7 +145,17 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
     }
     let stop = stop_signal()?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), %address, prometheus = without_password(&flags.prometheus_url), "serving");
-    tokio::join!(listener.serve(server, stopped(stop.clone())), control.run(stopped(stop)));
+    let (ended, end) = watch::channel(false);
+    // The Lease is given back when the last decision is carried out.
+    let decide = async {
+        control.run(stopped(stop.clone())).await;
+        let _ = ended.send(true);
+    };
+    tokio::join!(
+        listener.serve(server, stopped(stop.clone())),
+        decide,
+        leader.run(&reached, stopped(end)),
+    );
     tracing::info!("stopped");
     Ok(())
 }
@@ -187,6 +201,28 @@ fn own_trust(flags: &ServeFlags) -> Result<OwnTrust, StartError> {
     })
 }
 
+fn election(flags: &ServeFlags) -> Result<ElectionSettings, StartError> {
+    let lease = flags.leader_elect_lease_duration;
+    let (renew_deadline, retry) =
+        (flags.leader_elect_renew_deadline, flags.leader_elect_retry_period);
+    if lease.subsec_nanos() != 0 || lease <= renew_deadline || renew_deadline < 2 * retry {
+        return Err("--leader-elect-lease-duration must be whole seconds and more than \
+                    --leader-elect-renew-deadline, and that at least twice \
+                    --leader-elect-retry-period"
+            .into());
+    }
+    let namespace = flags.leader_elect_resource_namespace.as_ref();
+    Ok(ElectionSettings {
+        elect: flags.leader_elect,
+        namespace: namespace.unwrap_or(&flags.service_namespace).clone(),
+        name: flags.leader_elect_resource_name.clone(),
+        identity: ElectionSettings::identity(),
+        lease,
+        renew_deadline,
+        retry,
+    })
+}
+
 fn settings(flags: &ServeFlags) -> Settings {
     let seconds = |duration: Duration| i32::try_from(duration.as_secs()).unwrap_or(i32::MAX);
     let millis = |duration: Duration| i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
@@ -207,6 +243,7 @@ fn settings(flags: &ServeFlags) -> Settings {
         native_hpas: flags.native_hpas,
         period: flags.horizontal_pod_autoscaler_sync_period.max(Duration::from_millis(100)),
         status_interval: flags.status_interval,
+        memory_interval: flags.memory_interval,
     }
 }
 

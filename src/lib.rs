@@ -17,6 +17,7 @@ pub mod control;
 pub mod crd;
 pub mod hpa;
 pub mod k8s;
+pub mod leader;
 pub mod live;
 pub mod prometheus;
 pub mod promql;

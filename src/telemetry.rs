@@ -63,6 +63,9 @@ pub struct Metrics {
     native_comparisons: Family<Outcome, Counter>,
     reloads: Family<Outcome, Counter>,
     last_reload: Gauge,
+    leader: Gauge,
+    frozen: Gauge,
+    status_writes_waiting: Gauge,
 }
 
 impl Default for Metrics {
@@ -76,7 +79,7 @@ impl Default for Metrics {
         registry.register("http_requests", "Requests answered, by HTTP status", requests.clone());
         registry.register(
             "decisions",
-            "Decisions taken, by outcome: rescaled, held or failed",
+            "Decisions taken, by outcome: rescaled, held, failed, observed (a native HPA's own controller decides) or followed (another replica leads)",
             decisions.clone(),
         );
         registry.register_with_unit(
@@ -115,6 +118,23 @@ impl Default for Metrics {
             "Whether the configuration in force is that of the file: 1 or 0",
             last_reload.clone(),
         );
+        let (leader, frozen) = (Gauge::default(), Gauge::default());
+        registry.register(
+            "leader",
+            "Whether this replica leads, and writes: 1 or 0",
+            leader.clone(),
+        );
+        registry.register(
+            "frozen",
+            "Whether an administrator has stopped all writes to scales: 1 or 0",
+            frozen.clone(),
+        );
+        let status_writes_waiting = Gauge::default();
+        registry.register(
+            "status_writes_waiting",
+            "Statuses that wait to be written to the API server",
+            status_writes_waiting.clone(),
+        );
         Self {
             registry,
             requests,
@@ -126,6 +146,9 @@ impl Default for Metrics {
             native_comparisons,
             reloads,
             last_reload,
+            leader,
+            frozen,
+            status_writes_waiting,
         }
     }
 }
@@ -136,7 +159,7 @@ impl Metrics {
         self.requests.get_or_create(&Code { code }).inc();
     }
 
-    /// A decision was taken, as `rescaled`, `held` or `failed`, so long after its time.
+    /// A decision was taken, with such an outcome, so long after its time.
     pub fn decided(&self, outcome: &'static str, lag: Duration) {
         self.decisions.get_or_create(&Outcome { outcome }).inc();
         self.lag.observe(lag.as_secs_f64());
@@ -168,6 +191,21 @@ impl Metrics {
         let outcome = if taken { "taken" } else { "refused" };
         self.reloads.get_or_create(&Outcome { outcome }).inc();
         self.last_reload.set(taken.into());
+    }
+
+    /// Shows how many statuses wait to be written.
+    pub fn status_writes_waiting(&self) -> Gauge {
+        self.status_writes_waiting.clone()
+    }
+
+    /// Whether this replica leads.
+    pub fn leads(&self, leads: bool) {
+        self.leader.set(leads.into());
+    }
+
+    /// Whether writes to scales are frozen.
+    pub fn frozen(&self, frozen: bool) {
+        self.frozen.set(frozen.into());
     }
 
     /// So many autoscalers are decided for.

@@ -257,6 +257,36 @@ pub struct ServeFlags {
     #[arg(long, value_enum, default_value_t = NativeHpas::Observe)]
     pub native_hpas: NativeHpas,
 
+    /// Whether only the replica that holds the Lease writes; without, run one replica alone.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_value_t = true, default_missing_value = "true", require_equals = true)]
+    pub leader_elect: bool,
+
+    /// How long others leave the Lease alone after it was renewed, in whole seconds.
+    #[arg(long, value_name = "DURATION", default_value = "7s", value_parser = duration)]
+    pub leader_elect_lease_duration: Duration,
+
+    /// How long after the last renewal the leader goes on writing; less than the lease.
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration)]
+    pub leader_elect_renew_deadline: Duration,
+
+    /// The time between two renewals; less than half the deadline.
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = duration)]
+    pub leader_elect_retry_period: Duration,
+
+    /// The name of the Lease, and of the ConfigMap NAME-memory in which the leader
+    /// keeps what decisions remember.
+    #[arg(long, value_name = "NAME", default_value = "plimsoll")]
+    pub leader_elect_resource_name: String,
+
+    /// The namespace of both; without it --service-namespace.
+    #[arg(long, value_name = "NAME")]
+    pub leader_elect_resource_namespace: Option<String>,
+
+    /// The time between two writes of what decisions remember; it is written soon
+    /// after a change of a scale, too. 0s keeps it in the process alone.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    pub memory_interval: Duration,
+
     /// The time between two decisions for an autoscaler that sets none.
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = duration)]
     pub horizontal_pod_autoscaler_sync_period: Duration,

@@ -1,7 +1,7 @@
 //! Events about what is decided for. The same event again counts up the one there is.
 
-use super::within;
 use crate::hpa::Event;
+use crate::leader::Permit;
 use crate::watch::{Subject, SubjectKind};
 use k8s_openapi::api::core::v1::{Event as ApiEvent, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -63,7 +63,7 @@ impl Events {
 
     /// Publishes an event. That it can't be published is
     /// logged and no more: decisions do not depend on it.
-    pub async fn publish(&self, subject: &Subject, uid: &str, event: &Event) {
+    pub async fn publish(&self, permit: &Permit, subject: &Subject, uid: &str, event: &Event) {
         let about = &subject.key;
         let api: Api<ApiEvent> = Api::namespaced(self.client.clone(), &about.namespace);
         let now = Time(Timestamp::now());
@@ -75,7 +75,7 @@ impl Events {
                 let patch = json!({"count": count, "lastTimestamp": now});
                 let parameters = PatchParams::default();
                 let patch = Patch::Merge(patch);
-                if within(api.patch(&name, &parameters, &patch)).await.is_ok() {
+                if permit.write(api.patch(&name, &parameters, &patch)).await.is_ok() {
                     return;
                 }
             }
@@ -108,7 +108,7 @@ impl Events {
             ..Default::default()
         };
         let parameters = PostParams::default();
-        match within(api.create(&parameters, &created)).await {
+        match permit.write(api.create(&parameters, &created)).await {
             Ok(_) => {
                 let now = Instant::now();
                 let published = Published { name, count: 1, at: now, written: now };

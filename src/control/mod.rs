@@ -3,6 +3,7 @@
 
 mod api_metrics;
 mod events;
+mod keep;
 mod native;
 mod reconcile;
 mod rule_metrics;

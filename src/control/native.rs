@@ -3,6 +3,7 @@
 
 use super::within;
 use crate::crd::AutoscalerSpec;
+use crate::leader::Permit;
 use crate::watch::{HpaRecord, ObjectKey};
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
@@ -12,6 +13,7 @@ use serde_json::json;
 /// Writes the HPA of an Autoscaler; one of that name that is not ours is not touched.
 pub async fn write(
     client: &Client,
+    permit: &Permit,
     key: &ObjectKey,
     uid: &str,
     spec: &AutoscalerSpec,
@@ -42,12 +44,18 @@ pub async fn write(
     });
     let api: Api<HorizontalPodAutoscaler> = Api::namespaced(client.clone(), &key.namespace);
     let parameters = PatchParams::apply("plimsoll").force();
-    let written = within(api.patch(&key.name, &parameters, &Patch::Apply(hpa))).await;
+    let written = permit.write(api.patch(&key.name, &parameters, &Patch::Apply(hpa))).await;
     written.map(|_| ()).map_err(|error| super::message(&error))
 }
 
 /// Deletes the HPA that was written for an Autoscaler which no longer wants one.
-pub async fn remove(client: &Client, key: &ObjectKey, uid: &str, known: Option<&HpaRecord>) {
+pub async fn remove(
+    client: &Client,
+    permit: &Permit,
+    key: &ObjectKey,
+    uid: &str,
+    known: Option<&HpaRecord>,
+) {
     if known.is_none_or(|known| known.owner.as_deref() != Some(uid)) {
         return;
     }
@@ -61,7 +69,7 @@ pub async fn remove(client: &Client, key: &ObjectKey, uid: &str, known: Option<&
             .map(|uid| Preconditions { uid: Some(uid), resource_version: None }),
         ..Default::default()
     };
-    if let Err(error) = within(api.delete(&key.name, &parameters)).await {
+    if let Err(error) = permit.write(api.delete(&key.name, &parameters)).await {
         tracing::warn!(autoscaler = %key, %error, "could not delete its HorizontalPodAutoscaler");
     }
 }

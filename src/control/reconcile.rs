@@ -1,11 +1,12 @@
 //! One decision for one autoscaler, from observation to effect.
 
 use super::api_metrics::{self, Fetched};
+use super::keep::Kept;
 use super::run::Shared;
 use super::schedule::hash;
 use super::status::{self, Written};
 use super::targets::Target;
-use super::{message, native, rule_metrics};
+use super::{native, rule_metrics};
 use crate::config::NativeHpas;
 use crate::crd::{AutoscalerStatus, Executor, Fallback};
 use crate::hpa::{
@@ -13,6 +14,7 @@ use crate::hpa::{
     Outcome, Pod, Sample, Samples, Selected, Spec, Status, UnixMillis,
 };
 use crate::k8s::Selector;
+use crate::leader::Permit;
 use crate::promql::query::PodMetric;
 use crate::samples::{Asked, MetricError, ObjectSample, ObjectSamples};
 use crate::watch::{
@@ -32,8 +34,13 @@ pub struct State {
     status: Status,
     written: Option<Written>,
     failed_rounds: i32,
-    /// The replicas seen and wanted in the last round that was only observed.
+    /// The replicas seen and wanted in the last round in which nothing was written.
     observed: Option<Observed>,
+    /// Whether the status is of this replica's own last round; else it is read
+    /// from the object, to which another may have written.
+    own_status: bool,
+    /// When the scale was last written, in Unix seconds, as far as `memory` knows.
+    last_scale: Option<i64>,
     /// What was asked of Prometheus for each metric when that last went well, and
     /// will be the next time.
     asked: Vec<Vec<Asked>>,
@@ -49,24 +56,31 @@ struct Observed {
 /// How a decision ended, for the metrics.
 pub type Ended = &'static str;
 
-const RESCALED: Ended = "rescaled";
+/// The scale was written.
+pub const RESCALED: Ended = "rescaled";
 const HELD: Ended = "held";
 const FAILED: Ended = "failed";
 const OBSERVED: Ended = "observed";
+/// Another replica leads, and writes.
+const FOLLOWED: Ended = "followed";
 
 /// Decides once for a subject and carries the decision out, or only compares it,
-/// where another decides; none if the subject is gone.
+/// where another decides, or only remembers it, where another replica leads; none
+/// if the subject is gone.
 pub async fn round(shared: &Shared, subject: &Subject, state: &mut State) -> Option<Ended> {
+    let permit = shared.leader.permit();
     match subject.kind {
         SubjectKind::Autoscaler => {
             let record = shared.cluster.read(|index| index.autoscaler(&subject.key))?;
-            state.begin(&record.uid, || record.status.clone());
-            Some(autoscaler(shared, subject, &record, state).await)
+            state.begin(&record.uid, permit.is_some(), || record.status.clone());
+            Some(autoscaler(shared, permit.as_ref(), subject, &record, state).await)
         }
         SubjectKind::Hpa => {
             let record = shared.cluster.read(|index| index.hpa(&subject.key))?;
-            state.begin(&record.uid, || Status::from_api(&record.status));
-            Some(hpa(shared, subject, &record, state).await)
+            let manages = shared.settings.native_hpas == NativeHpas::Manage;
+            let own = !manages || permit.is_some();
+            state.begin(&record.uid, own, || Status::from_api(&record.status));
+            Some(hpa(shared, permit.as_ref(), subject, &record, state).await)
         }
     }
 }
@@ -82,15 +96,52 @@ impl State {
         self.asked().next().map(|asked| hash(asked.form()))
     }
 
-    fn begin(&mut self, uid: &str, status: impl FnOnce() -> Status) {
+    /// One that remembers what was kept.
+    pub fn restored(kept: Kept) -> Self {
+        Self { uid: kept.uid, memory: kept.memory, ..Self::default() }
+    }
+
+    /// What is to be kept; none where nothing is remembered but that the present
+    /// replicas are right, as a decision that starts anew takes them to be.
+    pub fn kept(&self) -> Option<Kept> {
+        let memory = self.memory.essential(now());
+        let Memory { recommendations, ups, downs } = &memory;
+        let wanted = recommendations.iter().map(|recommendation| recommendation.replicas);
+        let anew = ups.is_empty()
+            && downs.is_empty()
+            && wanted.eq(std::iter::once(self.status.current_replicas));
+        (!anew).then(|| Kept { uid: self.uid.clone(), memory })
+    }
+
+    /// Begins a round. `own` says whether its status will be of this replica's making.
+    fn begin(&mut self, uid: &str, own: bool, status: impl FnOnce() -> Status) {
         if self.uid != uid {
-            *self = Self { uid: uid.to_owned(), status: status(), ..Self::default() };
+            *self = Self { uid: uid.to_owned(), ..Self::default() };
+        }
+        if !self.own_status {
+            self.status = status();
+        }
+        self.own_status = own;
+    }
+
+    /// Remembers a change of the scale that another replica wrote, as the status says.
+    fn note_scale(&mut self, spec: &Spec) {
+        let Status { last_scale, desired_replicas, .. } = self.status;
+        let known = std::mem::replace(&mut self.last_scale, last_scale.map(seconds));
+        if known == self.last_scale {
+            return;
+        }
+        if let (Some(at), Some(before)) = (last_scale, &self.observed)
+            && before.replicas != desired_replicas
+        {
+            self.memory.scaled(before.replicas, desired_replicas, spec, at);
         }
     }
 }
 
 async fn autoscaler(
     shared: &Shared,
+    permit: Option<&Permit>,
     subject: &Subject,
     record: &AutoscalerRecord,
     state: &mut State,
@@ -112,16 +163,22 @@ async fn autoscaler(
                 ..Default::default()
             };
             shared.selectors.release(subject);
-            write_status(shared, subject, state, shown).await;
+            write_status(shared, permit, subject, state, shown);
             return FAILED;
         }
     };
     if asked.spec.executor == Executor::NativeHPA {
         shared.selectors.release(subject);
-        return delegate(shared, subject, record, asked, state).await;
+        return match permit {
+            Some(permit) => delegate(shared, permit, subject, record, asked, state).await,
+            None => FOLLOWED,
+        };
     }
-    let known = shared.cluster.read(|index| index.hpa(&subject.key));
-    native::remove(&shared.client, &subject.key, &record.uid, known.as_deref()).await;
+    if let (Some(permit), None) = (permit, shared.leader.frozen()) {
+        let known = shared.cluster.read(|index| index.hpa(&subject.key));
+        let Shared { client, .. } = shared;
+        native::remove(client, permit, &subject.key, &record.uid, known.as_deref()).await;
+    }
     if asked.spec.paused {
         status.set(
             ConditionKind::Paused,
@@ -132,26 +189,42 @@ async fn autoscaler(
         );
         let shown = status::shown(status, &asked.demand.decided, record.generation);
         shared.selectors.release(subject);
-        write_status(shared, subject, state, shown).await;
+        write_status(shared, permit, subject, state, shown);
         return HELD;
     }
     status.remove(ConditionKind::Paused);
-    let round = decide(shared, subject, &asked.demand, state, true).await;
-    carry_out(shared, subject, asked.spec.fallback.as_ref(), record.generation, round, state).await
+    let round = decide(shared, permit, subject, &asked.demand, state).await;
+    let Some(permit) = permit else { return follow(shared, subject, round, state) };
+    let fallback = asked.spec.fallback.as_ref();
+    carry_out(shared, permit, subject, fallback, record.generation, round, state).await
 }
 
-async fn hpa(shared: &Shared, subject: &Subject, record: &HpaRecord, state: &mut State) -> Ended {
-    let manages = shared.settings.native_hpas == NativeHpas::Manage;
-    let round = decide(shared, subject, &record.demand, state, manages).await;
-    if manages {
-        return carry_out(shared, subject, None, None, round, state).await;
+async fn hpa(
+    shared: &Shared,
+    permit: Option<&Permit>,
+    subject: &Subject,
+    record: &HpaRecord,
+    state: &mut State,
+) -> Ended {
+    if shared.settings.native_hpas != NativeHpas::Manage {
+        let round = decide(shared, None, subject, &record.demand, state).await;
+        compare(shared, subject, round, state);
+        return OBSERVED;
     }
-    compare(shared, subject, round, state);
-    OBSERVED
+    let round = decide(shared, permit, subject, &record.demand, state).await;
+    match permit {
+        Some(permit) => carry_out(shared, permit, subject, None, None, round, state).await,
+        None => follow(shared, subject, round, state),
+    }
 }
 
 fn now() -> UnixMillis {
     Timestamp::now().as_millisecond()
+}
+
+/// As a status shows a time.
+fn seconds(time: UnixMillis) -> i64 {
+    time.div_euclid(1000)
 }
 
 /// What was observed and decided, before anything is written.
@@ -172,12 +245,14 @@ enum Gathered {
 /// Observes and decides; a decision that will be written is one on what is there now.
 async fn decide<'a>(
     shared: &'a Shared,
+    permit: Option<&Permit>,
     subject: &Subject,
     demand: &'a Demand,
     state: &mut State,
-    writes: bool,
 ) -> Round<'a> {
     let (spec, namespace) = (&demand.decided, &subject.key.namespace);
+    let writes = permit.is_some() && shared.leader.frozen().is_none();
+    state.note_scale(spec);
     let targets = &shared.targets;
     let mut target = targets.scale(&shared.cluster, namespace, &spec.target).await;
     let context = Context { spec, config: &shared.settings.decisions, now: now() };
@@ -236,6 +311,7 @@ fn compute(
 /// Writes the scale, the events and the status of a decision.
 async fn carry_out(
     shared: &Shared,
+    permit: &Permit,
     subject: &Subject,
     fallback: Option<&Fallback>,
     generation: Option<i64>,
@@ -244,9 +320,21 @@ async fn carry_out(
 ) -> Ended {
     let Round { context, target, mut decision, memory, mut status } = round;
     state.memory = memory;
+    if !is_current(shared, subject, &state.uid, generation) {
+        // Deleted or changed in mid-decision: what it asked for counts no more.
+        return HELD;
+    }
+    let frozen = shared.leader.frozen();
+    match &frozen {
+        Some(why) => freeze(context, why, &mut decision, &mut status),
+        None => status.remove(ConditionKind::Frozen),
+    }
     let object = target.as_ref().ok().and_then(|target| target.object.as_ref());
     if let (Outcome::Rescale { to, .. }, Some(object)) = (&decision.outcome, object) {
-        let written = shared.targets.write(object, *to).await;
+        let written = shared.targets.write(permit, object, *to).await;
+        if written.is_err() && !permit.holds() {
+            return FOLLOWED;
+        }
         let outcome = match &written {
             Ok(()) => Ok(()),
             Err(error) => Err(error.as_str()),
@@ -258,12 +346,14 @@ async fn carry_out(
     state.failed_rounds = if metrics_failed { state.failed_rounds.saturating_add(1) } else { 0 };
     match (fallback, &target) {
         (Some(fallback), Ok(seen))
-            if metrics_failed && state.failed_rounds >= fallback.failed_rounds =>
+            if metrics_failed
+                && frozen.is_none()
+                && state.failed_rounds >= fallback.failed_rounds =>
         {
             let replicas = seen.replicas.spec_replicas;
             let fallen = fall_back(context, fallback, replicas, state.failed_rounds, &mut status);
             if let Some((to, event)) = fallen {
-                match raise(shared, subject, context.spec, to).await {
+                match raise(shared, permit, subject, context.spec, to).await {
                     Ok(()) => {
                         status.desired_replicas = to;
                         status.last_scale = Some(context.now);
@@ -279,19 +369,66 @@ async fn carry_out(
 
     log(subject, &decision);
     for event in &decision.events {
-        shared.events.publish(subject, &state.uid, event).await;
+        shared.events.publish(permit, subject, &state.uid, event).await;
     }
     let shown = status::shown(&status, context.spec, generation);
     state.status = status;
-    write_status(shared, subject, state, shown).await;
+    state.last_scale = state.status.last_scale.map(seconds);
+    write_status(shared, Some(permit), subject, state, shown);
     if let Some(event) = &decision.late_event {
-        shared.events.publish(subject, &state.uid, event).await;
+        shared.events.publish(permit, subject, &state.uid, event).await;
     }
     match decision.outcome {
         Outcome::Rescale { .. } => RESCALED,
         Outcome::Hold => HELD,
         Outcome::Failed => FAILED,
     }
+}
+
+/// Whether a subject is still the one that was decided for.
+fn is_current(shared: &Shared, subject: &Subject, uid: &str, generation: Option<i64>) -> bool {
+    shared.cluster.read(|index| match subject.kind {
+        SubjectKind::Autoscaler => index
+            .autoscaler(&subject.key)
+            .is_some_and(|now| now.uid == uid && now.generation == generation),
+        SubjectKind::Hpa => index.hpa(&subject.key).is_some_and(|now| now.uid == uid),
+    })
+}
+
+/// Leaves the scale as it is, and says what is wanted.
+fn freeze(context: Context<'_>, why: &str, decision: &mut Decision, status: &mut Status) {
+    let reason = "FrozenByAdministrator";
+    match decision.outcome {
+        Outcome::Rescale { from, to, .. } => {
+            let text = format_args!("the scale is left at {from}, though {to} are wanted: {why}");
+            status.set(ConditionKind::Frozen, true, reason, text, context.now);
+            status.desired_replicas = to;
+            decision.outcome = Outcome::Hold;
+        }
+        Outcome::Hold | Outcome::Failed => {
+            let text = format_args!("the scale is left alone: {why}");
+            status.set(ConditionKind::Frozen, true, reason, text, context.now);
+        }
+    }
+}
+
+/// Writes nothing, as another replica leads; remembers what was decided, to be
+/// warm when it takes over.
+fn follow(shared: &Shared, subject: &Subject, round: Round<'_>, state: &mut State) -> Ended {
+    let Round { context, target, decision, memory, mut status } = round;
+    state.memory = memory;
+    if let Ok(target) = &target {
+        let replicas = target.replicas.spec_replicas;
+        let wanted = match decision.outcome {
+            Outcome::Rescale { to, .. } => to,
+            Outcome::Hold | Outcome::Failed => replicas,
+        };
+        state.observed = Some(Observed { replicas, wanted });
+        status.desired_replicas = wanted;
+    }
+    let shown = status::shown(&status, context.spec, None);
+    shared.live.set(subject, Arc::new(shown));
+    FOLLOWED
 }
 
 /// Writes nothing; shows what was decided beside what kube-controller-manager did.
@@ -512,11 +649,17 @@ fn fall_back(
 }
 
 /// Writes more replicas than there are; where there are as many by now, nothing.
-async fn raise(shared: &Shared, subject: &Subject, spec: &Spec, to: i32) -> Result<(), String> {
+async fn raise(
+    shared: &Shared,
+    permit: &Permit,
+    subject: &Subject,
+    spec: &Spec,
+    to: i32,
+) -> Result<(), String> {
     let target = shared.targets.read(&subject.key.namespace, &spec.target).await?;
     match target.object {
         Some(object) if target.replicas.spec_replicas < to => {
-            shared.targets.write(&object, to).await
+            shared.targets.write(permit, &object, to).await
         }
         _ => Ok(()),
     }
@@ -525,6 +668,7 @@ async fn raise(shared: &Shared, subject: &Subject, spec: &Spec, to: i32) -> Resu
 /// Has a native HPA decide, and shows its status.
 async fn delegate(
     shared: &Shared,
+    permit: &Permit,
     subject: &Subject,
     record: &AutoscalerRecord,
     asked: &watch::Asked,
@@ -532,8 +676,13 @@ async fn delegate(
 ) -> Ended {
     let key = &subject.key;
     let known = shared.cluster.read(|index| index.hpa(key));
-    let written =
-        native::write(&shared.client, key, &record.uid, &asked.spec, known.as_deref()).await;
+    let Shared { client, .. } = shared;
+    let written = match shared.leader.frozen() {
+        Some(why) => Err(format!("writes are frozen: {why}")),
+        None => {
+            native::write(client, permit, key, &record.uid, &asked.spec, known.as_deref()).await
+        }
+    };
     let spec = &asked.demand.decided;
     let shown = match written {
         Ok(()) => {
@@ -553,31 +702,27 @@ async fn delegate(
             status::shown(status, spec, record.generation)
         }
     };
-    write_status(shared, subject, state, shown).await;
+    write_status(shared, Some(permit), subject, state, shown);
     if written.is_ok() { HELD } else { FAILED }
 }
 
-/// Writes a status where the one written last is no longer good enough.
-async fn write_status(
+/// Has a status written where the one written last is no longer good enough, and
+/// this replica leads.
+fn write_status(
     shared: &Shared,
+    permit: Option<&Permit>,
     subject: &Subject,
     state: &mut State,
     shown: AutoscalerStatus,
 ) {
     let shown = Arc::new(shown);
     shared.live.set(subject, shown.clone());
+    let Some(permit) = permit else { return };
     let interval = shared.settings.status_interval;
-    if state.written.as_ref().is_some_and(|written| !written.is_outdated_by(&shown, interval)) {
-        return;
-    }
-    match status::write(&shared.client, subject, &shown).await {
-        Ok(()) => state.written = Some(Written { status: shown, at: Instant::now() }),
-        Err(error) => {
-            let error = message(&error);
-            tracing::warn!(%subject, error, "could not write the status");
-            let event =
-                Event { kind: EventKind::Warning, reason: "FailedUpdateStatus", message: error };
-            shared.events.publish(subject, &state.uid, &event).await;
-        }
+    let failed = shared.statuses.take_failed(subject);
+    let outdated = |written: &Written| written.is_outdated_by(&shown, interval);
+    if failed || state.written.as_ref().is_none_or(outdated) {
+        shared.statuses.put(permit, subject, &state.uid, shown.clone());
+        state.written = Some(Written { status: shown, at: Instant::now() });
     }
 }

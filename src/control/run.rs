@@ -2,12 +2,15 @@
 //! once for the same.
 
 use super::events::Events;
-use super::reconcile::{self, State};
+use super::keep::{Keeper, Kept};
+use super::reconcile::{self, RESCALED, State};
 use super::schedule::{Phases, Schedule};
 use super::selectors::Selectors;
+use super::status;
 use super::targets::Targets;
 use crate::config::{LiveConfig, NativeHpas};
 use crate::hpa;
+use crate::leader::Leader;
 use crate::live::LiveStatus;
 use crate::rules::Rules;
 use crate::samples::{Asked, Store};
@@ -34,6 +37,8 @@ pub struct Settings {
     /// The least time between two writes of a status in which only measured
     /// numbers moved.
     pub status_interval: Duration,
+    /// The time between two writes of what decisions remember; zero keeps none.
+    pub memory_interval: Duration,
 }
 
 /// The control loop.
@@ -49,6 +54,12 @@ pub struct ControlLoop {
     done: mpsc::UnboundedSender<Done>,
     all_done: mpsc::UnboundedReceiver<Done>,
     warned: Option<Instant>,
+    keeper: Option<Keeper>,
+    /// What was kept last, for those that are being decided when it is kept anew.
+    kept: HashMap<Subject, Kept>,
+    /// When to keep it next, and whether that is under way.
+    keep_at: Instant,
+    keeping: Option<tokio::task::JoinHandle<()>>,
 }
 
 /// One whose time has come.
@@ -68,11 +79,13 @@ struct Done {
     begun: Instant,
     crowd: usize,
     state: State,
+    rescaled: bool,
 }
 
 /// What all decisions share.
 pub(super) struct Shared {
     pub client: Client,
+    pub leader: Leader,
     pub cluster: Cluster,
     pub samples: Store,
     pub config: LiveConfig,
@@ -80,6 +93,7 @@ pub(super) struct Shared {
     pub settings: Settings,
     pub targets: Targets,
     pub events: Events,
+    pub statuses: status::Writer,
     pub metrics: Arc<Metrics>,
     pub live: LiveStatus,
     /// The pod selectors of those who scale.
@@ -90,6 +104,8 @@ pub(super) struct Shared {
 const AT_ONCE: usize = 64;
 /// How soon to look again at one that is being decided.
 const BUSY: Duration = Duration::from_millis(200);
+/// How soon after a change of a scale what decisions remember is kept.
+const KEEP_SOON: Duration = Duration::from_secs(2);
 /// The least time between two warnings that decisions come too late.
 const WARNING: Duration = Duration::from_secs(60);
 
@@ -98,6 +114,7 @@ impl ControlLoop {
     #[allow(clippy::too_many_arguments)] // each is one part that decisions need
     pub fn new(
         client: Client,
+        leader: Leader,
         cluster: Cluster,
         synced: Synced,
         samples: Store,
@@ -107,9 +124,18 @@ impl ControlLoop {
         metrics: Arc<Metrics>,
         live: LiveStatus,
     ) -> Self {
+        let keeps = !settings.memory_interval.is_zero();
+        let keeper = keeps.then(|| Keeper::new(client.clone(), leader.lease()));
+        let events = Events::new(client.clone());
         let shared = Shared {
+            leader,
             targets: Targets::new(client.clone()),
-            events: Events::new(client.clone()),
+            statuses: status::Writer::new(
+                client.clone(),
+                events.clone(),
+                metrics.status_writes_waiting(),
+            ),
+            events,
             selectors: Selectors::default(),
             client,
             cluster,
@@ -126,6 +152,10 @@ impl ControlLoop {
             done,
             all_done,
             warned: None,
+            keeper,
+            kept: HashMap::new(),
+            keep_at: Instant::now() + KEEP_SOON,
+            keeping: None,
             shared: Arc::new(shared),
             synced,
             schedule: Schedule::default(),
@@ -146,6 +176,18 @@ impl ControlLoop {
             }
         }
         let cluster = self.shared.cluster.clone();
+        if let Some(keeper) = &self.keeper {
+            self.kept = keeper.load().await.into_iter().collect();
+            cluster.read(|index| self.kept.retain(|subject, _| index.has(subject)));
+            let restored = |(subject, kept): (&Subject, &Kept)| {
+                (subject.clone(), State::restored(kept.clone()))
+            };
+            self.states = self.kept.iter().map(restored).collect();
+        }
+        let statuses = self.shared.statuses.clone();
+        let writing = tokio::spawn(async move { statuses.run().await });
+        let mut leadership = self.shared.leader.changes();
+        self.led();
         loop {
             let next = self.schedule.next();
             let due = async {
@@ -164,10 +206,57 @@ impl ControlLoop {
                 () = due => self.start_due(),
                 Some(done) = self.all_done.recv() => self.decided(done),
                 Some(_) = self.batches.join_next() => {}
+                Ok(()) = leadership.changed() => self.led(),
+                () = tokio::time::sleep_until(self.keep_at.into()) => self.keep(),
                 () = &mut stop => break,
             }
         }
         while self.batches.join_next().await.is_some() {}
+        while let Ok(done) = self.all_done.try_recv() {
+            self.decided(done);
+        }
+        if let Some(keeping) = self.keeping.take() {
+            let _ = keeping.await;
+        }
+        self.keep();
+        if let Some(keeping) = self.keeping.take() {
+            let _ = keeping.await;
+        }
+        self.shared.statuses.finish().await;
+        writing.abort();
+    }
+
+    /// Who leads has changed, or what is frozen: where this replica leads now, it
+    /// decides for all at once.
+    fn led(&mut self) {
+        let Shared { leader, metrics, .. } = &*self.shared;
+        let leads = leader.permit().is_some();
+        metrics.leads(leads);
+        metrics.frozen(leader.frozen().is_some());
+        if leads {
+            self.schedule.set_all(Instant::now());
+        }
+    }
+
+    /// Keeps what decisions remember, where this replica leads.
+    fn keep(&mut self) {
+        self.keep_at = Instant::now() + self.shared.settings.memory_interval.max(KEEP_SOON);
+        let Some(keeper) = self.keeper.clone() else { return };
+        let Some(permit) = self.shared.leader.permit() else { return };
+        if self.keeping.as_ref().is_some_and(|keeping| !keeping.is_finished()) {
+            return;
+        }
+        let running = self.running.iter().filter_map(|subject| self.kept.get_key_value(subject));
+        let running = running.map(|(subject, kept)| (subject.clone(), kept.clone()));
+        let idle = self.states.iter();
+        let idle = idle.filter_map(|(subject, state)| Some((subject.clone(), state.kept()?)));
+        let kept: HashMap<Subject, Kept> = running.chain(idle).collect();
+        if kept == self.kept {
+            return;
+        }
+        let all = kept.iter().map(|(subject, kept)| (subject.clone(), kept.clone())).collect();
+        self.kept = kept;
+        self.keeping = Some(tokio::spawn(async move { keeper.save(&permit, all).await }));
     }
 
     /// A new or changed one is decided at once; one that is gone is forgotten.
@@ -185,6 +274,7 @@ impl ControlLoop {
         self.phases.set(&subject, None, Instant::now(), 1);
         self.states.remove(&subject);
         self.shared.live.remove(&subject);
+        self.shared.statuses.forget(&subject);
         self.shared.metrics.forget(&subject.key);
         self.shared.selectors.release(&subject);
     }
@@ -218,7 +308,10 @@ impl ControlLoop {
     /// it took longer than a period, is not made up for: under overload all are
     /// decided less often, each in its turn.
     fn decided(&mut self, done: Done) {
-        let Done { subject, due, begun, crowd, state } = done;
+        let Done { subject, due, begun, crowd, state, rescaled } = done;
+        if rescaled {
+            self.keep_at = self.keep_at.min(Instant::now() + KEEP_SOON);
+        }
         self.running.remove(&subject);
         if !self.shared.cluster.read(|index| index.has(&subject)) {
             return;
@@ -260,13 +353,17 @@ async fn round(shared: &Shared, due: Due) -> Done {
     let Due { subject, at, crowd, mut state } = due;
     let begun = Instant::now();
     let decided = AssertUnwindSafe(reconcile::round(shared, &subject, &mut state));
+    let mut rescaled = false;
     match decided.catch_unwind().await {
-        Ok(Some(ended)) => shared.metrics.decided(ended, begun.duration_since(at)),
+        Ok(Some(ended)) => {
+            rescaled = ended == RESCALED;
+            shared.metrics.decided(ended, begun.duration_since(at));
+        }
         Ok(None) => {}
         Err(_) => {
             tracing::error!(%subject, "a decision was broken off");
             state = State::default();
         }
     }
-    Done { subject, due: at, begun, crowd, state }
+    Done { subject, due: at, begun, crowd, state, rescaled }
 }

@@ -29,6 +29,14 @@ impl Schedule {
         }
     }
 
+    /// Sets the time of every next decision.
+    pub fn set_all(&mut self, at: Instant) {
+        let all: Vec<Subject> = self.due.keys().cloned().collect();
+        for key in all {
+            self.set(key, at);
+        }
+    }
+
     /// Forgets an autoscaler.
     pub fn remove(&mut self, key: &Subject) {
         self.due.remove(key);

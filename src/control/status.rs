@@ -1,12 +1,17 @@
 //! The status: what is shown, and writing it.
 
-use super::within;
+use super::events::Events;
+use super::message;
 use crate::crd::{Autoscaler, AutoscalerStatus};
 use crate::hpa::{
-    self, Current, ResourceTarget, ScalarTarget, Source, Spec, Status, render_status,
+    self, Current, Event, EventKind, ResourceTarget, ScalarTarget, Source, Spec, Status,
+    render_status,
 };
 use crate::k8s::Quantity;
+use crate::leader::Permit;
 use crate::watch::{Subject, SubjectKind};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use k8s_openapi::api::autoscaling::v2::{
     HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus, MetricStatus, MetricValueStatus,
 };
@@ -14,9 +19,12 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use kube::api::{Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client};
+use prometheus_client::metrics::gauge::Gauge;
 use serde_json::{Value, json};
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use tokio::sync::Notify;
 
 /// The status to show: that of the decision, and two columns for people.
 pub fn shown(status: &Status, spec: &Spec, generation: Option<i64>) -> AutoscalerStatus {
@@ -147,9 +155,135 @@ fn numbers(status: &AutoscalerStatus) -> Vec<f64> {
     status.current_metrics.iter().flatten().filter_map(metric).collect()
 }
 
+/// Writes statuses beside the decisions, a few at a time: after a start each of
+/// thousands may have to be written, and no scale is to wait for that.
+#[derive(Clone)]
+pub struct Writer(Arc<Inner>);
+
+struct Inner {
+    client: Client,
+    events: Events,
+    queue: Mutex<Queue>,
+    added: Notify,
+    waiting: Gauge,
+}
+
+/// What waits; of one subject the newest alone.
+#[derive(Default)]
+struct Queue {
+    order: VecDeque<Subject>,
+    statuses: HashMap<Subject, Waiting>,
+    /// How many are being written.
+    writing: usize,
+    /// Whose last write failed.
+    failed: HashSet<Subject>,
+}
+
+struct Waiting {
+    permit: Permit,
+    uid: String,
+    status: Arc<AutoscalerStatus>,
+}
+
+/// How many statuses are written at once.
+const AT_ONCE: usize = 16;
+/// How long those that wait at an orderly end are waited for.
+const LAST: Duration = Duration::from_secs(5);
+
+impl Writer {
+    /// One over this client; `waiting` shows how many wait.
+    pub fn new(client: Client, events: Events, waiting: Gauge) -> Self {
+        let (queue, added) = (Mutex::default(), Notify::new());
+        Self(Arc::new(Inner { client, events, queue, added, waiting }))
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.0.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has a status written, instead of the one of the same subject that still waits.
+    pub fn put(
+        &self,
+        permit: &Permit,
+        subject: &Subject,
+        uid: &str,
+        status: Arc<AutoscalerStatus>,
+    ) {
+        let mut queue = self.queue();
+        let waiting = Waiting { permit: permit.clone(), uid: uid.to_owned(), status };
+        if queue.statuses.insert(subject.clone(), waiting).is_none() {
+            queue.order.push_back(subject.clone());
+        }
+        self.0.waiting.set(queue.order.len() as i64);
+        drop(queue);
+        self.0.added.notify_one();
+    }
+
+    /// Whether the last write for a subject failed; told once.
+    pub fn take_failed(&self, subject: &Subject) -> bool {
+        let mut queue = self.queue();
+        !queue.failed.is_empty() && queue.failed.remove(subject)
+    }
+
+    /// Writes what waits, for ever.
+    pub async fn run(&self) {
+        let mut writes = FuturesUnordered::new();
+        loop {
+            while writes.len() < AT_ONCE
+                && let Some(next) = self.take()
+            {
+                writes.push(self.write(next));
+            }
+            tokio::select! {
+                Some(()) = writes.next() => {}
+                () = self.0.added.notified(), if writes.len() < AT_ONCE => {}
+            }
+        }
+    }
+
+    fn take(&self) -> Option<(Subject, Waiting)> {
+        let mut queue = self.queue();
+        let subject = queue.order.pop_front()?;
+        let waiting = queue.statuses.remove(&subject)?;
+        queue.writing += 1;
+        self.0.waiting.set(queue.order.len() as i64);
+        Some((subject, waiting))
+    }
+
+    async fn write(&self, (subject, Waiting { permit, uid, status }): (Subject, Waiting)) {
+        let written = write(&self.0.client, &permit, &subject, &status).await;
+        if let Err(error) = written
+            && permit.holds()
+        {
+            let error = message(&error);
+            tracing::warn!(%subject, error, "could not write the status");
+            let event =
+                Event { kind: EventKind::Warning, reason: "FailedUpdateStatus", message: error };
+            self.0.events.publish(&permit, &subject, &uid, &event).await;
+            self.queue().failed.insert(subject);
+        }
+        self.queue().writing -= 1;
+    }
+
+    /// Waits until all is written that waits now, for a bounded time.
+    pub async fn finish(&self) {
+        let start = Instant::now();
+        let idle = |queue: &Queue| queue.order.is_empty() && queue.writing == 0;
+        while !idle(&self.queue()) && start.elapsed() < LAST {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Forgets one that is gone.
+    pub fn forget(&self, subject: &Subject) {
+        self.queue().failed.remove(subject);
+    }
+}
+
 /// Writes a status; one whose object is gone is no error.
-pub async fn write(
+async fn write(
     client: &Client,
+    permit: &Permit,
     subject: &Subject,
     status: &AutoscalerStatus,
 ) -> Result<(), kube::Error> {
@@ -173,7 +307,7 @@ pub async fn write(
     let key = &subject.key;
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &key.namespace, &resource);
     let patch = Patch::Merge(json!({"status": value}));
-    match within(api.patch_status(&key.name, &PatchParams::default(), &patch)).await {
+    match permit.write(api.patch_status(&key.name, &PatchParams::default(), &patch)).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
         Err(error) => Err(error),

@@ -5,6 +5,7 @@
 use super::{message, within};
 use crate::aged::Aged;
 use crate::hpa::{self, TargetRef};
+use crate::leader::Permit;
 use crate::watch::{Cluster, Index, ObjectKey, ScaleRecord, Workload};
 use k8s_openapi::api::autoscaling::v1::Scale;
 use kube::api::PostParams;
@@ -88,12 +89,15 @@ impl Targets {
     }
 
     /// Writes a number of replicas to a scale that was read, again where another
-    /// writer came between.
+    /// writer came between. No other replica leads by the Lease itself when the
+    /// write begins, nor by the clock when it ends.
     pub async fn write(
         &self,
+        permit: &Permit,
         (api, scale): &(Api<DynamicObject>, Scale),
         replicas: i32,
     ) -> Result<(), String> {
+        permit.confirm().await.map_err(|error| message(&error))?;
         let mut scale = scale.clone();
         let name = scale.metadata.name.clone().unwrap_or_default();
         let mut tries = 0;
@@ -101,7 +105,7 @@ impl Targets {
             tries += 1;
             scale.spec.get_or_insert_default().replicas = Some(replicas);
             let parameters = PostParams::default();
-            match within(api.replace_scale(&name, &parameters, &scale)).await {
+            match permit.write(api.replace_scale(&name, &parameters, &scale)).await {
                 Ok(_) => return Ok(()),
                 Err(kube::Error::Api(status)) if status.code == 409 && tries < CONFLICTS => {
                     scale = within(api.get_scale(&name)).await.map_err(|e| message(&e))?;

@@ -39,6 +39,30 @@ pub struct ScaleEvent {
 }
 
 impl Memory {
+    /// The same without what no later decision can see: recommendations that a
+    /// later one is both as high and as low as, events beyond their periods, and
+    /// what is older than the longest window that may be set.
+    pub fn essential(&self, now: UnixMillis) -> Self {
+        let mut recommendations: Vec<Recommendation> =
+            self.recommendations.iter().copied().filter(|r| now - r.time <= LONGEST_MS).collect();
+        recommendations.sort_by_key(|recommendation| recommendation.time);
+        let (mut lowest, mut highest) = (i32::MAX, i32::MIN);
+        let mut kept: Vec<Recommendation> = Vec::new();
+        for recommendation in recommendations.into_iter().rev() {
+            let replicas = recommendation.replicas;
+            if replicas < lowest || replicas > highest {
+                kept.push(recommendation);
+            }
+            (lowest, highest) = (lowest.min(replicas), highest.max(replicas));
+        }
+        kept.reverse();
+        let events = |events: &[ScaleEvent]| {
+            let lasts = |event: &&ScaleEvent| !event.outdated && now - event.time <= LONGEST_MS;
+            events.iter().filter(lasts).copied().collect()
+        };
+        Self { recommendations: kept, ups: events(&self.ups), downs: events(&self.downs) }
+    }
+
     /// Takes the replicas at first sight as the first recommendation.
     pub(super) fn see(&mut self, replicas: i32, now: UnixMillis) {
         if self.recommendations.is_empty() {
@@ -81,6 +105,10 @@ impl Memory {
     }
 }
 
+/// The longest stabilization window and policy period. Source: the API's validation
+/// of both, `MaxStabilizationWindowSeconds` and `MaxPeriodSeconds`.
+const LONGEST_MS: i64 = 3_600_000;
+
 /// By how many replicas the scale changed within a period.
 pub(super) fn change_within(events: &[ScaleEvent], period_seconds: i32, now: UnixMillis) -> i32 {
     let cutoff = now - i64::from(period_seconds) * 1000;
@@ -88,4 +116,36 @@ pub(super) fn change_within(events: &[ScaleEvent], period_seconds: i32, now: Uni
         .iter()
         .filter(|event| event.time > cutoff)
         .fold(0, |sum: i32, event| sum.wrapping_add(event.change))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_left_out_no_window_can_see(
+            replicas in proptest::collection::vec(0..6, 1..40), window in 0_i64..700, later in 0_i64..60
+        ) {
+            let at = |n: usize| n as i64 * 15_000;
+            let recommendations: Vec<_> = replicas
+                .iter()
+                .enumerate()
+                .map(|(n, &replicas)| Recommendation { replicas, time: at(n) })
+                .collect();
+            let now = at(replicas.len() - 1);
+            let memory = Memory { recommendations, ..Memory::default() };
+            let essential = memory.essential(now);
+            let bounds = |memory: &Memory| {
+                let cutoff = now + later * 1000 - window * 1000;
+                let seen = memory.recommendations.iter().filter(|r| r.time > cutoff);
+                let seen: Vec<i32> = seen.map(|r| r.replicas).collect();
+                (seen.iter().min().copied(), seen.iter().max().copied())
+            };
+            prop_assert_eq!(bounds(&memory), bounds(&essential));
+            prop_assert!(essential.recommendations.len() <= 12);
+            prop_assert_eq!(essential.essential(now), essential);
+        }
+    }
 }

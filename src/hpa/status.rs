@@ -68,6 +68,8 @@ pub enum ConditionKind {
     FallbackActive,
     /// Whether the scale is left alone as its owner asked (Autoscalers only).
     Paused,
+    /// Whether an administrator has stopped all writes to scales.
+    Frozen,
 }
 
 impl ConditionKind {
@@ -80,6 +82,7 @@ impl ConditionKind {
             Self::ScaledToZero => "ScaledToZero",
             Self::FallbackActive => "FallbackActive",
             Self::Paused => "Paused",
+            Self::Frozen => "Frozen",
         }
     }
 
@@ -91,6 +94,7 @@ impl ConditionKind {
             Self::ScaledToZero,
             Self::FallbackActive,
             Self::Paused,
+            Self::Frozen,
         ]
         .into_iter()
         .find(|kind| kind.as_str() == name)

@@ -117,7 +117,7 @@ pub struct AutoscalerRecord {
     pub generation: Option<i64>,
     /// What it asks for, or why it can't be read.
     pub asked: Result<Asked, ReadError>,
-    /// Its status when it was first seen.
+    /// Its status.
     pub status: Status,
 }
 
@@ -291,16 +291,15 @@ impl Index {
                 && known.generation.is_some()
                 && known.generation == record.generation
         });
-        if same {
-            return false;
+        if !same {
+            let published = match &record.asked {
+                Ok(asked) => asked.demand.published(),
+                Err(_) => Vec::new(),
+            };
+            self.publish(&key, SubjectKind::Autoscaler, published);
         }
-        let published = match &record.asked {
-            Ok(asked) => asked.demand.published(),
-            Err(_) => Vec::new(),
-        };
-        self.publish(&key, SubjectKind::Autoscaler, published);
         self.autoscalers.insert(key, Arc::new(record));
-        true
+        !same
     }
 
     /// Forgets an Autoscaler and the metrics it asked for.

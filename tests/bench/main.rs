@@ -118,7 +118,10 @@ async fn block(world: &World, side: Option<Side>, rounds: usize) -> Block {
     };
     let warm_up = match side {
         None => Duration::from_secs(3),
-        Some(Side::Alone) => ROUND.mul_f64(1.5),
+        Some(Side::Alone) => {
+            Meter::new(world, running.as_ref()).wait_settled().await;
+            ROUND.mul_f64(2.0)
+        }
         Some(_) => ROUND.mul_f64(2.0),
     };
     tokio::time::sleep(warm_up).await;

@@ -62,6 +62,25 @@ impl<'a> Meter<'a> {
         Self { world, running, processes, client: load::client(world) }
     }
 
+    /// Waits until Plimsoll has decided for all, and written all that a start has to.
+    pub async fn wait_settled(&self) {
+        let start = Instant::now();
+        let mut settled = 0;
+        while settled < 5 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let text = match self.running {
+                Some(running) => self.own_metrics(running).await,
+                None => return,
+            };
+            let all =
+                sum(&text, "plimsoll_decisions_total", "") >= self.world.size.autoscalers as f64;
+            let written = sum(&text, "plimsoll_status_writes_waiting", "") == 0.0;
+            settled = if all && written { settled + 1 } else { 0 };
+            assert!(start.elapsed() < Duration::from_secs(300), "it does not settle");
+        }
+        crate::say(&format!("  settled after {:.0} s", start.elapsed().as_secs_f64()));
+    }
+
     pub async fn measure(&self, rounds: usize) -> Block {
         let before = self.totals().await;
         let mut block = Block::default();
