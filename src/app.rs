@@ -37,14 +37,18 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
     if flags.series_max_age() < flags.metrics_relist_interval && !config.rules.custom.is_empty() {
         return Err("--metrics-max-age must not be less than --metrics-relist-interval".into());
     }
-    let prometheus = connect::prometheus(&flags)?;
+    let metrics = Arc::new(Metrics::default());
+    let prometheus = connect::prometheus(&flags)?.counted(metrics.clone());
     let reached = prometheus.clone();
     let certificate = serving_certificate(&flags)?;
     let self_made_ca = certificate.self_made_ca.clone();
     let own_trust = own_trust(&flags)?;
-    let client = connect::api_server(&flags, "--kubeconfig", flags.kubeconfig.as_deref()).await?;
+    let connect = async |flag, path: Option<&Path>| {
+        connect::api_server(&flags, flag, path, metrics.clone()).await
+    };
+    let client = connect("--kubeconfig", flags.kubeconfig.as_deref()).await?;
     let other_client = async |flag, path: &Option<std::path::PathBuf>| match path {
-        Some(path) => connect::api_server(&flags, flag, Some(path)).await,
+        Some(path) => connect(flag, Some(path)).await,
         None => Ok(client.clone()),
     };
     let authentication =
@@ -64,7 +68,6 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
     if flags.authentication_skip_lookup || flags.authentication_tolerate_lookup_failure {
         trust.set(own_trust.bundle(None));
     }
-    let metrics = Arc::new(Metrics::default());
     let samples = Store::new(prometheus.clone(), flags.sample_max_age);
     let resources = Resources::new(client.clone());
     let rules = Rules::new(

@@ -2,11 +2,16 @@
 
 use crate::config::{PrometheusVerb, ServeFlags};
 use crate::prometheus::{self, Pem, Token};
+use crate::telemetry::Metrics;
+use futures::future::BoxFuture;
 use kube::Client;
 use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
+use tower::layer::layer_fn;
 use tower::limit::RateLimitLayer;
 
 /// Why there is no client.
@@ -45,6 +50,7 @@ pub async fn api_server(
     flags: &ServeFlags,
     flag: &'static str,
     kubeconfig: Option<&Path>,
+    metrics: Arc<Metrics>,
 ) -> Result<Client, ConnectError> {
     let mut config = match kubeconfig {
         Some(path) => read_kubeconfig(flag, path).await?,
@@ -53,14 +59,50 @@ pub async fn api_server(
         }
     };
     config.connect_timeout = Some(Duration::from_secs(10));
+    // A watch has a bookmark each minute: one that is silent for longer is dead.
+    config.read_timeout = Some(Duration::from_secs(90));
+    let counting = layer_fn(move |inner| Counting { inner, metrics: metrics.clone() });
+    let builder = ClientBuilder::try_from(config)?.with_layer(&counting);
     match flags.client_qps.filter(|qps| *qps > 0.0) {
-        None => Ok(Client::try_from(config)?),
+        None => Ok(builder.build()),
         Some(qps) => {
             let burst = u64::from(flags.client_burst.max(1));
             let period = Duration::from_secs_f64((burst as f64 / qps).clamp(0.001, 86_400.0));
             let limit = RateLimitLayer::new(burst, period);
-            Ok(ClientBuilder::try_from(config)?.with_layer(&limit).build())
+            Ok(builder.with_layer(&limit).build())
         }
+    }
+}
+
+/// Counts requests and their answers.
+#[derive(Clone)]
+struct Counting<S> {
+    inner: S,
+    metrics: Arc<Metrics>,
+}
+
+impl<S, B, C> tower::Service<http::Request<B>> for Counting<S>
+where
+    S: tower::Service<http::Request<B>, Response = http::Response<C>>,
+    S::Future: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        let (method, metrics) = (request.method().clone(), self.metrics.clone());
+        let answer = self.inner.call(request);
+        Box::pin(async move {
+            let answer = answer.await;
+            let code = answer.as_ref().map_or(0, |answer| answer.status().as_u16());
+            metrics.asked_kube(method.as_str(), code);
+            answer
+        })
     }
 }
 
@@ -71,6 +113,26 @@ pub async fn api_server(
 pub async fn plain_api_server(kubeconfig: &Path) -> Result<Client, ConnectError> {
     let config = read_kubeconfig("--kubeconfig", kubeconfig).await?;
     Ok(Client::try_from(config)?)
+}
+
+/// The client of the API server as kubectl finds it, and the namespace of its context.
+///
+/// # Errors
+/// As [`ConnectError`] says.
+pub async fn as_kubectl(
+    kubeconfig: Option<&Path>,
+    context: Option<&str>,
+) -> Result<(Client, String), ConnectError> {
+    let no_way = |error: kube::config::KubeconfigError| ConnectError::NoWay(error.to_string());
+    let file = match kubeconfig {
+        Some(path) => Kubeconfig::read_from(path),
+        None => Kubeconfig::read(),
+    };
+    let options = KubeConfigOptions { context: context.map(str::to_owned), ..Default::default() };
+    let file = file.map_err(no_way)?;
+    let config = kube::Config::from_custom_kubeconfig(file, &options).await.map_err(no_way)?;
+    let namespace = config.default_namespace.clone();
+    Ok((Client::try_from(config)?, namespace))
 }
 
 async fn read_kubeconfig(flag: &'static str, path: &Path) -> Result<kube::Config, ConnectError> {

@@ -2,8 +2,9 @@
 
 #![forbid(unsafe_code)]
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use plimsoll::config::{Cli, Command};
+use plimsoll::operate;
 use std::process::ExitCode;
 
 /// Lists of thousands of objects come and go beside what is kept of them: the
@@ -13,13 +14,32 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
     let (arguments, ignored) = plimsoll::config::take_ignored(std::env::args_os());
+    if called_as_plugin() && arguments.len() < 2 {
+        let _ = Cli::command().name("kubectl plimsoll").print_help();
+        return ExitCode::SUCCESS;
+    }
     let cli = Cli::parse_from(arguments);
     let flags = match cli.command {
         Some(Command::Crd) => {
             print!("{}", plimsoll::crd::custom_resource_definition_yaml());
             return ExitCode::SUCCESS;
         }
+        Some(Command::Reference) => {
+            print!("{}", plimsoll::reference::markdown());
+            return ExitCode::SUCCESS;
+        }
+        Some(Command::Completions { shell }) => {
+            clap_complete::generate(shell, &mut Cli::command(), "plimsoll", &mut std::io::stdout());
+            return ExitCode::SUCCESS;
+        }
         Some(Command::Check(flags)) => return check(&flags),
+        Some(Command::Convert(flags)) => return convert(&flags),
+        Some(Command::Status(flags)) => return operate(operate::status(&flags)),
+        Some(Command::Explain(flags)) => return operate(operate::explain(&flags)),
+        Some(Command::Pause(flags)) => return operate(operate::pause(&flags, true)),
+        Some(Command::Resume(flags)) => return operate(operate::pause(&flags, false)),
+        Some(Command::Freeze(flags)) => return operate(operate::freeze(&flags)),
+        Some(Command::Thaw(flags)) => return operate(operate::thaw(&flags)),
         Some(Command::Serve(flags)) => *flags,
         None => cli.serve,
     };
@@ -41,6 +61,45 @@ fn check(flags: &plimsoll::config::CheckFlags) -> ExitCode {
         Ok((text, good)) => {
             print!("{text}");
             if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Err(error) => {
+            eprintln!("plimsoll: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether kubectl called it as its plugin.
+fn called_as_plugin() -> bool {
+    let called = std::env::args_os().next().map(std::path::PathBuf::from);
+    called.is_some_and(|path| path.file_name().is_some_and(|name| name == "kubectl-plimsoll"))
+}
+
+fn convert(flags: &plimsoll::config::ConvertFlags) -> ExitCode {
+    match plimsoll::convert::run(flags) {
+        Ok((text, notes)) => {
+            print!("{text}");
+            for note in notes {
+                eprintln!("note: {note}");
+            }
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("plimsoll: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn operate(command: impl Future<Output = Result<String, operate::OperateError>>) -> ExitCode {
+    let done = start_tls().and_then(|()| {
+        let runtime = tokio::runtime::Runtime::new()?;
+        Ok(runtime.block_on(command)?)
+    });
+    match done {
+        Ok(text) => {
+            print!("{text}");
+            ExitCode::SUCCESS
         }
         Err(error) => {
             eprintln!("plimsoll: {error}");

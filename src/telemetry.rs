@@ -4,14 +4,15 @@ use crate::config::LogFormat;
 use crate::watch::ObjectKey;
 use axum::http::{HeaderValue, header};
 use axum::response::IntoResponse;
-use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::metrics::counter::Counter;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::{Metric, Registry, Unit};
 use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 
@@ -37,6 +38,12 @@ struct Code {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Request {
+    method: String,
+    code: u16,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Outcome {
     outcome: &'static str,
 }
@@ -51,118 +58,235 @@ struct DesiredBy {
 const OURS: &str = "plimsoll";
 const THEIRS: &str = "kube-controller-manager";
 
+/// What is said of a metric in the reference.
+#[derive(Clone, Debug)]
+pub struct Described {
+    /// Its name, as it is scraped.
+    pub name: String,
+    /// counter, gauge, histogram or info.
+    pub kind: &'static str,
+    /// Its labels.
+    pub labels: &'static [&'static str],
+    /// What it says.
+    pub help: &'static str,
+}
+
 /// Plimsoll's own metrics.
 pub struct Metrics {
     registry: Registry,
+    described: Vec<Described>,
     requests: Family<Code, Counter>,
+    sample_age: Histogram,
     decisions: Family<Outcome, Counter>,
+    duration: Histogram,
     lag: Histogram,
     missed: Counter,
     autoscalers: Gauge,
+    failing: Gauge,
+    leader: Gauge,
+    frozen: Gauge,
+    status_writes_waiting: Gauge,
     native_desired: Family<DesiredBy, Gauge>,
     native_comparisons: Family<Outcome, Counter>,
     reloads: Family<Outcome, Counter>,
     last_reload: Gauge,
-    leader: Gauge,
-    frozen: Gauge,
-    status_writes_waiting: Gauge,
+    queries: Family<Outcome, Counter>,
+    query_duration: Histogram,
+    answer_bytes: Histogram,
+    kube_requests: Family<Request, Counter>,
+}
+
+/// Registers metrics, and keeps what is said of them.
+#[derive(Default)]
+struct Registering {
+    registry: Registry,
+    described: Vec<Described>,
+}
+
+impl Registering {
+    fn add<M: Metric + Clone>(
+        &mut self,
+        (name, unit, kind, labels): (&str, Option<Unit>, &'static str, &'static [&'static str]),
+        help: &'static str,
+        metric: M,
+    ) -> M {
+        let suffix = match (&unit, kind) {
+            (Some(unit), _) => format!("_{}", unit.as_str()),
+            (None, "counter") => "_total".to_owned(),
+            (None, "info") => "_info".to_owned(),
+            (None, _) => String::new(),
+        };
+        self.described.push(Described {
+            name: format!("plimsoll_{name}{suffix}"),
+            kind,
+            labels,
+            help,
+        });
+        let registry = self.registry.sub_registry_with_prefix("plimsoll");
+        match unit {
+            Some(unit) => registry.register_with_unit(name, help, unit, metric.clone()),
+            None => registry.register(name, help, metric.clone()),
+        }
+        metric
+    }
+}
+
+fn seconds() -> Histogram {
+    Histogram::new(exponential_buckets(0.001, 2.0, 17))
 }
 
 impl Default for Metrics {
     fn default() -> Self {
-        let mut registry = Registry::with_prefix("plimsoll");
-        let (requests, decisions) = (Family::default(), Family::default());
-        let lag = Histogram::new(exponential_buckets(0.001, 2.0, 17));
-        let autoscalers = Gauge::default();
-        let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
-        registry.register("build", "Which build this is", build);
-        registry.register("http_requests", "Requests answered, by HTTP status", requests.clone());
-        registry.register(
-            "decisions",
-            "Decisions taken, by outcome: rescaled, held, failed, observed (a native HPA's own controller decides) or followed (another replica leads)",
-            decisions.clone(),
-        );
-        registry.register_with_unit(
-            "decision_lag",
-            "How long after its time a decision was begun",
-            Unit::Seconds,
-            lag.clone(),
-        );
-        let missed = Counter::default();
-        registry.register(
-            "missed_rounds",
-            "Decisions that were not taken because the one before took until after they were due",
-            missed.clone(),
-        );
-        registry.register("autoscalers", "Autoscalers decided for", autoscalers.clone());
-        let (native_desired, native_comparisons) = (Family::default(), Family::default());
-        registry.register(
-            "native_hpa_desired_replicas",
-            "Replicas wanted for an observed native HPA, by who decided",
-            native_desired.clone(),
-        );
-        registry.register(
-            "native_hpa_comparisons",
-            "Decisions for observed native HPAs, by outcome: agreed or differed",
-            native_comparisons.clone(),
-        );
-        let (reloads, last_reload) = (Family::default(), Gauge::default());
-        last_reload.set(1);
-        registry.register(
-            "config_reloads",
-            "Tries to take a changed configuration up, by outcome: taken or refused",
-            reloads.clone(),
-        );
-        registry.register(
-            "config_last_reload_successful",
-            "Whether the configuration in force is that of the file: 1 or 0",
-            last_reload.clone(),
-        );
-        let (leader, frozen) = (Gauge::default(), Gauge::default());
-        registry.register(
-            "leader",
-            "Whether this replica leads, and writes: 1 or 0",
-            leader.clone(),
-        );
-        registry.register(
-            "frozen",
-            "Whether an administrator has stopped all writes to scales: 1 or 0",
-            frozen.clone(),
-        );
-        let status_writes_waiting = Gauge::default();
-        registry.register(
-            "status_writes_waiting",
-            "Statuses that wait to be written to the API server",
-            status_writes_waiting.clone(),
-        );
-        Self {
-            registry,
-            requests,
-            decisions,
-            lag,
-            missed,
-            autoscalers,
-            native_desired,
-            native_comparisons,
-            reloads,
-            last_reload,
-            leader,
-            frozen,
-            status_writes_waiting,
-        }
+        const S: Option<Unit> = Some(Unit::Seconds);
+        const B: Option<Unit> = Some(Unit::Bytes);
+        let mut all = Registering::default();
+        let info = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+        all.described.push(Described {
+            name: "plimsoll_build_info".to_owned(),
+            kind: "info",
+            labels: &["version"],
+            help: "Which build this is",
+        });
+        let registry = all.registry.sub_registry_with_prefix("plimsoll");
+        registry.register("build", "Which build this is", info);
+        let metrics = Self {
+            requests: all.add(
+                ("http_requests", None, "counter", &["code"]),
+                "Requests answered, by HTTP status",
+                Family::default(),
+            ),
+            sample_age: all.add(
+                ("sample_age", S, "histogram", &[]),
+                "How old the oldest sample of an answer of the metrics APIs was, where that is known",
+                Histogram::new(exponential_buckets(0.25, 2.0, 14)),
+            ),
+            decisions: all.add(
+                ("decisions", None, "counter", &["outcome"]),
+                "Decisions taken, by outcome: rescaled, held, failed, observed (a native HPA is left to kube-controller-manager) or followed (another replica leads)",
+                Family::default(),
+            ),
+            duration: all.add(
+                ("decision_duration", S, "histogram", &[]),
+                "How long a decision took, from its beginning until it was carried out",
+                seconds(),
+            ),
+            lag: all.add(
+                ("decision_lag", S, "histogram", &[]),
+                "How long after its time a decision was begun",
+                seconds(),
+            ),
+            missed: all.add(
+                ("missed_rounds", None, "counter", &[]),
+                "Decisions that were not taken because the one before took until after they were due",
+                Counter::default(),
+            ),
+            autoscalers: all.add(
+                ("autoscalers", None, "gauge", &[]),
+                "Autoscalers and native HPAs decided for",
+                Gauge::default(),
+            ),
+            failing: all.add(
+                ("autoscalers_failing", None, "gauge", &[]),
+                "Of those, how many whose last decision failed; their conditions say why",
+                Gauge::default(),
+            ),
+            leader: all.add(
+                ("leader", None, "gauge", &[]),
+                "Whether this replica leads, and writes: 1 or 0",
+                Gauge::default(),
+            ),
+            frozen: all.add(
+                ("frozen", None, "gauge", &[]),
+                "Whether an administrator has stopped all writes to scales: 1 or 0",
+                Gauge::default(),
+            ),
+            status_writes_waiting: all.add(
+                ("status_writes_waiting", None, "gauge", &[]),
+                "Statuses that wait to be written to the API server",
+                Gauge::default(),
+            ),
+            native_desired: all.add(
+                ("native_hpa_desired_replicas", None, "gauge", &["namespace", "name", "by"]),
+                "Replicas wanted for an observed native HPA, by who decided",
+                Family::default(),
+            ),
+            native_comparisons: all.add(
+                ("native_hpa_comparisons", None, "counter", &["outcome"]),
+                "Decisions for observed native HPAs, by outcome: agreed or differed",
+                Family::default(),
+            ),
+            reloads: all.add(
+                ("config_reloads", None, "counter", &["outcome"]),
+                "Tries to take a changed configuration up, by outcome: taken or refused",
+                Family::default(),
+            ),
+            last_reload: all.add(
+                ("config_last_reload_successful", None, "gauge", &[]),
+                "Whether the configuration in force is that of the file: 1 or 0",
+                Gauge::default(),
+            ),
+            queries: all.add(
+                ("prometheus_requests", None, "counter", &["outcome"]),
+                "Requests to Prometheus, by outcome: answered, refused (a query it can't run), timeout, unreachable, unavailable (429 or 5xx) or unusable (an answer that is none)",
+                Family::default(),
+            ),
+            query_duration: all.add(
+                ("prometheus_request_duration", S, "histogram", &[]),
+                "How long requests to Prometheus took",
+                seconds(),
+            ),
+            answer_bytes: all.add(
+                ("prometheus_response", B, "histogram", &[]),
+                "How large the answers of Prometheus were",
+                Histogram::new(exponential_buckets(256.0, 4.0, 10)),
+            ),
+            kube_requests: all.add(
+                ("kube_requests", None, "counter", &["method", "code"]),
+                "Requests to kube-apiserver, by HTTP method and status; 0 where none came",
+                Family::default(),
+            ),
+            described: Vec::new(),
+            registry: Registry::default(),
+        };
+        metrics.last_reload.set(1);
+        all.registry.register_collector(Box::new(Process));
+        all.described.extend(PROCESS.iter().map(|(name, kind, help)| Described {
+            name: format!("{name}{}", if *kind == "counter" { "_total" } else { "" }),
+            kind,
+            labels: &[],
+            help,
+        }));
+        Self { registry: all.registry, described: all.described, ..metrics }
+    }
+}
+
+impl std::fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Metrics")
     }
 }
 
 impl Metrics {
+    /// What is said of each.
+    pub fn described(&self) -> &[Described] {
+        &self.described
+    }
+
     /// A request was answered.
     pub fn answered(&self, code: u16) {
         self.requests.get_or_create(&Code { code }).inc();
     }
 
-    /// A decision was taken, with such an outcome, so long after its time.
-    pub fn decided(&self, outcome: &'static str, lag: Duration) {
+    /// Samples were served, of which the oldest was so old.
+    pub fn served(&self, age: Duration) {
+        self.sample_age.observe(age.as_secs_f64());
+    }
+
+    /// A decision was taken, with such an outcome, so long after its time, and took so long.
+    pub fn decided(&self, outcome: &'static str, lag: Duration, took: Duration) {
         self.decisions.get_or_create(&Outcome { outcome }).inc();
         self.lag.observe(lag.as_secs_f64());
+        self.duration.observe(took.as_secs_f64());
     }
 
     /// So many decisions were not taken, as one came late.
@@ -208,9 +332,25 @@ impl Metrics {
         self.frozen.set(frozen.into());
     }
 
-    /// So many autoscalers are decided for.
-    pub fn autoscalers(&self, count: usize) {
+    /// So many autoscalers are decided for, and for so many of them that failed last.
+    pub fn autoscalers(&self, count: usize, failing: usize) {
         self.autoscalers.set(count as i64);
+        self.failing.set(failing as i64);
+    }
+
+    /// Prometheus was asked: how that went, how long it took, how large the answer was.
+    pub fn queried(&self, outcome: &'static str, took: Duration, bytes: Option<usize>) {
+        self.queries.get_or_create(&Outcome { outcome }).inc();
+        self.query_duration.observe(took.as_secs_f64());
+        if let Some(bytes) = bytes {
+            self.answer_bytes.observe(bytes as f64);
+        }
+    }
+
+    /// kube-apiserver was asked; `code` is 0 where no answer came.
+    pub fn asked_kube(&self, method: &str, code: u16) {
+        let request = Request { method: method.to_owned(), code };
+        self.kube_requests.get_or_create(&request).inc();
     }
 
     /// All of them, in the OpenMetrics text format.
@@ -225,4 +365,61 @@ impl Metrics {
 
 fn desired_by(key: &ObjectKey, by: &'static str) -> DesiredBy {
     DesiredBy { namespace: key.namespace.clone(), name: key.name.clone(), by }
+}
+
+/// What the process uses, under the names that all Prometheus clients give it.
+#[derive(Debug)]
+struct Process;
+
+const PROCESS: [(&str, &str, &str); 4] = [
+    ("process_cpu_seconds", "counter", "CPU time that the process has used"),
+    ("process_resident_memory_bytes", "gauge", "Memory that the process has"),
+    ("process_open_fds", "gauge", "Files and connections that the process has open"),
+    ("plimsoll_tasks", "gauge", "Tasks of the asynchronous runtime that live"),
+];
+
+impl Collector for Process {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let values = [cpu_seconds(), resident_bytes(), open_files(), tasks()];
+        for ((name, kind, help), value) in PROCESS.iter().zip(values) {
+            let Some(value) = value else { continue };
+            if *kind == "counter" {
+                let metric = ConstCounter::new(value);
+                let encoder = encoder.encode_descriptor(name, help, None, metric.metric_type())?;
+                metric.encode(encoder)?;
+            } else {
+                let metric = ConstGauge::new(value);
+                let encoder = encoder.encode_descriptor(name, help, None, metric.metric_type())?;
+                metric.encode(encoder)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The kernel's clock ticks each second, as it tells them to every process.
+const TICKS: f64 = 100.0;
+/// The size of a page where Plimsoll is built for.
+const PAGE: f64 = 4096.0;
+
+fn cpu_seconds() -> Option<f64> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // The name, in parentheses, may have spaces.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let ticks = fields.split_whitespace().skip(11).take(2);
+    Some(ticks.filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / TICKS)
+}
+
+fn resident_bytes() -> Option<f64> {
+    let pages = std::fs::read_to_string("/proc/self/statm").ok()?;
+    Some(pages.split_whitespace().nth(1)?.parse::<f64>().ok()? * PAGE)
+}
+
+fn open_files() -> Option<f64> {
+    Some(std::fs::read_dir("/proc/self/fd").ok()?.count() as f64)
+}
+
+fn tasks() -> Option<f64> {
+    let runtime = tokio::runtime::Handle::try_current().ok()?;
+    Some(runtime.metrics().num_alive_tasks() as f64)
 }

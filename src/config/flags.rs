@@ -36,6 +36,87 @@ pub enum Command {
     Crd,
     /// Validate a configuration, and tell what its rules find in a Prometheus.
     Check(CheckFlags),
+    /// Turn HorizontalPodAutoscalers and KEDA ScaledObjects into Autoscalers.
+    Convert(ConvertFlags),
+    /// Show who leads, whether scales are frozen, and which Autoscalers fail.
+    Status(ClusterFlags),
+    /// Tell why an Autoscaler scales as it does.
+    Explain(ObjectFlags),
+    /// Leave an Autoscaler's scale alone from now on.
+    Pause(ObjectFlags),
+    /// Go on with a paused Autoscaler.
+    Resume(ObjectFlags),
+    /// Stop all writes to scales, in the whole cluster; decisions go on.
+    Freeze(FreezeFlags),
+    /// Go on after a freeze.
+    Thaw(ClusterFlags),
+    /// Print the completions of a shell: source <(plimsoll completions bash).
+    Completions {
+        /// Which shell.
+        shell: clap_complete::Shell,
+    },
+    /// Print the reference of all flags, fields and metrics, as Markdown.
+    #[command(hide = true)]
+    Reference,
+}
+
+/// How a command reaches the cluster.
+#[derive(Clone, Debug, Args)]
+pub struct ClusterFlags {
+    /// The kubeconfig; without one, as kubectl finds it.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// The context of the kubeconfig.
+    #[arg(long, value_name = "NAME")]
+    pub context: Option<String>,
+
+    /// The namespace that Plimsoll is installed in.
+    #[arg(long, value_name = "NAME", default_value = "plimsoll")]
+    pub plimsoll_namespace: String,
+
+    /// The name of its Lease.
+    #[arg(long, value_name = "NAME", default_value = "plimsoll")]
+    pub lease: String,
+}
+
+/// The flags of commands about one Autoscaler.
+#[derive(Clone, Debug, Args)]
+pub struct ObjectFlags {
+    /// Its name.
+    pub name: String,
+
+    /// Its namespace; without one, that of the context.
+    #[arg(short, long, value_name = "NAME")]
+    pub namespace: Option<String>,
+
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub cluster: ClusterFlags,
+}
+
+/// The flags of `plimsoll freeze`.
+#[derive(Clone, Debug, Args)]
+pub struct FreezeFlags {
+    /// Why; it stands in each Autoscaler's condition `Frozen`.
+    pub reason: String,
+
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub cluster: ClusterFlags,
+}
+
+/// The flags of `plimsoll convert`.
+#[derive(Clone, Debug, Args)]
+pub struct ConvertFlags {
+    /// Files with HorizontalPodAutoscalers and ScaledObjects; - is the standard input.
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+
+    /// Where to write the rules that the Autoscalers need; without it they are
+    /// printed as a comment.
+    #[arg(long, value_name = "FILE")]
+    pub rules: Option<PathBuf>,
 }
 
 /// The flags of `plimsoll check`.

@@ -9,7 +9,7 @@ mod rules;
 pub use adapter_flags::{Ignored, take_ignored};
 pub use file::{Config, ConfigError};
 pub use flags::{
-    CheckFlags, Cli, Command, LogFormat, NativeHpas, OutputFormat, PrometheusVerb, ServeFlags,
-    TlsVersion,
+    CheckFlags, Cli, ClusterFlags, Command, ConvertFlags, FreezeFlags, LogFormat, NativeHpas,
+    ObjectFlags, OutputFormat, PrometheusVerb, ServeFlags, TlsVersion,
 };
 pub use live::LiveConfig;

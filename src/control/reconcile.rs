@@ -59,7 +59,8 @@ pub type Ended = &'static str;
 /// The scale was written.
 pub const RESCALED: Ended = "rescaled";
 const HELD: Ended = "held";
-const FAILED: Ended = "failed";
+/// Nothing could be decided, or not be written.
+pub const FAILED: Ended = "failed";
 const OBSERVED: Ended = "observed";
 /// Another replica leads, and writes.
 const FOLLOWED: Ended = "followed";

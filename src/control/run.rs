@@ -3,7 +3,7 @@
 
 use super::events::Events;
 use super::keep::{Keeper, Kept};
-use super::reconcile::{self, RESCALED, State};
+use super::reconcile::{self, Ended, FAILED, RESCALED, State};
 use super::schedule::{Phases, Schedule};
 use super::selectors::Selectors;
 use super::status;
@@ -49,6 +49,8 @@ pub struct ControlLoop {
     states: HashMap<Subject, State>,
     phases: Phases,
     running: HashSet<Subject>,
+    /// Those whose last decision failed.
+    failing: HashSet<Subject>,
     /// The rounds under way, which send each that is done.
     batches: JoinSet<()>,
     done: mpsc::UnboundedSender<Done>,
@@ -79,7 +81,7 @@ struct Done {
     begun: Instant,
     crowd: usize,
     state: State,
-    rescaled: bool,
+    ended: Option<Ended>,
 }
 
 /// What all decisions share.
@@ -161,6 +163,7 @@ impl ControlLoop {
             schedule: Schedule::default(),
             states: HashMap::new(),
             running: HashSet::new(),
+            failing: HashSet::new(),
             batches: JoinSet::new(),
         }
     }
@@ -201,7 +204,7 @@ impl ControlLoop {
                     for subject in changed {
                         self.changed(subject);
                     }
-                    self.shared.metrics.autoscalers(self.schedule.len() + self.running.len());
+                    self.count();
                 }
                 () = due => self.start_due(),
                 Some(done) = self.all_done.recv() => self.decided(done),
@@ -271,6 +274,7 @@ impl ControlLoop {
             return;
         }
         self.schedule.remove(&subject);
+        self.failing.remove(&subject);
         self.phases.set(&subject, None, Instant::now(), 1);
         self.states.remove(&subject);
         self.shared.live.remove(&subject);
@@ -308,8 +312,14 @@ impl ControlLoop {
     /// it took longer than a period, is not made up for: under overload all are
     /// decided less often, each in its turn.
     fn decided(&mut self, done: Done) {
-        let Done { subject, due, begun, crowd, state, rescaled } = done;
-        if rescaled {
+        let Done { subject, due, begun, crowd, state, ended } = done;
+        if ended == Some(FAILED) {
+            self.failing.insert(subject.clone());
+        } else {
+            self.failing.remove(&subject);
+        }
+        self.count();
+        if ended == Some(RESCALED) {
             self.keep_at = self.keep_at.min(Instant::now() + KEEP_SOON);
         }
         self.running.remove(&subject);
@@ -335,6 +345,11 @@ impl ControlLoop {
         self.schedule.set_if_none(subject, next);
     }
 
+    fn count(&self) {
+        let all = self.schedule.len() + self.running.len();
+        self.shared.metrics.autoscalers(all, self.failing.len());
+    }
+
     fn period(&self, subject: &Subject) -> Duration {
         let own = match subject.kind {
             SubjectKind::Autoscaler => {
@@ -353,17 +368,16 @@ async fn round(shared: &Shared, due: Due) -> Done {
     let Due { subject, at, crowd, mut state } = due;
     let begun = Instant::now();
     let decided = AssertUnwindSafe(reconcile::round(shared, &subject, &mut state));
-    let mut rescaled = false;
-    match decided.catch_unwind().await {
-        Ok(Some(ended)) => {
-            rescaled = ended == RESCALED;
-            shared.metrics.decided(ended, begun.duration_since(at));
-        }
-        Ok(None) => {}
+    let ended = match decided.catch_unwind().await {
+        Ok(ended) => ended,
         Err(_) => {
             tracing::error!(%subject, "a decision was broken off");
             state = State::default();
+            Some(FAILED)
         }
+    };
+    if let Some(ended) = ended {
+        shared.metrics.decided(ended, begun.duration_since(at), begun.elapsed());
     }
-    Done { subject, due: at, begun, crowd, state, rescaled }
+    Done { subject, due: at, begun, crowd, state, ended }
 }

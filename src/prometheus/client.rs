@@ -1,6 +1,7 @@
 //! The HTTP client of a Prometheus-compatible server.
 
 use super::slots::Slots;
+use crate::telemetry::Metrics;
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
@@ -140,6 +141,7 @@ pub struct Client {
     slots: Arc<Slots>,
     /// Since when it did not answer at all.
     failing: Arc<Mutex<Option<Instant>>>,
+    metrics: Option<Arc<Metrics>>,
 }
 
 /// How long a query may be to be sent in an address; proxies refuse longer ones.
@@ -213,7 +215,13 @@ impl Client {
             max_response_bytes: options.max_response_bytes,
             slots: Arc::default(),
             failing: Arc::default(),
+            metrics: None,
         })
+    }
+
+    /// The same, counting its requests.
+    pub fn counted(self, metrics: Arc<Metrics>) -> Self {
+        Self { metrics: Some(metrics), ..self }
     }
 
     /// Runs an instant query; the body is for [`super::decode_vector`].
@@ -307,7 +315,12 @@ impl Client {
     async fn send(&self, request: reqwest::RequestBuilder) -> Result<(StatusCode, Bytes), Error> {
         let slot = tokio::time::timeout(self.timeout, self.slots.take()).await;
         let slot = slot.map_err(|_| Error::Crowded(self.timeout))?;
+        let begun = Instant::now();
         let answer = self.exchange(request).await;
+        if let Some(metrics) = &self.metrics {
+            let bytes = answer.as_ref().ok().map(|(_, body)| body.len());
+            metrics.queried(outcome(&answer), begun.elapsed(), bytes);
+        }
         let overloaded = match &answer {
             Ok((status, _)) => matches!(
                 *status,
@@ -369,6 +382,18 @@ impl Client {
         }
         let error = error.without_url();
         Error::Unreachable(causes(&error))
+    }
+}
+
+/// How a request went, for the metrics.
+fn outcome(answer: &Result<(StatusCode, Bytes), Error>) -> &'static str {
+    match answer {
+        Ok((StatusCode::OK | StatusCode::NOT_FOUND, _)) => "answered",
+        Ok((StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY, _)) => "refused",
+        Ok(_) | Err(Error::Unavailable { .. }) => "unavailable",
+        Err(Error::Timeout(_) | Error::Crowded(_)) => "timeout",
+        Err(Error::Unreachable(_) | Error::Settings(_)) => "unreachable",
+        Err(Error::Answer(_) | Error::Refused(_)) => "unusable",
     }
 }
 

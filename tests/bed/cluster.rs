@@ -1,6 +1,6 @@
 //! The control plane, Prometheus, the fleet and the load generator.
 
-use super::pki::{Authority, token_keys};
+use super::pki::{Authority, Signed, token_keys};
 use super::process::Process;
 use super::{Options, eventually, free_port};
 use kube::Client;
@@ -244,8 +244,28 @@ impl Cluster {
 
     /// A kubeconfig for a user by bearer token.
     pub fn kubeconfig_with_token(&self, name: &str, token: &str) -> PathBuf {
-        let user = format!("token: {token}");
-        write_kubeconfig_of(&self.folder, &self.authority, self.api_port, name, &user)
+        let server = format!("https://127.0.0.1:{}", self.api_port);
+        self.kubeconfig_at(&server, name, &format!("token: {token}"))
+    }
+
+    /// A kubeconfig for a user of the API server at another address.
+    pub fn kubeconfig_at(&self, server: &str, name: &str, credentials: &str) -> PathBuf {
+        write_kubeconfig_of(&self.folder, &self.authority, server, name, credentials)
+    }
+
+    /// The port of kube-apiserver.
+    pub fn api_port(&self) -> u16 {
+        self.api_port
+    }
+
+    /// A serving certificate that ends so many days from now.
+    pub fn sign_until(&self, name: &str, days: i64) -> Signed {
+        self.authority.sign_until(name, &[], Some(days))
+    }
+
+    /// The certificate of the authority that signs for kube-apiserver.
+    pub fn ca(&self) -> &Path {
+        &self.authority.certificate
     }
 
     /// Sets how many requests a second go to a path of the pods of a selector.
@@ -424,13 +444,14 @@ fn write_kubeconfig(
         signed.certificate.display(),
         signed.key.display()
     );
-    write_kubeconfig_of(folder, authority, api_port, user, &credentials)
+    let server = format!("https://127.0.0.1:{api_port}");
+    write_kubeconfig_of(folder, authority, &server, user, &credentials)
 }
 
 fn write_kubeconfig_of(
     folder: &Path,
     authority: &Authority,
-    api_port: u16,
+    server: &str,
     name: &str,
     credentials: &str,
 ) -> PathBuf {
@@ -438,7 +459,7 @@ fn write_kubeconfig_of(
     let ca = authority.certificate.display();
     let text = format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: bed\n\
-         clusters: [{{name: bed, cluster: {{server: \"https://127.0.0.1:{api_port}\", certificate-authority: {ca}}}}}]\n\
+         clusters: [{{name: bed, cluster: {{server: \"{server}\", certificate-authority: {ca}}}}}]\n\
          users: [{{name: user, user: {{{credentials}}}}}]\n\
          contexts: [{{name: bed, context: {{cluster: bed, user: user}}}}]\n"
     );

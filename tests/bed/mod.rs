@@ -25,7 +25,8 @@ pub struct Options {
     pub decisions: Vec<String>,
     /// Flags of Plimsoll beside those that every bed sets.
     pub flags: Vec<String>,
-    /// Whether Prometheus is reached through a proxy that can be told to fail.
+    /// Whether Prometheus and the API server are reached through proxies that can be
+    /// told to fail.
     pub faults: bool,
     /// Whether all goes on when this process ends.
     pub keep: bool,
@@ -61,8 +62,15 @@ impl Default for Options {
 pub struct Bed {
     pub cluster: Cluster,
     pub plimsoll: Plimsoll,
-    /// What stands between Plimsoll and Prometheus, where faults are wanted.
-    pub faults: Option<proxy::Proxy>,
+    /// What stands between Plimsoll and Prometheus, and the API server, where faults
+    /// are wanted.
+    pub faults: Option<Faults>,
+}
+
+/// What can be told to fail.
+pub struct Faults {
+    pub prometheus: proxy::Proxy,
+    pub api: proxy::Proxy,
 }
 
 impl Bed {
@@ -72,11 +80,22 @@ impl Bed {
         (options.progress)("installing Plimsoll with kubectl apply -k deploy");
         plimsoll::install(&cluster, options.manifests).await;
         let faults = match options.faults {
-            true => Some(proxy::Proxy::start(cluster.prometheus_port).await),
+            true => Some(Faults {
+                prometheus: proxy::Proxy::start(cluster.prometheus_port).await,
+                api: proxy::Proxy::before_tls(cluster.api_port(), cluster.ca()).await,
+            }),
             false => None,
         };
-        let prometheus_port = faults.as_ref().map_or(cluster.prometheus_port, |proxy| proxy.port);
-        let plimsoll = Plimsoll::start(&cluster, prometheus_port, &options).await;
+        let [server, prometheus] = match &faults {
+            Some(Faults { prometheus, api }) => {
+                [api, prometheus].map(|proxy| format!("http://127.0.0.1:{}", proxy.port))
+            }
+            None => [
+                format!("https://127.0.0.1:{}", cluster.api_port()),
+                format!("http://127.0.0.1:{}", cluster.prometheus_port),
+            ],
+        };
+        let plimsoll = Plimsoll::start(&cluster, &server, &prometheus, &options).await;
         let bed = Self { cluster, plimsoll, faults };
         (options.progress)("waiting for the aggregated API");
         eventually("the APIServices are available", Duration::from_secs(60), async || {

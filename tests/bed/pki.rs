@@ -37,6 +37,11 @@ impl Authority {
 
     /// Signs a certificate for a user with groups, or a server on loopback.
     pub fn sign(&self, name: &str, groups: &[&str]) -> Signed {
+        self.sign_until(name, groups, None)
+    }
+
+    /// The same, for so many days from now.
+    pub fn sign_until(&self, name: &str, groups: &[&str], days: Option<i64>) -> Signed {
         let mut params = CertificateParams::new(vec![
             "localhost".to_owned(),
             "kubernetes.default.svc".to_owned(),
@@ -46,6 +51,13 @@ impl Authority {
         params.distinguished_name.push(DnType::CommonName, name);
         for group in groups {
             params.distinguished_name.push(DnType::OrganizationName, *group);
+        }
+        if let Some(days) = days {
+            let day = std::time::Duration::from_secs(24 * 3600);
+            let now = std::time::SystemTime::now();
+            let end = if days < 0 { now - day } else { now + day * days.unsigned_abs() as u32 };
+            params.not_before = (now - 30 * day).into();
+            params.not_after = end.into();
         }
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];

@@ -43,34 +43,50 @@ pub fn binary() -> PathBuf {
     folder.join("plimsoll")
 }
 
+/// Starts a replica as the service account of `deploy/`, that reaches the API
+/// server and Prometheus at these addresses; the process and its port.
+pub async fn launch(
+    cluster: &Cluster,
+    name: &str,
+    server: &str,
+    prometheus: &str,
+    options: &Options,
+) -> (Process, u16) {
+    let token =
+        cluster.kubectl(&["-n", "plimsoll", "create", "token", "plimsoll", "--duration=24h"]).await;
+    let kubeconfig = cluster.kubeconfig_at(server, name, &format!("token: {}", token.trim()));
+    let port = free_port();
+    // Scrapes come every second here, so that a short window holds enough.
+    let config = cluster.folder.join(format!("{name}.yaml"));
+    let counter = "sum by (<<.GroupBy>>) (rate(<<.Series>>{<<.LabelMatchers>>}[8s]))";
+    std::fs::write(
+        &config,
+        format!("podMetrics:\n  counterQuery: '{counter}'\n{}", options.config),
+    )
+    .expect("a file");
+    let mut arguments = vec![
+        format!("--config={}", config.display()),
+        format!("--kubeconfig={}", kubeconfig.display()),
+        format!("--prometheus-url={prometheus}"),
+        "--bind-address=127.0.0.1".to_owned(),
+        format!("--secure-port={port}"),
+        "--log-level=info,plimsoll=debug".to_owned(),
+    ];
+    arguments.extend(options.decisions.iter().chain(&options.flags).cloned());
+    let (parts, folder) = (&cluster.parts, &cluster.folder);
+    let process = Process::start(parts, folder, cluster.keep, name, &binary(), &arguments);
+    (process, port)
+}
+
 impl Plimsoll {
     /// Starts it as the service account of `deploy/`, behind its Service.
-    pub async fn start(cluster: &Cluster, prometheus_port: u16, options: &Options) -> Self {
-        let token = cluster
-            .kubectl(&["-n", "plimsoll", "create", "token", "plimsoll", "--duration=24h"])
-            .await;
-        let kubeconfig = cluster.kubeconfig_with_token("plimsoll", token.trim());
-        let port = free_port();
-        // Scrapes come every second here, so that a short window holds enough.
-        let config = cluster.folder.join("plimsoll.yaml");
-        let counter = "sum by (<<.GroupBy>>) (rate(<<.Series>>{<<.LabelMatchers>>}[8s]))";
-        std::fs::write(
-            &config,
-            format!("podMetrics:\n  counterQuery: '{counter}'\n{}", options.config),
-        )
-        .expect("a file");
-        let mut arguments = vec![
-            format!("--config={}", config.display()),
-            format!("--kubeconfig={}", kubeconfig.display()),
-            format!("--prometheus-url=http://127.0.0.1:{prometheus_port}"),
-            "--bind-address=127.0.0.1".to_owned(),
-            format!("--secure-port={port}"),
-            "--log-level=info,plimsoll=debug".to_owned(),
-        ];
-        arguments.extend(options.decisions.iter().chain(&options.flags).cloned());
-        let program = binary();
-        let (parts, folder) = (&cluster.parts, &cluster.folder);
-        let process = Process::start(parts, folder, cluster.keep, "plimsoll", &program, &arguments);
+    pub async fn start(
+        cluster: &Cluster,
+        server: &str,
+        prometheus: &str,
+        options: &Options,
+    ) -> Self {
+        let (process, port) = launch(cluster, "plimsoll", server, prometheus, options).await;
         let ours = r#"jsonpath={.items[?(@.spec.service.namespace=="plimsoll")].metadata.name}"#;
         let names = cluster.kubectl(&["get", "apiservices", "-o", ours]).await;
         for name in names.split_whitespace() {

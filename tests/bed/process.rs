@@ -36,6 +36,7 @@ impl Process {
             .arg(program)
             .args(arguments)
             .env("POD_NAMESPACE", "plimsoll")
+            .env("POD_NAME", name)
             .stdout(output.try_clone().expect("a log file"))
             .stderr(output)
             .stdin(Stdio::piped());
@@ -75,6 +76,13 @@ impl Process {
     /// Whether it still runs.
     pub fn is_running(&mut self) -> bool {
         self.guard.try_wait().is_ok_and(|ended| ended.is_none())
+    }
+
+    /// Sends the program a signal, such as `STOP`.
+    pub fn signal(&self, signal: &str) {
+        let arguments = [format!("-{signal}"), self.program_id().to_string()];
+        let sent = Command::new("kill").args(arguments).status().expect("kill can be run");
+        assert!(sent.success(), "kill -{signal}");
     }
 
     /// Asks the program to end, and does not wait.

@@ -1,51 +1,102 @@
-//! What stands between Plimsoll and Prometheus and can be told to fail.
+//! What stands between Plimsoll and a server and can be told to fail.
 
 use super::free_port;
 use axum::Router;
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, Response, Uri, header};
+use futures::StreamExt;
+use plimsoll::serve::{ServingCertificate, TlsOptions, listen};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// An HTTP proxy to a port of this machine. Requests that speak of a word are
-/// treated as told; all else is passed on.
+/// An HTTP proxy on this machine. Requests that speak of a word (in their method,
+/// address or body) are treated as told; all else is passed on.
 pub struct Proxy {
     pub port: u16,
-    fault: Shared,
+    shared: Arc<Shared>,
 }
 
-type Shared = Arc<Mutex<Option<(String, Fault)>>>;
+#[derive(Default)]
+struct Shared {
+    fault: Mutex<Option<(String, Fault)>>,
+    /// What was asked that may change something, and when.
+    writes: Mutex<Vec<(Instant, String)>>,
+    /// How many requests were treated as told.
+    failed: Mutex<usize>,
+    /// Since when nothing new is silenced.
+    heals: Mutex<Option<Instant>>,
+    /// When all answers under way were ended last.
+    ended: Mutex<Option<Instant>>,
+}
 
 /// What is done with a request.
 #[derive(Clone, Debug)]
 pub enum Fault {
-    /// It is never answered.
+    /// It is not answered as long as this holds, and what is being answered stands still.
     Stall,
+    /// It is passed on, but nothing that comes later on the same answer.
+    Silence,
+    /// It is passed on after a while.
+    Slow(Duration),
     /// It is answered like this.
     Answer { status: u16, headers: Vec<(&'static str, String)>, body: String },
     /// It is passed on, and half of the answer comes back.
     Cut,
+    /// It is passed on, and the answer comes back with one text for another.
+    Replace(String, String),
+    /// The next so many are answered with this status, and all others passed on.
+    Times(usize, u16, String),
 }
 
 #[derive(Clone)]
 struct Passing {
-    to: u16,
-    fault: Shared,
+    to: String,
+    shared: Arc<Shared>,
     http: reqwest::Client,
 }
 
 impl Proxy {
-    /// Starts one that passes everything on.
+    /// Starts one before a server without TLS on a port of this machine.
     pub async fn start(to: u16) -> Self {
+        Self::before(format!("http://127.0.0.1:{to}"), reqwest::Client::new()).await
+    }
+
+    /// Starts one before a server with TLS, which it trusts by its CA.
+    pub async fn before_tls(to: u16, ca: &Path) -> Self {
+        let ca = std::fs::read(ca).expect("the CA");
+        let ca = reqwest::Certificate::from_pem(&ca).expect("a certificate");
+        let http = reqwest::Client::builder().tls_certs_only([ca]).build().expect("a client");
+        Self::before(format!("https://127.0.0.1:{to}"), http).await
+    }
+
+    async fn before(to: String, http: reqwest::Client) -> Self {
         let port = free_port();
         let listener =
             tokio::net::TcpListener::bind(("127.0.0.1", port)).await.expect("a free port");
-        let fault = Shared::default();
-        let state = Passing { to, fault: fault.clone(), http: reqwest::Client::new() };
-        let router = Router::new().fallback(pass).with_state(state);
+        let (router, shared) = Self::router(to, http);
         tokio::spawn(async move { axum::serve(listener, router).await });
-        Self { port, fault }
+        Self { port, shared }
+    }
+
+    /// Starts one that speaks TLS itself, with this certificate.
+    pub async fn with_tls(to: u16, certificate: &Path, key: &Path) -> Self {
+        let certificate = ServingCertificate::from_files(certificate, key).expect("a certificate");
+        let address = ([127, 0, 0, 1], 0).into();
+        let listener = listen(address, certificate, TlsOptions::default(), 0).await;
+        let listener = listener.expect("a free port");
+        let port = listener.address().expect("an address").port();
+        let (router, shared) =
+            Self::router(format!("http://127.0.0.1:{to}"), reqwest::Client::new());
+        tokio::spawn(listener.serve(router, std::future::pending()));
+        Self { port, shared }
+    }
+
+    fn router(to: String, http: reqwest::Client) -> (Router, Arc<Shared>) {
+        let shared = Arc::<Shared>::default();
+        let state = Passing { to, shared: shared.clone(), http };
+        (Router::new().fallback(pass).with_state(state), shared)
     }
 
     /// From now on requests that speak of a word are not answered.
@@ -55,12 +106,69 @@ impl Proxy {
 
     /// From now on requests that speak of a word fail like this.
     pub fn fail(&self, word: &str, fault: Fault) {
-        *self.fault.lock().expect("no panic") = Some((word.to_owned(), fault));
+        *self.shared.failed.lock().expect("no panic") = 0;
+        *self.shared.fault.lock().expect("no panic") = Some((word.to_owned(), fault));
     }
 
     /// From now on everything is passed on again.
     pub fn pass(&self) {
-        *self.fault.lock().expect("no panic") = None;
+        *self.shared.fault.lock().expect("no panic") = None;
+    }
+
+    /// From now on what is asked anew is no longer silenced; what fell silent stays so.
+    pub fn only_old(&self) {
+        *self.shared.heals.lock().expect("no panic") = Some(Instant::now());
+    }
+
+    /// Ends all answers that are under way, such as watches.
+    pub fn end_answers(&self) {
+        *self.shared.ended.lock().expect("no panic") = Some(Instant::now());
+    }
+
+    /// How many requests were treated as told last.
+    pub fn failed(&self) -> usize {
+        *self.shared.failed.lock().expect("no panic")
+    }
+
+    /// The requests with a word in them that may have changed something, and when.
+    pub fn writes(&self, word: &str) -> Vec<(Instant, String)> {
+        let writes = self.shared.writes.lock().expect("no panic");
+        writes.iter().filter(|(_, request)| request.contains(word)).cloned().collect()
+    }
+}
+
+impl Shared {
+    /// The fault that holds for a request now.
+    fn fault(&self, words: &str) -> Option<Fault> {
+        let mut fault = self.fault.lock().expect("no panic");
+        let (_, found) = fault.as_mut().filter(|(word, _)| words.contains(&**word))?;
+        let found = match found {
+            Fault::Times(0, ..) => return None,
+            Fault::Times(left, status, body) => {
+                *left -= 1;
+                let answer = (*status, Vec::new(), body.clone());
+                Fault::Answer { status: answer.0, headers: answer.1, body: answer.2 }
+            }
+            other => other.clone(),
+        };
+        *self.failed.lock().expect("no panic") += 1;
+        Some(found)
+    }
+
+    /// Whether what is under way since a time stands still.
+    fn holds_back(&self, words: &str, silent_since: Option<Instant>) -> bool {
+        let heals = *self.heals.lock().expect("no panic");
+        let fault = self.fault.lock().expect("no panic");
+        fault.as_ref().is_some_and(|(word, fault)| {
+            let silent = silent_since.is_some_and(|since| heals.is_none_or(|heals| since < heals));
+            let holds =
+                matches!(fault, Fault::Stall) || (silent && matches!(fault, Fault::Silence));
+            holds && words.contains(&**word)
+        })
+    }
+
+    fn ended(&self, since: Instant) -> bool {
+        self.ended.lock().expect("no panic").is_some_and(|ended| since < ended)
     }
 }
 
@@ -70,38 +178,87 @@ async fn pass(
     uri: Uri,
     headers: HeaderMap,
     body: Bytes,
-) -> Response<axum::body::Body> {
-    let words = format!("{uri} {}", String::from_utf8_lossy(&body));
-    let fault = || {
-        let fault = state.fault.lock().expect("no panic").clone();
-        fault.filter(|(word, _)| words.contains(word)).map(|(_, fault)| fault)
-    };
-    while matches!(fault(), Some(Fault::Stall)) {
+) -> Response<Body> {
+    let Passing { to, shared, http } = state;
+    let words = format!("{method} {uri} {}", String::from_utf8_lossy(&body));
+    let mut fault = shared.fault(&words);
+    while matches!(fault, Some(Fault::Stall)) {
         tokio::time::sleep(Duration::from_millis(20)).await;
+        if !shared.holds_back(&words, None) {
+            fault = shared.fault(&words);
+        }
     }
-    let fault = fault();
     if let Some(Fault::Answer { status, headers, body }) = fault {
         let answer = headers
             .into_iter()
             .fold(Response::builder().status(status), |a, (name, value)| a.header(name, value));
-        return answer.body(body.into()).expect("an answer");
+        return answer
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(body.into())
+            .expect("an answer");
     }
-    let mut request =
-        state.http.request(method, format!("http://127.0.0.1:{}{uri}", state.to)).body(body);
-    if let Some(kind) = headers.get(header::CONTENT_TYPE) {
-        request = request.header(header::CONTENT_TYPE, kind);
+    if let Some(Fault::Slow(wait)) = fault {
+        tokio::time::sleep(wait).await;
+    }
+    if method != Method::GET {
+        let mut writes = shared.writes.lock().expect("no panic");
+        writes.push((Instant::now(), format!("{method} {uri}")));
+    }
+    let mut request = http.request(method, format!("{to}{uri}")).body(body);
+    let own = [header::HOST, header::CONNECTION, header::TRANSFER_ENCODING, header::CONTENT_LENGTH];
+    for (name, value) in headers.iter().filter(|(name, _)| !own.contains(name)) {
+        request = request.header(name, value);
     }
     let answer = Response::builder();
-    match request.send().await {
-        Ok(response) => {
-            let answer = answer.status(response.status());
-            let body = response.bytes().await.unwrap_or_default();
-            match fault {
-                Some(Fault::Cut) => answer.body(body.slice(..body.len() / 2).into()),
-                _ => answer.body(body.into()),
+    let answered = match request.send().await {
+        Ok(answered) => answered,
+        Err(error) => {
+            return answer.status(502).body(error.to_string().into()).expect("an answer");
+        }
+    };
+    let mut answer = answer.status(answered.status());
+    for name in [header::CONTENT_TYPE, header::RETRY_AFTER, header::CONTENT_ENCODING] {
+        if let Some(value) = answered.headers().get(&name) {
+            answer = answer.header(name, value);
+        }
+    }
+    let body = match fault {
+        Some(Fault::Cut) => {
+            let body = answered.bytes().await.unwrap_or_default();
+            body.slice(..body.len() / 2).into()
+        }
+        Some(Fault::Replace(from, to)) => {
+            let body = answered.text().await.unwrap_or_default();
+            body.replace(&from, &to).into()
+        }
+        _ => Body::from_stream(flowing(shared, words, answered.bytes_stream())),
+    };
+    answer.body(body).expect("an answer")
+}
+
+/// An answer as it comes, unless it is held back or ended.
+fn flowing<E: Send + 'static>(
+    shared: Arc<Shared>,
+    words: String,
+    chunks: impl futures::Stream<Item = Result<Bytes, E>> + Send + 'static,
+) -> impl futures::Stream<Item = Result<Bytes, E>> + Send {
+    let since = Instant::now();
+    let over = {
+        let shared = shared.clone();
+        async move {
+            while !shared.ended(since) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
             }
         }
-        Err(error) => answer.status(502).body(error.to_string().into()),
-    }
-    .expect("an answer")
+    };
+    let chunks = chunks.then(move |chunk| {
+        let (shared, words) = (shared.clone(), words.clone());
+        async move {
+            while shared.holds_back(&words, Some(since)) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            chunk
+        }
+    });
+    chunks.take_until(Box::pin(over))
 }

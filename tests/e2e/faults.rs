@@ -1,10 +1,13 @@
 //! What happens when parts fail. Each test has a bed of its own.
 
+use crate::bed::proxy::{Fault, Proxy};
 use crate::bed::workload::Namespace;
-use crate::bed::{Options, eventually};
+use crate::bed::{Faults, Options, eventually, plimsoll as installed};
 use crate::{FOLLOWS, SOON, on_own_bed};
+use futures::StreamExt;
 use plimsoll::promql::name::generated_name;
-use std::time::Duration;
+use serde_json::{Value, json};
+use std::time::{Duration, Instant, SystemTime};
 
 fn flags(flags: &[&str]) -> Vec<String> {
     flags.iter().map(|flag| (*flag).to_owned()).collect()
@@ -62,7 +65,7 @@ fn a_slow_query_times_out_and_other_metrics_are_unharmed() {
         let ns = Namespace::new(&bed.cluster, "slow").await;
         ns.deployment("slow", 1, "slow_depth 20").await;
         ns.deployment("quick", 1, "quick_depth 20").await;
-        let faults = bed.faults.as_ref().unwrap();
+        let faults = &bed.faults.as_ref().unwrap().prometheus;
         faults.stall("slow_depth");
         ns.autoscaler("slow", "slow_depth", "10", 3).await;
         ns.autoscaler("quick", "quick_depth", "10", 3).await;
@@ -121,5 +124,407 @@ fn watches_resume_after_kube_apiserver_was_restarted() {
         .await;
         assert_eq!(bed.plimsoll.process.id(), process);
         assert!(bed.plimsoll.process.is_running());
+    });
+}
+
+/// Milliseconds since 1970.
+fn millis() -> u128 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a time").as_millis()
+}
+
+/// An Autoscaler without a stabilization window: a wrong value scales at once.
+async fn at_once(ns: &Namespace<'_>, workload: &str, metric: &str, max: i32) {
+    let metric = format!("{{metricName: {metric}, averageValue: 10}}");
+    ns.autoscaler_of("Deployment", workload, &metric, max).await;
+    let window = r#"{"spec":{"behavior":{"scaleDown":{"stabilizationWindowSeconds":0}}}}"#;
+    let patch = ["-n", &ns.name, "patch", "autoscaler", workload, "--type=merge", "-p", window];
+    ns.cluster.kubectl(&patch).await;
+}
+
+fn faulty(flags: &[&str]) -> Options {
+    let flags = ["--status-interval=1s", "--prometheus-timeout=1s"].iter().chain(flags);
+    Options { flags: flags.map(|f| (*f).to_owned()).collect(), faults: true, ..Options::default() }
+}
+
+#[test]
+fn whatever_prometheus_answers_nothing_is_scaled_on_it() {
+    let options = faulty(&["--prometheus-max-response-bytes=100000"]);
+    on_own_bed(options, async |bed| {
+        let ns = Namespace::new(&bed.cluster, "answers").await;
+        ns.deployment("web", 1, "queue 20").await;
+        at_once(&ns, "web", "queue", 4).await;
+        ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 4).await;
+        ns.wait_ready("Deployment", "web", 4).await;
+        let Faults { prometheus, api } = bed.faults.as_ref().unwrap();
+        let answer = |status: u16, headers: &[(&'static str, &str)], body: &str| Fault::Answer {
+            status,
+            headers: headers.iter().map(|(name, value)| (*name, (*value).to_owned())).collect(),
+            body: body.to_owned(),
+        };
+        let vector = |result: Value| {
+            json!({"status": "success", "data": {"resultType": "vector", "result": result}})
+                .to_string()
+        };
+        let of_pods = |time: f64, values: &[&str]| -> String {
+            let one = |(n, value): (usize, &&str)| {
+                json!({"metric": {"namespace": "answers", "pod": format!("other-{n}")},
+                       "value": [time, value]})
+            };
+            vector(values.iter().enumerate().map(one).collect())
+        };
+        let now = millis() as f64 / 1000.0;
+        let padded = format!("{{\"status\":\"success\",\"pad\":\"{}\"}}", "x".repeat(1 << 20));
+        let later = [("retry-after", "1")];
+        for (what, fault, expected) in [
+            ("slow", Fault::Slow(Duration::from_secs(3)), "did not answer within 1s"),
+            ("no JSON", answer(200, &[], "<html>sign in</html>"), "can't be used"),
+            ("half an answer", Fault::Cut, "can't be used"),
+            ("ten times too large", answer(200, &[], &padded), "larger than 100000 bytes"),
+            ("too many requests", answer(429, &later, "slow down"), "429: slow down"),
+            ("unavailable", answer(503, &later, "starting"), "503: starting"),
+            ("a redirect", answer(302, &[("location", "http://127.0.0.1:1/")], ""), "302"),
+            ("no series", answer(200, &[], &vector(json!([]))), "no metrics returned"),
+            ("other pods alone", answer(200, &[], &of_pods(now, &["0", "0"])), "no metrics"),
+            (
+                "a matrix",
+                answer(200, &[], &vector(json!([])).replace("vector", "matrix")),
+                "vector",
+            ),
+        ] {
+            let before = api.writes("/scale").len();
+            prometheus.fail("queue", fault);
+            let failed =
+                |c: &Value| c["status"] == "False" && c["message"].to_string().contains(expected);
+            ns.wait_condition("web", "ScalingActive", SOON, failed).await;
+            tokio::time::sleep(Duration::from_millis(2500)).await;
+            assert_eq!(api.writes("/scale").len(), before, "{what}");
+            assert_eq!(ns.replicas("Deployment", "web").await, 4, "{what}");
+            let metrics = bed.plimsoll.metrics(&bed.cluster).await;
+            assert!(metrics.contains("plimsoll_decisions_total{outcome=\"failed\"}"), "{what}");
+            prometheus.pass();
+            ns.wait_condition("web", "ScalingActive", SOON, |c| c["status"] == "True").await;
+            println!("survived: Prometheus: {what}");
+        }
+        // A NaN for one pod is no 0; one whose clock is ahead says what it says.
+        let pods = ["-n", "answers", "get", "pods", "-l", "app=web", "-o", "json"];
+        let pods: Value = serde_json::from_str(&bed.cluster.kubectl(&pods).await).unwrap();
+        let pods: Vec<Value> = pods["items"].as_array().unwrap().clone();
+        let labels = json!({"namespace": "answers", "app": "web"});
+        for (what, time, value) in
+            [("NaN", now, "NaN"), ("+Inf", now, "+Inf"), ("a clock ahead", now + 3600.0, "20")]
+        {
+            let one = |pod: &Value| {
+                let mut metric = labels.clone();
+                metric["pod"] = pod["metadata"]["name"].clone();
+                json!({"metric": metric, "value": [time, value]})
+            };
+            let before = api.writes("/scale").len();
+            prometheus.fail("queue", answer(200, &[], &vector(pods.iter().map(one).collect())));
+            let wanted = if value == "20" { "True" } else { "False" };
+            ns.wait_condition("web", "ScalingActive", SOON, |c| c["status"] == wanted).await;
+            tokio::time::sleep(Duration::from_millis(2500)).await;
+            assert_eq!(api.writes("/scale").len(), before, "{what}");
+            prometheus.pass();
+            ns.wait_condition("web", "ScalingActive", SOON, |c| c["status"] == "True").await;
+            println!("survived: Prometheus: {what}");
+        }
+    });
+}
+
+#[test]
+fn samples_that_are_old_double_or_reset_scale_nothing_wrongly() {
+    on_own_bed(faulty(&[]), async |bed| {
+        let ns = Namespace::new(&bed.cluster, "samples").await;
+        // The last sample is older than Prometheus looks back: there is none.
+        let old = format!("aged 1 {}", millis() - 600_000);
+        ns.deployment("old", 3, &old).await;
+        at_once(&ns, "old", "aged", 4).await;
+        // A user's query with two series for each pod.
+        ns.deployment("double", 3, "doubled{part=\"a\"} 1\ndoubled{part=\"b\"} 2").await;
+        ns.autoscaler_of(
+            "Deployment",
+            "double",
+            "{metricName: doubled, averageValue: 10, query: doubled}",
+            4,
+        )
+        .await;
+        for (name, expected) in [("old", "no metrics returned"), ("double", "more than one")] {
+            let message =
+                ns.wait_condition(name, "ScalingActive", SOON, |c| c["status"] == "False").await;
+            assert!(message.contains(expected), "{name}: {message}");
+            assert_eq!(ns.replicas("Deployment", name).await, 3, "{name}");
+            println!("survived: samples: {name}");
+        }
+        // Counters begin at 0 again with their pods, under the same names.
+        ns.workload("StatefulSet", "counts", 3, "").await;
+        let metric = "{metricName: http_requests_total, averageValue: 10}";
+        ns.autoscaler_of("StatefulSet", "counts", metric, 8).await;
+        bed.cluster.load("samples", "app=counts", "/hit/http_requests_total", 30.0).await;
+        let steady = |c: &Value| c["reason"] == "ReadyForNewScale";
+        tokio::time::sleep(Duration::from_secs(12)).await;
+        ns.wait_replicas("StatefulSet", "counts", FOLLOWS, |replicas| replicas == 3).await;
+        ns.wait_condition("counts", "AbleToScale", FOLLOWS, steady).await;
+        for pod in ["counts-0", "counts-1", "counts-2"] {
+            bed.cluster.kubectl(&["-n", "samples", "delete", "pod", pod]).await;
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_secs(4) {
+                let replicas = ns.replicas("StatefulSet", "counts").await;
+                assert!((3..=5).contains(&replicas), "{replicas} after {pod} began anew");
+                tokio::time::sleep(Duration::from_millis(300)).await;
+            }
+        }
+        ns.wait_replicas("StatefulSet", "counts", FOLLOWS, |replicas| replicas == 3).await;
+        println!("survived: samples: counter resets");
+    });
+}
+
+#[test]
+fn an_expired_certificate_of_prometheus_is_not_believed() {
+    on_own_bed(Options::default(), async |bed| {
+        let ns = Namespace::new(&bed.cluster, "expired").await;
+        ns.deployment("web", 3, "queue 1").await;
+        at_once(&ns, "web", "queue", 4).await;
+        ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 1).await;
+        bed.cluster.kubectl(&["-n", "expired", "scale", "deployment/web", "--replicas=0"]).await;
+        bed.plimsoll.process.stop();
+        bed.cluster.kubectl(&["-n", "expired", "scale", "deployment/web", "--replicas=3"]).await;
+        ns.wait_ready("Deployment", "web", 3).await;
+        let ca = bed.cluster.ca().display().to_string();
+        let options = Options {
+            flags: vec![format!("--prometheus-ca-file={ca}"), "--status-interval=1s".to_owned()],
+            ..Options::default()
+        };
+        let server = format!("https://127.0.0.1:{}", bed.cluster.api_port());
+        for (name, days, expected) in [("expired", -1, "False"), ("valid", 1, "True")] {
+            let signed = bed.cluster.sign_until(name, days);
+            let port = bed.cluster.prometheus_port;
+            let proxy = Proxy::with_tls(port, &signed.certificate, &signed.key).await;
+            let url = format!("https://127.0.0.1:{}", proxy.port);
+            let mut replica =
+                installed::launch(&bed.cluster, name, &server, &url, &options).await.0;
+            let told =
+                ns.wait_condition("web", "ScalingActive", SOON, |c| c["status"] == expected).await;
+            if expected == "False" {
+                assert!(told.contains("certificate") && told.contains("xpired"), "{told}");
+                tokio::time::sleep(Duration::from_secs(3)).await;
+                assert_eq!(ns.replicas("Deployment", "web").await, 3);
+            }
+            replica.stop();
+        }
+        println!("survived: Prometheus: an expired certificate");
+    });
+}
+
+#[test]
+fn whatever_kube_apiserver_does_the_right_scale_is_written_in_the_end() {
+    on_own_bed(faulty(&[]), async |bed| {
+        let ns = Namespace::new(&bed.cluster, "apiserver").await;
+        ns.deployment("web", 1, "queue 20").await;
+        at_once(&ns, "web", "queue", 2).await;
+        ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 2).await;
+        let api = &bed.faults.as_ref().unwrap().api;
+        let status = |code: u16, reason: &str| {
+            json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
+                   "reason": reason, "message": format!("injected {reason}")})
+            .to_string()
+        };
+        let scale = "PUT /apis/apps/v1/namespaces/apiserver/deployments/web/scale";
+        let conflict = status(409, "Conflict");
+        for (what, word, fault, told) in [
+            ("slow", "", Fault::Slow(Duration::from_millis(700)), ""),
+            ("a conflict, twice", scale, Fault::Times(2, 409, conflict.clone()), ""),
+            ("conflicts without end", scale, Fault::Times(12, 409, conflict), "injected Conflict"),
+            ("too many requests", scale, Fault::Times(2, 429, status(429, "TooManyRequests")), ""),
+            ("an error", scale, Fault::Times(3, 500, status(500, "InternalError")), "injected"),
+            (
+                "a scale that can't be read",
+                "GET /apis/apps/v1/namespaces/apiserver/deployments/web/scale",
+                Fault::Times(3, 503, status(503, "ServiceUnavailable")),
+                "injected",
+            ),
+            (
+                "statuses that can't be written",
+                "/status",
+                Fault::Times(3, 500, status(500, "InternalError")),
+                "",
+            ),
+            (
+                "events that can't be written",
+                "/events",
+                Fault::Times(3, 500, status(500, "InternalError")),
+                "",
+            ),
+        ] {
+            api.fail(word, fault);
+            bed.cluster
+                .kubectl(&["-n", "apiserver", "scale", "deployment/web", "--replicas=1"])
+                .await;
+            if !told.is_empty() {
+                let failed = |c: &Value| c["status"] == "False" && c.to_string().contains(told);
+                ns.wait_condition("web", "AbleToScale", SOON, failed).await;
+            }
+            ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 2).await;
+            assert!(api.failed() > 0, "{what} did not happen");
+            api.pass();
+            ns.wait_condition("web", "AbleToScale", SOON, |c| c["status"] == "True").await;
+            println!("survived: kube-apiserver: {what}");
+        }
+        // Watches that end with 410 are begun anew, and nothing of that time is lost.
+        let expired = Fault::Answer { status: 410, headers: vec![], body: status(410, "Expired") };
+        api.fail("watch=true", expired);
+        api.end_answers();
+        ns.deployment("late", 1, "queue 20").await;
+        at_once(&ns, "late", "queue", 3).await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        api.pass();
+        ns.wait_replicas("Deployment", "late", FOLLOWS, |replicas| replicas == 3).await;
+        println!("survived: kube-apiserver: watches expired");
+    });
+}
+
+#[test]
+fn a_watch_that_fell_silent_is_noticed_and_no_scale_is_written_on_what_it_said() {
+    on_own_bed(faulty(&[]), async |bed| {
+        let ns = Namespace::new(&bed.cluster, "silent").await;
+        ns.deployment("web", 1, "queue 10").await;
+        at_once(&ns, "web", "queue", 6).await;
+        ns.wait_condition("web", "ScalingActive", SOON, |c| c["status"] == "True").await;
+        let api = &bed.faults.as_ref().unwrap().api;
+        // All watches stand still: nothing ends, nothing comes.
+        api.fail("watch=true", Fault::Silence);
+        let began = Instant::now();
+        // By hand to five, of which Plimsoll hears nothing: what its pods show asks for five, too.
+        bed.cluster.kubectl(&["-n", "silent", "scale", "deployment/web", "--replicas=5"]).await;
+        ns.wait_ready("Deployment", "web", 5).await;
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert_eq!(ns.replicas("Deployment", "web").await, 5);
+        // What is made now is decided for as soon as the silence is noticed.
+        ns.deployment("late", 1, "queue 20").await;
+        at_once(&ns, "late", "queue", 2).await;
+        let noticed = Duration::from_secs(130);
+        tokio::time::sleep_until((began + Duration::from_secs(60)).into()).await;
+        api.only_old();
+        ns.wait_replicas("Deployment", "late", noticed, |replicas| replicas == 2).await;
+        println!("survived: kube-apiserver: silent watches, noticed after {:?}", began.elapsed());
+    });
+}
+
+#[test]
+fn targets_come_and_go_and_others_lay_hands_on_them() {
+    on_own_bed(faulty(&[]), async |bed| {
+        let ns = Namespace::new(&bed.cluster, "targets").await;
+        let Faults { prometheus, api } = bed.faults.as_ref().unwrap();
+        ns.deployment("web", 1, "queue 20").await;
+        at_once(&ns, "web", "queue", 2).await;
+        ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 2).await;
+        let kubectl = async |arguments: &[&str]| {
+            bed.cluster.kubectl(&[&["-n", "targets"], arguments].concat()).await
+        };
+        // Scaled by hand.
+        kubectl(&["scale", "deployment/web", "--replicas=4"]).await;
+        ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 2).await;
+        println!("survived: a target scaled by hand");
+        // Deleted and made anew.
+        kubectl(&["delete", "deployment", "web"]).await;
+        let gone = |c: &Value| c["status"] == "False" && c["reason"] == "FailedGetScale";
+        ns.wait_condition("web", "AbleToScale", SOON, gone).await;
+        ns.deployment("web", 1, "queue 20").await;
+        ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 2).await;
+        println!("survived: a target deleted and made anew");
+        // Wanted by a second autoscaler: both are named, and nothing is written.
+        ns.hpa("web", "http_requests_total", "10", 5).await;
+        let both = |c: &Value| c["reason"] == "AmbiguousSelector";
+        let told = ns.wait_condition("web", "ScalingActive", SOON, both).await;
+        assert!(told.contains("HorizontalPodAutoscaler") && told.contains("targets/web"), "{told}");
+        let before = api.writes("/scale").len();
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        assert_eq!(api.writes("/scale").len(), before);
+        kubectl(&["delete", "hpa", "web"]).await;
+        ns.wait_condition("web", "ScalingActive", SOON, |c| c["status"] == "True").await;
+        println!("survived: a second autoscaler of one target");
+        // Deleted in mid-decision: the answer comes when nobody wants it any more.
+        ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 2).await;
+        prometheus.stall("queue");
+        kubectl(&["scale", "deployment/web", "--replicas=1"]).await;
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        kubectl(&["delete", "autoscaler", "web"]).await;
+        let before = api.writes("deployments/web/scale").len();
+        prometheus.pass();
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        assert_eq!(api.writes("deployments/web/scale").len(), before);
+        assert_eq!(ns.replicas("Deployment", "web").await, 1);
+        println!("survived: an autoscaler deleted in mid-decision");
+        // A namespace ends, and what is beside it goes on.
+        let other = Namespace::new(&bed.cluster, "ending").await;
+        other.deployment("web", 1, "queue 20").await;
+        at_once(&other, "web", "queue", 2).await;
+        other.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 2).await;
+        bed.cluster.kubectl(&["delete", "namespace", "ending", "--wait=false"]).await;
+        at_once(&ns, "web", "queue", 3).await;
+        ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 3).await;
+        eventually("the namespace is gone", FOLLOWS, async || {
+            match bed.cluster.try_kubectl(&["get", "namespace", "ending"]).await {
+                Err(error) if error.contains("NotFound") => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await;
+        println!("survived: a namespace that ends");
+        // Discovery of one group fails: its kinds can't be scaled, all others can.
+        let failing = json!({"kind": "Status", "status": "Failure", "code": 503}).to_string();
+        api.fail("/apis/batch", Fault::Answer { status: 503, headers: Vec::new(), body: failing });
+        let target = "apiVersion: plimsoll.dev/v1alpha1\nkind: Autoscaler\n\
+             metadata: {name: job, namespace: targets}\n\
+             spec: {scaleTargetRef: {apiVersion: batch/v1, kind: Job, name: job}, maxReplicas: 2, \
+             syncPeriodSeconds: 1, customMetrics: [{metricName: queue, averageValue: 10}]}\n";
+        bed.cluster.apply(target).await;
+        ns.wait_condition("job", "AbleToScale", SOON, |c| c["status"] == "False").await;
+        kubectl(&["scale", "deployment/web", "--replicas=1"]).await;
+        ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 3).await;
+        assert!(api.failed() > 0);
+        println!("survived: discovery fails for one group");
+    });
+}
+
+#[test]
+fn a_thousand_autoscalers_at_once_are_each_decided_for() {
+    on_own_bed(Options::default(), async |bed| {
+        let ns = Namespace::new(&bed.cluster, "thousand").await;
+        ns.deployment("web", 1, "queue 20").await;
+        let client = &bed.cluster.client;
+        let one = async |n: usize| {
+            let path = "/apis/plimsoll.dev/v1alpha1/namespaces/thousand/autoscalers";
+            let body = json!({
+                "apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
+                "metadata": {"name": format!("a-{n}")},
+                "spec": {
+                    "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment",
+                                       "name": format!("missing-{n}")},
+                    "maxReplicas": 2,
+                    "customMetrics": [{"metricName": "queue", "averageValue": "10"}],
+                },
+            });
+            let request = http::Request::post(path).header("content-type", "application/json");
+            let request = request.body(body.to_string().into_bytes()).expect("a request");
+            client.request::<Value>(request).await.expect("an Autoscaler");
+        };
+        let start = Instant::now();
+        futures::stream::iter((0..1000).map(one)).buffer_unordered(64).collect::<Vec<_>>().await;
+        let made = start.elapsed();
+        // One that is made in the crowd is decided for in it.
+        at_once(&ns, "web", "queue", 2).await;
+        ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 2).await;
+        eventually("each was decided for", FOLLOWS, async || {
+            let reasons =
+                "jsonpath={.items[*].status.conditions[?(@.type==\"AbleToScale\")].reason}";
+            let all = ["-n", "thousand", "get", "autoscalers", "-o", reasons];
+            let all = bed.cluster.kubectl(&all).await;
+            match all.matches("FailedGetScale").count() {
+                1000 => Ok(()),
+                some => Err(format!("{some} of 1000")),
+            }
+        })
+        .await;
+        println!("made in {made:?}, each told {:?} later", start.elapsed() - made);
     });
 }

@@ -7,6 +7,7 @@ mod api;
 mod drop_in;
 mod duel;
 mod faults;
+mod ha;
 mod install;
 mod peer;
 mod planned;

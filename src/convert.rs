@@ -1,0 +1,498 @@
+//! `plimsoll convert`: from a HorizontalPodAutoscaler, or a KEDA ScaledObject, to
+//! an Autoscaler, and what of it can't be said by one.
+//!
+//! Sources: `autoscaling/v1` and `autoscaling/v2` of Kubernetes 1.36; the
+//! ScaledObject specification and the Prometheus, CPU and Memory scalers of KEDA 2.
+
+use crate::config::ConvertFlags;
+use crate::crd::AutoscalerSpec;
+use promql_parser::parser::{self, Expr};
+use promql_parser::util::{ExprVisitor, walk_expr};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::io::Read;
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub struct Converted {
+    /// The Autoscalers.
+    pub objects: Vec<Value>,
+    /// The rules of the metrics that they ask for, for `externalRules`.
+    pub rules: Vec<Value>,
+    /// What was left out or means something else, object by object.
+    pub notes: Vec<String>,
+}
+
+/// Converts what the files hold; the text to print, and the notes.
+///
+/// # Errors
+/// Where a file can't be read, or holds nothing that can be converted.
+pub fn run(flags: &ConvertFlags) -> Result<(String, Vec<String>), String> {
+    let mut converted = Converted::default();
+    for path in &flags.files {
+        let mut text = String::new();
+        let read = if path.as_os_str() == "-" {
+            std::io::stdin().read_to_string(&mut text)
+        } else {
+            std::fs::File::open(path).and_then(|mut file| file.read_to_string(&mut text))
+        };
+        read.map_err(|error| format!("{}: {error}", path.display()))?;
+        convert(&text, &mut converted).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    if converted.objects.is_empty() {
+        return Err("no HorizontalPodAutoscaler (autoscaling/v1, v2) and no ScaledObject \
+                    (keda.sh/v1alpha1) found"
+            .to_owned());
+    }
+    let mut text = String::new();
+    for object in &converted.objects {
+        text += "---\n";
+        text += &yaml(object);
+    }
+    if !converted.rules.is_empty() {
+        let rules = yaml(&json!({"externalRules": converted.rules}));
+        match &flags.rules {
+            Some(path) => {
+                std::fs::write(path, rules)
+                    .map_err(|error| format!("--rules: {}: {error}", path.display()))?;
+            }
+            None => {
+                text += "# For Plimsoll's configuration (--rules FILE writes it to a file):\n";
+                text.extend(rules.lines().map(|line| format!("# {line}\n")));
+            }
+        }
+    }
+    Ok((text, converted.notes))
+}
+
+fn yaml(value: &Value) -> String {
+    serde_saphyr::to_string(value).expect("plain data has nothing that YAML can't say")
+}
+
+/// Converts all objects of a text, of which there may be several, and lists.
+///
+/// # Errors
+/// Where it is no YAML.
+pub fn convert(text: &str, converted: &mut Converted) -> Result<(), String> {
+    let documents: Vec<Option<Value>> =
+        serde_saphyr::from_multiple(text).map_err(|error| error.to_string())?;
+    for document in documents.into_iter().flatten() {
+        one(document, converted);
+    }
+    Ok(())
+}
+
+fn one(mut object: Value, converted: &mut Converted) {
+    let text = |object: &Value, path: &str| -> String {
+        object.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned()
+    };
+    let (version, kind) = (text(&object, "/apiVersion"), text(&object, "/kind"));
+    if let Some(items) = object.get_mut("items").filter(|_| kind.ends_with("List")) {
+        for item in items.take().as_array_mut().into_iter().flatten() {
+            one(item.take(), converted);
+        }
+        return;
+    }
+    let mut making = Making {
+        namespace: text(&object, "/metadata/namespace"),
+        name: text(&object, "/metadata/name"),
+        notes: Vec::new(),
+        rules: Vec::new(),
+        incomplete: false,
+    };
+    let about = format!("{kind} {}/{}", making.namespace, making.name);
+    let spec = match (version.as_str(), kind.as_str()) {
+        ("autoscaling/v2", "HorizontalPodAutoscaler") => making.of_hpa(&object["spec"]),
+        ("autoscaling/v1", "HorizontalPodAutoscaler") => making.of_old_hpa(&object["spec"]),
+        ("keda.sh/v1alpha1", "ScaledObject") => {
+            match serde_json::from_value::<ScaledObject>(object["spec"].clone()) {
+                Ok(spec) => making.of_scaled_object(spec, &object["metadata"]["annotations"]),
+                Err(error) => {
+                    converted.notes.push(format!("{about}: left out: spec: {error}"));
+                    return;
+                }
+            }
+        }
+        _ => {
+            converted.notes.push(format!("{about} ({version}): left out: it can't be converted"));
+            return;
+        }
+    };
+    let mut spec = spec;
+    if making.incomplete {
+        spec["paused"] = json!(true);
+        making.note(
+            "it is paused, as it would not scale as before: look at it, then remove `paused`",
+        );
+    }
+    if let Err(error) = AutoscalerSpec::read(spec.clone()) {
+        making.note(&format!("what came of it will be refused: {error}"));
+    }
+    let mut metadata = json!({"name": making.name});
+    if !making.namespace.is_empty() {
+        metadata["namespace"] = json!(making.namespace);
+    }
+    if let Some(labels) = object.pointer("/metadata/labels").filter(|labels| labels.is_object()) {
+        metadata["labels"] = labels.clone();
+    }
+    converted.objects.push(json!({
+        "apiVersion": "plimsoll.dev/v1alpha1",
+        "kind": "Autoscaler",
+        "metadata": metadata,
+        "spec": spec,
+    }));
+    converted.rules.append(&mut making.rules);
+    converted.notes.extend(making.notes.into_iter().map(|note| format!("{about}: {note}")));
+}
+
+/// One object in the making.
+struct Making {
+    namespace: String,
+    name: String,
+    notes: Vec<String>,
+    rules: Vec<Value>,
+    /// Whether something is missing without which it would scale otherwise.
+    incomplete: bool,
+}
+
+impl Making {
+    fn note(&mut self, note: &str) {
+        self.notes.push(note.to_owned());
+    }
+
+    fn missing(&mut self, note: &str) {
+        self.note(note);
+        self.incomplete = true;
+    }
+
+    fn of_hpa(&mut self, spec: &Value) -> Value {
+        self.note("delete the HorizontalPodAutoscaler when the Autoscaler is made: while both are there, neither scales");
+        spec.clone()
+    }
+
+    fn of_old_hpa(&mut self, spec: &Value) -> Value {
+        let mut new = spec.clone();
+        if let Some(percent) =
+            new.as_object_mut().and_then(|s| s.remove("targetCPUUtilizationPercentage"))
+        {
+            new["metrics"] = json!([utilization("cpu", None, percent)]);
+        }
+        self.of_hpa(&new)
+    }
+
+    fn of_scaled_object(&mut self, spec: ScaledObject, annotations: &Value) -> Value {
+        let target = json!({
+            "apiVersion": spec.scale_target_ref.api_version.as_deref().unwrap_or("apps/v1"),
+            "kind": spec.scale_target_ref.kind.as_deref().unwrap_or("Deployment"),
+            "name": spec.scale_target_ref.name,
+        });
+        let (min, max) =
+            (spec.min_replica_count.unwrap_or(0), spec.max_replica_count.unwrap_or(100));
+        let mut new = json!({"scaleTargetRef": target, "minReplicas": min, "maxReplicas": max});
+        let mut metrics = Vec::new();
+        for (index, trigger) in spec.triggers.iter().enumerate() {
+            metrics.extend(self.metric(index, trigger));
+        }
+        let on_queries = metrics.iter().any(|metric| metric["type"] == "External");
+        new["metrics"] = json!(metrics);
+        if min == 0 && !on_queries {
+            new["minReplicas"] = json!(1);
+            self.note(
+                "minReplicas is 1: without an External metric nothing tells when to leave zero",
+            );
+        }
+        if let Some(fallback) = spec.fallback {
+            new["fallback"] =
+                json!({"failedRounds": fallback.failure_threshold, "replicas": fallback.replicas});
+            self.note("fallback never removes replicas here");
+            if fallback.behavior.is_some_and(|behavior| behavior != "static") {
+                self.note("fallback.behavior is left out: at least `replicas`, never fewer than there are");
+            }
+        }
+        self.advanced(&spec.advanced, &mut new);
+        if spec.idle_replica_count.is_some() {
+            self.missing("idleReplicaCount has no counterpart: minReplicas is what stays");
+        }
+        if on_queries && min == 0 {
+            let cooldown = spec.cooldown_period.unwrap_or(300);
+            if cooldown != 300 {
+                self.note(&format!("cooldownPeriod {cooldown} s: how long zero is waited for is behavior.scaleDown.stabilizationWindowSeconds here (300 by default)"));
+            }
+        }
+        if spec.polling_interval.is_some() {
+            self.note("pollingInterval is left out: metrics are looked at each 15 s, or each syncPeriodSeconds");
+        }
+        match annotations.get("autoscaling.keda.sh/paused").and_then(Value::as_str) {
+            None | Some("false") => {}
+            Some(_) => new["paused"] = json!(true),
+        }
+        if annotations.get("autoscaling.keda.sh/paused-replicas").is_some() {
+            self.missing("the annotation autoscaling.keda.sh/paused-replicas has no counterpart");
+        }
+        self.note("pause the ScaledObject (annotation autoscaling.keda.sh/paused: \"true\") or delete it first: it has a HorizontalPodAutoscaler of its own, and while both are there, neither scales");
+        new
+    }
+
+    fn advanced(&mut self, advanced: &Value, new: &mut Value) {
+        if let Some(behavior) = advanced.pointer("/horizontalPodAutoscalerConfig/behavior") {
+            new["behavior"] = behavior.clone();
+        }
+        if advanced
+            .get("scalingModifiers")
+            .is_some_and(|m| m.as_object().is_some_and(|m| !m.is_empty()))
+        {
+            self.missing("advanced.scalingModifiers is left out: write its formula as one query");
+        }
+        if advanced.get("restoreToOriginalReplicaCount") == Some(&json!(true)) {
+            self.note("restoreToOriginalReplicaCount is left out: deleting an Autoscaler leaves the scale as it is");
+        }
+    }
+
+    fn metric(&mut self, index: usize, trigger: &Trigger) -> Option<Value> {
+        let field = |name: &str| {
+            trigger.metadata.get(name).map(|value| match value {
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            })
+        };
+        let place = format!("triggers[{index}]");
+        match trigger.kind.as_str() {
+            "cpu" | "memory" => {
+                let value = field("value").unwrap_or_default();
+                let kind = trigger.metric_type.clone().or(field("type"));
+                let container = field("containerName");
+                match kind.as_deref().unwrap_or("Utilization") {
+                    "AverageValue" => Some(resource(
+                        &trigger.kind,
+                        container,
+                        json!({"type": "AverageValue", "averageValue": value}),
+                    )),
+                    _ => match value.parse::<i32>() {
+                        Ok(percent) => Some(utilization(&trigger.kind, container, json!(percent))),
+                        Err(_) => {
+                            self.missing(&format!(
+                                "{place}: metadata.value {value:?} is no percentage"
+                            ));
+                            None
+                        }
+                    },
+                }
+            }
+            "prometheus" => self.prometheus(&place, index, trigger, &field),
+            other => {
+                self.missing(&format!("{place}: a trigger of type {other} can't be converted: Plimsoll asks Prometheus alone"));
+                None
+            }
+        }
+    }
+
+    fn prometheus(
+        &mut self,
+        place: &str,
+        index: usize,
+        trigger: &Trigger,
+        field: &impl Fn(&str) -> Option<String>,
+    ) -> Option<Value> {
+        let (Some(query), Some(threshold)) = (field("query"), field("threshold")) else {
+            self.missing(&format!("{place}: metadata.query and metadata.threshold are needed"));
+            return None;
+        };
+        let Some(series) = first_selector(&query) else {
+            self.missing(&format!(
+                "{place}: the query can't be read, or selects no series: {query}"
+            ));
+            return None;
+        };
+        let name = metric_name(&self.namespace, &self.name, index);
+        // In a template `<<` begins an action; PromQL knows no such operator.
+        self.rules.push(json!({
+            "seriesQuery": series,
+            "resources": {"namespaced": false},
+            "name": {"as": name},
+            "metricsQuery": query,
+        }));
+        if let Some(address) = field("serverAddress") {
+            self.note(&format!("{place}: serverAddress {address}: Plimsoll asks the server of --prometheus-url; another one can be named as `backends` and in the rule"));
+        }
+        for left in ["authModes", "customHeaders", "cortexOrgID", "unsafeSsl", "queryParameters"] {
+            if field(left).is_some() {
+                self.note(&format!("{place}: metadata.{left} is left out: see --prometheus-header, --prometheus-token-file and --prometheus-ca-file"));
+            }
+        }
+        if trigger.authentication_ref.is_some() {
+            self.note(&format!(
+                "{place}: authenticationRef is left out: Plimsoll logs in by its own flags"
+            ));
+        }
+        if field("activationThreshold").is_some_and(|value| value.parse() != Ok(0.0)) {
+            self.missing(&format!("{place}: activationThreshold has no counterpart: zero is left as soon as the metric asks for a replica"));
+        }
+        if field("ignoreNullValues").as_deref() != Some("false") {
+            self.note(&format!("{place}: KEDA takes a query that finds nothing for 0; here nothing is scaled on it. Where 0 is meant, add `or vector(0)`"));
+        }
+        let target = match trigger.metric_type.as_deref() {
+            Some("Value") => json!({"type": "Value", "value": threshold}),
+            _ => json!({"type": "AverageValue", "averageValue": threshold}),
+        };
+        Some(json!({"type": "External", "external": {"metric": {"name": name}, "target": target}}))
+    }
+}
+
+fn utilization(name: &str, container: Option<String>, percent: Value) -> Value {
+    resource(name, container, json!({"type": "Utilization", "averageUtilization": percent}))
+}
+
+fn resource(name: &str, container: Option<String>, target: Value) -> Value {
+    match container {
+        None => json!({"type": "Resource", "resource": {"name": name, "target": target}}),
+        Some(container) => json!({"type": "ContainerResource", "containerResource":
+            {"name": name, "container": container, "target": target}}),
+    }
+}
+
+/// A name that no other metric has.
+fn metric_name(namespace: &str, name: &str, index: usize) -> String {
+    let plain = |text: &str| text.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
+    format!("keda_{}_{}_{index}", plain(namespace), plain(name))
+}
+
+/// The first selector of a query, for finding its series.
+fn first_selector(query: &str) -> Option<String> {
+    struct First(Option<String>);
+    impl ExprVisitor for First {
+        type Error = std::convert::Infallible;
+        fn pre_visit(&mut self, expr: &Expr) -> Result<bool, Self::Error> {
+            let selector = match expr {
+                Expr::VectorSelector(selector) => selector,
+                Expr::MatrixSelector(matrix) => &matrix.vs,
+                _ => return Ok(true),
+            };
+            let mut plain = selector.clone();
+            (plain.offset, plain.at) = (None, None);
+            self.0 = Some(plain.to_string());
+            Ok(false)
+        }
+    }
+    let mut first = First(None);
+    let Ok(_) = walk_expr(&mut first, &parser::parse(query).ok()?);
+    first.0
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ScaledObject {
+    scale_target_ref: ScaleTargetRef,
+    polling_interval: Option<i32>,
+    cooldown_period: Option<i32>,
+    idle_replica_count: Option<i32>,
+    min_replica_count: Option<i32>,
+    max_replica_count: Option<i32>,
+    fallback: Option<KedaFallback>,
+    #[serde(default)]
+    advanced: Value,
+    triggers: Vec<Trigger>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ScaleTargetRef {
+    api_version: Option<String>,
+    kind: Option<String>,
+    name: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct KedaFallback {
+    failure_threshold: i32,
+    replicas: i32,
+    behavior: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Trigger {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(default)]
+    metadata: BTreeMap<String, Value>,
+    metric_type: Option<String>,
+    authentication_ref: Option<Map<String, Value>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn converted(text: &str) -> Converted {
+        let mut converted = Converted::default();
+        convert(text, &mut converted).unwrap();
+        converted
+    }
+
+    #[test]
+    fn a_scaled_object_becomes_an_autoscaler_with_a_rule() {
+        let made = converted(
+            "apiVersion: keda.sh/v1alpha1\nkind: ScaledObject\n\
+             metadata: {name: web, namespace: shop, labels: {team: a}}\n\
+             spec:\n  scaleTargetRef: {name: web}\n  minReplicaCount: 1\n  maxReplicaCount: 20\n\
+             \x20 fallback: {failureThreshold: 3, replicas: 6}\n\
+             \x20 advanced: {horizontalPodAutoscalerConfig: {behavior: {scaleDown: {stabilizationWindowSeconds: 60}}}}\n\
+             \x20 triggers:\n\
+             \x20 - type: prometheus\n    metadata:\n      serverAddress: http://prometheus:9090\n\
+             \x20     query: sum(rate(http_requests_total{app=\"web\"}[2m] offset 1m))\n      threshold: '100'\n\
+             \x20 - {type: cpu, metricType: Utilization, metadata: {value: '60'}}\n",
+        );
+        let spec = &made.objects[0]["spec"];
+        assert_eq!(made.objects[0]["metadata"]["labels"]["team"], "a");
+        assert_eq!(spec["maxReplicas"], 20);
+        assert_eq!(spec["fallback"], json!({"failedRounds": 3, "replicas": 6}));
+        assert_eq!(spec["behavior"]["scaleDown"]["stabilizationWindowSeconds"], 60);
+        assert_eq!(spec["metrics"][0]["external"]["metric"]["name"], "keda_shop_web_0");
+        assert_eq!(spec["metrics"][0]["external"]["target"]["averageValue"], "100");
+        assert_eq!(spec["metrics"][1]["resource"]["target"]["averageUtilization"], 60);
+        assert_eq!(spec.get("paused"), None);
+        let rule = &made.rules[0];
+        assert_eq!(rule["seriesQuery"], "http_requests_total{app=\"web\"}");
+        let notes = made.notes.join("\n");
+        assert!(notes.contains("serverAddress http://prometheus:9090"), "{notes}");
+        assert!(!notes.contains("refused"), "{notes}");
+        // What it gives can be read as a configuration.
+        let file = yaml(&json!({"externalRules": made.rules}));
+        let path = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(path.path(), file).unwrap();
+        crate::config::Config::read(path.path()).unwrap();
+    }
+
+    #[test]
+    fn what_can_not_be_converted_is_told_and_paused() {
+        let made = converted(
+            "apiVersion: keda.sh/v1alpha1\nkind: ScaledObject\nmetadata: {name: worker}\n\
+             spec:\n  scaleTargetRef: {name: worker}\n  idleReplicaCount: 0\n\
+             \x20 triggers: [{type: kafka, metadata: {topic: x}}, {type: memory, metadata: {value: '80'}}]\n",
+        );
+        assert_eq!(made.objects[0]["spec"]["paused"], true);
+        assert_eq!(made.objects[0]["spec"]["minReplicas"], 1);
+        let notes = made.notes.join("\n");
+        for expected in ["triggers[0]: a trigger of type kafka", "idleReplicaCount", "it is paused"]
+        {
+            assert!(notes.contains(expected), "{expected}: {notes}");
+        }
+    }
+
+    #[test]
+    fn an_hpa_of_either_version_keeps_its_spec() {
+        let made = converted(
+            "apiVersion: v1\nkind: List\nitems:\n\
+             - {apiVersion: autoscaling/v1, kind: HorizontalPodAutoscaler, metadata: {name: a}, spec: {scaleTargetRef: {kind: Deployment, name: a}, maxReplicas: 3, targetCPUUtilizationPercentage: 70}}\n\
+             - {apiVersion: autoscaling/v2, kind: HorizontalPodAutoscaler, metadata: {name: b}, spec: {scaleTargetRef: {kind: Deployment, name: b}, maxReplicas: 3}, status: {}}\n\
+             - {apiVersion: v1, kind: Pod, metadata: {name: c}}\n",
+        );
+        assert_eq!(made.objects.len(), 2);
+        let metric = &made.objects[0]["spec"]["metrics"][0];
+        assert_eq!(metric["resource"]["target"]["averageUtilization"], 70);
+        assert_eq!(made.objects[1].get("status"), None);
+        assert!(made.notes.iter().any(|note| note.contains("Pod /c (v1): left out")));
+    }
+}

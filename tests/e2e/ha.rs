@@ -1,0 +1,250 @@
+//! Two replicas, each of which reaches the API server and Prometheus by ways of its own.
+
+use crate::bed::cluster::Cluster;
+use crate::bed::process::Process;
+use crate::bed::proxy::Proxy;
+use crate::bed::workload::Namespace;
+use crate::bed::{Options, eventually, plimsoll};
+use crate::{FOLLOWS, SOON, runtime};
+use std::time::{Duration, Instant};
+
+/// A replica, and what stands between it and the rest of the world.
+struct Replica {
+    process: Process,
+    api: Proxy,
+    prometheus: Proxy,
+}
+
+impl Replica {
+    async fn start(cluster: &Cluster, name: &str) -> Self {
+        let api = Proxy::before_tls(cluster.api_port(), cluster.ca()).await;
+        let prometheus = Proxy::start(cluster.prometheus_port).await;
+        let process = Self::launch(cluster, name, &api, &prometheus).await;
+        Self { process, api, prometheus }
+    }
+
+    async fn launch(cluster: &Cluster, name: &str, api: &Proxy, prometheus: &Proxy) -> Process {
+        let options = Options {
+            flags: ["--status-interval=1s", "--memory-interval=2s", "--prometheus-timeout=1s"]
+                .map(str::to_owned)
+                .to_vec(),
+            ..Options::default()
+        };
+        let [server, prometheus] =
+            [api, prometheus].map(|proxy| format!("http://127.0.0.1:{}", proxy.port));
+        plimsoll::launch(cluster, name, &server, &prometheus, &options).await.0
+    }
+
+    /// What it wrote to scales, and when.
+    fn scales(&self) -> Vec<Instant> {
+        let writes = self.api.writes("/scale");
+        writes.into_iter().filter(|(_, what)| what.starts_with("PUT")).map(|(at, _)| at).collect()
+    }
+}
+
+async fn holder(cluster: &Cluster) -> Result<String, String> {
+    let arguments =
+        ["-n", "plimsoll", "get", "lease", "plimsoll", "-o", "jsonpath={.spec.holderIdentity}"];
+    cluster.try_kubectl(&arguments).await
+}
+
+/// Waits until a replica leads; how long that took.
+async fn leads(cluster: &Cluster, name: &str, within: Duration) -> Duration {
+    let start = Instant::now();
+    eventually(&format!("{name} leads"), within, async || match holder(cluster).await? {
+        identity if identity.starts_with(&format!("{name}_")) => Ok(()),
+        other => Err(other),
+    })
+    .await;
+    start.elapsed()
+}
+
+/// Runs a test with two replicas, of which `a` leads.
+fn on_two_replicas(test: impl AsyncFnOnce(&mut Cluster, &mut Replica, &mut Replica)) {
+    runtime().block_on(async {
+        let mut cluster = Cluster::start(&Options::default()).await;
+        plimsoll::install(&cluster, "deploy").await;
+        let mut a = Replica::start(&cluster, "a").await;
+        leads(&cluster, "a", SOON).await;
+        let mut b = Replica::start(&cluster, "b").await;
+        test(&mut cluster, &mut a, &mut b).await;
+    });
+}
+
+const WINDOW: Duration = Duration::from_secs(30);
+
+/// A workload that holds three replicas by its stabilization window alone, since the time returned.
+async fn holds_by_its_window(ns: &Namespace<'_>) -> Instant {
+    ns.deployment("web", 1, "").await;
+    ns.autoscaler_of("Deployment", "web", "{metricName: http_requests_total, averageValue: 10}", 8)
+        .await;
+    let window = format!(
+        r#"{{"spec":{{"behavior":{{"scaleDown":{{"stabilizationWindowSeconds":{}}}}}}}}}"#,
+        WINDOW.as_secs()
+    );
+    let patch = ["-n", &ns.name, "patch", "autoscaler", "web", "--type=merge", "-p", &window];
+    ns.cluster.kubectl(&patch).await;
+    ns.cluster.load(&ns.name, "app=web", "/hit/http_requests_total", 30.0).await;
+    ns.wait_replicas("Deployment", "web", FOLLOWS, |replicas| replicas == 3).await;
+    ns.wait_ready("Deployment", "web", 3).await;
+    let held = |c: &serde_json::Value| c["reason"] == "ReadyForNewScale";
+    ns.wait_condition("web", "AbleToScale", FOLLOWS, held).await;
+    ns.cluster.load(&ns.name, "app=web", "/hit/http_requests_total", 0.0).await;
+    let held = |c: &serde_json::Value| c["reason"] == "ScaleDownStabilized";
+    ns.wait_condition("web", "AbleToScale", SOON, held).await;
+    Instant::now()
+}
+
+/// The replicas go when the window that began at a time ends: not before, and not
+/// a window after anything that happened since.
+async fn goes_when_its_window_ends(ns: &Namespace<'_>, began: Instant) {
+    while began.elapsed() < WINDOW - Duration::from_secs(6) {
+        assert_eq!(ns.replicas("Deployment", "web").await, 3, "after {:?}", began.elapsed());
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let left = (WINDOW + Duration::from_secs(8)).saturating_sub(began.elapsed());
+    ns.wait_replicas("Deployment", "web", left, |replicas| replicas < 3).await;
+    println!("scaled down {:?} after the window began", began.elapsed());
+}
+
+#[test]
+fn a_follower_takes_over_warm_when_the_leader_is_killed() {
+    on_two_replicas(async |cluster, a, _| {
+        let began = {
+            let ns = Namespace::new(cluster, "killed").await;
+            holds_by_its_window(&ns).await
+        };
+        tokio::time::sleep(Duration::from_secs(8)).await;
+        a.process.signal("KILL");
+        let took = leads(cluster, "b", Duration::from_secs(10)).await;
+        println!("killed: the other led after {took:?}");
+        let ns = Namespace { cluster, name: "killed".to_owned() };
+        goes_when_its_window_ends(&ns, began).await;
+    });
+}
+
+#[test]
+fn what_decisions_remember_outlives_the_only_replica() {
+    on_two_replicas(async |cluster, a, b| {
+        b.process.stop();
+        let ns = Namespace::new(cluster, "restarted").await;
+        let began = holds_by_its_window(&ns).await;
+        tokio::time::sleep(Duration::from_secs(8)).await;
+        a.process.signal("KILL");
+        a.process = Replica::launch(cluster, "a", &a.api, &a.prometheus).await;
+        goes_when_its_window_ends(&ns, began).await;
+    });
+}
+
+#[test]
+fn a_leader_that_stops_orderly_hands_over_at_once() {
+    on_two_replicas(async |cluster, a, b| {
+        let ns = Namespace::new(cluster, "orderly").await;
+        ns.deployment("web", 1, "queue 20").await;
+        ns.autoscaler("web", "queue", "10", 2).await;
+        ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 2).await;
+        a.process.ask_to_stop();
+        let took = leads(cluster, "b", Duration::from_secs(3)).await;
+        println!("stopped: the other led after {took:?}");
+        ns.cluster.kubectl(&["-n", "orderly", "scale", "deployment/web", "--replicas=1"]).await;
+        ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 2).await;
+        assert_eq!((a.scales().len(), b.scales().len()), (1, 1));
+        // Both CAs are trusted, whoever answers.
+        let path = "jsonpath={.spec.caBundle}";
+        let ca = ["get", "apiservice", "v1beta2.custom.metrics.k8s.io", "-o", path];
+        let bundle: k8s_openapi::ByteString =
+            serde_json::from_value(cluster.kubectl(&ca).await.into()).expect("bytes");
+        assert_eq!(String::from_utf8_lossy(&bundle.0).matches("BEGIN").count(), 2);
+    });
+}
+
+/// Scales a workload by hand again and again, so that whoever leads writes each second.
+async fn stirred(ns: &Namespace<'_>, during: Duration) {
+    let start = Instant::now();
+    while start.elapsed() < during {
+        let scale = ["-n", &ns.name, "scale", "deployment/web", "--replicas=1"];
+        let _ = ns.cluster.try_kubectl(&scale).await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+}
+
+#[test]
+fn never_two_replicas_write() {
+    on_two_replicas(async |cluster, a, b| {
+        let ns = Namespace::new(cluster, "stirred").await;
+        ns.deployment("web", 1, "queue 20").await;
+        ns.autoscaler("web", "queue", "10", 2).await;
+        stirred(&ns, Duration::from_secs(4)).await;
+        assert!(!a.scales().is_empty() && b.scales().is_empty());
+
+        // It stands still for longer than its lease, and goes on as if nothing had been.
+        a.process.signal("STOP");
+        let (took, ()) = tokio::join!(
+            leads(cluster, "b", Duration::from_secs(10)),
+            stirred(&ns, Duration::from_secs(14))
+        );
+        println!("stood still: the other led after {took:?}");
+        let woken = Instant::now();
+        a.process.signal("CONT");
+        stirred(&ns, Duration::from_secs(6)).await;
+        assert!(a.scales().iter().all(|at| *at < woken), "the one that was stopped wrote");
+        let by_b = b.scales();
+        assert!(by_b.iter().filter(|at| **at > woken).count() > 1, "the other goes on");
+
+        // The leader is cut off from the API server, but not from Prometheus.
+        b.api.stall("");
+        let cut = Instant::now();
+        let (took, ()) = tokio::join!(
+            leads(cluster, "a", Duration::from_secs(10)),
+            stirred(&ns, Duration::from_secs(14))
+        );
+        println!("cut off from the API server: the other led after {took:?}");
+        let healed = Instant::now();
+        b.api.pass();
+        stirred(&ns, Duration::from_secs(6)).await;
+        let by_b: Vec<_> = b.scales().into_iter().filter(|at| *at > cut).collect();
+        assert!(by_b.is_empty(), "{by_b:?} after {cut:?}, healed at {healed:?}");
+        assert!(a.scales().iter().filter(|at| **at > cut).count() > 3);
+
+        // And the reverse: who can't ask Prometheus hands over to one that can.
+        a.prometheus.stall("");
+        let (took, ()) = tokio::join!(leads(cluster, "b", SOON), stirred(&ns, SOON));
+        println!("cut off from Prometheus: the other led after {took:?}");
+        a.prometheus.pass();
+        assert!(b.scales().iter().filter(|at| **at > healed).count() > 1);
+
+        // Taken together: one wrote, then the other, and never both at once.
+        let mut all: Vec<(Instant, char)> = a.scales().into_iter().map(|at| (at, 'a')).collect();
+        all.extend(b.scales().into_iter().map(|at| (at, 'b')));
+        all.sort();
+        let mut writers: Vec<char> = all.iter().map(|(_, who)| *who).collect();
+        writers.dedup();
+        assert_eq!(writers, ['a', 'b', 'a', 'b'], "{} writes", all.len());
+    });
+}
+
+#[test]
+fn a_frozen_cluster_is_decided_for_and_left_alone() {
+    on_two_replicas(async |cluster, a, b| {
+        let freeze = "plimsoll.dev/freeze=incident 42";
+        cluster.kubectl(&["-n", "plimsoll", "annotate", "lease", "plimsoll", freeze]).await;
+        let ns = Namespace::new(cluster, "frozen").await;
+        ns.deployment("web", 1, "queue 20").await;
+        ns.autoscaler("web", "queue", "10", 3).await;
+        let message = ns.wait_condition("web", "Frozen", SOON, |c| c["status"] == "True").await;
+        assert_eq!(message, "the scale is left at 1, though 2 are wanted: incident 42");
+        // Neither a restart of the leader nor the loss of the Lease thaws.
+        a.process.ask_to_stop();
+        leads(cluster, "b", SOON).await;
+        cluster.kubectl(&["-n", "plimsoll", "delete", "lease", "plimsoll"]).await;
+        leads(cluster, "b", SOON).await;
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        assert_eq!(ns.replicas("Deployment", "web").await, 1);
+        assert_eq!(a.scales().len() + b.scales().len(), 0);
+        let thaw = "plimsoll.dev/freeze-";
+        cluster.kubectl(&["-n", "plimsoll", "annotate", "lease", "plimsoll", thaw]).await;
+        ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas > 1).await;
+        let object = ns.get("autoscaler", "web").await.unwrap();
+        assert!(!object["status"]["conditions"].to_string().contains("Frozen"));
+    });
+}
