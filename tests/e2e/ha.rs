@@ -174,7 +174,12 @@ fn never_two_replicas_write() {
         let ns = Namespace::new(cluster, "stirred").await;
         ns.deployment("web", 1, "queue 20").await;
         ns.autoscaler("web", "queue", "10", 2).await;
-        stirred(&ns, Duration::from_secs(4)).await;
+        // Without a limit to how often replicas are added.
+        let policy = r#"{"spec":{"behavior":{"scaleUp":{"policies":[{"type":"Pods","value":1000,"periodSeconds":1}]}}}}"#;
+        let patch = ["-n", "stirred", "patch", "autoscaler", "web", "--type=merge", "-p", policy];
+        cluster.kubectl(&patch).await;
+        ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 2).await;
+        stirred(&ns, Duration::from_secs(3)).await;
         assert!(!a.scales().is_empty() && b.scales().is_empty());
 
         // It stands still for longer than its lease, and goes on as if nothing had been.
@@ -231,7 +236,8 @@ fn a_frozen_cluster_is_decided_for_and_left_alone() {
         let ns = Namespace::new(cluster, "frozen").await;
         ns.deployment("web", 1, "queue 20").await;
         ns.autoscaler("web", "queue", "10", 3).await;
-        let message = ns.wait_condition("web", "Frozen", SOON, |c| c["status"] == "True").await;
+        let wanted = |c: &serde_json::Value| c["message"].to_string().contains("wanted");
+        let message = ns.wait_condition("web", "Frozen", SOON, wanted).await;
         assert_eq!(message, "the scale is left at 1, though 2 are wanted: incident 42");
         // Neither a restart of the leader nor the loss of the Lease thaws.
         a.process.ask_to_stop();
@@ -239,7 +245,7 @@ fn a_frozen_cluster_is_decided_for_and_left_alone() {
         cluster.kubectl(&["-n", "plimsoll", "delete", "lease", "plimsoll"]).await;
         leads(cluster, "b", SOON).await;
         tokio::time::sleep(Duration::from_secs(3)).await;
-        assert_eq!(ns.replicas("Deployment", "web").await, 1);
+        assert_eq!(ns.replicas("Deployment", "web").await, 1, "{}", b.process.tail());
         assert_eq!(a.scales().len() + b.scales().len(), 0);
         let thaw = "plimsoll.dev/freeze-";
         cluster.kubectl(&["-n", "plimsoll", "annotate", "lease", "plimsoll", thaw]).await;
