@@ -204,7 +204,9 @@ async fn pass(
         let mut writes = shared.writes.lock().expect("no panic");
         writes.push((Instant::now(), format!("{method} {uri}")));
     }
-    let mut request = http.request(method, format!("{to}{uri}")).body(body);
+    // Over HTTP/2 an address has the host in it, too.
+    let path = uri.path_and_query().map_or("/", |path| path.as_str());
+    let mut request = http.request(method, format!("{to}{path}")).body(body);
     let own = [header::HOST, header::CONNECTION, header::TRANSFER_ENCODING, header::CONTENT_LENGTH];
     for (name, value) in headers.iter().filter(|(name, _)| !own.contains(name)) {
         request = request.header(name, value);
