@@ -5,11 +5,11 @@ WORKDIR /src
 COPY Cargo.toml Cargo.lock ./
 COPY .cargo .cargo
 COPY src src
-RUN cargo build --release --locked --bin plimsoll
+RUN cargo build --profile dist --locked --bin plimsoll
 
 FROM scratch
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
-COPY --from=build /src/target/release/plimsoll /plimsoll
+COPY --from=build /src/target/dist/plimsoll /plimsoll
 USER 65532:65532
 EXPOSE 6443
 ENTRYPOINT ["/plimsoll"]

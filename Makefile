@@ -2,7 +2,7 @@
 CARGO ?= cargo
 export RUST_BACKTRACE ?= 0
 
-.PHONY: help build parts all-parts test lint unit conformance e2e duel bench bench-large bench-growth demo demo-stop fuzz generate licenses clean
+.PHONY: help build parts all-parts test lint unit conformance e2e duel bench bench-large bench-growth soak demo demo-stop fuzz generate release licenses advisories clean
 
 help: ## List what there is
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,12 @@ bench-growth: parts ## How costs grow: one size after the other, as docs/growth.
 	@$(CARGO) build --locked --release --bins --example bench
 	@target/release/examples/bench --growth
 
+MINUTES ?= 10
+
+soak: parts ## A long run with churn and faults; MINUTES=10, SEED= to repeat one
+	@$(CARGO) build --locked --release --bins --example soak
+	@target/release/examples/soak $(MINUTES) $(SEED)
+
 demo: parts ## The main job, live; KEEP=1 leaves it all up
 	@$(CARGO) build --locked --release --bins --example demo
 	@target/release/examples/demo $(if $(KEEP),--keep)
@@ -69,9 +75,29 @@ fuzz: ## Fuzz each target of fuzz/; SECONDS=60 each
 generate: ## Write what is made from the code
 	$(CARGO) run --locked --quiet -- crd > deploy/base/crd.yaml.new
 	mv deploy/base/crd.yaml.new deploy/base/crd.yaml
+	$(CARGO) run --locked --quiet -- reference > docs/reference.md.new
+	mv docs/reference.md.new docs/reference.md
+	cp deploy/base/crd.yaml deploy/monitoring/alerts.yaml deploy/monitoring/dashboard.json deploy/chart/files/
 
-licenses: ## Licences and advisories of the dependencies (needs cargo-deny)
-	cargo deny check
+TOOLS := $(CURDIR)/.cache/tools
+HOST := $(shell rustc -vV | sed -n 's/host: //p')
+RELEASE := target/$(HOST)/dist/plimsoll
+
+$(TOOLS)/bin/cargo-%:
+	$(CARGO) install --quiet --locked --root $(TOOLS) cargo-$*
+
+release: $(TOOLS)/bin/cargo-cyclonedx ## A static binary and its SBOM, in target/dist-release
+	RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --locked --profile dist --bin plimsoll --target $(HOST)
+	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) cyclonedx --format json --no-build-deps --override-filename plimsoll.cdx
+	@mkdir -p target/dist-release && mv plimsoll.cdx.json target/dist-release/ && cp $(RELEASE) target/dist-release/
+	@if ldd $(RELEASE) >/dev/null 2>&1; then echo "$(RELEASE) is not static"; exit 1; fi
+	@target/dist-release/plimsoll --version && du -h target/dist-release/*
+
+licenses: $(TOOLS)/bin/cargo-deny ## Licences and sources of the dependencies
+	$(TOOLS)/bin/cargo-deny --offline check licenses bans sources
+
+advisories: $(TOOLS)/bin/cargo-deny ## Known holes in the dependencies (fetches the RustSec database)
+	$(TOOLS)/bin/cargo-deny check advisories
 
 clean: ## Remove what was built, the real parts too
 	rm -rf target .cache

@@ -245,10 +245,14 @@ struct Candidate<'a> {
     prometheus: &'a prometheus::Client,
     /// The Lease as it was last seen, and when that was news.
     seen: Option<(Lease, Seen, Instant)>,
+    /// Until when nothing is tried, as it is not allowed.
+    forbidden: Option<Instant>,
     /// Whether the Lease was handed over as Prometheus can't be reached from here.
     handed_over: bool,
 }
 
+/// How long after a try that was not allowed the next one is made.
+const FORBIDDEN: Duration = Duration::from_secs(30);
 /// The least time between two tries.
 const SOON: Duration = Duration::from_millis(100);
 /// How long Prometheus may fail a leader before it lets another try.
@@ -264,7 +268,8 @@ impl Leader {
         let Inner { api, settings, .. } = &*self.0;
         let only = watcher::Config::default().fields(&format!("metadata.name={}", settings.name));
         let mut leases = watcher(api.clone(), only).default_backoff().boxed();
-        let mut candidate = Candidate { leader: self, prometheus, seen: None, handed_over: false };
+        let mut candidate =
+            Candidate { leader: self, prometheus, seen: None, forbidden: None, handed_over: false };
         let mut next = Instant::now();
         tokio::pin!(stop);
         loop {
@@ -290,7 +295,8 @@ impl Leader {
                 }
                 () = tokio::time::sleep_until(next.into()), if settings.elect => {
                     candidate.step().await;
-                    next = candidate.next().max(Instant::now() + SOON);
+                    let least = candidate.forbidden.take().unwrap_or(Instant::now() + SOON);
+                    next = candidate.next().max(least);
                 }
             }
         }
@@ -367,7 +373,12 @@ impl Candidate<'_> {
         let limit = self.settings().renew_deadline / 2;
         match tokio::time::timeout(limit, self.take()).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "could not take or renew the Lease"),
+            Ok(Err(error)) => {
+                if matches!(&error, kube::Error::Api(status) if status.code == 403) {
+                    self.forbidden = Some(Instant::now() + FORBIDDEN);
+                }
+                tracing::warn!(%error, "could not take or renew the Lease");
+            }
             Err(_) => tracing::warn!(?limit, "the API server did not answer about the Lease"),
         }
         let lost = locked(&self.leader.0.term).is_some_and(|term| !term.is_valid());

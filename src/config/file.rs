@@ -77,6 +77,7 @@ struct PodMetrics {
     pod_label: Option<Spanned<String>>,
     gauge_query: Option<Spanned<String>>,
     counter_query: Option<Spanned<String>>,
+    shared_namespaces: Vec<String>,
 }
 
 const GAUGE: &str = "sum by (<<.GroupBy>>) (<<.Series>>{<<.LabelMatchers>>})";
@@ -93,6 +94,7 @@ impl Default for Config {
                 pod_label: "pod".to_owned(),
                 gauge: template(GAUGE),
                 counter: template(COUNTER),
+                shared: Vec::new(),
             }),
             rules: RuleSet::default(),
             pass_on: Others::new(),
@@ -215,6 +217,7 @@ fn pod_queries(queries: &mut PodQueries, given: PodMetrics) -> Result<(), At> {
         *template = parsed;
         Ok(())
     };
+    queries.shared = given.shared_namespaces;
     template("gaugeQuery", given.gauge_query, &mut queries.gauge)?;
     template("counterQuery", given.counter_query, &mut queries.counter)
 }

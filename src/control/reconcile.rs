@@ -125,6 +125,14 @@ impl State {
         self.own_status = own;
     }
 
+    /// Counts rounds in a row in which the metrics failed; whether they did in this one.
+    fn count_failure(&mut self, decision: &Decision) -> bool {
+        // Only what is said last says that the metrics were at fault.
+        let failed = decision.late_event.is_some();
+        self.failed_rounds = if failed { self.failed_rounds.saturating_add(1) } else { 0 };
+        failed
+    }
+
     /// Remembers a change of the scale that another replica wrote, as the status says.
     fn note_scale(&mut self, spec: &Spec) {
         let Status { last_scale, desired_replicas, .. } = self.status;
@@ -342,9 +350,7 @@ async fn carry_out(
         };
         hpa::settle(context, &mut decision, outcome, &mut state.memory, &mut status);
     }
-    // Only what is said last says that the metrics were at fault.
-    let metrics_failed = decision.late_event.is_some();
-    state.failed_rounds = if metrics_failed { state.failed_rounds.saturating_add(1) } else { 0 };
+    let metrics_failed = state.count_failure(&decision);
     match (fallback, &target) {
         (Some(fallback), Ok(seen))
             if metrics_failed
@@ -418,6 +424,7 @@ fn freeze(context: Context<'_>, why: &str, decision: &mut Decision, status: &mut
 fn follow(shared: &Shared, subject: &Subject, round: Round<'_>, state: &mut State) -> Ended {
     let Round { context, target, decision, memory, mut status } = round;
     state.memory = memory;
+    state.count_failure(&decision);
     if let Ok(target) = &target {
         let replicas = target.replicas.spec_replicas;
         let wanted = match decision.outcome {

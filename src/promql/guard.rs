@@ -17,15 +17,17 @@ pub enum GuardError {
 
 /// The query with every selector in it, however deep, narrowed to one
 /// namespace. A matcher the query has itself on that label stays, so that a
-/// query for another namespace finds nothing.
+/// query for another namespace finds nothing. Only a selector that names one of
+/// the shared namespaces by an equality is left as it is.
 pub fn within_namespace(
     query: &str,
     namespace_label: &str,
     namespace: &str,
+    shared: &[String],
 ) -> Result<String, GuardError> {
     let mut expr = parser::parse(query).map_err(GuardError::Syntax)?;
     let own = Matcher::new(MatchOp::Equal, namespace_label, namespace);
-    Narrow(Some(own)).walk(&mut expr);
+    Narrow(Some((own, shared))).walk(&mut expr);
     let text = expr.to_string();
     // What is run is the text: it must say what the narrowed tree says.
     let same = parser::parse(&text).is_ok_and(|mut again| {
@@ -36,9 +38,9 @@ pub fn within_namespace(
 }
 
 /// Adds a matcher to every selector, and puts all matchers in one order.
-struct Narrow(Option<Matcher>);
+struct Narrow<'a>(Option<(Matcher, &'a [String])>);
 
-impl Narrow {
+impl Narrow<'_> {
     fn walk(&mut self, expr: &mut Expr) {
         let Ok(_) = walk_expr_mut(self, expr);
     }
@@ -48,13 +50,20 @@ impl Narrow {
         let branches: Vec<&mut Vec<Matcher>> =
             if or_matchers.is_empty() { vec![matchers] } else { or_matchers.iter_mut().collect() };
         for branch in branches {
-            branch.extend(self.0.clone());
+            if let Some((own, shared)) = &self.0 {
+                let names_shared = |m: &Matcher| {
+                    m.name == own.name && m.op == MatchOp::Equal && shared.contains(&m.value)
+                };
+                if !branch.iter().any(names_shared) {
+                    branch.push(own.clone());
+                }
+            }
             branch.sort_by_cached_key(ToString::to_string);
         }
     }
 }
 
-impl ExprVisitorMut for Narrow {
+impl ExprVisitorMut for Narrow<'_> {
     type Error = std::convert::Infallible;
 
     fn pre_visit(&mut self, expr: &mut Expr) -> Result<bool, Self::Error> {
@@ -93,7 +102,7 @@ mod tests {
             (r#"{__name__="x"}"#, r#"{__name__="x",namespace="shop"}"#),
             (r#"x{a="1" or b="2"}"#, r#"x{a="1", namespace="shop" or b="2", namespace="shop"}"#),
         ] {
-            assert_eq!(within_namespace(query, "namespace", "shop").unwrap(), expected);
+            assert_eq!(within_namespace(query, "namespace", "shop", &[]).unwrap(), expected);
         }
     }
 
@@ -107,7 +116,7 @@ mod tests {
             "quantile_over_time(0.9, x[5m] @ 1700000000)",
             "sum without (a) (x) > bool 1 unless y",
         ] {
-            let text = within_namespace(query, "namespace", "shop").unwrap();
+            let text = within_namespace(query, "namespace", "shop", &[]).unwrap();
             let selectors = text.matches(['x', 'y']).count();
             assert!(selectors >= 1, "{text}");
             let guarded = text.matches(r#"namespace="shop""#).count();
@@ -117,9 +126,29 @@ mod tests {
     }
 
     #[test]
+    fn only_shared_namespaces_named_outright_may_be_read_too() {
+        let shared = ["infra".to_owned()];
+        for (query, expected) in [
+            (
+                r#"a * on () group_left () b{namespace="infra"}"#,
+                r#"a{namespace="shop"} * on () group_left () b{namespace="infra"}"#,
+            ),
+            (r#"b{namespace=~"infra|bank"}"#, r#"b{namespace=~"infra|bank",namespace="shop"}"#),
+            (r#"b{namespace!="shop"}"#, r#"b{namespace!="shop",namespace="shop"}"#),
+            (r#"b{namespace="bank"}"#, r#"b{namespace="bank",namespace="shop"}"#),
+            (
+                r#"b{namespace="infra" or c="1"}"#,
+                r#"b{namespace="infra" or c="1", namespace="shop"}"#,
+            ),
+        ] {
+            assert_eq!(within_namespace(query, "namespace", "shop", &shared).unwrap(), expected);
+        }
+    }
+
+    #[test]
     fn what_is_no_query_is_refused() {
         assert!(matches!(
-            within_namespace("sum(rate(x[5m])", "namespace", "shop"),
+            within_namespace("sum(rate(x[5m])", "namespace", "shop", &[]),
             Err(GuardError::Syntax(_))
         ));
     }

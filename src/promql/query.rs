@@ -18,6 +18,8 @@ pub struct PodQueries {
     pub gauge: Template,
     /// For counters.
     pub counter: Template,
+    /// The namespaces that every user's own query may read.
+    pub shared: Vec<String>,
 }
 
 /// A metric that an autoscaler asks for.
@@ -88,7 +90,7 @@ impl PodQueries {
         namespace: &str,
     ) -> Result<Query, QueryError> {
         if let Some(query) = &metric.query {
-            return guard::within_namespace(query, &self.namespace_label, namespace)
+            return guard::within_namespace(query, &self.namespace_label, namespace, &self.shared)
                 .map(|query| Query { values: query.into(), times: None })
                 .map_err(|error| QueryError::Query { metric: metric.metric.clone(), error });
         }

@@ -58,6 +58,11 @@ pub async fn objects(
         true => Value::Null,
         false => series.to_object().map_or(Value::Null, |object| json!(object)),
     };
+    if let Some(oldest) = items.iter().map(|item| item.time).min() {
+        let now = jiff::Timestamp::now().as_millisecond();
+        let age = u64::try_from(now.saturating_sub(oldest)).unwrap_or(0);
+        server.metrics.served(Duration::from_millis(age));
+    }
     let items: Vec<Value> =
         items.iter().map(|item| value(target, &info, item, &selector)).collect();
     Ok(json!({

@@ -20,6 +20,8 @@ pub struct Cluster {
     api_port: u16,
     load_port: u16,
     authority: Authority,
+    /// The authority of front proxies, such as kube-apiserver.
+    pub front_authority: Authority,
     // In the order in which they are ended.
     processes: Vec<Process>,
     prometheus: Option<Process>,
@@ -141,7 +143,9 @@ impl Cluster {
                 format!("--listen-peer-url=http://127.0.0.1:{peer_port}"),
             ],
         );
-        let apiserver_flags = apiserver_flags(&folder, &authority, etcd_port, api_port);
+        let front_authority = Authority::new(&folder, "front-proxy-ca");
+        let apiserver_flags =
+            apiserver_flags(&folder, &authority, &front_authority, etcd_port, api_port);
         let apiserver = start("kube-apiserver", "cluster", &apiserver_flags);
         let kubeconfig =
             write_kubeconfig(&folder, &authority, api_port, "admin", &["system:masters"]);
@@ -155,6 +159,7 @@ impl Cluster {
             api_port,
             load_port,
             authority,
+            front_authority,
             processes: Vec::new(),
             prometheus: None,
             apiserver: Some(apiserver),
@@ -195,6 +200,26 @@ impl Cluster {
     /// Runs kubectl; what it prints, or its complaint.
     pub async fn try_kubectl(&self, arguments: &[&str]) -> Result<String, String> {
         self.kubectl_as(&self.kubeconfig, arguments, "").await
+    }
+
+    /// Runs Helm; what it prints, or its complaint.
+    pub async fn helm(&self, arguments: &[&str]) -> Result<String, String> {
+        let parts = tokio::task::spawn_blocking(|| super::parts(&["helm"])).await;
+        let mut command = tokio::process::Command::new(parts.expect("the parts").join("helm"));
+        command.args(arguments).env("KUBECONFIG", &self.kubeconfig);
+        for folder in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
+            command.env(folder, self.folder.join("helm"));
+        }
+        let done = command.output().await.expect("helm can be run");
+        match done.status.success() {
+            true => Ok(String::from_utf8_lossy(&done.stdout).into_owned()),
+            false => Err(String::from_utf8_lossy(&done.stderr).trim().to_owned()),
+        }
+    }
+
+    /// A certificate for a user.
+    pub fn sign(&self, user: &str, groups: &[&str]) -> Signed {
+        self.authority.sign(user, groups)
     }
 
     /// Applies a manifest.
@@ -396,11 +421,11 @@ fn sweep() {
 fn apiserver_flags(
     folder: &Path,
     authority: &Authority,
+    front_authority: &Authority,
     etcd_port: u16,
     api_port: u16,
 ) -> Vec<String> {
     let serving = authority.sign("kube-apiserver", &[]);
-    let front_authority = Authority::new(folder, "front-proxy-ca");
     let front = front_authority.sign("front-proxy-client", &[]);
     let (public, private) = token_keys(folder);
     let flag = |name: &str, path: &Path| format!("--{name}={}", path.display());

@@ -4,14 +4,17 @@
 mod bed;
 
 mod api;
+mod docs;
 mod drop_in;
 mod duel;
 mod faults;
 mod ha;
 mod install;
+mod operating;
 mod peer;
 mod planned;
 mod scaling;
+mod security;
 
 use bed::workload::Namespace;
 use bed::{Bed, Options};

@@ -1,0 +1,225 @@
+//! Who tries to get in, or to read what is not theirs, does not.
+
+use crate::bed::pki::{Authority, Signed};
+use crate::bed::workload::Namespace;
+use crate::bed::{Bed, Options, eventually, plimsoll as installed};
+use crate::{SOON, on_own_bed, on_shared_bed};
+use plimsoll::promql::name::generated_name;
+use std::io::{Read, Write};
+use std::time::Duration;
+
+/// Asks with a client certificate and headers; the HTTP status.
+async fn ask(bed: &Bed, shown: Option<&Signed>, headers: &[(&str, &str)], path: &str) -> u16 {
+    let mut builder = reqwest::Client::builder().tls_danger_accept_invalid_certs(true);
+    if let Some(Signed { certificate, key }) = shown {
+        let pem = [certificate, key].map(|path| std::fs::read(path).expect("a file")).concat();
+        builder = builder.identity(reqwest::Identity::from_pem(&pem).expect("an identity"));
+    }
+    let client = builder.build().expect("a client");
+    let mut request = client.get(format!("https://localhost:{}{path}", bed.plimsoll.port));
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    request.send().await.expect("an answer").status().as_u16()
+}
+
+#[test]
+fn front_proxy_headers_are_believed_with_its_certificate_alone() {
+    on_shared_bed("security-proxy", async |bed, _| {
+        let path = "/apis/custom.metrics.k8s.io/v1beta2/namespaces/security-proxy/pods/*/x";
+        let admin = [("x-remote-user", "admin"), ("x-remote-group", "system:masters")];
+        let cluster = &bed.cluster;
+        let alice = cluster.sign("alice", &[]);
+        let front = cluster.front_authority.sign("front-proxy-client", &[]);
+        let other = cluster.front_authority.sign("someone-else", &[]);
+        let folder = tempfile::tempdir().unwrap();
+        let own = Authority::new(folder.path(), "own");
+        let forged = own.sign("front-proxy-client", &["system:masters"]);
+        let bearer = cluster.kubectl(&["-n", "plimsoll", "create", "token", "scraper"]).await;
+        let bearer = format!("Bearer {}", bearer.trim());
+        let with_token = [admin[0], admin[1], ("authorization", bearer.as_str())];
+        for (what, shown, headers, expected) in [
+            ("the front proxy", Some(&front), &admin[..], 404),
+            ("nobody", None, &admin[..], 401),
+            ("a user of the cluster", Some(&alice), &admin[..], 403),
+            ("another certificate of the front proxy's CA", Some(&other), &admin[..], 401),
+            ("a certificate of one's own CA", Some(&forged), &admin[..], 401),
+            ("a token", None, &with_token[..], 403),
+            ("the front proxy, for nobody", Some(&front), &[][..], 401),
+            ("the front proxy, for an empty name", Some(&front), &[("x-remote-user", "")][..], 401),
+            ("the front proxy, for alice", Some(&front), &[("x-remote-user", "alice")][..], 403),
+        ] {
+            assert_eq!(ask(bed, shown, headers, path).await, expected, "{what}");
+        }
+        // Headers of other spellings are other headers.
+        let spelled = [("x_remote_user", "admin"), ("x-remote-users", "admin")];
+        assert_eq!(ask(bed, Some(&front), &spelled, path).await, 401);
+    });
+}
+
+/// Says hello in an old way; the kind of record that comes back, and its alert.
+fn hello(port: u16, version: [u8; 2], suites: &[u16]) -> (u8, u8) {
+    let mut body = vec![version[0], version[1]];
+    body.extend([7; 32]);
+    body.push(0);
+    body.extend((suites.len() as u16 * 2).to_be_bytes());
+    body.extend(suites.iter().flat_map(|suite| suite.to_be_bytes()));
+    body.extend([1, 0]);
+    // Groups, signatures: what any client of the time said.
+    let extensions: &[u8] = &[
+        0, 10, 0, 6, 0, 4, 0, 23, 0, 29, 0, 11, 0, 2, 1, 0, 0, 13, 0, 10, 0, 8, 4, 1, 4, 3, 5, 1,
+        2, 1,
+    ];
+    body.extend((extensions.len() as u16).to_be_bytes());
+    body.extend(extensions);
+    let mut message = vec![1, 0];
+    message.extend((body.len() as u16).to_be_bytes());
+    message.extend(body);
+    let mut record = vec![22, 3, 1];
+    record.extend((message.len() as u16).to_be_bytes());
+    record.extend(message);
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).expect("a connection");
+    stream.set_read_timeout(Some(Duration::from_secs(5))).expect("a timeout");
+    stream.write_all(&record).expect("a hello");
+    let mut answer = [0; 7];
+    stream.read_exact(&mut answer).expect("an answer");
+    (answer[0], answer[6])
+}
+
+#[test]
+fn old_tls_and_weak_suites_are_refused() {
+    on_shared_bed("security-tls", async |bed, _| {
+        let port = bed.plimsoll.port;
+        let (alert, handshake) = (21, 22);
+        let (no_such_version, no_such_suite) = (70, 40);
+        // AES-GCM with ECDHE of TLS 1.2 is spoken.
+        assert_eq!(hello(port, [3, 3], &[0xc02b, 0xc02f]).0, handshake);
+        for old in [[3, 0], [3, 1], [3, 2]] {
+            let answer = hello(port, old, &[0xc02b, 0xc013, 0x002f]);
+            assert_eq!(answer, (alert, no_such_version), "{old:?}");
+        }
+        // RC4, 3DES, CBC, and RSA without forward secrecy.
+        for suite in [0x0005, 0x000a, 0xc012, 0xc013, 0xc014, 0x002f, 0x009c, 0xc027] {
+            let answer = hello(port, [3, 3], &[suite]);
+            assert_eq!(answer, (alert, no_such_suite), "{suite:#06x}");
+        }
+    });
+}
+
+#[test]
+fn a_users_query_reads_no_other_namespace_whatever_it_tries() {
+    on_own_bed(
+        Options { config: "  sharedNamespaces: [commons]\n", ..Options::default() },
+        async |bed| {
+            for (name, value) in [("vault", "4242"), ("commons", "77")] {
+                let ns = Namespace::new(&bed.cluster, name).await;
+                ns.workload("StatefulSet", "spy", 1, &format!("secret {value}")).await;
+            }
+            let ns = Namespace::new(&bed.cluster, "spies").await;
+            ns.workload("StatefulSet", "spy", 1, "own 1").await;
+            // The pod is called the same everywhere, so that a value that gets through is seen.
+            let tries = [
+                "secret",
+                r#"secret{namespace="vault"}"#,
+                r#"secret{namespace=~"vault|spies"}"#,
+                r#"secret{namespace!="spies"}"#,
+                r#"{__name__="secret"}"#,
+                r#"{__name__=~"secr.*",namespace=~".+"}"#,
+                r#"{namespace="vault" or namespace="spies"}"#,
+                r#"secret{namespace="commons" or namespace="vault"}"#,
+                "own or secret",
+                r#"own + on (pod) secret{namespace="vault"}"#,
+                r#"own * on (pod) group_left () secret"#,
+                r#"max_over_time(secret{namespace="vault"}[5m:1s])"#,
+                r#"avg_over_time((secret{namespace="vault"} or secret)[1m:5s])"#,
+                r#"label_replace(secret{namespace="vault"}, "namespace", "spies", "", "")"#,
+                r#"secret{namespace="vault"} @ end()"#,
+                r#"secret{namespace="vault"} offset 1s"#,
+                r#"last_over_time(secret{namespace="vault"}[5m])"#,
+                r#"sum by (pod) (secret{namespace="vault"})"#,
+                r#"topk(1, secret)"#,
+                r#"-secret{namespace="vault"} * -1"#,
+                r#"own unless on (pod) secret{namespace="nobody"} or secret{namespace="vault"}"#,
+            ];
+            let manifest = |(n, query): (usize, &&str)| {
+                format!(
+                    "---\napiVersion: plimsoll.dev/v1alpha1\nkind: Autoscaler\nmetadata: {{name: spy-{n}, namespace: spies}}\n\
+                 spec:\n  scaleTargetRef: {{apiVersion: apps/v1, kind: StatefulSet, name: none}}\n  maxReplicas: 2\n\
+                 \x20 customMetrics: [{{metricName: spied, averageValue: 1, query: '{query}'}}]\n"
+                )
+            };
+            let manifests: String = tries.iter().enumerate().map(manifest).collect();
+            bed.cluster.apply(&manifests).await;
+            let shared = r#"secret{namespace="commons"}"#;
+            let allowed = manifest((99, &shared));
+            bed.cluster.apply(&allowed).await;
+            let items = async |n: usize| {
+                let name = generated_name("spied", None, "spies", &format!("spy-{n}"));
+                ns.raw("v1beta2", &format!("pods/*/{name}"))
+                    .await
+                    .map(|list| list["items"].to_string())
+            };
+            // What an administrator shares is read; so the others had their chance as well.
+            eventually("the shared namespace is read", SOON, async || {
+                let items = items(99).await?;
+                if items.contains("\"77\"") { Ok(()) } else { Err(items) }
+            })
+            .await;
+            for (n, query) in tries.iter().enumerate() {
+                match items(n).await {
+                    Ok(items) => assert!(!items.contains("4242"), "{query}: {items}"),
+                    Err(error) => assert!(!error.contains("4242"), "{query}: {error}"),
+                }
+            }
+            println!("{} queries tried", tries.len());
+        },
+    );
+}
+
+#[test]
+fn no_secret_gets_into_a_log_or_an_error() {
+    on_own_bed(Options::default(), async |bed| {
+        let secrets = ["pa55word", "t0ken-of-prometheus", "head3r-secret"];
+        let file = bed.cluster.folder.join("prometheus-token");
+        std::fs::write(&file, secrets[1]).unwrap();
+        let options = Options {
+            flags: vec![
+                "-v=9".to_owned(),
+                "--log-format=json".to_owned(),
+                format!("--prometheus-token-file={}", file.display()),
+                format!("--prometheus-header=X-Scope-OrgID={}", secrets[2]),
+                "--leader-elect-resource-name=other".to_owned(),
+                "--leader-elect=false".to_owned(),
+                "--memory-interval=0s".to_owned(),
+            ],
+            ..Options::default()
+        };
+        // Nobody listens there: errors with the address are said again and again.
+        let url = format!("http://user:{}@127.0.0.1:1", secrets[0]);
+        let server = format!("https://127.0.0.1:{}", bed.cluster.api_port());
+        let ns = Namespace::new(&bed.cluster, "quiet").await;
+        ns.deployment("web", 1, "queue 1").await;
+        bed.plimsoll.process.stop();
+        let (process, port) =
+            installed::launch(&bed.cluster, "talkative", &server, &url, &options).await;
+        ns.autoscaler("web", "queue", "10", 2).await;
+        let told =
+            ns.wait_condition("web", "ScalingActive", SOON, |c| c["status"] == "False").await;
+        let bearer = bed.cluster.kubectl(&["-n", "plimsoll", "create", "token", "scraper"]).await;
+        let http = reqwest::Client::builder().tls_danger_accept_invalid_certs(true);
+        let http = http.build().unwrap();
+        let path = format!("https://localhost:{port}/apis/custom.metrics.k8s.io/v1beta2");
+        for token in [bearer.trim(), "no-t0ken-at-all"] {
+            let _ = http.get(&path).bearer_auth(token).send().await;
+        }
+        let own = std::fs::read_to_string(bed.cluster.folder.join("talkative.kubeconfig")).unwrap();
+        let own = own.split("token: ").nth(1).unwrap().split('}').next().unwrap().to_owned();
+        let log = std::fs::read_to_string(&process.log).unwrap();
+        assert!(log.len() > 10_000 && log.contains("\"level\":\"TRACE\""), "it talks");
+        let found = secrets.iter().copied().chain([bearer.trim(), "no-t0ken-at-all", own.trim()]);
+        for secret in found {
+            assert!(!log.contains(secret), "{secret} is in the log");
+            assert!(!told.contains(secret), "{secret} is in a condition");
+        }
+    });
+}
