@@ -38,10 +38,13 @@ fn kubectl_plimsoll_shows_explains_pauses_and_freezes() {
         assert!(status.contains("Leader   plimsoll_"), "{status}");
         assert!(status.contains("Autoscalers   2, 1 of them failing, 0 paused"), "{status}");
         assert!(status.contains("plugin/gone   FailedGetScale: "), "{status}");
-        let explained = plugin(bed, &["explain", "web", "-n", "plugin"]).await.unwrap();
-        assert!(explained.contains("Target      Deployment/web"), "{explained}");
-        assert!(explained.contains("2 now, 2 wanted, 1 to 2 allowed"), "{explained}");
-        assert!(explained.contains("TooManyReplicas"), "{explained}");
+        eventually("it is explained", SOON, async || {
+            let explained = plugin(bed, &["explain", "web", "-n", "plugin"]).await?;
+            let said = ["Target      Deployment/web", "2 now, 2 wanted, 1 to 2", "TooManyReplicas"];
+            let all = said.iter().all(|said| explained.contains(said));
+            if all { Ok(()) } else { Err(explained) }
+        })
+        .await;
 
         plugin(bed, &["pause", "web", "-n", "plugin"]).await.unwrap();
         ns.wait_condition("web", "Paused", SOON, |c| c["status"] == "True").await;

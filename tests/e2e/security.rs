@@ -184,7 +184,7 @@ fn no_secret_gets_into_a_log_or_an_error() {
         std::fs::write(&file, secrets[1]).unwrap();
         let options = Options {
             flags: vec![
-                "-v=9".to_owned(),
+                "--log-level=trace".to_owned(),
                 "--log-format=json".to_owned(),
                 format!("--prometheus-token-file={}", file.display()),
                 format!("--prometheus-header=X-Scope-OrgID={}", secrets[2]),
