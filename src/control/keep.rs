@@ -105,9 +105,8 @@ impl Keeper {
         }
     }
 
-    /// Writes it. That it can't be written is logged and no more: the next write
-    /// has all of it.
-    pub async fn save(&self, permit: &Permit, all: Vec<(Subject, Kept)>) {
+    /// Writes it; whether that went well.
+    pub async fn save(&self, permit: &Permit, all: Vec<(Subject, Kept)>) -> bool {
         let count = all.len();
         let encoded = tokio::task::spawn_blocking(move || encode(all, LARGEST)).await;
         let data = match encoded {
@@ -120,7 +119,10 @@ impl Keeper {
                 }
                 data
             }
-            Err(error) => return tracing::error!(%error, "could not encode what is remembered"),
+            Err(error) => {
+                tracing::error!(%error, "could not encode what is remembered");
+                return false;
+            }
         };
         let map = json!({
             "apiVersion": "v1",
@@ -131,10 +133,14 @@ impl Keeper {
         let parameters = PatchParams::apply("plimsoll").force();
         let patch = Patch::Apply(map);
         match permit.write(self.api.patch_metadata(&self.name, &parameters, &patch)).await {
-            Ok(_) => tracing::debug!(autoscalers = count, "wrote what decisions remember"),
+            Ok(_) => {
+                tracing::debug!(autoscalers = count, "wrote what decisions remember");
+                true
+            }
             Err(error) => {
                 let error = super::message(&error);
                 tracing::warn!(configmap = self.name, error, "can't write what decisions remember");
+                false
             }
         }
     }

@@ -23,7 +23,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
 /// How the loop decides.
 #[derive(Clone, Debug)]
@@ -59,9 +59,11 @@ pub struct ControlLoop {
     keeper: Option<Keeper>,
     /// What was kept last, for those that are being decided when it is kept anew.
     kept: HashMap<Subject, Kept>,
-    /// When to keep it next, and whether that is under way.
+    /// When to keep it next, and whether that is under way; it tells whether it went well.
     keep_at: Instant,
-    keeping: Option<tokio::task::JoinHandle<()>>,
+    keeping: Option<JoinHandle<bool>>,
+    /// Whether the last try to keep it failed.
+    unkept: bool,
 }
 
 /// One whose time has come.
@@ -158,6 +160,7 @@ impl ControlLoop {
             kept: HashMap::new(),
             keep_at: Instant::now() + KEEP_SOON,
             keeping: None,
+            unkept: false,
             shared: Arc::new(shared),
             synced,
             schedule: Schedule::default(),
@@ -218,12 +221,14 @@ impl ControlLoop {
         while let Ok(done) = self.all_done.try_recv() {
             self.decided(done);
         }
-        if let Some(keeping) = self.keeping.take() {
-            let _ = keeping.await;
-        }
-        self.keep();
-        if let Some(keeping) = self.keeping.take() {
-            let _ = keeping.await;
+        // What is being kept, and then the last of it.
+        for last in [false, true] {
+            if let Some(keeping) = self.keeping.take() {
+                self.unkept = !keeping.await.unwrap_or(false);
+            }
+            if !last {
+                self.keep();
+            }
         }
         self.shared.statuses.finish().await;
         writing.abort();
@@ -241,20 +246,27 @@ impl ControlLoop {
         }
     }
 
-    /// Keeps what decisions remember, where this replica leads.
+    /// Keeps what decisions remember, where this replica leads and it is not what
+    /// is kept already.
     fn keep(&mut self) {
         self.keep_at = Instant::now() + self.shared.settings.memory_interval.max(KEEP_SOON);
         let Some(keeper) = self.keeper.clone() else { return };
         let Some(permit) = self.shared.leader.permit() else { return };
-        if self.keeping.as_ref().is_some_and(|keeping| !keeping.is_finished()) {
-            return;
+        match self.keeping.take() {
+            Some(keeping) if !keeping.is_finished() => {
+                self.keeping = Some(keeping);
+                self.keep_at = Instant::now() + KEEP_SOON;
+                return;
+            }
+            Some(keeping) => self.unkept = !matches!(keeping.now_or_never(), Some(Ok(true))),
+            None => {}
         }
         let running = self.running.iter().filter_map(|subject| self.kept.get_key_value(subject));
         let running = running.map(|(subject, kept)| (subject.clone(), kept.clone()));
         let idle = self.states.iter();
         let idle = idle.filter_map(|(subject, state)| Some((subject.clone(), state.kept()?)));
         let kept: HashMap<Subject, Kept> = running.chain(idle).collect();
-        if kept == self.kept {
+        if kept == self.kept && !self.unkept {
             return;
         }
         let all = kept.iter().map(|(subject, kept)| (subject.clone(), kept.clone())).collect();
@@ -324,6 +336,7 @@ impl ControlLoop {
         }
         self.running.remove(&subject);
         if !self.shared.cluster.read(|index| index.has(&subject)) {
+            self.failing.remove(&subject);
             return;
         }
         let period = self.period(&subject);

@@ -358,7 +358,7 @@ impl Soak<'_> {
         if code != 200 {
             self.broken.push(format!("round {}: not ready: {ready}", self.rounds));
         }
-        if self.rounds % 5 == 0 {
+        if self.rounds.is_multiple_of(5) {
             let metrics = self.bed.plimsoll.metrics(&self.bed.cluster).await;
             let value = |name: &str| -> f64 {
                 let line = metrics.lines().find(|line| line.starts_with(name));
@@ -424,7 +424,8 @@ impl Soak<'_> {
             values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
         };
         let (first, last) = (&self.usage[used..used * 2], &self.usage[used * 3..]);
-        let fields: [(&str, fn(&Usage) -> f64, f64); 3] = [
+        type Field = (&'static str, fn(&Usage) -> f64, f64);
+        let fields: [Field; 3] = [
             ("memory, MB", |usage| usage.megabytes, 8.0),
             ("open files", |usage| usage.files, 20.0),
             ("tasks", |usage| usage.tasks, 40.0),
