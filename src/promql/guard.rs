@@ -133,7 +133,7 @@ mod tests {
                 r#"a * on () group_left () b{namespace="infra"}"#,
                 r#"a{namespace="shop"} * on () group_left () b{namespace="infra"}"#,
             ),
-            (r#"b{namespace=~"infra|bank"}"#, r#"b{namespace=~"infra|bank",namespace="shop"}"#),
+            (r#"b{namespace=~"infra|bank"}"#, r#"b{namespace="shop",namespace=~"infra|bank"}"#),
             (r#"b{namespace!="shop"}"#, r#"b{namespace!="shop",namespace="shop"}"#),
             (r#"b{namespace="bank"}"#, r#"b{namespace="bank",namespace="shop"}"#),
             (

@@ -5,12 +5,15 @@ use crate::bed::process::Process;
 use crate::bed::proxy::Proxy;
 use crate::bed::workload::Namespace;
 use crate::bed::{Options, eventually, plimsoll};
+use crate::security::ask;
 use crate::{FOLLOWS, SOON, runtime};
+use plimsoll::promql::name::generated_name;
 use std::time::{Duration, Instant};
 
 /// A replica, and what stands between it and the rest of the world.
 struct Replica {
     process: Process,
+    port: u16,
     api: Proxy,
     prometheus: Proxy,
 }
@@ -19,11 +22,16 @@ impl Replica {
     async fn start(cluster: &Cluster, name: &str) -> Self {
         let api = Proxy::before_tls(cluster.api_port(), cluster.ca()).await;
         let prometheus = Proxy::start(cluster.prometheus_port).await;
-        let process = Self::launch(cluster, name, &api, &prometheus).await;
-        Self { process, api, prometheus }
+        let (process, port) = Self::launch(cluster, name, &api, &prometheus).await;
+        Self { process, port, api, prometheus }
     }
 
-    async fn launch(cluster: &Cluster, name: &str, api: &Proxy, prometheus: &Proxy) -> Process {
+    async fn launch(
+        cluster: &Cluster,
+        name: &str,
+        api: &Proxy,
+        prometheus: &Proxy,
+    ) -> (Process, u16) {
         let options = Options {
             flags: ["--status-interval=1s", "--memory-interval=2s", "--prometheus-timeout=1s"]
                 .map(str::to_owned)
@@ -32,7 +40,7 @@ impl Replica {
         };
         let [server, prometheus] =
             [api, prometheus].map(|proxy| format!("http://127.0.0.1:{}", proxy.port));
-        plimsoll::launch(cluster, name, &server, &prometheus, &options).await.0
+        plimsoll::launch(cluster, name, &server, &prometheus, &options).await
     }
 
     /// What it wrote to scales, and when.
@@ -131,7 +139,7 @@ fn what_decisions_remember_outlives_the_only_replica() {
         let began = holds_by_its_window(&ns).await;
         tokio::time::sleep(Duration::from_secs(8)).await;
         a.process.signal("KILL");
-        a.process = Replica::launch(cluster, "a", &a.api, &a.prometheus).await;
+        a.process = Replica::launch(cluster, "a", &a.api, &a.prometheus).await.0;
         goes_when_its_window_ends(&ns, began).await;
     });
 }
@@ -143,6 +151,14 @@ fn a_leader_that_stops_orderly_hands_over_at_once() {
         ns.deployment("web", 1, "queue 20").await;
         ns.autoscaler("web", "queue", "10", 2).await;
         ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 2).await;
+        // All of them serve.
+        let metric = generated_name("queue", None, "orderly", "web");
+        let path =
+            format!("/apis/custom.metrics.k8s.io/v1beta2/namespaces/orderly/pods/*/{metric}");
+        let admin = cluster.sign("root", &["system:masters"]);
+        for replica in [&*a, &*b] {
+            assert_eq!(ask(replica.port, Some(&admin), &[], &path).await, 200);
+        }
         a.process.ask_to_stop();
         let took = leads(cluster, "b", Duration::from_secs(3)).await;
         println!("stopped: the other led after {took:?}");

@@ -2,21 +2,21 @@
 
 use crate::bed::pki::{Authority, Signed};
 use crate::bed::workload::Namespace;
-use crate::bed::{Bed, Options, eventually, plimsoll as installed};
+use crate::bed::{Options, eventually, plimsoll as installed};
 use crate::{SOON, on_own_bed, on_shared_bed};
 use plimsoll::promql::name::generated_name;
 use std::io::{Read, Write};
 use std::time::Duration;
 
 /// Asks with a client certificate and headers; the HTTP status.
-async fn ask(bed: &Bed, shown: Option<&Signed>, headers: &[(&str, &str)], path: &str) -> u16 {
+pub async fn ask(port: u16, shown: Option<&Signed>, headers: &[(&str, &str)], path: &str) -> u16 {
     let mut builder = reqwest::Client::builder().tls_danger_accept_invalid_certs(true);
     if let Some(Signed { certificate, key }) = shown {
         let pem = [certificate, key].map(|path| std::fs::read(path).expect("a file")).concat();
         builder = builder.identity(reqwest::Identity::from_pem(&pem).expect("an identity"));
     }
     let client = builder.build().expect("a client");
-    let mut request = client.get(format!("https://localhost:{}{path}", bed.plimsoll.port));
+    let mut request = client.get(format!("https://localhost:{port}{path}"));
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
@@ -49,11 +49,11 @@ fn front_proxy_headers_are_believed_with_its_certificate_alone() {
             ("the front proxy, for an empty name", Some(&front), &[("x-remote-user", "")][..], 401),
             ("the front proxy, for alice", Some(&front), &[("x-remote-user", "alice")][..], 403),
         ] {
-            assert_eq!(ask(bed, shown, headers, path).await, expected, "{what}");
+            assert_eq!(ask(bed.plimsoll.port, shown, headers, path).await, expected, "{what}");
         }
         // Headers of other spellings are other headers.
         let spelled = [("x_remote_user", "admin"), ("x-remote-users", "admin")];
-        assert_eq!(ask(bed, Some(&front), &spelled, path).await, 401);
+        assert_eq!(ask(bed.plimsoll.port, Some(&front), &spelled, path).await, 401);
     });
 }
 
