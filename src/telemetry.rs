@@ -49,6 +49,11 @@ struct Outcome {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Reason {
+    reason: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct DesiredBy {
     namespace: String,
     name: String,
@@ -78,6 +83,7 @@ pub struct Metrics {
     requests: Family<Code, Counter>,
     sample_age: Histogram,
     decisions: Family<Outcome, Counter>,
+    errors: Family<Reason, Counter>,
     duration: Histogram,
     lag: Histogram,
     missed: Counter,
@@ -163,6 +169,11 @@ impl Default for Metrics {
             decisions: all.add(
                 ("decisions", None, "counter", &["outcome"]),
                 "Decisions taken, by outcome: rescaled, held, failed, observed (a native HPA is left to kube-controller-manager) or followed (another replica leads)",
+                Family::default(),
+            ),
+            errors: all.add(
+                ("decision_errors", None, "counter", &["reason"]),
+                "Decisions that failed, by the reason that the Autoscaler's condition gives",
                 Family::default(),
             ),
             duration: all.add(
@@ -287,6 +298,11 @@ impl Metrics {
         self.decisions.get_or_create(&Outcome { outcome }).inc();
         self.lag.observe(lag.as_secs_f64());
         self.duration.observe(took.as_secs_f64());
+    }
+
+    /// A decision failed for a reason.
+    pub fn failed(&self, reason: &str) {
+        self.errors.get_or_create(&Reason { reason: reason.to_owned() }).inc();
     }
 
     /// So many decisions were not taken, as one came late.

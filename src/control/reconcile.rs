@@ -121,6 +121,7 @@ impl State {
         }
         if !self.own_status {
             self.status = status();
+            self.written = None;
         }
         self.own_status = own;
     }
@@ -173,6 +174,7 @@ async fn autoscaler(
             };
             shared.selectors.release(subject);
             write_status(shared, permit, subject, state, shown);
+            shared.metrics.failed("InvalidSpec");
             return FAILED;
         }
     };
@@ -377,6 +379,13 @@ async fn carry_out(
     log(subject, &decision);
     for event in &decision.events {
         shared.events.publish(permit, subject, &state.uid, event).await;
+    }
+    if decision.outcome == Outcome::Failed {
+        let fault = [ConditionKind::AbleToScale, ConditionKind::ScalingActive]
+            .into_iter()
+            .filter_map(|kind| status.condition(kind))
+            .find(|condition| !condition.status);
+        shared.metrics.failed(fault.map_or("Unknown", |condition| &condition.reason));
     }
     let shown = status::shown(&status, context.spec, generation);
     state.status = status;

@@ -155,6 +155,7 @@ fn the_dashboard_shows_data_and_every_metric_has_a_sane_name() {
         let ns = Namespace::new(&bed.cluster, "dashboard").await;
         ns.deployment("web", 1, "queue 20").await;
         ns.autoscaler("web", "queue", "10", 2).await;
+        ns.autoscaler("gone", "queue", "10", 2).await;
         let metric = ns.hpa("native", "http_requests_total", "10", 5).await;
         ns.deployment("native", 1, "").await;
         bed.cluster.load("dashboard", "app=native", "/hit/http_requests_total", 10.0).await;
