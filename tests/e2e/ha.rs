@@ -7,7 +7,7 @@ use crate::bed::workload::Namespace;
 use crate::bed::{Options, eventually, plimsoll};
 use crate::security::ask;
 use crate::{FOLLOWS, SOON, runtime};
-use plimsoll::promql::name::generated_name;
+use ::plimsoll::promql::name::generated_name;
 use std::time::{Duration, Instant};
 
 /// A replica, and what stands between it and the rest of the world.
