@@ -90,7 +90,7 @@ release: $(TOOLS)/bin/cargo-cyclonedx ## A static binary and its SBOM, in target
 	RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --locked --profile dist --bin plimsoll --target $(HOST)
 	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) cyclonedx --format json --no-build-deps --override-filename plimsoll.cdx
 	@mkdir -p target/dist-release && mv plimsoll.cdx.json target/dist-release/ && cp $(RELEASE) target/dist-release/
-	@if ldd $(RELEASE) >/dev/null 2>&1; then echo "$(RELEASE) is not static"; exit 1; fi
+	@if ldd $(RELEASE) 2>/dev/null | grep -q "=>"; then echo "$(RELEASE) is not static"; exit 1; fi
 	@target/dist-release/plimsoll --version && du -h target/dist-release/*
 
 licenses: $(TOOLS)/bin/cargo-deny ## Licences and sources of the dependencies
