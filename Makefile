@@ -16,7 +16,7 @@ parts: ## Build the real parts that the demo runs on
 all-parts: ## Build those that only tests need, too
 	@tests/bed/build-parts all >/dev/null
 
-test: lint unit conformance e2e ## Everything CI runs
+test: lint licenses unit conformance e2e ## Everything CI runs
 
 lint: ## Formatting and lints
 	$(CARGO) fmt --check
@@ -83,21 +83,27 @@ TOOLS := $(CURDIR)/.cache/tools
 HOST := $(shell rustc -vV | sed -n 's/host: //p')
 RELEASE := target/$(HOST)/dist/plimsoll
 
-$(TOOLS)/bin/cargo-%:
-	$(CARGO) install --quiet --locked --root $(TOOLS) cargo-$*
+DENY := $(TOOLS)/bin/cargo-deny
+CYCLONEDX := $(TOOLS)/bin/cargo-cyclonedx
 
-release: $(TOOLS)/bin/cargo-cyclonedx ## A static binary and its SBOM, in target/dist-release
+$(DENY):
+	$(CARGO) install --quiet --locked --root $(TOOLS) cargo-deny@0.20.2
+
+$(CYCLONEDX):
+	$(CARGO) install --quiet --locked --root $(TOOLS) cargo-cyclonedx@0.5.9
+
+release: $(CYCLONEDX) ## A static binary and its SBOM, in target/dist-release
 	RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --locked --profile dist --bin plimsoll --target $(HOST)
 	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) cyclonedx --format json --no-build-deps --override-filename plimsoll.cdx
 	@mkdir -p target/dist-release && mv plimsoll.cdx.json target/dist-release/ && cp $(RELEASE) target/dist-release/
 	@if ldd $(RELEASE) 2>/dev/null | grep -q "=>"; then echo "$(RELEASE) is not static"; exit 1; fi
 	@target/dist-release/plimsoll --version && du -h target/dist-release/*
 
-licenses: $(TOOLS)/bin/cargo-deny ## Licences and sources of the dependencies
-	$(TOOLS)/bin/cargo-deny --offline check licenses bans sources
+licenses: $(DENY) ## Licences and sources of the dependencies
+	$(DENY) --offline check licenses bans sources
 
-advisories: $(TOOLS)/bin/cargo-deny ## Known holes in the dependencies (fetches the RustSec database)
-	$(TOOLS)/bin/cargo-deny check advisories
+advisories: $(DENY) ## Known holes in the dependencies (fetches the RustSec database)
+	$(DENY) check advisories
 
 clean: ## Remove what was built, the real parts too
 	rm -rf target .cache
