@@ -100,7 +100,7 @@ release: $(CYCLONEDX) ## A static binary and its SBOM, in target/dist-release
 	@target/dist-release/plimsoll --version && du -h target/dist-release/*
 
 licenses: $(DENY) ## Licences and sources of the dependencies
-	$(DENY) --offline check licenses bans sources
+	$(DENY) check licenses bans sources
 
 advisories: $(DENY) ## Known holes in the dependencies (fetches the RustSec database)
 	$(DENY) check advisories
