@@ -283,16 +283,20 @@ impl ControlLoop {
         }
         if self.shared.cluster.read(|index| index.has(&subject)) {
             self.schedule.set(subject, Instant::now());
-            return;
+        } else {
+            self.forget(&subject);
         }
-        self.schedule.remove(&subject);
-        self.failing.remove(&subject);
-        self.phases.set(&subject, None, Instant::now(), 1);
-        self.states.remove(&subject);
-        self.shared.live.remove(&subject);
-        self.shared.statuses.forget(&subject);
+    }
+
+    fn forget(&mut self, subject: &Subject) {
+        self.schedule.remove(subject);
+        self.failing.remove(subject);
+        self.phases.set(subject, None, Instant::now(), 1);
+        self.states.remove(subject);
+        self.shared.live.remove(subject);
+        self.shared.statuses.forget(subject);
         self.shared.metrics.forget(&subject.key);
-        self.shared.selectors.release(&subject);
+        self.shared.selectors.release(subject);
     }
 
     /// Starts all that are due. What they asked for last time is asked again
@@ -336,8 +340,8 @@ impl ControlLoop {
         }
         self.running.remove(&subject);
         if !self.shared.cluster.read(|index| index.has(&subject)) {
-            self.failing.remove(&subject);
-            return;
+            // It went in mid-decision, which left its traces again.
+            return self.forget(&subject);
         }
         let period = self.period(&subject);
         self.phases.set(&subject, state.form(), due, crowd);
