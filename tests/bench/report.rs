@@ -87,7 +87,8 @@ fn summary(blocks: &[Block], idle: &[Block], size: Size) -> Summary {
         *most = most.max(*memory);
     }
     Summary {
-        stack: cpu.values().sum(),
+        // Where one used less than it does idle that is noise, and takes nothing from the rest.
+        stack: cpu.values().map(|ms: &f64| ms.max(0.0)).sum(),
         stack_range: [
             of_rounds.iter().copied().fold(f64::INFINITY, f64::min),
             of_rounds.iter().copied().fold(f64::NEG_INFINITY, f64::max),
