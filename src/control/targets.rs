@@ -97,12 +97,12 @@ impl Targets {
         (api, scale): &(Api<DynamicObject>, Scale),
         replicas: i32,
     ) -> Result<(), String> {
-        permit.confirm().await.map_err(|error| message(&error))?;
         let mut scale = scale.clone();
         let name = scale.metadata.name.clone().unwrap_or_default();
         let mut tries = 0;
         loop {
             tries += 1;
+            permit.confirm().await.map_err(|error| message(&error))?;
             scale.spec.get_or_insert_default().replicas = Some(replicas);
             let parameters = PostParams::default();
             match permit.write(api.replace_scale(&name, &parameters, &scale)).await {
