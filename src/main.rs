@@ -45,11 +45,13 @@ fn main() -> ExitCode {
     };
     match run(flags, &ignored) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("plimsoll: {error}");
-            ExitCode::FAILURE
-        }
+        Err(error) => failed(error),
     }
+}
+
+fn failed(error: impl std::fmt::Display) -> ExitCode {
+    eprintln!("plimsoll: {error}");
+    ExitCode::FAILURE
 }
 
 fn check(flags: &plimsoll::config::CheckFlags) -> ExitCode {
@@ -62,10 +64,7 @@ fn check(flags: &plimsoll::config::CheckFlags) -> ExitCode {
             print!("{text}");
             if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
-        Err(error) => {
-            eprintln!("plimsoll: {error}");
-            ExitCode::FAILURE
-        }
+        Err(error) => failed(error),
     }
 }
 
@@ -84,10 +83,7 @@ fn convert(flags: &plimsoll::config::ConvertFlags) -> ExitCode {
             }
             ExitCode::SUCCESS
         }
-        Err(error) => {
-            eprintln!("plimsoll: {error}");
-            ExitCode::FAILURE
-        }
+        Err(error) => failed(error),
     }
 }
 
@@ -101,10 +97,7 @@ fn operate(command: impl Future<Output = Result<String, operate::OperateError>>)
             print!("{text}");
             ExitCode::SUCCESS
         }
-        Err(error) => {
-            eprintln!("plimsoll: {error}");
-            ExitCode::FAILURE
-        }
+        Err(error) => failed(error),
     }
 }
 

@@ -103,13 +103,12 @@ pub struct Metrics {
 }
 
 /// Registers metrics, and keeps what is said of them.
-#[derive(Default)]
-struct Registering {
-    registry: Registry,
+struct Registering<'a> {
+    registry: &'a mut Registry,
     described: Vec<Described>,
 }
 
-impl Registering {
+impl Registering<'_> {
     fn add<M: Metric + Clone>(
         &mut self,
         (name, unit, kind, labels): (&str, Option<Unit>, &'static str, &'static [&'static str]),
@@ -128,10 +127,9 @@ impl Registering {
             labels,
             help,
         });
-        let registry = self.registry.sub_registry_with_prefix("plimsoll");
         match unit {
-            Some(unit) => registry.register_with_unit(name, help, unit, metric.clone()),
-            None => registry.register(name, help, metric.clone()),
+            Some(unit) => self.registry.register_with_unit(name, help, unit, metric.clone()),
+            None => self.registry.register(name, help, metric.clone()),
         }
         metric
     }
@@ -145,7 +143,9 @@ impl Default for Metrics {
     fn default() -> Self {
         const S: Option<Unit> = Some(Unit::Seconds);
         const B: Option<Unit> = Some(Unit::Bytes);
-        let mut all = Registering::default();
+        let mut registry = Registry::default();
+        let own = registry.sub_registry_with_prefix("plimsoll");
+        let mut all = Registering { registry: own, described: Vec::new() };
         let info = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
         all.described.push(Described {
             name: "plimsoll_build_info".to_owned(),
@@ -153,8 +153,7 @@ impl Default for Metrics {
             labels: &["version"],
             help: "Which build this is",
         });
-        let registry = all.registry.sub_registry_with_prefix("plimsoll");
-        registry.register("build", "Which build this is", info);
+        all.registry.register("build", "Which build this is", info);
         let metrics = Self {
             requests: all.add(
                 ("http_requests", None, "counter", &["code"]),
@@ -260,14 +259,15 @@ impl Default for Metrics {
             registry: Registry::default(),
         };
         metrics.last_reload.set(1);
-        all.registry.register_collector(Box::new(Process));
-        all.described.extend(PROCESS.iter().map(|(name, kind, help)| Described {
+        let mut described = all.described;
+        registry.register_collector(Box::new(Process));
+        described.extend(PROCESS.iter().map(|(name, kind, help)| Described {
             name: format!("{name}{}", if *kind == "counter" { "_total" } else { "" }),
             kind,
             labels: &[],
             help,
         }));
-        Self { registry: all.registry, described: all.described, ..metrics }
+        Self { registry, described, ..metrics }
     }
 }
 

@@ -173,8 +173,9 @@ struct Inner {
 struct Queue {
     order: VecDeque<Subject>,
     statuses: HashMap<Subject, Waiting>,
-    /// How many are being written.
-    writing: usize,
+    /// Those that are being written: of one subject one at a time, so that the newest
+    /// comes last.
+    writing: HashSet<Subject>,
     /// Whose last write failed.
     failed: HashSet<Subject>,
 }
@@ -211,10 +212,11 @@ impl Writer {
     ) {
         let mut queue = self.queue();
         let waiting = Waiting { permit: permit.clone(), uid: uid.to_owned(), status };
-        if queue.statuses.insert(subject.clone(), waiting).is_none() {
+        let waits = queue.statuses.insert(subject.clone(), waiting).is_some();
+        if !waits && !queue.writing.contains(subject) {
             queue.order.push_back(subject.clone());
         }
-        self.0.waiting.set(queue.order.len() as i64);
+        self.0.waiting.set(queue.statuses.len() as i64);
         drop(queue);
         self.0.added.notify_one();
     }
@@ -245,8 +247,8 @@ impl Writer {
         let mut queue = self.queue();
         let subject = queue.order.pop_front()?;
         let waiting = queue.statuses.remove(&subject)?;
-        queue.writing += 1;
-        self.0.waiting.set(queue.order.len() as i64);
+        queue.writing.insert(subject.clone());
+        self.0.waiting.set(queue.statuses.len() as i64);
         Some((subject, waiting))
     }
 
@@ -260,15 +262,19 @@ impl Writer {
             let event =
                 Event { kind: EventKind::Warning, reason: "FailedUpdateStatus", message: error };
             self.0.events.publish(&permit, &subject, &uid, &event).await;
-            self.queue().failed.insert(subject);
+            self.queue().failed.insert(subject.clone());
         }
-        self.queue().writing -= 1;
+        let mut queue = self.queue();
+        queue.writing.remove(&subject);
+        if queue.statuses.contains_key(&subject) {
+            queue.order.push_back(subject);
+        }
     }
 
     /// Waits until all is written that waits now, for a bounded time.
     pub async fn finish(&self) {
         let start = Instant::now();
-        let idle = |queue: &Queue| queue.order.is_empty() && queue.writing == 0;
+        let idle = |queue: &Queue| queue.statuses.is_empty() && queue.writing.is_empty();
         while !idle(&self.queue()) && start.elapsed() < LAST {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }

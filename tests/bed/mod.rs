@@ -10,6 +10,7 @@ pub mod pki;
 pub mod plimsoll;
 pub mod process;
 pub mod proxy;
+pub mod random;
 pub mod thanos;
 pub mod workload;
 

@@ -146,8 +146,7 @@ impl Shared {
             Fault::Times(0, ..) => return None,
             Fault::Times(left, status, body) => {
                 *left -= 1;
-                let answer = (*status, Vec::new(), body.clone());
-                Fault::Answer { status: answer.0, headers: answer.1, body: answer.2 }
+                Fault::Answer { status: *status, headers: Vec::new(), body: body.clone() }
             }
             other => other.clone(),
         };

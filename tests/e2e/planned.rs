@@ -2,6 +2,7 @@
 //! values, labels, times and errors that each query has alone.
 
 use crate::bed::process::Process;
+use crate::bed::random::Random;
 use crate::bed::{eventually, free_port, parts};
 use crate::runtime;
 use axum::Router;
@@ -22,27 +23,6 @@ use std::time::{Duration, SystemTime};
 
 /// How many groups of queries are tried.
 const TRIALS: usize = 400;
-
-/// Numbers that look random, the same from the same seed.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        // SplitMix64.
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
-
-    fn one_of<'a, T: ?Sized>(&mut self, of: &[&'a T]) -> &'a T {
-        of[self.below(of.len())]
-    }
-}
 
 const LABELS: [(&str, &[&str]); 4] = [
     ("namespace", &["shop", "bank", "a.b"]),

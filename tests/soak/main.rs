@@ -9,6 +9,7 @@
 mod bed;
 
 use bed::proxy::Fault;
+use bed::random::Random;
 use bed::workload::Namespace;
 use bed::{Bed, Options};
 use std::collections::BTreeMap;
@@ -20,18 +21,6 @@ const WORKLOADS: usize = 8;
 const NAMESPACE: &str = "soak";
 /// How long a workload may be out of its bounds after a hand was laid on it.
 const GRACE: Duration = Duration::from_secs(20);
-
-/// A number from a seed: xorshift64*.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % bound
-    }
-}
 
 /// A workload and its Autoscaler.
 struct Workload {
@@ -78,7 +67,7 @@ fn main() -> ExitCode {
     let minutes: f64 = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(10.0);
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let seed = arguments.next().and_then(|text| text.parse().ok());
-    let seed = seed.unwrap_or(now.as_nanos() as u64 | 1);
+    let seed = seed.unwrap_or(now.as_nanos() as u64);
     eprintln!("  seed {seed}: soak {minutes} {seed} does the same again");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(run(Duration::from_secs_f64(minutes * 60.0), seed, minutes))
