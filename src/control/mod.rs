@@ -3,8 +3,10 @@
 
 mod api_metrics;
 mod events;
+mod gather;
 mod keep;
 mod native;
+mod observe;
 mod reconcile;
 mod rule_metrics;
 mod run;

@@ -1,14 +1,56 @@
 //! Autoscalers whose executor is a native HPA: Plimsoll writes the HPA with the
 //! generated names, and kube-controller-manager decides.
 
-use super::within;
+use super::reconcile::{Ended, FAILED, HELD, State, now, write_status};
+use super::run::Shared;
+use super::{status, within};
 use crate::crd::AutoscalerSpec;
+use crate::hpa::{self, ConditionKind};
 use crate::leader::Permit;
-use crate::watch::{HpaRecord, ObjectKey};
+use crate::watch::{self, AutoscalerRecord, HpaRecord, ObjectKey, Subject};
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Client};
 use serde_json::json;
+
+/// Has a native HPA decide, and shows its status.
+pub async fn delegate(
+    shared: &Shared,
+    permit: &Permit,
+    subject: &Subject,
+    record: &AutoscalerRecord,
+    asked: &watch::Asked,
+    state: &mut State,
+) -> Ended {
+    let key = &subject.key;
+    let known = shared.cluster.read(|index| index.hpa(key));
+    let Shared { client, .. } = shared;
+    let written = match shared.leader.frozen() {
+        Some(why) => Err(format!("writes are frozen: {why}")),
+        None => write(client, permit, key, &record.uid, &asked.spec, known.as_deref()).await,
+    };
+    let spec = &asked.demand.decided;
+    let shown = match written {
+        Ok(()) => {
+            let status = known.map(|hpa| hpa.status.clone()).unwrap_or_default();
+            let current = hpa::Status::from_api(&status).current;
+            status::from_hpa(status, spec, &current, record.generation)
+        }
+        Err(ref error) => {
+            let status = &mut state.status;
+            status.set(
+                ConditionKind::AbleToScale,
+                false,
+                "FailedWriteHPA",
+                format_args!("{error}"),
+                now(),
+            );
+            status::shown(status, spec, record.generation)
+        }
+    };
+    write_status(shared, Some(permit), subject, state, shown);
+    if written.is_ok() { HELD } else { FAILED }
+}
 
 /// Writes the HPA of an Autoscaler; one of that name that is not ours is not touched.
 pub async fn write(

@@ -1,41 +1,35 @@
 //! One decision for one autoscaler, from observation to effect.
 
-use super::api_metrics::{self, Fetched};
+use super::gather::{Aligned, Gathered, gather};
 use super::keep::Kept;
 use super::run::Shared;
 use super::schedule::hash;
+use super::selectors::Selection;
 use super::status::{self, Written};
 use super::targets::Target;
-use super::{native, rule_metrics};
+use super::{native, observe};
 use crate::config::NativeHpas;
 use crate::crd::{AutoscalerStatus, Executor, Fallback};
 use crate::hpa::{
-    self, AlignedSamples, ConditionKind, Context, Decision, Event, EventKind, Input, Memory,
-    Outcome, Pod, Sample, Samples, Selected, Spec, Status, UnixMillis,
+    self, ConditionKind, Context, Decision, Event, EventKind, Input, Memory, Outcome, Pod, Samples,
+    Spec, Status, UnixMillis,
 };
-use crate::k8s::Selector;
 use crate::leader::Permit;
-use crate::promql::query::PodMetric;
-use crate::samples::{Asked, MetricError, ObjectSample, ObjectSamples};
-use crate::watch::{
-    self, AutoscalerRecord, Demand, HpaRecord, Index, PodRecord, Subject, SubjectKind,
-};
-use futures::future::join_all;
+use crate::samples::Asked;
+use crate::watch::{AutoscalerRecord, Demand, HpaRecord, Subject, SubjectKind};
 use jiff::Timestamp;
-use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 /// What is kept of a subject from decision to decision.
 #[derive(Default)]
 pub struct State {
-    memory: Memory,
-    status: Status,
+    pub(super) memory: Memory,
+    pub(super) status: Status,
     written: Option<Written>,
     failed_rounds: i32,
     /// The replicas seen and wanted in the last round in which nothing was written.
-    observed: Option<Observed>,
+    pub(super) observed: Option<Observed>,
     /// Whether the status is of this replica's own last round; else it is read
     /// from the object, to which another may have written.
     own_status: bool,
@@ -43,14 +37,17 @@ pub struct State {
     last_scale: Option<i64>,
     /// What was asked of Prometheus for each metric when that last went well, and
     /// will be the next time.
-    asked: Vec<Vec<Asked>>,
+    pub(super) asked: Vec<Vec<Asked>>,
     /// The UID it is of: one that was deleted and made anew starts anew.
     uid: String,
 }
 
-struct Observed {
-    replicas: i32,
-    wanted: i32,
+/// What was seen and decided.
+pub struct Observed {
+    /// The replicas asked for.
+    pub replicas: i32,
+    /// The replicas wanted.
+    pub wanted: i32,
 }
 
 /// How a decision ended, for the metrics.
@@ -58,7 +55,8 @@ pub type Ended = &'static str;
 
 /// The scale was written.
 pub const RESCALED: Ended = "rescaled";
-const HELD: Ended = "held";
+/// Nothing was to be written.
+pub const HELD: Ended = "held";
 /// Nothing could be decided, or not be written.
 pub const FAILED: Ended = "failed";
 const OBSERVED: Ended = "observed";
@@ -181,7 +179,7 @@ async fn autoscaler(
     if asked.spec.executor == Executor::NativeHPA {
         shared.selectors.release(subject);
         return match permit {
-            Some(permit) => delegate(shared, permit, subject, record, asked, state).await,
+            Some(permit) => native::delegate(shared, permit, subject, record, asked, state).await,
             None => FOLLOWED,
         };
     }
@@ -219,7 +217,7 @@ async fn hpa(
 ) -> Ended {
     if shared.settings.native_hpas != NativeHpas::Manage {
         let round = decide(shared, None, subject, &record.demand, state).await;
-        compare(shared, subject, round, state);
+        observe::compare(shared, subject, round, state);
         return OBSERVED;
     }
     let round = decide(shared, permit, subject, &record.demand, state).await;
@@ -229,7 +227,8 @@ async fn hpa(
     }
 }
 
-fn now() -> UnixMillis {
+/// The time of a decision.
+pub fn now() -> UnixMillis {
     Timestamp::now().as_millisecond()
 }
 
@@ -239,18 +238,12 @@ fn seconds(time: UnixMillis) -> i64 {
 }
 
 /// What was observed and decided, before anything is written.
-struct Round<'a> {
-    context: Context<'a>,
-    target: Result<Target, String>,
-    decision: Decision,
-    memory: Memory,
-    status: Status,
-}
-
-/// A metric's samples before they are laid along the pods.
-enum Gathered {
-    Own(Result<ObjectSamples, String>),
-    Other(Fetched),
+pub struct Round<'a> {
+    pub(super) context: Context<'a>,
+    pub(super) target: Result<Target, String>,
+    pub(super) decision: Decision,
+    pub(super) memory: Memory,
+    pub(super) status: Status,
 }
 
 /// Observes and decides; a decision that will be written is one on what is there now.
@@ -448,42 +441,6 @@ fn follow(shared: &Shared, subject: &Subject, round: Round<'_>, state: &mut Stat
     FOLLOWED
 }
 
-/// Writes nothing; shows what was decided beside what kube-controller-manager did.
-fn compare(shared: &Shared, subject: &Subject, round: Round<'_>, state: &mut State) {
-    let Round { context, target, decision, memory, mut status } = round;
-    state.memory = memory;
-    let (Ok(target), false) = (&target, decision.outcome == Outcome::Failed) else {
-        tracing::debug!(%subject, error = decision.error, "could not decide beside");
-        state.status = status;
-        return;
-    };
-    let replicas = target.replicas.spec_replicas;
-    let ours = match decision.outcome {
-        Outcome::Rescale { to, .. } => to,
-        Outcome::Hold | Outcome::Failed => replicas,
-    };
-    let before = state.observed.replace(Observed { replicas, wanted: ours });
-    // The policies look at what really changed.
-    if let Some(before) = &before
-        && before.replicas != replicas
-    {
-        state.memory.scaled(before.replicas, replicas, context.spec, context.now);
-        status.last_scale = Some(context.now);
-    }
-    status.desired_replicas = ours;
-    state.status = status;
-    let Some(record) = shared.cluster.read(|index| index.hpa(&subject.key)) else { return };
-    let theirs = record.status.desired_replicas;
-    // They decide in their own time, up to one period before or after.
-    let agreed = theirs == ours || before.is_some_and(|before| before.wanted == theirs);
-    shared.metrics.compared(&subject.key, ours, theirs, agreed);
-    if agreed {
-        tracing::debug!(%subject, ours, theirs, "decided as kube-controller-manager");
-    } else {
-        tracing::info!(%subject, ours, theirs, "decided otherwise than kube-controller-manager");
-    }
-}
-
 fn log(subject: &Subject, decision: &Decision) {
     match &decision.outcome {
         Outcome::Rescale { from, to, reason } => {
@@ -492,148 +449,6 @@ fn log(subject: &Subject, decision: &Decision) {
         Outcome::Hold => tracing::debug!(%subject, "held"),
         Outcome::Failed => {
             tracing::warn!(%subject, error = decision.error, "could not decide");
-        }
-    }
-}
-
-/// Reads all metrics at once, and remembers what was asked for them.
-async fn gather(
-    shared: &Shared,
-    namespace: &str,
-    demand: &Demand,
-    selector: &str,
-    state: &mut State,
-) -> Vec<Gathered> {
-    let one = async |metric: &hpa::Metric, own: &Option<PodMetric>| match own {
-        Some(own) => {
-            let queries = shared.config.pod_queries();
-            let samples = shared.samples.pods(&queries, own, namespace, false).await;
-            let asked = samples.iter().map(|pods| pods.samples.asked().clone()).collect();
-            (Gathered::Own(samples.map_err(|error| error.to_string())), asked)
-        }
-        None => {
-            let Shared { client, targets, rules, cluster, .. } = shared;
-            let by_rule =
-                rule_metrics::fetch(rules, cluster, targets, namespace, selector, metric).await;
-            match by_rule {
-                Some((fetched, asked)) => (Gathered::Other(fetched), asked),
-                None => {
-                    let fetched =
-                        api_metrics::fetch(client, targets, namespace, selector, metric).await;
-                    (Gathered::Other(fetched), Vec::new())
-                }
-            }
-        }
-    };
-    let metrics = demand.decided.metrics.iter().zip(&demand.pod_metrics);
-    let (gathered, asked): (Vec<_>, Vec<_>) =
-        join_all(metrics.map(|(metric, own)| one(metric, own))).await.into_iter().unzip();
-    state.asked.resize_with(asked.len(), Vec::new);
-    for (known, asked) in state.asked.iter_mut().zip(asked).filter(|(_, new)| !new.is_empty()) {
-        *known = asked;
-    }
-    gathered
-}
-
-/// A metric's samples laid along the pods.
-enum Aligned<'a> {
-    PerPod(Result<AlignedSamples, Cow<'a, str>>),
-    Value(Result<i64, &'a str>),
-    Values(Result<&'a [i64], &'a str>),
-}
-
-impl<'a> Aligned<'a> {
-    fn new(gathered: &'a Gathered, pods: &[Pod<'_>]) -> Self {
-        match gathered {
-            Gathered::Own(Ok(samples)) => {
-                // As through the API, which gives the pods of the selector alone.
-                let by_pod = samples.by_object();
-                let of_pod = |pod: &Pod<'_>| {
-                    let sample = by_pod.one(pod.name)?;
-                    let milli = |ObjectSample { value, time }| Sample {
-                        milli: value.milli(),
-                        time,
-                        window_ms: 0,
-                    };
-                    Ok(sample.map(milli))
-                };
-                let of_pods: Result<Vec<_>, MetricError> = pods.iter().map(of_pod).collect();
-                let error = |error: MetricError| error.to_string().into();
-                Self::PerPod(of_pods.map(AlignedSamples::of_pods).map_err(error))
-            }
-            Gathered::Own(Err(error)) => Self::PerPod(Err(error.into())),
-            Gathered::Other(Fetched::PerPod(items)) => Self::PerPod(match items {
-                Ok(items) => Ok(AlignedSamples::new(
-                    pods,
-                    items.iter().map(|(name, sample)| (name.as_str(), *sample)),
-                )),
-                Err(error) => Err(error.into()),
-            }),
-            Gathered::Other(Fetched::Value(value)) => {
-                Self::Value(value.as_ref().copied().map_err(String::as_str))
-            }
-            Gathered::Other(Fetched::Values(values)) => {
-                Self::Values(values.as_ref().map(Vec::as_slice).map_err(String::as_str))
-            }
-        }
-    }
-
-    fn view(&self) -> Samples<'_> {
-        match self {
-            Self::PerPod(samples) => {
-                Samples::PerPod(samples.as_ref().map(AlignedSamples::view).map_err(|e| &**e))
-            }
-            Self::Value(value) => Samples::Value(*value),
-            Self::Values(values) => Samples::Values(*values),
-        }
-    }
-}
-
-/// What a scale's selector selects, and who else selects some of the same.
-struct Selection<'a> {
-    parsed: Result<(), String>,
-    pods: Vec<(&'a str, &'a PodRecord)>,
-    autoscalers: Vec<String>,
-}
-
-impl<'a> Selection<'a> {
-    fn of(shared: &Shared, index: &'a Index, subject: &Subject, selector: &str) -> Self {
-        let parsed: Selector = match selector.parse() {
-            Ok(parsed) => parsed,
-            Err(error) => {
-                let parsed = Err(format!("{error}"));
-                return Self { parsed, pods: Vec::new(), autoscalers: Vec::new() };
-            }
-        };
-        let pods = index.select(&subject.key.namespace, &parsed);
-        // Mostly they share one set of labels.
-        let mut labels: Vec<&BTreeMap<String, String>> = Vec::new();
-        for (_, pod) in &pods {
-            if labels.last().is_none_or(|last| !std::ptr::eq(*last, &*pod.labels)) {
-                labels.push(&pod.labels);
-            }
-        }
-        if selector.is_empty() {
-            return Self { parsed: Ok(()), pods, autoscalers: Vec::new() };
-        }
-        // Who manages the pods of a native HPA is for kube-controller-manager to
-        // say, as long as it decides; it knows of native HPAs alone.
-        let observing =
-            subject.kind == SubjectKind::Hpa && shared.settings.native_hpas != NativeHpas::Manage;
-        let counts = |other: &Subject| !observing || other.kind == SubjectKind::Hpa;
-        let selecting = shared.selectors.claim(subject, parsed, &labels, counts);
-        let autoscalers = selecting.iter().map(|other| subject.name_of(other)).collect();
-        Self { parsed: Ok(()), pods, autoscalers }
-    }
-
-    fn selected<'s>(&'s self, selector: &'s str, pods: &'s [Pod<'s>]) -> Selected<'s> {
-        match &self.parsed {
-            _ if selector.is_empty() => Selected::Missing,
-            Err(error) => Selected::Invalid(error),
-            Ok(()) if self.autoscalers.len() > 1 => {
-                Selected::Ambiguous { selector, autoscalers: &self.autoscalers }
-            }
-            Ok(()) => Selected::Pods(pods),
         }
     }
 }
@@ -682,50 +497,9 @@ async fn raise(
     }
 }
 
-/// Has a native HPA decide, and shows its status.
-async fn delegate(
-    shared: &Shared,
-    permit: &Permit,
-    subject: &Subject,
-    record: &AutoscalerRecord,
-    asked: &watch::Asked,
-    state: &mut State,
-) -> Ended {
-    let key = &subject.key;
-    let known = shared.cluster.read(|index| index.hpa(key));
-    let Shared { client, .. } = shared;
-    let written = match shared.leader.frozen() {
-        Some(why) => Err(format!("writes are frozen: {why}")),
-        None => {
-            native::write(client, permit, key, &record.uid, &asked.spec, known.as_deref()).await
-        }
-    };
-    let spec = &asked.demand.decided;
-    let shown = match written {
-        Ok(()) => {
-            let status = known.map(|hpa| hpa.status.clone()).unwrap_or_default();
-            let current = hpa::Status::from_api(&status).current;
-            status::from_hpa(status, spec, &current, record.generation)
-        }
-        Err(ref error) => {
-            let status = &mut state.status;
-            status.set(
-                ConditionKind::AbleToScale,
-                false,
-                "FailedWriteHPA",
-                format_args!("{error}"),
-                now(),
-            );
-            status::shown(status, spec, record.generation)
-        }
-    };
-    write_status(shared, Some(permit), subject, state, shown);
-    if written.is_ok() { HELD } else { FAILED }
-}
-
 /// Has a status written where the one written last is no longer good enough, and
 /// this replica leads.
-fn write_status(
+pub fn write_status(
     shared: &Shared,
     permit: Option<&Permit>,
     subject: &Subject,

@@ -1,10 +1,12 @@
 //! Whose pods are whose: the selectors of those who scale, found by the labels
 //! of pods, so that a decision looks at its neighbours alone.
 
-use crate::hpa;
+use super::run::Shared;
+use crate::config::NativeHpas;
+use crate::hpa::{self, Pod, Selected};
 use crate::k8s::Selector;
 use crate::k8s::selector::Operator;
-use crate::watch::Subject;
+use crate::watch::{Index, PodRecord, Subject, SubjectKind};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
 
@@ -94,6 +96,58 @@ impl Selectors {
             if namespace.all.is_empty() {
                 all.remove(&subject.key.namespace);
             }
+        }
+    }
+}
+
+/// What a scale's selector selects, and who else selects some of the same.
+pub struct Selection<'a> {
+    parsed: Result<(), String>,
+    /// The pods, by name.
+    pub pods: Vec<(&'a str, &'a PodRecord)>,
+    autoscalers: Vec<String>,
+}
+
+impl<'a> Selection<'a> {
+    /// That of a subject's target.
+    pub fn of(shared: &Shared, index: &'a Index, subject: &Subject, selector: &str) -> Self {
+        let parsed: Selector = match selector.parse() {
+            Ok(parsed) => parsed,
+            Err(error) => {
+                let parsed = Err(format!("{error}"));
+                return Self { parsed, pods: Vec::new(), autoscalers: Vec::new() };
+            }
+        };
+        let pods = index.select(&subject.key.namespace, &parsed);
+        // Mostly they share one set of labels.
+        let mut labels: Vec<&BTreeMap<String, String>> = Vec::new();
+        for (_, pod) in &pods {
+            if labels.last().is_none_or(|last| !std::ptr::eq(*last, &*pod.labels)) {
+                labels.push(&pod.labels);
+            }
+        }
+        if selector.is_empty() {
+            return Self { parsed: Ok(()), pods, autoscalers: Vec::new() };
+        }
+        // Who manages the pods of a native HPA is for kube-controller-manager to
+        // say, as long as it decides; it knows of native HPAs alone.
+        let observing =
+            subject.kind == SubjectKind::Hpa && shared.settings.native_hpas != NativeHpas::Manage;
+        let counts = |other: &Subject| !observing || other.kind == SubjectKind::Hpa;
+        let selecting = shared.selectors.claim(subject, parsed, &labels, counts);
+        let autoscalers = selecting.iter().map(|other| subject.name_of(other)).collect();
+        Self { parsed: Ok(()), pods, autoscalers }
+    }
+
+    /// What a decision sees of it.
+    pub fn selected<'s>(&'s self, selector: &'s str, pods: &'s [Pod<'s>]) -> Selected<'s> {
+        match &self.parsed {
+            _ if selector.is_empty() => Selected::Missing,
+            Err(error) => Selected::Invalid(error),
+            Ok(()) if self.autoscalers.len() > 1 => {
+                Selected::Ambiguous { selector, autoscalers: &self.autoscalers }
+            }
+            Ok(()) => Selected::Pods(pods),
         }
     }
 }

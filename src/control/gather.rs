@@ -1,0 +1,114 @@
+//! Gathers the samples of an autoscaler's metrics, wherever they come from, and
+//! lays them along its pods.
+
+use super::api_metrics::{self, Fetched};
+use super::reconcile::State;
+use super::rule_metrics;
+use super::run::Shared;
+use crate::hpa::{self, AlignedSamples, Pod, Sample, Samples};
+use crate::promql::query::PodMetric;
+use crate::samples::{MetricError, ObjectSample, ObjectSamples};
+use crate::watch::Demand;
+use futures::future::join_all;
+use std::borrow::Cow;
+
+/// A metric's samples before they are laid along the pods.
+pub enum Gathered {
+    Own(Result<ObjectSamples, String>),
+    Other(Fetched),
+}
+
+/// Reads all metrics at once, and remembers what was asked for them.
+pub async fn gather(
+    shared: &Shared,
+    namespace: &str,
+    demand: &Demand,
+    selector: &str,
+    state: &mut State,
+) -> Vec<Gathered> {
+    let one = async |metric: &hpa::Metric, own: &Option<PodMetric>| match own {
+        Some(own) => {
+            let queries = shared.config.pod_queries();
+            let samples = shared.samples.pods(&queries, own, namespace, false).await;
+            let asked = samples.iter().map(|pods| pods.samples.asked().clone()).collect();
+            (Gathered::Own(samples.map_err(|error| error.to_string())), asked)
+        }
+        None => {
+            let Shared { client, targets, rules, cluster, .. } = shared;
+            let by_rule =
+                rule_metrics::fetch(rules, cluster, targets, namespace, selector, metric).await;
+            match by_rule {
+                Some((fetched, asked)) => (Gathered::Other(fetched), asked),
+                None => {
+                    let fetched =
+                        api_metrics::fetch(client, targets, namespace, selector, metric).await;
+                    (Gathered::Other(fetched), Vec::new())
+                }
+            }
+        }
+    };
+    let metrics = demand.decided.metrics.iter().zip(&demand.pod_metrics);
+    let (gathered, asked): (Vec<_>, Vec<_>) =
+        join_all(metrics.map(|(metric, own)| one(metric, own))).await.into_iter().unzip();
+    state.asked.resize_with(asked.len(), Vec::new);
+    for (known, asked) in state.asked.iter_mut().zip(asked).filter(|(_, new)| !new.is_empty()) {
+        *known = asked;
+    }
+    gathered
+}
+
+/// A metric's samples laid along the pods.
+pub enum Aligned<'a> {
+    PerPod(Result<AlignedSamples, Cow<'a, str>>),
+    Value(Result<i64, &'a str>),
+    Values(Result<&'a [i64], &'a str>),
+}
+
+impl<'a> Aligned<'a> {
+    /// Lays them along these pods.
+    pub fn new(gathered: &'a Gathered, pods: &[Pod<'_>]) -> Self {
+        match gathered {
+            Gathered::Own(Ok(samples)) => {
+                // As through the API, which gives the pods of the selector alone.
+                let by_pod = samples.by_object();
+                let of_pod = |pod: &Pod<'_>| {
+                    let sample = by_pod.one(pod.name)?;
+                    let milli = |ObjectSample { value, time }| Sample {
+                        milli: value.milli(),
+                        time,
+                        window_ms: 0,
+                    };
+                    Ok(sample.map(milli))
+                };
+                let of_pods: Result<Vec<_>, MetricError> = pods.iter().map(of_pod).collect();
+                let error = |error: MetricError| error.to_string().into();
+                Self::PerPod(of_pods.map(AlignedSamples::of_pods).map_err(error))
+            }
+            Gathered::Own(Err(error)) => Self::PerPod(Err(error.into())),
+            Gathered::Other(Fetched::PerPod(items)) => Self::PerPod(match items {
+                Ok(items) => Ok(AlignedSamples::new(
+                    pods,
+                    items.iter().map(|(name, sample)| (name.as_str(), *sample)),
+                )),
+                Err(error) => Err(error.into()),
+            }),
+            Gathered::Other(Fetched::Value(value)) => {
+                Self::Value(value.as_ref().copied().map_err(String::as_str))
+            }
+            Gathered::Other(Fetched::Values(values)) => {
+                Self::Values(values.as_ref().map(Vec::as_slice).map_err(String::as_str))
+            }
+        }
+    }
+
+    /// What a decision reads.
+    pub fn view(&self) -> Samples<'_> {
+        match self {
+            Self::PerPod(samples) => {
+                Samples::PerPod(samples.as_ref().map(AlignedSamples::view).map_err(|e| &**e))
+            }
+            Self::Value(value) => Samples::Value(*value),
+            Self::Values(values) => Samples::Values(*values),
+        }
+    }
+}
