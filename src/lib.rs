@@ -8,8 +8,8 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
-mod aged;
 pub mod app;
+mod cache;
 pub mod check;
 pub mod config;
 mod connect;

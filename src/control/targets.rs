@@ -3,7 +3,7 @@
 //! API server for nothing.
 
 use super::{message, within};
-use crate::aged::Aged;
+use crate::cache::{self, Cache};
 use crate::hpa::{self, TargetRef};
 use crate::leader::Permit;
 use crate::watch::{Cluster, Index, ObjectKey, ScaleRecord, Workload};
@@ -11,7 +11,6 @@ use k8s_openapi::api::autoscaling::v1::Scale;
 use kube::api::PostParams;
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client, discovery};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Reads and writes scales. Which resource a kind is, is kept for a while.
@@ -19,7 +18,7 @@ use std::time::Duration;
 pub struct Targets {
     client: Client,
     /// By group and kind.
-    resources: Arc<Aged<(String, String), ApiResource>>,
+    resources: Cache<(String, String), ApiResource>,
 }
 
 /// A target's scale.
@@ -42,15 +41,20 @@ impl Target {
 
 /// How long it is believed which resource a kind is.
 const RESOURCE_AGE: Duration = Duration::from_secs(600);
-/// How many are kept.
-const RESOURCES: usize = 1024;
+/// How many bytes of them are kept.
+const RESOURCES: usize = 1 << 20;
 /// How often a write is tried against changes by others.
 const CONFLICTS: usize = 5;
 
 impl Targets {
     /// Those of the cluster that the client speaks to.
     pub fn new(client: Client) -> Self {
-        Self { client, resources: Arc::new(Aged::new(RESOURCE_AGE, RESOURCES)) }
+        let bytes = |(group, kind): &(String, String), resource: &ApiResource| {
+            let ApiResource { group: of, version, api_version, kind: is, plural } = resource;
+            let named = [group, kind, of, version, api_version, is, plural];
+            named.iter().map(|text| size_of::<String>() + text.len()).sum()
+        };
+        Self { client, resources: cache::of_bytes(RESOURCES, RESOURCE_AGE, bytes) }
     }
 
     /// The scale of a target, from the watch of its kind where there is one. The
@@ -131,7 +135,7 @@ impl Targets {
             Err(error) => return Err(message(&error)),
         };
         let resource = found.ok_or_else(|| hpa::no_kind_match(kind, group))?;
-        self.resources.put(key, resource.clone());
+        self.resources.insert(key, resource.clone());
         Ok(resource)
     }
 }

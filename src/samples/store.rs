@@ -2,12 +2,12 @@
 
 use super::groups::{Answer, Groups, Run};
 use super::table::{Finder, Sampled, Samples, Table};
-use crate::aged::Aged;
+use crate::cache::{self, Cache};
 use crate::hpa::UnixMillis;
 use crate::k8s::Quantity;
 use crate::prometheus::{Client, Error};
 use crate::promql::guard::GuardError;
-use crate::promql::plan::Shape;
+use crate::promql::plan::{Own, Shape};
 use crate::promql::query::{MetricKind, PodMetric, PodQueries, Query, QueryError, kind_by_name};
 use futures::FutureExt;
 use std::sync::Arc;
@@ -35,18 +35,18 @@ struct Inner {
     prometheus: Client,
     groups: Arc<Groups>,
     /// Queries taken apart, by their text.
-    shapes: Aged<Arc<str>, Arc<Shape>>,
-    kinds: Aged<String, MetricKind>,
+    shapes: Cache<Arc<str>, Arc<Shape>>,
+    kinds: Cache<String, MetricKind>,
 }
 
 /// How long a query taken apart is kept.
 const SHAPE_AGE: Duration = Duration::from_secs(600);
-/// How many queries taken apart are kept.
-const SHAPES: usize = 50_000;
+/// How many bytes of queries taken apart are kept.
+const SHAPES: usize = 32 << 20;
 /// How long what Prometheus says of a metric's type is believed.
 const KIND_AGE: Duration = Duration::from_secs(600);
-/// How many metrics' types are kept.
-const KINDS: usize = 10_000;
+/// How many bytes of metrics' types are kept.
+const KINDS: usize = 2 << 20;
 
 impl Store {
     /// A store in front of a server, whose answers are used for so long.
@@ -56,8 +56,11 @@ impl Store {
         Self(Arc::new(Inner {
             prometheus,
             groups: Arc::new(Groups::new(max_age, run)),
-            shapes: Aged::new(SHAPE_AGE, SHAPES),
-            kinds: Aged::new(KIND_AGE, KINDS),
+            shapes: cache::of_bytes(SHAPES, SHAPE_AGE, |text: &Arc<str>, shape: &Arc<Shape>| {
+                // The form is as long as the text.
+                2 * text.len() + bytes(&shape.own)
+            }),
+            kinds: cache::of_bytes(KINDS, KIND_AGE, |metric: &String, _| metric.len()),
         }))
     }
 
@@ -130,7 +133,7 @@ impl Store {
     pub async fn series(&self, query: &Arc<str>) -> Result<Samples, MetricError> {
         let shape = self.0.shapes.get(query).unwrap_or_else(|| {
             let shape = Arc::new(Shape::of(query));
-            self.0.shapes.put(query.clone(), shape.clone());
+            self.0.shapes.insert(query.clone(), shape.clone());
             shape
         });
         let table = self.0.groups.get(&shape).await?;
@@ -146,7 +149,7 @@ impl Store {
         }
         match self.ask_kind(metric).await? {
             Some(kind) => {
-                self.0.kinds.put(metric.to_owned(), kind);
+                self.0.kinds.insert(metric.to_owned(), kind);
                 Ok(kind)
             }
             // Nothing is said of it yet: ask again next time.
@@ -168,6 +171,12 @@ impl Store {
             _ => MetricKind::Gauge,
         }))
     }
+}
+
+/// What the values of a query take in memory.
+fn bytes(own: &Own) -> usize {
+    let values = own.iter().flatten();
+    values.map(|value| size_of::<String>() + value.len()).sum::<usize>() + 48 * own.len()
 }
 
 /// Runs one query.

@@ -3,7 +3,7 @@
 use super::identity::Identity;
 use super::request::{ApiGroup, Target, Version};
 use super::response::ApiError;
-use crate::aged::Aged;
+use crate::cache::{self, Cache};
 use k8s_openapi::api::authorization::v1::{
     NonResourceAttributes, ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
 };
@@ -16,8 +16,8 @@ use std::time::Duration;
 #[derive(Clone)]
 pub struct Authorizer {
     client: Client,
-    allowed: Arc<Aged<(Identity, Action), ()>>,
-    refused: Arc<Aged<(Identity, Action), String>>,
+    allowed: Cache<(Identity, Action), ()>,
+    refused: Cache<(Identity, Action), String>,
     always_allowed: Arc<[String]>,
 }
 
@@ -56,8 +56,8 @@ pub enum Action {
     Path(String),
 }
 
-/// How many answers are kept.
-const ANSWERS: usize = 16_384;
+/// How many bytes of answers of one kind, yes or no, are kept.
+const ANSWERS: usize = 8 << 20;
 /// How long a review may take.
 const REVIEW: Duration = Duration::from_secs(10);
 
@@ -127,13 +127,26 @@ impl Action {
     }
 }
 
+/// What a question takes in memory.
+fn bytes((identity, action): &(Identity, Action)) -> usize {
+    let action = match action {
+        Action::Read { namespace, resource, subresource, name, .. } => {
+            namespace.len() + resource.len() + subresource.len() + name.len()
+        }
+        Action::Path(path) => path.len(),
+    };
+    size_of::<(Identity, Action)>() + identity.bytes() + action
+}
+
 impl Authorizer {
     /// One that asks over this client.
     pub fn new(client: Client, options: AuthorizerOptions) -> Self {
         Self {
             client,
-            allowed: Arc::new(Aged::new(options.allowed_age, ANSWERS)),
-            refused: Arc::new(Aged::new(options.refused_age, ANSWERS)),
+            allowed: cache::of_bytes(ANSWERS, options.allowed_age, |key, ()| bytes(key)),
+            refused: cache::of_bytes(ANSWERS, options.refused_age, |key, reason: &String| {
+                bytes(key) + reason.len()
+            }),
             always_allowed: options.always_allow_paths.into(),
         }
     }
@@ -163,11 +176,11 @@ impl Authorizer {
             Some(reason) => reason,
             None => match self.ask(&key.0, &key.1).await? {
                 Ok(()) => {
-                    self.allowed.put(key, ());
+                    self.allowed.insert(key, ());
                     return Ok(());
                 }
                 Err(reason) => {
-                    self.refused.put(key.clone(), reason.clone());
+                    self.refused.insert(key.clone(), reason.clone());
                     reason
                 }
             },

@@ -2,7 +2,7 @@
 //! Source: `k8s.io/apiserver/pkg/authentication`.
 
 use super::trust::{Trust, TrustBundle};
-use crate::aged::Aged;
+use crate::cache::{self, Cache};
 use axum::http::{HeaderMap, header};
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, UserInfo};
 use kube::api::PostParams;
@@ -10,7 +10,6 @@ use kube::{Api, Client};
 use rustls::pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
@@ -43,11 +42,11 @@ pub enum Unidentified {
 pub struct Authenticator {
     client: Client,
     trust: Trust,
-    tokens: Arc<Aged<[u8; 32], Option<Identity>>>,
+    tokens: Cache<[u8; 32], Option<Identity>>,
 }
 
-/// How many answers are kept.
-const TOKENS: usize = 4096;
+/// How many bytes of answers are kept.
+const TOKENS: usize = 8 << 20;
 /// How long a review may take.
 const REVIEW: Duration = Duration::from_secs(10);
 
@@ -57,7 +56,10 @@ impl Authenticator {
     /// One that believes whom the API server believes.
     /// Answers about tokens are believed for so long.
     pub fn new(client: Client, trust: Trust, token_age: Duration) -> Self {
-        Self { client, trust, tokens: Arc::new(Aged::new(token_age, TOKENS)) }
+        let bytes = |_: &[u8; 32], identity: &Option<Identity>| {
+            size_of::<([u8; 32], Identity)>() + identity.as_ref().map_or(0, Identity::bytes)
+        };
+        Self { client, trust, tokens: cache::of_bytes(TOKENS, token_age, bytes) }
     }
 
     /// Who asks, by the connection's certificates and the request's headers.
@@ -110,8 +112,19 @@ impl Authenticator {
         let status = review.status.unwrap_or_default();
         let user = status.user.filter(|_| status.authenticated == Some(true));
         let identity = user.map(Identity::from);
-        self.tokens.put(hash, identity.clone());
+        self.tokens.insert(hash, identity.clone());
         identity.ok_or(Unidentified::Unknown)
+    }
+}
+
+impl Identity {
+    /// What its texts take in memory.
+    pub(super) fn bytes(&self) -> usize {
+        let of = |texts: &[String]| -> usize {
+            texts.iter().map(|text| size_of::<String>() + text.len()).sum()
+        };
+        let extra = self.extra.iter().map(|(key, values)| 64 + key.len() + of(values));
+        self.name.len() + self.uid.len() + of(&self.groups) + extra.sum::<usize>()
     }
 }
 

@@ -4,14 +4,13 @@
 use super::discovery::Offered;
 use super::request::{ApiGroup, Version};
 use super::response::ApiError;
-use crate::aged::Aged;
+use crate::cache::{self, Cache};
 use crate::prometheus::Pem;
 use bytes::Bytes;
 use reqwest::{StatusCode, Url};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Where requests of one group are passed on to.
@@ -20,7 +19,7 @@ pub struct Other {
     http: reqwest::Client,
     url: Url,
     token_file: Option<PathBuf>,
-    offered: Arc<Aged<(), BTreeSet<Offered>>>,
+    offered: Cache<(), BTreeSet<Offered>>,
 }
 
 /// How another adapter is reached.
@@ -87,7 +86,9 @@ impl Other {
             let own = PathBuf::from(SERVICE_ACCOUNT_TOKEN);
             own.exists().then_some(own)
         });
-        Ok(Self { http, url, token_file, offered: Arc::new(Aged::new(OFFERED, 1)) })
+        // One entry, whose size the largest answer bounds.
+        let offered = cache::of_bytes(LARGEST, OFFERED, |(), _| 0);
+        Ok(Self { http, url, token_file, offered })
     }
 
     /// Passes a request on; the answer as it comes.
@@ -138,7 +139,7 @@ impl Other {
                 }
             }
         }
-        self.offered.put((), offered.clone());
+        self.offered.insert((), offered.clone());
         offered
     }
 }

@@ -1,7 +1,7 @@
 //! Whom to believe: what kube-apiserver publishes of its own certificates in
 //! `kube-system/extension-apiserver-authentication`.
 
-use crate::aged::Aged;
+use crate::cache::{self, Cache};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::{WatchStreamExt, watcher};
@@ -59,7 +59,7 @@ impl Trust {
 /// connection sends many requests, and to check its certificate costs more than
 /// most answers.
 #[derive(Debug)]
-pub(super) struct Verdicts(Aged<[u8; 32], Verdict>);
+pub(super) struct Verdicts(Cache<[u8; 32], Verdict>);
 
 /// Whose a certificate chain is.
 #[derive(Clone, Copy, Debug)]
@@ -70,12 +70,12 @@ struct Verdict {
 
 /// How long it is believed: one that expires is refused so much later.
 const VERDICT_AGE: Duration = Duration::from_secs(10);
-/// How many are kept.
-const VERDICTS: usize = 4096;
+/// How many bytes of them are kept.
+const VERDICTS: usize = 1 << 20;
 
 impl Default for Verdicts {
     fn default() -> Self {
-        Self(Aged::new(VERDICT_AGE, VERDICTS))
+        Self(cache::of_bytes(VERDICTS, VERDICT_AGE, |_, _| size_of::<([u8; 32], Verdict)>()))
     }
 }
 
@@ -102,7 +102,7 @@ impl TrustBundle {
                 front_proxy: verifies(self.front_proxy_ca.as_ref(), chain),
                 client: verifies(self.client_ca.as_ref(), chain),
             };
-            self.verdicts.0.put(hash, verdict);
+            self.verdicts.0.insert(hash, verdict);
             verdict
         })
     }
