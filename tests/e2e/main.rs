@@ -4,6 +4,7 @@
 mod bed;
 
 mod api;
+mod beds;
 mod docs;
 mod drop_in;
 mod duel;
