@@ -8,6 +8,7 @@ pub mod adapter;
 pub mod cluster;
 pub mod pki;
 pub mod plimsoll;
+pub mod ports;
 pub mod process;
 pub mod proxy;
 pub mod random;
@@ -16,6 +17,7 @@ pub mod workload;
 
 use cluster::Cluster;
 use plimsoll::Plimsoll;
+pub use ports::free_port;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -152,10 +154,4 @@ pub async fn eventually<T>(
             Err(reason) => panic!("not within {within:?}: {what}: {reason}"),
         }
     }
-}
-
-/// A port that is free now.
-pub fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address").port()
 }

@@ -108,15 +108,22 @@ impl Plimsoll {
                 &service,
             ])
             .await;
-        let ca = eventually("caBundle is written", Duration::from_secs(30), async || {
+        // An APIService may have no CA yet, or another replica's alone: what counts is that
+        // whoever trusts what stands there believes this process.
+        let what = "kube-apiserver can trust Plimsoll by its caBundle";
+        let http = eventually(what, Duration::from_secs(60), async || {
             let path = "jsonpath={.spec.caBundle}";
             let name = "v1beta1.custom.metrics.k8s.io";
             let ca = cluster.try_kubectl(&["get", "apiservice", name, "-o", path]).await?;
-            let pem = base64_decode(&ca);
-            reqwest::Certificate::from_pem(&pem).map_err(|error| error.to_string())
+            let trusted = reqwest::Certificate::from_pem_bundle(&base64_decode(&ca));
+            let http = async {
+                let http = reqwest::Client::builder().tls_certs_only(trusted?).build()?;
+                http.get(format!("https://localhost:{port}/livez")).send().await?;
+                Ok::<_, reqwest::Error>(http)
+            };
+            http.await.map_err(|error| format!("{error:?}\n{}", process.tail()))
         })
         .await;
-        let http = reqwest::Client::builder().tls_certs_only([ca]).build().expect("a client");
         Self { process, port, http }
     }
 

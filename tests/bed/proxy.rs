@@ -1,6 +1,5 @@
 //! What stands between Plimsoll and a server and can be told to fail.
 
-use super::free_port;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
@@ -72,9 +71,8 @@ impl Proxy {
     }
 
     async fn before(to: String, http: reqwest::Client) -> Self {
-        let port = free_port();
-        let listener =
-            tokio::net::TcpListener::bind(("127.0.0.1", port)).await.expect("a free port");
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
         let (router, shared) = Self::router(to, http);
         tokio::spawn(async move { axum::serve(listener, router).await });
         Self { port, shared }
