@@ -5,6 +5,7 @@
 #![allow(dead_code)]
 
 pub mod adapter;
+pub mod clock;
 pub mod cluster;
 pub mod pki;
 pub mod plimsoll;
@@ -28,6 +29,8 @@ pub struct Options {
     pub decisions: Vec<String>,
     /// Flags of Plimsoll beside those that every bed sets.
     pub flags: Vec<String>,
+    /// Its environment beside that of this process, as NAME=VALUE.
+    pub environment: Vec<String>,
     /// Whether Prometheus and the API server are reached through proxies that can be
     /// told to fail.
     pub faults: bool,
@@ -51,6 +54,7 @@ impl Default for Options {
                 "--horizontal-pod-autoscaler-downscale-stabilization=10s".to_owned(),
             ],
             flags: vec!["--status-interval=1s".to_owned()],
+            environment: Vec::new(),
             faults: false,
             keep: false,
             hpa_controller: true,

@@ -73,9 +73,11 @@ pub async fn launch(
         "--log-level=info,plimsoll=debug".to_owned(),
     ];
     arguments.extend(options.decisions.iter().chain(&options.flags).cloned());
-    let (parts, folder) = (&cluster.parts, &cluster.folder);
-    let process = Process::start(parts, folder, cluster.keep, name, &binary(), &arguments);
-    (process, port)
+    // `env` becomes the program that it starts: signals reach Plimsoll itself.
+    let mut line = vec![binary().display().to_string()];
+    line.append(&mut arguments);
+    line.splice(..0, options.environment.iter().cloned());
+    (cluster.run(name, Path::new("/usr/bin/env"), &line), port)
 }
 
 impl Plimsoll {

@@ -39,6 +39,8 @@ pub enum Fault {
     Silence,
     /// It is passed on after a while.
     Slow(Duration),
+    /// It is passed on at once, and its answer comes after a while.
+    Late(Duration),
     /// It is answered like this.
     Answer { status: u16, headers: Vec<(&'static str, String)>, body: String },
     /// It is passed on, and half of the answer comes back.
@@ -215,6 +217,9 @@ async fn pass(
             return answer.status(502).body(error.to_string().into()).expect("an answer");
         }
     };
+    if let Some(Fault::Late(wait)) = fault {
+        tokio::time::sleep(wait).await;
+    }
     let mut answer = answer.status(answered.status());
     for name in [header::CONTENT_TYPE, header::RETRY_AFTER, header::CONTENT_ENCODING] {
         if let Some(value) = answered.headers().get(&name) {
