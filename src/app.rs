@@ -1,5 +1,6 @@
 //! Puts the parts together and runs them.
 
+use crate::clock::Clock;
 use crate::config::{Config, LiveConfig, ServeFlags, TlsVersion};
 use crate::connect::{self, without_password};
 use crate::control::{ControlLoop, Settings};
@@ -43,12 +44,14 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
     let certificate = serving_certificate(&flags)?;
     let self_made_ca = certificate.self_made_ca.clone();
     let own_trust = own_trust(&flags)?;
-    let connect = async |flag, path: Option<&Path>| {
-        connect::api_server(&flags, flag, path, metrics.clone()).await
+    let clock = Clock::default();
+    let connect = async |flag, path: Option<&Path>, clock: Clock| {
+        connect::api_server(&flags, flag, path, metrics.clone(), clock).await
     };
-    let client = connect("--kubeconfig", flags.kubeconfig.as_deref()).await?;
+    let client = connect("--kubeconfig", flags.kubeconfig.as_deref(), clock.clone()).await?;
     let other_client = async |flag, path: &Option<std::path::PathBuf>| match path {
-        Some(path) => connect(flag, Some(path)).await,
+        // Another server's clock may be another.
+        Some(path) => connect(flag, Some(path), Clock::default()).await,
         None => Ok(client.clone()),
     };
     let authentication =
@@ -115,7 +118,7 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
         slots: Slots::default(),
         live: live.clone(),
     });
-    let leader = Leader::new(client.clone(), election(&flags)?);
+    let leader = Leader::new(client.clone(), election(&flags)?, clock.clone(), metrics.clone());
     let control = ControlLoop::new(
         client.clone(),
         leader.clone(),
@@ -144,7 +147,12 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
         tokio::spawn(config.follow(path, changed));
     }
     if let Some(ca) = self_made_ca {
-        tokio::spawn(keep_ca_bundles(client, flags.service_name, flags.service_namespace, ca));
+        tokio::spawn(keep_ca_bundles(
+            client,
+            flags.service_name.clone(),
+            flags.service_namespace(),
+            ca,
+        ));
     }
     let stop = stop_signal()?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), %address, prometheus = without_password(&flags.prometheus_url), "serving");
@@ -178,7 +186,7 @@ fn serving_certificate(flags: &ServeFlags) -> Result<ServingCertificate, TlsErro
     if files.iter().all(|file| file.exists()) {
         return ServingCertificate::from_files(&files[0], &files[1]);
     }
-    ServingCertificate::self_made(&flags.service_name, &flags.service_namespace)
+    ServingCertificate::self_made(&flags.service_name, &flags.service_namespace())
 }
 
 fn own_trust(flags: &ServeFlags) -> Result<OwnTrust, StartError> {
@@ -217,7 +225,7 @@ fn election(flags: &ServeFlags) -> Result<ElectionSettings, StartError> {
     let namespace = flags.leader_elect_resource_namespace.as_ref();
     Ok(ElectionSettings {
         elect: flags.leader_elect,
-        namespace: namespace.unwrap_or(&flags.service_namespace).clone(),
+        namespace: namespace.cloned().unwrap_or_else(|| flags.service_namespace()),
         name: flags.leader_elect_resource_name.clone(),
         identity: ElectionSettings::identity(),
         lease,

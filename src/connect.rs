@@ -1,5 +1,6 @@
 //! From flags to clients: the API server and Prometheus.
 
+use crate::clock::{Clock, Dated};
 use crate::config::{PrometheusVerb, ServeFlags};
 use crate::prometheus::{self, Pem, Token};
 use crate::telemetry::Metrics;
@@ -42,7 +43,8 @@ pub enum ConnectError {
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// The client of the API server that a kubeconfig names, or the one that is
-/// found without. It may wait for a server that is not there yet.
+/// found without. It may wait for a server that is not there yet. The clock
+/// sees the dates of its answers.
 ///
 /// # Errors
 /// As [`ConnectError`] says.
@@ -51,6 +53,7 @@ pub async fn api_server(
     flag: &'static str,
     kubeconfig: Option<&Path>,
     metrics: Arc<Metrics>,
+    clock: Clock,
 ) -> Result<Client, ConnectError> {
     let mut config = match kubeconfig {
         Some(path) => read_kubeconfig(flag, path).await?,
@@ -58,11 +61,14 @@ pub async fn api_server(
             kube::Config::infer().await.map_err(|error| ConnectError::NoWay(error.to_string()))?
         }
     };
-    config.connect_timeout = Some(Duration::from_secs(10));
+    // Less than a leader has to renew its Lease.
+    let longest = Duration::from_secs(10);
+    config.connect_timeout = Some(longest.min(flags.leader_elect_renew_deadline / 2));
     // A watch has a bookmark each minute: one that is silent for longer is dead.
     config.read_timeout = Some(Duration::from_secs(90));
     let counting = layer_fn(move |inner| Counting { inner, metrics: metrics.clone() });
-    let builder = ClientBuilder::try_from(config)?.with_layer(&counting);
+    let dating = layer_fn(move |inner| Dated::new(inner, clock.clone()));
+    let builder = ClientBuilder::try_from(config)?.with_layer(&counting).with_layer(&dating);
     match flags.client_qps.filter(|qps| *qps > 0.0) {
         None => Ok(builder.build()),
         Some(qps) => {
@@ -116,12 +122,14 @@ pub async fn plain_api_server(kubeconfig: &Path) -> Result<Client, ConnectError>
 }
 
 /// The client of the API server as kubectl finds it, and the namespace of its context.
+/// The clock sees the dates of its answers.
 ///
 /// # Errors
 /// As [`ConnectError`] says.
 pub async fn as_kubectl(
     kubeconfig: Option<&Path>,
     context: Option<&str>,
+    clock: Clock,
 ) -> Result<(Client, String), ConnectError> {
     let no_way = |error: kube::config::KubeconfigError| ConnectError::NoWay(error.to_string());
     let file = match kubeconfig {
@@ -132,7 +140,8 @@ pub async fn as_kubectl(
     let file = file.map_err(no_way)?;
     let config = kube::Config::from_custom_kubeconfig(file, &options).await.map_err(no_way)?;
     let namespace = config.default_namespace.clone();
-    Ok((Client::try_from(config)?, namespace))
+    let dating = layer_fn(move |inner| Dated::new(inner, clock.clone()));
+    Ok((ClientBuilder::try_from(config)?.with_layer(&dating).build(), namespace))
 }
 
 async fn read_kubeconfig(flag: &'static str, path: &Path) -> Result<kube::Config, ConnectError> {

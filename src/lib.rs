@@ -11,6 +11,7 @@
 pub mod app;
 mod cache;
 pub mod check;
+pub mod clock;
 pub mod config;
 mod connect;
 pub mod control;

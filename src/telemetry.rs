@@ -13,7 +13,8 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry, Unit};
-use std::time::Duration;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, SystemTime};
 use tracing_subscriber::EnvFilter;
 
 /// Starts to log to standard error.
@@ -90,6 +91,11 @@ pub struct Metrics {
     autoscalers: Gauge,
     failing: Gauge,
     leader: Gauge,
+    became_leader: Counter,
+    last_renewal: Gauge<f64, AtomicU64>,
+    history_bytes: Gauge,
+    history_left_out: Gauge,
+    history_last_write: Gauge<f64, AtomicU64>,
     frozen: Gauge,
     status_writes_waiting: Gauge,
     native_desired: Family<DesiredBy, Gauge>,
@@ -133,6 +139,11 @@ impl Registering<'_> {
         }
         metric
     }
+}
+
+fn unix_seconds() -> f64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.unwrap_or_default().as_secs_f64()
 }
 
 fn seconds() -> Histogram {
@@ -203,6 +214,31 @@ impl Default for Metrics {
             leader: all.add(
                 ("leader", None, "gauge", &[]),
                 "Whether this replica leads, and writes: 1 or 0",
+                Gauge::default(),
+            ),
+            became_leader: all.add(
+                ("leader_terms", None, "counter", &[]),
+                "Total number of times that this replica became the leader",
+                Counter::default(),
+            ),
+            last_renewal: all.add(
+                ("leader_last_renewal_timestamp", S, "gauge", &[]),
+                "Time of the last renewal of the Lease by this replica, in Unix seconds; 0 if it never held it",
+                Gauge::default(),
+            ),
+            history_bytes: all.add(
+                ("scaling_history", B, "gauge", &[]),
+                "Size of the scaling history in the ConfigMap that this replica wrote last, in bytes",
+                Gauge::default(),
+            ),
+            history_left_out: all.add(
+                ("scaling_history_left_out", None, "gauge", &[]),
+                "Number of autoscalers whose scaling history did not fit into the ConfigMap",
+                Gauge::default(),
+            ),
+            history_last_write: all.add(
+                ("scaling_history_last_write_timestamp", S, "gauge", &[]),
+                "Time of the last write of the scaling history by this replica, in Unix seconds; 0 if there was none",
                 Gauge::default(),
             ),
             frozen: all.add(
@@ -336,6 +372,23 @@ impl Metrics {
     /// Shows how many statuses wait to be written.
     pub fn status_writes_waiting(&self) -> Gauge {
         self.status_writes_waiting.clone()
+    }
+
+    /// This replica became the leader.
+    pub fn became_leader(&self) {
+        self.became_leader.inc();
+    }
+
+    /// This replica renewed the Lease.
+    pub fn renewed(&self) {
+        self.last_renewal.set(unix_seconds());
+    }
+
+    /// The scaling history was written: so many bytes, without that of so many autoscalers.
+    pub fn history_written(&self, bytes: usize, left_out: usize) {
+        self.history_bytes.set(bytes as i64);
+        self.history_left_out.set(left_out as i64);
+        self.history_last_write.set(unix_seconds());
     }
 
     /// Whether this replica leads.

@@ -46,9 +46,10 @@ pub enum Command {
     Pause(ObjectFlags),
     /// Go on with a paused Autoscaler.
     Resume(ObjectFlags),
-    /// Stop all writes to scales, in the whole cluster; decisions go on.
+    /// Stop Plimsoll's writes to scales, in the whole cluster; decisions go on. Returns
+    /// once the leader has acknowledged it, and fails if no leader hears it.
     Freeze(FreezeFlags),
-    /// Go on after a freeze.
+    /// End a freeze.
     Thaw(ClusterFlags),
     /// Print the completions of a shell: source <(plimsoll completions bash).
     Completions {
@@ -100,6 +101,14 @@ pub struct ObjectFlags {
 pub struct FreezeFlags {
     /// Why; it stands in each Autoscaler's condition `Frozen`.
     pub reason: String,
+
+    /// End the freeze after this time. Without it, the freeze lasts until `plimsoll thaw`.
+    #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
+    pub until_after: Option<Duration>,
+
+    /// Create the Lease if there is none, so that a Plimsoll that starts later is frozen.
+    #[arg(long)]
+    pub create: bool,
 
     #[command(flatten)]
     #[doc(hidden)]
@@ -326,9 +335,10 @@ pub struct ServeFlags {
     #[arg(long, value_name = "GROUPS", value_enum, value_delimiter = ',', default_values_t = ApiGroup::ALL)]
     pub metrics_apis: Vec<ApiGroup>,
 
-    /// The namespace of the Service that the APIServices name.
-    #[arg(long, value_name = "NAME", default_value = "plimsoll", env = "POD_NAMESPACE")]
-    pub service_namespace: String,
+    /// The namespace of the Service that the APIServices name. Without it, that of the pod's
+    /// service account; outside of a pod, plimsoll.
+    #[arg(long, value_name = "NAME", env = "POD_NAMESPACE")]
+    pub service_namespace: Option<String>,
 
     /// The Service that the APIServices name.
     #[arg(long, value_name = "NAME", default_value = "plimsoll")]
@@ -343,11 +353,11 @@ pub struct ServeFlags {
     pub leader_elect: bool,
 
     /// How long others leave the Lease alone after it was renewed, in whole seconds.
-    #[arg(long, value_name = "DURATION", default_value = "7s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = duration)]
     pub leader_elect_lease_duration: Duration,
 
     /// How long after the last renewal the leader goes on writing; less than the lease.
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
     pub leader_elect_renew_deadline: Duration,
 
     /// The time between two renewals; less than half the deadline.
@@ -418,6 +428,14 @@ impl ServeFlags {
             4..=7 => "info,plimsoll=debug",
             _ => "info,plimsoll=trace",
         }
+    }
+
+    /// The namespace that this process is in.
+    pub fn service_namespace(&self) -> String {
+        const FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+        let of_pod = || Some(std::fs::read_to_string(FILE).ok()?.trim().to_owned());
+        let given = self.service_namespace.clone().or_else(of_pod);
+        given.filter(|name| !name.is_empty()).unwrap_or_else(|| "plimsoll".to_owned())
     }
 
     /// How far back a rule's series may have had its last sample.

@@ -106,10 +106,9 @@ impl Targets {
         let mut tries = 0;
         loop {
             tries += 1;
-            permit.confirm().await.map_err(|error| message(&error))?;
             scale.spec.get_or_insert_default().replicas = Some(replicas);
             let parameters = PostParams::default();
-            match permit.write(api.replace_scale(&name, &parameters, &scale)).await {
+            match permit.write_scale(api.replace_scale(&name, &parameters, &scale)).await {
                 Ok(_) => return Ok(()),
                 Err(kube::Error::Api(status)) if status.code == 409 && tries < CONFLICTS => {
                     scale = within(api.get_scale(&name)).await.map_err(|e| message(&e))?;

@@ -42,9 +42,16 @@ impl Replica {
         environment: Vec<String>,
     ) -> (Process, u16) {
         let options = Options {
-            flags: ["--status-interval=1s", "--memory-interval=2s", "--prometheus-timeout=1s"]
-                .map(str::to_owned)
-                .to_vec(),
+            flags: [
+                "--status-interval=1s",
+                "--memory-interval=2s",
+                "--prometheus-timeout=1s",
+                // Less than the defaults, so that less is waited for.
+                "--leader-elect-lease-duration=7s",
+                "--leader-elect-renew-deadline=5s",
+            ]
+            .map(str::to_owned)
+            .to_vec(),
             environment,
             ..Options::default()
         };

@@ -1,14 +1,19 @@
 //! The commands of operators: `plimsoll status`, `explain`, `pause`, `freeze`, ...
 //! As `kubectl-plimsoll` in the path they are `kubectl plimsoll status`, ...
 
-use crate::config::{ClusterFlags, FreezeFlags, ObjectFlags};
+mod freeze;
+
+pub use freeze::{freeze, thaw};
+
+use crate::clock::Clock;
+use crate::config::{ClusterFlags, ObjectFlags};
 use crate::connect::{self, ConnectError};
 use crate::crd::{Autoscaler, AutoscalerStatus};
-use crate::leader::FREEZE;
+use crate::leader::Freeze;
 use jiff::Timestamp;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscalerCondition as Condition;
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use std::fmt::Write;
@@ -26,6 +31,38 @@ pub enum OperateError {
         what: String,
         /// The answer.
         error: kube::Error,
+    },
+    /// There is nobody to freeze at that place.
+    #[error(
+        "there is no Lease {place}, so nobody would hear it and nothing was written; \
+         --plimsoll-namespace and --lease name that of Plimsoll{others}"
+    )]
+    NoLease {
+        /// The namespace and name that were asked for.
+        place: String,
+        /// Where there are some.
+        others: String,
+    },
+    /// Nobody answers.
+    #[error(
+        "nobody answers: Lease {place} was last renewed at {renewed}. It is marked as {done}, which \
+         counts for whoever leads next; look at the pods of Plimsoll, and at --plimsoll-namespace and --lease"
+    )]
+    Nobody {
+        /// The namespace and name of the Lease.
+        place: String,
+        /// What it says now.
+        done: &'static str,
+        /// When it was renewed last.
+        renewed: String,
+    },
+    /// Somebody else came between.
+    #[error(
+        "somebody else froze or thawed Lease {place} meanwhile; `plimsoll status` says how it is now"
+    )]
+    Overtaken {
+        /// The namespace and name of the Lease.
+        place: String,
     },
 }
 
@@ -57,8 +94,8 @@ pub async fn status(flags: &ClusterFlags) -> Result<String, OperateError> {
                 Some(holder) => _ = writeln!(text, "Leader   {holder}, renewed {renewed} ago"),
                 None => _ = writeln!(text, "Leader   none"),
             }
-            if let Some(why) = lease.annotations().get(FREEZE) {
-                let _ = writeln!(text, "Frozen   no scale is written: {why}");
+            if let Some(freeze) = Freeze::of(lease) {
+                let _ = writeln!(text, "Frozen   no scale is written: {freeze}");
             }
         }
     }
@@ -156,46 +193,9 @@ pub async fn pause(flags: &ObjectFlags, paused: bool) -> Result<String, OperateE
     Ok(format!("{place} {}\n", if paused { "paused" } else { "resumed" }))
 }
 
-/// Stops all writes to scales.
-///
-/// # Errors
-/// As [`OperateError`] says.
-pub async fn freeze(flags: &FreezeFlags) -> Result<String, OperateError> {
-    let client = client(&flags.cluster).await?.0;
-    let (leases, name) = (leases(&client, &flags.cluster), &flags.cluster.lease);
-    let annotations = [(FREEZE.to_owned(), flags.reason.clone())];
-    let patch = Patch::Merge(json!({"metadata": {"annotations": {FREEZE: flags.reason}}}));
-    match leases.patch(name, &PatchParams::default(), &patch).await {
-        Ok(_) => {}
-        // Where nobody leads yet, or without election.
-        Err(kube::Error::Api(status)) if status.code == 404 => {
-            let metadata = ObjectMeta {
-                name: Some(name.clone()),
-                annotations: Some(annotations.into()),
-                ..ObjectMeta::default()
-            };
-            let lease = Lease { metadata, spec: None };
-            leases.create(&PostParams::default(), &lease).await.map_err(of("the Lease"))?;
-        }
-        Err(error) => return Err(of("the Lease")(error)),
-    }
-    Ok("frozen: no scale is written until `plimsoll thaw`\n".to_owned())
-}
-
-/// Ends a freeze.
-///
-/// # Errors
-/// As [`OperateError`] says.
-pub async fn thaw(flags: &ClusterFlags) -> Result<String, OperateError> {
-    let client = client(flags).await?.0;
-    let patch = Patch::Merge(json!({"metadata": {"annotations": {FREEZE: null}}}));
-    let thawed = leases(&client, flags).patch(&flags.lease, &PatchParams::default(), &patch).await;
-    thawed.map_err(of("the Lease"))?;
-    Ok("thawed\n".to_owned())
-}
-
 async fn client(flags: &ClusterFlags) -> Result<(Client, String), ConnectError> {
-    connect::as_kubectl(flags.kubeconfig.as_deref(), flags.context.as_deref()).await
+    let (kubeconfig, context) = (flags.kubeconfig.as_deref(), flags.context.as_deref());
+    connect::as_kubectl(kubeconfig, context, Clock::default()).await
 }
 
 fn leases(client: &Client, flags: &ClusterFlags) -> Api<Lease> {

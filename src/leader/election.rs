@@ -1,0 +1,322 @@
+//! Taking the Lease, keeping it, and giving it back.
+
+use super::freeze::{self, Freeze};
+use super::{ElectionSettings, Inner, LABEL, Leader, version};
+use crate::prometheus;
+use futures::StreamExt;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{ObjectMeta, PostParams};
+use kube::runtime::watcher::Event;
+use kube::runtime::{WatchStreamExt, watcher};
+use std::time::{Duration, Instant, SystemTime};
+
+/// What a Lease says of who holds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Seen {
+    holder: String,
+    term: i32,
+    duration: Duration,
+    renewed: Option<MicroTime>,
+}
+
+impl Seen {
+    fn of(lease: &Lease) -> Self {
+        let spec = lease.spec.clone().unwrap_or_default();
+        let seconds = spec.lease_duration_seconds.unwrap_or(0).max(0).unsigned_abs();
+        Self {
+            holder: spec.holder_identity.unwrap_or_default(),
+            term: spec.lease_transitions.unwrap_or(0),
+            duration: Duration::from_secs(seconds.into()),
+            renewed: spec.renew_time,
+        }
+    }
+}
+
+/// Takes and keeps the Lease.
+pub(super) struct Candidate<'a> {
+    leader: &'a Leader,
+    prometheus: &'a prometheus::Client,
+    /// The Lease as it was last seen, what it says of its holder, and when that was news.
+    seen: Option<(Lease, Seen, Instant)>,
+    /// Until when nothing is tried, as it is not allowed.
+    forbidden: Option<Instant>,
+    /// Whether the Lease was handed over as Prometheus can't be reached from here.
+    handed_over: bool,
+}
+
+/// How long after a try that was not allowed the next one is made.
+const FORBIDDEN: Duration = Duration::from_secs(30);
+/// The least time between two tries.
+const SOON: Duration = Duration::from_millis(100);
+/// How long Prometheus may fail a leader before it lets another try.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+impl Leader {
+    /// Takes and keeps the Lease until `stop`, and gives it back then; follows
+    /// whether writes are frozen.
+    ///
+    /// A leader that can't reach Prometheus hands over once, and a candidate that
+    /// can't waits twice as long as others: who can decide shall lead.
+    pub async fn run(&self, prometheus: &prometheus::Client, stop: impl Future<Output = ()>) {
+        let Inner { api, settings, .. } = &*self.0;
+        let only = watcher::Config::default().fields(&format!("metadata.name={}", settings.name));
+        let mut leases = watcher(api.clone(), only).default_backoff().boxed();
+        let mut candidate = Candidate::new(self, prometheus);
+        let mut next = Instant::now();
+        tokio::pin!(stop);
+        loop {
+            tokio::select! {
+                () = &mut stop => break,
+                Some(event) = leases.next() => {
+                    match event {
+                        Ok(Event::Apply(lease) | Event::InitApply(lease)) => candidate.see(lease),
+                        // Others wait until whoever held it must have seen that.
+                        Ok(Event::Delete(_)) => {
+                            let held = candidate.holds();
+                            candidate.gone();
+                            next = Instant::now() + if held { SOON } else { settings.lease };
+                            continue;
+                        }
+                        Ok(Event::Init | Event::InitDone) => continue,
+                        Err(error) => {
+                            tracing::warn!(%error, "can't follow the Lease");
+                            continue;
+                        }
+                    }
+                    next = next.min(candidate.next());
+                }
+                () = tokio::time::sleep_until(next.into()) => {
+                    candidate.step().await;
+                    let least = candidate.forbidden.take().unwrap_or(Instant::now() + SOON);
+                    next = candidate.next().max(least);
+                }
+            }
+        }
+        candidate.release().await;
+    }
+}
+
+impl<'a> Candidate<'a> {
+    pub fn new(leader: &'a Leader, prometheus: &'a prometheus::Client) -> Self {
+        Self { leader, prometheus, seen: None, forbidden: None, handed_over: false }
+    }
+
+    fn settings(&self) -> &ElectionSettings {
+        &self.leader.0.settings
+    }
+
+    /// The Lease is no longer there.
+    pub fn gone(&mut self) {
+        self.leader.lead_no_more(None);
+        self.seen = None;
+    }
+
+    pub fn see(&mut self, lease: Lease) {
+        // The watch may be behind what was read or written here.
+        if self.seen.as_ref().is_some_and(|(known, ..)| version(known) > version(&lease)) {
+            return;
+        }
+        self.leader.see_freeze(&lease);
+        let now = Seen::of(&lease);
+        if now.holder != self.settings().identity {
+            self.leader.lead_no_more(Some(&lease));
+        }
+        // That somebody annotated it neither renews it nor delays a renewal.
+        let since = match &self.seen {
+            Some((_, before, at)) if *before == now => *at,
+            _ => Instant::now(),
+        };
+        self.seen = Some((lease, now, since));
+    }
+
+    fn holds(&self) -> bool {
+        self.seen.as_ref().is_some_and(|(_, seen, _)| seen.holder == self.settings().identity)
+    }
+
+    /// Whether a freeze or thaw waits for an answer that this replica has to give.
+    fn is_asked(&self) -> bool {
+        let answers = self.holds() || !self.settings().elect;
+        let asked = |(lease, ..): &(Lease, _, _)| freeze::unanswered(lease).is_some();
+        answers && self.seen.as_ref().is_some_and(asked)
+    }
+
+    /// When to renew the Lease, or to try to take it.
+    pub fn next(&self) -> Instant {
+        if self.is_asked() {
+            return Instant::now() + SOON;
+        }
+        let retry = self.settings().retry;
+        if !self.settings().elect {
+            return Instant::now() + retry;
+        }
+        match &self.seen {
+            Some((_, seen, at)) if seen.holder == self.settings().identity => *at + retry,
+            Some((_, seen, at)) => {
+                let free = if seen.holder.is_empty() { *at } else { *at + seen.duration };
+                free + self.handicap()
+            }
+            None => Instant::now() + retry / 4,
+        }
+    }
+
+    /// What a replica leaves to others that can do better.
+    fn handicap(&self) -> Duration {
+        match self.prometheus.failing_for() {
+            Some(_) => self.settings().lease,
+            None => Duration::ZERO,
+        }
+    }
+
+    pub async fn step(&mut self) {
+        let failing = self.prometheus.failing_for();
+        if failing.is_none() {
+            self.handed_over = false;
+        } else if self.holds() && !self.handed_over && failing > Some(PATIENCE) {
+            tracing::warn!(?failing, "Prometheus can't be reached from here: another may lead");
+            self.handed_over = true;
+            return self.release().await;
+        }
+        let limit = self.settings().renew_deadline / 2;
+        match tokio::time::timeout(limit, self.write()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                if matches!(&error, kube::Error::Api(status) if status.code == 403) {
+                    self.forbidden = Some(Instant::now() + FORBIDDEN);
+                }
+                tracing::warn!(%error, "could not take or renew the Lease");
+            }
+            Err(_) => tracing::warn!(?limit, "the API server did not answer about the Lease"),
+        }
+        if self.leader.term().is_none() {
+            self.leader.lead_no_more(self.seen.as_ref().map(|(lease, ..)| lease));
+        }
+    }
+
+    /// Writes the Lease where it is time to.
+    async fn write(&mut self) -> Result<(), kube::Error> {
+        let Some((lease, seen, since)) = &self.seen else {
+            return if self.settings().elect { self.look().await } else { Ok(()) };
+        };
+        let (mut lease, transitions, since) = (lease.clone(), seen.term, *since);
+        // A freeze holds when no write to a scale is under way that began before it.
+        let answers = self.is_asked() && self.leader.0.scales.is_none();
+        if answers {
+            freeze::answer(&mut lease);
+        }
+        let server = self.leader.0.clock.server();
+        let now = server.and_then(|now| Timestamp::from_millisecond(now).ok());
+        let may_thaw = self.holds() || !self.settings().elect;
+        let thaws = may_thaw && now.is_some_and(|now| freeze::expire(&mut lease, now));
+        if !self.settings().elect {
+            return if answers || thaws { self.annotate(lease).await } else { Ok(()) };
+        }
+        let due = if self.holds() { since + self.settings().retry } else { self.next() };
+        if answers || thaws || due <= Instant::now() {
+            return self.take(lease, transitions).await;
+        }
+        Ok(())
+    }
+
+    /// Takes the Lease, or renews it.
+    async fn take(&mut self, mut lease: Lease, transitions: i32) -> Result<(), kube::Error> {
+        let (begun, wall) = (Instant::now(), SystemTime::now());
+        let now = Some(MicroTime(Timestamp::now()));
+        let seconds = i32::try_from(self.settings().lease.as_secs()).unwrap_or(i32::MAX);
+        let labels = lease.metadata.labels.get_or_insert_default();
+        labels.entry(LABEL.0.to_owned()).or_insert_with(|| LABEL.1.to_owned());
+        let spec = lease.spec.get_or_insert_default();
+        spec.holder_identity = Some(self.settings().identity.clone());
+        spec.lease_duration_seconds = Some(seconds);
+        spec.renew_time = now.clone();
+        if !self.holds() {
+            spec.acquire_time = now;
+            spec.lease_transitions = Some(transitions.saturating_add(1));
+        }
+        let Some(lease) = self.put(&lease).await? else { return Ok(()) };
+        let ElectionSettings { renew_deadline, lease: duration, .. } = *self.settings();
+        let until = (begun + renew_deadline, wall + renew_deadline);
+        self.see(lease.clone());
+        self.leader.lead(Seen::of(&lease).term, until, begun + duration, &lease);
+        Ok(())
+    }
+
+    /// Writes annotations alone, where there is no election.
+    async fn annotate(&mut self, lease: Lease) -> Result<(), kube::Error> {
+        if let Some(lease) = self.put(&lease).await? {
+            self.see(lease);
+        }
+        Ok(())
+    }
+
+    /// Reads the Lease; makes it where there is none.
+    async fn look(&mut self) -> Result<(), kube::Error> {
+        if let Some(lease) = self.leader.0.api.get_opt(&self.settings().name).await? {
+            self.see(lease);
+            return Ok(());
+        }
+        let freeze = super::locked(&self.leader.0.frozen).freeze.clone();
+        let metadata = ObjectMeta {
+            name: Some(self.settings().name.clone()),
+            labels: Some([(LABEL.0.to_owned(), LABEL.1.to_owned())].into()),
+            // Who deletes the Lease does not thaw by that.
+            annotations: freeze.as_ref().map(Freeze::annotations),
+            ..ObjectMeta::default()
+        };
+        let free = Lease { metadata, spec: Some(LeaseSpec::default()) };
+        match self.leader.0.api.create(&PostParams::default(), &free).await {
+            Ok(lease) => self.see(lease),
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Writes the Lease as it was seen, with what was changed; none where another was
+    /// faster, which is read then.
+    async fn put(&mut self, lease: &Lease) -> Result<Option<Lease>, kube::Error> {
+        let Inner { api, settings, .. } = &*self.leader.0;
+        match api.replace(&settings.name, &PostParams::default(), lease).await {
+            Ok(lease) => Ok(Some(lease)),
+            // It is gone, or another was faster.
+            Err(kube::Error::Api(status)) if status.code == 404 => {
+                self.gone();
+                Ok(None)
+            }
+            Err(kube::Error::Api(status)) if status.code == 409 => {
+                if let Some(lease) = api.get_opt(&settings.name).await? {
+                    self.see(lease);
+                } else {
+                    self.gone();
+                }
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives the Lease back, so that another need not wait: once no write of this term
+    /// is under way.
+    pub async fn release(&mut self) {
+        let held = self.leader.term().is_some();
+        let lease = self.seen.as_ref().map(|(lease, ..)| lease.clone());
+        self.leader.lead_no_more(lease.as_ref());
+        let Some(mut lease) = lease.filter(|_| held && self.holds()) else { return };
+        // Each of them is given up before the Lease may be taken anyway.
+        if tokio::time::timeout(self.settings().lease, self.leader.0.writes.none()).await.is_err() {
+            return;
+        }
+        let spec = lease.spec.get_or_insert_default();
+        spec.holder_identity = None;
+        spec.lease_duration_seconds = Some(1);
+        spec.renew_time = Some(MicroTime(Timestamp::now()));
+        let parameters = PostParams::default();
+        let given = self.leader.0.api.replace(&self.settings().name, &parameters, &lease);
+        match tokio::time::timeout(self.settings().renew_deadline / 2, given).await {
+            Ok(Ok(lease)) => self.see(lease),
+            Ok(Err(error)) => tracing::warn!(%error, "could not give the Lease back"),
+            Err(_) => tracing::warn!("could not give the Lease back in time"),
+        }
+    }
+}
