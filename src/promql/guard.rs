@@ -146,6 +146,71 @@ mod tests {
     }
 
     #[test]
+    fn a_parameter_is_narrowed_as_all_else() {
+        for (query, expected) in [
+            (
+                r#"topk(scalar(secret{namespace="vault"}), own)"#,
+                r#"topk(scalar(secret{namespace="spies",namespace="vault"}), own{namespace="spies"})"#,
+            ),
+            (
+                r#"quantile by (pod) (scalar(secret{namespace="vault"}) / 10000, own * 0)"#,
+                r#"quantile by (pod) (scalar(secret{namespace="spies",namespace="vault"}) / 10000, own{namespace="spies"} * 0)"#,
+            ),
+            (
+                "bottomk(scalar(a), b) or limitk(scalar(a), b)",
+                r#"bottomk(scalar(a{namespace="spies"}), b{namespace="spies"}) or limitk(scalar(a{namespace="spies"}), b{namespace="spies"})"#,
+            ),
+        ] {
+            assert_eq!(within_namespace(query, "namespace", "spies", &[]).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn functions_that_read_other_series_are_refused() {
+        let error = within_namespace("info(own)", "namespace", "spies", &[]).unwrap_err();
+        assert!(error.to_string().contains("info"), "{error}");
+    }
+
+    /// On a stack as small as a worker's.
+    fn refused(query: String) -> String {
+        let ask = move || within_namespace(&query, "namespace", "shop", &[]);
+        let thread = std::thread::Builder::new().stack_size(2 << 20).spawn(ask).unwrap();
+        thread.join().expect("no panic").expect_err("a refusal").to_string()
+    }
+
+    #[test]
+    fn no_text_panics() {
+        for query in ["up offset Inf", "x[99999999999999999999]", "x offset NaN", "x[5m:1e300]"] {
+            assert!(refused(query.to_owned()).contains("duration"), "{query}");
+        }
+    }
+
+    #[test]
+    fn no_text_overflows_the_stack() {
+        for text in [
+            "-".repeat(8_190) + "x",
+            "+".repeat(8_190) + "x",
+            "(".repeat(4_000) + "x" + &")".repeat(4_000),
+            "x+".repeat(4_000) + "x",
+            "x or ".repeat(1_600) + "x",
+            "x".to_owned() + &"[5m:1m]".repeat(1_000),
+            "abs(".repeat(1_600) + "x" + &")".repeat(1_600),
+        ] {
+            assert!(refused(text).contains("nested"));
+        }
+    }
+
+    #[test]
+    fn an_empty_list_of_labels_is_none() {
+        for (query, expected) in [
+            ("sum by () (x)", r#"sum(x{namespace="shop"})"#),
+            ("a / ignoring () b", r#"a{namespace="shop"} / b{namespace="shop"}"#),
+        ] {
+            assert_eq!(within_namespace(query, "namespace", "shop", &[]).unwrap(), expected);
+        }
+    }
+
+    #[test]
     fn what_is_no_query_is_refused() {
         assert!(matches!(
             within_namespace("sum(rate(x[5m])", "namespace", "shop", &[]),

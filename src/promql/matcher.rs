@@ -100,6 +100,20 @@ mod tests {
     }
 
     #[test]
+    fn only_what_go_escapes_is_escaped() {
+        // Prometheus looks plain texts up; any other escape makes it search (labels/regexp.go).
+        let values = vec!["web-1&2#3~4".to_owned(), r"\.+*?()|[]{}^$".to_owned()];
+        let expected = r#"a=~"web-1&2#3~4|\\\\\\.\\+\\*\\?\\(\\)\\|\\[\\]\\{\\}\\^\\$""#;
+        assert_eq!(Matcher::AnyOf(values).render("a"), expected);
+    }
+
+    #[test]
+    fn a_name_that_needs_quotes_has_them() {
+        assert_eq!(Matcher::Is("1".to_owned()).render("k8s.pod.name"), r#""k8s.pod.name"="1""#);
+        assert_eq!(Matcher::NotEmpty.render("a\"b"), r#""a\"b"!="""#);
+    }
+
+    #[test]
     fn no_value_can_end_its_literal_or_act_as_a_pattern() {
         for value in
             ["\"", "\\", "a\"} or vector(1) or up{b=\"", "\n", "\0", "é\u{2028}", ".*", "a|b"]

@@ -717,6 +717,43 @@ mod tests {
     }
 
     #[test]
+    fn a_quoted_name_stays_quoted() {
+        let query = r#"sum by (pod) ({"http.requests","k8s.deployment.name"="web",ns="shop"})"#;
+        let shape = Shape::of(query);
+        assert_eq!(open(&shape), [("k8s.deployment.name", false), ("ns", false)]);
+        let joined = join(&shape.form, &[&shape.own], None).query;
+        let selector = r#"{"k8s.deployment.name"="web",__name__="http.requests",ns="shop"}"#;
+        assert_eq!(joined, format!(r#"sum by (pod, "k8s.deployment.name", ns) ({selector})"#));
+    }
+
+    #[test]
+    fn a_wide_query_in_which_nothing_else_is_open_is_valid() {
+        let node =
+            |n: usize| Shape::of(&format!(r#"sum by (node) (x{{mode!="idle",node="{n}"}})"#));
+        let form = node(0).form;
+        let all: BTreeSet<Own> = (0..100).map(|n| node(n).own).collect();
+        let [wide] = &planned(&form, &all, Learned::default(), Limits::default())[..] else {
+            panic!("not one")
+        };
+        assert_eq!(wide.query, r#"sum by (node) (x{mode!="idle"})"#);
+        let bare = |n: usize| Shape::of(&format!(r#"x{{node="{n}"}}"#));
+        let all: BTreeSet<Own> = (0..100).map(|n| bare(n).own).collect();
+        let [wide] = &planned(&bare(0).form, &all, Learned::default(), Limits::default())[..]
+        else {
+            panic!("not one")
+        };
+        assert_eq!(wide.query, "x");
+    }
+
+    #[test]
+    fn a_selector_without_a_name_always_names_values() {
+        let query = |n: usize| Shape::of(&format!(r#"{{namespace="{n}",pod!=""}}"#));
+        let all: BTreeSet<Own> = (0..100).map(|n| query(n).own).collect();
+        let planned = planned(&query(0).form, &all, Learned::default(), Limits::default());
+        assert!(planned.iter().all(|planned| planned.query.contains("namespace")));
+    }
+
+    #[test]
     fn alternatives_are_told_only_of_plain_choices() {
         let told = |pattern| alternatives(pattern);
         assert_eq!(told("b|a"), Some(vec!["a".to_owned(), "b".to_owned()]));

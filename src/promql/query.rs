@@ -199,10 +199,39 @@ mod tests {
     }
 
     #[test]
-    fn names_that_could_break_out_are_refused() {
+    fn any_name_that_prometheus_takes_is_taken_in_quotes() {
+        let mut queries = PodQueries::clone(&Config::default().pod_queries);
+        queries.pod_label = "k8s.pod.name".to_owned();
+        let asked = metric("http.server.request.duration", &[("k8s.deployment.name", "web")]);
+        let query = queries.query(&asked, MetricKind::Gauge, "shop").unwrap();
+        let selector = r#"{"k8s.deployment.name"="web","k8s.pod.name"!="",__name__="http.server.request.duration",namespace="shop"}"#;
+        let expected = format!(r#"sum by (namespace, "k8s.pod.name") ({selector})"#);
+        assert_eq!(&*query.values, expected);
+        let times = query.times.unwrap();
+        assert_eq!(
+            &*times,
+            format!(r#"min by (namespace, "k8s.pod.name") (timestamp({selector}))"#)
+        );
+        promql_parser::parser::parse(&query.values).unwrap();
+    }
+
+    #[test]
+    fn no_name_can_break_out() {
+        use promql_parser::parser::{Expr, parse};
         let queries = Config::default().pod_queries;
-        for bad in [metric("m{}", &[]), metric("", &[]), metric("m", &[("a=\"\"} or up{b", "c")])] {
-            assert!(queries.query(&bad, MetricKind::Gauge, "shop").is_err());
+        for asked in [
+            metric("m{}", &[]),
+            metric("m\"} or up{b=\"", &[]),
+            metric("m", &[("a=\"\"} or up{b", "c"), ("x\"y", "z")]),
+        ] {
+            let query = queries.query(&asked, MetricKind::Gauge, "shop").unwrap();
+            let Expr::Aggregate(sum) = parse(&query.values).unwrap() else { panic!("{query:?}") };
+            let Expr::VectorSelector(selector) = &*sum.expr else { panic!("{query:?}") };
+            let own = selector.matchers.find_matchers("namespace");
+            assert!(own.len() == 1 && own[0].value == "shop", "{query:?}");
+        }
+        for none in [metric("", &[]), metric("m", &[("", "x")])] {
+            assert!(queries.query(&none, MetricKind::Gauge, "shop").is_err());
         }
     }
 }

@@ -907,6 +907,20 @@ mod tests {
                 "container",
             ),
             ("<<slice .Series 0 4>> <<`raw >> \"x\"`>>", "hits raw >> \"x\""),
+            // As Go since 1.18: what decides is the last to be evaluated.
+            ("<<if and (gt (len .GroupBySlice) 2) (index .GroupBySlice 2)>>a<<else>>b<<end>>", "b"),
+            ("<<if or .Series (index .GroupBySlice 2)>>a<<else>>b<<end>>", "a"),
+            ("<<or false (index .GroupBySlice 1) (index .GroupBySlice 2)>>", "container"),
+            ("<<.Series | and true>><<.Series | or \"x\">>", "hits_totalx"),
+            // Go trims space, tab, carriage return and newline, and no other space.
+            ("a<<.Series ->>\u{a0}\u{2003} b", "ahits_total\u{a0}\u{2003} b"),
+            ("a<<.Series ->> \t\r\n\u{b}b", "ahits_total\u{b}b"),
+            (
+                "<<$i := 9>><<$l := 9>><<range $i, $l = .GroupBySlice>><<end>><<$i>><<$l>>",
+                "1container",
+            ),
+            ("<<$l := 9>><<range $l = .GroupBySlice>><<end>><<$l>>", "container"),
+            ("<<$x := 1>><<if $x = 2>><<end>><<with $x = 3>><<end>><<$x>>", "3"),
         ] {
             let rendered = Template::parse(template).unwrap().render(&fields()).unwrap();
             assert_eq!(rendered, expected, "{template}");
@@ -934,6 +948,8 @@ mod tests {
             ("<<.Series.X>>", "can't evaluate field X"),
             ("<<index .GroupBySlice 9>>", "out of range"),
             ("<<$x>>", "undefined variable $x"),
+            ("<<range $i, $l = .GroupBySlice>><<end>>", "undefined variable $i"),
+            ("<<and true (index .GroupBySlice 9)>>", "out of range"),
             ("<<range .Series>><<end>>", "can't iterate"),
         ] {
             let error = Template::parse(template).unwrap().render(&fields()).unwrap_err();
