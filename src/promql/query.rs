@@ -1,9 +1,12 @@
 //! From a metric that an autoscaler asks for to the query that gives it.
 
 use super::guard::{self, GuardError};
-use super::matcher::{Matcher, is_label_name, is_metric_name};
+use super::matcher::{Matcher, is_metric_name, label_name};
 use super::name::Labels;
-use super::template::{Template, Value};
+use super::template::{Template, Value, quoted};
+use super::{bounds, tree};
+use promql_parser::label::{self, MatchOp};
+use promql_parser::parser::Expr;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -57,11 +60,11 @@ pub enum MetricKind {
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum QueryError {
     /// The name can't be a metric's.
-    #[error("{0:?} is not a metric name: [a-zA-Z_:][a-zA-Z0-9_:]* was expected")]
-    MetricName(String),
+    #[error("a metric name must not be empty")]
+    MetricName,
     /// The name can't be a label's.
-    #[error("{0:?} is not a label name: [a-zA-Z_][a-zA-Z0-9_]* was expected")]
-    LabelName(String),
+    #[error("a label name must not be empty")]
+    LabelName,
     /// The template can't be filled in.
     #[error("the query template: {0}")]
     Template(String),
@@ -94,13 +97,13 @@ impl PodQueries {
                 .map(|query| Query { values: query.into(), times: None })
                 .map_err(|error| QueryError::Query { metric: metric.metric.clone(), error });
         }
-        if !is_metric_name(&metric.metric) {
-            return Err(QueryError::MetricName(metric.metric.clone()));
+        if metric.metric.is_empty() {
+            return Err(QueryError::MetricName);
         }
         let mut matchers: BTreeMap<&str, Matcher> = BTreeMap::new();
         for (label, value) in &metric.labels {
-            if !is_label_name(label) {
-                return Err(QueryError::LabelName(label.clone()));
+            if label.is_empty() {
+                return Err(QueryError::LabelName);
             }
             matchers.insert(label, Matcher::Is(value.clone()));
         }
@@ -113,22 +116,88 @@ impl PodQueries {
         };
         let group_by = [self.namespace_label.clone(), self.pod_label.clone()];
         let matchers: Vec<_> = matchers.into_iter().collect();
-        let fields = fields(&metric.metric, &matchers, &group_by);
-        let query = template.render(&fields).map_err(QueryError::Template)?;
+        let query = render(template, &metric.metric, &matchers, &group_by);
+        let query = query.map_err(QueryError::Template)?;
         let times = times(&metric.metric, &matchers, &group_by);
         Ok(Query { values: query.into(), times })
     }
 }
 
-/// The query for the time of the oldest last sample of each group of series.
+/// Fills a query template in.
+///
+/// A series whose name needs quotes can't stand where a template has
+/// `<<.Series>>{...}`. So such a template is filled in for a plain name, and the name
+/// is put into the tree of that.
+///
+/// # Errors
+/// As [`Template::render`]; for a name that needs quotes also where our parser does
+/// not read the query.
+pub fn render(
+    template: &Template,
+    series: &str,
+    matchers: &[(&str, Matcher)],
+    group_by: &[String],
+) -> Result<String, String> {
+    if is_metric_name(series) || series.is_empty() {
+        return template.render(&fields(series, matchers, group_by));
+    }
+    let mut plain = "plimsoll_series".to_owned();
+    while matchers.iter().any(|(label, matcher)| matcher.render(label).contains(&plain)) {
+        plain.push('_');
+    }
+    let text = template.render(&fields(&plain, matchers, group_by))?;
+    let mut tree = tree::read(&text, &bounds::OF_OURS)
+        .map_err(|error| format!("the name {series:?} can't be put into {text}: {error}"))?;
+    let name = |text: &mut String| {
+        if text.contains(&plain) {
+            *text = text.replace(&plain, series);
+        }
+    };
+    let walked: Result<(), tree::NotPromQl> = tree::walk(&mut tree, &mut |node| {
+        if let Expr::StringLiteral(literal) = node {
+            name(&mut literal.val);
+        }
+        Ok(())
+    });
+    walked.map_err(|error| error.to_string())?;
+    tree::selectors(&mut tree, &mut |selector| {
+        let own = selector.name.take_if(|own| own.contains(&plain));
+        for branch in tree::branches(selector) {
+            branch.iter_mut().for_each(|matcher| name(&mut matcher.value));
+            if let Some(own) = &own {
+                let own = own.replace(&plain, series);
+                branch.push(label::Matcher::new(MatchOp::Equal, label::METRIC_NAME, &own));
+            }
+        }
+    });
+    tree::settle(&mut tree);
+    let text = tree.to_string();
+    match tree::says(&text, &tree) {
+        true => Ok(text),
+        false => Err(format!("the name {series:?} can't be put into {text}")),
+    }
+}
+
+/// The query for the time of the oldest last sample of each group of series; none
+/// where the series have no one name, or groups no label.
 pub fn times(series: &str, matchers: &[(&str, Matcher)], group_by: &[String]) -> Option<Arc<str>> {
-    if !is_metric_name(series) || !group_by.iter().all(|label| is_label_name(label)) {
+    if series.is_empty() || group_by.iter().any(String::is_empty) {
         return None;
     }
-    let rendered: Vec<String> =
+    let mut rendered: Vec<String> =
         matchers.iter().map(|(label, matcher)| matcher.render(label)).collect();
-    let (groups, matchers) = (group_by.join(","), rendered.join(","));
-    Some(format!("min by ({groups}) (timestamp({series}{{{matchers}}}))").into())
+    let plain = is_metric_name(series);
+    if !plain {
+        rendered.push(format!("{}={}", label::METRIC_NAME, quoted(series)));
+        rendered.sort();
+    }
+    let name = if plain { series } else { "" };
+    let (groups, matchers) = (labels(group_by).join(","), rendered.join(","));
+    Some(format!("min by ({groups}) (timestamp({name}{{{matchers}}}))").into())
+}
+
+fn labels(names: &[String]) -> Vec<String> {
+    names.iter().map(|name| label_name(name).into_owned()).collect()
 }
 
 /// What a query template can be filled in with, as prometheus-adapter names it.
@@ -145,8 +214,8 @@ pub fn fields(
         ("Series", Value::Text(series.to_owned())),
         ("LabelMatchers", Value::Text(rendered.join(","))),
         ("LabelValuesByName", Value::Map(values)),
-        ("GroupBy", Value::Text(group_by.join(","))),
-        ("GroupBySlice", Value::List(group_by.to_vec())),
+        ("GroupBy", Value::Text(labels(group_by).join(","))),
+        ("GroupBySlice", Value::List(labels(group_by))),
     ])
 }
 
@@ -185,7 +254,7 @@ mod tests {
         let matchers = [("pod", Matcher::Is("a\"b".to_owned()))];
         let query = times("queue", &matchers, &["pod".to_owned()]).unwrap();
         assert_eq!(&*query, r#"min by (pod) (timestamp(queue{pod="a\"b"}))"#);
-        assert_eq!(times("no name", &matchers, &[]), None);
+        assert_eq!(times("", &matchers, &[]), None);
     }
 
     #[test]
@@ -210,7 +279,7 @@ mod tests {
         let times = query.times.unwrap();
         assert_eq!(
             &*times,
-            format!(r#"min by (namespace, "k8s.pod.name") (timestamp({selector}))"#)
+            format!(r#"min by (namespace,"k8s.pod.name") (timestamp({selector}))"#)
         );
         promql_parser::parser::parse(&query.values).unwrap();
     }

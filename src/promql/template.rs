@@ -168,6 +168,11 @@ enum Piece<'a> {
     Action(&'a str, At),
 }
 
+/// What Go's templates trim and skip: other spaces are text.
+fn is_space(c: char) -> bool {
+    matches!(c, ' ' | '\t' | '\r' | '\n')
+}
+
 fn split(text: &str) -> Parsed<Vec<Piece<'_>>> {
     let mut pieces = Vec::new();
     let (mut at, mut trim) = (0, false);
@@ -176,7 +181,7 @@ fn split(text: &str) -> Parsed<Vec<Piece<'_>>> {
         let open = rest.find("<<");
         let mut before = &rest[..open.unwrap_or(rest.len())];
         if trim {
-            before = before.trim_start();
+            before = before.trim_start_matches(is_space);
         }
         let Some(open) = open else {
             pieces.push(Piece::Text(before));
@@ -188,7 +193,6 @@ fn split(text: &str) -> Parsed<Vec<Piece<'_>>> {
             .ok_or_else(|| (at + open, "<< has no >> that ends it".to_owned()))?;
         let mut action = &inside[..close];
         let mut shift = 0;
-        let is_space = |c: char| matches!(c, ' ' | '\t' | '\r' | '\n');
         if action.strip_prefix('-').is_some_and(|rest| rest.starts_with(is_space)) {
             before = before.trim_end_matches(is_space);
             action = &action[2..];
@@ -199,7 +203,7 @@ fn split(text: &str) -> Parsed<Vec<Piece<'_>>> {
             action = &action[..action.len() - 2];
         }
         pieces.push(Piece::Text(before));
-        let comment = action.trim();
+        let comment = action.trim_matches(is_space);
         if !(comment.starts_with("/*") && comment.ends_with("*/")) {
             pieces.push(Piece::Action(action, start + shift));
         }
@@ -248,11 +252,11 @@ impl<'a> Parser<'a> {
                     continue;
                 }
                 Piece::Action(action, at) => {
-                    let lead = action.len() - action.trim_start().len();
-                    (action.trim(), at + lead)
+                    let lead = action.len() - action.trim_start_matches(is_space).len();
+                    (action.trim_matches(is_space), at + lead)
                 }
             };
-            let (word, rest) = action.split_once(char::is_whitespace).unwrap_or((action, ""));
+            let (word, rest) = action.split_once(is_space).unwrap_or((action, ""));
             let rest_at = at + action.len() - rest.len();
             match word {
                 "end" | "else" => return Ok((nodes, Some((action, at)))),
@@ -280,8 +284,8 @@ impl<'a> Parser<'a> {
         let otherwise = match end {
             Some(("end", _)) => Vec::new(),
             Some((action, else_at)) => {
-                let chained = action["else".len()..].trim_start();
-                match chained.split_once(char::is_whitespace) {
+                let chained = action["else".len()..].trim_start_matches(is_space);
+                match chained.split_once(is_space) {
                     // `else if` is one branch more, ended by the same `end`.
                     Some((chain @ ("if" | "with"), rest)) => {
                         let rest_at = else_at + action.len() - rest.len();
@@ -321,7 +325,7 @@ impl<'a> Lexer<'a> {
     }
 
     fn skip_space(&mut self) {
-        self.at += self.rest().len() - self.rest().trim_start().len();
+        self.at += self.rest().len() - self.rest().trim_start_matches(is_space).len();
     }
 
     fn take(&mut self, token: &str) -> bool {
@@ -536,12 +540,7 @@ impl Scope<'_> {
                 let [name] = pipeline.variables.as_slice() else {
                     return Err("only range sets two variables".to_owned());
                 };
-                if pipeline.declares {
-                    self.variables.push((name.clone(), value));
-                } else {
-                    let known = self.variables.iter_mut().rev().find(|(known, _)| known == name);
-                    known.ok_or_else(|| format!("undefined variable ${name}"))?.1 = value;
-                }
+                self.set(name, value, pipeline.declares)?;
             }
             Node::If { condition, then, otherwise } => {
                 let outer = self.variables.len();
@@ -580,10 +579,10 @@ impl Scope<'_> {
                     let outer = self.variables.len();
                     match over.variables.as_slice() {
                         [] => {}
-                        [one] => self.variables.push((one.clone(), value.clone())),
+                        [one] => self.set(one, value.clone(), over.declares)?,
                         [first, second, ..] => {
-                            self.variables.push((first.clone(), key));
-                            self.variables.push((second.clone(), value.clone()));
+                            self.set(first, key, over.declares)?;
+                            self.set(second, value.clone(), over.declares)?;
                         }
                     }
                     self.dots.push(value);
@@ -599,11 +598,22 @@ impl Scope<'_> {
         Ok(flow)
     }
 
+    /// Declares a variable (`:=`), or gives one that there is another value (`=`).
+    fn set(&mut self, name: &str, value: Value, declares: bool) -> Result<(), String> {
+        if declares {
+            self.variables.push((name.to_owned(), value));
+            return Ok(());
+        }
+        let known = self.variables.iter_mut().rev().find(|(known, _)| known == name);
+        known.ok_or_else(|| format!("undefined variable ${name}"))?.1 = value;
+        Ok(())
+    }
+
     /// The value of a condition, kept in the variable that it names.
     fn declare(&mut self, pipeline: &Pipeline) -> Result<Value, String> {
         let value = self.value(pipeline)?;
         if let Some(name) = pipeline.variables.first() {
-            self.variables.push((name.clone(), value.clone()));
+            self.set(name, value.clone(), pipeline.declares)?;
         }
         Ok(value)
     }
@@ -612,6 +622,9 @@ impl Scope<'_> {
         let mut last = None;
         for command in &pipeline.commands {
             last = Some(match &command[0] {
+                Operand::Function(name) if name == "and" || name == "or" => {
+                    self.first_that_decides(name, &command[1..], last.take())?
+                }
                 Operand::Function(name) => {
                     let mut arguments = command[1..]
                         .iter()
@@ -625,6 +638,25 @@ impl Scope<'_> {
             });
         }
         Ok(last.unwrap_or(Value::Nil))
+    }
+
+    /// `and` and `or`: the first argument that decides, else the last. Those after it
+    /// are not evaluated, as in Go since 1.18.
+    fn first_that_decides(
+        &self,
+        name: &str,
+        operands: &[Operand],
+        piped: Option<Value>,
+    ) -> Result<Value, String> {
+        let mut value = None;
+        for operand in operands {
+            let next = self.operand(operand)?;
+            if next.truth() == (name == "or") {
+                return Ok(next);
+            }
+            value = Some(next);
+        }
+        piped.or(value).ok_or_else(|| format!("error calling {name}: wrong number of arguments: 0"))
     }
 
     fn operand(&self, operand: &Operand) -> Result<Value, String> {
@@ -704,11 +736,6 @@ fn call(name: &str, arguments: &[Value]) -> Result<Value, String> {
     let wrong = || Err(format!("wrong number of arguments: {}", arguments.len()));
     match (name, arguments) {
         ("not", [value]) => Ok(Value::Bool(!value.truth())),
-        ("and" | "or", [first, ..]) => {
-            let stop = name == "or";
-            let decided = arguments.iter().find(|value| value.truth() == stop);
-            Ok(decided.or(arguments.last()).unwrap_or(first).clone())
-        }
         ("eq", [first, others @ ..]) if !others.is_empty() => {
             Ok(Value::Bool(others.iter().any(|other| other == first)))
         }

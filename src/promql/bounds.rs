@@ -1,0 +1,436 @@
+//! How large and how deep a query may be, checked on its text before it is parsed.
+//!
+//! The parser builds a tree, and a tree is walked, printed, compared and dropped
+//! by recursion. A stack that overflows ends the process, and nothing catches that:
+//! so the depth of the tree that a text can make is bounded by a scan that needs
+//! no stack of its own.
+
+use promql_parser::util::unquote_string;
+
+/// What a text may be at most.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Bytes of the whole.
+    pub bytes: usize,
+    /// Levels of the tree: calls, parentheses, signs, operators, ranges. A chain
+    /// such as `a + b + c` nests, too, one level for each operator.
+    pub depth: usize,
+    /// Label matchers.
+    pub matchers: usize,
+    /// Regular expressions among them.
+    pub patterns: usize,
+    /// Bytes of one regular expression.
+    pub pattern_bytes: usize,
+    /// Bytes that one regular expression may take when it is compiled.
+    pub compiled_bytes: usize,
+}
+
+/// For what users write.
+pub const OF_USERS: Bounds = Bounds {
+    // The schema allows 8,192 characters.
+    bytes: 32 << 10,
+    depth: 100,
+    matchers: 100,
+    patterns: 16,
+    pattern_bytes: 1024,
+    compiled_bytes: 1 << 20,
+};
+
+/// For what we print ourselves, and administrators configure: such a text may
+/// name a thousand pods, but is no deeper.
+pub const OF_OURS: Bounds = Bounds {
+    bytes: 8 << 20,
+    matchers: usize::MAX,
+    patterns: usize::MAX,
+    pattern_bytes: usize::MAX,
+    compiled_bytes: usize::MAX,
+    ..OF_USERS
+};
+
+/// What in a text is out of bounds, and where.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{line}:{column}: {what}")]
+pub struct OutOfBounds {
+    /// The line, from 1.
+    pub line: usize,
+    /// The character in it, from 1.
+    pub column: usize,
+    /// What is wrong, and what would be right.
+    pub what: String,
+}
+
+impl OutOfBounds {
+    fn at(text: &str, at: usize, what: String) -> Self {
+        let before = text.get(..at).unwrap_or(text);
+        let line = before.matches('\n').count() + 1;
+        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+        Self { line, column, what }
+    }
+}
+
+/// Checks a text that the parser's lexer reads.
+///
+/// # Errors
+/// The first thing that is out of bounds.
+pub fn check(text: &str, bounds: &Bounds) -> Result<(), OutOfBounds> {
+    let mut scan = Scan {
+        text,
+        bounds,
+        at: 0,
+        levels: vec![Level::default()],
+        matchers: 0,
+        patterns: 0,
+        duration: false,
+    };
+    scan.run().map_err(|(at, what)| OutOfBounds::at(text, at, what))
+}
+
+/// What stands between one parenthesis and the one that closes it.
+#[derive(Default)]
+struct Level {
+    /// Operators, signs and ranges since the last comma.
+    operators: usize,
+    /// The depth of the deepest operand since then.
+    operand: usize,
+    /// The depth of the deepest argument before that comma.
+    argument: usize,
+}
+
+impl Level {
+    fn depth(&self) -> usize {
+        self.argument.max(self.operators + self.operand)
+    }
+}
+
+struct Scan<'a> {
+    text: &'a str,
+    bounds: &'a Bounds,
+    at: usize,
+    levels: Vec<Level>,
+    matchers: usize,
+    patterns: usize,
+    /// Whether a duration comes next.
+    duration: bool,
+}
+
+type Checked = Result<(), (usize, String)>;
+
+impl Scan<'_> {
+    fn run(&mut self) -> Checked {
+        let Bounds { bytes, .. } = *self.bounds;
+        if self.text.len() > bytes {
+            let message = format!("the query is longer than {bytes} bytes: shorten it");
+            return Err((self.floor(bytes), message));
+        }
+        while let Some(byte) = self.peek() {
+            let begin = self.at;
+            self.at += 1;
+            let after_offset = std::mem::take(&mut self.duration);
+            match byte {
+                b' ' | b'\t' | b'\r' | b'\n' | b'\x0c' => self.duration = after_offset,
+                b'#' => {
+                    self.comment();
+                    self.duration = after_offset;
+                }
+                b'"' | b'\'' | b'`' => self.string(byte),
+                b'(' => self.open(begin)?,
+                b')' => self.close(begin)?,
+                b',' => {
+                    let level = self.level();
+                    *level = Level { argument: level.depth(), ..Level::default() };
+                }
+                b'{' => self.matchers()?,
+                b'[' => {
+                    self.operator(begin)?;
+                    self.range()?;
+                }
+                b'+' | b'-' => {
+                    self.operator(begin)?;
+                    self.duration = after_offset;
+                }
+                b'*' | b'/' | b'%' | b'^' | b'=' | b'!' | b'<' | b'>' => self.operator(begin)?,
+                b'0'..=b'9' | b'.' => self.number(begin, after_offset)?,
+                b'a'..=b'z' | b'A'..=b'Z' | b'_' | b':' => self.word(begin, after_offset)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    fn skip(&mut self, these: impl Fn(u8) -> bool) {
+        while self.peek().is_some_and(&these) {
+            self.at += 1;
+        }
+    }
+
+    /// The last place for a cut at or before this one.
+    fn floor(&self, at: usize) -> usize {
+        (0..=at).rev().find(|at| self.text.is_char_boundary(*at)).unwrap_or(0)
+    }
+
+    fn level(&mut self) -> &mut Level {
+        // The outermost is never taken away.
+        if self.levels.is_empty() {
+            self.levels.push(Level::default());
+        }
+        self.levels.last_mut().expect("there is one by now")
+    }
+
+    fn comment(&mut self) {
+        self.skip(|byte| byte != b'\r' && byte != b'\n');
+    }
+
+    /// To the end of a string, as the parser's lexer finds it: after a backslash
+    /// nothing ends it, whatever quotes it has.
+    fn string(&mut self, quote: u8) {
+        while let Some(byte) = self.peek() {
+            self.at += 1;
+            match byte {
+                b'\\' => self.at += 1,
+                _ if byte == quote => return,
+                _ => {}
+            }
+        }
+    }
+
+    fn too_deep(&self, at: usize) -> Checked {
+        let depth = self.bounds.depth;
+        Err((at, format!("the query is nested more than {depth} levels deep: simplify it")))
+    }
+
+    fn open(&mut self, at: usize) -> Checked {
+        self.levels.push(Level::default());
+        if self.levels.len() > self.bounds.depth { self.too_deep(at) } else { Ok(()) }
+    }
+
+    fn close(&mut self, at: usize) -> Checked {
+        let inner = self.levels.pop().unwrap_or_default().depth() + 1;
+        let level = self.level();
+        level.operand = level.operand.max(inner);
+        self.bounded(at)
+    }
+
+    fn operator(&mut self, at: usize) -> Checked {
+        self.level().operators += 1;
+        self.bounded(at)
+    }
+
+    fn bounded(&mut self, at: usize) -> Checked {
+        if self.level().depth() > self.bounds.depth { self.too_deep(at) } else { Ok(()) }
+    }
+
+    fn word(&mut self, begin: usize, after_offset: bool) -> Checked {
+        self.skip(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b':');
+        let word = self.text[begin..self.at].to_ascii_lowercase();
+        match word.as_str() {
+            "and" | "or" | "unless" | "atan2" => self.operator(begin),
+            "offset" => {
+                self.duration = true;
+                Ok(())
+            }
+            "inf" | "nan" if after_offset => Err((begin, no_duration(&word))),
+            _ => Ok(()),
+        }
+    }
+
+    /// `[5m]`, `[5m:1m]`.
+    fn range(&mut self) -> Checked {
+        while let Some(byte) = self.peek() {
+            let begin = self.at;
+            self.at += 1;
+            match byte {
+                b']' => return Ok(()),
+                b'0'..=b'9' => self.number(begin, true)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// A number or a duration, of which the first character is read.
+    ///
+    /// The parser panics where a number stands for a duration that does not fit,
+    /// and reads a part of a duration that does not fit as 0.
+    fn number(&mut self, begin: usize, duration: bool) -> Checked {
+        self.skip(|byte| byte.is_ascii_alphanumeric() || byte == b'.');
+        let hexadecimal =
+            self.text[begin..].starts_with("0x") || self.text[begin..].starts_with("0X");
+        let exponent = self.text[begin..self.at].ends_with(['e', 'E']);
+        if !hexadecimal && exponent && matches!(self.peek(), Some(b'+' | b'-')) {
+            self.at += 1;
+            self.skip(|byte| byte.is_ascii_digit());
+        }
+        let number = &self.text[begin..self.at];
+        let units = |byte: char| matches!(byte, 'm' | 's' | 'h' | 'd' | 'w' | 'y');
+        let fits = if !hexadecimal && number.ends_with(units) {
+            number.split(units).all(|part| part.is_empty() || part.parse::<u32>().is_ok())
+        } else {
+            // A hundred years are enough for anybody.
+            !duration || number.parse::<f64>().is_ok_and(|seconds| seconds <= 3.2e9)
+        };
+        if fits { Ok(()) } else { Err((begin, no_duration(number))) }
+    }
+
+    /// `{a="b",c=~"d"}`.
+    fn matchers(&mut self) -> Checked {
+        let mut last = b'{';
+        while let Some(byte) = self.peek() {
+            let begin = self.at;
+            self.at += 1;
+            match byte {
+                b'}' => return Ok(()),
+                b'#' => self.comment(),
+                b'"' | b'\'' | b'`' => {
+                    self.string(byte);
+                    if last == b'~' {
+                        self.pattern(begin)?;
+                    }
+                }
+                b'=' | b'!' if last != b'!' => {
+                    self.matchers += 1;
+                    let most = self.bounds.matchers;
+                    if self.matchers > most {
+                        return Err((begin, format!("the query has more than {most} matchers")));
+                    }
+                }
+                _ => {}
+            }
+            if !byte.is_ascii_whitespace() && byte != b'#' {
+                last = byte;
+            }
+        }
+        Ok(())
+    }
+
+    /// A pattern, from its quote on.
+    fn pattern(&mut self, begin: usize) -> Checked {
+        let Bounds { patterns, pattern_bytes, compiled_bytes, .. } = *self.bounds;
+        if patterns == usize::MAX {
+            return Ok(());
+        }
+        self.patterns += 1;
+        if self.patterns > patterns {
+            let message = format!("the query has more than {patterns} regular expressions");
+            return Err((begin, message));
+        }
+        let literal = self.text.get(begin..self.at).unwrap_or_default();
+        if literal.len() > pattern_bytes {
+            let message = format!("a regular expression is longer than {pattern_bytes} bytes");
+            return Err((begin, message));
+        }
+        // What is no string is for the parser to refuse.
+        let Ok(pattern) = unquote_string(literal) else { return Ok(()) };
+        compiles(&pattern, compiled_bytes).map_err(|error| (begin, error))
+    }
+}
+
+fn no_duration(text: &str) -> String {
+    format!("{text} is not a duration: write one such as 5m or 1h30m")
+}
+
+/// Whether a pattern is one, and no larger than so many bytes when compiled.
+/// A `{` that begins no repetition stands for itself, as Go has it.
+fn compiles(pattern: &str, bytes: usize) -> Result<(), String> {
+    let compile = |pattern: &str| {
+        let anchored = format!("^(?:{pattern})$");
+        regex::RegexBuilder::new(&anchored).size_limit(bytes).build().map(drop)
+    };
+    let compiled = compile(pattern).or_else(|error| match error {
+        regex::Error::Syntax(_) => compile(&literal_braces(pattern)),
+        other => Err(other),
+    });
+    compiled.map_err(|error| match error {
+        regex::Error::CompiledTooBig(_) => {
+            format!("the regular expression {pattern:?} takes too much memory: simplify it")
+        }
+        // The last line says what is wrong, those before it draw where.
+        other => format!(
+            "{pattern:?} is not a regular expression that Plimsoll's parser knows ({}): write it without \\Q...\\E",
+            other.to_string().lines().last().unwrap_or_default().trim_start_matches("error: ")
+        ),
+    })
+}
+
+fn literal_braces(pattern: &str) -> String {
+    let mut escaped = String::with_capacity(pattern.len() + 8);
+    let mut rest = pattern.chars();
+    while let Some(c) = rest.next() {
+        let repeats = || {
+            let inside = rest.as_str().split_once('}').map_or("", |(inside, _)| inside);
+            let (least, most) = inside.split_once(',').unwrap_or((inside, ""));
+            let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+            !least.is_empty() && digits(least) && digits(most)
+        };
+        match c {
+            '{' if !repeats() => escaped.push_str("\\{"),
+            '\\' => {
+                escaped.push(c);
+                escaped.extend(rest.next());
+            }
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault(text: &str) -> Option<String> {
+        check(text, &OF_USERS).err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_people_write_is_within_bounds() {
+        for text in [
+            r#"sum by (pod) (rate(http_requests_total{code=~"5..",path!~"/a-b/.*"}[5m])) * -1e-3"#,
+            "max_over_time(deriv(rate(x[1m:10s])[5m:1m])[10m:]) offset -1h30m",
+            r#"x{a="------------------------------------------------------------------------------------------------------------"}"#,
+            "x offset 5m # offset Inf ((((((((\n + x[300] @ 1700000000.5",
+            r#"label_replace(x, "a", "$1", "b", "(.*)\"((((((((((") and on () vector(0x1F)"#,
+            r#"x{path=~"/users/{id}/.*"} + 1y2w3d4h5m6s7ms"#,
+            &(0..99).map(|n| format!("x{n}")).collect::<Vec<_>>().join(" + "),
+            &format!("label_join(x, {})", vec![r#""a""#; 500].join(", ")),
+        ] {
+            assert_eq!(fault(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_out_of_bounds_is_named_with_its_place() {
+        for (text, expected) in [
+            ("up offset Inf", "1:11: inf is not a duration"),
+            ("up offset\n - nan", "2:4: nan is not a duration"),
+            ("up offset 1e400", "1:11: 1e400 is not a duration"),
+            ("up offset 1e+400", "1:11: 1e+400 is not a duration"),
+            ("up[99999999999999999999]", "1:4: 99999999999999999999 is not"),
+            ("up[5m:1e300]", "1:7: 1e300 is not a duration"),
+            ("up[99999999999y1s]", "1:4: 99999999999y1s is not a duration"),
+            ("é + up offset 0xFF", "1:15: 0xFF is not a duration"),
+            (&"-".repeat(200), "1:101: the query is nested more than 100 levels deep"),
+            (&"(".repeat(200), "1:100: the query is nested"),
+            (&format!("{}x{}", "(-".repeat(60), ")".repeat(60)), "the query is nested"),
+            (&format!("x{}", "[5m:1m]".repeat(200)), "the query is nested"),
+            (&"x or ".repeat(200), "the query is nested"),
+            (&format!("x{{{}}}", r#"a="b","#.repeat(200)), "1:604: the query has more than 100"),
+            (&format!("x{{{}}}", r#"a=~"b","#.repeat(20)), "more than 16 regular expressions"),
+            (&format!(r#"x{{a=~"{}"}}"#, "a".repeat(2_000)), "1:6: a regular expression is longer"),
+            (r#"x{a=~"\\pL{900}"}"#, "takes too much memory"),
+            (r#"x{a!~"(a"}"#, "is not a regular expression that Plimsoll's parser knows (uncl"),
+            (r#"x{a=~"\\Qa.b\\E"}"#, "(unrecognized escape sequence)"),
+        ] {
+            let fault = fault(text).unwrap_or_else(|| panic!("{text} is within bounds"));
+            assert!(fault.contains(expected), "{fault} does not say {expected}");
+        }
+    }
+
+    #[test]
+    fn a_long_text_is_refused_whatever_it_says() {
+        assert!(fault(&"é".repeat(20_000)).unwrap().contains("longer than 32768 bytes"));
+    }
+}

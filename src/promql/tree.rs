@@ -1,0 +1,265 @@
+//! A query as a tree: read within bounds, walked whole, printed.
+
+use super::bounds::{self, Bounds, OutOfBounds};
+use super::template::quoted;
+use promql_parser::label::{MatchOp, Matcher, Matchers};
+use promql_parser::parser::{
+    self, AggregateExpr, BinModifier, BinaryExpr, Call, Expr, FunctionArgs, MatrixSelector,
+    NumberLiteral, ParenExpr, StringLiteral, SubqueryExpr, UnaryExpr, VectorSelector,
+};
+use std::borrow::Cow;
+use std::sync::LazyLock;
+
+/// Why a text gives no tree.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum ReadError {
+    /// It is no PromQL; the parser's words.
+    #[error("{0}")]
+    Syntax(String),
+    /// It is larger, deeper or dearer than may be.
+    #[error(transparent)]
+    Bounds(#[from] OutOfBounds),
+    /// The parser failed on it.
+    #[error("Plimsoll's parser failed on this query: simplify it, and report it as a bug")]
+    Panicked,
+}
+
+/// Reads a query. Its depth is bounded, so that the tree can be walked, printed,
+/// compared and dropped on any stack.
+///
+/// # Errors
+/// As [`ReadError`] says.
+pub fn read(text: &str, bounds: &Bounds) -> Result<Expr, ReadError> {
+    if text.len() > bounds.bytes {
+        bounds::check(text, bounds)?;
+    }
+    let text = &*plain_strings(text);
+    let caught = std::panic::catch_unwind(|| {
+        // Only of a text that the lexer reads does the scan know where strings end.
+        parser::lexer(text).map(drop).map_err(ReadError::Syntax)?;
+        bounds::check(text, bounds)?;
+        parser::parse(text).map_err(ReadError::Syntax)
+    });
+    caught.unwrap_or(Err(ReadError::Panicked))
+}
+
+/// Raw strings (`` `\d` ``) written with quotes ("\\d"): the parser takes their
+/// backslashes for escapes, Prometheus does not.
+fn plain_strings(text: &str) -> Cow<'_, str> {
+    if !text.contains('`') || !text.contains('\\') {
+        return Cow::Borrowed(text);
+    }
+    let mut plain = String::with_capacity(text.len() + 16);
+    let mut rest = text;
+    while let Some(at) = rest.find(['"', '\'', '`', '#']) {
+        plain.push_str(&rest[..at]);
+        rest = &rest[at..];
+        let quote = rest.as_bytes()[0] as char;
+        let end = match quote {
+            '#' => rest.find(['\r', '\n']),
+            '`' => rest[1..].find('`').map(|end| end + 2),
+            _ => end_of_string(rest, quote),
+        };
+        let (literal, after) = rest.split_at(end.unwrap_or(rest.len()));
+        match quote {
+            '`' if literal.contains('\\') && end.is_some() => {
+                plain.push_str(&quoted(&literal[1..literal.len() - 1]));
+            }
+            _ => plain.push_str(literal),
+        }
+        rest = after;
+    }
+    plain.push_str(rest);
+    Cow::Owned(plain)
+}
+
+/// Where a string ends that begins with a quote, and has escapes.
+fn end_of_string(text: &str, quote: char) -> Option<usize> {
+    let mut escaped = false;
+    text.char_indices().skip(1).find_map(|(at, c)| {
+        let ends = c == quote && !escaped;
+        escaped = c == '\\' && !escaped;
+        ends.then_some(at + 1)
+    })
+}
+
+/// What a node of a tree is made of.
+pub struct Parts<'a> {
+    /// The series that it selects itself.
+    pub selector: Option<&'a mut VectorSelector>,
+    /// The nodes below it, all of them.
+    pub children: Vec<&'a mut Expr>,
+}
+
+/// Takes a node apart.
+///
+/// The one place that knows the parser's nodes, with no wildcard and no `..`: a
+/// new kind of node, or a new field that may have one, does not compile before
+/// somebody has read what it is. (The parser's own visitor leaves the parameter of
+/// an aggregation out.) None for a node that is not PromQL's.
+pub fn parts(expr: &mut Expr) -> Option<Parts<'_>> {
+    let mut selector = None;
+    let children = match expr {
+        Expr::Aggregate(AggregateExpr { op: _, expr, param, modifier: _ }) => {
+            param.iter_mut().chain([expr]).map(|child| &mut **child).collect()
+        }
+        Expr::Unary(UnaryExpr { expr }) => vec![&mut **expr],
+        Expr::Binary(BinaryExpr { op: _, lhs, rhs, modifier: _ }) => vec![&mut **lhs, &mut **rhs],
+        Expr::Paren(ParenExpr { expr }) => vec![&mut **expr],
+        Expr::Subquery(SubqueryExpr { expr, offset: _, at: _, range: _, step: _ }) => {
+            vec![&mut **expr]
+        }
+        Expr::NumberLiteral(NumberLiteral { val: _ })
+        | Expr::StringLiteral(StringLiteral { val: _ }) => Vec::new(),
+        Expr::VectorSelector(vector) => {
+            selector = Some(vector);
+            Vec::new()
+        }
+        Expr::MatrixSelector(MatrixSelector { vs, range: _ }) => {
+            selector = Some(vs);
+            Vec::new()
+        }
+        Expr::Call(Call { func: _, args: FunctionArgs { args } }) => {
+            args.iter_mut().map(|child| &mut **child).collect()
+        }
+        // Only a program makes one; its `children` are copies.
+        Expr::Extension(_) => return None,
+    };
+    Some(Parts { selector, children })
+}
+
+/// Does this to each node, those above first, while it goes well.
+///
+/// # Errors
+/// Where it fails, and for nodes that are not PromQL's.
+pub fn walk<E: From<NotPromQl>>(
+    expr: &mut Expr,
+    each: &mut dyn FnMut(&mut Expr) -> Result<(), E>,
+) -> Result<(), E> {
+    each(expr)?;
+    let Parts { selector: _, children } = parts(expr).ok_or(NotPromQl)?;
+    children.into_iter().try_for_each(|child| walk(child, each))
+}
+
+/// Does this to each selector.
+pub fn selectors(expr: &mut Expr, each: &mut dyn FnMut(&mut VectorSelector)) {
+    let walked: Result<(), NotPromQl> = walk(expr, &mut |node| {
+        if let Some(Parts { selector: Some(selector), children: _ }) = parts(node) {
+            each(selector);
+        }
+        Ok(())
+    });
+    // No text makes one, and nobody here does.
+    walked.expect("a tree that was read from PromQL");
+}
+
+/// A node that is not PromQL's.
+#[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
+#[error("a node that is not PromQL's")]
+pub struct NotPromQl;
+
+/// The lists of matchers of a selector, of which a series must match one.
+pub fn branches(selector: &mut VectorSelector) -> Vec<&mut Vec<Matcher>> {
+    let VectorSelector { name: _, matchers, offset: _, at: _ } = selector;
+    let Matchers { matchers, or_matchers } = matchers;
+    if or_matchers.is_empty() { vec![matchers] } else { or_matchers.iter_mut().collect() }
+}
+
+/// Brings a tree to the form in which two that say the same are equal: matchers in
+/// one order, empty lists of labels left out as they are when printed, and patterns
+/// by their text alone.
+pub fn settle(expr: &mut Expr) {
+    selectors(expr, &mut |selector| {
+        for branch in branches(selector) {
+            for matcher in branch.iter_mut() {
+                if let MatchOp::Re(pattern) | MatchOp::NotRe(pattern) = &mut matcher.op {
+                    *pattern = uncompiled();
+                }
+            }
+            branch.sort_by_cached_key(ToString::to_string);
+        }
+    });
+    let walked: Result<(), NotPromQl> = walk(expr, &mut |node| {
+        match node {
+            Expr::Aggregate(aggregate) => {
+                let by = aggregate.modifier.as_ref();
+                if by.is_some_and(|by| by.is_include() && by.labels().is_empty()) {
+                    aggregate.modifier = None;
+                }
+            }
+            Expr::Binary(BinaryExpr { modifier: given, .. }) => {
+                if let Some(modifier) = given {
+                    let list = modifier.matching.as_ref();
+                    if list.is_some_and(|list| !list.is_include() && list.labels().is_empty()) {
+                        modifier.matching = None;
+                    }
+                }
+                given.take_if(|modifier| *modifier == BinModifier::default());
+            }
+            _ => {}
+        }
+        Ok(())
+    });
+    walked.expect("a tree that was read from PromQL");
+}
+
+/// Whether a text says what a tree says that was [settled](settle).
+pub fn says(text: &str, tree: &Expr) -> bool {
+    read(text, &bounds::OF_OURS).is_ok_and(|mut again| {
+        settle(&mut again);
+        again == *tree
+    })
+}
+
+/// Stands in trees of ours for every compiled pattern: what is printed and compared
+/// is a matcher's text, and a compiled pattern takes kilobytes.
+pub fn uncompiled() -> regex::Regex {
+    static NONE: LazyLock<regex::Regex> =
+        LazyLock::new(|| regex::Regex::new("").expect("the empty pattern"));
+    NONE.clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn raw_strings_are_read_as_prometheus_reads_them() {
+        for (text, expected) in [
+            (r"x{path=~`/v\d+`}", r#"x{path=~"/v\\d+"}"#),
+            (r"x{a=`\`,b='`\\'}", r#"x{a="\\",b="`\\"}"#),
+            ("x # `\\d\n", "x"),
+            (r#"x{a="`\\d`"}"#, r#"x{a="`\\d`"}"#),
+        ] {
+            let tree = read(text, &bounds::OF_USERS).unwrap();
+            assert_eq!(tree.to_string(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_tree_as_deep_as_may_be_fits_a_small_stack() {
+        let depth = bounds::OF_USERS.depth;
+        let of = |open: &str, close: &str, levels: usize| {
+            format!("{}x{}", open.repeat(levels), close.repeat(levels))
+        };
+        for text in [
+            of("-", "", depth),
+            of("abs(", ")", depth - 1),
+            of("topk(scalar(", "), x)", depth / 2 - 1),
+            of("sum by (a, b) (", ")", depth - 1),
+            of("(", " + x)", depth / 2),
+            of("", " or x", depth),
+            of("", "[5m:1m]", 1),
+            of("max_over_time(", "[5m:1m])", depth / 2 - 1),
+        ] {
+            let work = move || {
+                let mut tree = read(&text, &bounds::OF_USERS).expect("within bounds");
+                settle(&mut tree);
+                assert!(says(&tree.to_string(), &tree.clone()), "{text}");
+            };
+            // A quarter of what tokio's workers have, whatever else they hold.
+            let thread = std::thread::Builder::new().stack_size(512 << 10).spawn(work);
+            thread.unwrap().join().unwrap();
+        }
+    }
+}
