@@ -2,7 +2,6 @@
 
 use super::rules::{self, At, GivenBackend, GivenResourceRules, GivenRule};
 use crate::prometheus::Pem;
-use crate::promql::matcher::is_label_name;
 use crate::promql::query::PodQueries;
 use crate::promql::template::Template;
 use crate::rules::RuleSet;
@@ -185,11 +184,9 @@ fn other(group: &str, given: GivenOther) -> Result<(ApiGroup, Other), At> {
 
 fn pod_queries(queries: &mut PodQueries, given: PodMetrics) -> Result<(), At> {
     let label = |field: &str, given: Option<Spanned<String>>, label: &mut String| match given {
-        Some(text) if !is_label_name(&text.value) => {
-            let error = format!(
-                "{:?} is not a label name: [a-zA-Z_][a-zA-Z0-9_]* was expected",
-                text.value
-            );
+        // Prometheus 3 takes any other name, too.
+        Some(text) if text.value.is_empty() => {
+            let error = "a label name must not be empty".to_owned();
             Err(At::of(&text, format!("podMetrics.{field}"), error))
         }
         Some(text) => {
@@ -236,6 +233,8 @@ mod tests {
         let config = parse("podMetrics:\n  podLabel: kubernetes_pod_name\n").unwrap();
         assert_eq!(config.pod_queries.pod_label, "kubernetes_pod_name");
         assert_eq!(config.pod_queries.namespace_label, "namespace");
+        let config = parse("podMetrics:\n  podLabel: k8s.pod.name\n").unwrap();
+        assert_eq!(config.pod_queries.pod_label, "k8s.pod.name");
     }
 
     #[test]
@@ -267,7 +266,10 @@ mod tests {
                 "podMetrics:\n  podLabel: pod\n  gaugeQuery: sum(<<.Series>>)\n",
                 ["plimsoll.yaml:3:", "podMetrics.gaugeQuery", "<<.LabelMatchers>> is missing"],
             ),
-            ("podMetrics:\n  namespaceLabel: a-b\n", ["plimsoll.yaml:2:", "namespaceLabel", "a-b"]),
+            (
+                "podMetrics:\n  namespaceLabel: ''\n",
+                ["plimsoll.yaml:2:", "namespaceLabel", "empty"],
+            ),
             ("podMetrics: [\n", ["plimsoll.yaml", "line", ""]),
             ("rules:\n- seriesQuerry: a\n", ["plimsoll.yaml", "line 2", "seriesQuerry"]),
             (

@@ -102,15 +102,17 @@ pub struct AutoscalerSpec {
 #[serde(rename_all = "camelCase")]
 pub struct CustomMetric {
     /// The name in Prometheus. A counter (`*_total`) is turned into a rate per
-    /// second. With `query`, any name to publish its result under.
-    #[schemars(length(min = 1, max = 200), regex(pattern = r"^[a-zA-Z_:][a-zA-Z0-9_:]*$"))]
+    /// second. Any UTF-8 name that Prometheus takes, without `/` and `%`, which
+    /// paths of the metrics API can't have. With `query`, any name to publish its
+    /// result under.
+    #[schemars(length(min = 1, max = 200), regex(pattern = r"^[^/%]+$"))]
     pub metric_name: String,
 
     /// The Prometheus labels that a series must have to count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("maxProperties" = 32))]
-    #[x_kube(validation = Rule::new("self.all(name, name.matches('^[a-zA-Z_][a-zA-Z0-9_]{0,127}$'))")
-        .message("a label name must match [a-zA-Z_][a-zA-Z0-9_]*"))]
+    #[x_kube(validation = Rule::new("self.all(name, name.size() > 0 && name.size() <= 128)")
+        .message("a label name must have 1 to 128 characters"))]
     pub labels: Option<BTreeMap<String, String>>,
 
     /// What the average over the pods should be.

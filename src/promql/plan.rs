@@ -324,5 +324,7 @@ mod tests {
         let all: BTreeSet<Own> = (0..100).map(|n| query(n).own).collect();
         let planned = planned(&query(0).form, &all, Learned::default(), Limits::default());
         assert!(planned.iter().all(|planned| planned.query.contains("namespace")));
+        let any = |n: usize| Shape::of(&format!(r#"{{__name__=~".+",node="{n}"}}"#));
+        assert!(!any(1).form.may_be_wide());
     }
 }

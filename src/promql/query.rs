@@ -93,7 +93,8 @@ impl PodQueries {
         namespace: &str,
     ) -> Result<Query, QueryError> {
         if let Some(query) = &metric.query {
-            return guard::within_namespace(query, &self.namespace_label, namespace, &self.shared)
+            return self
+                .narrowed(query, namespace)
                 .map(|query| Query { values: query.into(), times: None })
                 .map_err(|error| QueryError::Query { metric: metric.metric.clone(), error });
         }
@@ -120,6 +121,14 @@ impl PodQueries {
         let query = query.map_err(QueryError::Template)?;
         let times = times(&metric.metric, &matchers, &group_by);
         Ok(Query { values: query.into(), times })
+    }
+
+    /// A user's own query, kept within a namespace.
+    ///
+    /// # Errors
+    /// As [`GuardError`] says.
+    pub fn narrowed(&self, query: &str, namespace: &str) -> Result<String, GuardError> {
+        guard::within_namespace(query, &self.namespace_label, namespace, &self.shared)
     }
 }
 

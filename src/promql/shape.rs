@@ -31,19 +31,16 @@ use promql_parser::parser::token::{
 use promql_parser::parser::{
     AggregateExpr, BinaryExpr, Call, Expr, LabelModifier, VectorMatchCardinality, VectorSelector,
 };
-use std::cmp::Ordering;
 use std::collections::BTreeSet;
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 /// What queries share that differ in the values of labels alone.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Form {
-    /// The tree printed, with the hole in each selector: what forms are told apart by.
+    /// The tree printed, with a hole in each selector. A tree of its own in each form
+    /// would take ten times the memory, and be read but once for a query that is sent.
     text: String,
-    /// The tree, [settled](tree::settle); none where the query is asked as it is.
-    tree: Option<Expr>,
-    /// The labels left open, sorted.
+    /// The labels left open, sorted; none where the query is asked as it is.
     pub open: Vec<OpenLabel>,
     /// Whether each selector is narrowed by a name or a value even where all
     /// open labels are left unmatched.
@@ -78,11 +75,7 @@ const HOLE: &str = "__plimsoll_open__";
 impl Form {
     /// The form of a query that is asked as it is.
     fn closed(query: &str) -> Self {
-        Self { text: query.to_owned(), tree: None, open: Vec::new(), narrowed: true }
-    }
-
-    fn identity(&self) -> (&str, &[OpenLabel]) {
-        (&self.text, &self.open)
+        Self { text: query.to_owned(), open: Vec::new(), narrowed: true }
     }
 
     /// Whether a query of it may leave a label unmatched. A selector needs a name or
@@ -94,14 +87,16 @@ impl Form {
     /// About how many bytes of memory it takes.
     pub fn bytes(&self) -> usize {
         let names: usize = self.open.iter().map(|open| open.name.len() + 32).sum();
-        // A tree takes some ten times its text: nodes, and a name and a value for each matcher.
-        let tree = self.tree.as_ref().map_or(0, |_| 10 * self.text.len());
-        size_of::<Self>() + self.text.len() + names + tree
+        size_of::<Self>() + self.text.len() + names
     }
 
     /// The query for certain values of the open labels; none stands for any.
     pub(super) fn query(&self, of: &[Option<BTreeSet<&String>>]) -> String {
-        let Some(mut tree) = self.tree.clone() else { return self.text.clone() };
+        if self.open.is_empty() {
+            return self.text.clone();
+        }
+        let mut tree = tree::read(&self.text, &bounds::OF_OURS).expect("it was read before");
+        tree::settle(&mut tree);
         let matcher = |(open, values): (&OpenLabel, &Option<BTreeSet<&String>>)| {
             let values = values.as_ref()?;
             Some(match values.first() {
@@ -122,32 +117,6 @@ impl Form {
         let text = tree.to_string();
         debug_assert!(tree::says(&text, &tree), "{text} is not what was planned");
         text
-    }
-}
-
-impl PartialEq for Form {
-    fn eq(&self, other: &Self) -> bool {
-        self.identity() == other.identity()
-    }
-}
-
-impl Eq for Form {}
-
-impl Hash for Form {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.identity().hash(state);
-    }
-}
-
-impl Ord for Form {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.identity().cmp(&other.identity())
-    }
-}
-
-impl PartialOrd for Form {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
     }
 }
 
@@ -191,10 +160,7 @@ impl Shape {
         if !tree::says(&text, &tree) {
             return None;
         }
-        Some(Self {
-            form: Arc::new(Form { text, tree: Some(tree), open, narrowed }),
-            own: own.into(),
-        })
+        Some(Self { form: Arc::new(Form { text, open, narrowed }), own: own.into() })
     }
 
     /// About how many bytes of memory it takes, its form included.
@@ -247,7 +213,11 @@ fn is_narrowed_without(tree: &mut Expr, open: &[OpenLabel]) -> bool {
     tree::selectors(tree, &mut |selector| {
         let names = |matcher: &Matcher| match matcher.op {
             MatchOp::Equal => !matcher.value.is_empty(),
-            MatchOp::Re(_) => matcher.name == label::METRIC_NAME && matcher.value != "",
+            // Names, and no pattern: `.+` narrows nothing.
+            MatchOp::Re(_) => {
+                let values = alternatives(&matcher.value);
+                values.is_some_and(|values| values.iter().all(|value| !value.is_empty()))
+            }
             MatchOp::NotEqual | MatchOp::NotRe(_) => false,
         };
         let stays = |matcher: &&Matcher| open.iter().all(|open| open.name != matcher.name);

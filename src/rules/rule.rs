@@ -2,7 +2,7 @@
 
 use crate::prometheus::Client;
 use crate::promql::matcher::Matcher;
-use crate::promql::query::fields;
+use crate::promql::query::render;
 use crate::promql::template::{Template, Value};
 use crate::watch::{GroupResource, ResourceMap};
 use regex::Regex;
@@ -270,7 +270,7 @@ impl Rule {
         matchers: &[(&str, Matcher)],
         group_by: &[String],
     ) -> Result<String, String> {
-        let query = self.query.render(&fields(series, matchers, group_by))?;
+        let query = render(&self.query, series, matchers, group_by)?;
         if query.is_empty() { Err("the template gives no query".to_owned()) } else { Ok(query) }
     }
 }

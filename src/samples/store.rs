@@ -7,7 +7,7 @@ use crate::hpa::UnixMillis;
 use crate::k8s::Quantity;
 use crate::prometheus::{Client, Error};
 use crate::promql::guard::GuardError;
-use crate::promql::plan::{Own, Shape};
+use crate::promql::plan::Shape;
 use crate::promql::query::{MetricKind, PodMetric, PodQueries, Query, QueryError, kind_by_name};
 use futures::FutureExt;
 use std::sync::Arc;
@@ -37,6 +37,24 @@ struct Inner {
     /// Queries taken apart, by their text.
     shapes: Cache<Arc<str>, Arc<Shape>>,
     kinds: Cache<String, MetricKind>,
+    /// Users' own queries, each with what is run instead, or why nothing is.
+    narrowed: Cache<Written, Narrowed>,
+}
+
+/// What is run instead of a user's query, or why it is refused.
+type Narrowed = Result<Arc<str>, GuardError>;
+
+/// A user's query, and all that what is run instead depends on.
+#[derive(PartialEq, Eq, Hash)]
+struct Written(Box<str>);
+
+impl Written {
+    fn new(queries: &PodQueries, query: &str, namespace: &str) -> Self {
+        // No name of a namespace has a newline, and the query comes last.
+        let shared = queries.shared.join("\n");
+        let label = &queries.namespace_label;
+        Self(format!("{namespace}\n{label:?}\n{}\n{shared}\n{query}", queries.shared.len()).into())
+    }
 }
 
 /// How long a query taken apart is kept.
@@ -48,6 +66,11 @@ const KIND_AGE: Duration = Duration::from_secs(600);
 /// How many bytes of metrics' types are kept.
 const KINDS: usize = 2 << 20;
 
+/// How long it is kept what is run instead of a user's query, or why nothing is.
+const NARROWED_AGE: Duration = Duration::from_secs(600);
+/// How many bytes of those are kept.
+const NARROWED: usize = 16 << 20;
+
 impl Store {
     /// A store in front of a server, whose answers are used for so long.
     pub fn new(prometheus: Client, max_age: Duration) -> Self {
@@ -57,10 +80,13 @@ impl Store {
             prometheus,
             groups: Arc::new(Groups::new(max_age, run)),
             shapes: cache::of_bytes(SHAPES, SHAPE_AGE, |text: &Arc<str>, shape: &Arc<Shape>| {
-                // The form is as long as the text.
-                2 * text.len() + bytes(&shape.own)
+                text.len() + shape.bytes()
             }),
             kinds: cache::of_bytes(KINDS, KIND_AGE, |metric: &String, _| metric.len()),
+            narrowed: cache::of_bytes(NARROWED, NARROWED_AGE, |key: &Written, text: &Narrowed| {
+                let text = text.as_ref().map_or_else(|error| error.to_string().len(), |t| t.len());
+                key.0.len() + text
+            }),
         }))
     }
 
@@ -80,15 +106,9 @@ impl Store {
             Some(_) => MetricKind::Gauge,
             None => self.kind(&metric.metric).await?,
         };
-        let query = match queries.query(metric, kind, namespace) {
-            Err(QueryError::Query { metric: name, error: GuardError::Syntax(ours) }) => {
-                // Prometheus says where in the text the fault is; our parser does not.
-                let text = metric.query.as_deref().unwrap_or_default();
-                let theirs = self.0.prometheus.parse_error(text).await.ok().flatten();
-                let error = GuardError::Syntax(theirs.unwrap_or(ours));
-                return Err(QueryError::Query { metric: name, error }.into());
-            }
-            other => other?,
+        let query = match &metric.query {
+            Some(own) => self.narrowed(queries, &metric.metric, own, namespace).await?,
+            None => queries.query(metric, kind, namespace)?,
         };
         let label = queries.pod_label.clone();
         let samples = self.objects(&query, label, timed).await?;
@@ -99,6 +119,47 @@ impl Store {
             )));
         }
         Ok(samples)
+    }
+
+    /// A user's own query, kept within a namespace. It is read once for each
+    /// namespace, and refused once.
+    async fn narrowed(
+        &self,
+        queries: &PodQueries,
+        metric: &str,
+        query: &str,
+        namespace: &str,
+    ) -> Result<Query, QueryError> {
+        let key = Written::new(queries, query, namespace);
+        let narrowed = match self.0.narrowed.get(&key) {
+            Some(known) => known,
+            None => {
+                let narrowed = queries.narrowed(query, namespace);
+                let (narrowed, lasts) = match narrowed {
+                    // Prometheus says where in the text the fault is; our parser does not.
+                    Err(GuardError::Syntax(ours)) => self.syntax_error(query, ours).await,
+                    other => (other.map(Into::into), true),
+                };
+                if lasts {
+                    self.0.narrowed.insert(key, narrowed.clone());
+                }
+                narrowed
+            }
+        };
+        match narrowed {
+            Ok(text) => Ok(Query { values: text, times: None }),
+            Err(error) => Err(QueryError::Query { metric: metric.to_owned(), error }),
+        }
+    }
+
+    /// What is wrong with a query that our parser does not read, and whether that
+    /// is to be kept: not where Prometheus could not be asked.
+    async fn syntax_error(&self, query: &str, ours: String) -> (Narrowed, bool) {
+        match self.0.prometheus.parse_error(query).await {
+            Ok(Some(theirs)) => (Err(GuardError::Syntax(theirs)), true),
+            Ok(None) => (Err(GuardError::OnlyOurs(ours)), true),
+            Err(_) => (Err(GuardError::Syntax(ours)), false),
+        }
     }
 
     /// The values that a query gives for objects, by the label that names them;
@@ -171,12 +232,6 @@ impl Store {
             _ => MetricKind::Gauge,
         }))
     }
-}
-
-/// What the values of a query take in memory.
-fn bytes(own: &Own) -> usize {
-    let values = own.iter().flatten();
-    values.map(|value| size_of::<String>() + value.len()).sum::<usize>() + 48 * own.len()
 }
 
 /// Runs one query.
