@@ -144,8 +144,9 @@ impl Cluster {
             ],
         );
         let front_authority = Authority::new(&folder, "front-proxy-ca");
-        let apiserver_flags =
+        let mut apiserver_flags =
             apiserver_flags(&folder, &authority, &front_authority, etcd_port, api_port);
+        apiserver_flags.extend(options.apiserver.iter().cloned());
         let apiserver = start("kube-apiserver", "cluster", &apiserver_flags);
         let kubeconfig =
             write_kubeconfig(&folder, &authority, api_port, "admin", &["system:masters"]);

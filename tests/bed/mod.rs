@@ -40,6 +40,8 @@ pub struct Options {
     pub hpa_controller: bool,
     /// The folder of manifests that Plimsoll is installed from.
     pub manifests: &'static str,
+    /// Flags of kube-apiserver beside those that every bed sets.
+    pub apiserver: Vec<String>,
     /// What is in Plimsoll's configuration besides.
     pub config: &'static str,
     /// Told what is being done.
@@ -59,6 +61,7 @@ impl Default for Options {
             keep: false,
             hpa_controller: true,
             manifests: "deploy",
+            apiserver: Vec::new(),
             config: "",
             progress: |_| {},
         }

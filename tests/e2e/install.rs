@@ -39,6 +39,9 @@ fn the_service_account_may_do_what_it_needs_and_no_more() {
             &["update", "autoscalers.plimsoll.dev", "-A"],
             &["patch", "horizontalpodautoscalers.autoscaling", "--subresource=status", "-A"],
             &["patch", "apiservices.apiregistration.k8s.io/v1.apps"],
+            &["patch", "apiservices.apiregistration.k8s.io"],
+            &["patch", "horizontalpodautoscalers.autoscaling", "-A"],
+            &["delete", "horizontalpodautoscalers.autoscaling", "-A"],
             &["impersonate", "users"],
             &["update", "leases.coordination.k8s.io/other", "-n", "plimsoll"],
             &["update", "leases.coordination.k8s.io/plimsoll", "-n", "kube-system"],
@@ -92,12 +95,181 @@ fn all_three_metrics_apis_are_served_where_they_are_installed() {
     });
 }
 
+/// Whether a path is in the context of `docker build`: the last line of .dockerignore that
+/// matches it says. Of patterns those are known that the file uses.
+fn in_build_context(ignored: &str, path: &str) -> bool {
+    let mut inside = true;
+    for line in ignored.lines().map(str::trim).filter(|line| !line.starts_with('#')) {
+        let (pattern, again) = match line.strip_prefix('!') {
+            Some(pattern) => (pattern, true),
+            None => (line, false),
+        };
+        let known = pattern == "*" || !pattern.contains(['*', '?', '[', '\\']);
+        assert!(known, ".dockerignore: {line}: teach this test that pattern");
+        let below =
+            path.strip_prefix(pattern).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        if !pattern.is_empty() && (pattern == "*" || below) {
+            inside = again;
+        }
+    }
+    inside
+}
+
+#[test]
+fn what_the_image_is_built_of_is_in_the_build_context_and_is_a_package() {
+    let read = |name: &str| std::fs::read_to_string(root().join(name)).expect(name);
+    let (dockerfile, ignored) = (read("Dockerfile"), read(".dockerignore"));
+    let context = tempfile::tempdir().expect("a folder");
+    let copies = dockerfile.lines().filter_map(|line| line.trim().strip_prefix("COPY "));
+    for copy in copies.filter(|copy| !copy.contains("--from=")) {
+        let words: Vec<&str> = copy.split_whitespace().filter(|w| !w.starts_with("--")).collect();
+        for source in &words[..words.len() - 1] {
+            assert!(
+                in_build_context(&ignored, source),
+                "COPY {source}: .dockerignore leaves it out"
+            );
+            assert!(root().join(source).exists(), "COPY {source}: it is not there");
+            let copied = std::process::Command::new("cp")
+                .arg("-r")
+                .args([&root().join(source), context.path()])
+                .status();
+            assert!(copied.expect("cp can be run").success());
+        }
+    }
+    assert!(!in_build_context(&ignored, "target") && !in_build_context(&ignored, ".git"));
+    // To build it would take minutes. Cargo takes all of it for a package before it looks for a
+    // program, and says only then that there is none of that name.
+    let done = std::process::Command::new(env!("CARGO"))
+        .args(["build", "--locked", "--offline", "--bin", "no-such-program"])
+        .current_dir(context.path())
+        .output()
+        .expect("cargo can be run");
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(said.contains("no bin target named `no-such-program`"), "{said}");
+}
+
+/// What `kubectl kustomize` makes of a kustomization with these resources and components.
+async fn kustomize(cluster: &Cluster, lines: &str) -> Vec<Value> {
+    // Components are named relative to the folder, which must not be within another.
+    let folder = tempfile::tempdir_in(root().join("target")).expect("a folder");
+    let text = format!("apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n{lines}");
+    std::fs::write(folder.path().join("kustomization.yaml"), text).expect("a file");
+    let text = cluster.kubectl(&["kustomize", &folder.path().display().to_string()]).await;
+    let documents: Vec<Option<Value>> = serde_saphyr::from_multiple(&text).expect("YAML");
+    documents.into_iter().flatten().collect()
+}
+
+#[test]
+fn the_components_combine_and_each_adds_what_it_says() {
+    runtime().block_on(async {
+        let cluster = Cluster::control_plane(&Options::default()).await;
+        let lines = "resources: [../../deploy/base]\ncomponents:\n\
+             - ../../deploy/components/all-metrics\n- ../../deploy/components/manage-native-hpas\n\
+             - ../../deploy/components/native-hpa-executor\n- ../../deploy/components/openshift\n\
+             - ../../deploy/monitoring\n";
+        let objects = kustomize(&cluster, lines).await;
+        let find = |kind: &str, name: &str| {
+            let is = |object: &&Value| object["kind"] == kind && object["metadata"]["name"] == name;
+            objects.iter().find(is).unwrap_or_else(|| panic!("no {kind} {name}"))
+        };
+        find("APIService", "v1beta1.metrics.k8s.io");
+        find("APIService", "v1beta1.external.metrics.k8s.io");
+        let alerts = std::fs::read_to_string(root().join("deploy/monitoring/alerts.yaml")).unwrap();
+        let alerts: Value = serde_saphyr::from_str(&alerts).unwrap();
+        assert_eq!(find("PrometheusRule", "plimsoll")["spec"], alerts, "run `make generate`");
+        assert!(find("ConfigMap", "plimsoll-dashboard")["data"]["plimsoll.json"].is_string());
+        let pod = &find("Deployment", "plimsoll")["spec"]["template"]["spec"];
+        assert_eq!(pod["securityContext"].get("runAsUser"), None);
+        assert_eq!(pod["containers"][0]["args"][0], "serve");
+        assert!(pod["containers"][0]["args"].to_string().contains("--native-hpas=manage"));
+        find("ClusterRoleBinding", "plimsoll:native-hpa-executor");
+        // Without them it may write no HPA.
+        let plain = kustomize(&cluster, "resources: [../../deploy]\n").await;
+        let rules = rules_of(&plain);
+        let writes = rules.values().flat_map(|rules| rules.as_array().cloned().unwrap_or_default());
+        for rule in writes.filter(|rule| rule["apiGroups"].to_string().contains("\"autoscaling\""))
+        {
+            assert_eq!(rule["verbs"], serde_json::json!(["list", "watch"]), "{rule}");
+        }
+    });
+}
+
+#[test]
+fn what_kustomize_installed_is_taken_away_and_the_autoscalers_stay() {
+    runtime().block_on(async {
+        let cluster = Cluster::control_plane(&Options::default()).await;
+        let folder = |name: &str| root().join(name).display().to_string();
+        cluster.kubectl(&["apply", "-k", &folder("deploy")]).await;
+        eventually("the definition is served", SOON, async || {
+            cluster.try_kubectl(&["get", "autoscalers", "-A"]).await
+        })
+        .await;
+        cluster
+            .apply(
+                "apiVersion: plimsoll.dev/v1alpha1\nkind: Autoscaler\nmetadata: {name: web, namespace: default}\n\
+                 spec: {scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: web}, maxReplicas: 3}\n",
+            )
+            .await;
+        cluster.kubectl(&["delete", "-k", &folder("deploy/overlays/without-crd"), "--wait=false"]).await;
+        cluster.kubectl(&["get", "autoscaler", "web", "-n", "default"]).await;
+        for gone in ["deployment/plimsoll", "serviceaccount/plimsoll", "role/plimsoll"] {
+            let left = cluster.try_kubectl(&["-n", "plimsoll", "get", gone]).await;
+            assert!(left.unwrap_err().contains("NotFound"), "{gone}");
+        }
+    });
+}
+
+#[test]
+fn an_operator_may_freeze_and_pause_and_no_more() {
+    on_shared_bed("install-operator", async |bed, _| {
+        let binding = [
+            "create",
+            "clusterrolebinding",
+            "operator-olga",
+            "--clusterrole=plimsoll:operator",
+            "--user=olga",
+        ];
+        bed.cluster.kubectl(&binding).await;
+        let can = async |words: &[&str]| {
+            let arguments = [&["auth", "can-i", "--as=olga"], words].concat();
+            bed.cluster.try_kubectl(&arguments).await.is_ok()
+        };
+        eventually("the binding counts", SOON, async || {
+            match can(&["patch", "leases.coordination.k8s.io/plimsoll", "-n", "plimsoll"]).await {
+                true => Ok(()),
+                false => Err("not yet".to_owned()),
+            }
+        })
+        .await;
+        for needed in [
+            &["get", "leases.coordination.k8s.io/plimsoll", "-n", "plimsoll"][..],
+            &["list", "autoscalers.plimsoll.dev", "-A"],
+            &["patch", "autoscalers.plimsoll.dev", "-A"],
+        ] {
+            assert!(can(needed).await, "{needed:?}");
+        }
+        for needless in [
+            &["patch", "leases.coordination.k8s.io/other", "-n", "plimsoll"][..],
+            &["delete", "leases.coordination.k8s.io/plimsoll", "-n", "plimsoll"],
+            &["create", "autoscalers.plimsoll.dev", "-A"],
+            &["delete", "autoscalers.plimsoll.dev", "-A"],
+            &["update", "deployments.apps", "--subresource=scale", "-A"],
+        ] {
+            assert!(!can(needless).await, "{needless:?}");
+        }
+    });
+}
+
 const CHART: [&str; 2] = ["plimsoll", "deploy/chart"];
 
 /// The rules of every role that a manifest has, role by role.
 fn rules(manifests: &str) -> std::collections::BTreeMap<String, Value> {
     let documents: Vec<Option<Value>> = serde_saphyr::from_multiple(manifests).expect("YAML");
-    let roles = documents.into_iter().flatten().filter(|object| object["rules"].is_array());
+    rules_of(&documents.into_iter().flatten().collect::<Vec<_>>())
+}
+
+fn rules_of(objects: &[Value]) -> std::collections::BTreeMap<String, Value> {
+    let roles = objects.iter().filter(|object| object["rules"].is_array());
     roles
         .map(|role| {
             let name = role["metadata"]["name"].as_str().unwrap_or_default().to_owned();
@@ -119,7 +291,7 @@ fn the_chart_gives_the_rights_of_the_manifests_and_refuses_wrong_values() {
         let base = std::fs::read_to_string(root().join("deploy/base/rbac.yaml")).unwrap();
         assert_eq!(rules(&template(&[]).await.unwrap()), rules(&base));
         let managing = template(&["--set", "nativeHpas=manage"]).await.unwrap();
-        let overlay = root().join("deploy/overlays/manage-native-hpas/rbac.yaml");
+        let overlay = root().join("deploy/components/manage-native-hpas/rbac.yaml");
         let overlay = std::fs::read_to_string(overlay).unwrap();
         for (role, expected) in rules(&overlay) {
             assert_eq!(rules(&managing).get(&role), Some(&expected), "{role}");
@@ -129,6 +301,7 @@ fn the_chart_gives_the_rights_of_the_manifests_and_refuses_wrong_values() {
             ("prometheus.url=prometheus:9090", "/prometheus/url"),
             ("nativeHpas=some", "nativeHpas"),
             ("replica=2", "replica"),
+            ("image.digest=latest", "digest"),
         ] {
             let error = template(&["--set", wrong]).await.unwrap_err();
             assert!(error.contains(expected), "{wrong}: {error}");
@@ -158,7 +331,7 @@ fn the_chart_is_installed_upgraded_and_uninstalled_and_workloads_are_left_alone(
             "--set",
             "apiServices.external=true,apiServices.resource=true",
             "--set",
-            "dashboard.enabled=true,priorityClassName=",
+            "dashboard.enabled=true",
         ];
         let old = [&["install", "plimsoll", &chart, "--set", "image.tag=0.0.9"], &everything[..]];
         cluster.helm(&old.concat()).await.expect("helm install");

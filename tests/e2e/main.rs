@@ -5,6 +5,7 @@ mod bed;
 
 mod api;
 mod beds;
+mod chart;
 mod docs;
 mod drop_in;
 mod duel;
@@ -18,6 +19,7 @@ mod peer;
 mod planned;
 mod scaling;
 mod security;
+mod validation;
 
 use bed::workload::Namespace;
 use bed::{Bed, Options};
