@@ -1,15 +1,19 @@
-# A static binary on an empty image: no shell, no package manager, not root.
+# A static binary on an empty image: no shell, no package manager, not root. For several
+# architectures: docker buildx build --platform=linux/amd64,linux/arm64
 FROM rust:1.95-alpine AS build
 RUN apk add --no-cache musl-dev make ca-certificates
 WORKDIR /src
 COPY Cargo.toml Cargo.lock ./
 COPY .cargo .cargo
 COPY src src
-RUN cargo build --profile dist --locked --bin plimsoll
+# Kernels for arm64 have pages of 4, 16 or 64 KiB: the allocator has to be built for the largest.
+RUN if [ "$(uname -m)" = aarch64 ]; then export JEMALLOC_SYS_WITH_LG_PAGE=16; fi; \
+    cargo build --profile dist --locked --bin plimsoll
 
 FROM scratch
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 COPY --from=build /src/target/dist/plimsoll /plimsoll
 USER 65532:65532
 EXPOSE 6443
+# The command is the manifests': they call `serve`. Without one it prints its help.
 ENTRYPOINT ["/plimsoll"]
