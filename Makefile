@@ -77,6 +77,8 @@ generate: ## Write what is made from the code
 	mv deploy/base/crd.yaml.new deploy/base/crd.yaml
 	$(CARGO) run --locked --quiet -- reference > docs/reference.md.new
 	mv docs/reference.md.new docs/reference.md
+	(printf '# Made by `make generate` from alerts.yaml.\napiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\nmetadata:\n  name: plimsoll\n  namespace: plimsoll\nspec:\n'; \
+		sed 's/^\(.\)/  \1/' deploy/monitoring/alerts.yaml) > deploy/monitoring/prometheusrule.yaml
 	cp deploy/base/crd.yaml deploy/monitoring/alerts.yaml deploy/monitoring/dashboard.json deploy/chart/files/
 
 TOOLS := $(CURDIR)/.cache/tools

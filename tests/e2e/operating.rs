@@ -126,7 +126,7 @@ fn each_alert_fires_on_what_it_is_for_and_has_a_page() {
     let rules = rules["groups"][0]["rules"].as_array().unwrap();
     assert!(rules.len() >= 10);
     for rule in rules {
-        let page = root().join(rule["annotations"]["runbook"].as_str().unwrap());
+        let page = root().join(rule["annotations"]["runbook_url"].as_str().unwrap());
         let page = std::fs::read_to_string(&page).unwrap_or_else(|_| panic!("{}", page.display()));
         let (name, expr) = (rule["alert"].as_str().unwrap(), rule["expr"].as_str().unwrap());
         assert!(page.starts_with(&format!("# {name}\n")) && page.contains(expr), "{name}");
