@@ -39,7 +39,8 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
         return Err("--metrics-max-age must not be less than --metrics-relist-interval".into());
     }
     let metrics = Arc::new(Metrics::default());
-    let prometheus = connect::prometheus(&flags)?.counted(metrics.clone());
+    let prometheus =
+        connect::prometheus(&flags.prometheus_url, &flags.prometheus)?.counted(metrics.clone());
     let reached = prometheus.clone();
     let certificate = serving_certificate(&flags)?;
     let self_made_ca = certificate.self_made_ca.clone();

@@ -1,10 +1,11 @@
-//! `plimsoll check`: validates a configuration without a server, and with a
-//! Prometheus tells what its rules find there.
+//! `plimsoll check`: validates a configuration, its queries by parsing them, and with a
+//! Prometheus by asking them, and tells what its rules find there.
 
 use crate::config::{CheckFlags, Config, OutputFormat};
 use crate::connect;
 use crate::prometheus::{Client as Prometheus, SeriesShape, decode_shapes};
 use crate::promql::matcher::Matcher;
+use crate::promql::query::{MetricKind, PodMetric, fields};
 use crate::rules::{Rule, RuleSet};
 use crate::samples::Table;
 use crate::watch::{GroupResource, ResourceMap, Resources};
@@ -74,9 +75,13 @@ async fn check(flags: &CheckFlags) -> Report {
     };
     let rules = &config.rules;
     for (place, rule) in rules.placed() {
+        // A query for all, written out, as `plimsoll convert` makes them.
+        if place.starts_with("externalRules") && !rule.namespaced {
+            continue;
+        }
         if !rule.query.uses("LabelMatchers") && !rule.query.uses("LabelValuesByName") {
             report.warnings.push(format!(
-                "{place}: metricsQuery has no <<.LabelMatchers>>: objects and namespaces would mix"
+                "{place}: metricsQuery has no <<.LabelMatchers>>: results of different objects and namespaces would be merged"
             ));
         }
         if !rule.query.uses("Series") {
@@ -99,19 +104,119 @@ async fn check(flags: &CheckFlags) -> Report {
             }
         }
     }
-    match &flags.prometheus {
-        None => {}
-        Some(url) => match connect::plain_prometheus(url) {
-            Ok(prometheus) => look(&mut report, rules, &prometheus, map.unwrap_or_default()).await,
+    match &flags.prometheus_url {
+        None => parse(&mut report, &config),
+        Some(url) => match connect::prometheus(url, &flags.prometheus) {
+            Ok(prometheus) => {
+                if reach(&mut report, &config, &prometheus).await {
+                    ask(&mut report, &config, &prometheus).await;
+                    look(&mut report, rules, &prometheus, map.unwrap_or_default()).await;
+                }
+            }
             Err(error) => report.errors.push(error.to_string()),
         },
     }
     report
 }
 
+/// A series that stands for those that a template is filled in with.
+const SERIES: &str = "some_series";
+
+/// A query of the configuration, filled in as for a metric that there might be.
+struct Example<'a> {
+    /// The field it is from.
+    field: String,
+    /// The server that it is for; the one of the flags, if none.
+    backend: Option<&'a str>,
+    query: String,
+}
+
+/// The queries that are not run for series that are there: those of pods' metrics and of usage,
+/// which every installation has.
+fn general(config: &Config) -> Vec<Example<'_>> {
+    let mut examples = Vec::new();
+    let metric = PodMetric { metric: SERIES.to_owned(), labels: BTreeMap::new(), query: None };
+    for (field, kind) in [("gaugeQuery", MetricKind::Gauge), ("counterQuery", MetricKind::Counter)]
+    {
+        if let Ok(query) = config.pod_queries.query(&metric, kind, "some-namespace") {
+            let query = query.values.to_string();
+            examples.push(Example { field: format!("podMetrics.{field}"), backend: None, query });
+        }
+    }
+    if let Some(usage) = &config.rules.resource {
+        let backend = usage.backend.as_deref();
+        let matchers = [("some_label", Matcher::Is("some".to_owned()))];
+        let group_by = ["some_label".to_owned()];
+        for (resource, rule) in [("cpu", &usage.cpu), ("memory", &usage.memory)] {
+            let templates =
+                [("containerQuery", &rule.container_query), ("nodeQuery", &rule.node_query)];
+            for (name, template) in templates {
+                // What can't be filled in with a made-up label may be fine with its own.
+                if let Ok(query) = template.render(&fields("", &matchers, &group_by)) {
+                    let field = format!("resourceRules.{resource}.{name}");
+                    examples.push(Example { field, backend, query });
+                }
+            }
+        }
+    }
+    examples
+}
+
+/// A rule's query for a series that might be.
+fn of_rule<'a>(place: &str, rule: &'a Rule) -> Option<Example<'a>> {
+    let matchers =
+        [("namespace", Matcher::Is("some-namespace".to_owned())), ("pod", Matcher::NotEmpty)];
+    let query = rule.render(SERIES, &matchers, &["pod".to_owned()]).ok()?;
+    let backend = rule.series.backend.as_deref();
+    Some(Example { field: format!("{place}.metricsQuery"), backend, query })
+}
+
+/// Parses all queries, where there is no Prometheus that could be asked.
+fn parse(report: &mut Report, config: &Config) {
+    let mut examples = general(config);
+    for (place, rule) in config.rules.placed() {
+        let query = rule.series.selector.clone();
+        examples.push(Example { field: format!("{place}.seriesQuery"), backend: None, query });
+        examples.extend(of_rule(&place, rule));
+    }
+    for Example { field, query, .. } in examples {
+        if let Err(error) = promql_parser::parser::parse(&query) {
+            report.errors.push(format!("{field}: {query}: this is no PromQL: {error}"));
+        }
+    }
+}
+
+/// Whether all servers answer.
+async fn reach(report: &mut Report, config: &Config, prometheus: &Prometheus) -> bool {
+    let before = report.errors.len();
+    let backends =
+        config.rules.backends.iter().map(|(name, server)| (format!("backends.{name}"), server));
+    for (name, server) in [("--prometheus-url".to_owned(), prometheus)].into_iter().chain(backends)
+    {
+        if let Err(error) = server.query("vector(1)").await {
+            report.errors.push(format!("{name}: {error}"));
+        }
+    }
+    report.errors.len() == before
+}
+
+/// Asks the queries that no series of a rule stands behind.
+async fn ask(report: &mut Report, config: &Config, prometheus: &Prometheus) {
+    for Example { field, backend, query } in general(config) {
+        let named = backend.and_then(|name| config.rules.backends.get(name));
+        if let Err(error) = named.unwrap_or(prometheus).query(&query).await {
+            report.errors.push(format!("{field}: {error}"));
+        }
+    }
+}
+
 async fn resources(flags: &CheckFlags) -> Result<Option<ResourceMap>, String> {
     let Some(path) = &flags.kubeconfig else { return Ok(None) };
     let client = connect::plain_api_server(path).await.map_err(|error| error.to_string())?;
+    // For the cause, which a reading of all resources does not tell.
+    if let Err(error) = client.apiserver_version().await {
+        return Err(format!("--kubeconfig: {}: {error}", path.display()));
+    }
     let resources = Resources::new(client);
     match resources.refresh().await {
         true => Ok(Some(resources.map().as_ref().clone())),
@@ -147,14 +252,21 @@ async fn look(report: &mut Report, rules: &RuleSet, prometheus: &Prometheus, map
                     report.warnings.push(format!("{place}: no series match"));
                 } else if found.metrics.is_empty() {
                     report.warnings.push(format!(
-                        "{place}: its series become no metric: no label names a resource"
+                        "{place}: no label of its series maps to a Kubernetes resource, so no metric is exposed"
                     ));
                 }
                 for metric in &found.metrics {
                     owners.entry(metric.clone()).or_default().push(place.clone());
                 }
-                if let Some(shape) = taken.first() {
-                    try_query(&mut found, rule, shape, prometheus, &map).await;
+                match taken.first() {
+                    Some(shape) => try_query(&mut found, rule, shape, prometheus, &map).await,
+                    None => {
+                        if let Some(example) = of_rule(&place, rule)
+                            && let Err(error) = prometheus.query(&example.query).await
+                        {
+                            found.error = Some(format!("metricsQuery: {error}"));
+                        }
+                    }
                 }
             }
             Err(error) => found.error = Some(format!("seriesQuery: {error}")),
@@ -244,7 +356,7 @@ impl std::fmt::Display for Report {
             writeln!(f, "error: {error}")?;
         }
         match self.errors.len() {
-            0 => writeln!(f, "the configuration can be used"),
+            0 => writeln!(f, "the configuration is valid"),
             errors => writeln!(f, "{errors} error{}", if errors == 1 { "" } else { "s" }),
         }
     }

@@ -1,7 +1,7 @@
 //! From flags to clients: the API server and Prometheus.
 
 use crate::clock::{Clock, Dated};
-use crate::config::{PrometheusVerb, ServeFlags};
+use crate::config::{PrometheusFlags, PrometheusVerb, ServeFlags};
 use crate::prometheus::{self, Pem, Token};
 use crate::telemetry::Metrics;
 use futures::future::BoxFuture;
@@ -155,20 +155,11 @@ async fn read_kubeconfig(flag: &'static str, path: &Path) -> Result<kube::Config
     kube::Config::from_custom_kubeconfig(file, &options).await.map_err(wrong)
 }
 
-/// A client of a Prometheus that asks for no credentials, for a command.
-///
-/// # Errors
-/// As [`ConnectError`] says.
-pub fn plain_prometheus(url: &str) -> Result<prometheus::Client, ConnectError> {
-    let options = prometheus::Options::new(url);
-    Ok(prometheus::Client::new(prometheus::Options { max_response_bytes: 256 << 20, ..options })?)
-}
-
 /// The client of Prometheus.
 ///
 /// # Errors
 /// As [`ConnectError`] says.
-pub fn prometheus(flags: &ServeFlags) -> Result<prometheus::Client, ConnectError> {
+pub fn prometheus(url: &str, flags: &PrometheusFlags) -> Result<prometheus::Client, ConnectError> {
     let mut roots = None;
     let mut identity = None;
     let mut token = None;
@@ -192,7 +183,7 @@ pub fn prometheus(flags: &ServeFlags) -> Result<prometheus::Client, ConnectError
         token = Some(Token::File(path.clone()));
     }
     Ok(prometheus::Client::new(prometheus::Options {
-        url: flags.prometheus_url.clone(),
+        url: url.to_owned(),
         timeout: flags.prometheus_timeout,
         roots,
         identity,

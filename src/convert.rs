@@ -22,13 +22,15 @@ pub struct Converted {
     pub rules: Vec<Value>,
     /// What was left out or means something else, object by object.
     pub notes: Vec<String>,
+    /// The objects that could not be converted, and why.
+    pub errors: Vec<String>,
 }
 
-/// Converts what the files hold; the text to print, and the notes.
+/// Converts what the files hold; the text to print, and all else.
 ///
 /// # Errors
 /// Where a file can't be read, or holds nothing that can be converted.
-pub fn run(flags: &ConvertFlags) -> Result<(String, Vec<String>), String> {
+pub fn run(flags: &ConvertFlags) -> Result<(String, Converted), String> {
     let mut converted = Converted::default();
     for path in &flags.files {
         let mut text = String::new();
@@ -40,7 +42,7 @@ pub fn run(flags: &ConvertFlags) -> Result<(String, Vec<String>), String> {
         read.map_err(|error| format!("{}: {error}", path.display()))?;
         convert(&text, &mut converted).map_err(|error| format!("{}: {error}", path.display()))?;
     }
-    if converted.objects.is_empty() {
+    if converted.objects.is_empty() && converted.errors.is_empty() {
         return Err("no HorizontalPodAutoscaler (autoscaling/v1, v2) and no ScaledObject \
                     (keda.sh/v1alpha1) found"
             .to_owned());
@@ -63,7 +65,7 @@ pub fn run(flags: &ConvertFlags) -> Result<(String, Vec<String>), String> {
             }
         }
     }
-    Ok((text, converted.notes))
+    Ok((text, converted))
 }
 
 fn yaml(value: &Value) -> String {
@@ -109,7 +111,7 @@ fn one(mut object: Value, converted: &mut Converted) {
             match serde_json::from_value::<ScaledObject>(object["spec"].clone()) {
                 Ok(spec) => making.of_scaled_object(spec, &object["metadata"]["annotations"]),
                 Err(error) => {
-                    converted.notes.push(format!("{about}: left out: spec: {error}"));
+                    converted.errors.push(format!("{about}: left out: spec: {error}"));
                     return;
                 }
             }
@@ -120,14 +122,27 @@ fn one(mut object: Value, converted: &mut Converted) {
         }
     };
     let mut spec = spec;
+    let notes = |making: &Making| -> Vec<String> {
+        making.notes.iter().map(|note| format!("{about}: {note}")).collect()
+    };
+    let refused = match AutoscalerSpec::read(spec.clone()) {
+        _ if kind == "ScaledObject" && spec["metrics"] == json!([]) => Some(
+            "none of its triggers can be converted: without metrics it would scale on 80 % CPU"
+                .to_owned(),
+        ),
+        Ok(_) => None,
+        Err(error) => Some(error.to_string()),
+    };
+    if let Some(why) = refused {
+        converted.notes.extend(notes(&making));
+        converted.errors.push(format!("{about}: left out: {why}"));
+        return;
+    }
     if making.incomplete {
         spec["paused"] = json!(true);
         making.note(
-            "it is paused, as it would not scale as before: look at it, then remove `paused`",
+            "created with `paused: true`, as it would not scale as before: review it, then remove `paused`",
         );
-    }
-    if let Err(error) = AutoscalerSpec::read(spec.clone()) {
-        making.note(&format!("what came of it will be refused: {error}"));
     }
     let mut metadata = json!({"name": making.name});
     if !making.namespace.is_empty() {
@@ -143,7 +158,7 @@ fn one(mut object: Value, converted: &mut Converted) {
         "spec": spec,
     }));
     converted.rules.append(&mut making.rules);
-    converted.notes.extend(making.notes.into_iter().map(|note| format!("{about}: {note}")));
+    converted.notes.extend(notes(&making));
 }
 
 /// One object in the making.
@@ -167,8 +182,10 @@ impl Making {
     }
 
     fn of_hpa(&mut self, spec: &Value) -> Value {
-        self.note("delete the HorizontalPodAutoscaler when the Autoscaler is made: while both are there, neither scales");
-        spec.clone()
+        self.note("delete the HorizontalPodAutoscaler when the Autoscaler is made: while both are there, kube-controller-manager scales by it, and the Autoscaler does not (AmbiguousSelector)");
+        let mut spec = spec.clone();
+        quote_fractions(&mut spec);
+        spec
     }
 
     fn of_old_hpa(&mut self, spec: &Value) -> Value {
@@ -220,8 +237,10 @@ impl Making {
                 self.note(&format!("cooldownPeriod {cooldown} s: how long zero is waited for is behavior.scaleDown.stabilizationWindowSeconds here (300 by default)"));
             }
         }
-        if spec.polling_interval.is_some() {
-            self.note("pollingInterval is left out: metrics are looked at each 15 s, or each syncPeriodSeconds");
+        if let Some(interval) = spec.polling_interval {
+            let period = interval.clamp(1, 3600);
+            new["syncPeriodSeconds"] = json!(period);
+            self.note(&format!("pollingInterval {interval} s becomes syncPeriodSeconds {period}, the time between two decisions, not about zero only"));
         }
         match annotations.get("autoscaling.keda.sh/paused").and_then(Value::as_str) {
             None | Some("false") => {}
@@ -230,7 +249,7 @@ impl Making {
         if annotations.get("autoscaling.keda.sh/paused-replicas").is_some() {
             self.missing("the annotation autoscaling.keda.sh/paused-replicas has no counterpart");
         }
-        self.note("pause the ScaledObject (annotation autoscaling.keda.sh/paused: \"true\") or delete it first: it has a HorizontalPodAutoscaler of its own, and while both are there, neither scales");
+        self.note("pause the ScaledObject (annotation autoscaling.keda.sh/paused: \"true\") or delete it first: it has a HorizontalPodAutoscaler of its own, and while that is there, kube-controller-manager scales by it, and the Autoscaler does not (AmbiguousSelector)");
         new
     }
 
@@ -312,6 +331,7 @@ impl Making {
             "name": {"as": name},
             "metricsQuery": query,
         }));
+        self.note(&format!("{place}: {name} can be read in every namespace by whoever may read external metrics there; KEDA kept it to the ScaledObject's namespace. Where that matters, select the namespace by a label (`resources` of the rule)"));
         if let Some(address) = field("serverAddress") {
             self.note(&format!("{place}: serverAddress {address}: Plimsoll asks the server of --prometheus-url; another one can be named as `backends` and in the rule"));
         }
@@ -329,13 +349,33 @@ impl Making {
             self.missing(&format!("{place}: activationThreshold has no counterpart: zero is left as soon as the metric asks for a replica"));
         }
         if field("ignoreNullValues").as_deref() != Some("false") {
-            self.note(&format!("{place}: KEDA takes a query that finds nothing for 0; here nothing is scaled on it. Where 0 is meant, add `or vector(0)`"));
+            self.note(&format!("{place}: KEDA treats an empty result as 0. Plimsoll treats it as missing, and does not scale down on it. Append `or vector(0)` to keep KEDA's behaviour"));
         }
         let target = match trigger.metric_type.as_deref() {
             Some("Value") => json!({"type": "Value", "value": threshold}),
             _ => json!({"type": "AverageValue", "averageValue": threshold}),
         };
         Some(json!({"type": "External", "external": {"metric": {"name": name}, "target": target}}))
+    }
+}
+
+/// Writes fractions as texts: an HPA may have `0.5` for a quantity, which the schema of a definition
+/// can't admit as a number.
+fn quote_fractions(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                let quantity = matches!(name.as_str(), "value" | "averageValue" | "tolerance");
+                match field {
+                    Value::Number(number) if quantity && number.is_f64() => {
+                        *field = json!(number.to_string());
+                    }
+                    field => quote_fractions(field),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(quote_fractions),
+        _ => {}
     }
 }
 
@@ -475,7 +515,8 @@ mod tests {
         assert_eq!(made.objects[0]["spec"]["paused"], true);
         assert_eq!(made.objects[0]["spec"]["minReplicas"], 1);
         let notes = made.notes.join("\n");
-        for expected in ["triggers[0]: a trigger of type kafka", "idleReplicaCount", "it is paused"]
+        for expected in
+            ["triggers[0]: a trigger of type kafka", "idleReplicaCount", "`paused: true`"]
         {
             assert!(notes.contains(expected), "{expected}: {notes}");
         }
@@ -485,8 +526,8 @@ mod tests {
     fn an_hpa_of_either_version_keeps_its_spec() {
         let made = converted(
             "apiVersion: v1\nkind: List\nitems:\n\
-             - {apiVersion: autoscaling/v1, kind: HorizontalPodAutoscaler, metadata: {name: a}, spec: {scaleTargetRef: {kind: Deployment, name: a}, maxReplicas: 3, targetCPUUtilizationPercentage: 70}}\n\
-             - {apiVersion: autoscaling/v2, kind: HorizontalPodAutoscaler, metadata: {name: b}, spec: {scaleTargetRef: {kind: Deployment, name: b}, maxReplicas: 3}, status: {}}\n\
+             - {apiVersion: autoscaling/v1, kind: HorizontalPodAutoscaler, metadata: {name: a}, spec: {scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: a}, maxReplicas: 3, targetCPUUtilizationPercentage: 70}}\n\
+             - {apiVersion: autoscaling/v2, kind: HorizontalPodAutoscaler, metadata: {name: b}, spec: {scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: b}, maxReplicas: 3}, status: {}}\n\
              - {apiVersion: v1, kind: Pod, metadata: {name: c}}\n",
         );
         assert_eq!(made.objects.len(), 2);
@@ -494,5 +535,45 @@ mod tests {
         assert_eq!(metric["resource"]["target"]["averageUtilization"], 70);
         assert_eq!(made.objects[1].get("status"), None);
         assert!(made.notes.iter().any(|note| note.contains("Pod /c (v1): left out")));
+    }
+
+    #[test]
+    fn what_would_be_refused_or_scale_on_cpu_is_an_error_and_no_object() {
+        let hpa = |change: &str| {
+            converted(&format!(
+                "{{apiVersion: autoscaling/v2, kind: HorizontalPodAutoscaler, metadata: {{name: a}}, spec: \
+                 {{scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: a}}, maxReplicas: 3, {change}}}}}"
+            ))
+        };
+        let made = hpa("behavior: {scaleDown: {selectPolicy: disabled}}");
+        assert!(made.objects.is_empty());
+        assert!(
+            made.errors[0].contains("spec.behavior.scaleDown.selectPolicy"),
+            "{:?}",
+            made.errors
+        );
+        let made = hpa("behavior: {scaleDown: {tolerance: 0.05}}");
+        let tolerance = &made.objects[0]["spec"]["behavior"]["scaleDown"]["tolerance"];
+        assert_eq!((tolerance, made.errors.len()), (&json!("0.05"), 0));
+        let made = converted(
+            "apiVersion: keda.sh/v1alpha1\nkind: ScaledObject\nmetadata: {name: worker}\n\
+             spec: {scaleTargetRef: {name: worker}, pollingInterval: 5, triggers: [{type: kafka}]}\n",
+        );
+        assert!(made.objects.is_empty());
+        assert!(made.errors[0].contains("80 % CPU"), "{:?}", made.errors);
+    }
+
+    #[test]
+    fn what_a_scaled_object_loses_is_said() {
+        let made = converted(
+            "apiVersion: keda.sh/v1alpha1\nkind: ScaledObject\nmetadata: {name: web, namespace: shop}\n\
+             spec:\n  scaleTargetRef: {name: web}\n  pollingInterval: 5\n\
+             \x20 triggers: [{type: prometheus, metadata: {query: sum(queue), threshold: '5'}}]\n",
+        );
+        assert_eq!(made.objects[0]["spec"]["syncPeriodSeconds"], 5);
+        let notes = made.notes.join("\n");
+        for expected in ["can be read in every namespace", "kube-controller-manager scales by it"] {
+            assert!(notes.contains(expected), "{expected}: {notes}");
+        }
     }
 }

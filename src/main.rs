@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use plimsoll::config::{Cli, Command};
 use plimsoll::operate;
@@ -14,39 +15,53 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
     let (arguments, ignored) = plimsoll::config::take_ignored(std::env::args_os());
-    if called_as_plugin() && arguments.len() < 2 {
-        let _ = Cli::command().name("kubectl plimsoll").print_help();
+    if arguments.len() < 2 {
+        let name = if called_as_plugin() { "kubectl plimsoll" } else { "plimsoll" };
+        let _ = Cli::command().name(name).print_help();
         return ExitCode::SUCCESS;
     }
-    let cli = Cli::parse_from(arguments);
-    let flags = match cli.command {
-        Some(Command::Crd) => {
-            print!("{}", plimsoll::crd::custom_resource_definition_yaml());
-            return ExitCode::SUCCESS;
-        }
-        Some(Command::Reference) => {
-            print!("{}", plimsoll::reference::markdown());
-            return ExitCode::SUCCESS;
-        }
-        Some(Command::Completions { shell }) => {
-            clap_complete::generate(shell, &mut Cli::command(), "plimsoll", &mut std::io::stdout());
-            return ExitCode::SUCCESS;
-        }
-        Some(Command::Check(flags)) => return check(&flags),
-        Some(Command::Convert(flags)) => return convert(&flags),
-        Some(Command::Status(flags)) => return operate(operate::status(&flags)),
-        Some(Command::Explain(flags)) => return operate(operate::explain(&flags)),
-        Some(Command::Pause(flags)) => return operate(operate::pause(&flags, true)),
-        Some(Command::Resume(flags)) => return operate(operate::pause(&flags, false)),
-        Some(Command::Freeze(flags)) => return operate(operate::freeze(&flags)),
-        Some(Command::Thaw(flags)) => return operate(operate::thaw(&flags)),
-        Some(Command::Serve(flags)) => *flags,
-        None => cli.serve,
+    let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() && !called_as_plugin();
+    let arguments = plimsoll::config::as_command(arguments, in_pod);
+    let command = match Cli::try_parse_from(&arguments) {
+        Ok(cli) => cli.command,
+        Err(error) => return refused(&error, &arguments),
     };
-    match run(flags, &ignored) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failed(error),
+    match command {
+        Command::Crd => {
+            print!("{}", plimsoll::crd::custom_resource_definition_yaml());
+            ExitCode::SUCCESS
+        }
+        Command::Reference => {
+            print!("{}", plimsoll::reference::markdown());
+            ExitCode::SUCCESS
+        }
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "plimsoll", &mut std::io::stdout());
+            ExitCode::SUCCESS
+        }
+        Command::Check(flags) => check(&flags),
+        Command::Convert(flags) => convert(&flags),
+        Command::Status(flags) => operate(operate::status(&flags)),
+        Command::Explain(flags) => operate(operate::explain(&flags)),
+        Command::Pause(flags) => operate(operate::pause(&flags, true)),
+        Command::Resume(flags) => operate(operate::pause(&flags, false)),
+        Command::Freeze(flags) => operate(operate::freeze(&flags)),
+        Command::Thaw(flags) => operate(operate::thaw(&flags)),
+        Command::Serve(flags) => match run(*flags, &ignored) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => failed(error),
+        },
     }
+}
+
+/// What is wrong with a command line, or the help that was asked for.
+fn refused(error: &clap::Error, arguments: &[std::ffi::OsString]) -> ExitCode {
+    let _ = error.print();
+    let flag_first = arguments[1].to_str().is_some_and(|first| first.starts_with('-'));
+    if flag_first && error.kind() == ErrorKind::UnknownArgument {
+        eprintln!("\n  tip: to serve, run: plimsoll serve --FLAG ...");
+    }
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
 fn failed(error: impl std::fmt::Display) -> ExitCode {
@@ -76,12 +91,15 @@ fn called_as_plugin() -> bool {
 
 fn convert(flags: &plimsoll::config::ConvertFlags) -> ExitCode {
     match plimsoll::convert::run(flags) {
-        Ok((text, notes)) => {
+        Ok((text, converted)) => {
             print!("{text}");
-            for note in notes {
+            for note in &converted.notes {
                 eprintln!("note: {note}");
             }
-            ExitCode::SUCCESS
+            for error in &converted.errors {
+                eprintln!("error: {error}");
+            }
+            if converted.errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(error) => failed(error),
     }
@@ -110,7 +128,7 @@ fn run(
     flags: plimsoll::config::ServeFlags,
     ignored: &[plimsoll::config::Ignored],
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    plimsoll::telemetry::start_logging(flags.log_format, flags.log_filter())?;
+    plimsoll::telemetry::start_logging(flags.log_format, &flags.log_filter())?;
     for ignored in ignored {
         tracing::warn!(flag = ignored.flag, reason = ignored.reason, "the flag has no effect");
     }

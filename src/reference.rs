@@ -24,9 +24,7 @@ fn cell(text: &str) -> String {
 fn flags(text: &mut String) {
     let mut cli = Cli::command();
     cli.build();
-    text.push_str(
-        "\n## Flags of `plimsoll`\n\nWithout a command it serves. `-h` prints the same.\n\n",
-    );
+    text.push_str("\n## Flags of `plimsoll serve`\n\n`plimsoll serve -h` prints the same.\n\n");
     table(text, cli.find_subcommand("serve").unwrap_or(&cli));
     text.push_str("\n## Commands\n");
     for command in cli.get_subcommands() {
@@ -56,6 +54,11 @@ fn table(text: &mut String, command: &Command) {
             Some(long) => format!("`--{long}={value}`"),
             None => format!("`{value}`"),
         };
+        let short =
+            arg.get_short().filter(|short| *short != 'h').map(|short| format!(", `-{short}`"));
+        let aliases = arg.get_all_aliases().unwrap_or_default().into_iter();
+        let aliases: String = aliases.map(|alias| format!(", `--{alias}`")).collect();
+        let name = name + &short.unwrap_or_default() + &aliases;
         let defaults: Vec<_> =
             arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
         let default = match defaults.join(",") {
@@ -70,6 +73,9 @@ fn table(text: &mut String, command: &Command) {
             .collect();
         if !values.is_empty() && value != "BOOL" {
             help = format!("{}: {}", help.trim_end_matches('.'), values.join(", "));
+        }
+        if let Some(variable) = arg.get_env() {
+            help += &format!(" Also in the environment: `{}`.", variable.display());
         }
         let _ = writeln!(text, "| {name} | {} | {} |", cell(&default), cell(&help));
     }

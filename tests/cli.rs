@@ -3,7 +3,117 @@
 use std::process::{Command, Output};
 
 fn plimsoll(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_plimsoll")).args(arguments).output().expect("it can be run")
+    plimsoll_in("", arguments)
+}
+
+/// Runs it where this is the address of the cluster's API server; outside of a pod, if empty.
+fn plimsoll_in(cluster: &str, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    command.args(arguments).env_remove("KUBERNETES_SERVICE_HOST");
+    if !cluster.is_empty() {
+        command.env("KUBERNETES_SERVICE_HOST", cluster);
+    }
+    command.output().expect("it can be run")
+}
+
+#[test]
+fn the_name_alone_prints_help_and_serves_nothing() {
+    let output = plimsoll(&[]);
+    assert!(output.status.success());
+    let help = String::from_utf8(output.stdout).unwrap();
+    assert!(help.contains("serve") && help.contains("freeze"), "{help}");
+    assert!(help.lines().count() < 40 && !help.contains("--prometheus-url"), "{help}");
+}
+
+#[test]
+fn a_pod_called_as_prometheus_adapter_serves_and_a_person_is_told_how() {
+    // The flag at fault is one of `serve`: so that is what was called.
+    let wrong = "--prometheus-url=ftp://x";
+    for arguments in [&["/adapter", wrong][..], &["adapter", wrong], &[wrong], &["serve", wrong]] {
+        let output = plimsoll_in("10.0.0.1", arguments);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(error.contains("http:// or https:// was expected"), "{arguments:?}: {error}");
+    }
+    let output = plimsoll(&["--secure-port=6443"]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(error.contains("tip: to serve, run: plimsoll serve"), "{error}");
+    assert!(!plimsoll(&["/adapter", "--secure-port=6443"]).status.success());
+}
+
+fn checked(config: &str, arguments: &[&str]) -> (Option<i32>, String) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), config).unwrap();
+    let path = file.path().to_str().unwrap();
+    let output = plimsoll(&[&["check", path], arguments].concat());
+    (output.status.code(), String::from_utf8(output.stdout).unwrap())
+}
+
+#[test]
+fn check_finds_what_prometheus_would_refuse() {
+    let rule = |list: &str, series: &str, query: &str| {
+        format!(
+            "{list}:\n- seriesQuery: '{series}'\n  metricsQuery: '{query}'\n  resources: {{template: <<.Resource>>}}\n"
+        )
+    };
+    let good = "sum(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>)";
+    let (code, text) = checked(&rule("rules", "http_requests_total{pod!=\"\"}", good), &[]);
+    assert_eq!(code, Some(0), "{text}");
+    for (config, expected) in [
+        (rule("rules", "x", "sum(<<.Series>>{<<.LabelMatchers>>}"), "rules[0].metricsQuery"),
+        (rule("externalRules", "x", "sum(<<.Series>>{<<.LabelMatchers>>}"), "externalRules[0].metricsQuery"),
+        (rule("rules", "x{", good), "rules[0].seriesQuery"),
+        (
+            "podMetrics:\n  counterQuery: 'sum by (<<.GroupBy>>) (rate(<<.Series>>{<<.LabelMatchers>>}[2m])'\n".to_owned(),
+            "podMetrics.counterQuery",
+        ),
+        (
+            "resourceRules:\n  cpu: {containerQuery: 'sum(x{<<.LabelMatchers>>}', nodeQuery: 'x', resources: {template: <<.Resource>>}, containerLabel: c}\n  \
+             memory: {containerQuery: 'x', nodeQuery: 'x', resources: {template: <<.Resource>>}, containerLabel: c}\n  window: 1m\n".to_owned(),
+            "resourceRules.cpu.containerQuery",
+        ),
+    ] {
+        let (code, text) = checked(&config, &[]);
+        assert_eq!(code, Some(1), "{config}{text}");
+        assert!(text.contains(expected), "{config}{text}");
+    }
+}
+
+#[test]
+fn check_contacts_a_prometheus_whenever_one_is_given() {
+    // Nothing listens on port 1.
+    for (config, expected) in [
+        ("", "--prometheus-url: "),
+        ("podMetrics: {podLabel: pod}\n", "--prometheus-url: "),
+        ("backends: {a: {url: 'http://127.0.0.1:1'}}\n", "backends.a: "),
+    ] {
+        let (code, text) = checked(config, &["--prometheus-url=http://127.0.0.1:1"]);
+        assert_eq!(code, Some(1), "{text}");
+        assert!(text.contains(expected), "{text}");
+    }
+    // It logs in as the server does.
+    let flags = ["--prometheus-url=http://127.0.0.1:1", "--prometheus-token-file=/nowhere/token"];
+    let (code, _) = checked("", &flags);
+    assert_eq!(code, Some(1));
+}
+
+#[test]
+fn convert_fails_where_an_object_was_left_out() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let hpa = "apiVersion: autoscaling/v2\nkind: HorizontalPodAutoscaler\nmetadata: {name: web}\n\
+        spec: {scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: web}, maxReplicas: 3, \
+        behavior: {scaleDown: {selectPolicy: disabled}}}\n";
+    std::fs::write(file.path(), hpa).unwrap();
+    let output = plimsoll(&["convert", file.path().to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(output.stdout.is_empty());
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        error.contains(
+            "error: HorizontalPodAutoscaler /web: left out: spec.behavior.scaleDown.selectPolicy"
+        ),
+        "{error}"
+    );
 }
 
 #[test]
@@ -12,7 +122,7 @@ fn a_wrong_configuration_is_refused_with_file_line_and_field() {
     let path = folder.path().join("wrong.yaml");
     std::fs::write(&path, "podMetrics:\n  podLabel: pod\n  counterQuery: rate(<<.Series>>[2m])\n")
         .unwrap();
-    let output = plimsoll(&["--config", path.to_str().unwrap()]);
+    let output = plimsoll(&["serve", "--config", path.to_str().unwrap()]);
     assert!(!output.status.success());
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(error.contains("wrong.yaml:3:"), "{error}");
@@ -25,10 +135,11 @@ fn a_wrong_flag_is_refused_with_what_would_be_right() {
         ("--prometheus-url=ftp://x", "http:// or https:// was expected"),
         ("--prometheus-timeout=5", "such as 250ms, 15s or 5m"),
         ("--log-level=plimsoll=loud", "--log-level"),
+        ("--log-level=verbose", "\"verbose\" is no level"),
         ("--tls-cert-file=/nowhere/tls.crt", "--tls-private-key-file"),
         ("--kubeconfig=/nowhere/config", "/nowhere/config"),
     ] {
-        let output = plimsoll(&[flag]);
+        let output = plimsoll(&["serve", flag]);
         assert!(!output.status.success(), "{flag}");
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(error.contains(expected), "{flag}: {error}");

@@ -1,6 +1,5 @@
-//! Flags of prometheus-adapter 0.12 that have no effect here. They are taken,
-//! so that a Deployment of it goes on to work with another image, and each says
-//! once why it has none.
+//! How prometheus-adapter 0.12 is called: its Deployment works on with another image.
+//! Flags that have no effect here are taken, and each says once why it has none.
 
 use std::ffi::OsString;
 
@@ -50,6 +49,22 @@ const SWITCHES: [&str; 6] = [
     "audit-log-truncate-enable",
 ];
 
+/// The command line with `serve` in its place, where a pod is called as prometheus-adapter's are: with
+/// flags alone, or with `/adapter` first, as its Helm chart has it. Elsewhere a line without a
+/// command is a person's, who has not asked to serve.
+pub fn as_command(mut arguments: Vec<OsString>, in_pod: bool) -> Vec<OsString> {
+    let Some(first) = arguments.get(1).and_then(|first| first.to_str()).filter(|_| in_pod) else {
+        return arguments;
+    };
+    match first {
+        "/adapter" | "adapter" => arguments[1] = "serve".into(),
+        "-h" | "--help" | "-V" | "--version" => {}
+        flag if flag.starts_with('-') => arguments.insert(1, "serve".into()),
+        _ => {}
+    }
+    arguments
+}
+
 /// Takes the flags without effect out of a command line.
 pub fn take_ignored(
     arguments: impl IntoIterator<Item = OsString>,
@@ -84,6 +99,18 @@ fn find(argument: &str) -> Option<(String, bool, &'static str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pod_of_prometheus_adapter_serves_and_a_person_says_so() {
+        let line = |text: &str| text.split_whitespace().map(OsString::from).collect::<Vec<_>>();
+        for given in ["plimsoll /adapter --v=4", "plimsoll adapter --v=4", "plimsoll --v=4"] {
+            assert_eq!(as_command(line(given), true), line("plimsoll serve --v=4"), "{given}");
+            assert_eq!(as_command(line(given), false), line(given), "{given}");
+        }
+        for kept in ["plimsoll", "plimsoll --help", "plimsoll -V", "plimsoll check x"] {
+            assert_eq!(as_command(line(kept), true), line(kept), "{kept}");
+        }
+    }
 
     #[test]
     fn flags_without_effect_are_taken_with_their_values() {

@@ -9,27 +9,18 @@ use std::time::Duration;
 
 /// Prometheus-native custom metrics adapter and autoscaler for Kubernetes.
 #[derive(Debug, Parser)]
-// As with Go's flags, of two the last counts.
-#[command(
-    name = "plimsoll",
-    version,
-    args_conflicts_with_subcommands = true,
-    args_override_self = true
-)]
+#[command(name = "plimsoll", version)]
 pub struct Cli {
-    /// What to do; without one, serve.
+    /// What to do.
     #[command(subcommand)]
-    pub command: Option<Command>,
-
-    #[command(flatten)]
-    #[doc(hidden)]
-    pub serve: ServeFlags,
+    pub command: Command,
 }
 
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Serve the metrics APIs and run the control loop (the default).
+    /// Serve the metrics APIs and run the control loop, as the manifests call it.
+    // As with Go's flags, of two the last counts.
     #[command(args_override_self = true)]
     Serve(Box<ServeFlags>),
     /// Print the CustomResourceDefinition of Autoscaler.
@@ -135,9 +126,14 @@ pub struct CheckFlags {
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
 
-    /// A Prometheus to look for series in and to run each query once.
-    #[arg(long, value_name = "URL")]
-    pub prometheus: Option<String>,
+    /// A Prometheus to look for series in and to run each query once; without one, queries are
+    /// parsed only.
+    #[arg(long, value_name = "URL", alias = "prometheus")]
+    pub prometheus_url: Option<String>,
+
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub prometheus: PrometheusFlags,
 
     /// A cluster whose resources the rules speak of; needed to tell which metrics
     /// the series of `rules` become.
@@ -158,17 +154,9 @@ pub enum OutputFormat {
     Json,
 }
 
-/// The flags of `plimsoll serve`.
+/// How to talk to Prometheus.
 #[derive(Clone, Debug, Args)]
-pub struct ServeFlags {
-    /// The configuration file; without one, the defaults.
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-
-    /// The address of Prometheus, or of anything with its HTTP API.
-    #[arg(long, value_name = "URL", default_value = "http://localhost:9090")]
-    pub prometheus_url: String,
-
+pub struct PrometheusFlags {
     /// How long a query may take.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
     pub prometheus_timeout: Duration,
@@ -208,6 +196,22 @@ pub struct ServeFlags {
     /// The largest answer taken from Prometheus, in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
     pub prometheus_max_response_bytes: usize,
+}
+
+/// The flags of `plimsoll serve`.
+#[derive(Clone, Debug, Args)]
+pub struct ServeFlags {
+    /// The configuration file; without one, the defaults.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// The address of Prometheus, or of anything with its HTTP API.
+    #[arg(long, value_name = "URL", default_value = "http://localhost:9090")]
+    pub prometheus_url: String,
+
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub prometheus: PrometheusFlags,
 
     /// How old an answer may be to be used again.
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration)]
@@ -416,17 +420,24 @@ pub struct ServeFlags {
     pub log_format: LogFormat,
 
     /// What is logged: off, error, warn, info, debug or trace, also by module (plimsoll::serve=debug).
-    #[arg(long, value_name = "FILTER", default_value = "info", env = "PLIMSOLL_LOG")]
+    #[arg(long, value_name = "FILTER", default_value = "info", env = "PLIMSOLL_LOG", value_parser = log_level)]
     pub log_level: String,
 }
 
 impl ServeFlags {
     /// What is logged.
-    pub fn log_filter(&self) -> &str {
-        match self.v {
+    ///
+    /// kube's client logs each failed request as an error, and whoever asked logs it, too, where it
+    /// is one: the former is left out unless the filter speaks of it.
+    pub fn log_filter(&self) -> String {
+        let given = match self.v {
             0..=3 => &self.log_level,
             4..=7 => "info,plimsoll=debug",
             _ => "info,plimsoll=trace",
+        };
+        match given.contains("kube_client") {
+            true => given.to_owned(),
+            false => format!("{given},kube_client::client::builder=off"),
         }
     }
 
@@ -495,6 +506,31 @@ pub enum LogFormat {
     Json,
 }
 
+/// The parts of a log filter. A word alone is a level: taken for a module's name, a misspelt level
+/// would silence all else.
+fn log_level(text: &str) -> Result<String, String> {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    let part = |part: &str| {
+        let (module, level) = match part.rsplit_once('=') {
+            Some((module, level)) => (format!("{module}="), level),
+            None => (String::new(), part),
+        };
+        let level = match level.to_ascii_lowercase() {
+            other if other == "warning" => "warn".to_owned(),
+            other => other,
+        };
+        match LEVELS.contains(&level.as_str()) {
+            true => Ok(module + &level),
+            false => Err(format!(
+                "{level:?} is no level: {}, or a module's as in plimsoll::serve=debug was expected",
+                LEVELS.join(", ")
+            )),
+        }
+    };
+    let parts: Result<Vec<String>, String> = text.split(',').map(str::trim).map(part).collect();
+    parts.map(|parts| parts.join(","))
+}
+
 /// A duration as Go writes it: `15s`, `5m0s`, `1h30m`, `250ms`.
 fn duration(text: &str) -> Result<Duration, String> {
     let expected = "a duration was expected, such as 250ms, 15s or 5m";
@@ -512,25 +548,38 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    fn served(line: &str) -> ServeFlags {
+        match Cli::try_parse_from(line.split_whitespace()).expect("flags of serve").command {
+            Command::Serve(flags) => *flags,
+            other => panic!("{other:?}"),
+        }
+    }
+
     #[test]
-    fn serving_is_what_is_done_without_a_subcommand() {
-        let bare = Cli::try_parse_from(["plimsoll", "--secure-port", "7443"]).unwrap();
-        assert!(bare.command.is_none());
-        assert_eq!(bare.serve.secure_port, 7443);
-        let named = Cli::try_parse_from(["plimsoll", "serve", "--secure-port=7443"]).unwrap();
-        assert!(matches!(named.command, Some(Command::Serve(flags)) if flags.secure_port == 7443));
+    fn a_level_is_a_level_and_not_the_name_of_a_module() {
+        assert_eq!(log_level("warning").as_deref(), Ok("warn"));
+        assert_eq!(log_level("INFO, plimsoll=Warning").as_deref(), Ok("info,plimsoll=warn"));
+        for wrong in ["verbose", "", "info,plimsoll", "plimsoll=loud"] {
+            assert!(log_level(wrong).unwrap_err().contains("is no level"), "{wrong}");
+        }
+        let filter = |line: &str| served(line).log_filter();
+        let quiet = "info,kube_client::client::builder=off";
+        assert_eq!(filter("plimsoll serve"), quiet);
+        let asked = "plimsoll serve --log-level=info,kube_client=debug";
+        assert_eq!(filter(asked), "info,kube_client=debug");
     }
 
     #[test]
     fn flags_are_taken_as_go_takes_them() {
-        let given = "plimsoll -v=6 --secure-port=1 --secure-port 2 --prometheus-auth-incluster \
+        let given = "plimsoll serve -v=6 --secure-port=1 --secure-port 2 --prometheus-auth-incluster \
                      --disable-http2=false --prometheus-header=A=b --prometheus-header C=d \
                      --prometheus-verb=POST --tls-min-version=VersionTLS13 --client-qps=50";
-        let flags = Cli::try_parse_from(given.split_whitespace()).unwrap().serve;
-        assert_eq!((flags.secure_port, flags.log_filter()), (2, "info,plimsoll=debug"));
-        assert!(flags.prometheus_auth_incluster && !flags.disable_http2);
-        assert_eq!(flags.prometheus_header, ["A=b", "C=d"]);
-        assert_eq!(flags.prometheus_verb, PrometheusVerb::Post);
+        let flags = served(given);
+        assert_eq!(flags.secure_port, 2);
+        assert!(flags.log_filter().starts_with("info,plimsoll=debug,"));
+        assert!(flags.prometheus.prometheus_auth_incluster && !flags.disable_http2);
+        assert_eq!(flags.prometheus.prometheus_header, ["A=b", "C=d"]);
+        assert_eq!(flags.prometheus.prometheus_verb, PrometheusVerb::Post);
         assert_eq!(flags.client_qps, Some(50.0));
     }
 

@@ -6,10 +6,10 @@ mod flags;
 mod live;
 mod rules;
 
-pub use adapter_flags::{Ignored, take_ignored};
+pub use adapter_flags::{Ignored, as_command, take_ignored};
 pub use file::{Config, ConfigError};
 pub use flags::{
     CheckFlags, Cli, ClusterFlags, Command, ConvertFlags, FreezeFlags, LogFormat, NativeHpas,
-    ObjectFlags, OutputFormat, PrometheusVerb, ServeFlags, TlsVersion,
+    ObjectFlags, OutputFormat, PrometheusFlags, PrometheusVerb, ServeFlags, TlsVersion,
 };
 pub use live::LiveConfig;

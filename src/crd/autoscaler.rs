@@ -1,5 +1,6 @@
 //! `Autoscaler`, `plimsoll.dev/v1alpha1`.
 
+use crate::hpa::validate;
 use crate::k8s::Quantity;
 use crate::promql::name::generated_name;
 use k8s_openapi::api::autoscaling::v2::{
@@ -42,8 +43,9 @@ use std::collections::BTreeMap;
         .message("maxReplicas must be at least minReplicas")
         .field_path(".maxReplicas"),
     validation = Rule::new("self.minReplicas > 0 || (has(self.metrics) && self.metrics.exists(m, m.type == 'Object' || m.type == 'External'))")
-        .message("minReplicas may be 0 only with an Object or External metric: a workload without pods has no pod metrics")
-        .field_path(".minReplicas")
+        .message("must specify at least one Object or External metric to support scaling to zero replicas: a workload without pods has no pod metrics")
+        .reason(kube::core::Reason::FieldValueForbidden)
+        .field_path(".metrics")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct AutoscalerSpec {
@@ -192,9 +194,16 @@ fn one() -> i32 {
 impl AutoscalerSpec {
     /// Reads the `spec` of an object as it came from the API server, where
     /// quantities may be numbers.
+    ///
+    /// # Errors
+    /// Where it has a fault that the definition's schema refuses, too: the one that is installed
+    /// may be older than this process. The text begins with the field.
     pub fn read(spec: Value) -> Result<Self, ReadError> {
         let spec: Self =
             serde_json::from_value(spec).map_err(|error| ReadError(format!("spec: {error}")))?;
+        if let Some(fault) = validate(&spec.shared()).into_iter().next() {
+            return Err(ReadError(fault.to_string()));
+        }
         for (index, metric) in spec.custom_metrics.iter().enumerate() {
             let value: Quantity =
                 metric.average_value.0.parse().map_err(|e| {
@@ -208,6 +217,17 @@ impl AutoscalerSpec {
             }
         }
         Ok(spec)
+    }
+
+    /// The fields that a HorizontalPodAutoscaler has, too.
+    fn shared(&self) -> HorizontalPodAutoscalerSpec {
+        HorizontalPodAutoscalerSpec {
+            scale_target_ref: self.scale_target_ref.clone(),
+            min_replicas: Some(self.min_replicas),
+            max_replicas: self.max_replicas,
+            metrics: self.metrics.clone(),
+            behavior: self.behavior.clone(),
+        }
     }
 
     /// The HorizontalPodAutoscaler spec that means the same: `metrics`, then
@@ -238,11 +258,8 @@ impl AutoscalerSpec {
             ..Default::default()
         }));
         HorizontalPodAutoscalerSpec {
-            scale_target_ref: self.scale_target_ref.clone(),
-            min_replicas: Some(self.min_replicas),
-            max_replicas: self.max_replicas,
             metrics: Some(metrics).filter(|metrics| !metrics.is_empty()),
-            behavior: self.behavior.clone(),
+            ..self.shared()
         }
     }
 }
@@ -283,7 +300,7 @@ mod tests {
             (json!({"averageValue": "1"}), "missing field `metricName`"),
         ] {
             let error = AutoscalerSpec::read(json!({
-                "scaleTargetRef": {"kind": "Deployment", "name": "web"},
+                "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
                 "maxReplicas": 10,
                 "customMetrics": [change],
             }))

@@ -3,6 +3,7 @@
 
 mod autoscaler;
 mod schema;
+mod validation;
 
 pub use autoscaler::{
     Autoscaler, AutoscalerSpec, AutoscalerStatus, CustomMetric, Executor, Fallback, ReadError,

@@ -1,6 +1,6 @@
 //! The CustomResourceDefinition made from the types.
 
-use super::Autoscaler;
+use super::{Autoscaler, validation};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 use serde_json::{Value, json};
@@ -8,7 +8,14 @@ use serde_json::{Value, json};
 /// The definition of `Autoscaler`, as it is installed.
 pub fn custom_resource_definition() -> CustomResourceDefinition {
     let mut value = json!(Autoscaler::crd());
-    allow_numbers_for_quantities(&mut value);
+    let schema = "/spec/versions/0/schema/openAPIV3Schema";
+    let schema = value.pointer_mut(schema).expect("the definition has a schema");
+    schema["description"] = json!(
+        "Autoscaler scales a workload horizontally, by metrics of Prometheus and of Kubernetes."
+    );
+    absent_instead_of_null(schema);
+    allow_numbers_for_quantities(schema);
+    validation::add(&mut schema["properties"]["spec"]);
     serde_json::from_value(value).expect("the schema keeps its form")
 }
 
@@ -19,13 +26,27 @@ pub fn custom_resource_definition_yaml() -> String {
     format!("# Made by `make generate` from src/crd/autoscaler.rs.\n{body}")
 }
 
+/// Has the API server take `null` for a field that is not given, as it does in its own objects.
+fn absent_instead_of_null(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.remove("nullable");
+            fields.values_mut().for_each(absent_instead_of_null);
+        }
+        Value::Array(items) => items.iter_mut().for_each(absent_instead_of_null),
+        _ => {}
+    }
+}
+
 /// Lets quantities be numbers, as they may be in a HorizontalPodAutoscaler.
 fn allow_numbers_for_quantities(value: &mut Value) {
     match value {
         Value::Object(fields) => {
             for (name, field) in fields.iter_mut() {
                 let named = matches!(name.as_str(), "averageValue" | "tolerance" | "value");
-                if named && field.get("type") == Some(&json!("string")) {
+                let quantity = field.get("type") == Some(&json!("string"))
+                    || field.get("x-kubernetes-int-or-string") == Some(&json!(true));
+                if named && quantity {
                     let description = field.get("description").cloned();
                     *field = json!({
                         "anyOf": [{"type": "integer"}, {"type": "string"}],

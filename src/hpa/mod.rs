@@ -17,6 +17,7 @@ mod observe;
 mod requests;
 mod spec;
 mod status;
+mod validation;
 
 pub use account::{Account, MetricAccount, Record, Step};
 pub use decide::{Decision, Event, EventKind, Outcome, decide, settle};
@@ -32,6 +33,7 @@ pub use spec::{
     no_kind_match, parse_group,
 };
 pub use status::{Condition, ConditionKind, Current, Status, render_status};
+pub use validation::{InvalidField, validate};
 
 /// A point in time in milliseconds since 1970-01-01T00:00:00Z.
 pub type UnixMillis = i64;

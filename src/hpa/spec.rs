@@ -376,32 +376,37 @@ impl ResourceTarget {
 }
 
 impl ScalingRules {
+    /// A word that is not known forbids any change in its direction: it may have been `Disabled`, or
+    /// stand for less than what it would be taken for. An Autoscaler with one is refused before; the
+    /// API server of a later Kubernetes may let one into a HorizontalPodAutoscaler.
     fn from_api(rules: api::HPAScalingRules) -> Self {
+        let policies = rules.policies.unwrap_or_default();
+        let known: Option<Vec<Policy>> = policies.iter().map(Policy::from_api).collect();
         Self {
             stabilization_seconds: rules.stabilization_window_seconds,
-            select_policy: match rules.select_policy.as_deref() {
-                Some("Disabled") => SelectPolicy::Disabled,
-                Some("Min") => SelectPolicy::Min,
-                _ => SelectPolicy::Max,
+            select_policy: match (&known, rules.select_policy.as_deref()) {
+                (Some(_), None | Some("Max")) => SelectPolicy::Max,
+                (Some(_), Some("Min")) => SelectPolicy::Min,
+                _ => SelectPolicy::Disabled,
             },
-            policies: rules
-                .policies
-                .unwrap_or_default()
-                .into_iter()
-                .map(|policy| Policy {
-                    kind: match policy.type_.as_str() {
-                        "Pods" => PolicyKind::Pods,
-                        _ => PolicyKind::Percent,
-                    },
-                    value: policy.value,
-                    period_seconds: policy.period_seconds,
-                })
-                .collect(),
+            policies: known.unwrap_or_default(),
             tolerance: rules
                 .tolerance
                 .and_then(|tolerance| tolerance.0.parse::<Quantity>().ok())
                 .map(Quantity::as_f64),
         }
+    }
+}
+
+impl Policy {
+    /// None where the type is not known.
+    fn from_api(policy: &api::HPAScalingPolicy) -> Option<Self> {
+        let kind = match policy.type_.as_str() {
+            "Pods" => PolicyKind::Pods,
+            "Percent" => PolicyKind::Percent,
+            _ => return None,
+        };
+        Some(Self { kind, value: policy.value, period_seconds: policy.period_seconds })
     }
 }
 
@@ -441,5 +446,29 @@ pub fn apply_defaults(spec: &mut api::HorizontalPodAutoscalerSpec) {
         let down = behavior.scale_down.get_or_insert_default();
         down.select_policy.get_or_insert_with(|| "Max".to_owned());
         down.policies.get_or_insert_with(|| vec![policy("Percent", 100)]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_that_is_not_known_forbids_a_change_in_its_direction() {
+        let read = |rules: serde_json::Value| {
+            let spec = serde_json::json!({
+                "scaleTargetRef": {"kind": "Deployment", "name": "web"}, "maxReplicas": 3,
+                "behavior": {"scaleDown": rules},
+            });
+            let spec = Spec::from_api(&serde_json::from_value(spec).expect("a spec"));
+            let behavior = spec.behavior.expect("it is given");
+            (behavior.scale_down.select_policy, behavior.scale_up.select_policy)
+        };
+        for rules in [
+            serde_json::json!({"selectPolicy": "disabled"}),
+            serde_json::json!({"policies": [{"type": "pods", "value": 4, "periodSeconds": 60}]}),
+        ] {
+            assert_eq!(read(rules), (SelectPolicy::Disabled, SelectPolicy::Max));
+        }
     }
 }

@@ -240,7 +240,7 @@ mod tests {
         let object: LeanAutoscaler = serde_json::from_value(json!({
             "apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
             "metadata": {"name": "web", "namespace": "shop", "uid": "u", "generation": 2},
-            "spec": {"maxReplicas": 3, "scaleTargetRef": {"kind": "Deployment", "name": "web"},
+            "spec": {"maxReplicas": 3, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
                 "metrics": [{"type": "Resource", "resource": {"name": "cpu",
                     "target": {"type": "Utilization", "averageUtilization": 60}}}],
                 "customMetrics": [{"metricName": "m", "averageValue": "5", "query": "q"}]},

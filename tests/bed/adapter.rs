@@ -36,7 +36,7 @@ impl Adapter {
         let file = cluster.folder.join(format!("{name}.yaml"));
         std::fs::write(&file, config).expect("a file");
         let kubeconfig = cluster.kubeconfig.display();
-        let arguments = [
+        let mut arguments = vec![
             format!("--config={}", file.display()),
             format!("--prometheus-url=http://127.0.0.1:{prometheus_port}"),
             format!("--lister-kubeconfig={kubeconfig}"),
@@ -57,7 +57,11 @@ impl Adapter {
             Program::PrometheusAdapter => {
                 super::parts(&["prometheus-adapter"]).join("prometheus-adapter")
             }
-            Program::Plimsoll => super::plimsoll::binary(),
+            // In a pod it is called as prometheus-adapter is; this is none.
+            Program::Plimsoll => {
+                arguments.insert(0, "serve".to_owned());
+                super::plimsoll::binary()
+            }
         };
         let process = Process::start(parts, folder, cluster.keep, name, &path, &arguments);
         Self { process, port }

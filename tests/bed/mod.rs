@@ -60,7 +60,8 @@ impl Default for Options {
             faults: false,
             keep: false,
             hpa_controller: true,
-            manifests: "deploy",
+            // The manifests as they are, and the right to the executor that some tests need.
+            manifests: "deploy/overlays/native-hpa-executor",
             apiserver: Vec::new(),
             config: "",
             progress: |_| {},
@@ -87,7 +88,10 @@ impl Bed {
     /// Starts everything and waits until all of it is ready.
     pub async fn start(options: Options) -> Self {
         let cluster = Cluster::start(&options).await;
-        (options.progress)("installing Plimsoll with kubectl apply -k deploy");
+        (options.progress)(&format!(
+            "installing Plimsoll with kubectl apply -k {}",
+            options.manifests
+        ));
         plimsoll::install(&cluster, options.manifests).await;
         let faults = match options.faults {
             true => Some(Faults {

@@ -65,6 +65,7 @@ pub async fn launch(
     )
     .expect("a file");
     let mut arguments = vec![
+        "serve".to_owned(),
         format!("--config={}", config.display()),
         format!("--kubeconfig={}", kubeconfig.display()),
         format!("--prometheus-url={prometheus}"),

@@ -145,6 +145,7 @@ fn start_adapter(world: &World, peers: Peers) -> Process {
 fn start_plimsoll(world: &World, side: Side, own: &[&str]) -> Process {
     let config = if side == Side::Alone { OWN } else { RULES };
     let mut flags = adapter_flags(world, "plimsoll", config);
+    flags.insert(0, "serve".to_owned());
     // As the peers.
     flags.push("--leader-elect=false".to_owned());
     flags.push("--leader-elect-resource-namespace=kube-system".to_owned());

@@ -322,13 +322,13 @@ fn the_schema_refuses_what_can_not_be_meant() {
         let spec = |change: &str| {
             format!(
                 "apiVersion: plimsoll.dev/v1alpha1\nkind: Autoscaler\nmetadata: {{name: x, namespace: {}}}\n\
-                 spec: {{scaleTargetRef: {{kind: Deployment, name: web}}, {change}}}\n",
+                 spec: {{scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: web}}, {change}}}\n",
                 ns.name
             )
         };
         for (change, expected) in [
             ("maxReplicas: 1, minReplicas: 2", "maxReplicas must be at least minReplicas"),
-            ("maxReplicas: 1, minReplicas: 0", "minReplicas may be 0 only with"),
+            ("maxReplicas: 1, minReplicas: 0", "at least one Object or External metric"),
             ("maxReplicas: 0", "spec.maxReplicas"),
             ("maxReplicas: 1, syncPeriodSeconds: 0", "spec.syncPeriodSeconds"),
             (

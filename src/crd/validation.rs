@@ -1,0 +1,175 @@
+//! What the definition's schema refuses beyond types: over the fields that an Autoscaler shares with
+//! `autoscaling/v2`, what kube-apiserver refuses in a HorizontalPodAutoscaler, at the same field.
+//!
+//! Source: `ValidateHorizontalPodAutoscaler` of Kubernetes 1.36. What a schema can say
+//! (`enum`, `minimum`, `pattern`) is said so; what relates fields is CEL. `tests/e2e/validation.rs`
+//! compares both on a real API server, and [`crate::hpa::validate`] is the same for the process,
+//! as an installed definition may be older.
+
+use serde_json::{Value, json};
+
+/// A name that can be part of a path: not `.` or `..`, without `/` and `%`.
+const PATH_SEGMENT: &str = r"^([^/%.][^/%]*|\.[^/%.][^/%]*|\.\.[^/%]+)$";
+/// At most one `/`, as in `apps/v1`.
+const GROUP_VERSION: &str = r"^[^/]*(/[^/]*)?$";
+const DNS_LABEL: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
+/// A resource of containers: a standard one, or one with a domain in front.
+const RESOURCE: &str = r"^(cpu|memory|ephemeral-storage|hugepages-[-A-Za-z0-9_.]{0,52}[A-Za-z0-9]|[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9])$";
+
+/// The sources of a metric: the value of `type`, and the field that it asks for.
+const SOURCES: [(&str, &str); 5] = [
+    ("Object", "object"),
+    ("External", "external"),
+    ("Pods", "pods"),
+    ("Resource", "resource"),
+    ("ContainerResource", "containerResource"),
+];
+
+/// Adds the rules to the schema of an Autoscaler's spec.
+pub fn add(spec: &mut Value) {
+    let target_ref = field(spec, "scaleTargetRef");
+    object_reference(target_ref);
+    rule(
+        target_ref,
+        "self.kind == 'ReplicationController' || (has(self.apiVersion) && self.apiVersion.contains('/') && !self.apiVersion.startsWith('/'))",
+        "apiVersion must specify API group, such as apps/v1",
+        Some((".apiVersion", "FieldValueInvalid")),
+    );
+    for direction in ["scaleUp", "scaleDown"] {
+        scaling_rules(field(field(spec, "behavior"), direction));
+    }
+    metric(&mut field(spec, "metrics")["items"]);
+}
+
+/// The schema of a field; all of them are there, as the types of `k8s-openapi` have them.
+fn field<'a>(schema: &'a mut Value, name: &str) -> &'a mut Value {
+    let field = &mut schema["properties"][name];
+    assert!(field.is_object(), "autoscaling/v2 has no field {name} here");
+    field
+}
+
+/// Adds keywords to a schema.
+fn limit(schema: &mut Value, keywords: Value) {
+    let (Value::Object(schema), Value::Object(keywords)) = (schema, keywords) else {
+        unreachable!("schemas and keywords are objects")
+    };
+    schema.extend(keywords);
+}
+
+/// Adds a rule in CEL; `at` is the field that is at fault, relative to the schema, and the reason.
+fn rule(schema: &mut Value, rule: &str, message: &str, at: Option<(&str, &str)>) {
+    let mut added = json!({"rule": rule, "message": message});
+    if let Some((path, reason)) = at {
+        added["fieldPath"] = json!(path);
+        added["reason"] = json!(reason);
+    }
+    match &mut schema["x-kubernetes-validations"] {
+        Value::Array(rules) => rules.push(added),
+        none => *none = json!([added]),
+    }
+}
+
+fn object_reference(reference: &mut Value) {
+    limit(field(reference, "kind"), json!({"pattern": PATH_SEGMENT}));
+    limit(field(reference, "name"), json!({"pattern": PATH_SEGMENT}));
+    limit(field(reference, "apiVersion"), json!({"pattern": GROUP_VERSION}));
+}
+
+fn scaling_rules(rules: &mut Value) {
+    let words = json!({"enum": ["Max", "Min", "Disabled"]});
+    limit(field(rules, "selectPolicy"), words);
+    let seconds = json!({"minimum": 0, "maximum": 3600});
+    limit(field(rules, "stabilizationWindowSeconds"), seconds);
+    quantity(field(rules, "tolerance"), ">=", "must be greater than or equal to 0");
+    let policies = field(rules, "policies");
+    limit(policies, json!({"minItems": 1}));
+    let policy = &mut policies["items"];
+    limit(field(policy, "type"), json!({"enum": ["Pods", "Percent"]}));
+    limit(field(policy, "value"), json!({"minimum": 1}));
+    limit(field(policy, "periodSeconds"), json!({"minimum": 1, "maximum": 1800}));
+}
+
+/// A quantity that is more than 0, or at least 0.
+fn quantity(schema: &mut Value, compared: &str, message: &str) {
+    let text = match compared {
+        ">" => "quantity(self).isGreaterThan(quantity('0'))",
+        _ => "!quantity(self).isLessThan(quantity('0'))",
+    };
+    let said = format!("type(self) == int ? self {compared} 0 : isQuantity(self) && {text}");
+    rule(schema, &said, message, None);
+}
+
+fn metric(metric: &mut Value) {
+    let types: Vec<&str> = SOURCES.iter().map(|(kind, _)| *kind).collect();
+    limit(field(metric, "type"), json!({"enum": types}));
+    for (kind, source) in SOURCES {
+        let at = format!(".{source}");
+        rule(
+            metric,
+            &format!("self.type != '{kind}' || has(self.{source})"),
+            "must populate information for the given metric source",
+            Some((&at, "FieldValueRequired")),
+        );
+        let others = SOURCES.iter().filter(|(_, other)| *other != source);
+        let others: Vec<String> = others.map(|(_, other)| format!("has(self.{other})")).collect();
+        rule(
+            metric,
+            &format!("self.type == '{kind}' || !has(self.{source}) || !({})", others.join(" || ")),
+            "must populate the given metric source only",
+            Some((&at, "FieldValueForbidden")),
+        );
+        let schema = field(metric, source);
+        match kind {
+            "Resource" => limit(field(schema, "name"), json!({"minLength": 1})),
+            "ContainerResource" => container_resource(schema),
+            _ => limit(field(field(schema, "metric"), "name"), json!({"pattern": PATH_SEGMENT})),
+        }
+        if kind == "Object" {
+            object_reference(field(schema, "describedObject"));
+        }
+        target(kind, field(schema, "target"));
+    }
+}
+
+fn container_resource(schema: &mut Value) {
+    let name = field(schema, "name");
+    limit(name, json!({"maxLength": 317, "pattern": RESOURCE}));
+    // A prefix of at most 253; of what is not Kubernetes's own, with `requests.` in front.
+    rule(
+        name,
+        "self.indexOf('/') <= 253 && (!self.contains('/') || self.contains('kubernetes.io/') || (self.indexOf('/') <= 244 && !self.startsWith('requests.')))",
+        "doesn't follow extended resource name standard",
+        None,
+    );
+    limit(field(schema, "container"), json!({"maxLength": 63, "pattern": DNS_LABEL}));
+}
+
+fn target(kind: &str, target: &mut Value) {
+    limit(field(target, "type"), json!({"enum": ["Utilization", "Value", "AverageValue"]}));
+    for value in ["value", "averageValue"] {
+        quantity(field(target, value), ">", "must be positive");
+    }
+    limit(field(target, "averageUtilization"), json!({"minimum": 1}));
+    let (one, other, required) = match kind {
+        "Object" | "External" => ("averageValue", "value", ".averageValue"),
+        "Pods" => ("averageValue", "averageValue", ".averageValue"),
+        _ => ("averageUtilization", "averageValue", ".averageUtilization"),
+    };
+    let message = match kind {
+        "Object" | "External" => "must set either a target value or averageValue",
+        "Pods" => "must specify a positive target averageValue",
+        _ => "must set either a target raw value or a target utilization",
+    };
+    let has = format!("has(self.{one}) || has(self.{other})");
+    rule(target, &has, message, Some((required, "FieldValueRequired")));
+    if matches!(kind, "External" | "Resource" | "ContainerResource") {
+        let both = format!("!has(self.{one}) || !has(self.{other})");
+        let at = format!(".{other}");
+        rule(
+            target,
+            &both,
+            &format!("may not set both {one} and {other}"),
+            Some((&at, "FieldValueForbidden")),
+        );
+    }
+}
