@@ -165,6 +165,17 @@ fn what_autoscaling_v2_refuses_an_autoscaler_refuses_with_the_same_field() {
     });
 }
 
+#[test]
+fn the_specs_differ_and_are_the_same_in_each_run() {
+    let specs = || {
+        let mut random = Random(SEED);
+        (0..SPECS).map(|_| mutated(&mut random).to_string()).collect::<Vec<_>>()
+    };
+    let once = specs();
+    assert_eq!(once, specs());
+    assert!(once.iter().collect::<BTreeSet<_>>().len() > SPECS * 8 / 10);
+}
+
 /// A random spec with some faults.
 fn mutated(random: &mut Random) -> Value {
     let mut spec = valid(random);
@@ -294,16 +305,23 @@ fn source(random: &mut Random, identifier: impl Fn(&mut Random) -> Value) -> (&'
 
 /// Puts one fault in, or what may be one.
 fn mutate(random: &mut Random, spec: &mut Value) {
-    if random.below(8) == 0
-        && let Some(metrics) = spec["metrics"].as_array_mut()
+    let second = random.below(8) == 0;
+    if let Some(metrics) = spec.get_mut("metrics").and_then(Value::as_array_mut)
+        && second
+        && !metrics.is_empty()
     {
         let at = random.below(metrics.len());
         let (field, source) = source(random, |_| json!({"name": "other"}));
-        metrics[at][field] = source;
+        if let Some(metric) = metrics[at].as_object_mut() {
+            metric.insert(field.to_owned(), source);
+        }
         return;
     }
     let mut places = Vec::new();
     walk(spec, String::new(), &mut places);
+    if places.is_empty() {
+        return;
+    }
     let place = places[random.below(places.len())].clone();
     let (parent, name) = place.rsplit_once('/').expect("a place below the spec");
     let parent = spec.pointer_mut(parent).expect("it is there");
