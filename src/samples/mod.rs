@@ -1,5 +1,7 @@
 //! The samples that the API and the control loop share.
 
+#[cfg(test)]
+mod faults;
 mod groups;
 mod store;
 mod table;

@@ -1,0 +1,271 @@
+//! What a Prometheus that fails, lies or is slow does to the samples.
+
+use super::groups::{Answer, Groups, Run};
+use super::{MetricError, ObjectSamples, Store, Table};
+use crate::config::Config;
+use crate::prometheus::{Client, Error, Options};
+use crate::promql::plan::Shape;
+use crate::promql::query::PodMetric;
+use axum::Router;
+use axum::extract::{RawForm, State};
+use axum::http::Uri;
+use futures::FutureExt;
+use futures::future::join_all;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// What was asked, in order.
+type Asked = Arc<Mutex<Vec<String>>>;
+
+/// Groups whose queries are answered by a function, and what they were asked.
+fn groups(answer: impl Fn(&str) -> Answer + Send + Sync + 'static) -> (Arc<Groups>, Asked) {
+    let asked = Asked::default();
+    let (seen, answer) = (asked.clone(), Arc::new(answer));
+    let run: Run = Arc::new(move |query| {
+        let (seen, answer) = (seen.clone(), answer.clone());
+        async move {
+            seen.lock().unwrap().push(query.clone());
+            // Long enough that all who ask at once ask for the same.
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            answer(&query)
+        }
+        .boxed()
+    });
+    (Arc::new(Groups::new(Duration::from_secs(1), run)), asked)
+}
+
+async fn get(groups: &Arc<Groups>, query: &str) -> Answer {
+    groups.get(&Shape::of(query)).await
+}
+
+fn of(app: usize) -> String {
+    format!(r#"sum by (pod) (x{{app="a{app}"}})"#)
+}
+
+fn none() -> Answer {
+    let body = br#"{"status":"success","data":{"resultType":"vector","result":[]}}"#;
+    Ok(Arc::new(Table::read(body).unwrap()))
+}
+
+fn fails(error: Error) -> Answer {
+    Err(error.into())
+}
+
+fn refused(answer: &Answer) -> bool {
+    matches!(answer, Err(MetricError::Prometheus(Error::Refused(_))))
+}
+
+async fn all(groups: &Arc<Groups>, apps: std::ops::Range<usize>) -> Vec<Answer> {
+    join_all(apps.map(async |app| get(groups, &of(app)).await)).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_asked_apart_while_prometheus_was_slow_is_joined_again() {
+    let slow = Arc::new(Mutex::new(true));
+    let state = slow.clone();
+    let (groups, asked) = groups(move |_| match *state.lock().unwrap() {
+        true => fails(Error::Timeout(Duration::from_secs(10))),
+        false => none(),
+    });
+    for _ in 0..40 {
+        all(&groups, 0..60).await;
+        tokio::time::sleep(Duration::from_secs(15)).await;
+    }
+    *slow.lock().unwrap() = false;
+    for _ in 0..20 {
+        all(&groups, 0..60).await;
+        tokio::time::sleep(Duration::from_secs(15)).await;
+    }
+    asked.lock().unwrap().clear();
+    assert!(all(&groups, 0..60).await.iter().all(Result::is_ok));
+    assert_eq!(asked.lock().unwrap().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_is_refused_is_asked_apart_from_then_on() {
+    let (groups, asked) = groups(|query| match query.contains("a7\"") || query.contains("a7|") {
+        true => fails(Error::Refused("many-to-many matching not allowed".to_owned())),
+        false => none(),
+    });
+    let answers = all(&groups, 0..32).await;
+    let bad: Vec<usize> = (0..32).filter(|app| refused(&answers[*app])).collect();
+    assert_eq!(bad, [7]);
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    asked.lock().unwrap().clear();
+    let answers = all(&groups, 0..32).await;
+    assert!(refused(&answers[7]) && answers[8].is_ok());
+    let asked = asked.lock().unwrap();
+    assert!(asked.len() <= 2, "{asked:#?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_who_wait_for_a_good_part_do_not_wait_for_the_bad_one() {
+    let run: Run = Arc::new(|query: String| {
+        async move {
+            let (bad, joined) = (query.contains("a0"), query.contains('|'));
+            if bad && !joined {
+                tokio::time::sleep(Duration::from_secs(60)).await;
+            }
+            if bad { fails(Error::Refused("bad".to_owned())) } else { none() }
+        }
+        .boxed()
+    });
+    let groups = Arc::new(Groups::new(Duration::from_secs(1), run));
+    let began = tokio::time::Instant::now();
+    let last = async {
+        get(&groups, &of(7)).await.unwrap();
+        began.elapsed()
+    };
+    let (_, took) = tokio::join!(all(&groups, 0..7), last);
+    assert!(took < Duration::from_secs(1), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_asks_under_a_failed_query_for_all_asks_once_and_not_each_time() {
+    let (groups, asked) = groups(|query| match query.contains("pod=") {
+        false => fails(Error::Unavailable { status: 500, message: String::new() }),
+        true => none(),
+    });
+    let pods = |app: usize| {
+        let names: Vec<String> = (0..10).map(|pod| format!("p-{app}-{pod}")).collect();
+        format!(r#"sum by (pod) (x{{ns="n",pod=~"{}"}})"#, names.join("|"))
+    };
+    // So many that the pod is not named, which fails.
+    let many = join_all((0..100).map(async |app| get(&groups, &pods(app)).await)).await;
+    assert!(many.iter().all(Result::is_err));
+    asked.lock().unwrap().clear();
+    let late = join_all((0..50).map(async |_| get(&groups, &pods(200)).await)).await;
+    assert!(late.iter().all(Result::is_ok));
+    assert_eq!(asked.lock().unwrap().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_while_an_answer_is_read_fails_that_metric_alone() {
+    let (groups, _) = groups(|query| match query.contains("bad") {
+        true => panic!("a fault of our own"),
+        false => none(),
+    });
+    for _ in 0..2 {
+        assert!(get(&groups, "bad").await.is_err());
+        assert!(get(&groups, "good").await.is_ok());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_too_long_for_a_proxy_is_asked_in_parts() {
+    let (groups, asked) = groups(|query| match query.len() > 200 {
+        true => fails(Error::Unavailable { status: 413, message: String::new() }),
+        false => none(),
+    });
+    assert!(all(&groups, 0..100).await.iter().all(Result::is_ok));
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    asked.lock().unwrap().clear();
+    assert!(all(&groups, 0..100).await.iter().all(Result::is_ok));
+    assert!(asked.lock().unwrap().iter().all(|query| query.len() <= 200));
+}
+
+/// A server that answers a path and its form as told, and what it was asked.
+async fn server(answer: impl Fn(&str) -> String + Send + Sync + 'static) -> (Client, Asked) {
+    // Others may have installed it before.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let asked = Asked::default();
+    type Told = Arc<dyn Fn(&str) -> String + Send + Sync>;
+    let told: Told = Arc::new(answer);
+    let handle = async |State((asked, told)): State<(Asked, Told)>, uri: Uri, form: RawForm| {
+        let text = format!("{uri} {}", String::from_utf8_lossy(&form.0));
+        let text: String = reqwest::Url::parse(&format!("http://h/?{text}"))
+            .map(|url| url.query_pairs().map(|(k, v)| format!("{k}={v} ")).collect())
+            .unwrap_or(text);
+        asked.lock().unwrap().push(text.clone());
+        told(&text)
+    };
+    let router = Router::new().fallback(handle).with_state((asked.clone(), told));
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    (Client::new(Options::new(&url)).unwrap(), asked)
+}
+
+fn vector(result: &str, more: &str) -> String {
+    format!(r#"{{"status":"success","data":{{"resultType":"vector","result":[{result}]}}{more}}}"#)
+}
+
+fn store(client: Client) -> Store {
+    Store::new(client, Duration::from_secs(1))
+}
+
+async fn pods(store: &Store, name: &str) -> Result<ObjectSamples, MetricError> {
+    let metric = PodMetric { metric: name.to_owned(), labels: Default::default(), query: None };
+    store.pods(&Config::default().pod_queries, &metric, "shop", false).await
+}
+
+#[tokio::test]
+async fn a_counter_is_never_read_raw_whatever_metadata_says() {
+    let (client, asked) = server(|text| match text.contains("metadata") {
+        true => r#"{"status":"success","data":{}}"#.to_owned(),
+        false => vector("", ""),
+    })
+    .await;
+    let store = store(client);
+    for name in ["http_request_duration_seconds_count", "x_sum", "x_bucket", "x_total"] {
+        asked.lock().unwrap().clear();
+        pods(&store, name).await.unwrap();
+        let asked = asked.lock().unwrap();
+        assert!(asked.len() == 1 && asked[0].contains("rate("), "{asked:#?}");
+    }
+}
+
+#[tokio::test]
+async fn a_type_that_is_not_known_is_asked_for_once_a_minute_and_not_each_round() {
+    let (client, asked) = server(|text| match text.contains("metadata") {
+        true => r#"{"status":"success","data":{}}"#.to_owned(),
+        false => vector("", ""),
+    })
+    .await;
+    let store = store(client);
+    join_all((0..20).map(async |_| pods(&store, "queue").await.unwrap())).await;
+    pods(&store, "queue").await.unwrap();
+    pods(&store, "job:queue:sum").await.unwrap();
+    let asked = asked.lock().unwrap();
+    let metadata: Vec<_> = asked.iter().filter(|text| text.contains("metadata")).collect();
+    assert_eq!(metadata.len(), 1, "{metadata:#?}");
+}
+
+#[tokio::test]
+async fn a_part_of_an_answer_is_no_answer() {
+    let series = r#"{"metric":{"pod":"a"},"value":[1700000000,"3"]}"#;
+    for (more, whole) in [
+        (r#","warnings":["No StoreAPIs matched for this query"]"#, false),
+        (r#","isPartial":true"#, false),
+        (r#","isPartial":false,"warnings":[]"#, true),
+        (r#","warnings":["PromQL warning: quantile value should be between 0 and 1 (1:2)"]"#, true),
+        (r#","infos":["PromQL info: metric might not be a counter (1:6)"]"#, true),
+        (r#","warnings":["3 more warning annotations omitted"]"#, false),
+    ] {
+        let (client, _) = server(move |_| vector(series, more)).await;
+        let answer = pods(&store(client), "x_total").await;
+        assert_eq!(answer.is_ok(), whole, "{more}");
+        if let Err(error) = answer {
+            assert!(error.to_string().contains("part of"), "{error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_number_that_does_not_fit_is_no_sample() {
+    let value = |value: &str| format!(r#"{{"metric":{{"pod":"{value}"}},"value":[1,"{value}"]}}"#);
+    let all = ["1e16", "-1e16", "1e300", "1.7e18", "9e15", "5"].map(value).join(",");
+    let (client, _) = server(move |_| vector(&all, "")).await;
+    let found = pods(&store(client), "x_total").await.unwrap();
+    let names: Vec<&str> = found.samples.iter().map(|sampled| sampled.label("pod")).collect();
+    assert_eq!(names, ["9e15", "5"]);
+}
+
+#[tokio::test]
+async fn a_native_histogram_is_said_to_be_one() {
+    let mixed = r#"{"metric":{"pod":"a"},"value":[1,"3"]},
+        {"metric":{"pod":"b"},"histogram":[1,{"count":"6","sum":"2","buckets":[]}]}"#;
+    let (client, _) = server(|_| vector(mixed, "")).await;
+    let error = pods(&store(client), "x_total").await.err().unwrap().to_string();
+    assert!(error.contains("histogram_quantile"), "{error}");
+}
