@@ -237,7 +237,7 @@ async fn look(report: &mut Report, rules: &RuleSet, prometheus: &Prometheus, map
         let named = rule.series.backend.as_ref().and_then(|name| rules.backends.get(name));
         let prometheus = named.unwrap_or(prometheus);
         let shapes = match prometheus.series(&rule.series.selector, since).await {
-            Ok(body) => decode_shapes(&body),
+            Ok(body) => decode_shapes(&body).map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),
         };
         match shapes {
@@ -314,11 +314,11 @@ async fn try_query(
     let group_by: Vec<String> = label.iter().cloned().collect();
     let answer = match rule.render(&shape.name, &matchers, &group_by) {
         Ok(query) => {
-            let answer = prometheus.query(&query).await;
+            let answer = prometheus.query(&query, &[]).await;
             found.query = Some(query);
             answer
-                .map_err(|error| error.to_string())
                 .and_then(|body| Table::read(&body).map(|table| table.series()))
+                .map_err(|error| error.to_string())
         }
         Err(error) => Err(error),
     };

@@ -216,7 +216,7 @@ fn from_kubeconfig(path: &Path) -> Result<Credentials, ConnectError> {
             let text: k8s_openapi::ByteString =
                 serde_json::from_value(quoted).map_err(|error| wrong(error.to_string()))?;
             let origin = format!("{FLAG}: {}", path.display());
-            return Ok(Some(Pem { origin, text: text.0 }));
+            return Ok(Some(Pem::new(origin, text.0)));
         }
         file.map(|file| Pem::read(FLAG, Path::new(file))).transpose().map_err(Into::into)
     };

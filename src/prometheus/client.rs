@@ -1,144 +1,31 @@
-//! The HTTP client of a Prometheus-compatible server.
+//! The client of a Prometheus-compatible server.
 
-use super::slots::Slots;
+use super::budget::{Budget, Held};
+use super::error::{causes, failure};
+use super::http::Http;
+use super::queue::{Ended, Flow, Queue, Sign};
+use super::{Error, Options, Token};
 use crate::telemetry::Metrics;
-use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
-use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
-use reqwest::{StatusCode, Url};
+use reqwest::{Method, StatusCode, Url};
 use serde::Deserialize;
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
-
-/// How to talk to Prometheus.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Its address, with a path prefix where it has one.
-    pub url: String,
-    /// How long one request may take.
-    pub timeout: Duration,
-    /// Certificate authorities to trust instead of those of the system.
-    pub roots: Option<Pem>,
-    /// A client certificate and its key.
-    pub identity: Option<Pem>,
-    /// A bearer token.
-    pub token: Option<Token>,
-    /// Headers of every request, as `NAME=VALUE`.
-    pub headers: Vec<String>,
-    /// Whether queries are sent with GET instead of POST.
-    pub get: bool,
-    /// The largest answer taken.
-    pub max_response_bytes: usize,
-}
-
-impl Options {
-    /// Those of a server that asks for no credentials.
-    pub fn new(url: &str) -> Self {
-        Self {
-            url: url.to_owned(),
-            timeout: Duration::from_secs(30),
-            roots: None,
-            identity: None,
-            token: None,
-            headers: Vec::new(),
-            get: false,
-            max_response_bytes: 64 << 20,
-        }
-    }
-}
-
-/// Text in PEM, and where it comes from.
-#[derive(Clone, Debug)]
-pub struct Pem {
-    /// The flag and file, for errors.
-    pub origin: String,
-    /// The text.
-    pub text: Vec<u8>,
-}
-
-impl Pem {
-    /// Reads a file that a flag names.
-    ///
-    /// # Errors
-    /// Where it can't be read.
-    pub fn read(flag: &str, path: &Path) -> Result<Self, Error> {
-        let origin = format!("{flag}: {}", path.display());
-        match std::fs::read(path) {
-            Ok(text) => Ok(Self { origin, text }),
-            Err(error) => Err(Error::Settings(format!("{origin}: {error}"))),
-        }
-    }
-
-    /// Both in one, such as a certificate and its key.
-    pub fn and(mut self, other: Self) -> Self {
-        self.text.push(b'\n');
-        self.text.extend(other.text);
-        self
-    }
-}
-
-/// Where a bearer token comes from.
-#[derive(Clone)]
-pub enum Token {
-    /// A file, read at each request: tokens are renewed.
-    File(PathBuf),
-    /// This one.
-    Text(String),
-}
-
-/// Without the token itself.
-impl std::fmt::Debug for Token {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::File(path) => write!(f, "File({})", path.display()),
-            Self::Text(_) => f.write_str("Text"),
-        }
-    }
-}
-
-/// Why there is no answer. No text holds the address's user or password.
-#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-pub enum Error {
-    /// It can't be talked to with these settings.
-    #[error("{0}")]
-    Settings(String),
-    /// It did not answer in time.
-    #[error("Prometheus did not answer within {0:?}")]
-    Timeout(Duration),
-    /// It did not answer in time while many queries ran; fewer will from now on.
-    #[error("Prometheus did not answer within {0:?}, with many queries at once")]
-    Crowded(Duration),
-    /// It can't be reached.
-    #[error("Prometheus can't be reached: {0}")]
-    Unreachable(String),
-    /// It can't serve now, but may later.
-    #[error("Prometheus answered {status}: {message}")]
-    Unavailable {
-        /// The HTTP status.
-        status: u16,
-        /// What it said.
-        message: String,
-    },
-    /// It refused the query.
-    #[error("Prometheus refused the query: {0}")]
-    Refused(String),
-    /// Its answer can't be used.
-    #[error("Prometheus's answer can't be used: {0}")]
-    Answer(String),
-}
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// A client of one Prometheus-compatible server.
 #[derive(Clone, Debug)]
 pub struct Client {
-    http: reqwest::Client,
+    http: Http,
     base: Url,
     token: Option<Token>,
     get: bool,
     timeout: Duration,
     max_response_bytes: usize,
-    slots: Arc<Slots>,
+    queue: Queue,
+    budget: Budget,
     /// Since when it did not answer at all.
     failing: Arc<Mutex<Option<Instant>>>,
     metrics: Option<Arc<Metrics>>,
@@ -146,21 +33,54 @@ pub struct Client {
 
 /// How long a query may be to be sent in an address; proxies refuse longer ones.
 const LONGEST_ADDRESS: usize = 2048;
+/// The largest answer to users' own queries, in bytes.
+const USER_RESPONSE: usize = 8 << 20;
+/// The most series of an answer to users' own queries. Prometheus leaves out what
+/// is beyond and warns of it.
+const USER_SERIES: &str = "50000";
 
-#[derive(Deserialize)]
-struct Failure {
-    error: String,
+/// The body of an answer, which holds its part of the bytes for answers.
+#[derive(Debug)]
+pub struct Body {
+    bytes: Vec<u8>,
+    held: Held,
+}
+
+impl Body {
+    /// Ends the body; what holds its part of the bytes is kept.
+    pub fn into_held(self) -> Held {
+        self.held
+    }
+}
+
+impl Deref for Body {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 #[derive(Deserialize)]
 struct Metadata {
     data: HashMap<String, Vec<MetadataEntry>>,
+    #[serde(default)]
+    warnings: Option<Vec<String>>,
 }
 
 #[derive(Deserialize)]
 struct MetadataEntry {
     #[serde(rename = "type")]
     kind: String,
+}
+
+/// A request, and the bounds it has.
+struct Request<'a> {
+    path: &'static str,
+    form: &'a [(&'a str, &'a str)],
+    flows: &'a [Flow],
+    /// Whether it has no effect to send it with GET alone.
+    get: bool,
 }
 
 impl Client {
@@ -179,41 +99,15 @@ impl Client {
             let path = format!("{}/", base.path());
             base.set_path(&path);
         }
-        let mut builder = reqwest::Client::builder()
-            .timeout(options.timeout)
-            .connect_timeout(options.timeout)
-            .redirect(reqwest::redirect::Policy::none())
-            .user_agent(concat!("plimsoll/", env!("CARGO_PKG_VERSION")));
-        let own_roots = match &options.roots {
-            Some(pem) => Some(read_roots(pem)?),
-            // Without TLS no roots are needed, not even those of the system.
-            None => (base.scheme() == "http").then(Vec::new),
-        };
-        if let Some(roots) = own_roots {
-            builder = builder.tls_certs_only(roots);
-        }
-        if let Some(pem) = &options.identity {
-            let identity = reqwest::Identity::from_pem(&pem.text);
-            builder =
-                builder.identity(identity.map_err(|error| {
-                    Error::Settings(format!("{}: {}", pem.origin, causes(&error)))
-                })?);
-        }
-        builder = builder.default_headers(read_headers(&options.headers)?);
-        let http = builder.build().map_err(|error| {
-            let why = causes(&error);
-            Error::Settings(format!(
-                "no HTTPS to Prometheus: {why}; --prometheus-ca-file names whom to trust"
-            ))
-        })?;
         Ok(Self {
-            http,
+            http: Http::new(base.clone(), &options)?,
             base,
             token: options.token,
             get: options.get,
             timeout: options.timeout,
             max_response_bytes: options.max_response_bytes,
-            slots: Arc::default(),
+            queue: Queue::default(),
+            budget: Budget::for_answers_of(options.max_response_bytes),
             failing: Arc::default(),
             metrics: None,
         })
@@ -224,18 +118,28 @@ impl Client {
         Self { metrics: Some(metrics), ..self }
     }
 
-    /// Runs an instant query; the body is for [`super::decode_vector`].
+    /// The same, holding its answers in the bytes of another.
+    pub fn sharing(self, other: &Self) -> Self {
+        Self { budget: other.budget.clone(), ..self }
+    }
+
+    /// Runs an instant query for these flows; the body is for
+    /// [`Table::read`](crate::samples::Table::read). A query for users alone has
+    /// half of the time, and at most 8 MiB and 50,000 series of an answer.
     ///
     /// # Errors
     /// As [`Error`] says.
-    pub async fn query(&self, query: &str) -> Result<Bytes, Error> {
-        let timeout = format!("{}ms", self.timeout.as_millis());
-        let form = [("query", query), ("timeout", &timeout)];
-        let (status, body) = self.ask("api/v1/query", &form).await?;
-        match status {
-            StatusCode::OK => Ok(body),
-            _ => Err(failure(status, &body)),
-        }
+    pub async fn query(&self, query: &str, flows: &[Flow]) -> Result<Body, Error> {
+        let timeout = format!("{}ms", self.time_of(flows).as_millis());
+        let form = [
+            ("query", query),
+            ("timeout", &timeout),
+            // Thanos; others don't look at it.
+            ("partial_response", "false"),
+            ("limit", USER_SERIES),
+        ];
+        let form = if is_user(flows) { &form[..] } else { &form[..3] };
+        self.body(Request { path: "api/v1/query", form, flows, get: self.get }).await
     }
 
     /// What Prometheus's own parser says is wrong with a query, with line and
@@ -243,15 +147,13 @@ impl Client {
     ///
     /// # Errors
     /// Where it can't be asked, as [`Error`] says.
-    pub async fn parse_error(&self, query: &str) -> Result<Option<String>, Error> {
-        let (status, body) = self.ask("api/v1/format_query", &[("query", query)]).await?;
-        match status {
-            StatusCode::OK => Ok(None),
-            StatusCode::BAD_REQUEST => match failure(status, &body) {
-                Error::Refused(message) => Ok(Some(message)),
-                other => Err(other),
-            },
-            _ => Err(failure(status, &body)),
+    pub async fn parse_error(&self, query: &str, flows: &[Flow]) -> Result<Option<String>, Error> {
+        let form = [("query", query)];
+        let request = Request { path: "api/v1/format_query", form: &form, flows, get: self.get };
+        match self.body(request).await {
+            Ok(_) => Ok(None),
+            Err(Error::Refused(message)) => Ok(Some(message)),
+            Err(other) => Err(other),
         }
     }
 
@@ -261,49 +163,35 @@ impl Client {
     /// # Errors
     /// As [`Error`] says.
     pub async fn metric_type(&self, metric: &str) -> Result<Option<String>, Error> {
-        let mut url = self.url("api/v1/metadata");
-        url.query_pairs_mut().append_pair("metric", metric).append_pair("limit_per_metric", "1");
-        let (status, body) = self.send(self.http.get(url)).await?;
-        match status {
-            StatusCode::OK => {}
+        let form = [("metric", metric), ("limit_per_metric", "1")];
+        let request = Request { path: "api/v1/metadata", form: &form, flows: &[], get: true };
+        let body = match self.body(request).await {
+            Ok(body) => body,
             // Not every compatible server has metadata.
-            StatusCode::NOT_FOUND => return Ok(None),
-            _ => return Err(failure(status, &body)),
-        }
+            Err(Error::Unavailable { status: 404, .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
         let metadata: Metadata =
             serde_json::from_slice(&body).map_err(|error| Error::Answer(error.to_string()))?;
         let entry = metadata.data.into_values().flatten().next();
-        Ok(entry.map(|entry| entry.kind).filter(|kind| kind != "unknown"))
-    }
-
-    fn url(&self, path: &str) -> Url {
-        self.base.join(path).expect("a relative path can be joined to a base address")
-    }
-
-    async fn ask(&self, path: &str, form: &[(&str, &str)]) -> Result<(StatusCode, Bytes), Error> {
-        let url = self.url(path);
-        let length: usize = form.iter().map(|(name, value)| name.len() + value.len()).sum();
-        if self.get && length <= LONGEST_ADDRESS {
-            let mut asked = url;
-            asked.query_pairs_mut().extend_pairs(form);
-            return self.send(self.http.get(asked)).await;
+        let kind = entry.map(|entry| entry.kind).filter(|kind| kind != "unknown");
+        match (kind, metadata.warnings.unwrap_or_default().into_iter().next()) {
+            // Somebody who could not be asked may know.
+            (None, Some(warning)) => Err(Error::Partial(warning)),
+            (kind, _) => Ok(kind),
         }
-        self.send(self.http.post(url).form(form)).await
     }
 
     /// The series that a selector selects and that had a sample since a time (in
-    /// Unix seconds); the body is for [`super::decode_shapes`].
+    /// Unix seconds); the body is for [`decode_shapes`](super::decode_shapes).
     ///
     /// # Errors
     /// As [`Error`] says.
-    pub async fn series(&self, selector: &str, since: f64) -> Result<Bytes, Error> {
+    pub async fn series(&self, selector: &str, since: f64) -> Result<Body, Error> {
         let since = format!("{since:.3}");
-        let (status, body) =
-            self.ask("api/v1/series", &[("match[]", selector), ("start", &since)]).await?;
-        match status {
-            StatusCode::OK => Ok(body),
-            _ => Err(failure(status, &body)),
-        }
+        let form = [("match[]", selector), ("start", &since), ("partial_response", "false")];
+        let request = Request { path: "api/v1/series", form: &form, flows: &[], get: self.get };
+        self.body(request).await
     }
 
     /// For how long now every request has failed, where the last one did.
@@ -312,133 +200,134 @@ impl Client {
         failing.map(|since| since.elapsed())
     }
 
-    async fn send(&self, request: reqwest::RequestBuilder) -> Result<(StatusCode, Bytes), Error> {
-        let slot = tokio::time::timeout(self.timeout, self.slots.take()).await;
-        let slot = slot.map_err(|_| Error::Crowded(self.timeout))?;
+    /// How long a request for these may take.
+    fn time_of(&self, flows: &[Flow]) -> Duration {
+        if is_user(flows) { self.timeout / 2 } else { self.timeout }
+    }
+
+    /// Sends a request when it is its turn; the body of an answer of 200.
+    async fn body(&self, request: Request<'_>) -> Result<Body, Error> {
+        let time = self.time_of(request.flows);
+        let slot = tokio::time::timeout(time, self.queue.take(request.flows)).await;
+        let slot = slot.ok().flatten().ok_or(Error::Crowded(time))?;
         let begun = Instant::now();
-        let answer = self.exchange(request).await;
-        if let Some(metrics) = &self.metrics {
-            let bytes = answer.as_ref().ok().map(|(_, body)| body.len());
-            metrics.queried(outcome(&answer), begun.elapsed(), bytes);
-        }
-        let overloaded = match &answer {
-            Ok((status, _)) => matches!(
-                *status,
-                StatusCode::TOO_MANY_REQUESTS
-                    | StatusCode::SERVICE_UNAVAILABLE
-                    | StatusCode::GATEWAY_TIMEOUT
-            ),
-            Err(error) => matches!(error, Error::Timeout(_)),
+        let answer = self.exchange(request, time).await;
+        self.note(&answer, begun);
+        let ended = match &answer {
+            Err(Error::Timeout(_) | Error::Unavailable { status: 429 | 503, .. }) => Ended::Late,
+            Err(Error::Unreachable(_) | Error::Settings(_)) => Ended::Unknown,
+            _ => Ended::InTime,
         };
-        let serves = matches!(&answer, Ok((status, _)) if !status.is_server_error());
-        {
-            let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
-            *failing = if serves { None } else { failing.or(Some(Instant::now())) };
-        }
-        if !overloaded {
-            slot.answered();
-            return answer;
-        }
-        match (slot.overloaded(), answer) {
-            (false, Err(Error::Timeout(timeout))) => Err(Error::Crowded(timeout)),
+        match (slot.ended(ended), answer) {
+            (Sign::TooMany, Err(Error::Timeout(time))) => Err(Error::Crowded(time)),
             (_, answer) => answer,
         }
     }
 
-    async fn exchange(
-        &self,
-        request: reqwest::RequestBuilder,
-    ) -> Result<(StatusCode, Bytes), Error> {
-        let request = match &self.token {
+    /// Counts a request, and remembers whether the server serves.
+    fn note(&self, answer: &Result<Body, Error>, begun: Instant) {
+        if let Some(metrics) = &self.metrics {
+            let bytes = answer.as_ref().ok().map(|body| body.len());
+            metrics.queried(outcome(answer), begun.elapsed(), bytes);
+        }
+        let serves = match answer {
+            Ok(_) => true,
+            Err(error) => match error {
+                // Of the query or its answer alone, or it is for one flow to wait.
+                Error::Refused(_)
+                | Error::TooLong { .. }
+                | Error::Answer(_)
+                | Error::Partial(_)
+                | Error::Memory { .. } => true,
+                // Another replica's credentials may still be good.
+                Error::Unavailable { status, .. } => {
+                    !matches!(status, 300..=399 | 401 | 403 | 407 | 500..)
+                }
+                Error::Settings(_)
+                | Error::Timeout(_)
+                | Error::Crowded(_)
+                | Error::Unreachable(_) => false,
+            },
+        };
+        let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+        *failing = if serves { None } else { failing.or(Some(Instant::now())) };
+    }
+
+    async fn exchange(&self, request: Request<'_>, time: Duration) -> Result<Body, Error> {
+        let mut url =
+            self.base.join(request.path).expect("a relative path can be joined to a base address");
+        let http = self.http.client().await;
+        let form = request.form;
+        let length: usize = form.iter().map(|(name, value)| name.len() + value.len()).sum();
+        let asked = if request.get && length <= LONGEST_ADDRESS {
+            url.query_pairs_mut().extend_pairs(form);
+            http.request(Method::GET, url)
+        } else {
+            http.request(Method::POST, url).form(form)
+        };
+        let asked = match &self.token {
             Some(Token::File(path)) => {
                 let token = tokio::fs::read_to_string(path).await.map_err(|error| {
                     Error::Settings(format!("--prometheus-token-file: {}: {error}", path.display()))
                 })?;
-                request.bearer_auth(token.trim())
+                asked.bearer_auth(token.trim())
             }
-            Some(Token::Text(token)) => request.bearer_auth(token),
-            None => request,
+            Some(Token::Text(token)) => asked.bearer_auth(token),
+            None => asked,
         };
-        let response = request.send().await.map_err(|error| self.failed(error))?;
+        let failed = |error: reqwest::Error| match error.is_timeout() {
+            true => Error::Timeout(time),
+            false => Error::Unreachable(causes(&error.without_url())),
+        };
+        let response = asked.timeout(time).send().await.map_err(failed)?;
         let status = response.status();
-        let mut body = BytesMut::new();
+        let user = is_user(request.flows);
+        let most = if user { USER_RESPONSE } else { usize::MAX }.min(self.max_response_bytes);
+        let mut held = self.budget.begin(user);
+        let mut bytes: Vec<u8> = Vec::new();
         let mut chunks = response.bytes_stream();
         while let Some(chunk) = chunks.next().await {
-            let chunk = chunk.map_err(|error| self.failed(error))?;
-            if body.len() + chunk.len() > self.max_response_bytes {
-                return Err(Error::Answer(format!(
-                    "it is larger than {} bytes (--prometheus-max-response-bytes)",
-                    self.max_response_bytes
-                )));
+            let chunk = chunk.map_err(failed)?;
+            if bytes.len() + chunk.len() > most {
+                return Err(Error::Answer(match user && most == USER_RESPONSE {
+                    true => {
+                        format!("it is larger than {most} bytes, the most of a user's own query")
+                    }
+                    false => {
+                        format!("it is larger than {most} bytes (--prometheus-max-response-bytes)")
+                    }
+                }));
             }
-            body.extend_from_slice(&chunk);
+            held.take(chunk.len())?;
+            // By a quarter each time: what is held counts the body but once more.
+            if bytes.capacity() - bytes.len() < chunk.len() {
+                bytes.reserve_exact(chunk.len().max(bytes.len() / 4));
+            }
+            bytes.extend_from_slice(&chunk);
         }
-        Ok((status, body.freeze()))
+        match status {
+            StatusCode::OK => Ok(Body { bytes, held }),
+            _ => Err(failure(status, &bytes, time)),
+        }
     }
+}
 
-    fn failed(&self, error: reqwest::Error) -> Error {
-        if error.is_timeout() {
-            return Error::Timeout(self.timeout);
-        }
-        let error = error.without_url();
-        Error::Unreachable(causes(&error))
-    }
+/// Whether a request is for users' own queries alone.
+fn is_user(flows: &[Flow]) -> bool {
+    !flows.is_empty() && flows.iter().all(|flow| matches!(flow, Flow::User(_)))
 }
 
 /// How a request went, for the metrics.
-fn outcome(answer: &Result<(StatusCode, Bytes), Error>) -> &'static str {
-    match answer {
-        Ok((StatusCode::OK | StatusCode::NOT_FOUND, _)) => "answered",
-        Ok((StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY, _)) => "refused",
-        Ok(_) | Err(Error::Unavailable { .. }) => "unavailable",
-        Err(Error::Timeout(_) | Error::Crowded(_)) => "timeout",
-        Err(Error::Unreachable(_) | Error::Settings(_)) => "unreachable",
-        Err(Error::Answer(_) | Error::Refused(_)) => "unusable",
-    }
-}
-
-/// An error with all that led to it.
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
-        cause = inner.source();
-    }
-    text
-}
-
-fn read_headers(headers: &[String]) -> Result<HeaderMap, Error> {
-    let mut all = HeaderMap::new();
-    for header in headers {
-        let (name, value) = header.split_once('=').unwrap_or((header, ""));
-        let wrong = |what: &str| {
-            // The value may be a secret.
-            Error::Settings(format!(
-                "--prometheus-header {name:?}: {what}; NAME=VALUE was expected"
-            ))
-        };
-        let key = HeaderName::try_from(name).map_err(|_| wrong("no name of a header"))?;
-        let mut value = HeaderValue::try_from(value).map_err(|_| wrong("no value of a header"))?;
-        value.set_sensitive(true);
-        all.append(key, value);
-    }
-    Ok(all)
-}
-
-fn read_roots(pem: &Pem) -> Result<Vec<reqwest::Certificate>, Error> {
-    reqwest::Certificate::from_pem_bundle(&pem.text)
-        .map_err(|error| Error::Settings(format!("{}: {error}", pem.origin)))
-}
-
-/// What an answer other than 200 means.
-fn failure(status: StatusCode, body: &[u8]) -> Error {
-    let message = match serde_json::from_slice::<Failure>(body) {
-        Ok(failure) => failure.error,
-        Err(_) => String::from_utf8_lossy(&body[..body.len().min(200)]).trim().to_owned(),
-    };
-    match status {
-        StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY => Error::Refused(message),
-        _ => Error::Unavailable { status: status.as_u16(), message },
+fn outcome(answer: &Result<Body, Error>) -> &'static str {
+    let Err(error) = answer else { return "answered" };
+    match error {
+        Error::Unavailable { status: 404, .. } => "answered",
+        Error::Refused(_) => "refused",
+        Error::Unavailable { .. } => "unavailable",
+        Error::Timeout(_) | Error::Crowded(_) => "timeout",
+        Error::Unreachable(_) | Error::Settings(_) => "unreachable",
+        Error::Answer(_) | Error::TooLong { .. } | Error::Partial(_) | Error::Memory { .. } => {
+            "unusable"
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The answers of Prometheus's query API.
 
+use super::error::{Error, shortened};
 use crate::hpa::UnixMillis;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -11,10 +12,20 @@ use std::fmt;
 pub struct Series<'a> {
     /// Its labels, in the order of the answer.
     pub labels: &'a [Label<'a>],
-    /// Its value; finite.
-    pub value: f64,
+    /// Its value, finite and within what a quantity's thousandths hold; else why
+    /// it is no sample.
+    pub value: Result<f64, NoSample>,
     /// When.
     pub time: UnixMillis,
+}
+
+/// Why a series has a value that is no sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoSample {
+    /// It is a native histogram.
+    Histogram,
+    /// It is beyond 64 bits of thousandths, about 9.2e15.
+    TooLarge,
 }
 
 /// A label's name and value.
@@ -33,6 +44,36 @@ pub enum AnswerKind {
 struct Answer<'a> {
     #[serde(borrow)]
     data: Vector<'a>,
+    #[serde(default)]
+    warnings: Option<Vec<String>>,
+    /// VictoriaMetrics's.
+    #[serde(default, rename = "isPartial")]
+    is_partial: Option<bool>,
+}
+
+/// What Prometheus warns of where it left series out because of `limit`.
+const TRUNCATED: &str = "results truncated due to limit";
+/// How the annotations of a query begin, which speak of its words and of what its
+/// samples are, not of samples that are missing. Source: `PromQLInfo` and
+/// `PromQLWarning` of Prometheus's `util/annotations`. Infos come in a list of
+/// their own, but in old versions and through some proxies.
+const ANNOTATIONS: [&str; 2] = ["PromQL warning", "PromQL info"];
+
+/// Whether an answer is the whole. Any warning but an annotation says that somebody
+/// could not be asked: a store of Thanos, a remote read, or more warnings than are
+/// shown.
+fn check_whole(warnings: Option<Vec<String>>, is_partial: Option<bool>) -> Result<(), Error> {
+    let warnings = warnings.unwrap_or_default();
+    if warnings.iter().any(|warning| warning == TRUNCATED) {
+        let error = "it has more series than the limit of a user's own query";
+        return Err(Error::Answer(error.to_owned()));
+    }
+    let harmless = |warning: &String| ANNOTATIONS.iter().any(|word| warning.starts_with(word));
+    match warnings.iter().find(|warning| !harmless(warning)) {
+        Some(warning) => Err(Error::Partial(shortened(warning, 300))),
+        None if is_partial == Some(true) => Err(Error::Partial("isPartial is true".to_owned())),
+        None => Ok(()),
+    }
 }
 
 #[derive(Deserialize)]
@@ -68,8 +109,7 @@ impl<'de, F: FnMut(Series<'_>)> Visitor<'de> for EachSeries<'_, F> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
         let mut labels = Vec::new();
         while let Some(sample) = seq.next_element_seed(OneSeries(&mut labels))? {
-            // NaN and the infinities are no samples.
-            if let Some((time, value)) = sample.filter(|(_, value)| value.is_finite()) {
+            if let Some((time, value)) = sample.and_then(checked) {
                 (self.0)(Series { labels: &labels, value, time });
             }
         }
@@ -81,7 +121,7 @@ impl<'de, F: FnMut(Series<'_>)> Visitor<'de> for EachSeries<'_, F> {
 struct OneSeries<'r, 'de>(&'r mut Vec<Label<'de>>);
 
 impl<'de> DeserializeSeed<'de> for OneSeries<'_, 'de> {
-    type Value = Option<(UnixMillis, f64)>;
+    type Value = Option<(UnixMillis, Result<f64, NoSample>)>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         deserializer.deserialize_map(self)
@@ -89,7 +129,7 @@ impl<'de> DeserializeSeed<'de> for OneSeries<'_, 'de> {
 }
 
 impl<'de> Visitor<'de> for OneSeries<'_, 'de> {
-    type Value = Option<(UnixMillis, f64)>;
+    type Value = Option<(UnixMillis, Result<f64, NoSample>)>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a series")
@@ -102,6 +142,10 @@ impl<'de> Visitor<'de> for OneSeries<'_, 'de> {
             match key.as_ref() {
                 "metric" => map.next_value_seed(Labels(self.0))?,
                 "value" => sample = map.next_value::<Option<(f64, Text<'_>)>>()?.and_then(read),
+                "histogram" => {
+                    let (time, _) = map.next_value::<(f64, IgnoredAny)>()?;
+                    sample = Some((millis(time), Err(NoSample::Histogram)));
+                }
                 _ => map.next_value::<IgnoredAny>().map(|_| ())?,
             }
         }
@@ -109,8 +153,25 @@ impl<'de> Visitor<'de> for OneSeries<'_, 'de> {
     }
 }
 
-fn read((time, Text(value)): (f64, Text<'_>)) -> Option<(UnixMillis, f64)> {
-    Some(((time * 1000.0) as UnixMillis, value.parse().ok()?))
+type Sample = (UnixMillis, Result<f64, NoSample>);
+
+fn read((time, Text(value)): (f64, Text<'_>)) -> Option<Sample> {
+    Some((millis(time), Ok(value.parse().ok()?)))
+}
+
+fn millis(seconds: f64) -> UnixMillis {
+    (seconds * 1000.0) as UnixMillis
+}
+
+/// A sample as it can be used; none where there is none: NaN and the infinities.
+fn checked((time, value): Sample) -> Option<Sample> {
+    // Decisions count in thousandths, in 64 bits.
+    const LARGEST: f64 = (i64::MAX / 1000) as f64;
+    match value {
+        Ok(value) if !value.is_finite() => None,
+        Ok(value) if value.abs() >= LARGEST => Some((time, Err(NoSample::TooLarge))),
+        value => Some((time, value)),
+    }
 }
 
 /// Reads labels into a place.
@@ -142,12 +203,18 @@ impl<'de> Visitor<'de> for Labels<'_, 'de> {
 /// Reads the answer to an instant query, series by series.
 ///
 /// # Errors
-/// Where it is no JSON of that form, or neither vector nor scalar; the text says which.
-pub fn read_answer(body: &[u8], mut each: impl FnMut(Series<'_>)) -> Result<AnswerKind, String> {
-    let answer: Answer<'_> =
-        serde_json::from_slice(body).map_err(|error| format!("not an answer: {error}"))?;
-    let result = answer.data.result.get();
-    match answer.data.result_type.as_ref() {
+/// [`Error::Answer`] where it is no JSON of that form, or neither vector nor
+/// scalar; [`Error::Partial`] where it is only a part of the answer.
+pub fn read_answer(body: &[u8], each: impl FnMut(Series<'_>)) -> Result<AnswerKind, Error> {
+    let answer: Answer<'_> = serde_json::from_slice(body)
+        .map_err(|error| Error::Answer(format!("not an answer: {error}")))?;
+    check_whole(answer.warnings, answer.is_partial)?;
+    read_vector(&answer.data, each).map_err(Error::Answer)
+}
+
+fn read_vector(data: &Vector<'_>, mut each: impl FnMut(Series<'_>)) -> Result<AnswerKind, String> {
+    let result = data.result.get();
+    match data.result_type.as_ref() {
         "vector" => {
             let mut deserializer = serde_json::Deserializer::from_str(result);
             EachSeries(&mut each)
@@ -158,7 +225,7 @@ pub fn read_answer(body: &[u8], mut each: impl FnMut(Series<'_>)) -> Result<Answ
         "scalar" => {
             let sample: (f64, Text<'_>) =
                 serde_json::from_str(result).map_err(|error| format!("not a scalar: {error}"))?;
-            if let Some((time, value)) = read(sample).filter(|(_, value)| value.is_finite()) {
+            if let Some((time, value)) = read(sample).and_then(checked) {
                 each(Series { labels: &[], value, time });
             }
             Ok(AnswerKind::Scalar)
@@ -191,16 +258,23 @@ pub struct SeriesShape {
 struct SeriesAnswer<'a> {
     #[serde(borrow)]
     data: Vec<LabelSet<'a>>,
+    #[serde(default)]
+    warnings: Option<Vec<String>>,
+    /// VictoriaMetrics's.
+    #[serde(default, rename = "isPartial")]
+    is_partial: Option<bool>,
 }
 
 /// Decodes the answer to a request for series, to the different shapes there
 /// are, in the order of their first appearance.
 ///
 /// # Errors
-/// Where it is no JSON of that form.
-pub fn decode_shapes(body: &[u8]) -> Result<Vec<SeriesShape>, String> {
-    let answer: SeriesAnswer<'_> =
-        serde_json::from_slice(body).map_err(|error| format!("not an answer: {error}"))?;
+/// [`Error::Answer`] where it is no JSON of that form; [`Error::Partial`] where it
+/// is only a part of the answer.
+pub fn decode_shapes(body: &[u8]) -> Result<Vec<SeriesShape>, Error> {
+    let answer: SeriesAnswer<'_> = serde_json::from_slice(body)
+        .map_err(|error| Error::Answer(format!("not an answer: {error}")))?;
+    check_whole(answer.warnings, answer.is_partial)?;
     let mut seen = std::collections::HashSet::new();
     let mut shapes = Vec::new();
     for LabelSet(labels) in answer.data {
@@ -227,9 +301,9 @@ pub fn decode_shapes(body: &[u8]) -> Result<Vec<SeriesShape>, String> {
 mod tests {
     use super::*;
 
-    type Read = (Vec<(String, String)>, f64, UnixMillis);
+    type Read = (Vec<(String, String)>, Result<f64, NoSample>, UnixMillis);
 
-    fn read(body: &[u8]) -> Result<(AnswerKind, Vec<Read>), String> {
+    fn read(body: &[u8]) -> Result<(AnswerKind, Vec<Read>), Error> {
         let mut all = Vec::new();
         let own = |(name, value): &Label<'_>| (name.to_string(), value.to_string());
         let kind = read_answer(body, |series| {
@@ -244,14 +318,15 @@ mod tests {
             {"metric":{"pod":"a","n\"x":"\u00e9"},"value":[1700000000.5,"12.5"]},
             {"metric":{"pod":"b"},"value":[1700000000,"NaN"]},
             {"metric":{"pod":"c"},"value":[1700000000,"+Inf"]},
-            {"metric":{"pod":"d"},"histogram":[1700000000,{}]},
+            {"metric":{"pod":"d"},"histogram":[1700000000,{"count":"1"}]},
             {"metric":{},"value":[1700000000,"-1e3"]}]}}"#;
         let (kind, series) = read(body).unwrap();
-        assert_eq!((kind, series.len()), (AnswerKind::Vector, 2));
+        assert_eq!((kind, series.len()), (AnswerKind::Vector, 3));
         let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         let labels = vec![pair("pod", "a"), pair("n\"x", "\u{e9}")];
-        assert_eq!(series[0], (labels, 12.5, 1_700_000_000_500));
-        assert_eq!(series[1], (Vec::new(), -1000.0, 1_700_000_000_000));
+        assert_eq!(series[0], (labels, Ok(12.5), 1_700_000_000_500));
+        assert_eq!(series[1].1, Err(NoSample::Histogram));
+        assert_eq!(series[2], (Vec::new(), Ok(-1000.0), 1_700_000_000_000));
     }
 
     #[test]
@@ -270,15 +345,15 @@ mod tests {
     #[test]
     fn a_scalar_is_a_series_without_labels() {
         let scalar = br#"{"data":{"resultType":"scalar","result":[1.5,"2"]}}"#;
-        assert_eq!(read(scalar), Ok((AnswerKind::Scalar, vec![(Vec::new(), 2.0, 1500)])));
+        assert_eq!(read(scalar), Ok((AnswerKind::Scalar, vec![(Vec::new(), Ok(2.0), 1500)])));
     }
 
     #[test]
     fn what_is_no_vector_is_refused() {
         let matrix = br#"{"data":{"resultType":"matrix","result":[]}}"#;
-        assert!(read(matrix).unwrap_err().contains("a matrix"));
+        assert!(read(matrix).unwrap_err().to_string().contains("a matrix"));
         assert!(read(b"<html>").is_err());
         let cut = br#"{"data":{"resultType":"vector","result":[{"metric":{"a":1}}]}}"#;
-        assert!(read(cut).unwrap_err().contains("not a vector"));
+        assert!(read(cut).unwrap_err().to_string().contains("not a vector"));
     }
 }

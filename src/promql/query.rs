@@ -78,10 +78,16 @@ pub enum QueryError {
     },
 }
 
-/// What a metric name says of its kind, where it does.
+/// What a metric name says of its kind, where it does: counters, and the parts of
+/// histograms and summaries, have suffixes of their own; a colon is in the names of
+/// recording rules alone, which have rates inside.
 /// Source: Prometheus's naming rules and the OpenMetrics suffixes.
 pub fn kind_by_name(metric: &str) -> Option<MetricKind> {
-    metric.ends_with("_total").then_some(MetricKind::Counter)
+    const COUNTERS: [&str; 4] = ["_total", "_count", "_sum", "_bucket"];
+    if COUNTERS.iter().any(|end| metric.ends_with(end)) {
+        return Some(MetricKind::Counter);
+    }
+    metric.contains(':').then_some(MetricKind::Gauge)
 }
 
 impl PodQueries {

@@ -5,10 +5,10 @@ use super::rule::{Rule, RuleSet, SeriesQuery};
 use super::usage::{ResourceRules, UsageRule};
 use crate::hpa::UnixMillis;
 use crate::k8s::{Quantity, Selector};
-use crate::prometheus::{Client as Prometheus, decode_shapes};
+use crate::prometheus::{Client as Prometheus, NoSample, decode_shapes};
 use crate::promql::matcher::{Matcher, is_label_name};
 use crate::promql::query::{Query, times};
-use crate::samples::{Asked, MetricError, ObjectSample, Samples, Store};
+use crate::samples::{Asked, Asker, MetricError, ObjectSample, Samples, Store};
 use crate::watch::{Cluster, GroupResource, ResourceInfo, ResourceMap, Resources};
 use futures::{StreamExt, stream};
 use kube::Api;
@@ -218,7 +218,8 @@ impl Rules {
         let list = async |query: SeriesQuery| {
             let prometheus = self.backend(query.backend.as_ref()).prometheus;
             let body = prometheus.series(&query.selector, since).await;
-            let shapes = body.map_err(|error| error.to_string()).and_then(|b| decode_shapes(&b));
+            let shapes = body.and_then(|body| decode_shapes(&body));
+            let shapes = shapes.map_err(|error| error.to_string());
             (query, shapes)
         };
         let listed: Vec<_> =
@@ -317,7 +318,7 @@ impl Rules {
         let (query, label) =
             self.object_query(rule, &source.series, &info.name, namespace, names.clone(), series)?;
         let samples = self.backend(rule.series.backend.as_ref()).samples;
-        let found = samples.objects(&query, label, timed).await?;
+        let found = samples.objects(&query, label, timed, &Asker::of(namespace)).await?;
         let by_name = found.by_object();
         let value = |name: String| {
             // Of several series the last counts, as in prometheus-adapter.
@@ -426,7 +427,7 @@ impl Rules {
             .known(|state| Some((state.rules.clone(), state.registry.external(metric)?.clone())));
         let (rules, source) = found.await.ok_or(Failure::NotFound)?;
         let rule = &rules.external[source.rule];
-        let namespace = rule.namespace.as_deref().unwrap_or(namespace);
+        let (asked_from, namespace) = (namespace, rule.namespace.as_deref().unwrap_or(namespace));
         let map = self.0.resources.map();
         let label = rule.labels.label(&GroupResource::core("namespaces"), &map);
         let mut matchers = selector_matchers(selector).map_err(|failure| match failure {
@@ -445,7 +446,16 @@ impl Rules {
         }
         let query = rule.render(&source.series, &matchers, &[]).map_err(Failure::Query)?;
         let samples = self.backend(rule.series.backend.as_ref()).samples;
-        Ok(samples.series(&query.into()).await?)
+        let found = samples.series(&query.into(), &Asker::of(asked_from)).await?;
+        // Their sum without one of them would be too small.
+        if found.no_sample() == Some(NoSample::TooLarge) {
+            return Err(MetricError::Series(
+                "a value of the query is beyond 64 bits of thousandths (9.2e15): divide it in the query"
+                    .to_owned(),
+            )
+            .into());
+        }
+        Ok(found)
     }
 }
 
@@ -525,7 +535,8 @@ impl Rules {
         let rules = rules.resource.as_ref().ok_or(Failure::NotFound)?;
         let map = self.0.resources.map();
         let query = |rule: &UsageRule| rule.containers(&map, namespace, pods.clone());
-        let [(cpu, cpu_label), (memory, memory_label)] = self.usage(rules, query).await?;
+        let [(cpu, cpu_label), (memory, memory_label)] =
+            self.usage(rules, &Asker::of(namespace), query).await?;
         let mut usage: BTreeMap<String, PodUsage> = BTreeMap::new();
         for sampled in cpu.iter() {
             let pod = usage
@@ -553,12 +564,13 @@ impl Rules {
     async fn usage(
         &self,
         rules: &ResourceRules,
+        asker: &Asker,
         query: impl Fn(&UsageRule) -> Result<(String, String), String>,
     ) -> Result<[(Samples, String); 2], Failure> {
         let samples = self.backend(rules.backend.as_ref()).samples;
         let ask = async |rule| -> Result<_, Failure> {
             let (query, label) = query(rule).map_err(Failure::Query)?;
-            Ok((samples.series(&query.into()).await?, label))
+            Ok((samples.series(&query.into(), asker).await?, label))
         };
         let (cpu, memory) = tokio::try_join!(ask(&rules.cpu), ask(&rules.memory))?;
         Ok([cpu, memory])
@@ -576,7 +588,8 @@ impl Rules {
         let rules = rules.resource.as_ref().ok_or(Failure::NotFound)?;
         let map = self.0.resources.map();
         let query = |rule: &UsageRule| rule.nodes(&map, nodes.clone());
-        let [(cpu, cpu_label), (memory, memory_label)] = self.usage(rules, query).await?;
+        let [(cpu, cpu_label), (memory, memory_label)] =
+            self.usage(rules, &Asker::of(""), query).await?;
         let (cpu, memory) = (cpu.by(&cpu_label), memory.by(&memory_label));
         let usage = nodes.into_iter().filter_map(|node| {
             let (cpu, memory) = (cpu.get(&node).next()?, memory.get(&node).next()?);

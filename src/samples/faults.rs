@@ -1,7 +1,8 @@
 //! What a Prometheus that fails, lies or is slow does to the samples.
 
-use super::groups::{Answer, Groups, Run};
-use super::{MetricError, ObjectSamples, Store, Table};
+use super::flight::Answer;
+use super::groups::{Groups, Run};
+use super::{Asker, MetricError, ObjectSamples, Store, Table};
 use crate::config::Config;
 use crate::prometheus::{Client, Error, Options};
 use crate::promql::plan::Shape;
@@ -21,7 +22,7 @@ type Asked = Arc<Mutex<Vec<String>>>;
 fn groups(answer: impl Fn(&str) -> Answer + Send + Sync + 'static) -> (Arc<Groups>, Asked) {
     let asked = Asked::default();
     let (seen, answer) = (asked.clone(), Arc::new(answer));
-    let run: Run = Arc::new(move |query| {
+    let run: Run = Arc::new(move |query, _| {
         let (seen, answer) = (seen.clone(), answer.clone());
         async move {
             seen.lock().unwrap().push(query.clone());
@@ -35,7 +36,7 @@ fn groups(answer: impl Fn(&str) -> Answer + Send + Sync + 'static) -> (Arc<Group
 }
 
 async fn get(groups: &Arc<Groups>, query: &str) -> Answer {
-    groups.get(&Shape::of(query)).await
+    groups.get(&Shape::of(query), &Asker::of("shop")).await
 }
 
 fn of(app: usize) -> String {
@@ -100,7 +101,7 @@ async fn one_that_is_refused_is_asked_apart_from_then_on() {
 
 #[tokio::test(start_paused = true)]
 async fn those_who_wait_for_a_good_part_do_not_wait_for_the_bad_one() {
-    let run: Run = Arc::new(|query: String| {
+    let run: Run = Arc::new(|query: String, _| {
         async move {
             let (bad, joined) = (query.contains("a0"), query.contains('|'));
             if bad && !joined {
@@ -154,7 +155,7 @@ async fn a_panic_while_an_answer_is_read_fails_that_metric_alone() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_is_too_long_for_a_proxy_is_asked_in_parts() {
     let (groups, asked) = groups(|query| match query.len() > 200 {
-        true => fails(Error::Unavailable { status: 413, message: String::new() }),
+        true => fails(Error::TooLong { status: 413, message: String::new() }),
         false => none(),
     });
     assert!(all(&groups, 0..100).await.iter().all(Result::is_ok));
@@ -253,7 +254,9 @@ async fn a_part_of_an_answer_is_no_answer() {
 
 #[tokio::test]
 async fn a_number_that_does_not_fit_is_no_sample() {
-    let value = |value: &str| format!(r#"{{"metric":{{"pod":"{value}"}},"value":[1,"{value}"]}}"#);
+    let value = |value: &str| {
+        format!(r#"{{"metric":{{"pod":"{value}","namespace":"shop"}},"value":[1,"{value}"]}}"#)
+    };
     let all = ["1e16", "-1e16", "1e300", "1.7e18", "9e15", "5"].map(value).join(",");
     let (client, _) = server(move |_| vector(&all, "")).await;
     let found = pods(&store(client), "x_total").await.unwrap();
@@ -263,8 +266,8 @@ async fn a_number_that_does_not_fit_is_no_sample() {
 
 #[tokio::test]
 async fn a_native_histogram_is_said_to_be_one() {
-    let mixed = r#"{"metric":{"pod":"a"},"value":[1,"3"]},
-        {"metric":{"pod":"b"},"histogram":[1,{"count":"6","sum":"2","buckets":[]}]}"#;
+    let mixed = r#"{"metric":{"pod":"a","namespace":"shop"},"value":[1,"3"]},
+        {"metric":{"pod":"b","namespace":"shop"},"histogram":[1,{"count":"6","sum":"2","buckets":[]}]}"#;
     let (client, _) = server(|_| vector(mixed, "")).await;
     let error = pods(&store(client), "x_total").await.err().unwrap().to_string();
     assert!(error.contains("histogram_quantile"), "{error}");

@@ -3,64 +3,107 @@
 //! anything that such an answer has, is given it for a while.
 
 use super::MetricError;
-use super::table::Table;
-use crate::prometheus::Error;
-use crate::promql::plan::{Asking, Cover, Form, Learned, Limits, Own, Planned, Shape, join, plan};
+use super::flight::{Answer, Asker, Flight, Landed, flows};
+use super::learned::Learning;
+use crate::cache;
+use crate::prometheus::{Error, Flow};
+use crate::promql::plan::{Asking, Form, Learned, Limits, Own, Planned, Shape, join, plan};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
-use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
-/// An answer, shared by all who asked.
-pub type Answer = Result<Arc<Table>, MetricError>;
+/// Runs one query for some flows.
+pub type Run = Arc<dyn Fn(String, Vec<Flow>) -> BoxFuture<'static, Answer> + Send + Sync>;
 
-/// Runs one query.
-pub type Run = Arc<dyn Fn(String) -> BoxFuture<'static, Answer> + Send + Sync>;
-
-/// Queries by their form.
-///
-/// Bounded: a form that nobody asked for within [`IDLE`] is forgotten, and an
-/// answer is dropped once it is too old to be used.
+/// Queries by their form. A form that nobody asked for within [`IDLE`] is
+/// forgotten, and an answer is dropped once it is too old to be used.
 pub struct Groups {
     max_age: Duration,
     run: Run,
-    groups: Mutex<HashMap<Arc<Form>, Group>>,
+    forms: moka::sync::Cache<Arc<Form>, Arc<Group>>,
+    /// The bytes of all that is remembered of who asked.
+    remembered: Arc<AtomicUsize>,
 }
 
+/// The queries of one form.
 struct Group {
-    learned: Learned,
+    form: Arc<Form>,
+    state: Mutex<State>,
+    /// Room for its joined queries.
+    slots: Semaphore,
+    remembered: Arc<AtomicUsize>,
+}
+
+#[derive(Default)]
+struct State {
+    learning: Learning,
     /// The queries that several asked for together.
     joined: Vec<Flight>,
     /// Those for one alone.
     alone: HashMap<Own, Flight>,
     /// Those who wait for the next plan.
-    waiting: Option<(BTreeSet<Own>, Planning)>,
+    waiting: Option<(BTreeMap<Own, Asker>, Planning)>,
+    /// Those who wait for plans that are being made.
+    planned: Vec<(Arc<BTreeMap<Own, Asker>>, Planning)>,
     /// Who asked lately, and may ask again.
     asked: HashMap<Own, Lately>,
-    used: Instant,
+    /// Whom Prometheus refused an answer: they are asked for apart.
+    refused: HashMap<Own, Refused>,
+    /// How often in a row no answer came.
+    failures: u32,
+    /// The bytes of `asked` and `refused`.
+    bytes: usize,
 }
 
 /// When somebody asked.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Lately {
+    asker: Asker,
     last: Instant,
     /// How long the answer is of use.
     answered: Instant,
 }
 
-/// A query that runs, or its answers where it was split.
-#[derive(Clone)]
-struct Flight {
-    cover: Arc<Cover>,
-    began: Instant,
-    answers: Shared<BoxFuture<'static, Answers>>,
+/// When somebody's query was refused.
+#[derive(Clone, Copy)]
+struct Refused {
+    last: Instant,
+    /// How long it is not asked for again.
+    wait: Duration,
 }
+
+type Planning = Shared<BoxFuture<'static, Arc<Vec<Flight>>>>;
+
+/// How long those who ask wait for others who ask for the same form.
+const GATHERING: Duration = Duration::from_millis(1);
+/// How long a form is remembered that nobody asks for.
+const IDLE: Duration = Duration::from_secs(600);
+/// The bytes of forms that are remembered.
+pub const FORMS: usize = 16 << 20;
+/// The bytes that are remembered of who asked, of all forms.
+pub const REMEMBERED: usize = 32 << 20;
+/// What a form takes beside its text.
+const GROUP: usize = size_of::<Group>() + 512;
+/// How many joined queries of a form run at once.
+const AT_ONCE: usize = 4;
+/// How long one whose query was refused is asked for apart.
+const APART: Duration = Duration::from_secs(300);
+/// The longest that a refusal is believed.
+const REFUSED: Duration = Duration::from_secs(60);
+/// The longest that a failure is not asked for again.
+const HOLD: Duration = Duration::from_secs(8);
 
 /// What was asked, and may be asked again.
 #[derive(Clone)]
 pub struct Asked {
     groups: Arc<Groups>,
+    asker: Asker,
     pub(super) shape: Arc<Shape>,
 }
 
@@ -68,18 +111,18 @@ impl Asked {
     /// Begins to ask all of them again, those of one form as one.
     pub fn again<'a>(all: impl IntoIterator<Item = &'a Self>) {
         let now = Instant::now();
-        let mut of_stores: Vec<(&Arc<Groups>, Vec<&Shape>)> = Vec::new();
-        for Self { groups, shape } in all {
-            match of_stores.iter_mut().find(|(known, _)| Arc::ptr_eq(known, groups)) {
-                Some((_, shapes)) => shapes.push(shape),
-                None => of_stores.push((groups, vec![shape])),
-            }
+        let mut of_forms: HashMap<(*const Groups, &Form), Vec<&Self>> = HashMap::new();
+        for asked in all {
+            let key = (Arc::as_ptr(&asked.groups), &*asked.shape.form);
+            of_forms.entry(key).or_default().push(asked);
         }
-        for (store, shapes) in of_stores {
+        for asked in of_forms.into_values() {
+            let Some(Self { groups, shape, .. }) = asked.first() else { continue };
+            let group = groups.group(&shape.form);
             // Held until all have asked: nothing is planned before.
-            let mut groups = store.groups.lock().unwrap_or_else(PoisonError::into_inner);
-            for shape in shapes {
-                let _ = store.ask(&mut groups, shape, now);
+            let mut state = group.state();
+            for Self { asker, shape, .. } in asked {
+                let _ = groups.ask(&group, &mut state, &shape.own, asker, now);
             }
         }
     }
@@ -90,273 +133,366 @@ impl Asked {
     }
 }
 
-type Answers = Arc<Vec<(Planned, Answer)>>;
-type Planning = Shared<BoxFuture<'static, Arc<Vec<Flight>>>>;
-
-/// How long those who ask wait for others who ask for the same form.
-const GATHERING: Duration = Duration::from_millis(1);
-/// How long a form is remembered that nobody asks for.
-const IDLE: Duration = Duration::from_secs(600);
-/// How many forms are remembered; beyond, only those that are in use.
-const FORMS: usize = 10_000;
-/// How many who asked lately are remembered of a form.
-const ASKED: usize = 20_000;
-/// How many joined queries of a form run at once.
-const AT_ONCE: usize = 4;
-/// By how much one answer changes what was learned of a form.
-const NEWEST: f64 = 0.3;
-
-impl Flight {
-    fn is_fresh(&self, max_age: Duration, now: Instant) -> bool {
-        // Of the time it was asked for, not of the time it came.
-        self.answers.peek().is_none() || now.duration_since(self.began) <= max_age
-    }
-
-    /// What it has for a query. None where the whole would have answered it, but
-    /// was split, and none of the parts does; what is wrong with a part is only
-    /// for those whom it was made for.
-    async fn answer(self, own: &Own) -> Option<Answer> {
-        let answers = self.answers.await;
-        let has = |(planned, answer): &&(Planned, Answer)| match answer {
-            Ok(_) => planned.cover.contains(own),
-            Err(_) => planned.of.contains(own),
-        };
-        answers.iter().find(has).map(|(_, answer)| answer.clone())
-    }
+/// What there is for whoever asks.
+enum Found {
+    Flight(Flight),
+    Planning(Planning),
 }
 
 impl Group {
-    fn drop_old(&mut self, max_age: Duration, now: Instant) {
-        self.joined.retain(|flight| flight.is_fresh(max_age, now));
-        self.alone.retain(|_, flight| flight.is_fresh(max_age, now));
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.remembered.fetch_sub(self.state().bytes, Ordering::Relaxed);
     }
 }
 
 impl Groups {
     /// None yet; answers are used for so long.
     pub fn new(max_age: Duration, run: Run) -> Self {
-        Self { max_age, run, groups: Mutex::default() }
+        let forms = moka::sync::Cache::builder()
+            .max_capacity(FORMS as u64)
+            .weigher(|form: &Arc<Form>, _: &Arc<Group>| cache::weight(GROUP + form.bytes()))
+            .time_to_idle(IDLE)
+            .build();
+        Self { max_age, run, forms, remembered: Arc::default() }
+    }
+
+    fn group(&self, form: &Arc<Form>) -> Arc<Group> {
+        self.forms.get_with_by_ref(form, || {
+            Arc::new(Group {
+                form: form.clone(),
+                state: Mutex::default(),
+                slots: Semaphore::new(AT_ONCE),
+                remembered: self.remembered.clone(),
+            })
+        })
     }
 
     /// The answer that has the series of a query.
-    pub async fn get(self: &Arc<Self>, shape: &Shape) -> Answer {
-        let asked = {
-            let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
-            self.ask(&mut groups, shape, Instant::now())
+    pub async fn get(self: &Arc<Self>, shape: &Shape, asker: &Asker) -> Answer {
+        let group = self.group(&shape.form);
+        let own = &shape.own;
+        let found = self.ask(&group, &mut group.state(), own, asker, Instant::now());
+        let flights = match found {
+            Found::Flight(flight) => Arc::new(vec![flight]),
+            Found::Planning(planning) => planning.await,
         };
-        let flights = match asked {
-            Ok(flight) => Arc::new(vec![flight]),
-            Err(planning) => planning.await,
-        };
-        for flight in flights.iter().filter(|flight| flight.cover.contains(&shape.own)) {
-            if let Some(answer) = flight.clone().answer(&shape.own).await {
+        for flight in flights.iter().filter(|flight| flight.cover.contains(own)) {
+            if let Some(answer) = flight.clone().answer(own).await {
                 return answer;
             }
         }
-        let alone = join(&shape.form, &[&shape.own], None);
-        let mut answers = self.fly(&shape.form, alone).await;
-        answers.pop().expect("one query has one answer").1
+        // What covers it failed, and was not made for it.
+        let alone = self.alone(&group, &mut group.state(), own, asker, Instant::now());
+        let fault = || Err(Error::Answer("it was asked for in vain".to_owned()).into());
+        alone.answer(own).await.unwrap_or_else(fault)
     }
 
     /// What a query asks of these.
-    pub fn asked(self: &Arc<Self>, shape: Arc<Shape>) -> Asked {
-        Asked { groups: self.clone(), shape }
+    pub fn asked(self: &Arc<Self>, shape: Arc<Shape>, asker: Asker) -> Asked {
+        Asked { groups: self.clone(), asker, shape }
     }
 
     /// Those that have nobody to ask.
     pub fn of_nothing() -> Arc<Self> {
         let nobody = || Error::Settings("there is nobody to ask".to_owned());
-        let run: Run = Arc::new(move |_| std::future::ready(Err(nobody().into())).boxed());
+        let run: Run = Arc::new(move |_, _| std::future::ready(Err(nobody().into())).boxed());
         Arc::new(Self::new(Duration::ZERO, run))
     }
 
     /// What has the answer, or else what will.
     fn ask(
         self: &Arc<Self>,
-        groups: &mut HashMap<Arc<Form>, Group>,
-        shape: &Shape,
+        group: &Arc<Group>,
+        state: &mut State,
+        own: &Own,
+        asker: &Asker,
         now: Instant,
-    ) -> Result<Flight, Planning> {
-        if !groups.contains_key(&shape.form) {
-            drop_idle(groups, now);
-            let group = Group {
-                learned: Learned::default(),
-                joined: Vec::new(),
-                alone: HashMap::new(),
-                waiting: None,
-                asked: HashMap::new(),
-                used: now,
-            };
-            groups.insert(shape.form.clone(), group);
-        }
-        let group = groups.get_mut(&shape.form).expect("it is there by now");
-        group.used = now;
-        let has = |flight: &&Flight| {
-            flight.is_fresh(self.max_age, now) && flight.cover.contains(&shape.own)
-        };
-        let found = group.alone.get(&shape.own).into_iter().chain(&group.joined).find(has);
-        let answered = found.map_or(now, |flight| flight.began + self.max_age);
-        let lately = Lately { last: now, answered };
-        if let Some(known) = group.asked.get_mut(&shape.own) {
-            *known = lately;
-        } else if group.asked.len() < ASKED {
-            group.asked.insert(shape.own.clone(), lately);
-        }
+    ) -> Found {
+        let has =
+            |flight: &&Flight| flight.is_fresh(self.max_age, now) && flight.cover.contains(own);
+        let found = state.alone.get(own).into_iter().chain(&state.joined).find(has).cloned();
+        let answered = found.as_ref().map_or(now, |flight| flight.ends(self.max_age));
+        self.remember(state, own, asker, now, answered);
         if let Some(flight) = found {
-            return Ok(flight.clone());
+            return Found::Flight(flight);
         }
-        if let Some((waiting, planning)) = &mut group.waiting {
-            waiting.insert(shape.own.clone());
-            return Err(planning.clone());
+        if let Some((_, planning)) = state.planned.iter().find(|(of, _)| of.contains_key(own)) {
+            return Found::Planning(planning.clone());
         }
-        let (groups, form) = (self.clone(), shape.form.clone());
+        if let Some((waiting, planning)) = &mut state.waiting {
+            waiting.insert(own.clone(), asker.clone());
+            return Found::Planning(planning.clone());
+        }
+        let (groups, of) = (self.clone(), group.clone());
         let planning = async move {
             tokio::time::sleep(GATHERING).await;
-            groups.plan(&form)
+            groups.plan(&of)
         };
         let planning = planning.boxed().shared();
-        group.waiting = Some((BTreeSet::from([shape.own.clone()]), planning.clone()));
+        state.waiting = Some((BTreeMap::from([(own.clone(), asker.clone())]), planning.clone()));
         // Its own task: whoever asked first may stop waiting.
         tokio::spawn(planning.clone());
-        Err(planning)
+        Found::Planning(planning)
     }
 
-    /// Starts the queries for those who wait.
-    fn plan(self: &Arc<Self>, form: &Arc<Form>) -> Arc<Vec<Flight>> {
-        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(group) = groups.get_mut(form) else { return Arc::default() };
-        let Some((waiting, _)) = group.waiting.take() else { return Arc::default() };
-        let now = Instant::now();
+    /// Remembers who asked, as far as there is room.
+    fn remember(
+        &self,
+        state: &mut State,
+        own: &Own,
+        asker: &Asker,
+        last: Instant,
+        answered: Instant,
+    ) {
+        if let Some(known) = state.asked.get_mut(own) {
+            (known.last, known.answered) = (last, answered);
+        } else if self.grow(state, own) {
+            let lately = Lately { asker: asker.clone(), last, answered };
+            state.asked.insert(own.clone(), lately);
+        }
+    }
+
+    /// Takes room to remember something of a query, where there is any.
+    fn grow(&self, state: &mut State, own: &Own) -> bool {
+        let bytes = bytes(own);
+        let before = self.remembered.fetch_add(bytes, Ordering::Relaxed);
+        if before + bytes > REMEMBERED {
+            self.remembered.fetch_sub(bytes, Ordering::Relaxed);
+            return false;
+        }
+        state.bytes += bytes;
+        true
+    }
+
+    /// Forgets who has not asked for long, and whose refusals are old.
+    fn forget(&self, state: &mut State, now: Instant) {
         // Who asked of the last answer, now too old, is likely to ask of the next.
         let window = self.max_age.mul_f64(1.25);
-        group.asked.retain(|_, lately| now.duration_since(lately.last) <= window);
-        let expected = group.asked.iter().filter(|(_, lately)| lately.answered <= now);
-        let asking = Asking {
-            waiting: &waiting,
-            expected: &expected.map(|(own, _)| own.clone()).collect(),
-            lately: &group.asked.keys().cloned().collect(),
-        };
-        let planned = plan(form, asking, group.learned, Limits::default());
-        for own in planned.iter().flat_map(|planned| &planned.of) {
-            if let Some(lately) = group.asked.get_mut(own) {
-                lately.answered = now + self.max_age;
-            }
-        }
-        let slots = Arc::new(tokio::sync::Semaphore::new(AT_ONCE));
-        let fly = |planned: Planned| {
-            let (groups, form, slots) = (self.clone(), form.clone(), slots.clone());
-            let cover = Arc::new(planned.cover.clone());
-            let alone = match planned.of.as_slice() {
-                [own] => Some(own.clone()),
-                _ => None,
-            };
-            let joined = alone.is_none();
-            let answers = async move {
-                let _slot = match joined {
-                    true => Some(slots.acquire().await.expect("it is never closed")),
-                    false => None,
-                };
-                Arc::new(groups.fly(&form, planned).await)
-            };
-            let answers = answers.boxed().shared();
-            tokio::spawn(answers.clone());
-            (alone, Flight { cover, began: now, answers })
-        };
-        group.drop_old(self.max_age, now);
-        let mut flights = Vec::with_capacity(planned.len());
-        for (alone, flight) in planned.into_iter().map(fly) {
-            flights.push(flight.clone());
-            match alone {
-                Some(own) => drop(group.alone.insert(own, flight)),
-                None => group.joined.push(flight),
-            }
-        }
-        // What is too old to be used is not kept until somebody asks again.
-        let (groups, form, max_age) = (self.clone(), form.clone(), self.max_age);
-        let landed: Vec<_> = flights.iter().map(|flight| flight.answers.clone()).collect();
-        tokio::spawn(async move {
-            futures::future::join_all(landed).await;
-            tokio::time::sleep_until((now + max_age).into()).await;
-            let mut groups = groups.groups.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(group) = groups.get_mut(&form) {
-                group.drop_old(max_age, Instant::now());
-            }
+        let mut freed = 0;
+        state.asked.retain(|own, lately| {
+            let keep = now.duration_since(lately.last) <= window;
+            freed += if keep { 0 } else { bytes(own) };
+            keep
         });
+        state.refused.retain(|own, refused| {
+            let keep = now.duration_since(refused.last) <= APART;
+            freed += if keep { 0 } else { bytes(own) };
+            keep
+        });
+        state.bytes -= freed;
+        self.remembered.fetch_sub(freed, Ordering::Relaxed);
+    }
+
+    /// Starts the queries for those who wait. They are planned without a lock: that
+    /// is work for some milliseconds where many ask for many values.
+    fn plan(self: &Arc<Self>, group: &Arc<Group>) -> Arc<Vec<Flight>> {
+        let (waiting, expected, lately, learned) = {
+            let mut state = group.state();
+            let Some((waiting, planning)) = state.waiting.take() else { return Arc::default() };
+            let (waiting, now) = (Arc::new(waiting), Instant::now());
+            state.planned.push((waiting.clone(), planning));
+            self.forget(&mut state, now);
+            let refused = &state.refused;
+            let good = |own: &&Own| !refused.contains_key(*own);
+            let asked = state.asked.iter().filter(|(own, _)| good(own));
+            let lately: BTreeMap<Own, Asker> =
+                asked.clone().map(|(own, lately)| (own.clone(), lately.asker.clone())).collect();
+            let expected: BTreeSet<Own> = asked
+                .filter(|(_, lately)| lately.answered <= now)
+                .map(|(own, _)| own.clone())
+                .collect();
+            let (good, bad): (Vec<_>, Vec<_>) = waiting.keys().cloned().partition(|own| good(&own));
+            let waits = (waiting, good.into_iter().collect::<BTreeSet<_>>(), bad);
+            (waits, expected, lately, state.learning.now(now))
+        };
+        let (waiting, good, bad) = waiting;
+        let planned = AssertUnwindSafe(|| {
+            let recent = lately.keys().cloned().collect();
+            let asking = Asking { waiting: &good, expected: &expected, lately: &recent };
+            let mut planned = match good.is_empty() {
+                true => Vec::new(),
+                false => plan(&group.form, asking, learned, Limits::default()),
+            };
+            planned.extend(bad.iter().map(|own| join(&group.form, &[own], None)));
+            planned
+        });
+        // Those whom no flight covers ask alone.
+        let planned = std::panic::catch_unwind(planned).unwrap_or_default();
+        let mut state = group.state();
+        state.planned.retain(|(of, _)| !Arc::ptr_eq(of, &waiting));
+        let (now, mut flights) = (Instant::now(), Vec::with_capacity(planned.len()));
+        for planned in planned {
+            let of = planned.of.iter();
+            let askers = of.filter_map(|own| waiting.get(own).or_else(|| lately.get(own)));
+            let flows = flows(askers);
+            for own in &planned.of {
+                if let Some(lately) = state.asked.get_mut(own) {
+                    lately.answered = now + self.max_age;
+                }
+            }
+            flights.push(self.launch(group, &mut state, planned, flows, now));
+        }
         Arc::new(flights)
     }
 
-    /// Runs a query; one that is joined and refused, or too large, in halves, so
-    /// that one who asks for what can't be had spoils it for nobody else.
-    fn fly(
+    /// The query for one alone: the one that runs, or a new one.
+    fn alone(
         self: &Arc<Self>,
-        form: &Arc<Form>,
-        planned: Planned,
-    ) -> BoxFuture<'static, Vec<(Planned, Answer)>> {
-        let (groups, form) = (self.clone(), form.clone());
-        async move {
-            let answer = (groups.run)(planned.query.clone()).await;
-            groups.learn(&form, &planned, &answer);
-            let splittable = matches!(
-                &answer,
-                Err(MetricError::Prometheus(Error::Refused(_) | Error::Answer(_)))
-            );
-            if planned.of.len() < 2 || !splittable {
-                return vec![(planned, answer)];
-            }
-            let mut answers = Vec::new();
-            for half in planned.of.chunks(planned.of.len().div_ceil(2)) {
-                let half: Vec<&Own> = half.iter().collect();
-                answers.extend(groups.fly(&form, join(&form, &half, None)).await);
-            }
-            answers
+        group: &Arc<Group>,
+        state: &mut State,
+        own: &Own,
+        asker: &Asker,
+        now: Instant,
+    ) -> Flight {
+        let known = state.alone.get(own).filter(|flight| flight.is_fresh(self.max_age, now));
+        if let Some(flight) = known {
+            return flight.clone();
         }
-        .boxed()
+        let planned = join(&group.form, &[own], None);
+        self.launch(group, state, planned, flows(std::iter::once(asker)), now)
     }
 
-    fn learn(&self, form: &Arc<Form>, planned: &Planned, answer: &Answer) {
-        let of = planned.of.len();
-        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(group) = groups.get_mut(form) else { return };
-        let learned = &mut group.learned;
-        let newer = |known: Option<f64>, new: f64| {
-            Some(known.map_or(new, |known| known + NEWEST * (new - known)))
+    /// Starts a query, where those who ask for what it covers find it.
+    fn launch(
+        self: &Arc<Self>,
+        group: &Arc<Group>,
+        state: &mut State,
+        planned: Planned,
+        flows: Vec<Flow>,
+        now: Instant,
+    ) -> Flight {
+        let (cover, of) = (planned.cover.clone(), planned.of.clone());
+        let alone = match of.as_slice() {
+            [own] if planned.places.is_none() => Some(own.clone()),
+            _ => None,
         };
-        match (answer, planned.places) {
-            (Ok(table), Some(places)) => {
-                learned.wide = newer(learned.wide, table.series() as f64 / places as f64);
-            }
-            (Ok(table), None) => {
-                learned.narrow = newer(learned.narrow, table.series() as f64 / of as f64);
-                // What a wide query would cost is tried again now and then.
-                learned.wide = learned.wide.map(|wide| wide * (1.0 - NEWEST / 100.0));
-            }
-            // Too large, too slow, or spoiled by series that nobody asked for.
-            (
-                Err(MetricError::Prometheus(
-                    Error::Answer(_) | Error::Timeout(_) | Error::Refused(_),
-                )),
-                Some(_),
-            ) => learned.wide = Some(Limits::default().series as f64),
-            (Err(MetricError::Prometheus(Error::Timeout(_))), None) => {
-                learned.most = (of / 2).max(1);
-            }
-            (Err(_), _) => {}
+        let hold = Arc::new(OnceLock::new());
+        let (groups, of_group, held) = (self.clone(), group.clone(), hold.clone());
+        let landed = async move { Arc::new(groups.fly(&of_group, planned, flows, &held).await) };
+        let landed = landed.boxed().shared();
+        let flight = Flight::new(cover, of, hold, now, landed.clone());
+        state.joined.retain(|flight| flight.is_fresh(self.max_age, now));
+        state.alone.retain(|_, flight| flight.is_fresh(self.max_age, now));
+        match alone {
+            Some(own) => drop(state.alone.insert(own, flight.clone())),
+            None => state.joined.push(flight.clone()),
         }
-        if answer.is_ok() && of > 1 {
-            learned.most = learned.most.saturating_mul(2);
+        // What is too old to be used is not kept until somebody asks again.
+        let (of_group, max_age, ended) = (Arc::downgrade(group), self.max_age, flight.clone());
+        tokio::spawn(async move {
+            landed.await;
+            tokio::time::sleep_until(ended.ends(max_age)).await;
+            let Some(group) = of_group.upgrade() else { return };
+            let (mut state, now) = (group.state(), Instant::now());
+            state.joined.retain(|flight| flight.is_fresh(max_age, now));
+            state.alone.retain(|_, flight| flight.is_fresh(max_age, now));
+        });
+        flight
+    }
+
+    /// Runs a query; one that is joined and refused, or too large, in parts, so
+    /// that one who asks for what can't be had spoils it for nobody else.
+    async fn fly(
+        self: &Arc<Self>,
+        group: &Arc<Group>,
+        planned: Planned,
+        flows: Vec<Flow>,
+        hold: &OnceLock<Instant>,
+    ) -> Landed {
+        let answer = {
+            let _slot = match planned.of.len() {
+                1 => None,
+                _ => Some(group.slots.acquire().await.expect("it is never closed")),
+            };
+            let run = async { (self.run)(planned.query.clone(), flows.clone()).await };
+            AssertUnwindSafe(run).catch_unwind().await.unwrap_or_else(|_| {
+                let fault = "reading it failed by a fault of Plimsoll's own; see its log";
+                Err(Error::Answer(fault.to_owned()).into())
+            })
+        };
+        let now = Instant::now();
+        let mut state = group.state();
+        let wait = self.learn(&mut state, &planned, &answer, now);
+        let splittable = matches!(
+            &answer,
+            Err(MetricError::Prometheus(
+                Error::Refused(_) | Error::Answer(_) | Error::TooLong { .. }
+            ))
+        );
+        if planned.of.len() < 2 || !splittable {
+            if let Some(wait) = wait {
+                let _ = hold.set(now + wait);
+            }
+            return Landed::Whole(answer);
         }
+        let learned = state.learning.now(now);
+        drop(state);
+        let halves = halves(&group.form, &planned, learned);
+        let mut state = group.state();
+        let launch = |half| self.launch(group, &mut state, half, flows.clone(), now);
+        Landed::Parts(halves.into_iter().map(launch).collect())
+    }
+
+    /// Learns of an answer; how long one that failed is not asked for again.
+    fn learn(
+        &self,
+        state: &mut State,
+        planned: &Planned,
+        answer: &Answer,
+        now: Instant,
+    ) -> Option<Duration> {
+        let error = match answer {
+            Ok(table) => {
+                state.learning.answered(planned, table.series(), now);
+                state.failures = 0;
+                return None;
+            }
+            Err(MetricError::Prometheus(error)) => error,
+            Err(_) => return None,
+        };
+        match error {
+            Error::Timeout(_) | Error::TooLong { .. } => state.learning.too_large(planned, now),
+            // Too large, or spoiled by series that nobody asked for.
+            Error::Answer(_) | Error::Refused(_) if planned.places.is_some() => {
+                state.learning.wide_refused(now);
+            }
+            _ => {}
+        }
+        if let (Error::Refused(_), [own]) = (error, planned.of.as_slice()) {
+            let wait = state.refused.get(own).map_or(self.max_age, |refused| refused.wait * 2);
+            let refused = Refused { last: now, wait: wait.min(REFUSED) };
+            if state.refused.contains_key(own) || self.grow(state, own) {
+                state.refused.insert(own.clone(), refused);
+            }
+            return Some(refused.wait);
+        }
+        state.failures = state.failures.saturating_add(1);
+        Some((self.max_age * 2_u32.pow(state.failures.min(8) - 1)).min(HOLD))
     }
 }
 
-fn drop_idle(groups: &mut HashMap<Arc<Form>, Group>, now: Instant) {
-    let busy = |group: &Group| {
-        let mut flights = group.joined.iter().chain(group.alone.values());
-        group.waiting.is_some() || flights.any(|flight| flight.answers.peek().is_none())
+/// The two halves of what a query was made for, each as few queries as it can be.
+fn halves(form: &Form, planned: &Planned, learned: Learned) -> Vec<Planned> {
+    let learned = Learned { wide: Some(Limits::default().series as f64), ..learned };
+    let of = &planned.of;
+    let plan_half = |half: &[Own]| {
+        let half: BTreeSet<Own> = half.iter().cloned().collect();
+        let nobody = BTreeSet::new();
+        let asking = Asking { waiting: &half, expected: &nobody, lately: &half };
+        plan(form, asking, learned, Limits::default())
     };
-    if groups.len() >= FORMS {
-        groups.retain(|_, group| now.duration_since(group.used) < IDLE || busy(group));
-    }
-    if groups.len() >= FORMS {
-        groups.retain(|_, group| busy(group));
-    }
+    of.chunks(of.len().div_ceil(2)).flat_map(plan_half).collect()
+}
+
+/// What it takes to remember something of a query.
+fn bytes(own: &Own) -> usize {
+    let values = own.iter().flatten();
+    let texts: usize = values.map(|value| size_of::<String>() + value.len()).sum();
+    texts + size_of::<(Own, Lately)>() + 64
 }

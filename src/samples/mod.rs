@@ -2,10 +2,15 @@
 
 #[cfg(test)]
 mod faults;
+mod flight;
 mod groups;
+mod kinds;
+mod learned;
 mod store;
 mod table;
 
-pub use groups::Asked;
-pub use store::{ByObject, MetricError, ObjectSample, ObjectSamples, Store};
+pub use flight::Asker;
+pub use groups::{Asked, FORMS, REMEMBERED};
+pub use kinds::{Doubt, KINDS};
+pub use store::{ByObject, MetricError, ObjectSample, ObjectSamples, SHAPES, Store};
 pub use table::{Finder, Sampled, Samples, Table};

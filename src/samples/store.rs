@@ -1,14 +1,16 @@
 //! One answer for everybody who asks for the same metric at the same time.
 
-use super::groups::{Answer, Groups, Run};
+use super::flight::{Answer, Asker};
+use super::groups::{Groups, Run};
+use super::kinds::{Doubt, Kinds};
 use super::table::{Finder, Sampled, Samples, Table};
 use crate::cache::{self, Cache};
 use crate::hpa::UnixMillis;
 use crate::k8s::Quantity;
-use crate::prometheus::{Client, Error};
+use crate::prometheus::{Client, Error, Flow, NoSample, shortened};
 use crate::promql::guard::GuardError;
 use crate::promql::plan::Shape;
-use crate::promql::query::{MetricKind, PodMetric, PodQueries, Query, QueryError, kind_by_name};
+use crate::promql::query::{MetricKind, PodMetric, PodQueries, Query, QueryError};
 use futures::FutureExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,7 +24,7 @@ pub enum MetricError {
     /// There is no answer.
     #[error(transparent)]
     Prometheus(#[from] Error),
-    /// The answer is not one series a pod.
+    /// The answer has other series than can be used.
     #[error("{0}")]
     Series(String),
 }
@@ -36,9 +38,9 @@ struct Inner {
     groups: Arc<Groups>,
     /// Queries taken apart, by their text.
     shapes: Cache<Arc<str>, Arc<Shape>>,
-    kinds: Cache<String, MetricKind>,
     /// Users' own queries, each with what is run instead, or why nothing is.
     narrowed: Cache<Written, Narrowed>,
+    kinds: Kinds,
 }
 
 /// What is run instead of a user's query, or why it is refused.
@@ -60,33 +62,48 @@ impl Written {
 /// How long a query taken apart is kept.
 const SHAPE_AGE: Duration = Duration::from_secs(600);
 /// How many bytes of queries taken apart are kept.
-const SHAPES: usize = 32 << 20;
-/// How long what Prometheus says of a metric's type is believed.
-const KIND_AGE: Duration = Duration::from_secs(600);
-/// How many bytes of metrics' types are kept.
-const KINDS: usize = 2 << 20;
-
+pub const SHAPES: usize = 32 << 20;
 /// How long it is kept what is run instead of a user's query, or why nothing is.
 const NARROWED_AGE: Duration = Duration::from_secs(600);
 /// How many bytes of those are kept.
-const NARROWED: usize = 16 << 20;
+pub const NARROWED: usize = 16 << 20;
+/// How much of a query a warning shows, in bytes.
+const SHOWN: usize = 500;
 
 impl Store {
     /// A store in front of a server, whose answers are used for so long.
     pub fn new(prometheus: Client, max_age: Duration) -> Self {
+        let shapes = cache::of_bytes(SHAPES, SHAPE_AGE, |text: &Arc<str>, shape: &Arc<Shape>| {
+            text.len() + shape.bytes()
+        });
+        let narrowed = cache::of_bytes(NARROWED, NARROWED_AGE, |key: &Written, text: &Narrowed| {
+            let text = text.as_ref().map_or_else(|error| error.to_string().len(), |t| t.len());
+            key.0.len() + text
+        });
+        Self::with(prometheus, max_age, shapes, narrowed)
+    }
+
+    /// One in front of another server, which shares this one's bytes for answers
+    /// and for queries taken apart.
+    pub fn beside(&self, prometheus: Client, max_age: Duration) -> Self {
+        let prometheus = prometheus.sharing(&self.0.prometheus);
+        Self::with(prometheus, max_age, self.0.shapes.clone(), self.0.narrowed.clone())
+    }
+
+    fn with(
+        prometheus: Client,
+        max_age: Duration,
+        shapes: Cache<Arc<str>, Arc<Shape>>,
+        narrowed: Cache<Written, Narrowed>,
+    ) -> Self {
         let client = prometheus.clone();
-        let run: Run = Arc::new(move |query| run(client.clone(), query).boxed());
+        let run: Run = Arc::new(move |query, flows| run(client.clone(), query, flows).boxed());
         Self(Arc::new(Inner {
+            kinds: Kinds::new(prometheus.clone()),
             prometheus,
             groups: Arc::new(Groups::new(max_age, run)),
-            shapes: cache::of_bytes(SHAPES, SHAPE_AGE, |text: &Arc<str>, shape: &Arc<Shape>| {
-                text.len() + shape.bytes()
-            }),
-            kinds: cache::of_bytes(KINDS, KIND_AGE, |metric: &String, _| metric.len()),
-            narrowed: cache::of_bytes(NARROWED, NARROWED_AGE, |key: &Written, text: &Narrowed| {
-                let text = text.as_ref().map_or_else(|error| error.to_string().len(), |t| t.len());
-                key.0.len() + text
-            }),
+            shapes,
+            narrowed,
         }))
     }
 
@@ -103,20 +120,29 @@ impl Store {
         timed: bool,
     ) -> Result<ObjectSamples, MetricError> {
         let kind = match &metric.query {
-            Some(_) => MetricKind::Gauge,
-            None => self.kind(&metric.metric).await?,
+            Some(_) => Some(MetricKind::Gauge),
+            None => self.0.kinds.of(&metric.metric).await?,
+        };
+        let asker = match &metric.query {
+            Some(_) => Asker::user(namespace),
+            None => Asker::of(namespace),
         };
         let query = match &metric.query {
             Some(own) => self.narrowed(queries, &metric.metric, own, namespace).await?,
-            None => queries.query(metric, kind, namespace)?,
+            None => queries.query(metric, kind.unwrap_or(MetricKind::Gauge), namespace)?,
         };
         let label = queries.pod_label.clone();
-        let samples = self.objects(&query, label, timed).await?;
+        let mut samples = self.objects(&query, label, timed, &asker).await?;
         let ObjectSamples { samples: values, label, .. } = &samples;
         if values.by(label).get("").next().is_some() {
             return Err(MetricError::Series(format!(
                 "the query gives a series without the label {label}: aggregate by ({label})"
             )));
+        }
+        if kind.is_none() {
+            let series: Vec<_> =
+                values.iter().map(|one| (one.label(label), one.value().as_f64())).collect();
+            samples.doubt = Some(self.0.kinds.look(&query.values, series.into_iter()));
         }
         Ok(samples)
     }
@@ -137,7 +163,9 @@ impl Store {
                 let narrowed = queries.narrowed(query, namespace);
                 let (narrowed, lasts) = match narrowed {
                     // Prometheus says where in the text the fault is; our parser does not.
-                    Err(GuardError::Syntax(ours)) => self.syntax_error(query, ours).await,
+                    Err(GuardError::Syntax(ours)) => {
+                        self.syntax_error(query, ours, namespace).await
+                    }
                     other => (other.map(Into::into), true),
                 };
                 if lasts {
@@ -154,8 +182,9 @@ impl Store {
 
     /// What is wrong with a query that our parser does not read, and whether that
     /// is to be kept: not where Prometheus could not be asked.
-    async fn syntax_error(&self, query: &str, ours: String) -> (Narrowed, bool) {
-        match self.0.prometheus.parse_error(query).await {
+    async fn syntax_error(&self, query: &str, ours: String, namespace: &str) -> (Narrowed, bool) {
+        let flows = [Flow::User(namespace.into())];
+        match self.0.prometheus.parse_error(query, &flows).await {
             Ok(Some(theirs)) => (Err(GuardError::Syntax(theirs)), true),
             Ok(None) => (Err(GuardError::OnlyOurs(ours)), true),
             Err(_) => (Err(GuardError::Syntax(ours)), false),
@@ -173,15 +202,16 @@ impl Store {
         query: &Query,
         label: String,
         timed: bool,
+        asker: &Asker,
     ) -> Result<ObjectSamples, MetricError> {
         let times = async {
             match &query.times {
-                Some(times) if timed => self.series(times).await.ok(),
+                Some(times) if timed => self.series(times, asker).await.ok(),
                 _ => None,
             }
         };
-        let (samples, times) = tokio::join!(self.series(&query.values), times);
-        Ok(ObjectSamples { samples: samples?, times, label })
+        let (samples, times) = tokio::join!(self.series(&query.values, asker), times);
+        Ok(ObjectSamples { samples: samples?, times, label, doubt: None })
     }
 
     /// The series that a query gives. Whoever asks while it runs waits for the
@@ -191,62 +221,41 @@ impl Store {
     ///
     /// # Errors
     /// As [`MetricError`] says.
-    pub async fn series(&self, query: &Arc<str>) -> Result<Samples, MetricError> {
+    pub async fn series(&self, query: &Arc<str>, asker: &Asker) -> Result<Samples, MetricError> {
         let shape = self.0.shapes.get(query).unwrap_or_else(|| {
             let shape = Arc::new(Shape::of(query));
             self.0.shapes.insert(query.clone(), shape.clone());
             shape
         });
-        let table = self.0.groups.get(&shape).await?;
-        Ok(Samples::new(table, self.0.groups.asked(shape)))
-    }
-
-    /// Whether a metric is a counter: by its name, else by what its targets say.
-    /// Where Prometheus can't be asked that is an error: a counter taken for a
-    /// gauge would ask for every replica there may be.
-    async fn kind(&self, metric: &str) -> Result<MetricKind, Error> {
-        if let Some(kind) = kind_by_name(metric).or_else(|| self.0.kinds.get(metric)) {
-            return Ok(kind);
+        let table = self.0.groups.get(&shape, asker).await?;
+        let samples = Samples::new(table, self.0.groups.asked(shape, asker.clone()));
+        match samples.no_sample() {
+            Some(NoSample::Histogram) => Err(MetricError::Series(
+                "the query gives native histograms, which are no numbers: write histogram_count(), histogram_sum(), histogram_avg() or histogram_quantile(0.9, ...) around the rate of it"
+                    .to_owned(),
+            )),
+            _ => Ok(samples),
         }
-        match self.ask_kind(metric).await? {
-            Some(kind) => {
-                self.0.kinds.insert(metric.to_owned(), kind);
-                Ok(kind)
-            }
-            // Nothing is said of it yet: ask again next time.
-            None => Ok(MetricKind::Gauge),
-        }
-    }
-
-    async fn ask_kind(&self, metric: &str) -> Result<Option<MetricKind>, Error> {
-        if let Some(kind) = self.0.prometheus.metric_type(metric).await? {
-            let counter = kind == "counter";
-            return Ok(Some(if counter { MetricKind::Counter } else { MetricKind::Gauge }));
-        }
-        // The parts of a histogram or summary are known by the name of the whole.
-        let family = ["_bucket", "_count", "_sum"].iter().find_map(|end| metric.strip_suffix(end));
-        let Some(family) = family else { return Ok(None) };
-        let kind = self.0.prometheus.metric_type(family).await?;
-        Ok(kind.map(|kind| match kind.as_str() {
-            "histogram" | "summary" => MetricKind::Counter,
-            _ => MetricKind::Gauge,
-        }))
     }
 }
 
 /// Runs one query.
-async fn run(prometheus: Client, query: String) -> Answer {
+async fn run(prometheus: Client, query: String, flows: Vec<Flow>) -> Answer {
     let started = Instant::now();
-    let answer = prometheus.query(&query).await.and_then(|body| {
+    let answer = prometheus.query(&query, &flows).await.and_then(|body| {
         // An answer of many series is work enough to hold others up.
-        let read = || Table::read(&body).map_err(Error::Answer);
-        if body.len() > LARGE { tokio::task::block_in_place(read) } else { read() }
+        let read = || Table::read(&body);
+        let table = if body.len() > LARGE { tokio::task::block_in_place(read) } else { read() };
+        Ok(table?.holding(body.into_held()))
     });
+    let took = started.elapsed();
     match &answer {
-        Ok(table) => {
-            tracing::debug!(%query, series = table.series(), took = ?started.elapsed(), "queried");
+        Ok(table) => tracing::debug!(%query, series = table.series(), ?took, "queried"),
+        Err(error) => {
+            tracing::debug!(%query, %error, ?took, "query failed");
+            let query = shortened(&query, SHOWN);
+            tracing::warn!(query, %error, ?took, "Failed to query Prometheus");
         }
-        Err(error) => tracing::warn!(%query, %error, took = ?started.elapsed(), "query failed"),
     }
     Ok(Arc::new(answer?))
 }
@@ -261,6 +270,7 @@ pub struct ObjectSamples {
     pub samples: Samples,
     times: Option<Samples>,
     label: String,
+    doubt: Option<Doubt>,
 }
 
 /// An object's value.
@@ -274,6 +284,11 @@ pub struct ObjectSample {
 }
 
 impl ObjectSamples {
+    /// What there is to say of a metric whose type nobody knows.
+    pub fn doubt(&self) -> Option<Doubt> {
+        self.doubt
+    }
+
     /// The values by object.
     pub fn by_object(&self) -> ByObject<'_> {
         ByObject {
@@ -334,7 +349,7 @@ mod tests {
         );
         let times = samples(r#"{"metric":{"pod":"a"},"value":[1,"0.25"]}"#);
         let label = "pod".to_owned();
-        let samples = ObjectSamples { samples: values, times: Some(times), label };
+        let samples = ObjectSamples { samples: values, times: Some(times), label, doubt: None };
         let by_pod = samples.by_object();
         let one = by_pod.one("a").unwrap().unwrap();
         assert_eq!((one.value.to_string(), one.time), ("1500m".to_owned(), 250));

@@ -1,15 +1,17 @@
 //! The series of one answer, compact, and found by their labels.
 
+use super::flight::Asker;
 use super::groups::{Asked, Groups};
 use crate::hpa::UnixMillis;
 use crate::k8s::Quantity;
-use crate::prometheus::{AnswerKind, Label, read_answer};
+use crate::prometheus::{AnswerKind, Error, Held, Label, NoSample, Series, read_answer};
 use crate::promql::plan::Shape;
+use std::collections::HashMap;
 use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The series of an answer. What it holds beside their labels' text is 24 bytes
-/// a series and 8 a label.
+/// a series and 8 a label, and 16 bytes a series for each index.
 #[derive(Debug, Default)]
 pub struct Table {
     /// All values of labels.
@@ -19,8 +21,12 @@ pub struct Table {
     /// Where the value of each label begins and ends in the text.
     cells: Vec<(u32, u32)>,
     rows: Vec<Row>,
+    /// The rows whose value is no sample, and why; their value is NaN.
+    odd: Vec<(u32, NoSample)>,
     scalar: bool,
     indexes: Mutex<Vec<Arc<Index>>>,
+    /// The bytes that are held for it, until it is dropped.
+    _held: Option<Held>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -46,12 +52,13 @@ impl Table {
     /// Reads an answer's body.
     ///
     /// # Errors
-    /// Where it is no answer, as text.
-    pub fn read(body: &[u8]) -> Result<Self, String> {
-        let mut table = Self::default();
-        let kind = read_answer(body, |series| {
-            table.push(series.labels, series.value, series.time);
-        })?;
+    /// As [`read_answer`] says.
+    pub fn read(body: &[u8]) -> Result<Self, Error> {
+        if u32::try_from(body.len()).is_err() {
+            return Err(Error::Answer("it is larger than 4 GiB".to_owned()));
+        }
+        let (mut table, mut names) = (Self::default(), HashMap::new());
+        let kind = read_answer(body, |series| table.push(series, &mut names))?;
         table.scalar = kind == AnswerKind::Scalar;
         table.text.shrink_to_fit();
         table.cells.shrink_to_fit();
@@ -59,8 +66,28 @@ impl Table {
         Ok(table)
     }
 
-    fn push(&mut self, labels: &[Label<'_>], value: f64, time: UnixMillis) {
-        let names = self.names_of(labels);
+    /// The same, with the bytes that are held for it; what it does not need of them
+    /// is given back.
+    pub fn holding(self, mut held: Held) -> Self {
+        held.shrink(self.bytes());
+        Self { _held: Some(held), ..self }
+    }
+
+    /// What it takes in memory, with two indexes.
+    fn bytes(&self) -> usize {
+        let names: usize = self.names.iter().flatten().map(|name| 24 + name.len()).sum();
+        let indexes = 2 * size_of::<(u64, u32)>() * self.rows.len();
+        let rows = size_of_val(&*self.rows) + size_of_val(&*self.cells);
+        size_of::<Self>() + self.text.len() + names + rows + indexes
+    }
+
+    fn push(&mut self, series: Series<'_>, known: &mut HashMap<u64, Vec<u32>>) {
+        let Series { labels, value, time } = series;
+        let names = self.names_of(labels, known);
+        let value = value.unwrap_or_else(|why| {
+            self.odd.push((self.rows.len() as u32, why));
+            f64::NAN
+        });
         let cells = self.cells.len() as u32;
         for (_, value) in labels {
             let start = self.text.len() as u32;
@@ -70,8 +97,9 @@ impl Table {
         self.rows.push(Row { value, time, names, cells });
     }
 
-    /// The place of the labels' names in `names`; nearly always that of the row before.
-    fn names_of(&mut self, labels: &[Label<'_>]) -> u32 {
+    /// The place of the labels' names in `names`; nearly always that of the row
+    /// before. `known` has the places by the names' hash.
+    fn names_of(&mut self, labels: &[Label<'_>], known: &mut HashMap<u64, Vec<u32>>) -> u32 {
         let same = |names: &Vec<String>| {
             names.len() == labels.len() && names.iter().zip(labels).all(|(a, (b, _))| a == b)
         };
@@ -79,11 +107,15 @@ impl Table {
         if let Some(last) = last.filter(|last| same(&self.names[*last])) {
             return last as u32;
         }
-        let known = self.names.iter().position(same).unwrap_or_else(|| {
-            self.names.push(labels.iter().map(|(name, _)| name.to_string()).collect());
-            self.names.len() - 1
-        });
-        known as u32
+        let mut hash = DefaultHasher::new();
+        labels.iter().for_each(|(name, _)| name.hash(&mut hash));
+        let places = known.entry(hash.finish()).or_default();
+        if let Some(place) = places.iter().find(|place| same(&self.names[**place as usize])) {
+            return *place;
+        }
+        self.names.push(labels.iter().map(|(name, _)| name.to_string()).collect());
+        places.push(self.names.len() as u32 - 1);
+        self.names.len() as u32 - 1
     }
 
     /// How many series there are.
@@ -175,7 +207,7 @@ impl Samples {
 
     /// Those of an answer that was not asked for by a store; nobody asks again.
     pub fn alone(table: Arc<Table>, shape: Arc<Shape>) -> Self {
-        Self::new(table, Groups::of_nothing().asked(shape))
+        Self::new(table, Groups::of_nothing().asked(shape, Asker::of("")))
     }
 
     /// What was asked.
@@ -191,6 +223,19 @@ impl Samples {
     pub fn iter(&self) -> impl Iterator<Item = Sampled<'_>> {
         let found: Vec<_> = Finder::new(self, None).rows(None).collect();
         found.into_iter()
+    }
+
+    /// Why one of its series is no sample, where any is not.
+    pub fn no_sample(&self) -> Option<NoSample> {
+        let odd = &self.table.odd;
+        if odd.is_empty() {
+            return None;
+        }
+        let why = |row: u32| odd.binary_search_by_key(&row, |(row, _)| *row).ok();
+        let places: Vec<_> = Finder::new(self, None).all_rows(None).filter_map(why).collect();
+        let found = places.into_iter().map(|place| odd[place].1);
+        // A histogram is what its owner can do something about.
+        found.max_by_key(|why| *why == NoSample::Histogram)
     }
 
     /// Its series by a label's value.
@@ -245,8 +290,15 @@ impl<'a> Finder<'a> {
     }
 
     fn rows<'s>(&'s self, value: Option<&'s str>) -> impl Iterator<Item = Sampled<'a>> + 's {
+        let samples = self.samples;
+        let is_sample = |row: &u32| !samples.table.rows[*row as usize].value.is_nan();
+        self.all_rows(value).filter(is_sample).map(move |row| Sampled { samples, row })
+    }
+
+    /// Its rows, those that are no samples, too.
+    fn all_rows<'s>(&'s self, value: Option<&'s str>) -> impl Iterator<Item = u32> + 's {
         let Self { samples, index, values, hash, several, .. } = self;
-        let (samples, table) = (*samples, &*samples.table);
+        let table = &*samples.table;
         let mut hash = hash.clone();
         value.iter().for_each(|value| value.hash(&mut hash));
         let found = index.find(table, hash.finish(), move || values.iter().copied().chain(value));
@@ -256,7 +308,7 @@ impl<'a> Finder<'a> {
                 any_of.binary_search_by(|value| value.as_str().cmp(label)).is_ok()
             })
         };
-        found.filter(own).map(move |row| Sampled { samples, row })
+        found.filter(own)
     }
 }
 

@@ -14,7 +14,7 @@ use plimsoll::promql::matcher::Matcher;
 use plimsoll::promql::plan::Shape;
 use plimsoll::promql::query::{fields, times};
 use plimsoll::promql::template::Template;
-use plimsoll::samples::{Sampled, Samples, Store};
+use plimsoll::samples::{Asker, Sampled, Samples, Store};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -120,12 +120,14 @@ type Row = (Vec<(String, String)>, Quantity);
 
 /// What a query gives alone, read without the planner and the store.
 async fn alone(prometheus: &Client, query: &str) -> Result<Vec<Row>, String> {
-    let body = prometheus.query(query).await.map_err(|error| error.to_string())?;
+    let body = prometheus.query(query, &[]).await.map_err(|error| error.to_string())?;
     let mut rows: Vec<Row> = Vec::new();
     read_answer(&body, |series| {
         let labels = series.labels.iter().map(|(n, v)| (n.to_string(), v.to_string()));
-        rows.push(row(labels, Quantity::from_f64(series.value).expect("finite")));
-    })?;
+        let value = series.value.expect("a number");
+        rows.push(row(labels, Quantity::from_f64(value).expect("finite")));
+    })
+    .map_err(|error| error.to_string())?;
     rows.sort();
     Ok(rows)
 }
@@ -193,7 +195,8 @@ async fn try_all(prometheus: &Client, store: &Store, seed: u64, end: u128) -> Tr
                 }
             })
             .collect();
-        let asked = join_all(asks.iter().map(|query| store.series(query))).await;
+        let asker = Asker::of("shop");
+        let asked = join_all(asks.iter().map(|query| store.series(query, &asker))).await;
         for (query, joined) in asks.iter().zip(asked) {
             tried.queries += 1;
             tried.opened += usize::from(!Shape::of(query).form.open.is_empty());

@@ -1,0 +1,138 @@
+//! Why Prometheus gives no answer.
+
+use reqwest::StatusCode;
+use serde::Deserialize;
+use std::time::Duration;
+
+/// Why there is no answer. No text holds the address's user or password.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum Error {
+    /// It can't be talked to with these settings.
+    #[error("{0}")]
+    Settings(String),
+    /// It did not answer in time, or said so itself.
+    #[error("Prometheus did not answer within {0:?}")]
+    Timeout(Duration),
+    /// It did not answer in time while many queries ran; fewer will from now on.
+    #[error("Prometheus did not answer within {0:?}, with many queries at once")]
+    Crowded(Duration),
+    /// It can't be reached.
+    #[error("Prometheus can't be reached: {0}")]
+    Unreachable(String),
+    /// It can't serve now, but may later.
+    #[error("Prometheus answered {status}: {message}")]
+    Unavailable {
+        /// The HTTP status.
+        status: u16,
+        /// What it said.
+        message: String,
+    },
+    /// It refused the query.
+    #[error("Prometheus refused the query: {0}")]
+    Refused(String),
+    /// The request is too long for it, or for a proxy before it.
+    #[error(
+        "Prometheus, or a proxy before it, answered {status}: the query is too long: {message}"
+    )]
+    TooLong {
+        /// The HTTP status: 413, 414 or 431.
+        status: u16,
+        /// What it said.
+        message: String,
+    },
+    /// Its answer can't be used.
+    #[error("Prometheus's answer can't be used: {0}")]
+    Answer(String),
+    /// It answered with a part of what there is, such as Thanos without one of its stores.
+    #[error("Prometheus gave only a part of the answer: {0}")]
+    Partial(String),
+    /// The answers that are held already leave no room for this one.
+    #[error(
+        "all answers of Prometheus together take {limit} bytes, the most that are held at once"
+    )]
+    Memory {
+        /// The bytes.
+        limit: usize,
+    },
+}
+
+#[derive(Default, Deserialize)]
+struct Failure {
+    error: String,
+    #[serde(default, rename = "errorType")]
+    kind: String,
+}
+
+/// The longest that is kept of what a server said, in bytes.
+const MESSAGE: usize = 1_000;
+
+/// What an answer other than 200 means.
+pub(super) fn failure(status: StatusCode, body: &[u8], timeout: Duration) -> Error {
+    let said: Failure = serde_json::from_slice(body).unwrap_or_else(|_| {
+        let error = String::from_utf8_lossy(&body[..body.len().min(200)]).trim().to_owned();
+        Failure { error, ..Failure::default() }
+    });
+    let message = shortened(&said.error, MESSAGE);
+    match status {
+        StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY => Error::Refused(message),
+        // Prometheus's own limit (`--query.timeout`), and those of proxies.
+        StatusCode::SERVICE_UNAVAILABLE if said.kind == "timeout" => Error::Timeout(timeout),
+        StatusCode::GATEWAY_TIMEOUT => Error::Timeout(timeout),
+        StatusCode::PAYLOAD_TOO_LARGE
+        | StatusCode::URI_TOO_LONG
+        | StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
+            Error::TooLong { status: status.as_u16(), message }
+        }
+        _ => Error::Unavailable { status: status.as_u16(), message },
+    }
+}
+
+/// The beginning of a text, with a sign where something is left out.
+pub fn shortened(text: &str, bytes: usize) -> String {
+    if text.len() <= bytes {
+        return text.to_owned();
+    }
+    let mut end = bytes;
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}... ({} bytes)", &text[..end], text.len())
+}
+
+/// An error with all that led to it.
+pub(super) fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text = format!("{text}: {inner}");
+        cause = inner.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_came_too_late_or_is_too_long_is_told_from_what_is_out_of_order() {
+        let second = Duration::from_secs(1);
+        let of = |status: u16, body: &str| {
+            failure(StatusCode::from_u16(status).unwrap(), body.as_bytes(), second)
+        };
+        let own = r#"{"status":"error","errorType":"timeout","error":"query timed out in expression evaluation"}"#;
+        assert_eq!(of(503, own), Error::Timeout(second));
+        assert_eq!(of(504, "<html>"), Error::Timeout(second));
+        for status in [413, 414, 431] {
+            assert!(matches!(of(status, "<html>"), Error::TooLong { .. }), "{status}");
+        }
+        assert!(matches!(of(503, "starting"), Error::Unavailable { status: 503, .. }));
+        assert!(matches!(of(422, r#"{"error":"no"}"#), Error::Refused(_)));
+    }
+
+    #[test]
+    fn a_text_is_cut_between_characters() {
+        assert_eq!(shortened("abc", 3), "abc");
+        assert_eq!(shortened("aéb", 2), "a... (4 bytes)");
+    }
+}

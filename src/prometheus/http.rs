@@ -1,0 +1,165 @@
+//! The HTTP client, made anew where the files it was made of have changed:
+//! certificates live for a day in many clusters.
+
+use super::error::causes;
+use super::{Error, Options, Pem};
+use reqwest::Url;
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How often the files are looked at, at most.
+const LOOKED_AT: Duration = Duration::from_secs(5);
+
+/// The client of one server.
+#[derive(Clone, Debug)]
+pub struct Http(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    base: Url,
+    timeout: Duration,
+    headers: HeaderMap,
+    current: Mutex<Current>,
+}
+
+#[derive(Debug)]
+struct Current {
+    client: reqwest::Client,
+    roots: Option<Pem>,
+    identity: Option<Pem>,
+    looked: Instant,
+}
+
+impl Http {
+    /// A client for a base address.
+    ///
+    /// # Errors
+    /// Where an option can't be used.
+    pub fn new(base: Url, options: &Options) -> Result<Self, Error> {
+        let headers = read_headers(&options.headers)?;
+        let (roots, identity) = (options.roots.clone(), options.identity.clone());
+        let build = |roots: &_, identity: &_| {
+            client(&base, options.timeout, headers.clone(), roots, identity)
+        };
+        let client = build(&roots, &identity)?;
+        let current = Current { client, roots, identity, looked: Instant::now() };
+        let current = Mutex::new(current);
+        Ok(Self(Arc::new(Inner { base, timeout: options.timeout, headers, current })))
+    }
+
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.0.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The client, with what the files say now. Where that can't be used, such as a
+    /// certificate whose key is not written yet, the client of before.
+    pub async fn client(&self) -> reqwest::Client {
+        let (roots, identity) = {
+            let mut current = self.current();
+            if current.looked.elapsed() < LOOKED_AT {
+                return current.client.clone();
+            }
+            // Whoever else comes meanwhile takes the client of before.
+            current.looked = Instant::now();
+            (current.roots.clone(), current.identity.clone())
+        };
+        match self.renewed(roots, identity).await {
+            Ok(None) => {}
+            Ok(Some(renewed)) => {
+                tracing::info!("Reloaded the certificates for Prometheus");
+                *self.current() = renewed;
+            }
+            Err(error) => tracing::warn!(
+                %error,
+                "Failed to reload the certificates for Prometheus; those of before stay"
+            ),
+        }
+        self.current().client.clone()
+    }
+
+    /// A client of what the files say, where that is something new.
+    async fn renewed(
+        &self,
+        roots: Option<Pem>,
+        identity: Option<Pem>,
+    ) -> Result<Option<Current>, Error> {
+        let again = async |pem: &Option<Pem>| match pem {
+            Some(pem) => pem.again().await.map(Some),
+            None => Ok(None),
+        };
+        let now = (again(&roots).await?, again(&identity).await?);
+        if now == (roots, identity) {
+            return Ok(None);
+        }
+        let Inner { base, timeout, headers, .. } = &*self.0;
+        let (roots, identity) = now;
+        let client = client(base, *timeout, headers.clone(), &roots, &identity)?;
+        Ok(Some(Current { client, roots, identity, looked: Instant::now() }))
+    }
+}
+
+fn client(
+    base: &Url,
+    timeout: Duration,
+    headers: HeaderMap,
+    roots: &Option<Pem>,
+    identity: &Option<Pem>,
+) -> Result<reqwest::Client, Error> {
+    let mut builder = reqwest::Client::builder()
+        .timeout(timeout)
+        .connect_timeout(timeout)
+        .redirect(reqwest::redirect::Policy::none())
+        .default_headers(headers)
+        .user_agent(concat!("plimsoll/", env!("CARGO_PKG_VERSION")));
+    let own_roots = match roots {
+        Some(pem) => Some(read_roots(pem)?),
+        // Without TLS no roots are needed, not even those of the system.
+        None => (base.scheme() == "http").then(Vec::new),
+    };
+    if let Some(roots) = own_roots {
+        builder = builder.tls_certs_only(roots);
+    }
+    if let Some(pem) = identity {
+        let identity = reqwest::Identity::from_pem(&pem.text);
+        builder = builder.identity(
+            identity
+                .map_err(|error| Error::Settings(format!("{}: {}", pem.origin, causes(&error))))?,
+        );
+    }
+    builder.build().map_err(|error| {
+        let why = causes(&error);
+        Error::Settings(format!(
+            "no HTTPS to Prometheus: {why}; --prometheus-ca-file names whom to trust"
+        ))
+    })
+}
+
+fn read_headers(headers: &[String]) -> Result<HeaderMap, Error> {
+    let mut all = HeaderMap::new();
+    for header in headers {
+        let (name, value) = header.split_once('=').unwrap_or((header, ""));
+        let wrong = |what: &str| {
+            // The value may be a secret.
+            Error::Settings(format!(
+                "--prometheus-header {name:?}: {what}; NAME=VALUE was expected"
+            ))
+        };
+        let key = HeaderName::try_from(name).map_err(|_| wrong("no name of a header"))?;
+        let mut value = HeaderValue::try_from(value).map_err(|_| wrong("no value of a header"))?;
+        value.set_sensitive(true);
+        all.append(key, value);
+    }
+    Ok(all)
+}
+
+fn read_roots(pem: &Pem) -> Result<Vec<reqwest::Certificate>, Error> {
+    let roots = reqwest::Certificate::from_pem_bundle(&pem.text)
+        .map_err(|error| Error::Settings(format!("{}: {error}", pem.origin)))?;
+    // A file that is not written yet; to trust nobody is never meant.
+    if roots.is_empty() {
+        return Err(Error::Settings(format!("{}: there is no certificate in it", pem.origin)));
+    }
+    Ok(roots)
+}
