@@ -208,3 +208,21 @@ async fn get<T: DeserializeOwned>(
     let request = http::Request::get(uri).body(Vec::new()).map_err(|error| error.to_string())?;
     within(client.request(request)).await.map_err(|error| message(&error))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nil_slices_and_maps_of_go_are_empty() {
+        let none: List<CustomItem> = serde_json::from_str(r#"{"items":null}"#).unwrap();
+        assert!(none.items.is_empty());
+        let pod = |containers: &str| -> PodMetrics {
+            let meta =
+                r#""metadata":{"name":"a"},"timestamp":"2026-01-01T00:00:00Z","window":"15s""#;
+            serde_json::from_str(&format!("{{{meta},\"containers\":{containers}}}")).unwrap()
+        };
+        assert!(pod("null").containers.is_empty());
+        assert!(pod(r#"[{"name":"c","usage":null}]"#).containers[0].usage.is_empty());
+    }
+}

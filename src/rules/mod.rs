@@ -1,6 +1,8 @@
 //! Rules: from the series there are to metrics of the cluster's objects, as
 //! prometheus-adapter's configuration describes it.
 
+#[cfg(test)]
+mod faults;
 mod registry;
 mod rule;
 mod service;

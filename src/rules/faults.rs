@@ -1,0 +1,71 @@
+//! What rules do where series are not listed yet, or metrics do not exist.
+
+use super::{MetricName, Rule, RuleSet, Rules, SeriesQuery, Settings};
+use crate::k8s::Selector;
+use crate::prometheus::{Client, Options};
+use crate::promql::template::Template;
+use crate::samples::Store;
+use crate::watch::{Cluster, Resources};
+use axum::Router;
+use axum::extract::State;
+use axum::http::Uri;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Rules for external metrics before a server without any series, and how often
+/// these were listed.
+async fn rules() -> (Rules, Arc<AtomicUsize>) {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let listed = Arc::new(AtomicUsize::new(0));
+    let handle = async |State(listed): State<Arc<AtomicUsize>>, uri: Uri| {
+        listed.fetch_add(usize::from(uri.path().ends_with("/series")), Ordering::Relaxed);
+        r#"{"status":"success","data":[]}"#
+    };
+    let router = Router::new().fallback(handle).with_state(listed.clone());
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    let prometheus = Client::new(Options::new(&url)).unwrap();
+    let nothing = tower::service_fn(|_: http::Request<kube::client::Body>| async {
+        Ok::<_, Infallible>(http::Response::new(kube::client::Body::empty()))
+    });
+    let client = kube::Client::new(nothing, "default");
+    let rule = Rule {
+        series: SeriesQuery { backend: None, selector: "queue".to_owned() },
+        filters: Vec::new(),
+        name: MetricName::new("", "").unwrap(),
+        labels: Default::default(),
+        namespaced: false,
+        namespace: None,
+        query: Template::parse("<<.Series>>").unwrap(),
+    };
+    let rules = Rules::new(
+        RuleSet { external: vec![rule], ..RuleSet::default() },
+        prometheus.clone(),
+        Store::new(prometheus, Duration::from_secs(1)),
+        client.clone(),
+        Cluster::default(),
+        Resources::new(client),
+        Settings {
+            interval: Duration::from_secs(600),
+            max_age: Duration::from_secs(600),
+            sample_max_age: Duration::from_secs(1),
+        },
+    );
+    (rules, listed)
+}
+
+#[tokio::test]
+async fn a_metric_that_does_not_exist_has_series_listed_once_and_not_each_round() {
+    let (rules, listed) = rules().await;
+    for round in 0..3 {
+        assert!(rules.external("shop", "nosuch", &Selector::default()).await.is_err());
+        if round < 2 {
+            // Longer than what was once the least time between two listings.
+            tokio::time::sleep(Duration::from_millis(2_100)).await;
+        }
+    }
+    assert_eq!(listed.load(Ordering::Relaxed), 1);
+}
