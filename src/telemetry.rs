@@ -103,6 +103,7 @@ pub struct Metrics {
     reloads: Family<Outcome, Counter>,
     last_reload: Gauge,
     queries: Family<Outcome, Counter>,
+    listings: Family<Reason, Counter>,
     query_duration: Histogram,
     answer_bytes: Histogram,
     kube_requests: Family<Request, Counter>,
@@ -276,6 +277,11 @@ impl Default for Metrics {
                 "Requests to Prometheus, by outcome: answered, refused (a query it can't run), timeout, unreachable, unavailable (429 or 5xx) or unusable (an answer that is none)",
                 Family::default(),
             ),
+            listings: all.add(
+                ("series_listings", None, "counter", &["reason"]),
+                "Total number of listings of the series of all rules, by reason: interval, or unknown (a metric was asked for that the last listing did not have)",
+                Family::default(),
+            ),
             query_duration: all.add(
                 ("prometheus_request_duration", S, "histogram", &[]),
                 "How long requests to Prometheus took",
@@ -414,6 +420,11 @@ impl Metrics {
         if let Some(bytes) = bytes {
             self.answer_bytes.observe(bytes as f64);
         }
+    }
+
+    /// The series of all rules are listed, because of the interval or of an unknown metric.
+    pub fn listed(&self, reason: &'static str) {
+        self.listings.get_or_create(&Reason { reason: reason.to_owned() }).inc();
     }
 
     /// kube-apiserver was asked; `code` is 0 where no answer came.

@@ -1,5 +1,6 @@
 //! Metrics that another provider serves, read through the API server.
 
+use super::rule_metrics::{NO_SELECTOR, is_of_pods};
 use super::targets::Targets;
 use super::{message, within};
 use crate::hpa::{Metric, ObjectRef, Sample, Source, parse_group, resource_usage};
@@ -21,8 +22,19 @@ pub enum Fetched {
 }
 
 #[derive(Deserialize)]
+#[serde(bound = "T: Deserialize<'de>")]
 struct List<T> {
+    #[serde(default = "Vec::new", deserialize_with = "or_empty")]
     items: Vec<T>,
+}
+
+/// What Go's nil slices and maps are read as: `null` is empty, as upstream takes it.
+fn or_empty<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+where
+    T: Default + Deserialize<'de>,
+    D: serde::Deserializer<'de>,
+{
+    Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
 #[derive(Deserialize)]
@@ -49,14 +61,14 @@ struct PodMetrics {
     metadata: Described,
     timestamp: Timestamp,
     window: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_empty")]
     containers: Vec<ContainerMetrics>,
 }
 
 #[derive(Deserialize)]
 struct ContainerMetrics {
     name: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_empty")]
     usage: BTreeMap<String, String>,
 }
 
@@ -71,6 +83,9 @@ pub async fn fetch(
     selector: &str,
     metric: &Metric,
 ) -> Fetched {
+    if selector.is_empty() && is_of_pods(metric) {
+        return Fetched::PerPod(Err(NO_SELECTOR.to_owned()));
+    }
     match &metric.source {
         Source::Pods { metric: id, .. } => {
             let of = [("labelSelector", selector), ("metricLabelSelector", &id.selector_query())];

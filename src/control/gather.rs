@@ -5,9 +5,9 @@ use super::api_metrics::{self, Fetched};
 use super::reconcile::State;
 use super::rule_metrics;
 use super::run::Shared;
-use crate::hpa::{self, AlignedSamples, Pod, Sample, Samples};
+use crate::hpa::{self, AlignedSamples, ConditionKind, Pod, Sample, Samples, Status, UnixMillis};
 use crate::promql::query::PodMetric;
-use crate::samples::{MetricError, ObjectSample, ObjectSamples};
+use crate::samples::{Doubt, MetricError, ObjectSample, ObjectSamples};
 use crate::watch::Demand;
 use futures::future::join_all;
 use std::borrow::Cow;
@@ -55,6 +55,53 @@ pub async fn gather(
         *known = asked;
     }
     gathered
+}
+
+/// Says of metrics whose type nobody knows that they are read as gauges. What could
+/// not be read changes nothing of that.
+pub fn note_types(
+    gathered: &[Gathered],
+    metrics: &[Option<PodMetric>],
+    status: &mut Status,
+    now: UnixMillis,
+) {
+    let mut doubts: Vec<(&str, Doubt)> = Vec::new();
+    for (gathered, metric) in gathered.iter().zip(metrics) {
+        match (gathered, metric) {
+            (Gathered::Own(Err(_)), _) => return,
+            (Gathered::Own(Ok(samples)), Some(metric)) => {
+                doubts.extend(samples.doubt().map(|doubt| (metric.metric.as_str(), doubt)));
+            }
+            _ => {}
+        }
+    }
+    // What looks like a counter is said first.
+    doubts.sort_by_key(|(_, doubt)| *doubt != Doubt::NeverFalls);
+    let kind = ConditionKind::MetricTypeUnknown;
+    let Some((metric, doubt)) = doubts.first() else {
+        status.remove(kind);
+        return;
+    };
+    match doubt {
+        Doubt::UnknownType => status.set(
+            kind,
+            true,
+            "NoMetadata",
+            format_args!(
+                "neither the name of {metric} nor Prometheus's metadata says whether it is a counter: it is read as a gauge"
+            ),
+            now,
+        ),
+        Doubt::NeverFalls => status.set(
+            kind,
+            true,
+            "NeverFalls",
+            format_args!(
+                "{metric} is read as a gauge and has not fallen for an hour: if it is a counter, ask for its rate by query, such as sum by (pod) (rate({metric}[2m]))"
+            ),
+            now,
+        ),
+    }
 }
 
 /// A metric's samples laid along the pods.

@@ -1,6 +1,6 @@
 //! One decision for one autoscaler, from observation to effect.
 
-use super::gather::{Aligned, Gathered, gather};
+use super::gather::{Aligned, Gathered, gather, note_types};
 use super::keep::Kept;
 use super::run::Shared;
 use super::schedule::hash;
@@ -268,6 +268,9 @@ async fn decide<'a>(
         let (mut memory, mut status) = (state.memory.clone(), state.status.clone());
         let decision =
             compute(shared, subject, context, &target, &gathered, &mut memory, &mut status);
+        if subject.kind == SubjectKind::Autoscaler && target.is_ok() {
+            note_types(&gathered, &demand.pod_metrics, &mut status, context.now);
+        }
         let rescales = writes && matches!(decision.outcome, Outcome::Rescale { .. });
         let seen = match &target {
             Ok(seen) if seen.object.is_none() && rescales => seen,

@@ -22,6 +22,14 @@ pub async fn fetch(
     metric: &Metric,
 ) -> Option<Found> {
     let failed = |failure: Failure| failure.to_string();
+    // An empty selector selects all pods of the namespace, which no autoscaler is of.
+    if selector.is_empty() && is_of_pods(metric) {
+        return Some((Fetched::PerPod(Err(NO_SELECTOR.to_owned())), Vec::new()));
+    }
+    if !rules.is_settled() && !is_known(rules, metric) {
+        let error = "the series of the rules are not listed yet";
+        return Some((unread(metric, error), Vec::new()));
+    }
     match &metric.source {
         Source::Pods { metric: id, .. } => {
             let pods = GroupResource::core("pods");
@@ -83,6 +91,46 @@ pub async fn fetch(
             usage(rules, cluster, namespace, selector, name, Some(container)).await
         }
         Source::Unknown(_) => None,
+    }
+}
+
+/// What is said of a metric of pods where nothing says which pods.
+pub const NO_SELECTOR: &str = "the scale has no selector: its pods are not known";
+
+/// Whether a metric is read for each pod of the selector.
+pub fn is_of_pods(metric: &Metric) -> bool {
+    match &metric.source {
+        Source::Pods { .. } | Source::Resource { .. } | Source::ContainerResource { .. } => true,
+        Source::Object { .. } | Source::External { .. } | Source::Unknown(_) => false,
+    }
+}
+
+/// Whether it is known who gives a metric, before all series were listed.
+fn is_known(rules: &Rules, metric: &Metric) -> bool {
+    let set = rules.rules();
+    match &metric.source {
+        Source::Pods { metric: id, .. } | Source::Object { metric: id, .. } => {
+            set.custom.is_empty()
+                || rules.read(|registry| {
+                    registry.custom_metrics().any(|(known, _)| known.metric == id.name)
+                })
+        }
+        Source::External { metric: id, .. } => {
+            set.external.is_empty() || rules.read(|registry| registry.external(&id.name).is_some())
+        }
+        Source::Resource { .. } | Source::ContainerResource { .. } | Source::Unknown(_) => true,
+    }
+}
+
+/// A metric that could not be read.
+fn unread(metric: &Metric, error: &str) -> Fetched {
+    let error = error.to_owned();
+    match &metric.source {
+        Source::Object { .. } | Source::Unknown(_) => Fetched::Value(Err(error)),
+        Source::External { .. } => Fetched::Values(Err(error)),
+        Source::Pods { .. } | Source::Resource { .. } | Source::ContainerResource { .. } => {
+            Fetched::PerPod(Err(error))
+        }
     }
 }
 

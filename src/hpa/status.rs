@@ -70,6 +70,9 @@ pub enum ConditionKind {
     Paused,
     /// Whether an administrator has stopped all writes to scales.
     Frozen,
+    /// Whether a metric is read as a gauge because nothing says what it is
+    /// (Autoscalers only).
+    MetricTypeUnknown,
 }
 
 impl ConditionKind {
@@ -83,6 +86,7 @@ impl ConditionKind {
             Self::FallbackActive => "FallbackActive",
             Self::Paused => "Paused",
             Self::Frozen => "Frozen",
+            Self::MetricTypeUnknown => "MetricTypeUnknown",
         }
     }
 
@@ -95,6 +99,7 @@ impl ConditionKind {
             Self::FallbackActive,
             Self::Paused,
             Self::Frozen,
+            Self::MetricTypeUnknown,
         ]
         .into_iter()
         .find(|kind| kind.as_str() == name)

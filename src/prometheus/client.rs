@@ -118,6 +118,13 @@ impl Client {
         Self { metrics: Some(metrics), ..self }
     }
 
+    /// Counts a listing of series, and what brought it on.
+    pub fn count_listing(&self, reason: &'static str) {
+        if let Some(metrics) = &self.metrics {
+            metrics.listed(reason);
+        }
+    }
+
     /// The same, holding its answers in the bytes of another.
     pub fn sharing(self, other: &Self) -> Self {
         Self { budget: other.budget.clone(), ..self }

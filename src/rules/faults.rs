@@ -69,3 +69,11 @@ async fn a_metric_that_does_not_exist_has_series_listed_once_and_not_each_round(
     }
     assert_eq!(listed.load(Ordering::Relaxed), 1);
 }
+
+#[tokio::test]
+async fn until_series_were_listed_once_it_is_not_known_which_metrics_rules_give() {
+    let (rules, _) = rules().await;
+    assert!(!rules.is_settled());
+    let _ = rules.external("shop", "nosuch", &Selector::default()).await;
+    assert!(rules.is_settled());
+}

@@ -3,11 +3,13 @@
 
 #[cfg(test)]
 mod faults;
+mod listing;
 mod registry;
 mod rule;
 mod service;
 mod usage;
 
+pub use listing::NAMES;
 pub use registry::{KnownSeries, ObjectMetric, Registry, Source};
 pub use rule::{
     Filter, MetricName, ResourceLabels, Rule, RuleError, RuleSet, SeriesQuery, pattern,

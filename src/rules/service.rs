@@ -1,5 +1,6 @@
 //! Rules at work: which metrics there are now, and their values.
 
+use super::listing::{Listings, PATIENCE};
 use super::registry::{KnownSeries, ObjectMetric, Registry};
 use super::rule::{Rule, RuleSet, SeriesQuery};
 use super::usage::{ResourceRules, UsageRule};
@@ -16,7 +17,7 @@ use kube::api::ListParams;
 use kube::core::DynamicObject;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 use tokio::sync::{Mutex, Notify};
 
 /// The rules of a configuration, with what is known of their series.
@@ -30,7 +31,10 @@ struct Inner {
     resources: Resources,
     settings: Settings,
     state: RwLock<Arc<State>>,
-    relisting: Mutex<Option<Instant>>,
+    /// One listing runs at a time.
+    relisting: Mutex<()>,
+    /// Those that unknown names bring on.
+    listings: Arc<Listings>,
     wake: Notify,
     failing: RwLock<BTreeMap<SeriesQuery, String>>,
 }
@@ -58,6 +62,8 @@ struct State {
     rules: Arc<RuleSet>,
     backends: Arc<HashMap<String, Backend>>,
     known: KnownSeries,
+    /// The series that were listed once, or could not be.
+    tried: BTreeSet<SeriesQuery>,
     registry: Registry,
 }
 
@@ -67,12 +73,14 @@ impl State {
         rules: Arc<RuleSet>,
         backends: Arc<HashMap<String, Backend>>,
         mut known: KnownSeries,
+        mut tried: BTreeSet<SeriesQuery>,
         map: &ResourceMap,
     ) -> Self {
         let wanted = series_queries(&rules);
         known.retain(|query, _| wanted.contains(query));
+        tried.retain(|query| wanted.contains(query));
         let registry = Registry::new(&rules, &known, map);
-        Self { rules, backends, known, registry }
+        Self { rules, backends, known, tried, registry }
     }
 }
 
@@ -120,10 +128,6 @@ pub enum Failure {
     Metric(#[from] MetricError),
 }
 
-/// The least time between two listings that a request for an unknown metric brings on.
-const GAP: Duration = Duration::from_secs(2);
-/// How long such a request waits for the listing.
-const PATIENCE: Duration = Duration::from_secs(3);
 /// How many listings run at once.
 const AT_ONCE: usize = 8;
 /// How long listing objects may take.
@@ -140,7 +144,7 @@ impl Rules {
         resources: Resources,
         settings: Settings,
     ) -> Self {
-        let backends = Arc::new(backends(&rules, settings));
+        let backends = Arc::new(backends(&rules, &prometheus, &samples, settings));
         let state = State { rules: Arc::new(rules), backends, ..State::default() };
         Self(Arc::new(Inner {
             default: Backend { prometheus, samples },
@@ -150,6 +154,7 @@ impl Rules {
             settings,
             state: RwLock::new(Arc::new(state)),
             relisting: Mutex::default(),
+            listings: Arc::default(),
             wake: Notify::new(),
             failing: RwLock::default(),
         }))
@@ -184,8 +189,10 @@ impl Rules {
         let rules = Arc::new(rules);
         let map = self.0.resources.map();
         let mut state = self.0.state.write().unwrap_or_else(PoisonError::into_inner);
-        let backends = Arc::new(backends(&rules, self.0.settings));
-        *state = Arc::new(State::new(rules, backends, state.known.clone(), &map));
+        let Backend { prometheus, samples } = &self.0.default;
+        let backends = Arc::new(backends(&rules, prometheus, samples, self.0.settings));
+        let (known, tried) = (state.known.clone(), state.tried.clone());
+        *state = Arc::new(State::new(rules, backends, known, tried, &map));
         drop(state);
         self.0.wake.notify_one();
     }
@@ -199,18 +206,23 @@ impl Rules {
     /// Lists series every so often, and when rules change, for ever.
     pub async fn follow(self) {
         loop {
-            self.relist(Duration::ZERO).await;
+            self.relist("interval").await;
             let _ = tokio::time::timeout(self.0.settings.interval, self.0.wake.notified()).await;
         }
     }
 
-    /// Lists the series of all rules, unless that was done within a time. A
-    /// query that fails keeps what was known of it, and harms no other.
-    async fn relist(&self, gap: Duration) {
-        let mut last = self.0.relisting.lock().await;
-        if last.is_some_and(|last| last.elapsed() < gap) {
-            return;
-        }
+    /// Whether the series of all rules were listed, or could not be: until then a
+    /// metric that no rule gives may be one that a rule will give.
+    pub fn is_settled(&self) -> bool {
+        let state = self.state();
+        series_queries(&state.rules).into_iter().all(|query| state.tried.contains(query))
+    }
+
+    /// Lists the series of all rules; whether all could be listed. A query that
+    /// fails keeps what was known of it, and harms no other.
+    async fn relist(&self, reason: &'static str) -> bool {
+        let _one = self.0.relisting.lock().await;
+        self.0.default.prometheus.count_listing(reason);
         let rules = self.rules();
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let since = now.saturating_sub(self.0.settings.max_age).as_secs_f64();
@@ -224,6 +236,7 @@ impl Rules {
         };
         let listed: Vec<_> =
             stream::iter(queries).map(list).buffer_unordered(AT_ONCE).collect().await;
+        let tried: BTreeSet<SeriesQuery> = listed.iter().map(|(query, _)| query.clone()).collect();
         let mut failing = BTreeMap::new();
         let mut fresh: HashMap<SeriesQuery, _> = HashMap::new();
         for (query, shapes) in listed {
@@ -241,20 +254,21 @@ impl Rules {
                 }
             }
         }
+        let whole = failing.is_empty();
         *self.0.failing.write().unwrap_or_else(PoisonError::into_inner) = failing;
         let map = self.0.resources.map();
         let mut state = self.0.state.write().unwrap_or_else(PoisonError::into_inner);
         // Other rules may have come meanwhile; they are listed next.
         let mut known = state.known.clone();
         known.extend(fresh);
-        let new = State::new(state.rules.clone(), state.backends.clone(), known, &map);
+        let new = State::new(state.rules.clone(), state.backends.clone(), known, tried, &map);
         let changed = new.registry != state.registry;
         *state = Arc::new(new);
         drop(state);
         if changed {
             tracing::debug!("the metrics of rules changed");
         }
-        *last = Some(Instant::now());
+        whole
     }
 
     /// Whether any rule could give metrics at all.
@@ -263,11 +277,13 @@ impl Rules {
     }
 
     /// What gives a metric, with a listing where it is not known yet.
-    async fn known<T>(&self, find: impl Fn(&State) -> Option<T>) -> Option<T> {
+    async fn known<T>(&self, name: &str, find: impl Fn(&State) -> Option<T>) -> Option<T> {
         if let Some(found) = find(&self.state()) {
             return Some(found);
         }
-        let _ = tokio::time::timeout(PATIENCE, self.relist(GAP)).await;
+        let rules = self.clone();
+        let listed = self.0.listings.list_for(name, async move { rules.relist("unknown").await });
+        let _ = tokio::time::timeout(PATIENCE, listed?).await;
         find(&self.state())
     }
 
@@ -302,7 +318,8 @@ impl Rules {
             namespaced: !namespace.is_empty(),
             metric: metric.to_owned(),
         };
-        let found = self.known(|state| {
+        let name = format!("{}/{metric}", info.name);
+        let found = self.known(&name, |state| {
             let source = state.registry.custom(&key)?;
             Some((state.rules.clone(), source.clone()))
         });
@@ -423,8 +440,9 @@ impl Rules {
         if self.state().rules.external.is_empty() {
             return Err(Failure::NotFound);
         }
-        let found = self
-            .known(|state| Some((state.rules.clone(), state.registry.external(metric)?.clone())));
+        let found = self.known(metric, |state| {
+            Some((state.rules.clone(), state.registry.external(metric)?.clone()))
+        });
         let (rules, source) = found.await.ok_or(Failure::NotFound)?;
         let rule = &rules.external[source.rule];
         let (asked_from, namespace) = (namespace, rule.namespace.as_deref().unwrap_or(namespace));
@@ -484,10 +502,18 @@ fn series_queries(rules: &RuleSet) -> BTreeSet<&SeriesQuery> {
     rules.custom.iter().chain(&rules.external).map(|rule| &rule.series).collect()
 }
 
-fn backends(rules: &RuleSet, settings: Settings) -> HashMap<String, Backend> {
+/// The servers that rules name; their answers and caches are counted with those of
+/// the one of the flags.
+fn backends(
+    rules: &RuleSet,
+    default: &Prometheus,
+    beside: &Store,
+    settings: Settings,
+) -> HashMap<String, Backend> {
     let backend = |(name, prometheus): (&String, &Prometheus)| {
-        let samples = Store::new(prometheus.clone(), settings.sample_max_age);
-        (name.clone(), Backend { prometheus: prometheus.clone(), samples })
+        let prometheus = prometheus.clone().sharing(default);
+        let samples = beside.beside(prometheus.clone(), settings.sample_max_age);
+        (name.clone(), Backend { prometheus, samples })
     };
     rules.backends.iter().map(backend).collect()
 }
@@ -537,25 +563,28 @@ impl Rules {
         let query = |rule: &UsageRule| rule.containers(&map, namespace, pods.clone());
         let [(cpu, cpu_label), (memory, memory_label)] =
             self.usage(rules, &Asker::of(namespace), query).await?;
-        let mut usage: BTreeMap<String, PodUsage> = BTreeMap::new();
-        for sampled in cpu.iter() {
-            let pod = usage
-                .entry(sampled.label(&cpu_label).to_owned())
-                .or_insert_with(|| PodUsage { time: sampled.time(), ..PodUsage::default() });
-            let container = sampled.label(&rules.cpu.container_label).to_owned();
-            pod.containers.entry(container).or_default().0 = positive(sampled.value());
-            pod.time = pod.time.min(sampled.time());
-        }
+        // Each pod is found by its name: an answer may have those of many others.
+        let (by_cpu, by_memory) = (cpu.by(&cpu_label), memory.by(&memory_label));
         let mut by_pod = BTreeMap::new();
-        for sampled in memory.iter() {
-            let name = sampled.label(&memory_label);
-            if let Some(pod) = usage.remove(name) {
-                by_pod.insert(name.to_owned(), pod);
+        for name in pods {
+            let mut pod = PodUsage { time: UnixMillis::MAX, ..PodUsage::default() };
+            let mut of_cpu = 0;
+            for sampled in by_cpu.get(&name) {
+                of_cpu += 1;
+                let container = sampled.label(&rules.cpu.container_label).to_owned();
+                pod.containers.entry(container).or_default().0 = positive(sampled.value());
+                pod.time = pod.time.min(sampled.time());
             }
-            let Some(pod) = by_pod.get_mut(name) else { continue };
-            let container = sampled.label(&rules.memory.container_label).to_owned();
-            pod.containers.entry(container).or_default().1 = positive(sampled.value());
-            pod.time = pod.time.min(sampled.time());
+            let mut of_memory = 0;
+            for sampled in by_memory.get(&name) {
+                of_memory += 1;
+                let container = sampled.label(&rules.memory.container_label).to_owned();
+                pod.containers.entry(container).or_default().1 = positive(sampled.value());
+                pod.time = pod.time.min(sampled.time());
+            }
+            if of_cpu > 0 && of_memory > 0 {
+                by_pod.insert(name, pod);
+            }
         }
         Ok(PodsUsage { by_pod, asked: [cpu.asked().clone(), memory.asked().clone()] })
     }
