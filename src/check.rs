@@ -193,7 +193,7 @@ async fn reach(report: &mut Report, config: &Config, prometheus: &Prometheus) ->
         config.rules.backends.iter().map(|(name, server)| (format!("backends.{name}"), server));
     for (name, server) in [("--prometheus-url".to_owned(), prometheus)].into_iter().chain(backends)
     {
-        if let Err(error) = server.query("vector(1)").await {
+        if let Err(error) = server.query("vector(1)", &[]).await {
             report.errors.push(format!("{name}: {error}"));
         }
     }
@@ -204,7 +204,7 @@ async fn reach(report: &mut Report, config: &Config, prometheus: &Prometheus) ->
 async fn ask(report: &mut Report, config: &Config, prometheus: &Prometheus) {
     for Example { field, backend, query } in general(config) {
         let named = backend.and_then(|name| config.rules.backends.get(name));
-        if let Err(error) = named.unwrap_or(prometheus).query(&query).await {
+        if let Err(error) = named.unwrap_or(prometheus).query(&query, &[]).await {
             report.errors.push(format!("{field}: {error}"));
         }
     }
@@ -262,7 +262,7 @@ async fn look(report: &mut Report, rules: &RuleSet, prometheus: &Prometheus, map
                     Some(shape) => try_query(&mut found, rule, shape, prometheus, &map).await,
                     None => {
                         if let Some(example) = of_rule(&place, rule)
-                            && let Err(error) = prometheus.query(&example.query).await
+                            && let Err(error) = prometheus.query(&example.query, &[]).await
                         {
                             found.error = Some(format!("metricsQuery: {error}"));
                         }
