@@ -141,3 +141,29 @@ impl Events {
         Known::As(published.name.clone(), published.count)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake;
+    use super::*;
+    use crate::hpa::EventKind;
+
+    #[tokio::test]
+    async fn an_outage_of_prometheus_is_no_storm_of_events() {
+        let (client, log) = fake::api(|request| (200, request.body.clone()));
+        let (permit, events) = (fake::permit(&client), Events::new(client));
+        for round in 0..3 {
+            for number in 0..10_000 {
+                for reason in ["FailedGetPodsMetric", "FailedComputeMetricsReplicas"] {
+                    // As an outage goes: each cause has a text of its own.
+                    let message = format!("Prometheus: cause {}", round % 2);
+                    let event = Event { kind: EventKind::Warning, reason, message };
+                    let subject = fake::autoscaler(&format!("web-{number}"));
+                    events.publish(&permit, &subject, &format!("uid-{number}"), &event).await;
+                }
+            }
+        }
+        let written = log.of("").len();
+        assert!(written <= 20_000, "{written} events are written for 20,000 things to say");
+    }
+}

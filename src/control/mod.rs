@@ -3,6 +3,8 @@
 
 mod api_metrics;
 mod events;
+#[cfg(test)]
+mod fake;
 mod gather;
 mod keep;
 mod native;

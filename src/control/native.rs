@@ -11,7 +11,7 @@ use crate::watch::{self, AutoscalerRecord, HpaRecord, ObjectKey, Subject};
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Client};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Has a native HPA decide, and shows its status.
 pub async fn delegate(
@@ -113,5 +113,73 @@ pub async fn remove(
     };
     if let Err(error) = permit.write(api.delete(&key.name, &parameters)).await {
         tracing::warn!(autoscaler = %key, %error, "could not delete its HorizontalPodAutoscaler");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake;
+    use super::*;
+
+    fn spec() -> AutoscalerSpec {
+        AutoscalerSpec::read(json!({"executor": "NativeHPA", "maxReplicas": 3,
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}}))
+        .unwrap()
+    }
+
+    fn hpa(uid: &str, owner: Option<&str>) -> Value {
+        let reference = |uid| {
+            json!({"apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
+                   "name": "web", "uid": uid, "controller": true})
+        };
+        let owners: Vec<Value> = owner.into_iter().map(reference).collect();
+        let owners = if owners.is_empty() { Value::Null } else { json!(owners) };
+        json!({"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
+            "metadata": {"name": "web", "namespace": "shop", "uid": uid, "resourceVersion": "7",
+                "ownerReferences": owners},
+            "spec": {"maxReplicas": 3, "scaleTargetRef": {
+                "apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}}})
+    }
+
+    fn record(object: &Value) -> HpaRecord {
+        watch::read_hpa(serde_json::from_value(object.clone()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn an_hpa_of_which_no_watch_has_told_is_not_taken_over() {
+        let theirs = hpa("theirs", None);
+        let (client, log) = fake::api(move |request| match &*request.line {
+            line if line.starts_with("POST") => fake::failure(409, "AlreadyExists", "exists"),
+            _ => (200, theirs.clone()),
+        });
+        let key = fake::autoscaler("web").key;
+        let written = write(&client, &fake::permit(&client), &key, "ours", &spec(), None).await;
+        assert!(log.of("PATCH").is_empty(), "{:?}", log.of(""));
+        assert!(written.unwrap_err().contains("does not belong to this Autoscaler"));
+    }
+
+    #[tokio::test]
+    async fn an_hpa_that_is_as_it_should_be_is_not_written_again() {
+        let ours = hpa("1", Some("ours"));
+        let known = record(&ours);
+        let (client, log) = fake::api(move |_| (200, ours.clone()));
+        let key = fake::autoscaler("web").key;
+        let permit = fake::permit(&client);
+        write(&client, &permit, &key, "ours", &spec(), Some(&known)).await.unwrap();
+        assert!(log.of("").is_empty(), "{:?}", log.of(""));
+    }
+
+    #[tokio::test]
+    async fn only_the_very_hpa_that_was_seen_to_be_ours_is_deleted() {
+        let known = record(&hpa("1", Some("ours")));
+        let (client, log) = fake::api(|request| match &*request.line {
+            line if line.starts_with("GET") => (200, hpa("2", None)),
+            _ => fake::failure(409, "Conflict", "the UID in the precondition is another"),
+        });
+        let key = fake::autoscaler("web").key;
+        remove(&client, &fake::permit(&client), &key, "ours", Some(&known)).await;
+        let deletes = log.of("DELETE");
+        assert_eq!(deletes[0].body["preconditions"]["uid"], "1", "{deletes:?}");
+        assert_eq!(deletes[0].body["preconditions"]["resourceVersion"], "7", "{deletes:?}");
     }
 }

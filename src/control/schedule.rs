@@ -261,4 +261,25 @@ mod tests {
         assert!((8..=16).contains(&times.len()), "{}", times.len());
         assert!((0..100).all(|n| next(n) == next(n + 100)));
     }
+
+    #[test]
+    fn one_large_namespace_is_decided_in_parts_too() {
+        let start = Instant::now();
+        let mut phases = Phases::default();
+        for n in 0..10 * TOGETHER {
+            phases.set(&key(&n.to_string()), Some(7), start, 10 * TOGETHER);
+        }
+        let next = |n: usize| phases.next(&key(&n.to_string()), PERIOD, start, start, 1);
+        let times: BTreeSet<Instant> = (0..10 * TOGETHER).map(next).collect();
+        assert!((8..=16).contains(&times.len()), "{}", times.len());
+    }
+
+    #[test]
+    fn a_time_that_no_longer_counts_is_not_kept() {
+        let (mut schedule, start) = (Schedule::default(), Instant::now());
+        for second in 0..3_600 {
+            schedule.set(key("a"), start + Duration::from_secs(3_600 + second));
+        }
+        assert_eq!((schedule.len(), schedule.order.len()), (1, 1));
+    }
 }

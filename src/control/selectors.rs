@@ -185,4 +185,26 @@ mod tests {
         }
         assert!(selectors.0.lock().unwrap().is_empty());
     }
+
+    #[test]
+    fn a_label_that_all_share_makes_nobody_a_neighbour() {
+        let selectors = Selectors::default();
+        let mut looked_at = 0;
+        for number in 0..2_000 {
+            let subject = super::super::fake::autoscaler(&format!("web-{number}"));
+            let selector = format!("app=shop,component=c-{number}");
+            let pods = [("app", "shop".to_owned()), ("component", format!("c-{number}"))];
+            let pods = pods.into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
+            let counts = |_: &Subject| {
+                looked_at += 1;
+                true
+            };
+            let counts = std::cell::RefCell::new(counts);
+            let found = selectors.claim(&subject, selector.parse().unwrap(), &[&pods], |other| {
+                (counts.borrow_mut())(other)
+            });
+            assert_eq!(found, [subject]);
+        }
+        assert!(looked_at < 10_000, "{looked_at} selectors are looked at");
+    }
 }

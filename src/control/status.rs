@@ -322,6 +322,7 @@ async fn write(
 
 #[cfg(test)]
 mod tests {
+    use super::super::fake;
     use super::*;
     use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscalerSpec;
 
@@ -363,5 +364,37 @@ mod tests {
         let spec = Spec::from_api(&spec);
         let current = [Current::Average(12_500), Current::Utilization(45, 90), Current::None];
         assert_eq!(targets(&spec, &current), "12500m/10, cpu: 45%/80%, <unknown>/30 (avg)");
+    }
+
+    fn writer(client: &Client) -> Writer {
+        Writer::new(client.clone(), Events::new(client.clone()), Gauge::default())
+    }
+
+    #[tokio::test]
+    async fn a_status_is_written_to_the_very_object_that_it_is_of() {
+        let (client, log) = fake::api(|request| (200, request.body.clone()));
+        let (permit, writer) = (fake::permit(&client), writer(&client));
+        let web = fake::autoscaler("web");
+        writer.put(&permit, &web, "uid-1", Arc::default());
+        let running = writer.clone();
+        let run = tokio::spawn(async move { running.run().await });
+        writer.finish().await;
+        run.abort();
+        let patches = log.of("PATCH");
+        assert_eq!(patches[0].body["metadata"]["uid"], "uid-1", "{patches:?}");
+    }
+
+    #[tokio::test]
+    async fn a_status_that_waits_is_forgotten_with_its_object() {
+        let (client, log) = fake::api(|request| (200, request.body.clone()));
+        let (permit, writer) = (fake::permit(&client), writer(&client));
+        let web = fake::autoscaler("web");
+        writer.put(&permit, &web, "uid-1", Arc::default());
+        writer.forget(&web);
+        let running = writer.clone();
+        let run = tokio::spawn(async move { running.run().await });
+        writer.finish().await;
+        run.abort();
+        assert!(log.of("").is_empty(), "{:?}", log.of(""));
     }
 }

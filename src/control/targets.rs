@@ -138,3 +138,69 @@ impl Targets {
         Ok(resource)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake;
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn scale(version: u32, replicas: i32) -> Value {
+        json!({"apiVersion": "autoscaling/v1", "kind": "Scale",
+            "metadata": {"name": "web", "namespace": "shop", "resourceVersion": version.to_string()},
+            "spec": {"replicas": replicas},
+            "status": {"replicas": replicas, "selector": "app=web"}})
+    }
+
+    fn deployments() -> Value {
+        json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "apps/v1",
+            "resources": [{"name": "deployments", "singularName": "deployment",
+                "namespaced": true, "kind": "Deployment", "verbs": ["get"]}]})
+    }
+
+    fn groups() -> Value {
+        let version = json!({"groupVersion": "apps/v1", "version": "v1"});
+        json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [
+            {"name": "apps", "versions": [version], "preferredVersion": version}]})
+    }
+
+    /// An API server whose scale another hand sets to 20 before the first write comes.
+    fn contested(to: i32) -> (Client, fake::Log) {
+        let mut version = 1;
+        let mut replicas = 3;
+        fake::api(move |request| match request.line.as_str() {
+            "GET /apis" => (200, groups()),
+            "GET /apis/apps/v1" => (200, deployments()),
+            line if line.starts_with("PUT") && version == 1 => {
+                (version, replicas) = (2, to);
+                fake::failure(409, "Conflict", "the object has been modified")
+            }
+            line if line.starts_with("PUT") => {
+                replicas = request.body["spec"]["replicas"].as_i64().unwrap_or(0) as i32;
+                (200, scale(version, replicas))
+            }
+            _ => (200, scale(version, replicas)),
+        })
+    }
+
+    fn web() -> TargetRef {
+        let text = |text: &str| text.to_owned();
+        TargetRef { api_version: text("apps/v1"), kind: text("Deployment"), name: text("web") }
+    }
+
+    #[tokio::test]
+    async fn what_another_hand_wrote_meanwhile_is_not_overwritten() {
+        let (client, log) = contested(20);
+        let targets = Targets::new(client.clone());
+        let target = targets.read("shop", &web()).await.unwrap();
+        let object = target.object.unwrap();
+        assert!(targets.write(&fake::permit(&client), &object, 6).await.is_err());
+        assert_eq!(log.of("PUT").len(), 1);
+        // A change of something else is no reason to give up.
+        let (client, log) = contested(3);
+        let targets = Targets::new(client.clone());
+        let target = targets.read("shop", &web()).await.unwrap();
+        targets.write(&fake::permit(&client), &target.object.unwrap(), 6).await.unwrap();
+        assert_eq!(log.of("PUT").len(), 2);
+    }
+}

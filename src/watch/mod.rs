@@ -13,4 +13,6 @@ pub use index::{
     SubjectKind, Workload,
 };
 pub use pods::PodRecord;
+#[cfg(test)]
+pub use read::hpa as read_hpa;
 pub use resources::{GroupResource, ResourceInfo, ResourceMap, Resources};
