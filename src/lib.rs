@@ -21,6 +21,7 @@ pub mod hpa;
 pub mod k8s;
 pub mod leader;
 pub mod live;
+mod log_budget;
 pub mod operate;
 pub mod prometheus;
 pub mod promql;

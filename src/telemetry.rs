@@ -1,6 +1,7 @@
 //! Logs, and Plimsoll's own metrics.
 
 use crate::config::LogFormat;
+use crate::log_budget::LogBudget;
 use crate::watch::ObjectKey;
 use axum::http::{HeaderValue, header};
 use axum::response::IntoResponse;
@@ -15,7 +16,9 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry, Unit};
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
 
 /// Starts to log to standard error.
 ///
@@ -25,10 +28,15 @@ pub fn start_logging(format: LogFormat, level: &str) -> Result<(), String> {
     let filter = EnvFilter::try_new(level).map_err(|error| {
         format!("--log-level: {error}; info, or plimsoll::serve=debug,info was expected")
     })?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let budget = LogBudget::default();
+    budget.tell();
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let registry = tracing_subscriber::registry().with(filter);
     match format {
-        LogFormat::Text => builder.with_ansi(false).init(),
-        LogFormat::Json => builder.json().flatten_event(true).init(),
+        LogFormat::Text => registry.with(lines.with_ansi(false).with_filter(budget)).init(),
+        LogFormat::Json => {
+            registry.with(lines.json().flatten_event(true).with_filter(budget)).init();
+        }
     }
     Ok(())
 }
@@ -52,6 +60,11 @@ struct Outcome {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Reason {
     reason: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct NativeHpas {
+    observed: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -98,7 +111,9 @@ pub struct Metrics {
     history_last_write: Gauge<f64, AtomicU64>,
     frozen: Gauge,
     status_writes_waiting: Gauge,
+    events: Family<Outcome, Counter>,
     native_desired: Family<DesiredBy, Gauge>,
+    native_hpas: Family<NativeHpas, Gauge>,
     native_comparisons: Family<Outcome, Counter>,
     reloads: Family<Outcome, Counter>,
     last_reload: Gauge,
@@ -252,6 +267,16 @@ impl Default for Metrics {
                 "Statuses that wait to be written to the API server",
                 Gauge::default(),
             ),
+            events: all.add(
+                ("events", None, "counter", &["outcome"]),
+                "Events by outcome: written, refused by the API server, or dropped as too many wait for the 20 a second",
+                Family::default(),
+            ),
+            native_hpas: all.add(
+                ("native_hpas", None, "gauge", &["observed"]),
+                "Native HPAs by whether this replica observes them: yes; no_metrics (Plimsoll does not serve all of their metrics), no_scale (the kind of their target is not watched) or no_leader (another replica does)",
+                Family::default(),
+            ),
             native_desired: all.add(
                 ("native_hpa_desired_replicas", None, "gauge", &["namespace", "name", "by"]),
                 "Replicas wanted for an observed native HPA, by who decided",
@@ -259,7 +284,7 @@ impl Default for Metrics {
             ),
             native_comparisons: all.add(
                 ("native_hpa_comparisons", None, "counter", &["outcome"]),
-                "Decisions for observed native HPAs, by outcome: agreed or differed",
+                "Steps of observed native HPAs, by outcome: agreed, differed or failed (kube-controller-manager could decide, Plimsoll could not)",
                 Family::default(),
             ),
             reloads: all.add(
@@ -353,12 +378,25 @@ impl Metrics {
     }
 
     /// For an observed native HPA so many replicas are wanted, by us and by them.
-    pub fn compared(&self, key: &ObjectKey, ours: i32, theirs: i32, agreed: bool) {
+    pub fn wanted(&self, key: &ObjectKey, ours: i32, theirs: i32) {
         for (by, replicas) in [(OURS, ours), (THEIRS, theirs)] {
             self.native_desired.get_or_create(&desired_by(key, by)).set(replicas.into());
         }
-        let outcome = if agreed { "agreed" } else { "differed" };
+    }
+
+    /// A step of an observed native HPA was compared: agreed, differed or failed.
+    pub fn compared(&self, outcome: &'static str) {
         self.native_comparisons.get_or_create(&Outcome { outcome }).inc();
+    }
+
+    /// So many native HPAs are observed, or not for this reason.
+    pub fn observed(&self, observed: &'static str, count: usize) {
+        self.native_hpas.get_or_create(&NativeHpas { observed }).set(count as i64);
+    }
+
+    /// An event was written, refused or dropped.
+    pub fn published(&self, outcome: &'static str) {
+        self.events.get_or_create(&Outcome { outcome }).inc();
     }
 
     /// An observed native HPA is gone.

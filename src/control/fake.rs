@@ -1,6 +1,7 @@
 //! An API server for unit tests, which answers by a closure and remembers what
 //! it was asked.
 
+use crate::clock::Clock;
 use crate::leader::{ElectionSettings, Leader, Permit};
 use crate::watch::{ObjectKey, Subject};
 use http_body_util::BodyExt;
@@ -70,7 +71,8 @@ pub fn permit(client: &Client) -> Permit {
         renew_deadline: Duration::from_secs(5),
         retry: Duration::from_secs(2),
     };
-    Leader::new(client.clone(), settings).permit().expect("it leads")
+    let clock = Clock::default();
+    Leader::new(client.clone(), settings, clock, Arc::default()).permit().expect("it leads")
 }
 
 /// An Autoscaler of the namespace `shop`.

@@ -2,6 +2,7 @@
 //! decisions out.
 
 mod api_metrics;
+mod correlate;
 mod events;
 #[cfg(test)]
 mod fake;
@@ -16,6 +17,7 @@ mod schedule;
 mod selectors;
 mod status;
 mod targets;
+mod turns;
 
 pub use run::{ControlLoop, Settings};
 
@@ -43,4 +45,18 @@ fn message(error: &kube::Error) -> String {
         }
         other => other.to_string(),
     }
+}
+
+/// Whether a failed request says nothing of what was asked, but that the API server
+/// can't be reached or is overloaded: others would fail, too, and it may be well again.
+fn is_passing(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => matches!(status.code, 429 | 502 | 503 | 504),
+        _ => true,
+    }
+}
+
+/// How long to wait after so many failures in a row: it doubles, up to `most`.
+fn growing(failures: u32, most: Duration) -> Duration {
+    Duration::from_secs(1).saturating_mul(1 << failures.saturating_sub(1).min(16)).min(most)
 }

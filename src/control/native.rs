@@ -3,15 +3,18 @@
 
 use super::reconcile::{Ended, FAILED, HELD, State, now, write_status};
 use super::run::Shared;
-use super::{status, within};
+use super::{message, status, within};
 use crate::crd::AutoscalerSpec;
-use crate::hpa::{self, ConditionKind};
+use crate::hpa::{self, Condition, ConditionKind, Spec};
 use crate::leader::Permit;
 use crate::watch::{self, AutoscalerRecord, HpaRecord, ObjectKey, Subject};
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
-use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client};
-use serde_json::{Value, json};
+use serde_json::json;
+
+/// Who is named as the writer of fields.
+const MANAGER: &str = "plimsoll";
 
 /// Has a native HPA decide, and shows its status.
 pub async fn delegate(
@@ -24,35 +27,70 @@ pub async fn delegate(
 ) -> Ended {
     let key = &subject.key;
     let known = shared.cluster.read(|index| index.hpa(key));
+    let frozen = shared.leader.frozen();
+    let held = match (&frozen, asked.spec.paused) {
+        (Some(why), _) => Some((ConditionKind::Frozen, "FrozenByAdministrator", &**why)),
+        (None, true) => Some((ConditionKind::Paused, "PausedBySpec", "spec.paused is set")),
+        (None, false) => None,
+    };
+    let spec = if held.is_some() { left_alone(&asked.spec) } else { asked.spec.clone() };
     let Shared { client, .. } = shared;
-    let written = match shared.leader.frozen() {
-        Some(why) => Err(format!("writes are frozen: {why}")),
-        None => write(client, permit, key, &record.uid, &asked.spec, known.as_deref()).await,
-    };
-    let spec = &asked.demand.decided;
-    let shown = match written {
-        Ok(()) => {
-            let status = known.map(|hpa| hpa.status.clone()).unwrap_or_default();
-            let current = hpa::Status::from_api(&status).current;
-            status::from_hpa(status, spec, &current, record.generation)
+    let written = write(client, permit, key, &record.uid, &spec, known.as_deref()).await;
+    // What kube-controller-manager says is of this HPA once it has a status; until
+    // then what was shown last still stands.
+    let theirs = known.filter(|hpa| hpa.status.conditions.is_some() && written.is_ok());
+    let status = &mut state.status;
+    if let Some(hpa) = &theirs {
+        let ours = |condition: &Condition| {
+            matches!(condition.kind, ConditionKind::Frozen | ConditionKind::Paused)
+        };
+        let kept = std::mem::take(&mut status.conditions).into_iter().filter(ours);
+        let theirs = hpa::Status::from_api(&hpa.status);
+        let conditions = theirs.conditions.into_iter().chain(kept).collect();
+        *status = hpa::Status { conditions, ..theirs };
+    }
+    for kind in [ConditionKind::Frozen, ConditionKind::Paused] {
+        if held.is_none_or(|(held, ..)| held != kind) {
+            status.remove(kind);
         }
-        Err(ref error) => {
-            let status = &mut state.status;
-            status.set(
-                ConditionKind::AbleToScale,
-                false,
-                "FailedWriteHPA",
-                format_args!("{error}"),
-                now(),
-            );
-            status::shown(status, spec, record.generation)
+    }
+    let reason = "FailedWriteHPA";
+    match &written {
+        Err(error) => {
+            status.set(ConditionKind::AbleToScale, false, reason, format_args!("{error}"), now());
         }
-    };
+        Ok(()) => status.conditions.retain(|condition| condition.reason != reason),
+    }
+    if let (Ok(()), Some((kind, reason, why))) = (&written, held) {
+        let text = format_args!(
+            "the HorizontalPodAutoscaler has selectPolicy Disabled in both directions: {why}"
+        );
+        status.set(kind, true, reason, text, now());
+    }
+    let decided = &asked.demand.decided;
+    let mut shown = status::shown(status, decided, record.generation);
+    if let Some(hpa) = theirs {
+        shown.current_metrics.clone_from(&hpa.status.current_metrics);
+    }
     write_status(shared, Some(permit), subject, state, shown);
     if written.is_ok() { HELD } else { FAILED }
 }
 
-/// Writes the HPA of an Autoscaler; one of that name that is not ours is not touched.
+/// The same, so that nothing is scaled: that is what an HPA has for it.
+fn left_alone(spec: &AutoscalerSpec) -> AutoscalerSpec {
+    let mut spec = spec.clone();
+    let behavior = spec.behavior.get_or_insert_default();
+    for rules in [&mut behavior.scale_up, &mut behavior.scale_down] {
+        rules.get_or_insert_default().select_policy = Some("Disabled".to_owned());
+    }
+    spec
+}
+
+/// Writes the HPA of an Autoscaler where it is not as it should be. One of that
+/// name that is not ours is not touched, whether a watch has told of it or not.
+///
+/// # Errors
+/// Where there is one that is not ours, or it can't be written; the text is for a condition.
 pub async fn write(
     client: &Client,
     permit: &Permit,
@@ -61,14 +99,13 @@ pub async fn write(
     spec: &AutoscalerSpec,
     known: Option<&HpaRecord>,
 ) -> Result<(), String> {
-    if let Some(known) = known
-        && known.owner.as_deref() != Some(uid)
-    {
-        return Err(format!(
+    let foreign = || {
+        format!(
             "the HorizontalPodAutoscaler {key} is there and does not belong to this Autoscaler; delete it, or name the Autoscaler otherwise"
-        ));
-    }
-    let hpa = json!({
+        )
+    };
+    let wanted = spec.as_hpa(&key.namespace, &key.name);
+    let mut hpa = json!({
         "apiVersion": "autoscaling/v2",
         "kind": "HorizontalPodAutoscaler",
         "metadata": {
@@ -82,37 +119,65 @@ pub async fn write(
                 "controller": true,
             }],
         },
-        "spec": spec.as_hpa(&key.namespace, &key.name),
+        "spec": wanted,
     });
     let api: Api<HorizontalPodAutoscaler> = Api::namespaced(client.clone(), &key.namespace);
-    let parameters = PatchParams::apply("plimsoll").force();
+    let version = match known {
+        Some(known) if known.owner.as_deref() != Some(uid) => return Err(foreign()),
+        Some(known) if known.demand.decided == Spec::from_api(&wanted) => return Ok(()),
+        Some(known) => known.version.clone(),
+        None => {
+            let object: HorizontalPodAutoscaler =
+                serde_json::from_value(hpa.clone()).map_err(|error| error.to_string())?;
+            let parameters =
+                PostParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() };
+            match permit.write(api.create(&parameters, &object)).await {
+                Ok(_) => return Ok(()),
+                Err(kube::Error::Api(status)) if status.code == 409 => {}
+                Err(error) => return Err(message(&error)),
+            }
+            // It is there, though no watch has told of it.
+            let found = within(api.get_metadata(&key.name)).await.map_err(|e| message(&e))?;
+            if watch::owner(&found.metadata).as_deref() != Some(uid) {
+                return Err(foreign());
+            }
+            found.metadata.resource_version
+        }
+    };
+    // Who changes it meanwhile, such as its owner, is seen first: the API server
+    // refuses another version.
+    hpa["metadata"]["resourceVersion"] = json!(version);
+    let parameters = PatchParams::apply(MANAGER).force();
     let written = permit.write(api.patch(&key.name, &parameters, &Patch::Apply(hpa))).await;
-    written.map(|_| ()).map_err(|error| super::message(&error))
+    written.map(|_| ()).map_err(|error| message(&error))
 }
 
-/// Deletes the HPA that was written for an Autoscaler which no longer wants one.
+/// Deletes the HPA that was written for an Autoscaler which no longer wants one:
+/// the very one that was seen to be ours, as it was seen. True where it is gone.
 pub async fn remove(
     client: &Client,
     permit: &Permit,
     key: &ObjectKey,
     uid: &str,
     known: Option<&HpaRecord>,
-) {
-    if known.is_none_or(|known| known.owner.as_deref() != Some(uid)) {
-        return;
-    }
-    let api: Api<HorizontalPodAutoscaler> = Api::namespaced(client.clone(), &key.namespace);
-    let parameters = DeleteParams {
-        // Only the one that was seen to be ours.
-        preconditions: within(api.get_metadata(&key.name))
-            .await
-            .ok()
-            .and_then(|hpa| hpa.metadata.uid)
-            .map(|uid| Preconditions { uid: Some(uid), resource_version: None }),
-        ..Default::default()
+) -> bool {
+    let Some(known) = known.filter(|known| known.owner.as_deref() == Some(uid)) else {
+        return false;
     };
-    if let Err(error) = permit.write(api.delete(&key.name, &parameters)).await {
-        tracing::warn!(autoscaler = %key, %error, "could not delete its HorizontalPodAutoscaler");
+    let api: Api<HorizontalPodAutoscaler> = Api::namespaced(client.clone(), &key.namespace);
+    let (uid, resource_version) = (Some(known.uid.clone()), known.version.clone());
+    let preconditions = Some(Preconditions { uid, resource_version });
+    let parameters = DeleteParams { preconditions, ..Default::default() };
+    match permit.write(api.delete(&key.name, &parameters)).await {
+        // An object in the answer is one that finalizers still hold.
+        Ok(answer) => answer.is_right(),
+        // It has changed: the watch will tell how.
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => false,
+        Err(error) => {
+            let error = message(&error);
+            tracing::warn!(autoscaler = %key, error, "could not delete its HorizontalPodAutoscaler");
+            false
+        }
     }
 }
 
@@ -120,6 +185,7 @@ pub async fn remove(
 mod tests {
     use super::super::fake;
     use super::*;
+    use serde_json::Value;
 
     fn spec() -> AutoscalerSpec {
         AutoscalerSpec::read(json!({"executor": "NativeHPA", "maxReplicas": 3,
@@ -177,9 +243,27 @@ mod tests {
             _ => fake::failure(409, "Conflict", "the UID in the precondition is another"),
         });
         let key = fake::autoscaler("web").key;
-        remove(&client, &fake::permit(&client), &key, "ours", Some(&known)).await;
+        let permit = fake::permit(&client);
+        assert!(!remove(&client, &permit, &key, "ours", Some(&known)).await);
         let deletes = log.of("DELETE");
         assert_eq!(deletes[0].body["preconditions"]["uid"], "1", "{deletes:?}");
         assert_eq!(deletes[0].body["preconditions"]["resourceVersion"], "7", "{deletes:?}");
+    }
+
+    #[tokio::test]
+    async fn an_hpa_is_left_alone_by_disabling_both_directions() {
+        let mut spec = spec();
+        let rules = json!({"scaleDown": {"stabilizationWindowSeconds": 60}});
+        spec.behavior = serde_json::from_value(rules).unwrap();
+        let behavior = json!(left_alone(&spec).behavior);
+        assert_eq!(behavior["scaleUp"]["selectPolicy"], "Disabled");
+        assert_eq!(behavior["scaleDown"]["selectPolicy"], "Disabled");
+        assert_eq!(behavior["scaleDown"]["stabilizationWindowSeconds"], 60);
+        // A change of it alone is written.
+        let (client, log) = fake::api(|request| (200, request.body.clone()));
+        let (key, known) = (fake::autoscaler("web").key, record(&hpa("1", Some("ours"))));
+        let permit = fake::permit(&client);
+        write(&client, &permit, &key, "ours", &left_alone(&spec), Some(&known)).await.unwrap();
+        assert_eq!(log.of("PATCH")[0].body["metadata"]["resourceVersion"], "7");
     }
 }

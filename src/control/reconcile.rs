@@ -2,24 +2,25 @@
 
 use super::gather::{Aligned, Gathered, gather, note_types};
 use super::keep::Kept;
-use super::run::Shared;
+use super::run::{Broken, Shared};
 use super::schedule::hash;
 use super::selectors::Selection;
 use super::status::{self, Written};
-use super::targets::Target;
+use super::targets::{Target, WriteError};
 use super::{native, observe};
 use crate::config::NativeHpas;
 use crate::crd::{AutoscalerStatus, Executor, Fallback};
 use crate::hpa::{
-    self, ConditionKind, Context, Decision, Event, EventKind, Input, Memory, Outcome, Pod, Samples,
-    Spec, Status, UnixMillis,
+    self, ConditionKind, Context, Decision, Event, EventKind, Input, Memory, Outcome, Phase, Pod,
+    Samples, Spec, Status, UnixMillis,
 };
+use crate::k8s::Selector;
 use crate::leader::Permit;
 use crate::samples::Asked;
 use crate::watch::{AutoscalerRecord, Demand, HpaRecord, Subject, SubjectKind};
 use jiff::Timestamp;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What is kept of a subject from decision to decision.
 #[derive(Default)]
@@ -33,6 +34,12 @@ pub struct State {
     /// Whether the status is of this replica's own last round; else it is read
     /// from the object, to which another may have written.
     own_status: bool,
+    /// Since when fewer pods are known than the scale has replicas.
+    lacking: Option<Instant>,
+    /// What was seen of a native HPA that is observed.
+    pub(super) seen: observe::Seen,
+    /// Why the last decision failed, where it did and that was told.
+    told: Option<String>,
     /// When the scale was last written, in Unix seconds, as far as `memory` knows.
     last_scale: Option<i64>,
     /// What was asked of Prometheus for each metric when that last went well, and
@@ -57,15 +64,21 @@ pub type Ended = &'static str;
 pub const RESCALED: Ended = "rescaled";
 /// Nothing was to be written.
 pub const HELD: Ended = "held";
+/// How long fewer known pods than replicas withhold a scale-down: longer than a watch
+/// that fell silent goes unnoticed.
+const LACKING: Duration = Duration::from_secs(300);
+/// How often a decision is taken anew where the scale is changed meanwhile.
+const TRIES: u32 = 5;
 /// Nothing could be decided, or not be written.
 pub const FAILED: Ended = "failed";
-const OBSERVED: Ended = "observed";
+/// A native HPA was decided for beside kube-controller-manager.
+pub const OBSERVED: Ended = "observed";
 /// Another replica leads, and writes.
 const FOLLOWED: Ended = "followed";
 
 /// Decides once for a subject and carries the decision out, or only compares it,
 /// where another decides, or only remembers it, where another replica leads; none
-/// if the subject is gone.
+/// if the subject is gone, or nothing is to be decided for it here.
 pub async fn round(shared: &Shared, subject: &Subject, state: &mut State) -> Option<Ended> {
     let permit = shared.leader.permit();
     match subject.kind {
@@ -77,9 +90,10 @@ pub async fn round(shared: &Shared, subject: &Subject, state: &mut State) -> Opt
         SubjectKind::Hpa => {
             let record = shared.cluster.read(|index| index.hpa(&subject.key))?;
             let manages = shared.settings.native_hpas == NativeHpas::Manage;
-            let own = !manages || permit.is_some();
+            // Of one that is observed kube-controller-manager writes the status.
+            let own = manages && permit.is_some();
             state.begin(&record.uid, own, || Status::from_api(&record.status));
-            Some(hpa(shared, permit.as_ref(), subject, &record, state).await)
+            hpa(shared, permit.as_ref(), subject, &record, state).await
         }
     }
 }
@@ -110,6 +124,17 @@ impl State {
             && downs.is_empty()
             && wanted.eq(std::iter::once(self.status.current_replicas));
         (!anew).then(|| Kept { uid: self.uid.clone(), memory })
+    }
+
+    /// Whether fewer pods are known than the scale has replicas, and not for so long
+    /// that its kind must count them otherwise.
+    fn lacks_pods(&mut self, known: usize, replicas: i32) -> bool {
+        if usize::try_from(replicas).is_ok_and(|replicas| known < replicas) {
+            let since = self.lacking.get_or_insert_with(Instant::now);
+            return since.elapsed() < LACKING;
+        }
+        self.lacking = None;
+        false
     }
 
     /// Begins a round. `own` says whether its status will be of this replica's making.
@@ -165,9 +190,14 @@ async fn autoscaler(
                 format_args!("{error}"),
                 now(),
             );
+            // What was seen of the scale last stands, as nothing else is known.
+            let last = hpa::render_status(status);
             let shown = AutoscalerStatus {
                 observed_generation: record.generation,
-                conditions: hpa::render_status(status).conditions,
+                last_scale_time: last.last_scale_time,
+                current_replicas: last.current_replicas,
+                desired_replicas: last.desired_replicas,
+                conditions: last.conditions,
                 ..Default::default()
             };
             shared.selectors.release(subject);
@@ -183,10 +213,21 @@ async fn autoscaler(
             None => FOLLOWED,
         };
     }
-    if let (Some(permit), None) = (permit, shared.leader.frozen()) {
+    if let Some(permit) = permit {
         let known = shared.cluster.read(|index| index.hpa(&subject.key));
-        let Shared { client, .. } = shared;
-        native::remove(client, permit, &subject.key, &record.uid, known.as_deref()).await;
+        let Shared { client, cluster, selectors, .. } = shared;
+        if native::remove(client, permit, &subject.key, &record.uid, known.as_deref()).await {
+            // Its claim on the pods goes at once; the watch tells of it later.
+            let hpa = Subject::hpa(subject.key.clone());
+            cluster.write(|index| {
+                let uid = known.map(|known| known.uid.clone());
+                if index.hpa(&hpa.key).map(|now| now.uid.clone()) == uid {
+                    index.remove_hpa(&hpa.key);
+                }
+            });
+            selectors.release(&hpa);
+            cluster.changed(hpa);
+        }
     }
     if asked.spec.paused {
         status.set(
@@ -202,10 +243,56 @@ async fn autoscaler(
         return HELD;
     }
     status.remove(ConditionKind::Paused);
-    let round = decide(shared, permit, subject, &asked.demand, state).await;
-    let Some(permit) = permit else { return follow(shared, subject, round, state) };
-    let fallback = asked.spec.fallback.as_ref();
-    carry_out(shared, permit, subject, fallback, record.generation, round, state).await
+    let limits = (asked.spec.fallback.as_ref(), record.generation);
+    effect(shared, permit, subject, &asked.demand, limits, state).await
+}
+
+/// Decides and carries out, anew where another hand changed the scale in between.
+async fn effect(
+    shared: &Shared,
+    permit: Option<&Permit>,
+    subject: &Subject,
+    demand: &Demand,
+    (fallback, generation): (Option<&Fallback>, Option<i64>),
+    state: &mut State,
+) -> Ended {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let round = match shared.bounded(decide(shared, permit, subject, demand, state)).await {
+            Ok(round) => round,
+            Err(broken) => return broken_off(shared, permit, subject, demand, broken, state),
+        };
+        let Some(permit) = permit else { return follow(shared, subject, round, state) };
+        let last = tries == TRIES;
+        let carried_out =
+            carry_out(shared, permit, subject, (fallback, generation), round, last, state).await;
+        match carried_out {
+            Some(ended) => return ended,
+            None => tracing::debug!(%subject, tries, "Decides again: the scale was changed"),
+        }
+    }
+}
+
+/// A decision that took too long is no decision; one that the end of the process
+/// broke off is none either, and nothing is said of it.
+fn broken_off(
+    shared: &Shared,
+    permit: Option<&Permit>,
+    subject: &Subject,
+    demand: &Demand,
+    broken: Broken,
+    state: &mut State,
+) -> Ended {
+    let Broken::Late(deadline) = broken else { return FOLLOWED };
+    let (kind, reason) = (ConditionKind::ScalingActive, "DecisionTimedOut");
+    let text = format_args!("the scale and the metrics could not be read within {deadline:?}");
+    state.status.set(kind, false, reason, text, now());
+    let generation = shared.cluster.read(|index| index.autoscaler(&subject.key)?.generation);
+    let shown = status::shown(&state.status, &demand.decided, generation);
+    write_status(shared, permit, subject, state, shown);
+    shared.metrics.failed(reason);
+    FAILED
 }
 
 async fn hpa(
@@ -214,17 +301,11 @@ async fn hpa(
     subject: &Subject,
     record: &HpaRecord,
     state: &mut State,
-) -> Ended {
+) -> Option<Ended> {
     if shared.settings.native_hpas != NativeHpas::Manage {
-        let round = decide(shared, None, subject, &record.demand, state).await;
-        observe::compare(shared, subject, round, state);
-        return OBSERVED;
+        return observe::round(shared, permit.is_some(), subject, record, state).await;
     }
-    let round = decide(shared, permit, subject, &record.demand, state).await;
-    match permit {
-        Some(permit) => carry_out(shared, permit, subject, None, None, round, state).await,
-        None => follow(shared, subject, round, state),
-    }
+    Some(effect(shared, permit, subject, &record.demand, (None, None), state).await)
 }
 
 /// The time of a decision.
@@ -247,7 +328,7 @@ pub struct Round<'a> {
 }
 
 /// Observes and decides; a decision that will be written is one on what is there now.
-async fn decide<'a>(
+pub async fn decide<'a>(
     shared: &'a Shared,
     permit: Option<&Permit>,
     subject: &Subject,
@@ -262,14 +343,25 @@ async fn decide<'a>(
     let context = Context { spec, config: &shared.settings.decisions, now: now() };
     loop {
         let gathered = match &target {
-            Ok(target) => gather(shared, namespace, demand, &target.selector, state).await,
-            Err(_) => Vec::new(),
+            Ok(target) if needs_samples(context, target, &state.status) => {
+                gather(shared, namespace, demand, &target.selector, state).await
+            }
+            _ => {
+                state.asked.clear();
+                Vec::new()
+            }
         };
         let (mut memory, mut status) = (state.memory.clone(), state.status.clone());
-        let decision =
+        let (mut decision, known) =
             compute(shared, subject, context, &target, &gathered, &mut memory, &mut status);
-        if subject.kind == SubjectKind::Autoscaler && target.is_ok() {
+        if subject.kind == SubjectKind::Autoscaler && !gathered.is_empty() {
             note_types(&gathered, &demand.pod_metrics, &mut status, context.now);
+        }
+        let replicas = target.as_ref().map_or(0, |target| target.replicas.status_replicas);
+        if state.lacks_pods(known, replicas)
+            && withhold(context, known, replicas, &mut decision, &mut status)
+        {
+            memory.clone_from(&state.memory);
         }
         let rescales = writes && matches!(decision.outcome, Outcome::Rescale { .. });
         let seen = match &target {
@@ -286,7 +378,14 @@ async fn decide<'a>(
     }
 }
 
-/// Decides on what was gathered.
+/// Whether a decision on such a target looks at metrics at all.
+fn needs_samples(context: Context<'_>, target: &Target, status: &Status) -> bool {
+    let selector = &target.selector;
+    let selects = !selector.is_empty() && selector.parse::<Selector>().is_ok();
+    selects && hpa::needs_samples(context, target.replicas, status)
+}
+
+/// Decides on what was gathered; and how many pods are known.
 fn compute(
     shared: &Shared,
     subject: &Subject,
@@ -295,7 +394,7 @@ fn compute(
     gathered: &[Gathered],
     memory: &mut Memory,
     status: &mut Status,
-) -> Decision {
+) -> (Decision, usize) {
     let scale = target.as_ref().map(|target| target.replicas).map_err(String::as_str);
     let selector = target.as_ref().map_or("", |target| &target.selector);
     shared.cluster.read(|index| {
@@ -311,25 +410,55 @@ fn compute(
             selected: selection.selected(selector, &pods),
             samples: &samples,
         };
-        hpa::decide(&input, memory, status, &mut ())
+        let active = pods.iter().filter(|pod| is_active(pod)).count();
+        (hpa::decide(&input, memory, status, &mut ()), active)
     })
 }
 
-/// Writes the scale, the events and the status of a decision.
+/// Whether a pod is one that the replicas of a scale's status count.
+fn is_active(pod: &Pod<'_>) -> bool {
+    !pod.deleting && !matches!(pod.phase, Phase::Succeeded | Phase::Failed)
+}
+
+/// Leaves the scale as it is where the metrics of too few pods ask for fewer replicas:
+/// the watch of pods is behind. True where it does.
+fn withhold(
+    context: Context<'_>,
+    known: usize,
+    replicas: i32,
+    decision: &mut Decision,
+    status: &mut Status,
+) -> bool {
+    let Outcome::Rescale { from, to, .. } = decision.outcome else { return false };
+    if to >= from || from > context.spec.max_replicas {
+        return false;
+    }
+    let text = format_args!(
+        "{known} pods are known of the {replicas} that the scale has: none is removed until all are"
+    );
+    let (kind, reason) = (ConditionKind::ScalingLimited, "PodsNotKnown");
+    status.set(kind, true, reason, text, context.now);
+    status.desired_replicas = from;
+    decision.outcome = Outcome::Hold;
+    true
+}
+
+/// Writes the scale, the events and the status of a decision; none where the scale
+/// was changed by another and is to be decided again, unless this is the last try.
 async fn carry_out(
     shared: &Shared,
     permit: &Permit,
     subject: &Subject,
-    fallback: Option<&Fallback>,
-    generation: Option<i64>,
+    (fallback, generation): (Option<&Fallback>, Option<i64>),
     round: Round<'_>,
+    last: bool,
     state: &mut State,
-) -> Ended {
+) -> Option<Ended> {
     let Round { context, target, mut decision, memory, mut status } = round;
-    state.memory = memory;
-    if !is_current(shared, subject, &state.uid, generation) {
+    let before = std::mem::replace(&mut state.memory, memory);
+    if !is_current(shared, subject, &state.uid, generation, context.spec) {
         // Deleted or changed in mid-decision: what it asked for counts no more.
-        return HELD;
+        return Some(HELD);
     }
     let frozen = shared.leader.frozen();
     match &frozen {
@@ -340,12 +469,14 @@ async fn carry_out(
     if let (Outcome::Rescale { to, .. }, Some(object)) = (&decision.outcome, object) {
         let written = shared.targets.write(permit, object, *to).await;
         if written.is_err() && !permit.holds() {
-            return FOLLOWED;
+            return Some(FOLLOWED);
         }
-        let outcome = match &written {
-            Ok(()) => Ok(()),
-            Err(error) => Err(error.as_str()),
-        };
+        if written == Err(WriteError::Changed) && !last {
+            state.memory = before;
+            return None;
+        }
+        let outcome = written.map_err(|error| error.to_string());
+        let outcome = outcome.as_ref().copied().map_err(String::as_str);
         hpa::settle(context, &mut decision, outcome, &mut state.memory, &mut status);
     }
     let metrics_failed = state.count_failure(&decision);
@@ -372,38 +503,47 @@ async fn carry_out(
         _ => status.remove(ConditionKind::FallbackActive),
     }
 
-    log(subject, &decision);
-    for event in &decision.events {
-        shared.events.publish(permit, subject, &state.uid, event).await;
-    }
+    let mut events = std::mem::take(&mut decision.events);
+    events.extend(decision.late_event.take());
+    shared.events.publish(permit, subject, &state.uid, &events);
+    let mut failure = None;
     if decision.outcome == Outcome::Failed {
         let fault = [ConditionKind::AbleToScale, ConditionKind::ScalingActive]
             .into_iter()
             .filter_map(|kind| status.condition(kind))
             .find(|condition| !condition.status);
-        shared.metrics.failed(fault.map_or("Unknown", |condition| &condition.reason));
+        let reason = fault.map_or("Unknown", |condition| &condition.reason);
+        shared.metrics.failed(reason);
+        failure = Some(reason.to_owned());
     }
+    log(subject, &decision, failure, state);
     let shown = status::shown(&status, context.spec, generation);
     state.status = status;
     state.last_scale = state.status.last_scale.map(seconds);
     write_status(shared, Some(permit), subject, state, shown);
-    if let Some(event) = &decision.late_event {
-        shared.events.publish(permit, subject, &state.uid, event).await;
-    }
-    match decision.outcome {
+    Some(match decision.outcome {
         Outcome::Rescale { .. } => RESCALED,
         Outcome::Hold => HELD,
         Outcome::Failed => FAILED,
-    }
+    })
 }
 
-/// Whether a subject is still the one that was decided for.
-fn is_current(shared: &Shared, subject: &Subject, uid: &str, generation: Option<i64>) -> bool {
+/// Whether a subject is still the one that was decided for, and asks for the same.
+fn is_current(
+    shared: &Shared,
+    subject: &Subject,
+    uid: &str,
+    generation: Option<i64>,
+    spec: &Spec,
+) -> bool {
     shared.cluster.read(|index| match subject.kind {
         SubjectKind::Autoscaler => index
             .autoscaler(&subject.key)
             .is_some_and(|now| now.uid == uid && now.generation == generation),
-        SubjectKind::Hpa => index.hpa(&subject.key).is_some_and(|now| now.uid == uid),
+        // It may have no generation.
+        SubjectKind::Hpa => {
+            index.hpa(&subject.key).is_some_and(|now| now.uid == uid && now.demand.decided == *spec)
+        }
     })
 }
 
@@ -444,16 +584,25 @@ fn follow(shared: &Shared, subject: &Subject, round: Round<'_>, state: &mut Stat
     FOLLOWED
 }
 
-fn log(subject: &Subject, decision: &Decision) {
+/// Tells what was decided; that nothing could be only when its reason is new, as it
+/// may be so for thousands in each round.
+fn log(subject: &Subject, decision: &Decision, failure: Option<String>, state: &mut State) {
     match &decision.outcome {
         Outcome::Rescale { from, to, reason } => {
             tracing::info!(%subject, from, to, reason, "rescaled");
         }
         Outcome::Hold => tracing::debug!(%subject, "held"),
-        Outcome::Failed => {
+        Outcome::Failed if failure != state.told => {
             tracing::warn!(%subject, error = decision.error, "could not decide");
         }
+        Outcome::Failed => {
+            tracing::debug!(%subject, error = decision.error, "could not decide");
+        }
     }
+    if failure.is_none() && state.told.is_some() {
+        tracing::info!(%subject, "decides again");
+    }
+    state.told = failure;
 }
 
 /// What the fallback does: more replicas and the event of it, or nothing, as
@@ -483,7 +632,8 @@ fn fall_back(
     })
 }
 
-/// Writes more replicas than there are; where there are as many by now, nothing.
+/// Writes more replicas than there are; where there are as many by now, whoever
+/// wrote them and at whichever try, nothing.
 async fn raise(
     shared: &Shared,
     permit: &Permit,
@@ -491,13 +641,17 @@ async fn raise(
     spec: &Spec,
     to: i32,
 ) -> Result<(), String> {
-    let target = shared.targets.read(&subject.key.namespace, &spec.target).await?;
-    match target.object {
-        Some(object) if target.replicas.spec_replicas < to => {
-            shared.targets.write(permit, &object, to).await
+    for _ in 0..TRIES {
+        let target = shared.targets.read(&subject.key.namespace, &spec.target).await?;
+        let Some(object) = target.object.filter(|_| target.replicas.spec_replicas < to) else {
+            return Ok(());
+        };
+        match shared.targets.write(permit, &object, to).await {
+            Err(WriteError::Changed) => {}
+            written => return written.map_err(|error| error.to_string()),
         }
-        _ => Ok(()),
     }
+    Err(WriteError::Changed.to_string())
 }
 
 /// Has a status written where the one written last is no longer good enough, and
@@ -513,10 +667,21 @@ pub fn write_status(
     shared.live.set(subject, shown.clone());
     let Some(permit) = permit else { return };
     let interval = shared.settings.status_interval;
-    let failed = shared.statuses.take_failed(subject);
-    let outdated = |written: &Written| written.is_outdated_by(&shown, interval);
-    if failed || state.written.as_ref().is_none_or(outdated) {
+    let shows = || {
+        shared.cluster.read(|index| match subject.kind {
+            SubjectKind::Autoscaler => index.autoscaler(&subject.key).map(|now| now.status.clone()),
+            SubjectKind::Hpa => index.hpa(&subject.key).map(|now| Status::from_api(&now.status)),
+        })
+    };
+    let outdated = match &mut state.written {
+        Some(written) => {
+            written.is_outdated_by(&shown, interval)
+                || (!shared.statuses.has(subject) && written.is_undone(shows))
+        }
+        None => true,
+    };
+    if outdated {
         shared.statuses.put(permit, subject, &state.uid, shown.clone());
-        state.written = Some(Written { status: shown, at: Instant::now() });
+        state.written = Some(Written::now(shown));
     }
 }

@@ -3,11 +3,13 @@
 
 use super::events::Events;
 use super::keep::{Keeper, Kept};
+use super::observe::Census;
 use super::reconcile::{self, Ended, FAILED, RESCALED, State};
 use super::schedule::{Phases, Schedule};
 use super::selectors::Selectors;
 use super::status;
 use super::targets::Targets;
+use super::turns::Turns;
 use crate::config::{LiveConfig, NativeHpas};
 use crate::hpa;
 use crate::leader::Leader;
@@ -16,13 +18,13 @@ use crate::rules::Rules;
 use crate::samples::{Asked, Store};
 use crate::telemetry::Metrics;
 use crate::watch::{Cluster, Subject, SubjectKind, Synced};
-use futures::{FutureExt, StreamExt, stream};
+use futures::FutureExt;
 use kube::Client;
 use std::collections::{HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::mpsc;
+use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
 /// How the loop decides.
@@ -39,6 +41,8 @@ pub struct Settings {
     pub status_interval: Duration,
     /// The time between two writes of what decisions remember; zero keeps none.
     pub memory_interval: Duration,
+    /// The longest time in which a decision may read the scale and the metrics.
+    pub decision_timeout: Duration,
 }
 
 /// The control loop.
@@ -51,10 +55,13 @@ pub struct ControlLoop {
     running: HashSet<Subject>,
     /// Those whose last decision failed.
     failing: HashSet<Subject>,
-    /// The rounds under way, which send each that is done.
-    batches: JoinSet<()>,
-    done: mpsc::UnboundedSender<Done>,
-    all_done: mpsc::UnboundedReceiver<Done>,
+    /// Those that are to be decided again as soon as they are done.
+    again: HashSet<Subject>,
+    /// Those whose time has come, until their round is begun.
+    turns: Turns<Due>,
+    /// The rounds under way.
+    rounds: JoinSet<Done>,
+    stopping: watch::Sender<bool>,
     warned: Option<Instant>,
     keeper: Option<Keeper>,
     /// What was kept last, for those that are being decided when it is kept anew.
@@ -102,12 +109,37 @@ pub(super) struct Shared {
     pub live: LiveStatus,
     /// The pod selectors of those who scale.
     pub selectors: Selectors,
+    /// Which native HPAs are observed.
+    pub census: Census,
+    /// Whether the process ends.
+    stopping: watch::Receiver<bool>,
 }
 
-/// How many decisions of those that are due at one time are under way at once.
-const AT_ONCE: usize = 64;
-/// How soon to look again at one that is being decided.
-const BUSY: Duration = Duration::from_millis(200);
+/// Why a decision was broken off before anything was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Broken {
+    /// It took longer than it may.
+    Late(Duration),
+    /// The process ends.
+    Stopped,
+}
+
+impl Shared {
+    /// Waits for what only reads, as long as a decision may take and the process lives.
+    pub async fn bounded<T>(&self, reads: impl Future<Output = T>) -> Result<T, Broken> {
+        let (mut stopping, timeout) = (self.stopping.clone(), self.settings.decision_timeout);
+        tokio::select! {
+            read = tokio::time::timeout(timeout, reads) => read.map_err(|_| Broken::Late(timeout)),
+            Ok(_) = stopping.wait_for(|stopping| *stopping) => Err(Broken::Stopped),
+        }
+    }
+}
+
+/// How many rounds are under way at once; most of them wait for an answer.
+const AT_ONCE: usize = 256;
+/// How long the writes of the rounds under way may take at an orderly end. With what
+/// is written then, it is less than the 45 s that the manifests give.
+const STOPPING: Duration = Duration::from_secs(15);
 /// How soon after a change of a scale what decisions remember is kept.
 const KEEP_SOON: Duration = Duration::from_secs(2);
 /// The least time between two warnings that decisions come too late.
@@ -130,7 +162,8 @@ impl ControlLoop {
     ) -> Self {
         let keeps = !settings.memory_interval.is_zero();
         let keeper = keeps.then(|| Keeper::new(client.clone(), leader.lease()));
-        let events = Events::new(client.clone());
+        let events = Events::new(client.clone(), metrics.clone());
+        let (stopping, stops) = watch::channel(false);
         let shared = Shared {
             leader,
             targets: Targets::new(client.clone()),
@@ -141,6 +174,7 @@ impl ControlLoop {
             ),
             events,
             selectors: Selectors::default(),
+            census: Census::new(metrics.clone()),
             client,
             cluster,
             samples,
@@ -149,12 +183,14 @@ impl ControlLoop {
             settings,
             metrics,
             live,
+            stopping: stops,
         };
-        let (done, all_done) = mpsc::unbounded_channel();
         Self {
             phases: Phases::default(),
-            done,
-            all_done,
+            again: HashSet::new(),
+            turns: Turns::new(AT_ONCE),
+            rounds: JoinSet::new(),
+            stopping,
             warned: None,
             keeper,
             kept: HashMap::new(),
@@ -167,7 +203,6 @@ impl ControlLoop {
             states: HashMap::new(),
             running: HashSet::new(),
             failing: HashSet::new(),
-            batches: JoinSet::new(),
         }
     }
 
@@ -191,7 +226,8 @@ impl ControlLoop {
             self.states = self.kept.iter().map(restored).collect();
         }
         let statuses = self.shared.statuses.clone();
-        let writing = tokio::spawn(async move { statuses.run().await });
+        let events = self.shared.events.clone();
+        let writing = tokio::spawn(async move { tokio::join!(statuses.run(), events.run()) });
         let mut leadership = self.shared.leader.changes();
         self.led();
         loop {
@@ -210,17 +246,13 @@ impl ControlLoop {
                     self.count();
                 }
                 () = due => self.start_due(),
-                Some(done) = self.all_done.recv() => self.decided(done),
-                Some(_) = self.batches.join_next() => {}
+                Some(Ok(done)) = self.rounds.join_next() => self.decided(done),
                 Ok(()) = leadership.changed() => self.led(),
                 () = tokio::time::sleep_until(self.keep_at.into()) => self.keep(),
                 () = &mut stop => break,
             }
         }
-        while self.batches.join_next().await.is_some() {}
-        while let Ok(done) = self.all_done.try_recv() {
-            self.decided(done);
-        }
+        self.stop_rounds().await;
         // What is being kept, and then the last of it.
         for last in [false, true] {
             if let Some(keeping) = self.keeping.take() {
@@ -230,8 +262,32 @@ impl ControlLoop {
                 self.keep();
             }
         }
-        self.shared.statuses.finish().await;
+        tokio::join!(self.shared.statuses.finish(), self.shared.events.finish());
         writing.abort();
+    }
+
+    /// Begins no further round, and waits for the writes of those under way.
+    async fn stop_rounds(&mut self) {
+        let _ = self.stopping.send(true);
+        for due in self.turns.clear() {
+            self.running.remove(&due.subject);
+            self.states.insert(due.subject, due.state);
+        }
+        let deadline = tokio::time::sleep(STOPPING);
+        tokio::pin!(deadline);
+        loop {
+            tokio::select! {
+                done = self.rounds.join_next() => match done {
+                    Some(Ok(done)) => self.decided(done),
+                    Some(Err(_)) => {}
+                    None => return,
+                },
+                () = &mut deadline => {
+                    tracing::warn!(rounds = self.rounds.len(), "Gave up writes under way");
+                    return self.rounds.abort_all();
+                }
+            }
+        }
     }
 
     /// Who leads has changed, or what is frozen: where this replica leads now, it
@@ -295,33 +351,44 @@ impl ControlLoop {
         self.states.remove(subject);
         self.shared.live.remove(subject);
         self.shared.statuses.forget(subject);
-        self.shared.metrics.forget(&subject.key);
+        self.shared.events.forget(subject);
+        self.again.remove(subject);
+        if subject.kind == SubjectKind::Hpa {
+            self.shared.metrics.forget(&subject.key);
+            self.shared.census.forget(&subject.key);
+        }
         self.shared.selectors.release(subject);
     }
 
-    /// Starts all that are due. What they asked for last time is asked again
+    /// Gives all that are due their turn. What they asked for last time is asked again
     /// before any of them is decided, so that it is asked for all of them together.
     fn start_due(&mut self) {
         let now = Instant::now();
-        let mut batch = Vec::new();
         let due: Vec<_> = std::iter::from_fn(|| self.schedule.take_due(now)).collect();
         let crowd = due.len();
+        let mut batch = Vec::new();
         for (subject, at) in due {
-            if self.running.contains(&subject) {
-                self.schedule.set(subject, now + BUSY);
+            if !self.running.insert(subject.clone()) {
+                self.again.insert(subject);
                 continue;
             }
-            self.running.insert(subject.clone());
             let state = self.states.remove(&subject).unwrap_or_default();
             batch.push(Due { subject, at, crowd, state });
         }
         Asked::again(batch.iter().flat_map(|due| due.state.asked()));
-        let (shared, done) = (self.shared.clone(), self.done.clone());
-        self.batches.spawn(async move {
-            let each = stream::iter(batch).map(|due| round(&shared, due));
-            let send = async |one: Done| drop(done.send(one));
-            each.buffer_unordered(AT_ONCE).for_each(send).await;
-        });
+        for due in batch {
+            let namespace = due.subject.key.namespace.clone();
+            self.turns.push(&namespace, due);
+        }
+        self.begin_rounds();
+    }
+
+    /// Begins as many rounds as there is room for.
+    fn begin_rounds(&mut self) {
+        while let Some(due) = self.turns.next() {
+            let shared = self.shared.clone();
+            self.rounds.spawn(async move { round(&shared, due).await });
+        }
     }
 
     /// One was decided; sets the time of its next decision. What it missed, where
@@ -329,6 +396,10 @@ impl ControlLoop {
     /// decided less often, each in its turn.
     fn decided(&mut self, done: Done) {
         let Done { subject, due, begun, crowd, state, ended } = done;
+        self.turns.ended(&subject.key.namespace);
+        if !*self.stopping.borrow() {
+            self.begin_rounds();
+        }
         if ended == Some(FAILED) {
             self.failing.insert(subject.clone());
         } else {
@@ -339,15 +410,21 @@ impl ControlLoop {
             self.keep_at = self.keep_at.min(Instant::now() + KEEP_SOON);
         }
         self.running.remove(&subject);
+        let again = self.again.remove(&subject);
         if !self.shared.cluster.read(|index| index.has(&subject)) {
             // It went in mid-decision, which left its traces again.
             return self.forget(&subject);
         }
         let period = self.period(&subject);
         self.phases.set(&subject, state.form(), due, crowd);
-        let next = self.phases.next(&subject, period, due, Instant::now(), crowd);
-        let periods = next.duration_since(due).as_nanos().div_ceil(period.as_nanos());
-        if let missed @ 1.. = periods.saturating_sub(1) {
+        let now = Instant::now();
+        let next = match again {
+            true => now,
+            false => self.phases.next(&subject, period, due, now, crowd),
+        };
+        // Its next time may be more than a period away where its group's has moved.
+        let periods = now.duration_since(due).as_nanos() / period.as_nanos();
+        if let missed @ 1.. = periods {
             self.shared.metrics.missed(u64::try_from(missed).unwrap_or(u64::MAX));
             if self.warned.is_none_or(|warned| warned.elapsed() > WARNING) {
                 self.warned = Some(Instant::now());

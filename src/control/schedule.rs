@@ -1,25 +1,24 @@
 //! Who is due when.
 
 use crate::watch::Subject;
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};
 
 /// The times of the next decisions, one for each autoscaler.
 #[derive(Debug, Default)]
 pub struct Schedule {
-    /// The times that count.
     due: HashMap<Subject, Instant>,
-    /// The same in their order, and entries that no longer count.
-    order: BinaryHeap<Reverse<(Instant, Subject)>>,
+    /// The same in their order.
+    order: BTreeSet<(Instant, Subject)>,
 }
 
 impl Schedule {
     /// Sets the time of an autoscaler's next decision.
     pub fn set(&mut self, key: Subject, at: Instant) {
+        self.remove(&key);
         self.due.insert(key.clone(), at);
-        self.order.push(Reverse((at, key)));
+        self.order.insert((at, key));
     }
 
     /// Sets the time of one's next decision, where none is set.
@@ -31,15 +30,15 @@ impl Schedule {
 
     /// Sets the time of every next decision.
     pub fn set_all(&mut self, at: Instant) {
-        let all: Vec<Subject> = self.due.keys().cloned().collect();
-        for key in all {
-            self.set(key, at);
-        }
+        self.order = self.due.keys().map(|key| (at, key.clone())).collect();
+        self.due.values_mut().for_each(|due| *due = at);
     }
 
     /// Forgets an autoscaler.
     pub fn remove(&mut self, key: &Subject) {
-        self.due.remove(key);
+        if let Some((key, at)) = self.due.remove_entry(key) {
+            self.order.remove(&(at, key));
+        }
     }
 
     /// How many there are.
@@ -48,20 +47,14 @@ impl Schedule {
     }
 
     /// When the next one is due.
-    pub fn next(&mut self) -> Option<Instant> {
-        while let Some(Reverse((at, key))) = self.order.peek() {
-            if self.due.get(key) == Some(at) {
-                return Some(*at);
-            }
-            self.order.pop();
-        }
-        None
+    pub fn next(&self) -> Option<Instant> {
+        self.order.first().map(|(at, _)| *at)
     }
 
     /// Takes one that is due, with the time it was due at.
     pub fn take_due(&mut self, now: Instant) -> Option<(Subject, Instant)> {
         self.next().filter(|at| *at <= now)?;
-        let Reverse((at, key)) = self.order.pop()?;
+        let (at, key) = self.order.pop_first()?;
         self.due.remove(&key);
         Some((key, at))
     }
@@ -70,8 +63,8 @@ impl Schedule {
 /// When in a period autoscalers are decided.
 ///
 /// Those that ask for the same form of query are decided together, so that they
-/// ask once; beyond [`TOGETHER`] in parts, by namespace, each at a time of its
-/// own. Others keep the time of their first decision. Where a crowd is decided at
+/// ask once; beyond [`TOGETHER`] in parts, by namespace and in a namespace of more by
+/// name, each at a time of its own. Others keep the time of their first decision. Where a crowd is decided at
 /// once, as at a start, its rounds are spread from then on.
 #[derive(Debug, Default)]
 pub struct Phases {
@@ -83,8 +76,43 @@ pub struct Phases {
 #[derive(Debug)]
 struct Group {
     size: usize,
+    /// How many of each namespace.
+    namespaces: HashMap<String, usize>,
     /// A time at which they are decided.
     anchor: Instant,
+}
+
+impl Group {
+    fn join(&mut self, namespace: &str) {
+        self.size += 1;
+        match self.namespaces.get_mut(namespace) {
+            Some(size) => *size += 1,
+            None => {
+                self.namespaces.insert(namespace.to_owned(), 1);
+            }
+        }
+    }
+
+    fn leave(&mut self, namespace: &str) {
+        self.size = self.size.saturating_sub(1);
+        if let Some(size) = self.namespaces.get_mut(namespace) {
+            *size -= 1;
+            if *size == 0 {
+                self.namespaces.remove(namespace);
+            }
+        }
+    }
+
+    /// When in the common period one of its subjects is decided, from 0 to 1.
+    fn part_of(&self, subject: &Subject) -> f64 {
+        let parts = |size: usize| size.div_ceil(TOGETHER).next_power_of_two() as u64;
+        let own = self.namespaces.get(&subject.key.namespace).copied().unwrap_or(0);
+        let (all, own) = (parts(self.size), parts(own));
+        let (namespace, name) = (hash(&subject.key.namespace), hash(&subject.key.name));
+        // The parts of a namespace are spread over those of all.
+        let part = (namespace % all + name % own * (all / own)) % all;
+        part as f64 / all as f64
+    }
 }
 
 /// How many are decided at one time, as far as they can be told apart.
@@ -109,15 +137,16 @@ impl Phases {
         if let Some(before) = before
             && let Some(group) = self.groups.get_mut(&before)
         {
-            group.size -= 1;
+            group.leave(&subject.key.namespace);
             if group.size == 0 {
                 self.groups.remove(&before);
             }
         }
         if let Some(form) = form {
             let spread = if crowd > CROWD { part_of(COMMON, hash(&form)) } else { Duration::ZERO };
-            let new = || Group { size: 0, anchor: due + spread };
-            self.groups.entry(form).or_insert_with(new).size += 1;
+            let namespaces = HashMap::new();
+            let new = || Group { size: 0, namespaces, anchor: due + spread };
+            self.groups.entry(form).or_insert_with(new).join(&subject.key.namespace);
         }
     }
 
@@ -133,11 +162,7 @@ impl Phases {
     ) -> Instant {
         let group = self.forms.get(subject).and_then(|form| self.groups.get(form));
         let anchor = match group {
-            Some(Group { size, anchor }) => {
-                let parts = size.div_ceil(TOGETHER).next_power_of_two();
-                let part = hash(&subject.key.namespace) % parts as u64;
-                *anchor + COMMON * part as u32 / parts as u32
-            }
+            Some(group) => group.anchor + COMMON.mul_f64(group.part_of(subject)),
             None if crowd > CROWD => due + part_of(period, hash(subject)),
             None => due,
         };
@@ -170,7 +195,6 @@ pub fn hash(value: &impl Hash) -> u64 {
 mod tests {
     use super::*;
     use crate::watch::ObjectKey;
-    use std::collections::BTreeSet;
 
     fn key(name: &str) -> Subject {
         Subject::hpa(ObjectKey { namespace: "shop".to_owned(), name: name.to_owned() })

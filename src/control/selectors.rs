@@ -5,32 +5,72 @@ use super::run::Shared;
 use crate::config::NativeHpas;
 use crate::hpa::{self, Pod, Selected};
 use crate::k8s::Selector;
-use crate::k8s::selector::Operator;
+use crate::k8s::selector::{Operator, Requirement};
 use crate::watch::{Index, PodRecord, Subject, SubjectKind};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Mutex, PoisonError};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The selectors of a cluster's autoscalers, by namespace.
+/// The selectors of a cluster's autoscalers, by namespace. Each namespace has a
+/// lock of its own, so that a large one holds up no other.
 #[derive(Default)]
-pub struct Selectors(Mutex<HashMap<String, Namespace>>);
+pub struct Selectors(Mutex<HashMap<String, Arc<Mutex<Namespace>>>>);
 
+/// Selectors by what a pod must have to be selected. Each is found by the one of
+/// its requirements that the fewest others share: where all ask for `app=shop`, each
+/// is found by its `component`.
 #[derive(Default)]
 struct Namespace {
     all: HashMap<Subject, Selector>,
-    /// Those that ask for a label's value, by one such label.
-    by_label: HashMap<(String, String), BTreeSet<Subject>>,
-    /// Those that do not.
+    /// How many selectors require a label, or one of these values of it.
+    required: HashMap<String, Required>,
+    /// Those that require nothing, such as `tier!=cache`: near to all.
     others: BTreeSet<Subject>,
 }
 
-/// A label and value without which a selector selects nothing.
-fn label_of(selector: &Selector) -> Option<(String, String)> {
-    selector.requirements().iter().find_map(|requirement| {
-        match (requirement.operator, requirement.values.as_slice()) {
-            (Operator::In, [value]) => Some((requirement.key.clone(), value.clone())),
-            _ => None,
+#[derive(Default)]
+struct Required {
+    /// By value, how many ask for it and who is found by it.
+    values: HashMap<String, Users>,
+    /// Those that ask for the label, whatever its value.
+    any: Users,
+}
+
+#[derive(Default)]
+struct Users {
+    count: usize,
+    found: BTreeSet<Subject>,
+}
+
+/// What of its labels a requirement asks for; none where it asks for the absence of some.
+fn asks_for(requirement: &Requirement) -> Option<(&str, &[String])> {
+    match requirement.operator {
+        Operator::In => Some((&requirement.key, &requirement.values)),
+        Operator::Exists | Operator::GreaterThan | Operator::LessThan => {
+            Some((&requirement.key, &[]))
         }
-    })
+        Operator::NotIn | Operator::DoesNotExist => None,
+    }
+}
+
+impl Required {
+    /// Visits the users of each of these values, or of any value where none is given,
+    /// and forgets those that are no longer used.
+    fn visit(&mut self, values: &[String], mut visit: impl FnMut(&mut Users)) {
+        if values.is_empty() {
+            return visit(&mut self.any);
+        }
+        for value in values {
+            let users = self.values.entry(value.clone()).or_default();
+            visit(users);
+            if users.count == 0 {
+                self.values.remove(value);
+            }
+        }
+    }
+
+    fn is_unused(&self) -> bool {
+        self.values.is_empty() && self.any.count == 0
+    }
 }
 
 impl Namespace {
@@ -39,38 +79,66 @@ impl Namespace {
             return;
         }
         self.remove(subject);
-        match label_of(&selector) {
-            Some(label) => self.by_label.entry(label).or_default(),
-            None => &mut self.others,
+        let mut rarest: Option<(usize, &Requirement)> = None;
+        for requirement in selector.requirements() {
+            let Some((label, values)) = asks_for(requirement) else { continue };
+            let required = self.required.entry(label.to_owned()).or_default();
+            let mut count = 0;
+            required.visit(values, |users| {
+                count += users.count;
+                users.count += 1;
+            });
+            if rarest.is_none_or(|(fewest, _)| count < fewest) {
+                rarest = Some((count, requirement));
+            }
         }
-        .insert(subject.clone());
+        match rarest.and_then(|(_, requirement)| asks_for(requirement)) {
+            Some((label, values)) => {
+                let required = self.required.entry(label.to_owned()).or_default();
+                required.visit(values, |users| {
+                    users.found.insert(subject.clone());
+                });
+            }
+            None => {
+                self.others.insert(subject.clone());
+            }
+        }
         self.all.insert(subject.clone(), selector);
     }
 
     fn remove(&mut self, subject: &Subject) {
         let Some(selector) = self.all.remove(subject) else { return };
         self.others.remove(subject);
-        if let Some(label) = label_of(&selector)
-            && let Some(subjects) = self.by_label.get_mut(&label)
-        {
-            subjects.remove(subject);
-            if subjects.is_empty() {
-                self.by_label.remove(&label);
+        for (label, values) in selector.requirements().iter().filter_map(asks_for) {
+            let Some(required) = self.required.get_mut(label) else { continue };
+            required.visit(values, |users| {
+                users.count = users.count.saturating_sub(1);
+                users.found.remove(subject);
+            });
+            if required.is_unused() {
+                self.required.remove(label);
             }
         }
     }
 
     /// Those that may select one of these pods.
     fn near(&self, pods: &[&BTreeMap<String, String>]) -> BTreeSet<&Subject> {
-        let labels: BTreeSet<(&String, &String)> = pods.iter().copied().flatten().collect();
-        let by_label = labels
-            .into_iter()
-            .filter_map(|(label, value)| self.by_label.get(&(label.clone(), value.clone())));
-        by_label.flatten().chain(&self.others).collect()
+        let labels: HashSet<(&String, &String)> = pods.iter().copied().flatten().collect();
+        let mut near: BTreeSet<&Subject> = self.others.iter().collect();
+        for (label, value) in labels {
+            let Some(required) = self.required.get(label) else { continue };
+            near.extend(&required.any.found);
+            near.extend(required.values.get(value).into_iter().flat_map(|users| &users.found));
+        }
+        near
     }
 }
 
 impl Selectors {
+    fn all(&self) -> MutexGuard<'_, HashMap<String, Arc<Mutex<Namespace>>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A subject sizes the pods that a selector selects; those of its namespace
     /// that select some of these pods too, itself among them, sorted.
     pub fn claim(
@@ -80,8 +148,14 @@ impl Selectors {
         pods: &[&BTreeMap<String, String>],
         counts: impl Fn(&Subject) -> bool,
     ) -> Vec<Subject> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let namespace = all.entry(subject.key.namespace.clone()).or_default();
+        let namespace = {
+            let mut all = self.all();
+            match all.get(&subject.key.namespace) {
+                Some(namespace) => namespace.clone(),
+                None => all.entry(subject.key.namespace.clone()).or_default().clone(),
+            }
+        };
+        let mut namespace = namespace.lock().unwrap_or_else(PoisonError::into_inner);
         namespace.set(subject, selector);
         let near = namespace.near(pods).into_iter().filter(|other| counts(other));
         let near = near.filter_map(|other| Some((other, namespace.all.get(other)?)));
@@ -90,12 +164,16 @@ impl Selectors {
 
     /// A subject no longer sizes the pods that it selects.
     pub fn release(&self, subject: &Subject) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(namespace) = all.get_mut(&subject.key.namespace) {
+        let mut all = self.all();
+        let Some(namespace) = all.get_mut(&subject.key.namespace) else { return };
+        let empty = {
+            let mut namespace = namespace.lock().unwrap_or_else(PoisonError::into_inner);
             namespace.remove(subject);
-            if namespace.all.is_empty() {
-                all.remove(&subject.key.namespace);
-            }
+            namespace.all.is_empty()
+        };
+        // Who claims in it now has it, too, and only gets it under the lock of all.
+        if empty && Arc::strong_count(namespace) == 1 {
+            all.remove(&subject.key.namespace);
         }
     }
 }
@@ -118,6 +196,10 @@ impl<'a> Selection<'a> {
                 return Self { parsed, pods: Vec::new(), autoscalers: Vec::new() };
             }
         };
+        if selector.is_empty() {
+            // It would select all pods of the namespace.
+            return Self { parsed: Ok(()), pods: Vec::new(), autoscalers: Vec::new() };
+        }
         let pods = index.select(&subject.key.namespace, &parsed);
         // Mostly they share one set of labels.
         let mut labels: Vec<&BTreeMap<String, String>> = Vec::new();
@@ -125,9 +207,6 @@ impl<'a> Selection<'a> {
             if labels.last().is_none_or(|last| !std::ptr::eq(*last, &*pod.labels)) {
                 labels.push(&pod.labels);
             }
-        }
-        if selector.is_empty() {
-            return Self { parsed: Ok(()), pods, autoscalers: Vec::new() };
         }
         // Who manages the pods of a native HPA is for kube-controller-manager to
         // say, as long as it decides; it knows of native HPAs alone.
@@ -178,6 +257,11 @@ mod tests {
         // It asks for other pods now.
         assert_eq!(claim("c", "app=api", &[&api]), ["b", "c"]);
         assert_eq!(claim("a", "app=web", &[&web]), ["a"]);
+        // By any value of a label, and by the absence of one.
+        assert_eq!(claim("c", "tier", &[&web]), ["a", "c"]);
+        assert_eq!(claim("c", "app!=api,!batch", &[&web]), ["a", "c"]);
+        assert_eq!(claim("b", "app=api", &[&api]), ["b"]);
+        assert_eq!(claim("c", "app=web,tier in (a,b)", &[&web]), ["a", "c"]);
         selectors.release(&subject("c"));
         assert_eq!(claim("b", "app=api", &[&api]), ["b"]);
         for name in ["a", "b"] {

@@ -1,7 +1,7 @@
 //! The status: what is shown, and writing it.
 
 use super::events::Events;
-use super::message;
+use super::{growing, is_passing, message};
 use crate::crd::{Autoscaler, AutoscalerStatus};
 use crate::hpa::{
     self, Current, Event, EventKind, ResourceTarget, ScalarTarget, Source, Spec, Status,
@@ -21,10 +21,11 @@ use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client};
 use prometheus_client::metrics::gauge::Gauge;
 use serde_json::{Value, json};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 /// The status to show: that of the decision, and two columns for people.
 pub fn shown(status: &Status, spec: &Spec, generation: Option<i64>) -> AutoscalerStatus {
@@ -99,12 +100,42 @@ pub struct Written {
     pub status: Arc<AutoscalerStatus>,
     /// When.
     pub at: Instant,
+    /// When it was last compared with what the object shows.
+    pub looked: Instant,
 }
 
 /// By which part a number must have moved to be worth a write.
 const MOVED: f64 = 0.1;
 
+/// The time between two looks at whether the object still shows what was written.
+const LOOK: Duration = Duration::from_secs(60);
+
 impl Written {
+    /// One that is written now.
+    pub fn now(status: Arc<AutoscalerStatus>) -> Self {
+        let now = Instant::now();
+        Self { status, at: now, looked: now }
+    }
+
+    /// Whether another hand changed or wiped it, as far as the object is known;
+    /// looked at now and then, as the watch may be behind for a while.
+    pub fn is_undone(&mut self, shows: impl FnOnce() -> Option<Status>) -> bool {
+        if self.looked.elapsed() < LOOK {
+            return false;
+        }
+        self.looked = Instant::now();
+        let AutoscalerStatus { last_scale_time, current_replicas, desired_replicas, .. } =
+            &*self.status;
+        let written = Status::from_api(&HorizontalPodAutoscalerStatus {
+            last_scale_time: last_scale_time.clone(),
+            current_replicas: *current_replicas,
+            desired_replicas: *desired_replicas,
+            conditions: self.status.conditions.clone(),
+            ..Default::default()
+        });
+        shows().is_some_and(|shown| shown != written)
+    }
+
     /// Whether another status is worth a write: at once where anything changed
     /// but measured numbers; those only where they moved, and not too often.
     pub fn is_outdated_by(&self, shown: &AutoscalerStatus, interval: Duration) -> bool {
@@ -155,8 +186,8 @@ fn numbers(status: &AutoscalerStatus) -> Vec<f64> {
     status.current_metrics.iter().flatten().filter_map(metric).collect()
 }
 
-/// Writes statuses beside the decisions, a few at a time: after a start each of
-/// thousands may have to be written, and no scale is to wait for that.
+/// Writes statuses beside the decisions, so many a second at most: after a start each
+/// of thousands may have to be written, and no scale is to wait for that.
 #[derive(Clone)]
 pub struct Writer(Arc<Inner>);
 
@@ -171,13 +202,15 @@ struct Inner {
 /// What waits; of one subject the newest alone.
 #[derive(Default)]
 struct Queue {
+    /// Those whose turn comes.
     order: VecDeque<Subject>,
     statuses: HashMap<Subject, Waiting>,
     /// Those that are being written: of one subject one at a time, so that the newest
     /// comes last.
     writing: HashSet<Subject>,
-    /// Whose last write failed.
-    failed: HashSet<Subject>,
+    /// How often in a row a subject's was refused, and those that wait to be tried again.
+    refused: HashMap<Subject, u32>,
+    later: BTreeSet<(Instant, Subject)>,
 }
 
 struct Waiting {
@@ -186,8 +219,22 @@ struct Waiting {
     status: Arc<AutoscalerStatus>,
 }
 
+/// How a write ended, for the pace of the next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wrote {
+    Answered,
+    /// The API server can't be written to now.
+    Passing,
+}
+
 /// How many statuses are written at once.
 const AT_ONCE: usize = 16;
+/// The least time between the beginnings of two writes: at most 200 a second.
+const PACE: Duration = Duration::from_millis(5);
+/// The longest wait while the API server can't be written to.
+const LONGEST_WAIT: Duration = Duration::from_secs(15);
+/// The longest wait of a status that the API server refuses.
+const REFUSED: Duration = Duration::from_secs(300);
 /// How long those that wait at an orderly end are waited for.
 const LAST: Duration = Duration::from_secs(5);
 
@@ -203,6 +250,7 @@ impl Writer {
     }
 
     /// Has a status written, instead of the one of the same subject that still waits.
+    /// It is tried until it is written, the term ends or the subject is forgotten.
     pub fn put(
         &self,
         permit: &Permit,
@@ -221,83 +269,147 @@ impl Writer {
         self.0.added.notify_one();
     }
 
-    /// Whether the last write for a subject failed; told once.
-    pub fn take_failed(&self, subject: &Subject) -> bool {
-        let mut queue = self.queue();
-        !queue.failed.is_empty() && queue.failed.remove(subject)
+    /// Whether a status of a subject is yet to be written.
+    pub fn has(&self, subject: &Subject) -> bool {
+        let queue = self.queue();
+        queue.statuses.contains_key(subject) || queue.writing.contains(subject)
     }
 
     /// Writes what waits, for ever.
     pub async fn run(&self) {
         let mut writes = FuturesUnordered::new();
+        let (mut next, mut failures) = (Instant::now(), 0);
         loop {
-            while writes.len() < AT_ONCE
-                && let Some(next) = self.take()
-            {
-                writes.push(self.write(next));
-            }
+            // While the API server can't be written to, one at a time finds out.
+            let at_once = if failures > 0 { 1 } else { AT_ONCE };
+            let (ready, again) = self.queue().look(Instant::now());
+            let begin = ready && writes.len() < at_once;
+            let again = again.unwrap_or_else(|| Instant::now() + REFUSED);
             tokio::select! {
-                Some(()) = writes.next() => {}
-                () = self.0.added.notified(), if writes.len() < AT_ONCE => {}
+                Some(wrote) = writes.next() => {
+                    failures = if wrote == Wrote::Passing { failures + 1 } else { 0 };
+                    if failures > 0 {
+                        next = Instant::now() + growing(failures, LONGEST_WAIT);
+                    }
+                }
+                () = tokio::time::sleep_until(next), if begin => {
+                    next = Instant::now() + PACE;
+                    if let Some(waiting) = self.take() {
+                        writes.push(self.write(waiting));
+                    }
+                }
+                () = tokio::time::sleep_until(again) => {}
+                () = self.0.added.notified() => {}
             }
         }
     }
 
     fn take(&self) -> Option<(Subject, Waiting)> {
         let mut queue = self.queue();
-        let subject = queue.order.pop_front()?;
-        let waiting = queue.statuses.remove(&subject)?;
-        queue.writing.insert(subject.clone());
-        self.0.waiting.set(queue.statuses.len() as i64);
-        Some((subject, waiting))
+        while let Some(subject) = queue.order.pop_front() {
+            // One that was forgotten has nothing that waits.
+            let Some(waiting) = queue.statuses.remove(&subject) else { continue };
+            queue.writing.insert(subject.clone());
+            self.0.waiting.set(queue.statuses.len() as i64);
+            return Some((subject, waiting));
+        }
+        None
     }
 
-    async fn write(&self, (subject, Waiting { permit, uid, status }): (Subject, Waiting)) {
-        let written = write(&self.0.client, &permit, &subject, &status).await;
-        if let Err(error) = written
-            && permit.holds()
-        {
-            let error = message(&error);
-            tracing::warn!(%subject, error, "could not write the status");
-            let event =
-                Event { kind: EventKind::Warning, reason: "FailedUpdateStatus", message: error };
-            self.0.events.publish(&permit, &subject, &uid, &event).await;
-            self.queue().failed.insert(subject.clone());
-        }
+    async fn write(&self, (subject, waiting): (Subject, Waiting)) -> Wrote {
+        let Waiting { permit, uid, status } = &waiting;
+        let written = write(&self.0.client, permit, &subject, uid, status).await;
         let mut queue = self.queue();
         queue.writing.remove(&subject);
-        if queue.statuses.contains_key(&subject) {
-            queue.order.push_back(subject);
+        let error = match written {
+            Err(error) if permit.holds() => error,
+            _ => {
+                queue.refused.remove(&subject);
+                queue.again(&subject);
+                return Wrote::Answered;
+            }
+        };
+        queue.statuses.entry(subject.clone()).or_insert_with(|| Waiting {
+            permit: permit.clone(),
+            uid: uid.clone(),
+            status: status.clone(),
+        });
+        self.0.waiting.set(queue.statuses.len() as i64);
+        if is_passing(&error) {
+            queue.again(&subject);
+            drop(queue);
+            tracing::warn!(%error, "Failed to write a status; it is tried again");
+            return Wrote::Passing;
         }
+        let times = queue.refused.entry(subject.clone()).or_default();
+        *times += 1;
+        let times = *times;
+        queue.later.insert((Instant::now() + growing(times, REFUSED), subject.clone()));
+        drop(queue);
+        let message = message(&error);
+        if times == 1 {
+            tracing::warn!(%subject, error = message, "Failed to write a status");
+        }
+        let event = Event { kind: EventKind::Warning, reason: "FailedUpdateStatus", message };
+        self.0.events.publish(permit, &subject, uid, &[event]);
+        Wrote::Answered
     }
 
     /// Waits until all is written that waits now, for a bounded time.
     pub async fn finish(&self) {
         let start = Instant::now();
-        let idle = |queue: &Queue| queue.statuses.is_empty() && queue.writing.is_empty();
+        let idle = |queue: &Queue| queue.order.is_empty() && queue.writing.is_empty();
         while !idle(&self.queue()) && start.elapsed() < LAST {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
 
-    /// Forgets one that is gone.
+    /// Forgets one that is gone, and what waits of it.
     pub fn forget(&self, subject: &Subject) {
-        self.queue().failed.remove(subject);
+        let mut queue = self.queue();
+        queue.statuses.remove(subject);
+        queue.refused.remove(subject);
+        self.0.waiting.set(queue.statuses.len() as i64);
     }
 }
 
-/// Writes a status; one whose object is gone is no error.
+impl Queue {
+    /// Whether any may be written now, and when one that was refused is tried again.
+    fn look(&mut self, now: Instant) -> (bool, Option<Instant>) {
+        while let Some((at, subject)) = self.later.pop_first() {
+            if at > now {
+                self.later.insert((at, subject));
+                break;
+            }
+            self.again(&subject);
+        }
+        (!self.order.is_empty(), self.later.first().map(|(at, _)| *at))
+    }
+
+    /// Gives a subject its turn where something of it waits.
+    fn again(&mut self, subject: &Subject) {
+        if self.statuses.contains_key(subject) && !self.writing.contains(subject) {
+            self.order.push_back(subject.clone());
+        }
+    }
+}
+
+/// Writes a status; one whose object is gone, or was made anew, is no error.
 async fn write(
     client: &Client,
     permit: &Permit,
     subject: &Subject,
+    uid: &str,
     status: &AutoscalerStatus,
 ) -> Result<(), kube::Error> {
     let mut value = json!(status);
-    // A merge patch removes only what it names.
-    for field in ["lastScaleTime", "currentMetrics", "reference", "targets"] {
-        if value.get(field).is_none() {
-            value[field] = Value::Null;
+    // A merge patch removes only what it names. Without a reference the spec can't be
+    // read, and what was shown of it stands.
+    if status.reference.is_some() {
+        for field in ["lastScaleTime", "currentMetrics", "targets"] {
+            if value.get(field).is_none() {
+                value[field] = Value::Null;
+            }
         }
     }
     let resource = match subject.kind {
@@ -312,10 +424,14 @@ async fn write(
     };
     let key = &subject.key;
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &key.namespace, &resource);
-    let patch = Patch::Merge(json!({"status": value}));
+    // The API server refuses it for an object of this name that was made anew.
+    let patch = Patch::Merge(json!({"metadata": {"uid": uid}, "status": value}));
+    let of_another = |status: &kube::core::Status| {
+        matches!(status.code, 409 | 422) && status.message.to_lowercase().contains("uid")
+    };
     match permit.write(api.patch_status(&key.name, &PatchParams::default(), &patch)).await {
         Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 404 || of_another(&status) => Ok(()),
         Err(error) => Err(error),
     }
 }
@@ -337,7 +453,7 @@ mod tests {
             ..Default::default()
         };
         let (hour, never) = (Duration::from_secs(3600), Duration::ZERO);
-        let written = Written { status: Arc::new(status("10", 3)), at: Instant::now() };
+        let written = Written::now(Arc::new(status("10", 3)));
         assert!(!written.is_outdated_by(&status("10", 3), never));
         assert!(!written.is_outdated_by(&status("10900m", 3), never));
         assert!(written.is_outdated_by(&status("11100m", 3), never));
@@ -367,7 +483,8 @@ mod tests {
     }
 
     fn writer(client: &Client) -> Writer {
-        Writer::new(client.clone(), Events::new(client.clone()), Gauge::default())
+        let events = Events::new(client.clone(), Arc::default());
+        Writer::new(client.clone(), events, Gauge::default())
     }
 
     #[tokio::test]
@@ -396,5 +513,50 @@ mod tests {
         writer.finish().await;
         run.abort();
         assert!(log.of("").is_empty(), "{:?}", log.of(""));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn while_the_api_server_is_away_tries_are_few_and_all_is_written_in_the_end() {
+        let away = Arc::new(std::sync::atomic::AtomicBool::new(true));
+        let told = away.clone();
+        let (client, log) =
+            fake::api(move |request| match told.load(std::sync::atomic::Ordering::Relaxed) {
+                true => fake::failure(503, "ServiceUnavailable", "starting"),
+                false => (200, request.body.clone()),
+            });
+        let (permit, writer) = (fake::permit(&client), writer(&client));
+        for number in 0..1_000 {
+            let subject = fake::autoscaler(&format!("web-{number}"));
+            writer.put(&permit, &subject, "u", Arc::default());
+        }
+        let running = writer.clone();
+        let run = tokio::spawn(async move { running.run().await });
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        let tried = log.of("PATCH").len();
+        assert!(tried < 100, "{tried} tries in ten minutes");
+        away.store(false, std::sync::atomic::Ordering::Relaxed);
+        tokio::time::sleep(LONGEST_WAIT + Duration::from_secs(10)).await;
+        assert_eq!(log.of("PATCH").len() - tried, 1_000);
+        assert!(!writer.has(&fake::autoscaler("web-7")));
+        run.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_is_refused_is_tried_ever_more_seldom_and_holds_up_nobody() {
+        let (client, log) = fake::api(|request| match request.line.contains("/bad/") {
+            true => fake::failure(403, "Forbidden", "not for you"),
+            false => (200, request.body.clone()),
+        });
+        let (permit, writer) = (fake::permit(&client), writer(&client));
+        for name in ["bad", "good"] {
+            writer.put(&permit, &fake::autoscaler(name), "u", Arc::default());
+        }
+        let running = writer.clone();
+        let run = tokio::spawn(async move { running.run().await });
+        tokio::time::sleep(Duration::from_secs(1_000)).await;
+        assert_eq!(log.of("PATCH").iter().filter(|r| r.line.contains("good")).count(), 1);
+        let tries = log.of("PATCH").iter().filter(|r| r.line.contains("bad")).count();
+        assert!((8..=12).contains(&tries), "{tries}");
+        run.abort();
     }
 }

@@ -11,6 +11,7 @@ use k8s_openapi::api::autoscaling::v1::Scale;
 use kube::api::PostParams;
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client, discovery};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Reads and writes scales. Which resource a kind is, is kept for a while.
@@ -18,7 +19,7 @@ use std::time::Duration;
 pub struct Targets {
     client: Client,
     /// By group and kind.
-    resources: Cache<(String, String), ApiResource>,
+    resources: Cache<(String, String), Arc<[ApiResource]>>,
 }
 
 /// A target's scale.
@@ -30,6 +31,27 @@ pub struct Target {
     /// The object to be written; none where it was seen by a watch alone, which
     /// may be behind.
     pub object: Option<Box<(Api<DynamicObject>, Scale)>>,
+}
+
+/// Why a scale was not written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WriteError {
+    /// Its replicas or its selector are not those that were decided on.
+    #[error("the scale was changed by another while it was decided on")]
+    Changed,
+    /// It can't be written; the API server's words.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// The replicas and the selector of a scale.
+fn numbers(scale: &Scale) -> (hpa::Scale, String) {
+    let status = scale.status.as_ref();
+    let replicas = hpa::Scale {
+        spec_replicas: scale.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(0),
+        status_replicas: status.map_or(0, |status| status.replicas),
+    };
+    (replicas, status.and_then(|status| status.selector.clone()).unwrap_or_default())
 }
 
 impl Target {
@@ -49,10 +71,15 @@ const CONFLICTS: usize = 5;
 impl Targets {
     /// Those of the cluster that the client speaks to.
     pub fn new(client: Client) -> Self {
-        let bytes = |(group, kind): &(String, String), resource: &ApiResource| {
-            let ApiResource { group: of, version, api_version, kind: is, plural } = resource;
-            let named = [group, kind, of, version, api_version, is, plural];
-            named.iter().map(|text| size_of::<String>() + text.len()).sum()
+        let texts = |texts: &[&String]| -> usize {
+            texts.iter().map(|text| size_of::<String>() + text.len()).sum()
+        };
+        let resource = move |resource: &ApiResource| {
+            let ApiResource { group, version, api_version, kind, plural } = resource;
+            texts(&[group, version, api_version, kind, plural])
+        };
+        let bytes = move |(group, kind): &(String, String), all: &Arc<[ApiResource]>| {
+            texts(&[group, kind]) + all.iter().map(resource).sum::<usize>()
         };
         Self { client, resources: cache::of_bytes(RESOURCES, RESOURCE_AGE, bytes) }
     }
@@ -65,42 +92,65 @@ impl Targets {
         namespace: &str,
         target: &TargetRef,
     ) -> Result<Target, String> {
-        let group = hpa::parse_group(&target.api_version)?;
-        if let Some(workload) = Workload::of(group, &target.kind) {
-            let key = ObjectKey { namespace: namespace.to_owned(), name: target.name.clone() };
-            let seen = |index: &Index| index.scale(workload, &key).cloned();
-            if let Some(ScaleRecord { replicas, selector }) = cluster.read(seen) {
-                return Ok(Target { replicas, selector, object: None });
-            }
+        match self.seen(cluster, namespace, target) {
+            Some(seen) => Ok(seen),
+            None => self.read(namespace, target).await,
         }
-        self.read(namespace, target).await
+    }
+
+    /// The scale of a target as the watch of its kind says, where there is one.
+    pub fn seen(&self, cluster: &Cluster, namespace: &str, target: &TargetRef) -> Option<Target> {
+        let group = hpa::parse_group(&target.api_version).ok()?;
+        let workload = Workload::of(group, &target.kind)?;
+        let key = ObjectKey { namespace: namespace.to_owned(), name: target.name.clone() };
+        let seen = |index: &Index| index.scale(workload, &key).cloned();
+        let ScaleRecord { replicas, selector } = cluster.read(seen)?;
+        Some(Target { replicas, selector, object: None })
     }
 
     /// The scale of a target, as it is now, to be written.
     pub async fn read(&self, namespace: &str, target: &TargetRef) -> Result<Target, String> {
         let group = hpa::parse_group(&target.api_version)?;
-        let resource = self.resource(group, &target.kind).await?;
-        let api: Api<DynamicObject> =
-            Api::namespaced_with(self.client.clone(), namespace, &resource);
-        let scale = within(api.get_scale(&target.name)).await.map_err(|error| message(&error))?;
-        let selector = scale.status.as_ref().and_then(|status| status.selector.clone());
-        let replicas = hpa::Scale {
-            spec_replicas: scale.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(0),
-            status_replicas: scale.status.as_ref().map_or(0, |status| status.replicas),
-        };
-        let selector = selector.unwrap_or_default();
+        let resources = self.resources(group, &target.kind).await?;
+        let mut first_error = None;
+        let mut found = None;
+        // As upstream, which tries all resources of a kind and tells the first error.
+        for resource in resources.iter() {
+            let api: Api<DynamicObject> =
+                Api::namespaced_with(self.client.clone(), namespace, resource);
+            match within(api.get_scale(&target.name)).await {
+                Ok(scale) => {
+                    found = Some((api, scale));
+                    break;
+                }
+                Err(error) => {
+                    first_error.get_or_insert_with(|| message(&error));
+                }
+            }
+        }
+        let no_match = || hpa::no_kind_match(&target.kind, group);
+        let (api, scale) = found.ok_or_else(|| first_error.unwrap_or_else(no_match))?;
+        let (replicas, selector) = numbers(&scale);
         Ok(Target { replicas, selector, object: Some(Box::new((api, scale))) })
     }
 
-    /// Writes a number of replicas to a scale that was read, again where another
-    /// writer came between. No other replica leads by the Lease itself when the
-    /// write begins, nor by the clock when it ends.
+    /// Writes a number of replicas to a scale that was read. Where another writer
+    /// came between, it is tried again as long as replicas and selector are those that
+    /// were decided on. No other replica leads by the Lease itself when the write
+    /// begins, nor by the clock when it ends.
+    ///
+    /// # Errors
+    /// [`WriteError::Changed`] where the scale is another by now: it is to be decided
+    /// again. [`WriteError::Failed`] where it can't be written.
     pub async fn write(
         &self,
         permit: &Permit,
         (api, scale): &(Api<DynamicObject>, Scale),
         replicas: i32,
-    ) -> Result<(), String> {
+    ) -> Result<(), WriteError> {
+        let failed = |error: kube::Error| WriteError::Failed(message(&error));
+        let (replicas_before, selector) = numbers(scale);
+        let decided_on = (replicas_before.spec_replicas, selector);
         let mut scale = scale.clone();
         let name = scale.metadata.name.clone().unwrap_or_default();
         let mut tries = 0;
@@ -111,31 +161,48 @@ impl Targets {
             match permit.write_scale(api.replace_scale(&name, &parameters, &scale)).await {
                 Ok(_) => return Ok(()),
                 Err(kube::Error::Api(status)) if status.code == 409 && tries < CONFLICTS => {
-                    scale = within(api.get_scale(&name)).await.map_err(|e| message(&e))?;
+                    scale = within(api.get_scale(&name)).await.map_err(failed)?;
+                    let (now, selector) = numbers(&scale);
+                    if (now.spec_replicas, selector) != decided_on {
+                        return Err(WriteError::Changed);
+                    }
                 }
-                Err(error) => return Err(message(&error)),
+                Err(error) => return Err(failed(error)),
             }
         }
     }
 
-    /// Which resource a kind of a group is.
+    /// Which resource a kind of a group is: the first, where there are several.
+    ///
+    /// # Errors
+    /// Where there is none, or discovery fails; the text is for a condition.
     pub async fn resource(&self, group: &str, kind: &str) -> Result<ApiResource, String> {
+        let all = self.resources(group, kind).await?;
+        all.first().cloned().ok_or_else(|| hpa::no_kind_match(kind, group))
+    }
+
+    /// The resources that a kind of a group has, one at least.
+    async fn resources(&self, group: &str, kind: &str) -> Result<Arc<[ApiResource]>, String> {
         let key = (group.to_owned(), kind.to_owned());
-        if let Some(resource) = self.resources.get(&key) {
-            return Ok(resource);
+        if let Some(resources) = self.resources.get(&key) {
+            return Ok(resources);
         }
-        let found = match within(discovery::oneshot::group(&self.client, group)).await {
-            Ok(group) => group
-                .resources_by_stability()
-                .into_iter()
-                .find(|(resource, _)| resource.kind == kind)
-                .map(|(resource, _)| resource),
-            Err(kube::Error::Discovery(_)) => None,
-            Err(error) => return Err(message(&error)),
-        };
-        let resource = found.ok_or_else(|| hpa::no_kind_match(kind, group))?;
-        self.resources.insert(key, resource.clone());
-        Ok(resource)
+        let found: Arc<[ApiResource]> =
+            match within(discovery::oneshot::group(&self.client, group)).await {
+                Ok(group) => group
+                    .resources_by_stability()
+                    .into_iter()
+                    .filter(|(resource, _)| resource.kind == kind)
+                    .map(|(resource, _)| resource)
+                    .collect(),
+                Err(kube::Error::Discovery(_)) => Arc::default(),
+                Err(error) => return Err(message(&error)),
+            };
+        if found.is_empty() {
+            return Err(hpa::no_kind_match(kind, group));
+        }
+        self.resources.insert(key, found.clone());
+        Ok(found)
     }
 }
 

@@ -45,7 +45,10 @@ use std::collections::BTreeMap;
     validation = Rule::new("self.minReplicas > 0 || (has(self.metrics) && self.metrics.exists(m, m.type == 'Object' || m.type == 'External'))")
         .message("must specify at least one Object or External metric to support scaling to zero replicas: a workload without pods has no pod metrics")
         .reason(kube::core::Reason::FieldValueForbidden)
-        .field_path(".metrics")
+        .field_path(".metrics"),
+    validation = Rule::new("self.executor != 'NativeHPA' || !(has(self.fallback) || has(self.syncPeriodSeconds))")
+        .message("fallback and syncPeriodSeconds need the executor Embedded: a native HPA has neither")
+        .field_path(".executor")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct AutoscalerSpec {
@@ -148,7 +151,9 @@ pub enum Executor {
     #[default]
     Embedded,
     /// A native HorizontalPodAutoscaler of the same name, which Plimsoll writes
-    /// and kube-controller-manager executes.
+    /// and kube-controller-manager executes. `fallback` and `syncPeriodSeconds`
+    /// need Embedded. While `paused` is set, or scales are frozen, it has
+    /// selectPolicy Disabled in both directions.
     NativeHPA,
 }
 
@@ -179,6 +184,7 @@ pub struct AutoscalerStatus {
     pub current_metrics: Option<Vec<MetricStatus>>,
     /// The conditions of an HPA, with the same types and reasons.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Option<Vec<HorizontalPodAutoscalerCondition>>,
 }
 

@@ -90,6 +90,45 @@ enum Proposed {
     Nothing(String),
 }
 
+/// Where a scale stands before any metric is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// At zero, where nobody but its owner leads it away from.
+    Disabled,
+    AboveMax,
+    BelowMin,
+    /// Where metrics say how many there should be.
+    Measured,
+}
+
+impl Standing {
+    fn of(context: Context<'_>, scale: Scale, status: &Status) -> Self {
+        let (spec, current) = (context.spec, scale.spec_replicas);
+        if current == 0 {
+            let wakes = spec.min_replicas != 0 || spec.has_object_or_external_metric();
+            let measured = wakes && scaled_to_zero(context, status);
+            return if measured { Self::Measured } else { Self::Disabled };
+        }
+        match current {
+            _ if current > spec.max_replicas => Self::AboveMax,
+            _ if current < spec.min_replicas => Self::BelowMin,
+            _ => Self::Measured,
+        }
+    }
+}
+
+/// Whether the autoscaler itself scaled the workload to zero.
+fn scaled_to_zero(context: Context<'_>, status: &Status) -> bool {
+    context.config.scale_to_zero
+        && status.condition(ConditionKind::ScaledToZero).is_some_and(|c| c.status)
+}
+
+/// Whether [`decide`] looks at metrics, for a target with such a scale. Where it does
+/// not, `samples` may be empty.
+pub fn needs_samples(context: Context<'_>, scale: Scale, status: &Status) -> bool {
+    Standing::of(context, scale, status) == Standing::Measured
+}
+
 /// Decides once. Afterwards `status` is what is to be written, unless the
 /// outcome is [`Outcome::Rescale`]: then [`settle`] completes it.
 pub fn decide(
@@ -126,12 +165,10 @@ pub fn decide(
     status.current.clear();
     status.metrics.clone_from(&spec.metrics);
 
-    let scaled_to_zero = input.context.config.scale_to_zero
-        && status.condition(ConditionKind::ScaledToZero).is_some_and(|c| c.status);
+    let scaled_to_zero = scaled_to_zero(input.context, status);
     let below_min = "Current number of replicas below Spec.MinReplicas";
-    let (desired, reason) = if current == 0
-        && !(scaled_to_zero && (spec.min_replicas != 0 || spec.has_object_or_external_metric()))
-    {
+    let standing = Standing::of(input.context, scale, status);
+    let (desired, reason) = if standing == Standing::Disabled {
         set(
             input.context,
             status,
@@ -144,10 +181,10 @@ pub fn decide(
             status.remove(ConditionKind::ScaledToZero);
         }
         (0, String::new())
-    } else if current != 0 && current > spec.max_replicas {
+    } else if standing == Standing::AboveMax {
         account.step(Step::OutOfBounds { replicas: spec.max_replicas });
         (spec.max_replicas, "Current number of replicas above Spec.MaxReplicas".to_owned())
-    } else if current != 0 && current < spec.min_replicas {
+    } else if standing == Standing::BelowMin {
         account.step(Step::OutOfBounds { replicas: spec.min_replicas });
         (spec.min_replicas, below_min.to_owned())
     } else {

@@ -20,7 +20,7 @@ mod status;
 mod validation;
 
 pub use account::{Account, MetricAccount, Record, Step};
-pub use decide::{Decision, Event, EventKind, Outcome, decide, settle};
+pub use decide::{Decision, Event, EventKind, Outcome, decide, needs_samples, settle};
 pub use memory::{Memory, Recommendation, ScaleEvent};
 pub use observe::{
     AlignedSamples, Config, Context, Input, Phase, Pod, PodSamples, Ready, Sample, Samples, Scale,

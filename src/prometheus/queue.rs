@@ -394,7 +394,7 @@ mod tests {
         let mut running = taken(&queue, &Flow::Shared, MOST);
         let wait = |flow: Flow| {
             let queue = queue.clone();
-            tokio::spawn(async move { queue.take(&[flow.clone()]).await })
+            tokio::spawn(async move { queue.take(std::slice::from_ref(&flow)).await })
         };
         let greedy: Vec<_> = (0..5).map(|_| wait(namespace("greedy"))).collect();
         tokio::task::yield_now().await;

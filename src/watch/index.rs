@@ -143,8 +143,10 @@ pub struct Demand {
 /// What is kept of a native HorizontalPodAutoscaler.
 #[derive(Clone, Debug)]
 pub struct HpaRecord {
-    /// Its UID, for events.
+    /// Its UID, for events and preconditions.
     pub uid: String,
+    /// Its resourceVersion, for preconditions.
+    pub version: Option<String>,
     /// What it asks for.
     pub demand: Demand,
     /// The UID of the Autoscaler that owns it, where one does.
@@ -438,7 +440,13 @@ mod tests {
             decided: Spec::from_api(&spec.unwrap()),
             pod_metrics: vec![Some(metric(None)); names.len().max(1)],
         };
-        HpaRecord { uid: String::new(), demand, owner: None, status: Default::default() }
+        HpaRecord {
+            uid: String::new(),
+            version: None,
+            demand,
+            owner: None,
+            status: Default::default(),
+        }
     }
 
     #[test]

@@ -15,4 +15,5 @@ pub use index::{
 pub use pods::PodRecord;
 #[cfg(test)]
 pub use read::hpa as read_hpa;
+pub use read::owner;
 pub use resources::{GroupResource, ResourceInfo, ResourceMap, Resources};

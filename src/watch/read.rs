@@ -185,17 +185,24 @@ fn by_generated_name(source: &Source, namespace: &str) -> Option<PodMetric> {
     })
 }
 
+/// The UID of the Autoscaler that owns an object, where one does.
+pub fn owner(metadata: &ObjectMeta) -> Option<String> {
+    let owners = metadata.owner_references.iter().flatten();
+    let owner = owners
+        .into_iter()
+        .find(|owner| owner.kind == "Autoscaler" && owner.api_version.starts_with("plimsoll.dev/"));
+    owner.map(|owner| owner.uid.clone())
+}
+
 /// The record of a native HorizontalPodAutoscaler.
 pub fn hpa(hpa: LeanHpa) -> HpaRecord {
+    let owner = owner(&hpa.metadata);
     let namespace = hpa.metadata.namespace.unwrap_or_default();
-    let owner =
-        hpa.metadata.owner_references.into_iter().flatten().find(|owner| {
-            owner.kind == "Autoscaler" && owner.api_version.starts_with("plimsoll.dev/")
-        });
     HpaRecord {
         uid: hpa.metadata.uid.unwrap_or_default(),
+        version: hpa.metadata.resource_version,
         demand: demand(Spec::from_api(&hpa.spec), &namespace),
-        owner: owner.map(|owner| owner.uid),
+        owner,
         status: hpa.status,
     }
 }

@@ -44,7 +44,7 @@ async fn verdict(client: &Client, path: &str, kind: &str, version: &str, spec: &
 
 /// Whether an Autoscaler is stricter here on purpose, as docs/differences.md says.
 fn stricter(spec: &Value, field: &str) -> bool {
-    let pointer = field.replace('.', "/").replace('[', "/").replace(']', "");
+    let pointer = field.replace(['.', '['], "/").replace(']', "");
     let value = spec.pointer(pointer.trim_start_matches("spec"));
     let quantity = ["value", "averageValue", "tolerance"].iter().any(|name| field.ends_with(name));
     match value {
