@@ -131,6 +131,7 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
         settings(&flags),
         metrics.clone(),
         live,
+        clock,
     );
 
     tokio::spawn(follow_cluster(client.clone(), cluster, synced));

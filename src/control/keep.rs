@@ -1,9 +1,14 @@
 //! Keeps what decisions remember in a ConfigMap of Plimsoll's own namespace, so
 //! that a restart begins no stabilization window anew. The API server is there
 //! anyway, outlives pods and nodes, and takes one small write for all autoscalers.
+//!
+//! Times are kept as ages, beside kube-apiserver's time of the write: what the clock
+//! of a node says moves nothing.
 
-use crate::hpa::Memory;
-use crate::leader::Permit;
+use crate::clock::Clock;
+use crate::hpa::{LONGEST_MS, Memory, UnixMillis};
+use crate::leader::{LABEL, Permit};
+use crate::telemetry::Metrics;
 use crate::watch::{ObjectKey, Subject, SubjectKind};
 use flate2::Compression;
 use flate2::read::GzDecoder;
@@ -15,29 +20,49 @@ use kube::{Api, Client};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::io::{Read, Write};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Where the memory is kept.
 #[derive(Clone)]
 pub struct Keeper {
     api: Api<ConfigMap>,
     name: String,
+    clock: Clock,
+    metrics: Arc<Metrics>,
+    /// What was found and could not be read.
+    unread: Arc<Mutex<Option<Unread>>>,
 }
 
-/// The memory of one autoscaler.
+/// What another version wrote, which may come back: it is kept beside for as long as
+/// it says anything.
+struct Unread {
+    data: Vec<u8>,
+    until: Instant,
+}
+
+/// The memory of one autoscaler. Its times are those of this process's clock.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Kept {
     /// The UID of the object: one that was made anew starts anew.
     pub uid: String,
     /// What is remembered.
     pub memory: Memory,
+    /// `status.lastScaleTime` of the last change that is remembered, in Unix seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_scale: Option<i64>,
 }
 
 /// All that is kept, as it is written.
 #[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct All {
-    /// The form; what has another is not read.
+    /// The form: in 1 times are those of a wall clock, in 2 they are negative ages, in ms.
     version: u32,
+    /// kube-apiserver's time of the write; none where it was not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    written_at: Option<UnixMillis>,
     autoscalers: Vec<Entry>,
 }
 
@@ -50,97 +75,122 @@ struct Entry {
     kept: Kept,
 }
 
-const VERSION: u32 = 1;
-/// The key in the ConfigMap.
+const VERSION: u32 = 2;
+/// The key in the ConfigMap, and that of what could not be read.
 const KEY: &str = "memory.json.gz";
+const UNREAD: &str = "unread-memory.gz";
 /// The most that is written; an object may have one MiB altogether.
 const LARGEST: usize = 900 << 10;
+/// The most that is kept of what could not be read.
+const LARGEST_UNREAD: usize = LARGEST / 4 * 3;
 /// The most that is read back; far more than what fits into an object when compressed.
 const LARGEST_TEXT: u64 = 256 << 20;
-/// How long reading may take before decisions start without.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// How long one try to read it may take.
+const REQUEST: Duration = Duration::from_secs(5);
 
 impl Keeper {
     /// Keeps it beside the Lease of this namespace and name.
-    pub fn new(client: Client, (namespace, name): (&str, &str)) -> Self {
-        Self { api: Api::namespaced(client, namespace), name: format!("{name}-memory") }
+    pub fn new(
+        client: Client,
+        (namespace, name): (&str, &str),
+        clock: Clock,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let api = Api::namespaced(client, namespace);
+        Self { api, name: format!("{name}-memory"), clock, metrics, unread: Arc::default() }
     }
 
-    /// What was kept. Where it can't be read, decisions start anew, which holds
-    /// replicas for a window longer.
-    pub async fn load(&self) -> Vec<(Subject, Kept)> {
-        let start = tokio::time::Instant::now();
-        let mut wait = Duration::from_millis(100);
-        let read = loop {
-            let request = tokio::time::timeout(PATIENCE / 3, self.api.get_opt(&self.name));
-            match request.await {
-                Ok(Ok(read)) => break read,
-                Ok(Err(kube::Error::Api(status))) if status.code == 403 => {
-                    tracing::warn!(error = status.message, "may not read what decisions remember");
-                    break None;
-                }
-                failed if start.elapsed() > PATIENCE => {
-                    tracing::warn!(?failed, "can't read what decisions remember; they start anew");
-                    break None;
-                }
-                _ => tokio::time::sleep(wait).await,
-            }
-            wait = (wait * 2).min(Duration::from_secs(2));
+    /// What was kept.
+    ///
+    /// # Errors
+    /// Where the ConfigMap could not be read; what is in it is not to be overwritten then.
+    pub async fn load(&self) -> Result<Vec<(Subject, Kept)>, String> {
+        let read = match tokio::time::timeout(REQUEST, self.api.get_opt(&self.name)).await {
+            Ok(Ok(read)) => read,
+            Ok(Err(error)) => return Err(super::message(&error)),
+            Err(_) => return Err(format!("the API server did not answer within {REQUEST:?}")),
         };
-        let data = read.and_then(|map| map.binary_data?.remove(KEY));
-        match data.map(|data| decode(&data.0)) {
-            None => Vec::new(),
-            Some(Ok(kept)) => {
-                tracing::info!(autoscalers = kept.len(), "read what decisions remember");
-                kept
-            }
-            Some(Err(error)) => {
-                tracing::warn!(
-                    configmap = self.name,
-                    error,
-                    "can't read what decisions remember; they start anew"
-                );
-                Vec::new()
+        let mut data = read.and_then(|map| map.binary_data).unwrap_or_default();
+        let (now, server) = (self.clock.elapsed(), self.clock.server());
+        let mut all = Vec::new();
+        // What was put aside counts where the newer can't be read, and is put aside again
+        // where it can't be read either.
+        for key in [KEY, UNREAD] {
+            let Some(ByteString(data)) = data.remove(key) else { continue };
+            match decode(&data, now, server) {
+                Ok(kept) if all.is_empty() => all = kept,
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::warn!(
+                        configmap = self.name,
+                        key,
+                        error,
+                        "Failed to read what decisions remember: kept beside for an hour"
+                    );
+                    let until = Instant::now() + Duration::from_millis(LONGEST_MS.unsigned_abs());
+                    *self.unread() = Some(Unread { data, until });
+                }
             }
         }
+        tracing::info!(autoscalers = all.len(), "Read what decisions remember");
+        Ok(all)
     }
 
-    /// Writes it; whether that went well.
-    pub async fn save(&self, permit: &Permit, all: Vec<(Subject, Kept)>) -> bool {
+    fn unread(&self) -> std::sync::MutexGuard<'_, Option<Unread>> {
+        self.unread.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes it; how many bytes that were, where it went well.
+    pub async fn save(&self, permit: &Permit, all: Vec<(Subject, Kept)>) -> Option<usize> {
         let count = all.len();
-        let encoded = tokio::task::spawn_blocking(move || encode(all, LARGEST)).await;
-        let data = match encoded {
-            Ok((data, left)) => {
-                if left < count {
-                    tracing::warn!(
-                        left_out = count - left,
-                        "what decisions remember does not fit into a ConfigMap"
-                    );
-                }
-                data
-            }
+        let unread = {
+            let mut unread = self.unread();
+            unread.take_if(|unread| {
+                unread.until < Instant::now() || unread.data.len() > LARGEST_UNREAD
+            });
+            unread.as_ref().map(|unread| unread.data.clone())
+        };
+        let largest = LARGEST - unread.as_ref().map_or(0, Vec::len);
+        let (now, server) = (self.clock.elapsed(), self.clock.server());
+        let encoded = tokio::task::spawn_blocking(move || encode(all, now, server, largest)).await;
+        let (data, written) = match encoded {
+            Ok(encoded) => encoded,
             Err(error) => {
-                tracing::error!(%error, "could not encode what is remembered");
-                return false;
+                tracing::error!(%error, "Failed to encode what decisions remember");
+                return None;
             }
         };
+        let left_out = count - written;
+        if left_out > 0 {
+            tracing::warn!(left_out, "What decisions remember does not fit into a ConfigMap");
+        }
+        let bytes = data.len();
+        let mut binary = json!({KEY: ByteString(data)});
+        if let Some(unread) = unread {
+            binary[UNREAD] = json!(ByteString(unread));
+        }
         let map = json!({
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": {"name": self.name, "labels": {"app.kubernetes.io/name": "plimsoll"}},
-            "binaryData": {KEY: ByteString(data)},
+            "metadata": {"name": self.name, "labels": {LABEL.0: LABEL.1}},
+            "binaryData": binary,
         });
         let parameters = PatchParams::apply("plimsoll").force();
         let patch = Patch::Apply(map);
         match permit.write(self.api.patch_metadata(&self.name, &parameters, &patch)).await {
             Ok(_) => {
-                tracing::debug!(autoscalers = count, "wrote what decisions remember");
-                true
+                tracing::debug!(autoscalers = count, bytes, "Wrote what decisions remember");
+                self.metrics.history_written(bytes, left_out);
+                Some(bytes)
             }
             Err(error) => {
                 let error = super::message(&error);
-                tracing::warn!(configmap = self.name, error, "can't write what decisions remember");
-                false
+                tracing::warn!(
+                    configmap = self.name,
+                    error,
+                    "Failed to write what decisions remember"
+                );
+                None
             }
         }
     }
@@ -148,19 +198,27 @@ impl Keeper {
 
 /// The data, and of how many it is. Where all don't fit, those come first of
 /// which more is remembered than what they see anyway when they start anew.
-fn encode(mut all: Vec<(Subject, Kept)>, largest: usize) -> (Vec<u8>, usize) {
+fn encode(
+    mut all: Vec<(Subject, Kept)>,
+    now: UnixMillis,
+    written_at: Option<UnixMillis>,
+    largest: usize,
+) -> (Vec<u8>, usize) {
     let remembered = |kept: &Kept| {
         let Memory { recommendations, ups, downs } = &kept.memory;
         recommendations.len() + ups.len() + downs.len()
     };
-    all.sort_by_key(|(_, kept)| std::cmp::Reverse(remembered(kept)));
+    all.sort_by(|(a, of_a), (b, of_b)| {
+        remembered(of_b).cmp(&remembered(of_a)).then_with(|| a.cmp(b))
+    });
     let entry = |(subject, kept): (Subject, Kept)| Entry {
         kind: subject.kind.as_str().to_owned(),
         namespace: subject.key.namespace,
         name: subject.key.name,
-        kept,
+        kept: Kept { memory: kept.memory.shifted(-now), ..kept },
     };
-    let mut all = All { version: VERSION, autoscalers: all.into_iter().map(entry).collect() };
+    let autoscalers = all.into_iter().map(entry).collect();
+    let mut all = All { version: VERSION, written_at, autoscalers };
     loop {
         let text = serde_json::to_vec(&all).expect("it is plain data");
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
@@ -174,54 +232,127 @@ fn encode(mut all: Vec<(Subject, Kept)>, largest: usize) -> (Vec<u8>, usize) {
     }
 }
 
-fn decode(data: &[u8]) -> Result<Vec<(Subject, Kept)>, String> {
+/// What was written, by a clock that says `now` while kube-apiserver's says `server`.
+/// What can't be known of an age makes it younger: nothing ends too soon by that.
+fn decode(
+    data: &[u8],
+    now: UnixMillis,
+    server: Option<UnixMillis>,
+) -> Result<Vec<(Subject, Kept)>, String> {
     let mut text = Vec::new();
     let read = GzDecoder::new(data).take(LARGEST_TEXT).read_to_end(&mut text);
     read.map_err(|error| error.to_string())?;
-    let all: All = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
-    if all.version != VERSION {
-        return Err(format!("its version is {}, not {VERSION}", all.version));
-    }
+    let All { version, written_at, autoscalers } =
+        serde_json::from_slice(&text).map_err(|error| error.to_string())?;
+    // What is to be added to the times in it.
+    let by = match version {
+        1 => now - server.unwrap_or_else(|| newest(&autoscalers)),
+        2 => now - server.zip(written_at).map_or(0, |(server, at)| (server - at).max(0)),
+        other => return Err(format!("its version is {other}; 1 or 2 was expected")),
+    };
     let subject = |entry: Entry| {
         let key = ObjectKey { namespace: entry.namespace, name: entry.name };
         let kinds = [SubjectKind::Autoscaler, SubjectKind::Hpa];
         let kind = kinds.into_iter().find(|kind| kind.as_str() == entry.kind)?;
-        Some((Subject { kind, key }, entry.kept))
+        let mut memory = entry.kept.memory.shifted(by);
+        // Nothing was done later than now, whatever its clock said.
+        memory.recommendations.iter_mut().for_each(|r| r.time = r.time.min(now));
+        memory.ups.iter_mut().chain(&mut memory.downs).for_each(|e| e.time = e.time.min(now));
+        Some((Subject { kind, key }, Kept { memory, ..entry.kept }))
     };
-    Ok(all.autoscalers.into_iter().filter_map(subject).collect())
+    Ok(autoscalers.into_iter().filter_map(subject).collect())
+}
+
+/// The latest time that any of them speaks of.
+fn newest(autoscalers: &[Entry]) -> UnixMillis {
+    let times = autoscalers.iter().flat_map(|Entry { kept: Kept { memory, .. }, .. }| {
+        let events = memory.ups.iter().chain(&memory.downs).map(|event| event.time);
+        memory.recommendations.iter().map(|r| r.time).chain(events)
+    });
+    times.max().unwrap_or(0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hpa::Recommendation;
+    use crate::hpa::{Recommendation, ScaleEvent};
+
+    const NOW: UnixMillis = 5_000;
+    const SERVER: UnixMillis = 1_800_000_000_000;
 
     fn kept(number: usize, recommendations: usize) -> (Subject, Kept) {
         let key = ObjectKey { namespace: "shop".to_owned(), name: format!("web-{number}") };
         let recommendation = |n: usize| Recommendation {
             replicas: (n * number) as i32,
-            time: 1_700_000_000_000 + (n * number) as i64 * 7_919,
+            time: NOW - (n * number) as i64 * 7_919,
         };
         let recommendations = (0..recommendations).map(recommendation).collect();
         let memory = Memory { recommendations, ..Memory::default() };
-        (Subject::autoscaler(key), Kept { uid: format!("{number:032x}"), memory })
+        let uid = format!("{number:032x}");
+        (Subject::autoscaler(key), Kept { uid, memory, last_scale: Some(number as i64) })
+    }
+
+    fn shifted(all: &[(Subject, Kept)], by: i64) -> Vec<(Subject, Kept)> {
+        let shift = |(subject, kept): &(Subject, Kept)| {
+            let memory = kept.memory.clone().shifted(by);
+            (subject.clone(), Kept { memory, ..kept.clone() })
+        };
+        all.iter().map(shift).collect()
     }
 
     #[test]
-    fn what_is_kept_is_read_back() {
-        let all: Vec<_> = (0..100).map(|number| kept(number, 3)).collect();
-        let (data, count) = encode(all.clone(), LARGEST);
-        assert_eq!((count, decode(&data).unwrap()), (100, all));
-        assert!(decode(b"no gzip").is_err());
+    fn what_is_kept_is_read_back_by_another_clock_at_its_age() {
+        let mut all: Vec<_> = (0..100).map(|number| kept(number, 3)).collect();
+        all.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let (data, count) = encode(all.clone(), NOW, Some(SERVER), LARGEST);
+        assert_eq!(count, 100);
+        // Another process, whose clock has another beginning, 30 s later.
+        let read = decode(&data, 777, Some(SERVER + 30_000)).unwrap();
+        assert_eq!(read, shifted(&all, 777 - NOW - 30_000));
+        // Where the time between is not known, or goes back, all is as young as can be.
+        for server in [None, Some(SERVER - 30_000)] {
+            assert_eq!(decode(&data, 777, server).unwrap(), shifted(&all, 777 - NOW));
+        }
+        let (data, _) = encode(all.clone(), NOW, None, LARGEST);
+        assert_eq!(decode(&data, 777, Some(SERVER)).unwrap(), shifted(&all, 777 - NOW));
+        assert!(decode(b"no gzip", NOW, None).is_err());
+    }
+
+    fn compressed(text: &str) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(text.as_bytes()).and_then(|()| encoder.finish()).unwrap()
+    }
+
+    #[test]
+    fn the_form_of_before_is_read_and_one_of_the_future_is_not() {
+        let text = format!(
+            r#"{{"version":1,"autoscalers":[{{"kind":"Autoscaler","namespace":"shop","name":"web","uid":"u","memory":{{
+                "recommendations":[{{"replicas":3,"time":{}}},{{"replicas":9,"time":{}}}],
+                "ups":[{{"change":2,"time":{},"outdated":false}}],"downs":[]}}}}]}}"#,
+            SERVER - 20_000,
+            // By a clock that was hours ahead.
+            SERVER + 9_000_000,
+            SERVER - 50_000,
+        );
+        let read = decode(&compressed(&text), NOW, Some(SERVER)).unwrap();
+        let Memory { recommendations, ups, .. } = &read[0].1.memory;
+        let times: Vec<_> = recommendations.iter().map(|r| (r.replicas, r.time - NOW)).collect();
+        assert_eq!(times, [(3, -20_000), (9, 0)]);
+        assert_eq!(ups, &[ScaleEvent { change: 2, time: NOW - 50_000, outdated: false }]);
+        // Without kube-apiserver's time the newest counts as of now.
+        let read = decode(&compressed(&text), NOW, None).unwrap();
+        assert_eq!(read[0].1.memory.recommendations[1].time, NOW);
+        let future = text.replace("\"version\":1", "\"version\":3");
+        assert!(decode(&compressed(&future), NOW, None).unwrap_err().contains("version is 3"));
     }
 
     #[test]
     fn what_does_not_fit_is_left_out_beginning_with_what_is_seen_anyway() {
         let all: Vec<_> =
             (0..1_000).map(|number| kept(number, if number % 8 == 0 { 5 } else { 1 })).collect();
-        let (data, count) = encode(all, 8 << 10);
+        let (data, count) = encode(all, NOW, Some(SERVER), 8 << 10);
         assert!(data.len() <= 8 << 10 && count < 1_000, "{count}");
-        let read = decode(&data).unwrap();
+        let read = decode(&data, NOW, Some(SERVER)).unwrap();
         let full = read.iter().filter(|(_, kept)| kept.memory.recommendations.len() == 5);
         assert_eq!(full.count(), 125);
     }

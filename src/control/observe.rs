@@ -2,7 +2,7 @@
 //! decided, beside what was. That costs the cluster next to nothing: the leader alone
 //! decides beside, and only where it has the scale and all metrics anyway.
 
-use super::reconcile::{Ended, FAILED, OBSERVED, Observed, Round, State, decide};
+use super::reconcile::{Ended, FAILED, OBSERVED, Round, State, decide};
 use super::run::{Broken, Shared};
 use super::selectors::Selection;
 use crate::hpa::{ConditionKind, Metric, Outcome, Source, Status, parse_group};
@@ -164,8 +164,8 @@ fn compare(
     round: Round<'_>,
     state: &mut State,
 ) -> Ended {
-    let Round { target, decision, memory, .. } = round;
-    state.memory = memory;
+    let Round { target, decision, memory, at, .. } = round;
+    state.remember(memory, at, shared.longest());
     let failed = decision.outcome == Outcome::Failed;
     let replicas = target.as_ref().map(|target| target.replicas.spec_replicas);
     let ours = match (&decision.outcome, &replicas) {
@@ -174,12 +174,11 @@ fn compare(
         (_, Err(_)) => return FAILED,
     };
     let now = replicas.unwrap_or(ours);
-    let before = state.observed.replace(Observed { replicas: now, wanted: ours });
+    let before = state.wanted.replace(ours);
     let theirs = record.status.desired_replicas;
     if !failed {
         shared.metrics.wanted(&subject.key, ours, theirs);
     }
-    let before = before.map(|before| before.wanted);
     let step = Compared { ours, before, theirs, changes: ours != now, failed };
     if let Some(outcome) = state.seen.compare(record, step) {
         shared.metrics.compared(outcome);

@@ -2,6 +2,8 @@
 
 use super::gather::{Aligned, Gathered, gather, note_types};
 use super::keep::Kept;
+use super::moment::Moment;
+use super::rescales::Rescales;
 use super::run::{Broken, Shared};
 use super::schedule::hash;
 use super::selectors::Selection;
@@ -19,42 +21,42 @@ use crate::leader::Permit;
 use crate::samples::Asked;
 use crate::watch::{AutoscalerRecord, Demand, HpaRecord, Subject, SubjectKind};
 use jiff::Timestamp;
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What is kept of a subject from decision to decision.
 #[derive(Default)]
 pub struct State {
+    /// By the clock of this process.
     pub(super) memory: Memory,
     pub(super) status: Status,
     written: Option<Written>,
     failed_rounds: i32,
-    /// The replicas seen and wanted in the last round in which nothing was written.
-    pub(super) observed: Option<Observed>,
-    /// Whether the status is of this replica's own last round; else it is read
-    /// from the object, to which another may have written.
-    own_status: bool,
+    /// The replicas wanted in the last round in which an observed HPA was compared.
+    pub(super) wanted: Option<i32>,
+    /// The term in which this replica made the status; in another it is read from the
+    /// object, to which another may have written.
+    term: Option<u64>,
+    /// Whether this is its first round in that term.
+    took_over: bool,
+    /// The least and most replicas that may be wanted, where that was looked at.
+    bounds: Option<(i32, i32)>,
+    /// When a frozen status was last made to say what is wanted, and that.
+    frozen_shown: Option<(Instant, i32)>,
     /// Since when fewer pods are known than the scale has replicas.
     lacking: Option<Instant>,
     /// What was seen of a native HPA that is observed.
     pub(super) seen: observe::Seen,
     /// Why the last decision failed, where it did and that was told.
     told: Option<String>,
-    /// When the scale was last written, in Unix seconds, as far as `memory` knows.
-    last_scale: Option<i64>,
+    /// Which changes of the scale `memory` knows of.
+    rescales: Rescales,
     /// What was asked of Prometheus for each metric when that last went well, and
     /// will be the next time.
     pub(super) asked: Vec<Vec<Asked>>,
     /// The UID it is of: one that was deleted and made anew starts anew.
     uid: String,
-}
-
-/// What was seen and decided.
-pub struct Observed {
-    /// The replicas asked for.
-    pub replicas: i32,
-    /// The replicas wanted.
-    pub wanted: i32,
 }
 
 /// How a decision ended, for the metrics.
@@ -73,6 +75,13 @@ const TRIES: u32 = 5;
 pub const FAILED: Ended = "failed";
 /// A native HPA was decided for beside kube-controller-manager.
 pub const OBSERVED: Ended = "observed";
+/// How many recommendations are kept before those that no window can tell apart go.
+const RECOMMENDATIONS: usize = 64;
+/// The reason of the condition ScaledToZero from before the scale is written until it
+/// was seen to be, and upstream's messages of that condition.
+const GOES_TO_ZERO: &str = "ScalingToZero";
+const SCALED_TO_ZERO: &str = "the HPA controller scaled the workload to zero";
+const NOT_SCALED: &str = "the HPA controller did not scale the workload to zero";
 /// Another replica leads, and writes.
 const FOLLOWED: Ended = "followed";
 
@@ -80,18 +89,19 @@ const FOLLOWED: Ended = "followed";
 /// where another decides, or only remembers it, where another replica leads; none
 /// if the subject is gone, or nothing is to be decided for it here.
 pub async fn round(shared: &Shared, subject: &Subject, state: &mut State) -> Option<Ended> {
-    let permit = shared.leader.permit();
+    let permit = shared.permit();
+    let term = permit.as_ref().map(Permit::term);
     match subject.kind {
         SubjectKind::Autoscaler => {
             let record = shared.cluster.read(|index| index.autoscaler(&subject.key))?;
-            state.begin(&record.uid, permit.is_some(), || record.status.clone());
+            state.begin(&record.uid, term, || record.status.clone());
             Some(autoscaler(shared, permit.as_ref(), subject, &record, state).await)
         }
         SubjectKind::Hpa => {
             let record = shared.cluster.read(|index| index.hpa(&subject.key))?;
             let manages = shared.settings.native_hpas == NativeHpas::Manage;
             // Of one that is observed kube-controller-manager writes the status.
-            let own = manages && permit.is_some();
+            let own = term.filter(|_| manages);
             state.begin(&record.uid, own, || Status::from_api(&record.status));
             hpa(shared, permit.as_ref(), subject, &record, state).await
         }
@@ -111,19 +121,50 @@ impl State {
 
     /// One that remembers what was kept.
     pub fn restored(kept: Kept) -> Self {
-        Self { uid: kept.uid, memory: kept.memory, ..Self::default() }
+        let mut state = Self { uid: kept.uid.clone(), ..Self::default() };
+        state.inherit(kept);
+        state
     }
 
-    /// What is to be kept; none where nothing is remembered but that the present
-    /// replicas are right, as a decision that starts anew takes them to be.
-    pub fn kept(&self) -> Option<Kept> {
-        let memory = self.memory.essential(now());
-        let Memory { recommendations, ups, downs } = &memory;
-        let wanted = recommendations.iter().map(|recommendation| recommendation.replicas);
-        let anew = ups.is_empty()
-            && downs.is_empty()
-            && wanted.eq(std::iter::once(self.status.current_replicas));
-        (!anew).then(|| Kept { uid: self.uid.clone(), memory })
+    /// Takes in what a leader before kept.
+    pub fn inherit(&mut self, kept: Kept) {
+        if self.uid.is_empty() {
+            self.uid.clone_from(&kept.uid);
+        }
+        if self.uid == kept.uid {
+            let complete = kept.last_scale.is_some() && kept.last_scale >= self.rescales.last();
+            self.memory.join(kept.memory, complete);
+            self.rescales.inherit(kept.last_scale);
+        }
+    }
+
+    /// What is to be kept, at a time of this process's clock; none where a decision that
+    /// starts anew sees all of it anyway: that the present replicas are right.
+    pub fn kept(&self, now: UnixMillis, longest: i64) -> Option<Kept> {
+        let mut memory = self.memory.essential(now, longest);
+        // Recommendations are made before min and max are looked at.
+        if let ([only], Some((min, max))) = (&*memory.recommendations, self.bounds)
+            && only.replicas.max(min).min(max) == self.status.current_replicas
+        {
+            memory.recommendations.clear();
+        }
+        let last_scale = self.rescales.last();
+        (!memory.is_empty()).then(|| Kept { uid: self.uid.clone(), memory, last_scale })
+    }
+
+    /// Remembers what a decision leaves.
+    pub(super) fn remember(&mut self, memory: Memory, at: Moment, longest: i64) {
+        self.memory = at.remember(memory);
+        if self.memory.recommendations.len() > RECOMMENDATIONS {
+            self.memory = self.memory.essential(at.process, longest);
+        }
+    }
+
+    /// Changes what is remembered of the scale, by the wall clock of a decision.
+    fn amend(&mut self, at: Moment, change: impl FnOnce(&mut Memory)) {
+        let mut memory = at.read(std::mem::take(&mut self.memory));
+        change(&mut memory);
+        self.memory = at.remember(memory);
     }
 
     /// Whether fewer pods are known than the scale has replicas, and not for so long
@@ -137,38 +178,59 @@ impl State {
         false
     }
 
-    /// Begins a round. `own` says whether its status will be of this replica's making.
-    fn begin(&mut self, uid: &str, own: bool, status: impl FnOnce() -> Status) {
+    /// Begins a round in a term of this replica's, or in none.
+    fn begin(&mut self, uid: &str, term: Option<u64>, status: impl FnOnce() -> Status) {
         if self.uid != uid {
             *self = Self { uid: uid.to_owned(), ..Self::default() };
         }
-        if !self.own_status {
+        if term.is_none() || self.term != term {
             self.status = status();
             self.written = None;
+            self.took_over = term.is_some();
         }
-        self.own_status = own;
+        self.term = term;
     }
 
     /// Counts rounds in a row in which the metrics failed; whether they did in this one.
     fn count_failure(&mut self, decision: &Decision) -> bool {
-        // Only what is said last says that the metrics were at fault.
-        let failed = decision.late_event.is_some();
+        let failed = decision.metrics_failed;
         self.failed_rounds = if failed { self.failed_rounds.saturating_add(1) } else { 0 };
         failed
     }
 
-    /// Remembers a change of the scale that another replica wrote, as the status says.
-    fn note_scale(&mut self, spec: &Spec) {
-        let Status { last_scale, desired_replicas, .. } = self.status;
-        let known = std::mem::replace(&mut self.last_scale, last_scale.map(seconds));
-        if known == self.last_scale {
-            return;
+    /// Remembers the changes of the scale that another replica made, by what the status
+    /// says and by what the scale is.
+    fn note_scale(&mut self, spec: &Spec, replicas: i32, now: UnixMillis) {
+        self.bounds = Some((spec.min_replicas, spec.max_replicas));
+        if self.term.is_none() || self.took_over {
+            self.rescales.see(replicas, now);
+            let Status { last_scale, desired_replicas, .. } = self.status;
+            let told = self.rescales.hear(last_scale.map(seconds), desired_replicas, now);
+            let untold = std::mem::take(&mut self.took_over).then(|| self.rescales.take_over());
+            for change in told.into_iter().chain(untold.into_iter().flatten()) {
+                self.memory.scaled(change.from, change.to, spec, change.at);
+            }
         }
-        if let (Some(at), Some(before)) = (last_scale, &self.observed)
-            && before.replicas != desired_replicas
-        {
-            self.memory.scaled(before.replicas, desired_replicas, spec, at);
+        if self.term.is_some() {
+            self.rescales.lead(replicas);
         }
+    }
+
+    /// Settles whether the scale to zero was done that a status before speaks of, by the
+    /// scale as it is now.
+    fn settle_zero(&mut self, replicas: i32, now: UnixMillis) {
+        let kind = ConditionKind::ScaledToZero;
+        match replicas {
+            0 => self.status.set(kind, true, "ScaledToZero", format_args!("{SCALED_TO_ZERO}"), now),
+            _ => self.status.set(kind, false, "NotScaledToZero", format_args!("{NOT_SCALED}"), now),
+        }
+    }
+
+    /// Whether it was said that the workload is being scaled to zero, and not yet whether
+    /// it was.
+    fn goes_to_zero(&self) -> bool {
+        let condition = self.status.condition(ConditionKind::ScaledToZero);
+        condition.is_some_and(|condition| condition.reason == GOES_TO_ZERO)
     }
 }
 
@@ -230,6 +292,9 @@ async fn autoscaler(
         }
     }
     if asked.spec.paused {
+        // What was right before says nothing of the replicas that an owner chose since.
+        state.memory.recommendations.clear();
+        state.failed_rounds = 0;
         status.set(
             ConditionKind::Paused,
             true,
@@ -256,6 +321,7 @@ async fn effect(
     (fallback, generation): (Option<&Fallback>, Option<i64>),
     state: &mut State,
 ) -> Ended {
+    let demand = &*allowed(&shared.settings.decisions, demand);
     let mut tries = 0;
     loop {
         tries += 1;
@@ -323,8 +389,12 @@ pub struct Round<'a> {
     pub(super) context: Context<'a>,
     pub(super) target: Result<Target, String>,
     pub(super) decision: Decision,
+    /// By the wall clock.
     pub(super) memory: Memory,
     pub(super) status: Status,
+    pub(super) at: Moment,
+    /// Why nothing is to be written, as it was when the round began.
+    frozen: Option<Arc<str>>,
 }
 
 /// Observes and decides; a decision that will be written is one on what is there now.
@@ -336,11 +406,23 @@ pub async fn decide<'a>(
     state: &mut State,
 ) -> Round<'a> {
     let (spec, namespace) = (&demand.decided, &subject.key.namespace);
-    let writes = permit.is_some() && shared.leader.frozen().is_none();
-    state.note_scale(spec);
+    let frozen = shared.leader.frozen();
+    let writes = permit.is_some() && frozen.is_none();
     let targets = &shared.targets;
-    let mut target = targets.scale(&shared.cluster, namespace, &spec.target).await;
-    let context = Context { spec, config: &shared.settings.decisions, now: now() };
+    let unsettled = writes && state.goes_to_zero();
+    let mut target = match unsettled {
+        true => targets.read(namespace, &spec.target).await,
+        false => targets.scale(&shared.cluster, namespace, &spec.target).await,
+    };
+    let at = Moment::now(&shared.clock);
+    if let Ok(Target { replicas, .. }) = &target {
+        state.note_scale(spec, replicas.spec_replicas, at.process);
+        if unsettled {
+            state.settle_zero(replicas.spec_replicas, at.wall);
+        }
+    }
+    let config = shared.decisions(&state.status);
+    let context = Context { spec, config, now: at.wall };
     loop {
         let gathered = match &target {
             Ok(target) if needs_samples(context, target, &state.status) => {
@@ -351,7 +433,7 @@ pub async fn decide<'a>(
                 Vec::new()
             }
         };
-        let (mut memory, mut status) = (state.memory.clone(), state.status.clone());
+        let (mut memory, mut status) = (at.read(state.memory.clone()), state.status.clone());
         let (mut decision, known) =
             compute(shared, subject, context, &target, &gathered, &mut memory, &mut status);
         if subject.kind == SubjectKind::Autoscaler && !gathered.is_empty() {
@@ -361,19 +443,19 @@ pub async fn decide<'a>(
         if state.lacks_pods(known, replicas)
             && withhold(context, known, replicas, &mut decision, &mut status)
         {
-            memory.clone_from(&state.memory);
+            memory = at.read(state.memory.clone());
         }
         let rescales = writes && matches!(decision.outcome, Outcome::Rescale { .. });
         let seen = match &target {
             Ok(seen) if seen.object.is_none() && rescales => seen,
-            _ => break Round { context, target, decision, memory, status },
+            _ => break Round { context, target, decision, memory, status, at, frozen },
         };
         // What was seen may be behind: a write follows what is there now alone.
         let read = targets.read(namespace, &spec.target).await;
         let same = read.as_ref().is_ok_and(|read| read.is_as(seen));
         target = read;
         if same {
-            break Round { context, target, decision, memory, status };
+            break Round { context, target, decision, memory, status, at, frozen };
         }
     }
 }
@@ -454,20 +536,36 @@ async fn carry_out(
     last: bool,
     state: &mut State,
 ) -> Option<Ended> {
-    let Round { context, target, mut decision, memory, mut status } = round;
-    let before = std::mem::replace(&mut state.memory, memory);
+    let Round { context, target, mut decision, memory, mut status, at, frozen } = round;
+    let before = state.memory.clone();
+    state.remember(memory, at, shared.longest());
     if !is_current(shared, subject, &state.uid, generation, context.spec) {
         // Deleted or changed in mid-decision: what it asked for counts no more.
         return Some(HELD);
     }
-    let frozen = shared.leader.frozen();
+    let mut frozen = frozen.or_else(|| shared.leader.frozen());
     match &frozen {
-        Some(why) => freeze(context, why, &mut decision, &mut status),
+        Some(why) => freeze(shared, context, why, &mut decision, &mut status, state),
         None => status.remove(ConditionKind::Frozen),
     }
     let object = target.as_ref().ok().and_then(|target| target.object.as_ref());
     if let (Outcome::Rescale { to, .. }, Some(object)) = (&decision.outcome, object) {
-        let written = shared.targets.write(permit, object, *to).await;
+        let (from, to) = (target.as_ref().map_or(0, |seen| seen.replicas.spec_replicas), *to);
+        let written = match announce_zero(
+            shared,
+            permit,
+            subject,
+            context,
+            to,
+            generation,
+            state,
+            &mut status,
+        )
+        .await
+        {
+            Ok(()) => shared.targets.write(permit, object, to).await,
+            Err(error) => Err(WriteError::Failed(error)),
+        };
         if written.is_err() && !permit.holds() {
             return Some(FOLLOWED);
         }
@@ -475,9 +573,25 @@ async fn carry_out(
             state.memory = before;
             return None;
         }
-        let outcome = written.map_err(|error| error.to_string());
-        let outcome = outcome.as_ref().copied().map_err(String::as_str);
-        hpa::settle(context, &mut decision, outcome, &mut state.memory, &mut status);
+        // An answer that did not come says nothing of the write: the scale does.
+        let written = match written {
+            Err(WriteError::Failed(_)) if has(shared, subject, context.spec, to).await => Ok(()),
+            written => written,
+        };
+        frozen = shared.leader.frozen().filter(|_| written.is_err());
+        match (&frozen, written) {
+            (Some(why), _) => freeze(shared, context, why, &mut decision, &mut status, state),
+            (None, written) => {
+                let outcome = written.map_err(|error| error.to_string());
+                let outcome = outcome.as_ref().copied().map_err(String::as_str);
+                state.amend(at, |memory| {
+                    hpa::settle(context, &mut decision, outcome, memory, &mut status);
+                });
+                if outcome.is_ok() {
+                    state.rescales.did(from, to, Some(seconds(context.now)));
+                }
+            }
+        }
     }
     let metrics_failed = state.count_failure(&decision);
     match (fallback, &target) {
@@ -493,13 +607,18 @@ async fn carry_out(
                     Ok(()) => {
                         status.desired_replicas = to;
                         status.last_scale = Some(context.now);
+                        let raised = |memory: &mut Memory| {
+                            memory.raised(replicas, to, context.spec, context.now);
+                        };
+                        state.amend(at, raised);
+                        state.rescales.did(replicas, to, Some(seconds(context.now)));
                         decision.events.push(event);
                     }
                     Err(error) => tracing::warn!(%subject, error, "could not fall back"),
                 }
             }
         }
-        _ if metrics_failed => {}
+        (Some(_), _) if metrics_failed => {}
         _ => status.remove(ConditionKind::FallbackActive),
     }
 
@@ -519,13 +638,22 @@ async fn carry_out(
     log(subject, &decision, failure, state);
     let shown = status::shown(&status, context.spec, generation);
     state.status = status;
-    state.last_scale = state.status.last_scale.map(seconds);
     write_status(shared, Some(permit), subject, state, shown);
     Some(match decision.outcome {
         Outcome::Rescale { .. } => RESCALED,
         Outcome::Hold => HELD,
         Outcome::Failed => FAILED,
     })
+}
+
+/// What may be asked of decisions: without scaling to zero no less than one replica.
+fn allowed<'a>(config: &hpa::Config, demand: &'a Demand) -> Cow<'a, Demand> {
+    if config.scale_to_zero || demand.decided.min_replicas > 0 {
+        return Cow::Borrowed(demand);
+    }
+    let mut demand = demand.clone();
+    demand.decided.min_replicas = 1;
+    Cow::Owned(demand)
 }
 
 /// Whether a subject is still the one that was decided for, and asks for the same.
@@ -541,17 +669,62 @@ fn is_current(
             .autoscaler(&subject.key)
             .is_some_and(|now| now.uid == uid && now.generation == generation),
         // It may have no generation.
-        SubjectKind::Hpa => {
-            index.hpa(&subject.key).is_some_and(|now| now.uid == uid && now.demand.decided == *spec)
-        }
+        SubjectKind::Hpa => index.hpa(&subject.key).is_some_and(|now| {
+            now.uid == uid && allowed(&shared.settings.decisions, &now.demand).decided == *spec
+        }),
     })
 }
 
-/// Leaves the scale as it is, and says what is wanted.
-fn freeze(context: Context<'_>, why: &str, decision: &mut Decision, status: &mut Status) {
+/// Tells in the status, before it is done, that the workload is scaled to zero: from
+/// there nothing but that leads back, whoever leads by then. The status stands until the
+/// scale was seen to be zero, or not.
+#[allow(clippy::too_many_arguments)] // all of them are of the round
+async fn announce_zero(
+    shared: &Shared,
+    permit: &Permit,
+    subject: &Subject,
+    context: Context<'_>,
+    to: i32,
+    generation: Option<i64>,
+    state: &mut State,
+    status: &mut Status,
+) -> Result<(), String> {
+    if to != 0 || !context.config.scale_to_zero {
+        return Ok(());
+    }
+    let text = format_args!("the workload is being scaled to zero");
+    status.set(ConditionKind::ScaledToZero, true, GOES_TO_ZERO, text, context.now);
+    let shown = status::shown(status, context.spec, generation);
+    state.written = None;
+    let recorded = shared.statuses.record(permit, subject, &state.uid, &shown).await;
+    recorded
+        .map_err(|error| format!("the status that it is scaled to zero can't be written: {error}"))
+}
+
+/// Whether a target is asked to have so many replicas by now.
+async fn has(shared: &Shared, subject: &Subject, spec: &Spec, replicas: i32) -> bool {
+    let read = shared.targets.read(&subject.key.namespace, &spec.target).await;
+    read.is_ok_and(|read| read.replicas.spec_replicas == replicas)
+}
+
+/// Leaves the scale as it is, and says what is wanted: anew at once, and then no more
+/// often than measured numbers are, as it may move in each round.
+fn freeze(
+    shared: &Shared,
+    context: Context<'_>,
+    why: &str,
+    decision: &mut Decision,
+    status: &mut Status,
+    state: &mut State,
+) {
     let reason = "FrozenByAdministrator";
     match decision.outcome {
         Outcome::Rescale { from, to, .. } => {
+            let interval = shared.settings.status_interval;
+            let lately = |(at, shown): &(Instant, i32)| at.elapsed() < interval && *shown != from;
+            let shown = state.frozen_shown.filter(lately).unwrap_or((Instant::now(), to));
+            state.frozen_shown = Some(shown);
+            let (_, to) = shown;
             let text = format_args!("the scale is left at {from}, though {to} are wanted: {why}");
             status.set(ConditionKind::Frozen, true, reason, text, context.now);
             status.desired_replicas = to;
@@ -567,8 +740,8 @@ fn freeze(context: Context<'_>, why: &str, decision: &mut Decision, status: &mut
 /// Writes nothing, as another replica leads; remembers what was decided, to be
 /// warm when it takes over.
 fn follow(shared: &Shared, subject: &Subject, round: Round<'_>, state: &mut State) -> Ended {
-    let Round { context, target, decision, memory, mut status } = round;
-    state.memory = memory;
+    let Round { context, target, decision, memory, mut status, at, .. } = round;
+    state.remember(memory, at, shared.longest());
     state.count_failure(&decision);
     if let Ok(target) = &target {
         let replicas = target.replicas.spec_replicas;
@@ -576,7 +749,6 @@ fn follow(shared: &Shared, subject: &Subject, round: Round<'_>, state: &mut Stat
             Outcome::Rescale { to, .. } => to,
             Outcome::Hold | Outcome::Failed => replicas,
         };
-        state.observed = Some(Observed { replicas, wanted });
         status.desired_replicas = wanted;
     }
     let shown = status::shown(&status, context.spec, None);
@@ -683,5 +855,90 @@ pub fn write_status(
     if outdated {
         shared.statuses.put(permit, subject, &state.uid, shown.clone());
         state.written = Some(Written::now(shown));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hpa::{LONGEST_MS, Recommendation, ScaleEvent};
+
+    fn status(last_scale: Option<UnixMillis>) -> Status {
+        Status { last_scale, current_replicas: 1, desired_replicas: 1, ..Status::default() }
+    }
+
+    #[test]
+    fn the_status_is_read_anew_in_each_term() {
+        let mut state = State::default();
+        state.begin("u", Some(1), || status(None));
+        state.begin("u", Some(1), || panic!("it is this replica's own"));
+        // Another led in between, though this one had no round then.
+        state.begin("u", Some(2), || status(Some(9_000)));
+        assert_eq!(state.status.last_scale, Some(9_000));
+        assert!(state.took_over && state.written.is_none());
+        for _ in 0..2 {
+            state.begin("u", None, || status(Some(10_000)));
+        }
+        assert_eq!(state.status.last_scale, Some(10_000));
+        state.begin("another", Some(2), || status(None));
+        assert_eq!(state.status.last_scale, None);
+    }
+
+    #[test]
+    fn what_an_idle_autoscaler_remembers_is_not_kept() {
+        let at = |time| Recommendation { replicas: 0, time };
+        let mut state = State { bounds: Some((1, 5)), status: status(None), ..State::default() };
+        assert_eq!(state.kept(0, LONGEST_MS), None, "nothing is remembered");
+        // At its minimum: what was recommended is below.
+        state.memory.recommendations = vec![at(0), at(15_000)];
+        assert_eq!(state.kept(15_000, LONGEST_MS), None);
+        // Its window holds more replicas.
+        state.memory.recommendations.insert(0, Recommendation { replicas: 4, time: 0 });
+        assert_eq!(state.kept(15_000, LONGEST_MS).unwrap().memory.recommendations.len(), 2);
+        // A change of its scale is kept, and nothing that moves each round beside it.
+        state.memory.recommendations = vec![at(15_000)];
+        state.memory.downs = vec![ScaleEvent { change: 3, time: 0, outdated: false }];
+        let kept = state.kept(15_000, LONGEST_MS).unwrap();
+        assert!(kept.memory.recommendations.is_empty() && kept.memory.downs.len() == 1);
+        assert_eq!(state.kept(LONGEST_MS + 1, LONGEST_MS), None);
+    }
+
+    #[test]
+    fn without_scale_to_zero_nothing_is_asked_for_less_than_one_replica() {
+        let spec = serde_json::json!({"minReplicas": 0, "maxReplicas": 3,
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}});
+        let spec = Spec::from_api(&serde_json::from_value(spec).unwrap());
+        let demand = Demand { decided: spec, pod_metrics: Vec::new() };
+        let least = |scale_to_zero| {
+            let config = hpa::Config { scale_to_zero, ..hpa::Config::default() };
+            allowed(&config, &demand).decided.min_replicas
+        };
+        assert_eq!((least(true), least(false)), (0, 1));
+    }
+
+    #[test]
+    fn only_metrics_that_failed_lead_to_the_fallback() {
+        let spec = serde_json::json!({"maxReplicas": 3,
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+            "metrics": [{"type": "External", "external": {"metric": {"name": "queue"},
+                "target": {"type": "AverageValue", "averageValue": "1"}}}]});
+        let spec = Spec::from_api(&serde_json::from_value(spec).unwrap());
+        let config = hpa::Config::default();
+        let names = ["shop/a".to_owned(), "shop/b".to_owned()];
+        let ambiguous = hpa::Selected::Ambiguous { selector: "app=web", autoscalers: &names };
+        for (selected, failed) in
+            [(ambiguous, false), (hpa::Selected::Missing, false), (hpa::Selected::Pods(&[]), true)]
+        {
+            let input = Input {
+                context: Context { spec: &spec, config: &config, now: 0 },
+                namespace: "shop",
+                scale: Ok(hpa::Scale { spec_replicas: 1, status_replicas: 1 }),
+                selected,
+                samples: &[Samples::Values(Err("Prometheus is away"))],
+            };
+            let (mut memory, mut status) = (Memory::default(), Status::default());
+            let decision = hpa::decide(&input, &mut memory, &mut status, &mut ());
+            assert_eq!(State::default().count_failure(&decision), failed, "{selected:?}");
+        }
     }
 }

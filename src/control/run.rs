@@ -10,9 +10,10 @@ use super::selectors::Selectors;
 use super::status;
 use super::targets::Targets;
 use super::turns::Turns;
+use crate::clock::Clock;
 use crate::config::{LiveConfig, NativeHpas};
-use crate::hpa;
-use crate::leader::Leader;
+use crate::hpa::{self, ConditionKind, LONGEST_MS, Status};
+use crate::leader::{Leader, Permit};
 use crate::live::LiveStatus;
 use crate::rules::Rules;
 use crate::samples::{Asked, Store};
@@ -23,6 +24,7 @@ use kube::Client;
 use std::collections::{HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
@@ -52,7 +54,8 @@ pub struct ControlLoop {
     schedule: Schedule,
     states: HashMap<Subject, State>,
     phases: Phases,
-    running: HashSet<Subject>,
+    /// Those under way, and what was to be kept of them when they began.
+    running: HashMap<Subject, Option<Kept>>,
     /// Those whose last decision failed.
     failing: HashSet<Subject>,
     /// Those that are to be decided again as soon as they are done.
@@ -64,14 +67,27 @@ pub struct ControlLoop {
     stopping: watch::Sender<bool>,
     warned: Option<Instant>,
     keeper: Option<Keeper>,
-    /// What was kept last, for those that are being decided when it is kept anew.
+    /// What was kept last.
     kept: HashMap<Subject, Kept>,
-    /// When to keep it next, and whether that is under way; it tells whether it went well.
+    /// When to keep it next; when that was begun last; and whether it is under way: it
+    /// tells how many bytes were written, where that went well.
     keep_at: Instant,
-    keeping: Option<JoinHandle<bool>>,
-    /// Whether the last try to keep it failed.
+    kept_at: Instant,
+    keeping: Option<JoinHandle<Option<usize>>>,
+    /// How many bytes that were last, and whether the last try failed.
+    kept_bytes: usize,
     unkept: bool,
+    /// The term of this replica, and what is read of the terms before it.
+    term: Option<u64>,
+    reading: Option<JoinHandle<Read>>,
+    /// Whether what was kept before has been read: until then nothing is written over it.
+    read: bool,
+    /// What was read of those that were being decided.
+    inherited: HashMap<Subject, Kept>,
 }
+
+/// What was kept, or why it could not be read.
+type Read = Result<Vec<(Subject, Kept)>, String>;
 
 /// One whose time has come.
 struct Due {
@@ -80,6 +96,8 @@ struct Due {
     /// How many were due together.
     crowd: usize,
     state: State,
+    /// What is left of its state where its round panics.
+    kept: Option<Kept>,
 }
 
 /// One that was decided.
@@ -107,6 +125,11 @@ pub(super) struct Shared {
     pub statuses: status::Writer,
     pub metrics: Arc<Metrics>,
     pub live: LiveStatus,
+    pub clock: Clock,
+    /// The term for which all is remembered that the terms before have left.
+    ready: AtomicU64,
+    /// The rules of decisions that lead back from zero, even where none leads there.
+    waking: hpa::Config,
     /// The pod selectors of those who scale.
     pub selectors: Selectors,
     /// Which native HPAs are observed.
@@ -125,6 +148,24 @@ pub(super) enum Broken {
 }
 
 impl Shared {
+    /// Leave to write, where this replica leads and remembers what was done before.
+    pub fn permit(&self) -> Option<Permit> {
+        self.leader.permit().filter(|permit| permit.term() == self.ready.load(Ordering::Acquire))
+    }
+
+    /// The longest window that any decision looks back, in ms.
+    pub fn longest(&self) -> i64 {
+        let default = i64::from(self.settings.decisions.downscale_stabilization_seconds) * 1000;
+        default.max(LONGEST_MS)
+    }
+
+    /// The rules of decisions for one of such a status: one that was scaled to zero while
+    /// that was allowed is led back.
+    pub fn decisions(&self, status: &Status) -> &hpa::Config {
+        let zero = status.condition(ConditionKind::ScaledToZero);
+        if zero.is_some_and(|zero| zero.status) { &self.waking } else { &self.settings.decisions }
+    }
+
     /// Waits for what only reads, as long as a decision may take and the process lives.
     pub async fn bounded<T>(&self, reads: impl Future<Output = T>) -> Result<T, Broken> {
         let (mut stopping, timeout) = (self.stopping.clone(), self.settings.decision_timeout);
@@ -142,6 +183,16 @@ const AT_ONCE: usize = 256;
 const STOPPING: Duration = Duration::from_secs(15);
 /// How soon after a change of a scale what decisions remember is kept.
 const KEEP_SOON: Duration = Duration::from_secs(2);
+/// The size from which it is kept less often, and how often then: the whole of it is
+/// written each time, and sent to all who watch ConfigMaps.
+const LARGE: usize = 64 << 10;
+const KEEP_LARGE: Duration = Duration::from_secs(30);
+/// How long reading what was kept may take, at the start and when a term begins, before
+/// decisions begin without.
+const READ_AT_START: Duration = Duration::from_secs(15);
+const READ: Duration = Duration::from_secs(3);
+/// No term.
+const NONE: u64 = u64::MAX;
 /// The least time between two warnings that decisions come too late.
 const WARNING: Duration = Duration::from_secs(60);
 
@@ -159,9 +210,11 @@ impl ControlLoop {
         settings: Settings,
         metrics: Arc<Metrics>,
         live: LiveStatus,
+        clock: Clock,
     ) -> Self {
         let keeps = !settings.memory_interval.is_zero();
-        let keeper = keeps.then(|| Keeper::new(client.clone(), leader.lease()));
+        let keeper = keeps
+            .then(|| Keeper::new(client.clone(), leader.lease(), clock.clone(), metrics.clone()));
         let events = Events::new(client.clone(), metrics.clone());
         let (stopping, stops) = watch::channel(false);
         let shared = Shared {
@@ -180,9 +233,12 @@ impl ControlLoop {
             samples,
             config,
             rules,
+            waking: hpa::Config { scale_to_zero: true, ..settings.decisions },
             settings,
             metrics,
             live,
+            clock,
+            ready: AtomicU64::new(NONE),
             stopping: stops,
         };
         Self {
@@ -195,13 +251,19 @@ impl ControlLoop {
             keeper,
             kept: HashMap::new(),
             keep_at: Instant::now() + KEEP_SOON,
+            kept_at: Instant::now(),
             keeping: None,
+            kept_bytes: 0,
             unkept: false,
+            term: None,
+            reading: None,
+            read: false,
+            inherited: HashMap::new(),
             shared: Arc::new(shared),
             synced,
             schedule: Schedule::default(),
             states: HashMap::new(),
-            running: HashSet::new(),
+            running: HashMap::new(),
             failing: HashSet::new(),
         }
     }
@@ -217,13 +279,9 @@ impl ControlLoop {
             }
         }
         let cluster = self.shared.cluster.clone();
-        if let Some(keeper) = &self.keeper {
-            self.kept = keeper.load().await.into_iter().collect();
-            cluster.read(|index| self.kept.retain(|subject, _| index.has(subject)));
-            let restored = |(subject, kept): (&Subject, &Kept)| {
-                (subject.clone(), State::restored(kept.clone()))
-            };
-            self.states = self.kept.iter().map(restored).collect();
+        tokio::select! {
+            () = self.read_at_start() => {}
+            () = &mut stop => return,
         }
         let statuses = self.shared.statuses.clone();
         let events = self.shared.events.clone();
@@ -248,6 +306,7 @@ impl ControlLoop {
                 () = due => self.start_due(),
                 Some(Ok(done)) = self.rounds.join_next() => self.decided(done),
                 Ok(()) = leadership.changed() => self.led(),
+                Some(read) = finished(&mut self.reading) => self.inherit(read),
                 () = tokio::time::sleep_until(self.keep_at.into()) => self.keep(),
                 () = &mut stop => break,
             }
@@ -256,7 +315,7 @@ impl ControlLoop {
         // What is being kept, and then the last of it.
         for last in [false, true] {
             if let Some(keeping) = self.keeping.take() {
-                self.unkept = !keeping.await.unwrap_or(false);
+                self.wrote(keeping.await.unwrap_or(None));
             }
             if !last {
                 self.keep();
@@ -290,14 +349,91 @@ impl ControlLoop {
         }
     }
 
+    /// Reads what was kept; decisions start without where that takes too long, and it is
+    /// read before anything is written over it.
+    async fn read_at_start(&mut self) {
+        let Some(keeper) = self.keeper.clone() else { return };
+        let (start, mut wait) = (Instant::now(), Duration::from_millis(100));
+        loop {
+            match keeper.load().await {
+                Ok(all) => return self.take_in(all),
+                Err(error) if start.elapsed() > READ_AT_START => {
+                    return tracing::warn!(
+                        error,
+                        "Failed to read what decisions remember: starts without"
+                    );
+                }
+                Err(_) => tokio::time::sleep(wait).await,
+            }
+            wait = (wait * 2).min(Duration::from_secs(2));
+        }
+    }
+
+    /// Takes in what was kept.
+    fn take_in(&mut self, all: Vec<(Subject, Kept)>) {
+        self.read = true;
+        self.kept.clear();
+        let cluster = self.shared.cluster.clone();
+        for (subject, kept) in all {
+            if self.ignores(&subject) || !cluster.read(|index| index.has(&subject)) {
+                continue;
+            }
+            self.kept.insert(subject.clone(), kept.clone());
+            if self.running.contains_key(&subject) {
+                self.inherited.insert(subject, kept);
+            } else if let Some(state) = self.states.get_mut(&subject) {
+                state.inherit(kept);
+            } else {
+                self.states.insert(subject, State::restored(kept));
+            }
+        }
+    }
+
     /// Who leads has changed, or what is frozen: where this replica leads now, it
-    /// decides for all at once.
+    /// decides for all at once, once it knows what the leader before has left.
     fn led(&mut self) {
-        let Shared { leader, metrics, .. } = &*self.shared;
-        let leads = leader.permit().is_some();
-        metrics.leads(leads);
+        let Shared { leader, metrics, ready, .. } = &*self.shared;
+        let term = leader.permit().map(|permit| permit.term());
+        metrics.leads(term.is_some());
         metrics.frozen(leader.frozen().is_some());
-        if leads {
+        if term != self.term {
+            self.term = term;
+            ready.store(NONE, Ordering::Release);
+            if term.is_some() {
+                return self.read();
+            }
+        }
+        self.decide_all();
+    }
+
+    /// Reads what was kept.
+    fn read(&mut self) {
+        let Some(keeper) = self.keeper.clone() else { return self.inherit(Ok(Vec::new())) };
+        self.reading = Some(tokio::spawn(async move {
+            let late = |_| Err(format!("it took longer than {READ:?}"));
+            tokio::time::timeout(READ, keeper.load()).await.unwrap_or_else(late)
+        }));
+    }
+
+    /// What was kept has been read, or could not be.
+    fn inherit(&mut self, read: Read) {
+        match read {
+            Ok(all) => self.take_in(all),
+            Err(error) => {
+                self.read = false;
+                tracing::warn!(error, "Failed to read what decisions remember: goes on without");
+            }
+        }
+        let ready = self.term.unwrap_or(NONE);
+        if self.shared.ready.swap(ready, Ordering::AcqRel) != ready {
+            self.decide_all();
+        }
+    }
+
+    /// Decides for all at once, where this replica leads: for those under way, again.
+    fn decide_all(&mut self) {
+        if self.shared.permit().is_some() {
+            self.again.extend(self.running.keys().cloned());
             self.schedule.set_all(Instant::now());
         }
     }
@@ -305,36 +441,61 @@ impl ControlLoop {
     /// Keeps what decisions remember, where this replica leads and it is not what
     /// is kept already.
     fn keep(&mut self) {
-        self.keep_at = Instant::now() + self.shared.settings.memory_interval.max(KEEP_SOON);
+        self.keep_at = Instant::now() + self.shared.settings.memory_interval.max(self.keep_soon());
         let Some(keeper) = self.keeper.clone() else { return };
-        let Some(permit) = self.shared.leader.permit() else { return };
+        let Some(permit) = self.shared.permit() else { return };
+        if !self.read {
+            if self.reading.is_none() {
+                self.read();
+            }
+            return;
+        }
         match self.keeping.take() {
             Some(keeping) if !keeping.is_finished() => {
                 self.keeping = Some(keeping);
                 self.keep_at = Instant::now() + KEEP_SOON;
                 return;
             }
-            Some(keeping) => self.unkept = !matches!(keeping.now_or_never(), Some(Ok(true))),
+            Some(keeping) => {
+                self.wrote(keeping.now_or_never().and_then(Result::ok).flatten());
+            }
             None => {}
         }
-        let running = self.running.iter().filter_map(|subject| self.kept.get_key_value(subject));
-        let running = running.map(|(subject, kept)| (subject.clone(), kept.clone()));
+        let running = self.running.iter();
+        let running = running.filter_map(|(subject, kept)| Some((subject.clone(), kept.clone()?)));
+        let (now, longest) = (self.shared.clock.elapsed(), self.shared.longest());
         let idle = self.states.iter();
-        let idle = idle.filter_map(|(subject, state)| Some((subject.clone(), state.kept()?)));
+        let idle =
+            idle.filter_map(|(subject, state)| Some((subject.clone(), state.kept(now, longest)?)));
         let kept: HashMap<Subject, Kept> = running.chain(idle).collect();
         if kept == self.kept && !self.unkept {
             return;
         }
         let all = kept.iter().map(|(subject, kept)| (subject.clone(), kept.clone())).collect();
         self.kept = kept;
+        self.kept_at = Instant::now();
         self.keeping = Some(tokio::spawn(async move { keeper.save(&permit, all).await }));
+    }
+
+    /// How soon after a change of a scale what decisions remember is kept.
+    fn keep_soon(&self) -> Duration {
+        if self.kept_bytes > LARGE { KEEP_LARGE } else { KEEP_SOON }
+    }
+
+    /// What is remembered was written, so many bytes, or was not.
+    fn wrote(&mut self, bytes: Option<usize>) {
+        self.unkept = bytes.is_none();
+        self.kept_bytes = bytes.unwrap_or(self.kept_bytes);
+    }
+
+    /// Whether nothing is decided for a subject.
+    fn ignores(&self, subject: &Subject) -> bool {
+        subject.kind == SubjectKind::Hpa && self.shared.settings.native_hpas == NativeHpas::Ignore
     }
 
     /// A new or changed one is decided at once; one that is gone is forgotten.
     fn changed(&mut self, subject: Subject) {
-        let ignored = subject.kind == SubjectKind::Hpa
-            && self.shared.settings.native_hpas == NativeHpas::Ignore;
-        if ignored {
+        if self.ignores(&subject) {
             return;
         }
         if self.shared.cluster.read(|index| index.has(&subject)) {
@@ -368,12 +529,14 @@ impl ControlLoop {
         let crowd = due.len();
         let mut batch = Vec::new();
         for (subject, at) in due {
-            if !self.running.insert(subject.clone()) {
+            if self.running.contains_key(&subject) {
                 self.again.insert(subject);
                 continue;
             }
             let state = self.states.remove(&subject).unwrap_or_default();
-            batch.push(Due { subject, at, crowd, state });
+            let kept = state.kept(self.shared.clock.elapsed(), self.shared.longest());
+            self.running.insert(subject.clone(), kept.clone());
+            batch.push(Due { subject, at, crowd, state, kept });
         }
         Asked::again(batch.iter().flat_map(|due| due.state.asked()));
         for due in batch {
@@ -395,7 +558,7 @@ impl ControlLoop {
     /// it took longer than a period, is not made up for: under overload all are
     /// decided less often, each in its turn.
     fn decided(&mut self, done: Done) {
-        let Done { subject, due, begun, crowd, state, ended } = done;
+        let Done { subject, due, begun, crowd, mut state, ended } = done;
         self.turns.ended(&subject.key.namespace);
         if !*self.stopping.borrow() {
             self.begin_rounds();
@@ -407,9 +570,13 @@ impl ControlLoop {
         }
         self.count();
         if ended == Some(RESCALED) {
-            self.keep_at = self.keep_at.min(Instant::now() + KEEP_SOON);
+            let soon = (self.kept_at + self.keep_soon()).max(Instant::now() + KEEP_SOON);
+            self.keep_at = self.keep_at.min(soon);
         }
         self.running.remove(&subject);
+        if let Some(kept) = self.inherited.remove(&subject) {
+            state.inherit(kept);
+        }
         let again = self.again.remove(&subject);
         if !self.shared.cluster.read(|index| index.has(&subject)) {
             // It went in mid-decision, which left its traces again.
@@ -458,15 +625,23 @@ impl ControlLoop {
     }
 }
 
+/// What a task gave, once it has ended; never where there is none.
+async fn finished(task: &mut Option<JoinHandle<Read>>) -> Option<Read> {
+    let Some(running) = task else { return std::future::pending().await };
+    let read = running.await.unwrap_or_else(|error| Err(error.to_string()));
+    *task = None;
+    Some(read)
+}
+
 async fn round(shared: &Shared, due: Due) -> Done {
-    let Due { subject, at, crowd, mut state } = due;
+    let Due { subject, at, crowd, mut state, kept } = due;
     let begun = Instant::now();
     let decided = AssertUnwindSafe(reconcile::round(shared, &subject, &mut state));
     let ended = match decided.catch_unwind().await {
         Ok(ended) => ended,
         Err(_) => {
             tracing::error!(%subject, "a decision was broken off");
-            state = State::default();
+            state = kept.map(State::restored).unwrap_or_default();
             Some(FAILED)
         }
     };

@@ -184,7 +184,8 @@ fn part_of(time: Duration, hash: u64) -> Duration {
     time.mul_f64(hash as f64 / 2_f64.powi(64))
 }
 
-/// A hash that is the same in every process, so that replicas decide at like times.
+/// A hash that is the same in every process of one build, so that replicas decide at
+/// like times.
 pub fn hash(value: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);

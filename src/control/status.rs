@@ -269,6 +269,36 @@ impl Writer {
         self.0.added.notify_one();
     }
 
+    /// Writes a status before anything else of its subject, and waits for that.
+    ///
+    /// # Errors
+    /// Where it could not be written; the text is for a condition.
+    pub async fn record(
+        &self,
+        permit: &Permit,
+        subject: &Subject,
+        uid: &str,
+        status: &AutoscalerStatus,
+    ) -> Result<(), String> {
+        // What waits is older. One that is being written must not come after this.
+        let begins = || {
+            let mut queue = self.queue();
+            queue.statuses.remove(subject);
+            queue.writing.insert(subject.clone())
+        };
+        while !begins() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let written = write(&self.0.client, permit, subject, uid, status).await;
+        {
+            let mut queue = self.queue();
+            queue.writing.remove(subject);
+            queue.again(subject);
+        }
+        self.0.added.notify_one();
+        written.map_err(|error| message(&error))
+    }
+
     /// Whether a status of a subject is yet to be written.
     pub fn has(&self, subject: &Subject) -> bool {
         let queue = self.queue();

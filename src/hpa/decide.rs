@@ -20,6 +20,9 @@ pub struct Decision {
     pub events: Vec<Event>,
     /// An event to publish after the status is written, as upstream does.
     pub late_event: Option<Event>,
+    /// Whether it could not be decided as metrics failed. Where the selector is at
+    /// fault, or the scale can't be read, they were not looked at.
+    pub metrics_failed: bool,
 }
 
 /// What is to be done with the scale.
@@ -72,7 +75,13 @@ impl EventKind {
 
 impl Decision {
     fn new() -> Self {
-        Self { outcome: Outcome::Hold, error: None, events: Vec::new(), late_event: None }
+        Self {
+            outcome: Outcome::Hold,
+            error: None,
+            events: Vec::new(),
+            late_event: None,
+            metrics_failed: false,
+        }
     }
 
     fn warn(&mut self, reason: &'static str, message: impl Into<String>) {
@@ -367,6 +376,7 @@ fn propose(
             active(input, status, replicas, metric)
         }
         (_, first_failure) => {
+            decision.metrics_failed = first_failure.is_some();
             if let Some(failure) = first_failure {
                 set(
                     input.context,

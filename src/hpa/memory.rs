@@ -39,12 +39,55 @@ pub struct ScaleEvent {
 }
 
 impl Memory {
+    /// Whether nothing is remembered.
+    pub fn is_empty(&self) -> bool {
+        self.recommendations.is_empty() && self.ups.is_empty() && self.downs.is_empty()
+    }
+
+    /// The same by a clock that is so far before the one it was made by.
+    #[must_use]
+    pub fn shifted(mut self, by: UnixMillis) -> Self {
+        for recommendation in &mut self.recommendations {
+            recommendation.time = recommendation.time.saturating_add(by);
+        }
+        for event in self.ups.iter_mut().chain(&mut self.downs) {
+            event.time = event.time.saturating_add(by);
+        }
+        self
+    }
+
+    /// Takes in what another remembers of the same autoscaler. All that either was
+    /// recommended counts. The other knows of all changes of the scale up to some time:
+    /// of those known here, the ones count that it does not know of.
+    pub fn join(&mut self, other: Self, complete: bool) {
+        self.recommendations.extend(other.recommendations);
+        for (own, others) in [(&mut self.ups, other.ups), (&mut self.downs, other.downs)] {
+            let mut unmatched = others.clone();
+            // Seen later than done, by less than a minute.
+            own.retain(|event| {
+                let is = |known: &ScaleEvent| {
+                    known.change == event.change && (0..60_000).contains(&(event.time - known.time))
+                };
+                let known = unmatched.iter().position(is).map(|place| unmatched.remove(place));
+                known.is_none() && !complete
+            });
+            own.extend(others);
+        }
+    }
+
+    /// Remembers that the scale was raised past the metrics, by a fallback: as a change
+    /// for the policies, and as what is to be held for a window.
+    pub fn raised(&mut self, from: i32, to: i32, spec: &Spec, now: UnixMillis) {
+        self.scaled(from, to, spec, now);
+        self.recommend(to, now, None);
+    }
+
     /// The same without what no later decision can see: recommendations that a
     /// later one is both as high and as low as, events beyond their periods, and
-    /// what is older than the longest window that may be set.
-    pub fn essential(&self, now: UnixMillis) -> Self {
+    /// what is older than the longest window, `longest` in ms.
+    pub fn essential(&self, now: UnixMillis, longest: i64) -> Self {
         let mut recommendations: Vec<Recommendation> =
-            self.recommendations.iter().copied().filter(|r| now - r.time <= LONGEST_MS).collect();
+            self.recommendations.iter().copied().filter(|r| now - r.time <= longest).collect();
         recommendations.sort_by_key(|recommendation| recommendation.time);
         let (mut lowest, mut highest) = (i32::MAX, i32::MIN);
         let mut kept: Vec<Recommendation> = Vec::new();
@@ -57,7 +100,7 @@ impl Memory {
         }
         kept.reverse();
         let events = |events: &[ScaleEvent]| {
-            let lasts = |event: &&ScaleEvent| !event.outdated && now - event.time <= LONGEST_MS;
+            let lasts = |event: &&ScaleEvent| !event.outdated && now - event.time <= longest;
             events.iter().filter(lasts).copied().collect()
         };
         Self { recommendations: kept, ups: events(&self.ups), downs: events(&self.downs) }
@@ -105,9 +148,9 @@ impl Memory {
     }
 }
 
-/// The longest stabilization window and policy period. Source: the API's validation
-/// of both, `MaxStabilizationWindowSeconds` and `MaxPeriodSeconds`.
-const LONGEST_MS: i64 = 3_600_000;
+/// The longest stabilization window and policy period of a spec, in ms. Source: the API's
+/// validation of both, `MaxStabilizationWindowSeconds` and `MaxPeriodSeconds`.
+pub const LONGEST_MS: i64 = 3_600_000;
 
 /// By how many replicas the scale changed within a period.
 pub(super) fn change_within(events: &[ScaleEvent], period_seconds: i32, now: UnixMillis) -> i32 {
@@ -136,7 +179,7 @@ mod tests {
                 .collect();
             let now = at(replicas.len() - 1);
             let memory = Memory { recommendations, ..Memory::default() };
-            let essential = memory.essential(now);
+            let essential = memory.essential(now, LONGEST_MS);
             let bounds = |memory: &Memory| {
                 let cutoff = now + later * 1000 - window * 1000;
                 let seen = memory.recommendations.iter().filter(|r| r.time > cutoff);
@@ -145,7 +188,20 @@ mod tests {
             };
             prop_assert_eq!(bounds(&memory), bounds(&essential));
             prop_assert!(essential.recommendations.len() <= 12);
-            prop_assert_eq!(essential.essential(now), essential);
+            prop_assert_eq!(essential.essential(now, LONGEST_MS), essential);
         }
+    }
+
+    #[test]
+    fn of_two_memories_each_change_counts_once() {
+        let event = |change, time| ScaleEvent { change, time, outdated: false };
+        let with = |ups: &[ScaleEvent]| Memory { ups: ups.to_vec(), ..Memory::default() };
+        // Seen 12 s after it was done; and one that the other does not know of yet.
+        let mut own = with(&[event(1, 112_000), event(1, 130_000)]);
+        own.join(with(&[event(1, 100_000)]), false);
+        assert_eq!(own.ups, [event(1, 130_000), event(1, 100_000)]);
+        let mut own = with(&[event(3, 112_000)]);
+        own.join(with(&[event(1, 100_000), event(2, 105_000)]), true);
+        assert_eq!(own.ups, [event(1, 100_000), event(2, 105_000)]);
     }
 }

@@ -21,7 +21,7 @@ mod validation;
 
 pub use account::{Account, MetricAccount, Record, Step};
 pub use decide::{Decision, Event, EventKind, Outcome, decide, needs_samples, settle};
-pub use memory::{Memory, Recommendation, ScaleEvent};
+pub use memory::{LONGEST_MS, Memory, Recommendation, ScaleEvent};
 pub use observe::{
     AlignedSamples, Config, Context, Input, Phase, Pod, PodSamples, Ready, Sample, Samples, Scale,
     Selected, Strays, resource_usage, selecting_autoscalers,

@@ -94,6 +94,7 @@ fn a_leader_that_returns_knows_what_the_other_did() {
         let ns = Namespace::new(cluster, "returns").await;
         ns.deployment("web", 1, "queue 100").await;
         ns.autoscaler("web", "queue", "10", 1).await;
+        ns.wait_condition("web", "ScalingLimited", SOON, |c| c["status"] == "True").await;
         // Between its rounds of an hour, a replica hears of nothing but by what it reads.
         let one = json!([{"type": "Pods", "value": 1, "periodSeconds": 600}]);
         patch(
@@ -102,7 +103,6 @@ fn a_leader_that_returns_knows_what_the_other_did() {
             "behavior": {"scaleUp": {"policies": one}}}}),
         )
         .await;
-        ns.wait_condition("web", "ScalingLimited", SOON, |c| c["status"] == "True").await;
         let hand_over = async |name: &str, cannot: &crate::ha::Replica| {
             cannot.prometheus.stall("");
             leads(cluster, name, Duration::from_secs(60)).await;
@@ -169,7 +169,10 @@ const BACKLOG: &str = "externalRules:\n\
 
 #[test]
 fn a_workload_that_was_scaled_to_zero_comes_back_whatever_happened_on_the_way() {
-    let options = Options { faults: true, config: BACKLOG, ..Options::default() };
+    // The series of the rule are there later than Plimsoll.
+    let flags =
+        ["--status-interval=1s", "--metrics-relist-interval=2s"].map(str::to_owned).to_vec();
+    let options = Options { faults: true, flags, config: BACKLOG, ..Options::default() };
     on_own_bed(options.clone(), async |bed| {
         let api = &bed.faults.as_ref().unwrap().api;
         let scale = "PUT /apis/apps/v1/namespaces/zero/deployments/web/scale";

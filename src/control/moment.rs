@@ -1,0 +1,108 @@
+//! When a decision is taken, by two clocks: the wall's, which statuses and pods speak
+//! of, and this process's, which no hand sets and by which all is remembered.
+
+use crate::clock::Clock;
+use crate::hpa::{Memory, UnixMillis};
+use jiff::Timestamp;
+
+/// A time by both clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    /// By the wall clock.
+    pub wall: UnixMillis,
+    /// By the clock of this process.
+    pub process: UnixMillis,
+}
+
+impl Moment {
+    /// The present one.
+    pub fn now(clock: &Clock) -> Self {
+        Self { wall: Timestamp::now().as_millisecond(), process: clock.elapsed() }
+    }
+
+    /// A memory as a decision at this moment reads it, by the wall clock.
+    pub fn read(self, memory: Memory) -> Memory {
+        memory.shifted(self.wall - self.process)
+    }
+
+    /// What such a decision leaves, by the clock of this process.
+    pub fn remember(self, memory: Memory) -> Memory {
+        memory.shifted(self.process - self.wall)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hpa::{
+        Config, Context, Input, Outcome, Samples, Scale, ScaleEvent, Selected, Spec, Status,
+        decide, settle,
+    };
+    use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscalerSpec;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    fn spec() -> Spec {
+        let spec: HorizontalPodAutoscalerSpec = serde_json::from_value(json!({
+            "minReplicas": 1, "maxReplicas": 50,
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+            "metrics": [{"type": "External", "external": {"metric": {"name": "queue"},
+                "target": {"type": "AverageValue", "averageValue": "1"}}}],
+            "behavior": {
+                "scaleUp": {"stabilizationWindowSeconds": 20,
+                    "policies": [{"type": "Pods", "value": 4, "periodSeconds": 60}]},
+                "scaleDown": {"stabilizationWindowSeconds": 90,
+                    "policies": [{"type": "Percent", "value": 50, "periodSeconds": 30}]}},
+        }))
+        .expect("a spec");
+        Spec::from_api(&spec)
+    }
+
+    /// The replicas after each tick of 15 s, in which the wall clock is so far off.
+    fn run(ticks: &[(i32, i64)]) -> Vec<i32> {
+        let (spec, config) = (spec(), Config::default());
+        let (mut memory, mut status) = (Memory::default(), Status::default());
+        let mut replicas = 5;
+        let mut after = Vec::new();
+        for (tick, (wanted, off)) in ticks.iter().enumerate() {
+            let process = tick as i64 * 15_000;
+            let at = Moment { wall: 1_800_000_000_000 + process + off, process };
+            let context = Context { spec: &spec, config: &config, now: at.wall };
+            let input = Input {
+                context,
+                namespace: "shop",
+                scale: Ok(Scale { spec_replicas: replicas, status_replicas: replicas }),
+                selected: Selected::Pods(&[]),
+                samples: &[Samples::Values(Ok(&[i64::from(*wanted) * 1_000]))],
+            };
+            let mut read = at.read(memory);
+            let mut decision = decide(&input, &mut read, &mut status, &mut ());
+            settle(context, &mut decision, Ok(()), &mut read, &mut status);
+            if let Outcome::Rescale { to, .. } = decision.outcome {
+                replicas = to;
+            }
+            memory = at.remember(read);
+            after.push(replicas);
+        }
+        after
+    }
+
+    proptest! {
+        #[test]
+        fn a_wall_clock_that_is_set_changes_no_decision(
+            ticks in proptest::collection::vec((0..50, -100_000_000_i64..100_000_000), 1..60)
+        ) {
+            let steady: Vec<_> = ticks.iter().map(|(wanted, _)| (*wanted, 0)).collect();
+            prop_assert_eq!(run(&ticks), run(&steady));
+        }
+    }
+
+    #[test]
+    fn what_is_read_and_remembered_is_the_same() {
+        let ups = vec![ScaleEvent { change: 1, time: 7, outdated: false }];
+        let memory = Memory { ups, ..Memory::default() };
+        let at = Moment { wall: 1_000_000, process: 10 };
+        assert_eq!(at.read(memory.clone()).ups[0].time, 999_997);
+        assert_eq!(at.remember(at.read(memory.clone())), memory);
+    }
+}

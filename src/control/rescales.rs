@@ -1,0 +1,170 @@
+//! Which changes of a scale were made by Plimsoll, as a replica sees it that did not
+//! make them. Two watches tell of one change, in either order and some time apart:
+//! the scale that it moved, and the status in which its writer says so. What others
+//! did to the scale, no status speaks of.
+
+use crate::hpa::UnixMillis;
+
+/// A change of a scale, and when it was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The replicas before.
+    pub from: i32,
+    /// The replicas after.
+    pub to: i32,
+    /// When, by this process's clock. Of a change that was seen late that is too late,
+    /// never too soon: it limits others for longer.
+    pub at: UnixMillis,
+}
+
+/// What is known of the changes of one scale.
+#[derive(Debug, Default)]
+pub struct Rescales {
+    /// The replicas seen last.
+    seen: Option<i32>,
+    /// What they are to become by a status that came before the scale.
+    ahead: Option<i32>,
+    /// Changes that no status has spoken of yet.
+    untold: Vec<Change>,
+    /// `status.lastScaleTime` of the last change that is known, in Unix seconds: from a
+    /// status, and from what was kept.
+    told: Option<i64>,
+    kept: Option<i64>,
+}
+
+/// How many changes wait for their status, and for how long. Statuses come after
+/// seconds; a change of which none speaks by then is another's.
+const UNTOLD: usize = 8;
+const PATIENCE_MS: i64 = 60_000;
+
+impl Rescales {
+    /// When Plimsoll changed the scale last, as statuses say it.
+    pub fn last(&self) -> Option<i64> {
+        self.told.max(self.kept)
+    }
+
+    /// The scale asks for so many replicas.
+    pub fn see(&mut self, replicas: i32, now: UnixMillis) {
+        self.untold.retain(|change| now - change.at <= PATIENCE_MS);
+        let before = self.seen.replace(replicas);
+        match (before, self.ahead) {
+            // It has become what the status said, or has not yet.
+            (_, Some(to)) if to == replicas => self.ahead = None,
+            (Some(from), Some(_)) if from == replicas => {}
+            (before, _) => {
+                self.ahead = None;
+                let changed = before.filter(|from| *from != replicas);
+                self.untold.extend(changed.map(|from| Change { from, to: replicas, at: now }));
+                if self.untold.len() > UNTOLD {
+                    self.untold.remove(0);
+                }
+            }
+        }
+    }
+
+    /// A status says when Plimsoll changed the scale last, and to what; the change, where
+    /// it was not known of.
+    pub fn hear(&mut self, last: Option<i64>, to: i32, now: UnixMillis) -> Option<Change> {
+        let before = std::mem::replace(&mut self.told, last);
+        if last.is_none() || last == before || last == self.kept {
+            return None;
+        }
+        if let Some(place) = self.untold.iter().rposition(|change| change.to == to) {
+            return self.untold.drain(..=place).next_back();
+        }
+        let from = self.seen.filter(|from| *from != to)?;
+        self.ahead = Some(to);
+        Some(Change { from, to, at: now })
+    }
+
+    /// This replica leads from now on. The changes of which no status has spoken may be
+    /// those of a leader that was killed before it could: they count.
+    pub fn take_over(&mut self) -> Vec<Change> {
+        std::mem::take(&mut self.untold)
+    }
+
+    /// This replica leads, and sees so many replicas: it knows of all that it does.
+    pub fn lead(&mut self, replicas: i32) {
+        (self.seen, self.ahead) = (Some(replicas), None);
+        self.untold.clear();
+    }
+
+    /// This replica has changed the scale.
+    pub fn did(&mut self, from: i32, to: i32, last: Option<i64>) {
+        (self.seen, self.ahead, self.told) = (Some(from), Some(to), last);
+    }
+
+    /// What was kept knows of all changes up to this one.
+    pub fn inherit(&mut self, last: Option<i64>) {
+        if last > self.told {
+            self.untold.clear();
+        }
+        self.kept = last;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(from: i32, to: i32, at: i64) -> Change {
+        Change { from, to, at }
+    }
+
+    #[test]
+    fn a_change_is_known_whichever_of_scale_and_status_comes_first() {
+        // Both at once, the scale first, the status first.
+        for (scale_at, status_at) in [(1, 1), (1, 3), (3, 1)] {
+            let mut rescales = Rescales::default();
+            let mut heard = Vec::new();
+            for now in 0..6 {
+                rescales.see(if now >= scale_at { 2 } else { 1 }, now);
+                let last = (now >= status_at).then_some(100);
+                heard.extend(rescales.hear(last, if now >= status_at { 2 } else { 1 }, now));
+            }
+            let at = scale_at.min(status_at);
+            assert_eq!(heard, [change(1, 2, at)], "{scale_at} {status_at}");
+            assert_eq!(rescales.take_over(), []);
+        }
+    }
+
+    #[test]
+    fn what_others_do_to_a_scale_is_not_taken_for_plimsolls() {
+        let mut rescales = Rescales::default();
+        rescales.see(2, 0);
+        assert_eq!(rescales.hear(Some(100), 2, 0), None, "that was before");
+        rescales.see(5, 1);
+        assert_eq!(rescales.hear(Some(100), 2, 1), None);
+        rescales.see(6, 2);
+        assert_eq!(rescales.hear(Some(102), 6, 2), Some(change(5, 6, 2)));
+        rescales.see(9, 3);
+        rescales.see(9, 3 + PATIENCE_MS + 1);
+        assert_eq!(rescales.take_over(), [], "nobody spoke of it for a minute");
+    }
+
+    #[test]
+    fn a_new_leader_counts_what_the_last_one_may_have_done() {
+        let mut rescales = Rescales::default();
+        rescales.see(1, 0);
+        rescales.see(2, 5);
+        assert_eq!(rescales.take_over(), [change(1, 2, 5)]);
+        // Unless what was kept knows of it.
+        rescales.see(3, 6);
+        rescales.inherit(Some(200));
+        assert_eq!(rescales.take_over(), []);
+        assert_eq!(rescales.hear(Some(200), 3, 7), None);
+    }
+
+    #[test]
+    fn its_own_changes_are_known() {
+        let mut rescales = Rescales::default();
+        rescales.lead(1);
+        rescales.did(1, 4, Some(300));
+        // Another leads; the watch is still behind.
+        for (replicas, now) in [(1, 1), (4, 2)] {
+            rescales.see(replicas, now);
+            assert_eq!(rescales.hear(Some(300), 4, now), None);
+        }
+        assert_eq!(rescales.take_over(), []);
+    }
+}
