@@ -58,6 +58,38 @@ mod tests {
     }
 
     #[test]
+    fn the_budgets_of_docs_sizing_are_those_of_the_code_and_fit_in_the_charts_limit() {
+        use crate::{prometheus, rules, samples};
+        let text = include_str!("../docs/sizing.md");
+        let rows = text.lines().filter_map(|line| {
+            let mut cells = line.strip_prefix("| ")?.split(" | ");
+            Some((cells.next()?, cells.next()?.parse::<usize>().ok()?))
+        });
+        let mut rows: Vec<(&str, usize)> = rows.collect();
+        let of = |name: &str| {
+            rows.iter().find(|(known, _)| *known == name).unwrap_or_else(|| panic!("{name}")).1
+        };
+        for (name, bytes) in [
+            ("answers", prometheus::ANSWERS),
+            ("query shapes", samples::SHAPES),
+            ("narrowed queries", samples::NARROWED),
+            ("forms", samples::FORMS),
+            ("callers", samples::REMEMBERED),
+            ("metric types", 3 * samples::KINDS),
+            ("unknown metrics", rules::NAMES),
+        ] {
+            assert_eq!(of(name) << 20, bytes, "{name}");
+        }
+        let all = of("all");
+        rows.retain(|(name, _)| *name != "all");
+        assert_eq!(rows.iter().map(|(_, mib)| mib).sum::<usize>(), all);
+        let chart = include_str!("../deploy/chart/values.yaml");
+        let limit =
+            chart.split_once("limits: {memory: ").and_then(|(_, rest)| rest.split_once("Mi"));
+        assert!(all < limit.unwrap().0.parse().unwrap(), "{limit:?}");
+    }
+
+    #[test]
     fn a_cache_of_no_age_keeps_nothing() {
         let cache = of_bytes(10_000, Duration::ZERO, |_, _: &i32| 0);
         cache.insert("a", 1);

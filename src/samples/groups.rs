@@ -154,12 +154,21 @@ impl Drop for Group {
 impl Groups {
     /// None yet; answers are used for so long.
     pub fn new(max_age: Duration, run: Run) -> Self {
+        Self::with(max_age, run, Arc::default())
+    }
+
+    /// None yet, of another server; they share the bytes that are remembered.
+    pub fn beside(&self, max_age: Duration, run: Run) -> Self {
+        Self::with(max_age, run, self.remembered.clone())
+    }
+
+    fn with(max_age: Duration, run: Run, remembered: Arc<AtomicUsize>) -> Self {
         let forms = moka::sync::Cache::builder()
             .max_capacity(FORMS as u64)
             .weigher(|form: &Arc<Form>, _: &Arc<Group>| cache::weight(GROUP + form.bytes()))
             .time_to_idle(IDLE)
             .build();
-        Self { max_age, run, forms, remembered: Arc::default() }
+        Self { max_age, run, forms, remembered }
     }
 
     fn group(&self, form: &Arc<Form>) -> Arc<Group> {

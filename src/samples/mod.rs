@@ -12,5 +12,5 @@ mod table;
 pub use flight::Asker;
 pub use groups::{Asked, FORMS, REMEMBERED};
 pub use kinds::{Doubt, KINDS};
-pub use store::{ByObject, MetricError, ObjectSample, ObjectSamples, SHAPES, Store};
+pub use store::{ByObject, MetricError, NARROWED, ObjectSample, ObjectSamples, SHAPES, Store};
 pub use table::{Finder, Sampled, Samples, Table};

@@ -80,31 +80,28 @@ impl Store {
             let text = text.as_ref().map_or_else(|error| error.to_string().len(), |t| t.len());
             key.0.len() + text
         });
-        Self::with(prometheus, max_age, shapes, narrowed)
+        let groups = Groups::new(max_age, runner(&prometheus));
+        Self::with(prometheus, groups, shapes, narrowed)
     }
 
-    /// One in front of another server, which shares this one's bytes for answers
-    /// and for queries taken apart.
+    /// One in front of another server, which shares this one's bytes: for answers,
+    /// for queries taken apart, and for who asked.
     pub fn beside(&self, prometheus: Client, max_age: Duration) -> Self {
-        let prometheus = prometheus.sharing(&self.0.prometheus);
-        Self::with(prometheus, max_age, self.0.shapes.clone(), self.0.narrowed.clone())
+        let Inner { prometheus: own, groups, shapes, narrowed, .. } = &*self.0;
+        let prometheus = prometheus.sharing(own);
+        let groups = groups.beside(max_age, runner(&prometheus));
+        Self::with(prometheus, groups, shapes.clone(), narrowed.clone())
     }
 
     fn with(
         prometheus: Client,
-        max_age: Duration,
+        groups: Groups,
         shapes: Cache<Arc<str>, Arc<Shape>>,
         narrowed: Cache<Written, Narrowed>,
     ) -> Self {
-        let client = prometheus.clone();
-        let run: Run = Arc::new(move |query, flows| run(client.clone(), query, flows).boxed());
-        Self(Arc::new(Inner {
-            kinds: Kinds::new(prometheus.clone()),
-            prometheus,
-            groups: Arc::new(Groups::new(max_age, run)),
-            shapes,
-            narrowed,
-        }))
+        let kinds = Kinds::new(prometheus.clone());
+        let groups = Arc::new(groups);
+        Self(Arc::new(Inner { prometheus, groups, shapes, narrowed, kinds }))
     }
 
     /// The values of a metric for the pods of a namespace, by its label for pods;
@@ -237,6 +234,12 @@ impl Store {
             _ => Ok(samples),
         }
     }
+}
+
+/// What runs queries on a server.
+fn runner(prometheus: &Client) -> Run {
+    let client = prometheus.clone();
+    Arc::new(move |query, flows| run(client.clone(), query, flows).boxed())
 }
 
 /// Runs one query.

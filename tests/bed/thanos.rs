@@ -8,7 +8,8 @@ use std::time::Duration;
 /// A running Thanos.
 pub struct Thanos {
     pub port: u16,
-    _processes: [Process; 2],
+    sidecar: Process,
+    _querier: Process,
 }
 
 impl Thanos {
@@ -46,6 +47,11 @@ impl Thanos {
             if text.contains("\"cluster\":\"bed\"") { Ok(()) } else { Err(text) }
         })
         .await;
-        Self { port, _processes: [sidecar, querier] }
+        Self { port, sidecar, _querier: querier }
+    }
+
+    /// Stops the only store that the querier has.
+    pub fn stop_store(&mut self) {
+        self.sidecar.stop();
     }
 }

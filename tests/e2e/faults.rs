@@ -1,14 +1,17 @@
 //! What happens when parts fail. Each test has a bed of its own.
 
 use crate::bed::proxy::{Fault, Proxy};
+use crate::bed::thanos::Thanos;
 use crate::bed::workload::Namespace;
 use crate::bed::{Faults, Options, eventually, plimsoll as installed};
-use crate::{FOLLOWS, SOON, on_own_bed};
+use crate::{FOLLOWS, SOON, on_own_bed, on_shared_bed};
 use futures::StreamExt;
 use kube::Api;
 use kube::api::ListParams;
 use plimsoll::crd::Autoscaler;
+use plimsoll::prometheus::{self, Client, Error, Pem};
 use plimsoll::promql::name::generated_name;
+use plimsoll::samples::Table;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -535,5 +538,116 @@ fn a_thousand_autoscalers_at_once_are_each_decided_for() {
         })
         .await;
         println!("made in {made:?}, each told {:?} later", start.elapsed() - made);
+    });
+}
+
+#[test]
+fn one_tenants_slow_queries_cost_its_neighbours_less_than_a_period() {
+    on_own_bed(Options { faults: true, ..Options::default() }, async |bed| {
+        let good = Namespace::new(&bed.cluster, "good").await;
+        good.deployment("template", 1, "queue 20").await;
+        good.deployment("query", 1, "queue 20").await;
+        at_once(&good, "template", "queue", 3).await;
+        let own = "{metricName: q, averageValue: 10, query: 'sum by (pod) (queue)'}";
+        good.autoscaler_of("Deployment", "query", own, 3).await;
+        for name in ["template", "query"] {
+            good.wait_replicas("Deployment", name, SOON, |replicas| replicas == 3).await;
+        }
+        let Faults { prometheus, .. } = bed.faults.as_ref().unwrap();
+        prometheus.fail("greedy_slow", Fault::Slow(Duration::from_secs(11)));
+        let greedy = Namespace::new(&bed.cluster, "greedy").await;
+        for (first, name) in [(0, "a"), (24, "b"), (48, "c")] {
+            greedy.deployment(name, 1, "queue 20").await;
+            let metrics: Vec<_> = (first..first + 24)
+                .map(|n| {
+                    let query = format!("sum by (pod) (greedy_slow) + {n}");
+                    json!({"metricName": format!("{name}-{n}"), "averageValue": "10", "query": query})
+                })
+                .collect();
+            let object = json!({
+                "apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
+                "metadata": {"name": name, "namespace": "greedy"},
+                "spec": {
+                    "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
+                    "maxReplicas": 3, "syncPeriodSeconds": 1, "customMetrics": metrics,
+                },
+            });
+            bed.cluster.apply(&object.to_string()).await;
+        }
+        eventually("the slow queries run", SOON, async || match prometheus.failed() {
+            0 => Err("none was asked".to_owned()),
+            _ => Ok(()),
+        })
+        .await;
+        // The period is a second: what is undone by hand is put right within some.
+        let mut worst = Duration::ZERO;
+        for round in 0..12 {
+            let name = ["template", "query"][round % 2];
+            let scale = ["-n", "good", "scale", &format!("deployment/{name}"), "--replicas=2"];
+            bed.cluster.kubectl(&scale).await;
+            let began = Instant::now();
+            good.wait_replicas("Deployment", name, SOON, |replicas| replicas == 3).await;
+            worst = worst.max(began.elapsed());
+        }
+        assert!(prometheus.failed() > 2, "{}", prometheus.failed());
+        assert!(worst < Duration::from_secs(6), "a neighbour waited for {worst:?}");
+        println!("survived: 72 slow queries of one tenant; a neighbour waited for {worst:?}");
+    });
+}
+
+/// The client of Plimsoll before a server on this machine.
+fn client_of(url: &str, roots: Option<Pem>) -> Client {
+    let options = prometheus::Options::new(url);
+    Client::new(prometheus::Options { roots, ..options }).expect("a client")
+}
+
+#[test]
+fn what_thanos_has_without_its_store_is_no_answer() {
+    on_shared_bed("thanos-down", async |bed, _| {
+        let mut thanos = Thanos::start(&bed.cluster).await;
+        let url = format!("http://127.0.0.1:{}", thanos.port);
+        let client = client_of(&url, None);
+        let ask = async || -> Result<usize, Error> {
+            let body = client.query("sum(up)", &[]).await?;
+            Table::read(&body).map(|table| table.series())
+        };
+        assert_eq!(ask().await, Ok(1));
+        thanos.stop_store();
+        // Both while the querier still knows of the store, and when it has forgotten it.
+        let mut without_stores = false;
+        eventually("Thanos has forgotten its store", FOLLOWS, async || {
+            let answer = ask().await;
+            assert!(answer.is_err(), "{answer:?}");
+            let url = format!("{url}/api/v1/query?query=sum(up)");
+            let text = async { reqwest::get(url).await?.text().await }.await;
+            let text = text.map_err(|error| error.to_string())?;
+            println!("{answer:?}: {text}");
+            without_stores |= text.contains("No StoreAPIs matched");
+            if without_stores { Ok(()) } else { Err(text) }
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a_renewed_ca_of_prometheus_is_taken_up_without_a_restart() {
+    on_shared_bed("renewed-ca", async |bed, _| {
+        let signed = bed.cluster.sign_until("renewed", 1);
+        let port = bed.cluster.prometheus_port;
+        let proxy = Proxy::with_tls(port, &signed.certificate, &signed.key).await;
+        let url = format!("https://127.0.0.1:{}", proxy.port);
+        let file = bed.cluster.folder.join("renewed-ca.pem");
+        std::fs::copy(&signed.certificate, &file).expect("a file");
+        let roots = Pem::read("--prometheus-ca-file", &file).expect("a file");
+        let client = client_of(&url, Some(roots));
+        let error = client.query("up", &[]).await.err().expect("it is not trusted");
+        assert!(error.to_string().contains("ertificate"), "{error}");
+        // Half of it first: what can't be used changes nothing.
+        std::fs::write(&file, "").expect("a file");
+        std::fs::copy(bed.cluster.ca(), &file).expect("a file");
+        eventually("the CA is believed", SOON, async || {
+            client.query("up", &[]).await.map(drop).map_err(|error| error.to_string())
+        })
+        .await;
     });
 }
