@@ -2,11 +2,12 @@
 
 use super::flight::Answer;
 use super::groups::{Groups, Run};
+use super::kinds::Kinds;
 use super::{Asker, MetricError, ObjectSamples, Store, Table};
 use crate::config::Config;
-use crate::prometheus::{Client, Error, Options};
+use crate::prometheus::{Client, Error, Flow, Options};
 use crate::promql::plan::Shape;
-use crate::promql::query::PodMetric;
+use crate::promql::query::{MetricKind, PodMetric};
 use axum::Router;
 use axum::extract::{RawForm, State};
 use axum::http::Uri;
@@ -233,6 +234,23 @@ async fn a_type_that_is_not_known_is_asked_for_once_a_minute_and_not_each_round(
 }
 
 #[tokio::test]
+async fn a_type_that_was_known_outlives_an_empty_answer_and_an_outage() {
+    let says = Arc::new(Mutex::new(r#"{"data":{"hits":[{"type":"counter"}]}}"#));
+    let told = says.clone();
+    let (client, _) = server(move |_| told.lock().unwrap().to_string()).await;
+    let kinds = Kinds::new(client);
+    for answer in [None, Some(r#"{"data":{}}"#), Some("starting")] {
+        if let Some(answer) = answer {
+            *says.lock().unwrap() = answer;
+        }
+        kinds.age();
+        assert_eq!(kinds.of("hits").await, Ok(Some(MetricKind::Counter)), "{answer:?}");
+    }
+    // What was never known can't be guessed while it can't be asked for.
+    assert!(kinds.of("others").await.is_err());
+}
+
+#[tokio::test]
 async fn a_part_of_an_answer_is_no_answer() {
     let series = r#"{"metric":{"pod":"a"},"value":[1700000000,"3"]}"#;
     for (more, whole) in [
@@ -271,4 +289,33 @@ async fn a_native_histogram_is_said_to_be_one() {
     let (client, _) = server(|_| vector(mixed, "")).await;
     let error = pods(&store(client), "x_total").await.err().unwrap().to_string();
     assert!(error.contains("histogram_quantile"), "{error}");
+}
+
+#[tokio::test]
+async fn a_token_that_is_refused_is_no_prometheus_that_serves() {
+    use axum::http::StatusCode;
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    for (status, serves) in [(401, false), (403, false), (302, false), (500, false), (422, true)] {
+        let status = StatusCode::from_u16(status).unwrap();
+        let router = Router::new().fallback(async move || (status, "no"));
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        let client = Client::new(Options::new(&url)).unwrap();
+        assert!(client.query("up", &[]).await.is_err());
+        assert_eq!(client.failing_for().is_none(), serves, "{status}");
+    }
+}
+
+#[tokio::test]
+async fn users_queries_have_less_time_and_smaller_answers() {
+    let long = format!(r#","pad":"{}""#, "x".repeat(9 << 20));
+    let (client, asked) = server(move |_| vector("", &long)).await;
+    assert!(client.query("up", &[Flow::Shared]).await.is_ok());
+    let error = client.query("up", &[Flow::User("shop".into())]).await.err().unwrap();
+    assert!(error.to_string().contains("the most of a user's own query"), "{error}");
+    let asked = asked.lock().unwrap();
+    assert!(asked[0].contains("timeout=30000ms") && !asked[0].contains("limit="), "{asked:?}");
+    assert!(asked[1].contains("timeout=15000ms") && asked[1].contains("limit=50000"), "{asked:?}");
+    assert!(asked.iter().all(|text| text.contains("partial_response=false")));
 }

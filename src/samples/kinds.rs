@@ -127,6 +127,12 @@ impl Kinds {
         }))
     }
 
+    /// As when all that was told is too old.
+    #[cfg(test)]
+    pub fn age(&self) {
+        self.told.invalidate_all();
+    }
+
     /// Looks at the series that a query for a metric of no known kind gives: one of
     /// them, by its label's value, is followed from answer to answer.
     pub fn look<'a>(
