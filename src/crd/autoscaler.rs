@@ -42,7 +42,7 @@ use std::collections::BTreeMap;
     validation = Rule::new("self.maxReplicas >= self.minReplicas")
         .message("maxReplicas must be at least minReplicas")
         .field_path(".maxReplicas"),
-    validation = Rule::new("self.minReplicas > 0 || (has(self.metrics) && self.metrics.exists(m, m.type == 'Object' || m.type == 'External'))")
+    validation = Rule::new("self.minReplicas != 0 || (has(self.metrics) && self.metrics.exists(m, m.type == 'Object' || m.type == 'External'))")
         .message("must specify at least one Object or External metric to support scaling to zero replicas: a workload without pods has no pod metrics")
         .reason(kube::core::Reason::FieldValueForbidden)
         .field_path(".metrics"),
