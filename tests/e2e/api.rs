@@ -108,27 +108,19 @@ fn a_wrong_hash_and_an_unknown_metric_are_not_found_with_the_usual_message() {
 }
 
 #[test]
-fn discovery_lists_the_metrics_that_are_asked_for() {
+fn discovery_shows_the_groups_and_nobodys_autoscalers() {
     on_shared_bed("api-discovery", async |bed, ns| {
-        ns.deployment("web", 1, "").await;
-        ns.autoscaler("web", "discovered_total", "5", 5).await;
-        let metric = generated_name("discovered_total", None, &ns.name, "web");
+        ns.deployment("web", 1, "discovered 1").await;
+        ns.autoscaler("web", "discovered", "5", 5).await;
+        let metric = generated_name("discovered", None, &ns.name, "web");
+        values(ns, &format!("pods/*/{metric}"), 1).await;
         let raw = async |path: &str| -> Value {
             serde_json::from_str(&bed.cluster.kubectl(&["get", "--raw", path]).await).unwrap()
         };
         for version in ["v1beta1", "v1beta2"] {
-            let path = format!("{GROUP}/{version}");
-            let resource = eventually("the metric is discovered", SOON, async || {
-                let list = raw(&path).await;
-                assert_eq!(list["kind"], "APIResourceList");
-                let resources = list["resources"].as_array().cloned().unwrap_or_default();
-                let found = resources.into_iter().find(|r| r["name"] == format!("pods/{metric}"));
-                found.ok_or_else(|| list.to_string())
-            })
-            .await;
-            assert_eq!(resource["kind"], "MetricValueList");
-            assert_eq!(resource["namespaced"], true);
-            assert_eq!(resource["verbs"], json!(["get"]));
+            let list = raw(&format!("{GROUP}/{version}")).await;
+            assert_eq!(list["kind"], "APIResourceList");
+            assert!(!list.to_string().contains(&ns.name), "{list}");
         }
         let group = raw(GROUP).await;
         assert_eq!(group["preferredVersion"]["version"], "v1beta2");
@@ -145,16 +137,15 @@ fn discovery_lists_the_metrics_that_are_asked_for() {
         assert_eq!(code, 200, "{body}");
         let list: Value = serde_json::from_str(&body).unwrap();
         assert_eq!(list["kind"], "APIGroupDiscoveryList");
-        let pods = &list["items"][0]["versions"][0]["resources"][0];
-        assert_eq!(pods["resource"], "pods");
-        let subresources = pods["subresources"].as_array().unwrap();
-        assert!(subresources.iter().any(|sub| sub["subresource"] == metric), "{pods}");
+        assert_eq!(list["items"][0]["versions"][0]["version"], "v1beta2");
+        assert!(!body.contains(&ns.name), "{body}");
         // kube-apiserver asks for discovery once a minute.
         eventually("kube-apiserver merges it", Duration::from_secs(100), async || {
             let request =
                 http::Request::get("/apis").header("accept", accept).body(vec![]).unwrap();
             let text = bed.cluster.client.request_text(request).await.map_err(|e| e.to_string())?;
-            if text.contains(&metric) { Ok(()) } else { Err("it does not yet".to_owned()) }
+            assert!(!text.contains(&metric), "{text}");
+            if text.contains("custom.metrics.k8s.io") { Ok(()) } else { Err("not yet".to_owned()) }
         })
         .await;
     });

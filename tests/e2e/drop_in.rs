@@ -191,10 +191,18 @@ fn one_failing_rule_harms_no_other() {
         served(&ours, &world.token, &path).await;
         // The peer lost all of them.
         assert_eq!(ask(theirs.port, &world.token, &path).await.0, 404);
-        let (code, body) = ask_text(ours.port, "/readyz?verbose").await;
+        let (code, body) = ask_verbose(ours.port, &world.token).await;
         assert_eq!(code, 200);
         assert!(body.contains("[!]rules: the series query {__name__=~\"(\"} fails"), "{body}");
     });
+}
+
+/// What one is told of health who may see the details.
+async fn ask_verbose(port: u16, token: &str) -> (u16, String) {
+    let http = any_certificate().build().expect("a client");
+    let request = http.get(format!("https://127.0.0.1:{port}/readyz?verbose")).bearer_auth(token);
+    let response = request.send().await.expect("an answer");
+    (response.status().as_u16(), response.text().await.expect("a body"))
 }
 
 async fn ask_text(port: u16, path: &str) -> (u16, String) {
@@ -267,7 +275,7 @@ fn a_changed_configuration_is_taken_up_live() {
 
         version("3", "rules:\n- seriesQuery: queue_depth\n  name: {matches: '('}\n");
         let told = eventually("the error is told", SOON, async || {
-            let (_, body) = ask_text(ours.port, "/readyz?verbose").await;
+            let (_, body) = ask_verbose(ours.port, &world.token).await;
             if body.contains("[!]config") { Ok(body) } else { Err(body) }
         })
         .await;
@@ -283,7 +291,7 @@ fn a_changed_configuration_is_taken_up_live() {
         })
         .await;
         assert_eq!(ours.process.id(), process);
-        let (_, body) = ask_text(ours.port, "/readyz?verbose").await;
+        let (_, body) = ask_verbose(ours.port, &world.token).await;
         assert!(!body.contains("[!]config"), "{body}");
     });
 }
@@ -568,6 +576,107 @@ fn a_storm_is_refused_in_order_and_health_always_answers() {
         let kilobytes: u64 = peak.trim().trim_end_matches(" kB").parse().expect("a number");
         println!("peak memory {} MB", kilobytes / 1024);
         assert!(kilobytes < 400 * 1024, "{peak}");
+    });
+}
+
+#[test]
+fn a_registered_group_answers_discovery_with_or_without_rules() {
+    on_world(async |world| {
+        let ours = ours(world, "unruled", "").await;
+        for (group, version) in [
+            ("custom.metrics.k8s.io", "v1beta2"),
+            ("external.metrics.k8s.io", "v1beta1"),
+            ("metrics.k8s.io", "v1beta1"),
+        ] {
+            let path = format!("/apis/{group}/{version}");
+            let (code, list) = ask(ours.port, &world.token, &path).await;
+            assert_eq!((code, list["kind"].as_str()), (200, Some("APIResourceList")), "{path}");
+        }
+        let path = "/apis/external.metrics.k8s.io/v1beta1/namespaces/shop/none";
+        assert_eq!(ask(ours.port, &world.token, path).await.0, 404);
+    });
+}
+
+#[test]
+fn monitoring_finds_what_other_api_servers_have() {
+    on_world(async |world| {
+        let usage = |resource: &str, series: &str| {
+            let query = format!("sum({series}{{<<.LabelMatchers>>}}) by (<<.GroupBy>>)");
+            format!(
+                "  {resource}:\n    containerLabel: container\n    containerQuery: '{query}'\n    nodeQuery: '{query}'\n\
+                 \x20   resources: {{overrides: {{namespace: {{resource: namespace}}, pod: {{resource: pod}}, node: {{resource: node}}}}}}\n"
+            )
+        };
+        let rules = usage("cpu", "cpu_usage") + &usage("memory", "container_memory_bytes");
+        let ours =
+            ours(world, "monitored", &format!("resourceRules:\n  window: 1m\n{rules}")).await;
+        for path in ["/livez/ping", "/readyz/ping", "/healthz/ping", "/livez"] {
+            assert_eq!(ask_text(ours.port, path).await, (200, "ok".to_owned()), "{path}");
+        }
+        let (code, version) = ask_text(ours.port, "/version").await;
+        assert!(code == 200 && version.contains("gitVersion"), "{version}");
+        let pods = "/apis/metrics.k8s.io/v1beta1/namespaces/shop/pods";
+        served(&ours, &world.token, pods).await;
+        // A list is not a watch: a client that gets one for the other asks again at once, for ever.
+        let (code, status) = ask(ours.port, &world.token, &format!("{pods}?watch=true")).await;
+        assert_eq!((code, status["reason"].as_str()), (405, Some("MethodNotAllowed")), "{status}");
+        // Of the same answer nothing is sent again.
+        let http = any_certificate().build().expect("a client");
+        for path in [API, "/openapi/v3", "/openapi/v2", "/apis"] {
+            let url = format!("https://localhost:{}{path}", ours.port);
+            let first = http.get(&url).bearer_auth(&world.token).send().await.expect("an answer");
+            let tag = first.headers().get("etag").cloned();
+            let tag = tag.unwrap_or_else(|| panic!("{path} has no ETag"));
+            let again = http.get(&url).bearer_auth(&world.token).header("if-none-match", tag);
+            assert_eq!(again.send().await.expect("an answer").status(), 304, "{path}");
+        }
+        // The older text for those who take nothing else.
+        let url = format!("https://localhost:{}/metrics", ours.port);
+        for (accept, kind) in [
+            ("text/plain;version=0.0.4", "text/plain"),
+            (
+                "application/openmetrics-text;version=1.0.0,text/plain;q=0.5",
+                "application/openmetrics-text",
+            ),
+        ] {
+            let asked = http.get(&url).bearer_auth(&world.token).header("accept", accept);
+            let answer = asked.send().await.expect("an answer");
+            let given = answer.headers()["content-type"].to_str().expect("text").to_owned();
+            assert!(given.starts_with(kind), "{accept}: {given}");
+        }
+        let head = http.head(&url).bearer_auth(&world.token).send().await.expect("an answer");
+        assert_eq!(head.status(), 200);
+    });
+}
+
+/// The text of rules that let one read metrics of some pods alone.
+fn may_read(user: &str, pod: &str) -> String {
+    format!(
+        "apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {{name: one-pod, namespace: shop}}\n\
+         rules: [{{apiGroups: [metrics.k8s.io], resources: [pods], resourceNames: [{pod}], verbs: [get, list]}}]\n---\n\
+         apiVersion: rbac.authorization.k8s.io/v1\nkind: RoleBinding\nmetadata: {{name: one-pod, namespace: shop}}\n\
+         roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: Role, name: one-pod}}\n\
+         subjects: [{{kind: User, name: {user}, apiGroup: rbac.authorization.k8s.io}}]\n"
+    )
+}
+
+#[test]
+fn one_who_may_read_a_pod_by_name_may_select_it_by_its_name() {
+    on_world(async |world| {
+        let ours = ours(world, "selected", "").await;
+        world.cluster.apply(&may_read("selective", "web-0")).await;
+        let selective = world.cluster.sign("selective", &[]);
+        let path = "/apis/metrics.k8s.io/v1beta1/namespaces/shop/pods";
+        // There are no rules: allowed is 404, and not 403.
+        eventually("the role counts", SOON, async || {
+            let path = format!("{path}?fieldSelector=metadata.name%3Dweb-0");
+            match crate::security::ask(ours.port, Some(&selective), &[], &path).await {
+                404 => Ok(()),
+                other => Err(other.to_string()),
+            }
+        })
+        .await;
+        assert_eq!(crate::security::ask(ours.port, Some(&selective), &[], path).await, 403);
     });
 }
 

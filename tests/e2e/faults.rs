@@ -647,6 +647,25 @@ fn a_renewed_ca_of_prometheus_is_taken_up_without_a_restart() {
         std::fs::copy(bed.cluster.ca(), &file).expect("a file");
         eventually("the CA is believed", SOON, async || {
             client.query("up", &[]).await.map(drop).map_err(|error| error.to_string())
+fn a_definition_that_went_unseen_takes_its_autoscalers_along() {
+    on_own_bed(faulty(&["--memory-interval=0s"]), async |bed| {
+        let ns = Namespace::new(&bed.cluster, "undefined").await;
+        ns.deployment("web", 1, "queue 30").await;
+        ns.autoscaler("web", "queue", "10", 8).await;
+        ns.wait_replicas("Deployment", "web", FOLLOWS, |replicas| replicas == 3).await;
+        let api = &bed.faults.as_ref().expect("faults").api;
+        // Nothing of the kind is heard of as long as it takes to go.
+        api.fail("/autoscalers?", Fault::Silence);
+        bed.cluster.kubectl(&["delete", "crd", "autoscalers.plimsoll.dev"]).await;
+        api.pass();
+        api.end_answers();
+        eventually("nothing is decided any more", FOLLOWS, async || {
+            let metrics = bed.plimsoll.metrics(&bed.cluster).await;
+            let line = metrics.lines().find(|line| line.starts_with("plimsoll_autoscalers "));
+            match line {
+                Some("plimsoll_autoscalers 0") => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
         })
         .await;
     });

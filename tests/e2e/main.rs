@@ -19,6 +19,7 @@ mod peer;
 mod planned;
 mod scaling;
 mod security;
+mod socket;
 mod validation;
 
 use bed::workload::Namespace;

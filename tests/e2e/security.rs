@@ -1,8 +1,10 @@
 //! Who tries to get in, or to read what is not theirs, does not.
 
+use crate::bed::adapter::{Adapter, Program};
 use crate::bed::pki::{Authority, Signed};
 use crate::bed::workload::Namespace;
 use crate::bed::{Options, eventually, plimsoll as installed};
+use crate::peer::{any_certificate, on_world, wait_ready};
 use crate::{SOON, on_own_bed, on_shared_bed};
 use plimsoll::promql::name::generated_name;
 use std::io::{Read, Write};
@@ -221,5 +223,91 @@ fn no_secret_gets_into_a_log_or_an_error() {
             assert!(!log.contains(secret), "{secret} is in the log");
             assert!(!told.contains(secret), "{secret} is in a condition");
         }
+    });
+}
+
+#[test]
+fn a_mistake_in_the_configuration_shows_nobody_its_neighbours() {
+    on_world(async |world| {
+        let secret = "s3cr3t-beside-a-mistake";
+        let config = |word: &str| {
+            format!(
+                "backends:\n  other:\n    url: 'http://user:{secret}@127.0.0.1:1'\n    headers:\n    - 'Authorization=Bearer {secret}'\n    {word}: 5s\n"
+            )
+        };
+        let prometheus = world.cluster.prometheus_port;
+        let ours = Adapter::start_as(
+            &world.cluster,
+            Program::Plimsoll,
+            "mistaken",
+            &config("timeout"),
+            prometheus,
+        );
+        wait_ready(&ours, &world.token).await;
+        std::fs::write(world.cluster.folder.join("mistaken.yaml"), config("timeot")).unwrap();
+        let log = eventually("the mistake is told", SOON, async || {
+            let log = std::fs::read_to_string(&ours.process.log).map_err(|e| e.to_string())?;
+            if log.contains("timeot") { Ok(log) } else { Err(log) }
+        })
+        .await;
+        assert!(!log.contains(secret), "{log}");
+        let http = any_certificate().build().unwrap();
+        let url = format!("https://localhost:{}/readyz?verbose", ours.port);
+        let anybody = http.get(&url).send().await.unwrap();
+        assert_eq!(anybody.status(), 200);
+        let anybody = anybody.text().await.unwrap();
+        // What fails is for those who may see it; that all goes well is for all.
+        assert!(!anybody.contains("timeot") && !anybody.contains(secret), "{anybody}");
+        let told = http.get(&url).bearer_auth(&world.token).send().await.unwrap();
+        let told = told.text().await.unwrap();
+        assert!(told.contains("timeot") && !told.contains(secret), "{told}");
+        assert!(told.contains("watch pods"), "{told}");
+    });
+}
+
+#[test]
+fn a_replica_is_ready_only_when_kube_apiserver_can_trust_its_certificate() {
+    on_own_bed(Options::default(), async |bed| {
+        let cluster = &bed.cluster;
+        let role = cluster.kubectl(&["get", "clusterrole", "plimsoll", "-o", "json"]).await;
+        let mut role: serde_json::Value = serde_json::from_str(&role).unwrap();
+        // It is applied whatever its version is by then.
+        for field in ["resourceVersion", "uid", "creationTimestamp", "annotations"] {
+            role["metadata"].as_object_mut().unwrap().remove(field);
+        }
+        let mut without = role.clone();
+        let rules = without["rules"].as_array_mut().unwrap();
+        let before = rules.len();
+        rules.retain(|rule| {
+            !(rule["apiGroups"][0] == "apiregistration.k8s.io" && rule["verbs"][0] == "patch")
+        });
+        assert_eq!(rules.len(), before - 1);
+        cluster.apply(&without.to_string()).await;
+        let server = format!("https://127.0.0.1:{}", cluster.api_port());
+        let prometheus = format!("http://127.0.0.1:{}", cluster.prometheus_port);
+        let (second, port) =
+            installed::launch(cluster, "second", &server, &prometheus, &Options::default()).await;
+        let http = any_certificate().build().unwrap();
+        let ready = async || {
+            let answer = http.get(format!("https://localhost:{port}/readyz")).send().await;
+            let answer = answer.map_err(|error| error.to_string())?;
+            let code = answer.status().as_u16();
+            Ok::<_, String>((code, answer.text().await.map_err(|error| error.to_string())?))
+        };
+        eventually("all but the CA is ready", SOON, async || {
+            let (code, text) = ready().await?;
+            assert_ne!(code, 200, "it is ready, and nobody can trust it: {text}");
+            let others = text.lines().filter(|line| line.starts_with("[-]")).count();
+            if others == 1 && text.contains("[-]caBundle") { Ok(()) } else { Err(text) }
+        })
+        .await;
+        assert!(second.tail().contains("caBundle"), "{}", second.tail());
+        // The right is given: nothing of the APIServices changes, and still it is tried again.
+        cluster.apply(&role.to_string()).await;
+        eventually("the second replica is ready", SOON, async || {
+            let (code, text) = ready().await?;
+            if code == 200 { Ok(()) } else { Err(text) }
+        })
+        .await;
     });
 }
