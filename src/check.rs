@@ -69,7 +69,7 @@ async fn check(flags: &CheckFlags) -> Report {
     let config = match Config::read(&flags.file) {
         Ok(config) => config,
         Err(error) => {
-            report.errors.push(error.to_string());
+            report.errors.push(error.with_lines());
             return report;
         }
     };

@@ -39,8 +39,10 @@ pub enum ConfigError {
     Syntax {
         /// The file.
         path: PathBuf,
-        /// Where and why.
+        /// Where and why, without any of the file's values: it may be logged.
         error: String,
+        /// The same, with the lines around the mistake. They may have secrets in them.
+        lines: String,
     },
     /// A field has a value that can't be used.
     #[error("{}:{line}:{column}: {field}: {error}", path.display())]
@@ -101,6 +103,33 @@ impl Default for Config {
     }
 }
 
+impl ConfigError {
+    /// The error with the lines around the mistake, for the terminal of the one who wrote
+    /// them, and for no log.
+    pub fn with_lines(&self) -> String {
+        match self {
+            Self::Syntax { path, lines, .. } => format!("{}: {lines}", path.display()),
+            other => other.to_string(),
+        }
+    }
+}
+
+/// serde's words on a mistake, without the value that was found: `invalid type: string
+/// "SECRET", expected a sequence`.
+fn without_values(error: &str) -> String {
+    let Some(found) = ["invalid type: ", "invalid value: "].iter().find_map(|w| error.find(w))
+    else {
+        return error.to_owned();
+    };
+    let (before, rest) = error.split_at(found);
+    let (value, expected) = match rest.rfind(", expected") {
+        Some(at) => rest.split_at(at),
+        None => (rest, ""),
+    };
+    let kind = value.split(['"', '`', '\'']).next().unwrap_or_default().trim_end();
+    format!("{before}{kind}{expected}")
+}
+
 impl Config {
     /// Reads a file.
     ///
@@ -115,16 +144,20 @@ impl Config {
 
     fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         // A file of comments alone is an empty configuration.
-        let file: Option<File> = serde_saphyr::from_str(text).map_err(|error| {
-            ConfigError::Syntax { path: path.to_owned(), error: error.to_string() }
-        })?;
+        let file: Option<File> =
+            serde_saphyr::from_str(text).map_err(|error| ConfigError::Syntax {
+                path: path.to_owned(),
+                error: without_values(&error.without_snippet().to_string()),
+                lines: error.to_string(),
+            })?;
         let file = file.unwrap_or_default();
         let located = |At { at, field, error }| match at {
             Some((line, column)) => {
                 ConfigError::Value { path: path.to_owned(), line, column, field, error }
             }
             None => {
-                ConfigError::Syntax { path: path.to_owned(), error: format!("{field}: {error}") }
+                let error = format!("{field}: {error}");
+                ConfigError::Syntax { path: path.to_owned(), lines: error.clone(), error }
             }
         };
         let mut config = Self::default();
@@ -256,6 +289,31 @@ mod tests {
         assert!(!config.rules.custom[1].namespaced && config.rules.external.is_empty());
         let rules = config.rules.resource.unwrap();
         assert_eq!(rules.window, std::time::Duration::from_secs(90));
+    }
+
+    #[test]
+    fn an_error_shows_no_value_and_no_line_of_the_file() {
+        let backend = "backends:\n  a:\n    url: http://user:s3cr3t@host\n";
+        for mistake in [
+            "    headers:\n    - 'Authorization=Bearer s3cr3t'\n    timeot: 5s\n",
+            "    headers: 'Authorization=Bearer s3cr3t'\n",
+            "    headers: ['Authorization: Bearer s3cr3t']\n",
+            "    headers: [{Authorization: 's3cr3t, expected'}]\n",
+            "    timeout: s3cr3t\n",
+            "    tokenFile: [s3cr3t]\n",
+            "    headers: [s3cr3t\n",
+            "  b: 's3cr3t'\n",
+        ] {
+            let text = format!("{backend}{mistake}");
+            let error = Config::parse(Path::new("plimsoll.yaml"), &text).unwrap_err();
+            assert!(!error.to_string().contains("s3cr3t"), "{error}");
+            assert!(error.to_string().contains("plimsoll.yaml"), "{error}");
+        }
+        let text = format!("{backend}    timeot: 5s\n");
+        let error = Config::parse(Path::new("plimsoll.yaml"), &text).unwrap_err();
+        assert!(error.to_string().contains("timeot") && error.to_string().contains("line 4"));
+        // Who wrote it is shown the lines.
+        assert!(error.with_lines().contains("timeot: 5s"), "{}", error.with_lines());
     }
 
     #[test]

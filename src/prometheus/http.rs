@@ -139,7 +139,12 @@ fn client(
 fn read_headers(headers: &[String]) -> Result<HeaderMap, Error> {
     let mut all = HeaderMap::new();
     for header in headers {
-        let (name, value) = header.split_once('=').unwrap_or((header, ""));
+        // Without the sign all of it may be a secret, but for the word it begins with.
+        let word = || header.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').next();
+        let (name, value) = header
+            .split_once('=')
+            .or_else(|| header.contains([':', ' ']).then(|| (word().unwrap_or_default(), "\n")))
+            .unwrap_or((header, ""));
         let wrong = |what: &str| {
             // The value may be a secret.
             Error::Settings(format!(
