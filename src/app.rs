@@ -10,9 +10,11 @@ use crate::live::LiveStatus;
 use crate::rules::{self, Rules};
 use crate::samples::Store;
 use crate::serve::{
-    Authenticator, Authorizer, AuthorizerOptions, Health, OwnTrust, Server, ServingCertificate,
-    Slots, TlsError, TlsOptions, Trust, follow_trust, keep_ca_bundles, listen, router,
+    Authenticator, Authorizer, AuthorizerOptions, Bundled, Health, OwnCa, OwnTrust, Server,
+    ServingCertificate, TlsError, TlsOptions, Tokens, Trust, follow_trust, keep_ca_bundles, listen,
+    router,
 };
+use crate::supervise::{Heartbeat, Tasks};
 use crate::telemetry::Metrics;
 use crate::watch::{Cluster, Resources, Synced, follow_cluster};
 use std::net::SocketAddr;
@@ -44,7 +46,8 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
     let reached = prometheus.clone();
     let certificate = serving_certificate(&flags)?;
     let self_made_ca = certificate.self_made_ca.clone();
-    let own_trust = own_trust(&flags)?;
+    let own_trust = own_trust(&flags);
+    let own_cas = own_trust.read()?;
     let clock = Clock::default();
     let connect = async |flag, path: Option<&Path>, clock: Clock| {
         connect::api_server(&flags, flag, path, metrics.clone(), clock).await
@@ -66,12 +69,16 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
     };
     let listener =
         listen(address, certificate, tls, flags.http2_max_streams_per_connection).await?;
+    let listener = listener.counted(&metrics.serving);
     let address = listener.address()?;
 
     let (cluster, synced, trust) = (Cluster::default(), Synced::default(), Trust::default());
+    metrics.show(synced.clone());
+    let own_bundle = own_trust.bundle(None, &own_cas)?;
     if flags.authentication_skip_lookup || flags.authentication_tolerate_lookup_failure {
-        trust.set(own_trust.bundle(None));
+        trust.set(own_bundle);
     }
+    let (bundled, heartbeat) = (Bundled::default(), Heartbeat::default());
     let samples = Store::new(prometheus.clone(), flags.sample_max_age);
     let resources = Resources::new(client.clone());
     let rules = Rules::new(
@@ -92,6 +99,8 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
     let health = Health {
         synced: synced.clone(),
         trust: trust.clone(),
+        bundled: bundled.clone(),
+        heartbeat: heartbeat.clone(),
         config: config.clone(),
         rules: rules.clone(),
     };
@@ -102,9 +111,12 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
         rules: rules.clone(),
         groups: flags.metrics_apis.clone(),
         authenticator: Authenticator::new(
-            authentication.clone(),
             trust.clone(),
-            flags.authentication_token_webhook_cache_ttl,
+            Tokens::new(
+                authentication.clone(),
+                flags.authentication_token_webhook_cache_ttl,
+                metrics.clone(),
+            ),
         ),
         authorizer: Authorizer::new(
             authorization,
@@ -113,10 +125,10 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
                 refused_age: flags.authorization_webhook_cache_unauthorized_ttl,
                 always_allow_paths: flags.authorization_always_allow_paths.clone(),
             },
+            metrics.clone(),
         ),
         health,
         metrics: metrics.clone(),
-        slots: Slots::default(),
         live: live.clone(),
     });
     let leader = Leader::new(client.clone(), election(&flags)?, clock.clone(), metrics.clone());
@@ -132,13 +144,20 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
         metrics.clone(),
         live,
         clock,
+        heartbeat,
     );
 
-    tokio::spawn(follow_cluster(client.clone(), cluster, synced));
-    if !flags.authentication_skip_lookup {
-        tokio::spawn(follow_trust(authentication, trust, own_trust));
+    let mut tasks = Tasks::default();
+    tasks.spawn("watches", follow_cluster(client.clone(), cluster, synced));
+    let lookup = (!flags.authentication_skip_lookup).then_some(authentication);
+    tasks.spawn("trust", follow_trust(lookup, trust, own_trust, own_cas));
+    tasks.spawn("rules", follow_rules(resources, rules.clone(), flags.discovery_interval));
+    tasks.spawn("certificate", listener.follow_certificate(&metrics.serving));
+    if let Some(ca) = self_made_ca {
+        let (service, namespace) = (flags.service_name.clone(), flags.service_namespace());
+        let own = OwnCa { service, namespace, ca };
+        tasks.spawn("caBundles", keep_ca_bundles(client, own, bundled, metrics.clone()));
     }
-    tokio::spawn(follow_rules(resources, rules.clone(), flags.discovery_interval));
     if let Some(path) = flags.config.clone() {
         let changed = move |taken: Result<&Config, &_>| {
             metrics.reloaded(taken.is_ok());
@@ -146,32 +165,48 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
                 rules.replace(config.rules.clone());
             }
         };
-        tokio::spawn(config.follow(path, changed));
-    }
-    if let Some(ca) = self_made_ca {
-        tokio::spawn(keep_ca_bundles(
-            client,
-            flags.service_name.clone(),
-            flags.service_namespace(),
-            ca,
-        ));
+        tasks.spawn("configuration", config.follow(path, changed));
     }
     let stop = stop_signal()?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), %address, prometheus = without_password(&flags.prometheus_url), "serving");
-    let (ended, end) = watch::channel(false);
-    // The Lease is given back when the last decision is carried out.
-    let decide = async {
-        control.run(stopped(stop.clone())).await;
-        let _ = ended.send(true);
+    let (breaking, broken) = watch::channel(false);
+    let stopping = || {
+        let (stop, broken) = (stop.clone(), broken.clone());
+        async move {
+            tokio::select! { () = stopped(stop) => {}, () = stopped(broken) => {} }
+        }
     };
-    tokio::join!(
-        listener.serve(server, stopped(stop.clone())),
-        decide,
-        leader.run(&reached, stopped(end)),
-    );
+    let (ended, end) = watch::channel(false);
+    // Each is a task of its own, so that none holds up another. The Lease is given back
+    // when the last decision is carried out.
+    let mut parts = Tasks::default();
+    parts.spawn("API", listener.serve(server, stopping()));
+    let stop_deciding = stopping();
+    parts.spawn("control loop", async move {
+        control.run(stop_deciding).await;
+        let _ = ended.send(true);
+    });
+    parts.spawn("election", async move { leader.run(&reached, stopped(end)).await });
+    let ended = tokio::select! {
+        // What ends because it was asked to has not broken off.
+        biased;
+        () = stopped(stop.clone()) => None,
+        ended = tasks.first_end() => Some(ended),
+        ended = parts.first_end() => Some(ended),
+    };
+    if let Some(ended) = &ended {
+        tracing::error!(error = %ended, "stopping");
+    }
+    let _ = breaking.send(true);
+    // What has broken may never end.
+    let patience = if ended.is_some() { BROKEN } else { Duration::MAX };
+    let _ = tokio::time::timeout(patience, parts.all_ended()).await;
     tracing::info!("stopped");
-    Ok(())
+    ended.map_or(Ok(()), |ended| Err(ended.into()))
 }
+
+/// How long the rest may take to stop in order, once a part has broken off.
+const BROKEN: Duration = Duration::from_secs(15);
 
 /// Rules speak of the cluster's resources, which are read first.
 async fn follow_rules(resources: Resources, rules: Rules, interval: Duration) {
@@ -191,27 +226,19 @@ fn serving_certificate(flags: &ServeFlags) -> Result<ServingCertificate, TlsErro
     ServingCertificate::self_made(&flags.service_name, &flags.service_namespace())
 }
 
-fn own_trust(flags: &ServeFlags) -> Result<OwnTrust, StartError> {
-    let read = |flag: &str, path: &Option<std::path::PathBuf>| -> Result<Option<String>, String> {
-        let read = |path: &Path| {
-            std::fs::read_to_string(path).map_err(|e| format!("{flag}: {}: {e}", path.display()))
-        };
-        path.as_deref().map(read).transpose()
-    };
+fn own_trust(flags: &ServeFlags) -> OwnTrust {
     let given = |names: &[String]| -> Vec<String> {
         names.iter().filter(|name| !name.is_empty()).cloned().collect()
     };
-    Ok(OwnTrust {
-        client_ca: read("--client-ca-file", &flags.client_ca_file)?,
-        front_proxy_ca: read(
-            "--requestheader-client-ca-file",
-            &flags.requestheader_client_ca_file,
-        )?,
+    OwnTrust {
+        client_ca: flags.client_ca_file.clone(),
+        front_proxy_ca: flags.requestheader_client_ca_file.clone(),
         allowed_names: given(&flags.requestheader_allowed_names),
         username_headers: given(&flags.requestheader_username_headers),
         group_headers: given(&flags.requestheader_group_headers),
         extra_header_prefixes: given(&flags.requestheader_extra_headers_prefix),
-    })
+        uid_headers: given(&flags.requestheader_uid_headers),
+    }
 }
 
 fn election(flags: &ServeFlags) -> Result<ElectionSettings, StartError> {

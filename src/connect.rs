@@ -6,14 +6,17 @@ use crate::prometheus::{self, Pem, Token};
 use crate::telemetry::Metrics;
 use futures::future::BoxFuture;
 use kube::Client;
-use kube::client::ClientBuilder;
+use kube::client::retry::RetryPolicy;
+use kube::client::{Body, ClientBuilder};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use tower::buffer::BufferLayer;
 use tower::layer::layer_fn;
 use tower::limit::RateLimitLayer;
+use tower::retry::RetryLayer;
 
 /// Why there is no client.
 #[derive(Debug, thiserror::Error)]
@@ -66,21 +69,29 @@ pub async fn api_server(
     config.connect_timeout = Some(longest.min(flags.leader_elect_renew_deadline / 2));
     // A watch has a bookmark each minute: one that is silent for longer is dead.
     config.read_timeout = Some(Duration::from_secs(90));
+    // kube's own retries would hide from what counts that a server is overloaded: they are put
+    // around it instead, and around the limit of the rate.
+    config.default_retry = false;
     let counting = layer_fn(move |inner| Counting { inner, metrics: metrics.clone() });
     let dating = layer_fn(move |inner| Dated::new(inner, clock.clone()));
+    let shared = BufferLayer::<http::Request<Body>>::new(BUFFERED);
+    let retry = RetryLayer::new(RetryPolicy::server_retry());
     let builder = ClientBuilder::try_from(config)?.with_layer(&counting).with_layer(&dating);
     match flags.client_qps.filter(|qps| *qps > 0.0) {
-        None => Ok(builder.build()),
+        None => Ok(builder.with_layer(&shared).with_layer(&retry).build()),
         Some(qps) => {
             let burst = u64::from(flags.client_burst.max(1));
             let period = Duration::from_secs_f64((burst as f64 / qps).clamp(0.001, 86_400.0));
             let limit = RateLimitLayer::new(burst, period);
-            Ok(builder.with_layer(&limit).build())
+            Ok(builder.with_layer(&limit).with_layer(&shared).with_layer(&retry).build())
         }
     }
 }
 
-/// Counts requests and their answers.
+/// How many requests wait to be sent.
+const BUFFERED: usize = 1024;
+
+/// Counts requests and their answers, each try by itself.
 #[derive(Clone)]
 struct Counting<S> {
     inner: S,
@@ -101,12 +112,13 @@ where
     }
 
     fn call(&mut self, request: http::Request<B>) -> Self::Future {
-        let (method, metrics) = (request.method().clone(), self.metrics.clone());
+        let mut asking = self.metrics.kube.ask(request.method(), request.uri());
         let answer = self.inner.call(request);
         Box::pin(async move {
             let answer = answer.await;
-            let code = answer.as_ref().map_or(0, |answer| answer.status().as_u16());
-            metrics.asked_kube(method.as_str(), code);
+            if let Ok(answer) = &answer {
+                asking.answered(answer.status().as_u16());
+            }
             answer
         })
     }
@@ -241,12 +253,18 @@ fn from_kubeconfig(path: &Path) -> Result<Credentials, ConnectError> {
     Ok(credentials)
 }
 
-/// An address for a log, without its user and password.
+/// An address for a log: without user, password, query and fragment, any of which may
+/// be a secret.
 pub fn without_password(url: &str) -> String {
-    match (url.split_once("://"), url.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://{host}"),
-        _ => url.to_owned(),
-    }
+    let Some(mut url) = reqwest::Url::parse(url).ok().filter(reqwest::Url::has_host) else {
+        return "(not a URL)".to_owned();
+    };
+    // Only an address without a host refuses to have no user.
+    let _ = url.set_username("");
+    let _ = url.set_password(None);
+    url.set_query(None);
+    url.set_fragment(None);
+    url.to_string()
 }
 
 #[cfg(test)]
@@ -254,8 +272,52 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_password_gets_into_a_log() {
-        assert_eq!(without_password("http://a:b@host:9090/x"), "http://host:9090/x");
-        assert_eq!(without_password("http://host:9090"), "http://host:9090");
+    fn no_secret_of_an_address_gets_into_a_log() {
+        for (url, shown) in [
+            ("http://a:b@host:9090/x", "http://host:9090/x"),
+            ("http://host:9090", "http://host:9090/"),
+            ("http://host/x?token=secret", "http://host/x"),
+            ("http://host/x?to=a@b", "http://host/x"),
+            ("http://host/x@y/z", "http://host/x@y/z"),
+            ("http://a:b@host/#secret", "http://host/"),
+            ("user:secret@host", "(not a URL)"),
+            ("no address, secret", "(not a URL)"),
+        ] {
+            assert_eq!(without_password(url), shown, "{url}");
+        }
+    }
+
+    /// A server that fails twice, and then hangs.
+    #[tokio::test(start_paused = true)]
+    async fn each_try_is_counted_and_one_that_is_given_up_too() {
+        use tower::{Layer, ServiceExt};
+        let metrics = Arc::new(Metrics::default());
+        let tries = Arc::new(std::sync::atomic::AtomicU16::new(0));
+        let service = tower::service_fn(move |_: http::Request<Body>| {
+            let number = tries.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            async move {
+                if number >= 2 {
+                    std::future::pending::<()>().await;
+                }
+                let answer = http::Response::builder().status(503).body(Body::empty());
+                Ok::<_, tower::BoxError>(answer.expect("an answer"))
+            }
+        });
+        let counting = Counting { inner: service, metrics: metrics.clone() };
+        let retry = RetryLayer::new(RetryPolicy::server_retry()).layer(counting);
+        let request = http::Request::get("/api/v1/pods").body(Body::empty()).expect("a request");
+        let given_up = tokio::time::timeout(Duration::from_secs(600), retry.oneshot(request));
+        assert!(given_up.await.is_err());
+        let answer = axum::response::IntoResponse::into_response(
+            metrics.exposition(&axum::http::HeaderMap::new()),
+        );
+        let text = axum::body::to_bytes(answer.into_body(), usize::MAX).await.expect("text");
+        let text = String::from_utf8(text.to_vec()).expect("text");
+        for (code, count) in [(503, 2), (0, 1)] {
+            let line = format!(
+                "plimsoll_kube_requests_total{{verb=\"list\",resource=\"pods\",code=\"{code}\"}} {count}\n"
+            );
+            assert!(text.contains(&line), "{line} is not in\n{text}");
+        }
     }
 }

@@ -29,5 +29,6 @@ pub mod reference;
 pub mod rules;
 pub mod samples;
 pub mod serve;
+pub mod supervise;
 pub mod telemetry;
 pub mod watch;

@@ -278,11 +278,11 @@ pub struct ServeFlags {
     )]
     pub authorization_always_allow_paths: Vec<String>,
 
-    /// A CA whose client certificates name users, besides that of the cluster.
+    /// A CA whose client certificates name users, besides that of the cluster; read again when it changes.
     #[arg(long, value_name = "FILE")]
     pub client_ca_file: Option<PathBuf>,
 
-    /// The CA of front proxies, instead of that of the cluster.
+    /// The CA of front proxies, instead of that of the cluster; read again when it changes.
     #[arg(long, value_name = "FILE")]
     pub requestheader_client_ca_file: Option<PathBuf>,
 
@@ -302,8 +302,12 @@ pub struct ServeFlags {
     #[arg(long, value_name = "PREFIXES", value_delimiter = ',', default_value = "x-remote-extra-")]
     pub requestheader_extra_headers_prefix: Vec<String>,
 
-    /// The address to listen on.
-    #[arg(long, value_name = "IP", default_value = "0.0.0.0")]
+    /// The headers in which a front proxy says the user's UID.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "x-remote-uid")]
+    pub requestheader_uid_headers: Vec<String>,
+
+    /// The address to listen on; :: and 0.0.0.0 both stand for all of IPv6 and IPv4.
+    #[arg(long, value_name = "IP", default_value = "::")]
     pub bind_address: IpAddr,
 
     /// The port to serve HTTPS on; 0 takes a free one.
@@ -334,8 +338,8 @@ pub struct ServeFlags {
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pub http2_max_streams_per_connection: u32,
 
-    /// The API groups to serve, where the configuration has rules for them; leave
-    /// out those that another adapter serves.
+    /// The API groups to serve, with or without rules for them; leave out those that
+    /// another adapter serves.
     #[arg(long, value_name = "GROUPS", value_enum, value_delimiter = ',', default_values_t = ApiGroup::ALL)]
     pub metrics_apis: Vec<ApiGroup>,
 

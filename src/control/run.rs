@@ -17,6 +17,7 @@ use crate::leader::{Leader, Permit};
 use crate::live::LiveStatus;
 use crate::rules::Rules;
 use crate::samples::{Asked, Store};
+use crate::supervise::Heartbeat;
 use crate::telemetry::Metrics;
 use crate::watch::{Cluster, Subject, SubjectKind, Synced};
 use futures::FutureExt;
@@ -84,6 +85,7 @@ pub struct ControlLoop {
     read: bool,
     /// What was read of those that were being decided.
     inherited: HashMap<Subject, Kept>,
+    heartbeat: Heartbeat,
 }
 
 /// What was kept, or why it could not be read.
@@ -193,6 +195,12 @@ const READ_AT_START: Duration = Duration::from_secs(15);
 const READ: Duration = Duration::from_secs(3);
 /// No term.
 const NONE: u64 = u64::MAX;
+/// How often the loop turns at least.
+const TURN: Duration = Duration::from_secs(1);
+/// For how many periods, and how long at least, the loop may stand still before it is
+/// taken for dead.
+const STILL_PERIODS: u32 = 3;
+const STILL: Duration = Duration::from_secs(45);
 /// The least time between two warnings that decisions come too late.
 const WARNING: Duration = Duration::from_secs(60);
 
@@ -211,6 +219,7 @@ impl ControlLoop {
         metrics: Arc<Metrics>,
         live: LiveStatus,
         clock: Clock,
+        heartbeat: Heartbeat,
     ) -> Self {
         let keeps = !settings.memory_interval.is_zero();
         let keeper = keeps
@@ -259,6 +268,7 @@ impl ControlLoop {
             reading: None,
             read: false,
             inherited: HashMap::new(),
+            heartbeat,
             shared: Arc::new(shared),
             synced,
             schedule: Schedule::default(),
@@ -285,10 +295,12 @@ impl ControlLoop {
         }
         let statuses = self.shared.statuses.clone();
         let events = self.shared.events.clone();
-        let writing = tokio::spawn(async move { tokio::join!(statuses.run(), events.run()) });
+        let mut writing = tokio::spawn(async move { tokio::join!(statuses.run(), events.run()) });
         let mut leadership = self.shared.leader.changes();
         self.led();
+        let still = (STILL_PERIODS * self.shared.settings.period).max(STILL);
         loop {
+            self.heartbeat.beat(still);
             let next = self.schedule.next();
             let due = async {
                 match next {
@@ -308,6 +320,9 @@ impl ControlLoop {
                 Ok(()) = leadership.changed() => self.led(),
                 Some(read) = finished(&mut self.reading) => self.inherit(read),
                 () = tokio::time::sleep_until(self.keep_at.into()) => self.keep(),
+                // Where nothing is due it turns, too.
+                () = tokio::time::sleep(TURN) => {}
+                ended = &mut writing => panic!("the writer of statuses and events ended: {ended:?}"),
                 () = &mut stop => break,
             }
         }

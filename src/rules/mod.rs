@@ -16,5 +16,6 @@ pub use rule::{
 };
 pub use service::{
     Failure, NodeUsage, ObjectValue, ObjectValues, PodUsage, PodsUsage, Rules, Settings, Which,
+    pod_info,
 };
 pub use usage::{ResourceRules, UsageRule};

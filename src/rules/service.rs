@@ -10,10 +10,10 @@ use crate::prometheus::{Client as Prometheus, NoSample, decode_shapes};
 use crate::promql::matcher::{Matcher, is_label_name};
 use crate::promql::query::{Query, times};
 use crate::samples::{Asked, Asker, MetricError, ObjectSample, Samples, Store};
-use crate::watch::{Cluster, GroupResource, ResourceInfo, ResourceMap, Resources};
+use crate::watch::{Cluster, GroupResource, ObjectKey, ResourceInfo, ResourceMap, Resources};
 use futures::{StreamExt, stream};
 use kube::Api;
-use kube::api::ListParams;
+use kube::api::{ListParams, ObjectMeta};
 use kube::core::DynamicObject;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -383,16 +383,55 @@ impl Rules {
         selector: &Selector,
     ) -> Result<Vec<String>, Failure> {
         if info.name == GroupResource::core("pods") && !namespace.is_empty() {
-            let known: Option<Vec<String>> = self.0.cluster.read(|index| {
-                let select = || index.select(namespace, selector).into_iter();
-                index.pods_known().then(|| select().map(|(name, _)| name.to_owned()).collect())
-            });
-            if let Some(names) = known {
-                return Ok(names);
-            }
+            let pods = self.pods(Some(namespace), None, selector, false).await?;
+            return Ok(pods.into_keys().map(|key| key.name).collect());
         }
         let objects = self.list(info, namespace, selector).await?;
         Ok(objects.into_iter().map(|(name, _)| name).collect())
+    }
+
+    /// The pods that a selector selects, by namespace and name, with their labels: of one
+    /// namespace or all, one of them or all, running or any. They come from the index, or,
+    /// as long as not all are known there, from the API server.
+    ///
+    /// # Errors
+    /// Where they can't be listed.
+    pub async fn pods(
+        &self,
+        namespace: Option<&str>,
+        name: Option<&str>,
+        selector: &Selector,
+        running: bool,
+    ) -> Result<BTreeMap<ObjectKey, Arc<BTreeMap<String, String>>>, Failure> {
+        let key = |namespace: &str, name: &str| ObjectKey {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        };
+        let known = self.0.cluster.read(|index| {
+            let namespaces = namespace.map_or_else(|| index.namespaces(), |one| vec![one]);
+            let of = |namespace| {
+                let selected = index.select(namespace, selector).into_iter();
+                let wanted = selected.filter(|(named, pod)| {
+                    name.is_none_or(|name| name == *named)
+                        && (!running || pod.phase == crate::hpa::Phase::Running)
+                });
+                wanted.map(move |(name, pod)| (key(namespace, name), pod.labels.clone()))
+            };
+            index.pods_known().then(|| namespaces.into_iter().flat_map(of).collect())
+        });
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let fields = name.map(|name| format!("metadata.name={name}")).into_iter();
+        let fields = fields.chain(running.then(|| "status.phase=Running".to_owned()));
+        let fields = fields.collect::<Vec<_>>().join(",");
+        let info = pod_info();
+        let pods = self.metadata(&info, namespace.unwrap_or_default(), selector, &fields);
+        let pods = pods.await?.into_iter().filter_map(|pod| {
+            let labels = Arc::new(pod.labels.unwrap_or_default());
+            Some((key(&pod.namespace?, &pod.name?), labels))
+        });
+        Ok(pods.collect())
     }
 
     /// The names and labels of the objects that a selector selects, from the API server.
@@ -405,13 +444,24 @@ impl Rules {
         namespace: &str,
         selector: &Selector,
     ) -> Result<Vec<(String, BTreeMap<String, String>)>, Failure> {
+        let objects = self.metadata(info, namespace, selector, "").await?.into_iter();
+        Ok(objects.filter_map(|o| Some((o.name?, o.labels.unwrap_or_default()))).collect())
+    }
+
+    async fn metadata(
+        &self,
+        info: &ResourceInfo,
+        namespace: &str,
+        selector: &Selector,
+        fields: &str,
+    ) -> Result<Vec<ObjectMeta>, Failure> {
         let resource = info.api_resource();
         let client = self.0.client.clone();
         let api: Api<DynamicObject> = match (namespace, info.namespaced) {
             ("", _) | (_, false) => Api::all_with(client, &resource),
             (namespace, true) => Api::namespaced_with(client, namespace, &resource),
         };
-        let parameters = ListParams::default().labels(&selector.to_string());
+        let parameters = ListParams::default().labels(&selector.to_string()).fields(fields);
         let listing = tokio::time::timeout(LISTING, api.list_metadata(&parameters)).await;
         let unlistable = |error: String| {
             tracing::warn!(resource = %info.name, namespace, error, "could not list objects");
@@ -420,11 +470,7 @@ impl Rules {
         let list = listing
             .map_err(|_| unlistable(format!("the API server did not answer within {LISTING:?}")))?
             .map_err(|error| unlistable(error.to_string()))?;
-        let object = |object: kube::core::PartialObjectMeta<DynamicObject>| {
-            let metadata = object.metadata;
-            Some((metadata.name?, metadata.labels.unwrap_or_default()))
-        };
-        Ok(list.items.into_iter().filter_map(object).collect())
+        Ok(list.items.into_iter().map(|object| object.metadata).collect())
     }
 
     /// The values of an external metric, as asked for from a namespace.
@@ -636,4 +682,15 @@ impl Rules {
 /// Usage is never below nothing.
 fn positive(value: Quantity) -> Quantity {
     if value.is_positive() { value } else { Quantity::default() }
+}
+
+/// Pods, as discovery describes them.
+pub fn pod_info() -> ResourceInfo {
+    ResourceInfo {
+        name: GroupResource::core("pods"),
+        version: "v1".to_owned(),
+        singular: "pod".to_owned(),
+        kind: "Pod".to_owned(),
+        namespaced: true,
+    }
 }

@@ -9,7 +9,7 @@ use crate::hpa::UnixMillis;
 use crate::k8s::Selector;
 use crate::promql::name::GeneratedName;
 use crate::promql::query::PodMetric;
-use crate::rules::{Failure, ObjectValue, Which};
+use crate::rules::{Failure, ObjectValue, Which, pod_info};
 use crate::samples::{MetricError, ObjectSample};
 use crate::watch::{GroupResource, ResourceInfo};
 use jiff::Timestamp;
@@ -71,16 +71,6 @@ pub async fn objects(
         "metadata": {},
         "items": items,
     }))
-}
-
-fn pod_info() -> ResourceInfo {
-    ResourceInfo {
-        name: GroupResource::core("pods"),
-        version: "v1".to_owned(),
-        singular: "pod".to_owned(),
-        kind: "Pod".to_owned(),
-        namespaced: true,
-    }
 }
 
 fn not_found(target: &ObjectTarget) -> ApiError {
@@ -146,14 +136,13 @@ async fn of_pods(
             |ObjectSample { value, time }| ObjectValue { name: pod.to_owned(), value, time };
         by_pod.one(pod).map(|sample| sample.map(value)).transpose()
     };
+    let (named, any) = (Some(name.as_str()).filter(|name| *name != "*"), Selector::default());
+    // A selector is for `*` alone.
+    let selector = if named.is_some() { &any } else { objects };
+    let pods = server.rules.pods(Some(namespace), named, selector, false).await;
+    let pods = pods.map_err(|failure| ApiError::unavailable(failure.to_string()))?;
     let items: Result<Vec<ObjectValue>, MetricError> =
-        server.cluster.read(|index| match name.as_str() {
-            "*" => {
-                let selected = index.select(namespace, objects).into_iter();
-                selected.filter_map(|(pod, _)| item(pod)).collect()
-            }
-            name => index.pod(namespace, name).and_then(|_| item(name)).into_iter().collect(),
-        });
+        pods.keys().filter_map(|pod| item(&pod.name)).collect();
     let items = items.map_err(|error| failed(&target.metric, &error))?;
     if name != "*" && items.is_empty() {
         return Err(not_found(target));

@@ -1,16 +1,13 @@
 //! Who asks: the front proxy's headers, a client certificate or a bearer token.
 //! Source: `k8s.io/apiserver/pkg/authentication`.
 
+use super::listen::Peer;
+use super::tokens::Tokens;
 use super::trust::{Trust, TrustBundle};
-use crate::cache::{self, Cache};
 use axum::http::{HeaderMap, header};
-use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, UserInfo};
-use kube::api::PostParams;
-use kube::{Api, Client};
+use percent_encoding::percent_decode_str;
 use rustls::pki_types::CertificateDer;
-use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::time::Duration;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// Who asks.
@@ -26,40 +23,49 @@ pub struct Identity {
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
+impl Identity {
+    /// What its texts take in memory.
+    pub(super) fn bytes(&self) -> usize {
+        let of = |texts: &[String]| -> usize {
+            texts.iter().map(|text| size_of::<String>() + text.len()).sum()
+        };
+        let extra = self.extra.iter().map(|(key, values)| 64 + key.len() + of(values));
+        self.name.len() + self.uid.len() + of(&self.groups) + extra.sum::<usize>()
+    }
+}
+
 /// Why it can't be told who asks.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Unidentified {
     /// There is nothing to tell it by, or it is not valid.
     #[error("no valid credentials")]
     Unknown,
+    /// Too many tokens are to be reviewed.
+    #[error("too many tokens to review")]
+    TooMany,
     /// The API server could not be asked.
     #[error("the token could not be reviewed: {0}")]
     Unavailable(String),
 }
 
-/// Tells who asks. Tokens are kept as hashes, for a short time.
+/// Tells who asks.
 #[derive(Clone)]
 pub struct Authenticator {
-    client: Client,
     trust: Trust,
-    tokens: Cache<[u8; 32], Option<Identity>>,
+    tokens: Tokens,
 }
-
-/// How many bytes of answers are kept.
-const TOKENS: usize = 8 << 20;
-/// How long a review may take.
-const REVIEW: Duration = Duration::from_secs(10);
 
 const AUTHENTICATED: &str = "system:authenticated";
 
 impl Authenticator {
     /// One that believes whom the API server believes.
-    /// Answers about tokens are believed for so long.
-    pub fn new(client: Client, trust: Trust, token_age: Duration) -> Self {
-        let bytes = |_: &[u8; 32], identity: &Option<Identity>| {
-            size_of::<([u8; 32], Identity)>() + identity.as_ref().map_or(0, Identity::bytes)
-        };
-        Self { client, trust, tokens: cache::of_bytes(TOKENS, token_age, bytes) }
+    pub fn new(trust: Trust, tokens: Tokens) -> Self {
+        Self { trust, tokens }
+    }
+
+    /// Whether a connection is the front proxy's.
+    pub fn is_front_proxy(&self, chain: &[CertificateDer<'static>]) -> bool {
+        is_front_proxy(&self.trust.now(), chain)
     }
 
     /// Who asks, by the connection's certificates and the request's headers.
@@ -68,10 +74,10 @@ impl Authenticator {
     /// As [`Unidentified`] says.
     pub async fn identify(
         &self,
-        chain: &[CertificateDer<'static>],
+        peer: &Peer,
         headers: &HeaderMap,
     ) -> Result<Identity, Unidentified> {
-        let trust = self.trust.now();
+        let (trust, chain) = (self.trust.now(), &*peer.certificates);
         if let Some(identity) = by_front_proxy(&trust, chain, headers) {
             return Ok(identity);
         }
@@ -87,55 +93,24 @@ impl Authenticator {
             .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
             .map(|(_, token)| token.trim());
         match token {
-            Some(token) if !token.is_empty() => self.by_token(token).await,
+            Some(token) if !token.is_empty() => self.tokens.identify(token, peer.source).await,
             _ => Err(Unidentified::Unknown),
         }
     }
 
-    async fn by_token(&self, token: &str) -> Result<Identity, Unidentified> {
-        let hash: [u8; 32] = Sha256::digest(token).into();
-        if let Some(identity) = self.tokens.get(&hash) {
-            return identity.ok_or(Unidentified::Unknown);
+    /// What the certificate of a connection says of its client, where it would have to be the
+    /// front proxy's and is not believed.
+    pub fn doubt(&self, peer: &Peer, headers: &HeaderMap) -> Option<String> {
+        let trust = self.trust.now();
+        let claims = trust.username_headers.iter().any(|name| headers.contains_key(name.as_str()));
+        let (name, _) = subject(peer.certificates.first()?)?;
+        if !claims || is_front_proxy(&trust, &peer.certificates) {
+            return None;
         }
-        let review = TokenReview {
-            spec: TokenReviewSpec { token: token.to_owned(), audiences: None },
-            ..Default::default()
-        };
-        let api: Api<TokenReview> = Api::all(self.client.clone());
-        let parameters = PostParams::default();
-        let asked = api.create(&parameters, &review);
-        let review = match tokio::time::timeout(REVIEW, asked).await {
-            Ok(Ok(review)) => review,
-            Ok(Err(error)) => return Err(Unidentified::Unavailable(error.to_string())),
-            Err(_) => return Err(Unidentified::Unavailable("no answer in time".to_owned())),
-        };
-        let status = review.status.unwrap_or_default();
-        let user = status.user.filter(|_| status.authenticated == Some(true));
-        let identity = user.map(Identity::from);
-        self.tokens.insert(hash, identity.clone());
-        identity.ok_or(Unidentified::Unknown)
-    }
-}
-
-impl Identity {
-    /// What its texts take in memory.
-    pub(super) fn bytes(&self) -> usize {
-        let of = |texts: &[String]| -> usize {
-            texts.iter().map(|text| size_of::<String>() + text.len()).sum()
-        };
-        let extra = self.extra.iter().map(|(key, values)| 64 + key.len() + of(values));
-        self.name.len() + self.uid.len() + of(&self.groups) + extra.sum::<usize>()
-    }
-}
-
-impl From<UserInfo> for Identity {
-    fn from(user: UserInfo) -> Self {
-        Self {
-            name: user.username.unwrap_or_default(),
-            uid: user.uid.unwrap_or_default(),
-            groups: user.groups.unwrap_or_default(),
-            extra: user.extra.unwrap_or_default(),
-        }
+        Some(match trust.is_front_proxy(&peer.certificates) {
+            true => format!("common name {name:?} is not among requestheader-allowed-names"),
+            false => format!("the certificate of {name:?} is not signed by the front proxy's CA"),
+        })
     }
 }
 
@@ -146,14 +121,14 @@ fn by_front_proxy(
     chain: &[CertificateDer<'static>],
     headers: &HeaderMap,
 ) -> Option<Identity> {
-    if !trust.is_front_proxy(chain) {
-        return None;
-    }
-    let (name, _) = subject(chain.first()?)?;
-    if !trust.allowed_names.is_empty() && !trust.allowed_names.contains(&name) {
-        return None;
-    }
-    by_headers(trust, headers)
+    is_front_proxy(trust, chain).then(|| by_headers(trust, headers))?
+}
+
+fn is_front_proxy(trust: &TrustBundle, chain: &[CertificateDer<'static>]) -> bool {
+    let allowed =
+        |name: &String| trust.allowed_names.is_empty() || trust.allowed_names.contains(name);
+    let name = || Some(subject(chain.first()?)?.0);
+    trust.is_front_proxy(chain) && name().is_some_and(|name| allowed(&name))
 }
 
 fn by_headers(trust: &TrustBundle, headers: &HeaderMap) -> Option<Identity> {
@@ -176,24 +151,14 @@ fn by_headers(trust: &TrustBundle, headers: &HeaderMap) -> Option<Identity> {
     if name != "system:anonymous" && !groups.iter().any(|group| group == AUTHENTICATED) {
         groups.push(AUTHENTICATED.to_owned());
     }
-    Some(Identity { name: name.to_owned(), uid: String::new(), groups, extra })
+    let uid = trust.uid_headers.iter().flat_map(texts).find(|uid| !uid.is_empty());
+    let uid = uid.unwrap_or_default().to_owned();
+    Some(Identity { name: name.to_owned(), uid, groups, extra })
 }
 
-/// A header key without its percent-encoding; as it is where that is broken.
+/// A header key without its percent-encoding; as it is where that is no text.
 fn unescape(key: &str) -> String {
-    let mut bytes = Vec::with_capacity(key.len());
-    let mut rest = key.bytes();
-    while let Some(byte) = rest.next() {
-        let mut digit = || char::from(rest.next()?).to_digit(16);
-        match byte {
-            b'%' => match digit().zip(digit()) {
-                Some((high, low)) => bytes.push((high * 16 + low) as u8),
-                None => return key.to_owned(),
-            },
-            _ => bytes.push(byte),
-        }
-    }
-    String::from_utf8(bytes).unwrap_or_else(|_| key.to_owned())
+    percent_decode_str(key).decode_utf8().map_or_else(|_| key.to_owned(), |key| key.into_owned())
 }
 
 /// The user that a client certificate names: common name and organizations.
@@ -221,6 +186,7 @@ mod tests {
             username_headers: vec!["X-Remote-User".to_owned()],
             group_headers: vec!["X-Remote-Group".to_owned()],
             extra_header_prefixes: vec!["X-Remote-Extra-".to_owned()],
+            uid_headers: vec!["X-Remote-Uid".to_owned()],
             ..Default::default()
         }
     }
@@ -232,8 +198,9 @@ mod tests {
         headers.append("x-remote-group", "dev".parse().unwrap());
         headers.append("x-remote-group", "ops".parse().unwrap());
         headers.append("x-remote-extra-example.com%2fteam", "blue".parse().unwrap());
+        headers.append("x-remote-uid", "42".parse().unwrap());
         let identity = by_headers(&trust(), &headers).unwrap();
-        assert_eq!(identity.name, "alice");
+        assert_eq!((identity.name.as_str(), identity.uid.as_str()), ("alice", "42"));
         assert_eq!(identity.groups, ["dev", "ops", AUTHENTICATED]);
         assert_eq!(identity.extra["example.com/team"], ["blue"]);
         assert_eq!(by_headers(&trust(), &HeaderMap::new()), None);

@@ -1,52 +1,62 @@
 //! Connections: TLS, limits, and an orderly end.
 
-use super::tls::{ServingCertificate, TlsError, TlsOptions};
+use super::connections::{Connections, Place};
+use super::tls::{Current, ServingCertificate, TlsError, TlsOptions};
+use crate::telemetry::ServingMetrics;
 use axum::Router;
 use axum::extract::Request;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use rustls::pki_types::CertificateDer;
+use socket2::{Domain, Protocol, Socket, Type};
 use std::future::Future;
-use std::net::SocketAddr;
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{sleep_until, timeout, timeout_at};
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
-/// The certificates a client showed on its connection; not yet checked.
+/// The connection that a request came on.
 #[derive(Clone)]
-pub struct PeerCertificates(pub Arc<[CertificateDer<'static>]>);
+pub struct Peer {
+    /// The certificates that the client showed; not yet checked.
+    pub certificates: Arc<[CertificateDer<'static>]>,
+    /// The connection's place among all.
+    pub place: Arc<Place>,
+    /// Where the connection comes from.
+    pub source: IpAddr,
+}
 
-/// How many connections are held at once.
-const CONNECTIONS: usize = 1024;
-/// How many more are held that only health is told, so that a probe gets through a crowd.
-const RESERVE: usize = 128;
-/// How long such a connection may last.
-const CROWDED: Duration = Duration::from_secs(2);
 /// How much a request's head may hold, in bytes.
 const HEAD: usize = 64 * 1024;
 /// How many requests run at once on one connection, by default.
 const STREAMS: u32 = 250;
-/// How long a client may take to speak TLS, and then to send its headers.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+/// How long a client may take to send the head of a request over HTTP/1.1.
+const NEXT_HEAD: Duration = Duration::from_secs(30);
 /// How long requests under way may take once the server is asked to stop.
 const GRACE: Duration = Duration::from_secs(10);
-
-/// Whether a connection came when there were too many.
-#[derive(Clone, Copy, Debug)]
-pub struct Crowded(pub bool);
+/// How long the end of a connection may take whose time is over.
+const OVERDUE: Duration = Duration::from_secs(1);
+/// How many connections wait in the kernel to be accepted.
+const BACKLOG: i32 = 1024;
 
 /// A bound address, ready to serve.
 pub struct Listener {
     tcp: TcpListener,
     tls: TlsAcceptor,
+    certificate: Arc<Current>,
     streams: u32,
+    connections: Connections,
 }
 
-/// Binds an address.
+/// Binds an address. The unspecified address of either family stands for all
+/// addresses of both, as in Go; where there is no IPv6, for those of IPv4.
 ///
 /// # Errors
 /// Where it can't be bound or the certificate can't be served.
@@ -56,11 +66,38 @@ pub async fn listen(
     options: TlsOptions,
     streams: u32,
 ) -> Result<Listener, ListenError> {
-    let tls = TlsAcceptor::from(Arc::new(certificate.server_config(options)?));
-    let tcp =
-        TcpListener::bind(address).await.map_err(|error| ListenError::Bind { address, error })?;
+    let (config, certificate) = certificate.server_config(options)?;
+    let tls = TlsAcceptor::from(Arc::new(config));
+    let tcp = bind(address).map_err(|error| ListenError::Bind { address, error })?;
     let streams = if streams == 0 { STREAMS } else { streams };
-    Ok(Listener { tcp, tls, streams })
+    Ok(Listener { tcp, tls, certificate, streams, connections: Connections::default() })
+}
+
+fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+    if !address.ip().is_unspecified() {
+        return bind_one(address);
+    }
+    match bind_one((Ipv6Addr::UNSPECIFIED, address.port()).into()) {
+        Err(error)
+            if !matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::PermissionDenied) =>
+        {
+            tracing::debug!(%error, "no IPv6: listening on IPv4 only");
+            bind_one((Ipv4Addr::UNSPECIFIED, address.port()).into())
+        }
+        bound => bound,
+    }
+}
+
+fn bind_one(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(!address.ip().is_unspecified())?;
+    }
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
 }
 
 /// Why nothing can be served.
@@ -88,53 +125,53 @@ impl Listener {
         self.tcp.local_addr()
     }
 
+    /// Shows in metrics how many connections there are.
+    #[must_use]
+    pub fn counted(mut self, metrics: &ServingMetrics) -> Self {
+        self.connections = Connections::shown_by(metrics.connections());
+        self
+    }
+
+    /// Takes up what the files of the certificate hold, whenever it changes, for ever.
+    pub fn follow_certificate(
+        &self,
+        metrics: &ServingMetrics,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        self.certificate.clone().follow(metrics.not_after())
+    }
+
     /// Serves until `stop` ends; then takes nothing new and ends what is under way.
     pub async fn serve(self, router: Router, stop: impl Future<Output = ()>) {
-        let slots = Arc::new(Semaphore::new(CONNECTIONS));
-        let reserve = Arc::new(Semaphore::new(RESERVE));
         let (stopping, stopped) = watch::channel(false);
+        let mut tasks = JoinSet::new();
         tokio::pin!(stop);
         loop {
-            let stream = tokio::select! {
+            let (stream, source) = tokio::select! {
                 accepted = self.tcp.accept() => match accepted {
-                    Ok((stream, _)) => stream,
+                    Ok(accepted) => accepted,
                     Err(error) => {
                         tracing::warn!(%error, "could not accept a connection");
                         tokio::time::sleep(Duration::from_millis(50)).await;
                         continue;
                     }
                 },
+                Some(_) = tasks.join_next() => continue,
                 () = &mut stop => break,
             };
-            let slot = slots.clone().try_acquire_owned();
-            let crowded = Crowded(slot.is_err());
-            let slot = match slot {
-                Ok(slot) => slot,
-                // More wait to be accepted; the reserve empties fast.
-                Err(_) => {
-                    reserve.clone().acquire_owned().await.expect("the semaphore is never closed")
+            let (place, evicted) = self.connections.admit(source);
+            let service =
+                Service { tls: self.tls.clone(), streams: self.streams, router: router.clone() };
+            let (source, stopped) = (source.ip().to_canonical(), stopped.clone());
+            tasks.spawn(async move {
+                tokio::select! {
+                    () = connection(stream, source, service, Arc::new(place), stopped) => {}
+                    _ = evicted => tracing::debug!(%source, "connection ended: there are too many"),
                 }
-            };
-            let service = Service {
-                tls: self.tls.clone(),
-                streams: self.streams,
-                router: router.clone(),
-                crowded,
-            };
-            let stopped = stopped.clone();
-            tokio::spawn(async move {
-                let connection = connection(stream, service, stopped);
-                if crowded.0 {
-                    let _ = tokio::time::timeout(CROWDED, connection).await;
-                } else {
-                    connection.await;
-                }
-                drop(slot);
             });
         }
         let _ = stopping.send(true);
-        let all = slots.acquire_many(CONNECTIONS as u32);
-        if tokio::time::timeout(GRACE, all).await.is_err() {
+        let all = async { while tasks.join_next().await.is_some() {} };
+        if timeout(GRACE, all).await.is_err() {
             tracing::warn!("requests were still under way at the end");
         }
     }
@@ -145,49 +182,105 @@ struct Service {
     tls: TlsAcceptor,
     streams: u32,
     router: Router,
-    crowded: Crowded,
 }
 
-async fn connection(stream: TcpStream, service: Service, mut stopped: watch::Receiver<bool>) {
-    let Service { tls, streams, router, crowded } = service;
+async fn connection(
+    stream: TcpStream,
+    source: IpAddr,
+    service: Service,
+    place: Arc<Place>,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let Service { tls, streams, router } = service;
     let _ = stream.set_nodelay(true);
-    let stream = match tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await {
+    let stream = match timeout_at(place.deadline().into(), tls.accept(stream)).await {
         Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return tracing::debug!(%error, "no TLS"),
-        Err(_) => return tracing::debug!("no TLS in time"),
+        Ok(Err(error)) => return tracing::debug!(%source, %error, "no TLS"),
+        Err(_) => return tracing::debug!(%source, "no TLS in time"),
     };
-    let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
-    let chain: Arc<[CertificateDer<'static>]> =
-        chain.iter().map(|certificate| certificate.clone().into_owned()).collect();
-    let peer = PeerCertificates(chain);
+    let session = stream.get_ref().1;
+    let http2 = session.alpn_protocol() == Some(b"h2");
+    let certificates = session.peer_certificates().unwrap_or_default();
+    let certificates: Arc<[CertificateDer<'static>]> =
+        certificates.iter().map(|certificate| certificate.clone().into_owned()).collect();
+    let peer = Peer { certificates, place: place.clone(), source };
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
+        let under_way = peer.place.clone().begin();
         request.extensions_mut().insert(peer.clone());
-        request.extensions_mut().insert(crowded);
-        router.clone().oneshot(request)
+        let answer = router.clone().oneshot(request);
+        async move {
+            let answer = answer.await;
+            drop(under_way);
+            answer
+        }
     });
-    let mut builder = Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HANDSHAKE)
-        .max_buf_size(HEAD)
-        .keep_alive(!crowded.0);
+    let builder = builder(http2, streams);
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    let overdue = async {
+        // What happens on it moves the deadline.
+        while place.deadline() > std::time::Instant::now() {
+            sleep_until(place.deadline().into()).await;
+        }
+    };
+    let grace = tokio::select! {
+        ended = connection.as_mut() => return said(source, ended),
+        () = async { _ = stopped.wait_for(|stopped| *stopped).await.is_ok() } => GRACE,
+        () = overdue => OVERDUE,
+    };
+    connection.as_mut().graceful_shutdown();
+    match timeout(grace, connection).await {
+        Ok(ended) => said(source, ended),
+        Err(_) => tracing::debug!(%source, "connection ended: it was silent or slow"),
+    }
+}
+
+fn said<E: std::fmt::Display>(source: IpAddr, ended: Result<(), E>) {
+    if let Err(error) = ended {
+        tracing::debug!(%source, %error, "connection ended");
+    }
+}
+
+/// The protocol is that which TLS agreed on: nothing is guessed from first bytes,
+/// which may never come.
+fn builder(http2: bool, streams: u32) -> Builder<TokioExecutor> {
+    let mut builder = match http2 {
+        true => Builder::new(TokioExecutor::new()).http2_only(),
+        false => Builder::new(TokioExecutor::new()).http1_only(),
+    };
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(NEXT_HEAD).max_buf_size(HEAD);
     builder
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(streams)
         .max_header_list_size(HEAD as u32)
         .keep_alive_interval(Duration::from_secs(30));
-    let connection = builder.serve_connection(TokioIo::new(stream), service);
-    tokio::pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = async { _ = stopped.wait_for(|stopped| *stopped).await.is_ok() } => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+    builder
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn reached(bound: &str, from: &str) -> bool {
+        let certificate = ServingCertificate::self_made("a", "b").unwrap();
+        let address = bound.parse().unwrap();
+        let listener = listen(address, certificate, TlsOptions::default(), 0).await.unwrap();
+        let port = listener.address().unwrap().port();
+        let reached = TcpStream::connect(format!("{from}:{port}")).await;
+        reached.is_ok()
+    }
+
+    #[tokio::test]
+    async fn any_address_of_either_family_stands_for_both() {
+        for bound in ["0.0.0.0:0", "[::]:0"] {
+            assert!(reached(bound, "127.0.0.1").await, "{bound}");
+            // Where this machine has no IPv6, IPv4 is all there is.
+            if std::net::TcpListener::bind("[::1]:0").is_ok() {
+                assert!(reached(bound, "[::1]").await, "{bound}");
+            }
         }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(%error, "connection ended");
+        assert!(reached("127.0.0.1:0", "127.0.0.1").await);
+        assert!(!reached("127.0.0.1:0", "127.0.0.2").await);
     }
 }

@@ -2,6 +2,26 @@
 
 use super::response::ApiError;
 use crate::k8s::Selector;
+use serde::Deserialize;
+
+/// What a request for a list says beside its path.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Listing {
+    /// Whether changes are asked for, instead of a list.
+    watch: Option<String>,
+    /// Which objects, by field.
+    pub field_selector: String,
+}
+
+impl Listing {
+    /// Whether changes are asked for. Source: `Convert_Slice_string_To_bool` of
+    /// k8s.io/apimachinery, for which any text but two means yes.
+    pub fn watches(&self) -> bool {
+        let watch = self.watch.as_deref();
+        watch.is_some_and(|watch| watch != "0" && !watch.eq_ignore_ascii_case("false"))
+    }
+}
 
 /// Reads `labelSelector`.
 ///

@@ -6,7 +6,7 @@ use super::request::{ApiGroup, Version};
 use super::response::ApiError;
 use crate::cache::{self, Cache};
 use crate::prometheus::Pem;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use reqwest::{StatusCode, Url};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -91,15 +91,22 @@ impl Other {
         Ok(Self { http, url, token_file, offered })
     }
 
-    /// Passes a request on; the answer as it comes.
+    /// Passes a request on; the answer as it comes. The path is a canonical one.
     ///
     /// # Errors
-    /// 503 where the other adapter does not answer.
-    pub async fn get(&self, path_and_query: &str) -> Result<(StatusCode, Bytes), ApiError> {
+    /// 503 where the other adapter does not answer, or with more than is passed on.
+    pub async fn get(
+        &self,
+        path: &str,
+        query: Option<&str>,
+    ) -> Result<(StatusCode, Bytes), ApiError> {
         let unavailable = |error: String| {
             ApiError::unavailable(format!("the adapter at {} does not answer: {error}", self.url))
         };
-        let url = self.url.join(path_and_query).map_err(|error| unavailable(error.to_string()))?;
+        // Host and port are the configured ones, whatever the request says.
+        let mut url = self.url.clone();
+        url.set_path(path);
+        url.set_query(query);
         let mut request = self.http.get(url).header("accept", "application/json");
         if let Some(file) = &self.token_file {
             let token = tokio::fs::read_to_string(file).await;
@@ -108,13 +115,16 @@ impl Other {
             request = request.bearer_auth(token.trim());
         }
         let failed = |error: reqwest::Error| unavailable(error.without_url().to_string());
-        let response = request.send().await.map_err(failed)?;
+        let mut response = request.send().await.map_err(failed)?;
         let status = response.status();
-        if response.content_length().is_some_and(|length| length > LARGEST as u64) {
-            return Err(unavailable(format!("its answer is larger than {LARGEST} bytes")));
+        let mut body = BytesMut::new();
+        while let Some(chunk) = response.chunk().await.map_err(failed)? {
+            if body.len() + chunk.len() > LARGEST {
+                return Err(unavailable(format!("its answer is larger than {LARGEST} bytes")));
+            }
+            body.extend_from_slice(&chunk);
         }
-        let body = response.bytes().await.map_err(failed)?;
-        Ok((status, body))
+        Ok((status, body.freeze()))
     }
 
     /// What it offers of a group; nothing while it does not answer.
@@ -128,7 +138,7 @@ impl Other {
                 continue;
             }
             let path = format!("/apis/{}/{}", group.as_str(), version.as_str());
-            match self.get(&path).await {
+            match self.get(&path, None).await {
                 Ok((StatusCode::OK, body)) => {
                     offered = read(group, &body);
                     break;

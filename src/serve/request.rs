@@ -1,5 +1,7 @@
 //! What a path of the API asks for.
 
+use percent_encoding::percent_decode_str;
+
 /// An API group that is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, clap::ValueEnum)]
 pub enum ApiGroup {
@@ -123,8 +125,9 @@ impl Target {
     /// # Errors
     /// Where there is nothing at it.
     pub fn parse(path: &str) -> Result<Self, NoTarget> {
-        let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
-        let ["apis", rest @ ..] = parts.as_slice() else { return Err(NoTarget::Unknown) };
+        let path = path.strip_suffix('/').unwrap_or(path);
+        let parts: Vec<&str> = path.split('/').collect();
+        let ["", "apis", rest @ ..] = parts.as_slice() else { return Err(NoTarget::Unknown) };
         let [group, rest @ ..] = rest else { return Ok(Self::Groups) };
         let group = ApiGroup::parse(group).ok_or(NoTarget::Unknown)?;
         let [version, rest @ ..] = rest else { return Ok(Self::Group(group)) };
@@ -159,6 +162,72 @@ impl Target {
                 _ => Err(NoTarget::Unknown),
             },
         }
+    }
+
+    /// The namespace that it is about, where it is about one.
+    pub fn namespace(&self) -> Option<&str> {
+        let namespace = match self {
+            Self::Object(object) if object.of_namespace => &object.name,
+            Self::Object(object) => &object.namespace,
+            Self::External { namespace, .. } => namespace,
+            Self::Pods { namespace, .. } => namespace.as_ref()?,
+            Self::Groups | Self::Group(_) | Self::Resources(..) | Self::Nodes { .. } => {
+                return None;
+            }
+        };
+        Some(namespace).filter(|namespace| !namespace.is_empty()).map(String::as_str)
+    }
+
+    /// Its path, in the one form that it has: each segment as it was understood.
+    pub fn path(&self) -> String {
+        let base = |group: ApiGroup, version: Version| {
+            format!("/apis/{}/{}", group.as_str(), version.as_str())
+        };
+        let v1beta1 = Version::V1Beta1;
+        let (mut path, segments): (String, Vec<&str>) = match self {
+            Self::Groups => ("/apis".to_owned(), vec![]),
+            Self::Group(group) => (format!("/apis/{}", group.as_str()), vec![]),
+            Self::Resources(group, version) => (base(*group, *version), vec![]),
+            Self::Object(object) => {
+                let ObjectTarget { namespace, resource, name, metric, .. } = object;
+                let segments: Vec<&str> = match (object.of_namespace, namespace.is_empty()) {
+                    (true, _) => vec!["namespaces", name, "metrics", metric],
+                    (false, true) => vec![resource, name, metric],
+                    (false, false) => vec!["namespaces", namespace, resource, name, metric],
+                };
+                (base(ApiGroup::Custom, object.version), segments)
+            }
+            Self::External { namespace, metric } => {
+                (base(ApiGroup::External, v1beta1), vec!["namespaces", namespace, metric])
+            }
+            Self::Nodes { name } => {
+                let name = name.as_deref();
+                (base(ApiGroup::Resource, v1beta1), ["nodes"].into_iter().chain(name).collect())
+            }
+            Self::Pods { namespace, name } => {
+                let namespace = namespace.iter().flat_map(|namespace| ["namespaces", namespace]);
+                let segments = namespace.chain(["pods"]).chain(name.as_deref());
+                (base(ApiGroup::Resource, v1beta1), segments.collect())
+            }
+        };
+        for segment in segments {
+            path.push('/');
+            path.extend(percent_encoding::utf8_percent_encode(segment, SEGMENT));
+        }
+        path
+    }
+
+    /// Whether it tells what there is to ask for, and no metric.
+    pub fn is_discovery(&self) -> bool {
+        matches!(self, Self::Groups | Self::Group(_) | Self::Resources(..))
+    }
+
+    /// Whether it names no object, so that all are listed.
+    pub fn is_list(&self) -> bool {
+        matches!(
+            self,
+            Self::External { .. } | Self::Nodes { name: None } | Self::Pods { name: None, .. }
+        )
     }
 
     /// The group that it is of.
@@ -196,20 +265,35 @@ fn object(version: Version, parts: &[&str]) -> Result<ObjectTarget, NoTarget> {
     })
 }
 
-/// A path segment without its percent-encoding; none where that is broken.
+/// What is written with a percent sign in a path segment: all but the characters
+/// that RFC 3986 leaves as they are, and `*`.
+const SEGMENT: &percent_encoding::AsciiSet = &percent_encoding::NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b'*');
+
+/// Whether a path has one reading only: no empty segment but the last, none that
+/// stands for another folder, and no slash, percent sign or control character in one.
+/// Source: `IsValidPathSegmentName` of k8s.io/apimachinery.
+pub fn is_canonical(path: &str) -> bool {
+    let Some(rest) = path.strip_prefix('/') else { return false };
+    let segments = rest.strip_suffix('/').unwrap_or(rest).split('/');
+    rest.is_empty() || { segments }.all(|segment| decode(segment).is_some())
+}
+
+/// A path segment without its percent-encoding; none where that is broken, or where
+/// it is no name.
 fn decode(segment: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(segment.len());
-    let mut rest = segment.bytes();
-    while let Some(byte) = rest.next() {
-        if byte == b'%' {
-            let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
-            let code = digit(rest.next())? * 16 + digit(rest.next())?;
-            bytes.push(u8::try_from(code).ok()?);
-        } else {
-            bytes.push(byte);
-        }
-    }
-    String::from_utf8(bytes).ok().filter(|text| !text.is_empty())
+    let broken = segment.match_indices('%').any(|(at, _)| {
+        let digits = segment.as_bytes().get(at + 1..at + 3);
+        !digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    });
+    let text = percent_decode_str(segment).decode_utf8().ok().filter(|_| !broken)?;
+    let is_name = !matches!(&*text, "" | "." | "..")
+        && !text.contains(|sign: char| matches!(sign, '/' | '%') || sign.is_control());
+    is_name.then(|| text.into_owned())
 }
 
 #[cfg(test)]
@@ -249,6 +333,53 @@ mod tests {
             Target::parse("/apis/metrics.k8s.io/v1beta1/namespaces/shop/pods/a"),
             Ok(Target::Pods { namespace: Some("shop".to_owned()), name: Some("a".to_owned()) })
         );
+    }
+
+    #[test]
+    fn a_path_is_written_as_it_was_understood() {
+        for (path, written) in [
+            ("/apis/custom.metrics.k8s.io/v1beta2/namespaces/shop/pods/%2A/qps", None),
+            ("/apis/custom.metrics.k8s.io/v1beta2/nodes/a/load", None),
+            ("/apis/custom.metrics.k8s.io/v1beta1/namespaces/shop/metrics/load", None),
+            ("/apis/external.metrics.k8s.io/v1beta1/namespaces/shop/a%20%3f", Some("a%20%3F")),
+            ("/apis/metrics.k8s.io/v1beta1/namespaces/shop/pods/a", None),
+            ("/apis/metrics.k8s.io/v1beta1/nodes", None),
+            ("/apis/external.metrics.k8s.io/v1beta1", None),
+        ] {
+            let target = Target::parse(path).unwrap();
+            let expected = written.map_or(path.replace("%2A", "*"), |end| {
+                format!("{}/{end}", path.rsplit_once('/').unwrap().0)
+            });
+            assert_eq!(target.path(), expected);
+            assert_eq!(Target::parse(&target.path()), Ok(target));
+        }
+    }
+
+    #[test]
+    fn a_path_with_two_readings_is_not_canonical() {
+        for path in ["/", "/apis", "/apis/", "/a/%2A/b", "/a/%c3%a4"] {
+            assert!(is_canonical(path), "{path}");
+        }
+        for path in [
+            "",
+            "apis",
+            "//",
+            "//apis",
+            "/a//b",
+            "/a/./b",
+            "/a/../b",
+            "/a/..",
+            "/a/%2e%2E/b",
+            "/a/%2f/b",
+            "/a/b%2Fc",
+            "/a/%25/b",
+            "/a/%00",
+            "/a/%zz",
+            "/a/%2",
+            "/a/%ff",
+        ] {
+            assert!(!is_canonical(path), "{path}");
+        }
     }
 
     #[test]

@@ -5,14 +5,14 @@ use super::parameters::{label_selector, selected_name};
 use super::request::{ApiGroup, Version};
 use super::response::ApiError;
 use super::router::Server;
-use crate::hpa::Phase;
 use crate::rules::{Failure, NodeUsage, PodUsage};
-use crate::watch::{GroupResource, PodRecord};
+use crate::watch::GroupResource;
 use futures::future::join_all;
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The query parameters of a request.
@@ -129,20 +129,12 @@ pub async fn pods(
 ) -> Result<Value, ApiError> {
     let labels = label_selector(&parameters.label_selector)?;
     let wanted = name.or(parameters.name()?);
-    let running = |(name, pod): (&str, &PodRecord)| {
-        (pod.phase == Phase::Running && wanted.is_none_or(|wanted| wanted == name))
-            .then(|| (name.to_owned(), Labels::clone(&pod.labels)))
-    };
-    let known: BTreeMap<String, BTreeMap<String, Labels>> = server.cluster.read(|index| {
-        let namespaces = match namespace {
-            Some(namespace) => vec![namespace],
-            None => index.namespaces(),
-        };
-        let pods = |namespace: &str| {
-            index.select(namespace, &labels).into_iter().filter_map(running).collect()
-        };
-        namespaces.into_iter().map(|namespace| (namespace.to_owned(), pods(namespace))).collect()
-    });
+    let running = server.rules.pods(namespace, wanted, &labels, true).await;
+    let running = running.map_err(|failure| ApiError::unavailable(failure.to_string()))?;
+    let mut known: BTreeMap<String, BTreeMap<String, Arc<Labels>>> = BTreeMap::new();
+    for (key, labels) in running {
+        known.entry(key.namespace).or_default().insert(key.name, labels);
+    }
     let usage = known.iter().filter(|(_, pods)| !pods.is_empty()).map(async |(namespace, pods)| {
         (namespace, server.rules.pod_usage(namespace, pods.keys().cloned().collect()).await)
     });

@@ -5,8 +5,12 @@ use super::protobuf;
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::response::IntoResponse;
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
 use serde::Serialize;
 use serde_json::{Value, json};
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 /// An error as a Kubernetes client understands it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,6 +120,72 @@ impl ApiError {
             response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
         }
         response
+    }
+}
+
+/// The error is given its form by `layers::observe`, which knows what the client takes.
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response<Body> {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = self.code;
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+/// A body that holds something until all of it was taken by the connection. It is
+/// given in pieces, so that a client that takes none holds no more than one of them
+/// beside it.
+pub struct Held<T> {
+    body: Body,
+    rest: Bytes,
+    _held: T,
+}
+
+/// How large a piece is, in bytes.
+const PIECE: usize = 64 * 1024;
+
+impl<T: Send + Unpin + 'static> Held<T> {
+    /// A response that holds something until it is sent.
+    pub fn while_sent(response: Response<Body>, held: T) -> Response<Body> {
+        response.map(|body| Body::new(Self { body, rest: Bytes::new(), _held: held }))
+    }
+}
+
+impl<T: Unpin> http_body::Body for Held<T> {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let held = self.get_mut();
+        if held.rest.is_empty() {
+            match Pin::new(&mut held.body).poll_frame(context) {
+                Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
+                    Ok(data) => held.rest = data,
+                    Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
+                },
+                other => return other,
+            }
+        }
+        let piece = held.rest.split_to(held.rest.len().min(PIECE));
+        Poll::Ready(Some(Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let (hint, rest) = (self.body.size_hint(), self.rest.len() as u64);
+        let mut whole = SizeHint::new();
+        whole.set_lower(hint.lower() + rest);
+        if let Some(upper) = hint.upper() {
+            whole.set_upper(upper + rest);
+        }
+        whole
     }
 }
 

@@ -1,11 +1,14 @@
-//! From requests to answers: health, then who asks, whether they may, and what.
+//! From requests to answers: the routes, the layers around them, and what is
+//! answered to those who have passed the layers.
 
-use super::authorize::{Action, Authorizer};
+use super::admission::Admission;
+use super::authorize::Authorizer;
 use super::discovery::{self, Offered};
-use super::health::Health;
-use super::identity::{Authenticator, Unidentified};
-use super::listen::{Crowded, PeerCertificates};
+use super::health::{self, Health};
+use super::identity::Authenticator;
+use super::layers::{self, Asked, Authentication};
 use super::negotiate::{Form, form, has_common_kind};
+use super::parameters::Listing;
 use super::request::{ApiGroup, NoTarget, Target};
 use super::response::{ApiError, json_body, pretty_body, protobuf_body, yaml_body};
 use super::{custom, external, openapi, resource_metrics};
@@ -19,14 +22,13 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Extension, Query, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, header};
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::IntoResponse;
-use axum::routing::get;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower_http::compression::CompressionLayer;
 use tower_http::compression::predicate::SizeAbove;
 
@@ -53,107 +55,52 @@ pub struct Server {
     pub metrics: Arc<Metrics>,
     /// The statuses as they are now.
     pub live: LiveStatus,
-    /// Bounds the requests that are answered at once.
-    pub slots: Slots,
 }
-
-/// Room for so many requests at once, and for as many that wait for a while.
-#[derive(Clone)]
-pub struct Slots {
-    running: Arc<Semaphore>,
-    waiting: Arc<Semaphore>,
-}
-
-impl Default for Slots {
-    fn default() -> Self {
-        let slots = || Arc::new(Semaphore::new(AT_ONCE));
-        Self { running: slots(), waiting: slots() }
-    }
-}
-
-impl Slots {
-    /// Waits for room; none where too many wait already, or for too long.
-    async fn take(&self) -> Option<OwnedSemaphorePermit> {
-        if let Ok(slot) = self.running.clone().try_acquire_owned() {
-            return Some(slot);
-        }
-        let _place = self.waiting.clone().try_acquire_owned().ok()?;
-        tokio::time::timeout(WAIT, self.running.clone().acquire_owned()).await.ok()?.ok()
-    }
-}
-
-/// How many requests are answered at once, health apart.
-const AT_ONCE: usize = 400;
-/// How long a request waits for its turn.
-const WAIT: Duration = Duration::from_secs(2);
-/// How long answering may take altogether.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// From which size on answers are compressed for those who take that, as kube-apiserver does.
 const COMPRESSED_FROM: u64 = 32 * 1024;
 
-/// The routes of the server.
+/// The routes of the server, and the layers around those that are not open to anybody.
 pub fn router(server: Server) -> Router {
     let compression =
         CompressionLayer::new().gzip(true).compress_when(SizeAbove::new(COMPRESSED_FROM));
-    Router::new()
-        .route("/livez", get(|| async { "ok" }))
-        .route("/healthz", get(ready))
-        .route("/readyz", get(ready))
-        .fallback(api)
-        .with_state(Arc::new(server))
-        .layer(compression)
-}
-
-async fn ready(
-    State(server): State<Arc<Server>>,
-    Query(parameters): Query<HashMap<String, String>>,
-) -> impl IntoResponse {
-    server.health.ready(parameters.contains_key("verbose"))
-}
-
-async fn api(
-    State(server): State<Arc<Server>>,
-    Extension(peer): Extension<PeerCertificates>,
-    Extension(Crowded(crowded)): Extension<Crowded>,
-    request: Request,
-) -> Response<Body> {
-    let errors = form(request.headers(), false).unwrap_or(Form::Json);
-    let slot = if crowded { None } else { server.slots.take().await };
-    let answered = match slot {
-        None => Err(ApiError::too_many()),
-        Some(_slot) => tokio::time::timeout(PATIENCE, answer(&server, &peer, request))
-            .await
-            .unwrap_or_else(|_| Err(ApiError::unavailable("the answer took too long"))),
-    };
-    let response = answered.unwrap_or_else(|error| error.into_form(errors));
-    server.metrics.answered(response.status().as_u16());
-    response
+    let (authorizer, metrics) = (server.authorizer.clone(), server.metrics.clone());
+    let authentication =
+        Authentication::new(server.authenticator.clone(), authorizer.clone(), metrics.clone());
+    let room = (Admission::default(), metrics.clone());
+    let health = server.health.clone();
+    let server = Arc::new(server);
+    // The last layer is the outermost.
+    let api = Router::new()
+        .fallback(answer)
+        .with_state(server)
+        .layer(from_fn_with_state(authorizer, layers::authorize))
+        .layer(from_fn_with_state(room, layers::admit))
+        .layer(from_fn_with_state(authentication, layers::authenticate))
+        .layer(from_fn(layers::canonical))
+        .layer(from_fn_with_state(metrics, layers::observe))
+        .layer(compression);
+    health::routes(health, &api).fallback_service(api)
 }
 
 async fn answer(
-    server: &Server,
-    peer: &PeerCertificates,
+    State(server): State<Arc<Server>>,
+    Extension(Asked(target)): Extension<Asked>,
     request: Request,
 ) -> Result<Response<Body>, ApiError> {
     let (parts, _) = request.into_parts();
-    let path = parts.uri.path();
-    let target = Target::parse(path);
-    if !server.authorizer.is_open(path) {
-        let identity =
-            server.authenticator.identify(&peer.0, &parts.headers).await.map_err(|error| {
-                match error {
-                    Unidentified::Unknown => ApiError::unauthorized(),
-                    Unidentified::Unavailable(_) => ApiError::unavailable(error.to_string()),
-                }
-            })?;
-        if parts.method != Method::GET && parts.method != Method::HEAD {
-            return Err(ApiError::method_not_allowed());
-        }
-        server.authorizer.authorize(&identity, Action::of(target.as_ref().ok(), path)).await?;
+    let (server, path) = (&*server, parts.uri.path());
+    let is_object = target.as_ref().is_ok_and(|target| !target.is_discovery());
+    match parts.method {
+        Method::GET => {}
+        Method::HEAD if !is_object => {}
+        _ => return Err(ApiError::method_not_allowed()),
+    }
+    if health::is_detailed(path) {
+        return Ok(server.health.ready(health::Detail::All).into_response());
     }
     if path == "/metrics" {
-        return Ok(server.metrics.exposition().into_response());
+        return Ok(server.metrics.exposition(&parts.headers).into_response());
     }
     if let Some(subject) = live_subject(path) {
         let status = server.live.get(&subject).ok_or_else(ApiError::no_such_path)?;
@@ -162,7 +109,7 @@ async fn answer(
     if path.starts_with(openapi::BASE)
         && let Some(document) = openapi::document(path, &server.served())
     {
-        return Ok(json_body(&document));
+        return Ok(tagged(&parts.headers, &document, "application/json"));
     }
     let target = target.map_err(|error| match error {
         NoTarget::Unknown => ApiError::no_such_path(),
@@ -171,31 +118,43 @@ async fn answer(
     if target.group().is_some_and(|group| !server.serves(group)) {
         return Err(ApiError::no_such_path());
     }
+    let listing: Listing = parameters(&parts.uri)?;
+    if target.is_list() && listing.watches() {
+        return Err(ApiError::method_not_allowed());
+    }
     // Only what pods and nodes use has a table.
     let has_table = matches!(target, Target::Nodes { .. } | Target::Pods { .. });
     if !has_common_kind(&parts.headers) {
         return Err(ApiError::not_acceptable());
     }
     let form = form(&parts.headers, has_table);
+    let pretty = wants_pretty(&parts.uri, &parts.headers);
+    let way = (target.path(), parts.uri.query());
     let value = match target {
         Target::Groups if aggregated(&parts.headers) => {
             let mut groups = Vec::new();
             for group in server.served() {
                 groups.push((group, server.offered(group).await));
             }
-            let mut response = json_body(&discovery::aggregated(&groups));
-            let kind = HeaderValue::from_static(discovery::AGGREGATED);
-            response.headers_mut().insert(header::CONTENT_TYPE, kind);
-            return Ok(response);
+            let document = discovery::aggregated(&groups);
+            return Ok(tagged(&parts.headers, &document, discovery::AGGREGATED));
         }
-        Target::Groups => discovery::groups(&server.served()),
-        Target::Group(group) => discovery::group(group),
-        Target::Resources(group, version) => {
-            discovery::resources(group, version, &server.offered(group).await)
+        Target::Groups | Target::Group(_) | Target::Resources(..) => {
+            let document = match target {
+                Target::Group(group) => discovery::group(group),
+                Target::Resources(group, version) => {
+                    discovery::resources(group, version, &server.offered(group).await)
+                }
+                _ => discovery::groups(&server.served()),
+            };
+            if form == Some(Form::Json) && !pretty {
+                return Ok(tagged(&parts.headers, &document, "application/json"));
+            }
+            document
         }
         Target::Object(object) => {
             let answer = custom::objects(server, &object, &parameters(&parts.uri)?).await;
-            match server.pass_on(ApiGroup::Custom, &parts.uri, &answer).await {
+            match server.pass_on(ApiGroup::Custom, &way, &answer).await {
                 Some(passed) => return passed,
                 None => answer?,
             }
@@ -203,10 +162,13 @@ async fn answer(
         Target::External { namespace, metric } => {
             let asked = parameters(&parts.uri)?;
             let answer = external::values(server, &namespace, &metric, &asked).await;
-            match server.pass_on(ApiGroup::External, &parts.uri, &answer).await {
+            match server.pass_on(ApiGroup::External, &way, &answer).await {
                 Some(passed) => return passed,
                 None => answer?,
             }
+        }
+        Target::Nodes { .. } | Target::Pods { .. } if server.rules.rules().resource.is_none() => {
+            return Err(ApiError::no_such_path());
         }
         Target::Nodes { name } => {
             let parameters = parameters(&parts.uri)?;
@@ -224,7 +186,7 @@ async fn answer(
         Form::Json | Form::Table => {
             let table = form == Some(Form::Table);
             let shown = if table { resource_metrics::table(&value) } else { value };
-            match wants_pretty(&parts.uri, &parts.headers) {
+            match pretty {
                 true => pretty_body(&shown),
                 false => json_body(&shown),
             }
@@ -233,17 +195,10 @@ async fn answer(
 }
 
 impl Server {
+    /// What is registered must answer, with or without rules: discovery that fails
+    /// holds up the deletion of namespaces in the whole cluster.
     fn serves(&self, group: ApiGroup) -> bool {
-        let rules = self.rules.rules();
         self.groups.contains(&group)
-            && match group {
-                ApiGroup::Custom => true,
-                ApiGroup::External => {
-                    !rules.external.is_empty()
-                        || self.config.now().pass_on.contains_key(&ApiGroup::External)
-                }
-                ApiGroup::Resource => rules.resource.is_some(),
-            }
     }
 
     fn served(&self) -> Vec<ApiGroup> {
@@ -254,7 +209,7 @@ impl Server {
     async fn pass_on(
         &self,
         group: ApiGroup,
-        uri: &Uri,
+        (path, query): &(String, Option<&str>),
         answer: &Result<Value, ApiError>,
     ) -> Option<Result<Response<Body>, ApiError>> {
         let unknown = matches!(answer, Err(error) if error.code == StatusCode::NOT_FOUND);
@@ -263,8 +218,7 @@ impl Server {
         }
         let config = self.config.now();
         let other = config.pass_on.get(&group)?;
-        let path = uri.path_and_query().map_or(uri.path(), |whole| whole.as_str());
-        Some(other.get(path).await.map(|(status, body)| {
+        Some(other.get(path, *query).await.map(|(status, body)| {
             let json = HeaderValue::from_static("application/json");
             let mut response = ([(header::CONTENT_TYPE, json)], body).into_response();
             *response.status_mut() = status;
@@ -284,25 +238,25 @@ impl Server {
     fn own(&self, group: ApiGroup) -> BTreeSet<Offered> {
         match group {
             ApiGroup::Custom => {
-                let mut offered: BTreeSet<Offered> = self.cluster.read(|index| {
-                    let pods = || "pods".to_owned();
-                    let names = index.published_names().into_iter().map(str::to_owned);
-                    names.map(|name| Offered::object_metric(pods(), true, name)).collect()
-                });
-                offered.extend(self.rules.read(|registry| {
+                // Generated names are not listed: each has a namespace and the name of an
+                // autoscaler in it, which everybody may read here, and there may be
+                // ten thousand. Who asks for one knows it.
+                self.rules.read(|registry| {
                     let metric = |metric: &crate::rules::ObjectMetric| {
                         let resource = metric.resource.to_string();
                         Offered::object_metric(resource, metric.namespaced, metric.metric.clone())
                     };
-                    registry.custom_metrics().map(|(key, _)| metric(key)).collect::<Vec<_>>()
-                }));
-                offered
+                    registry.custom_metrics().map(|(key, _)| metric(key)).collect()
+                })
             }
             ApiGroup::External => self.rules.read(|registry| {
                 let names = registry.external_metrics().map(|(metric, _)| metric.clone());
                 names.map(Offered::external_metric).collect()
             }),
-            ApiGroup::Resource => BTreeSet::from(Offered::resource_metrics()),
+            ApiGroup::Resource => match self.rules.rules().resource {
+                Some(_) => BTreeSet::from(Offered::resource_metrics()),
+                None => BTreeSet::new(),
+            },
         }
     }
 }
@@ -339,4 +293,19 @@ fn wants_pretty(uri: &Uri, headers: &HeaderMap) -> bool {
 fn aggregated(headers: &HeaderMap) -> bool {
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
     accept.is_some_and(discovery::accepts_aggregated)
+}
+
+/// An answer that a client may keep: with a tag, by which it is told that its copy is good.
+fn tagged(headers: &HeaderMap, document: &Value, kind: &'static str) -> Response<Body> {
+    let body = serde_json::to_vec(document).expect("an API object has nothing that JSON can't say");
+    let hash = Sha256::digest(&body);
+    let tag: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    let mut response = match layers::not_modified(headers, &tag) {
+        true => StatusCode::NOT_MODIFIED.into_response(),
+        false => ([(header::CONTENT_TYPE, HeaderValue::from_static(kind))], body).into_response(),
+    };
+    let tag = HeaderValue::from_str(&format!("\"{tag}\"")).expect("hex digits in quotes");
+    response.headers_mut().insert(header::ETAG, tag);
+    response.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
+    response
 }

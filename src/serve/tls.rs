@@ -1,5 +1,6 @@
 //! The serving certificate, and TLS as it is spoken.
 
+use prometheus_client::metrics::gauge::Gauge;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, SanType,
@@ -15,6 +16,7 @@ use rustls::{DigitallySignedStruct, DistinguishedName, SignatureScheme};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// Why there is no certificate to serve with.
 #[derive(Debug, thiserror::Error)]
@@ -117,32 +119,40 @@ impl ServingCertificate {
         })
     }
 
-    /// TLS with this certificate; clients may show one of theirs.
+    /// TLS with this certificate, and the certificate itself as it may change; clients
+    /// may show one of theirs.
     ///
     /// # Errors
     /// Where certificate and key do not go together.
-    pub fn server_config(self, options: TlsOptions) -> Result<ServerConfig, TlsError> {
+    pub(super) fn server_config(
+        self,
+        options: TlsOptions,
+    ) -> Result<(ServerConfig, Arc<Current>), TlsError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let versions: &[_] = match options.tls13_only {
             true => &[&rustls::version::TLS13],
             false => rustls::ALL_VERSIONS,
         };
+        let current = Arc::new(Current::new(self, provider.clone())?);
         let mut config = ServerConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(versions)?
-            .with_client_cert_verifier(Arc::new(AnyCertificate(provider.clone())))
-            .with_cert_resolver(Arc::new(Current::new(self, provider)?));
+            .with_client_cert_verifier(Arc::new(AnyCertificate(provider)))
+            .with_cert_resolver(current.clone());
         config.alpn_protocols = match options.http1_only {
             true => vec![b"http/1.1".to_vec()],
             false => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
         };
-        Ok(config)
+        Ok((config, current))
     }
 }
 
 /// The certificate served now; files are looked at again, as certificates are renewed.
 #[derive(Debug)]
-struct Current {
-    key: Arc<RwLock<Arc<CertifiedKey>>>,
+pub(super) struct Current {
+    key: RwLock<Arc<CertifiedKey>>,
+    /// The files it came from, where it did.
+    files: Option<[PathBuf; 2]>,
+    provider: Arc<CryptoProvider>,
 }
 
 /// How often the files of a certificate are looked at.
@@ -153,40 +163,50 @@ impl Current {
         certificate: ServingCertificate,
         provider: Arc<CryptoProvider>,
     ) -> Result<Self, TlsError> {
-        let files = certificate.files.clone();
-        let key = Arc::new(CertifiedKey::from_der(certificate.chain, certificate.key, &provider)?);
-        let key = Arc::new(RwLock::new(key));
-        if let (Some(files), Ok(runtime)) = (files, tokio::runtime::Handle::try_current()) {
-            runtime.spawn(follow(files, key.clone(), provider));
-        }
-        Ok(Self { key })
+        let key = CertifiedKey::from_der(certificate.chain, certificate.key, &provider)?;
+        Ok(Self { key: RwLock::new(Arc::new(key)), files: certificate.files, provider })
     }
-}
 
-/// Takes up what the files hold whenever it changes; what can't be served does
-/// not replace what is.
-async fn follow(
-    files: [PathBuf; 2],
-    current: Arc<RwLock<Arc<CertifiedKey>>>,
-    provider: Arc<CryptoProvider>,
-) {
-    let read = async || {
-        let [certificate, key] = &files;
-        (tokio::fs::read(certificate).await.ok(), tokio::fs::read(key).await.ok())
-    };
-    let mut seen = read().await;
-    loop {
-        tokio::time::sleep(LOOK).await;
-        let now = read().await;
-        if now == seen {
-            continue;
+    fn now(&self) -> Arc<CertifiedKey> {
+        self.key.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Until when it is valid, in seconds since 1970.
+    fn not_after(&self) -> Option<i64> {
+        let key = self.now();
+        let (_, certificate) = X509Certificate::from_der(key.cert.first()?).ok()?;
+        Some(certificate.validity().not_after.timestamp())
+    }
+
+    /// Takes up what the files hold whenever it changes, for ever; what can't be served
+    /// does not replace what is. The gauge shows until when the certificate is valid.
+    pub(super) async fn follow(self: Arc<Self>, not_after: Gauge) {
+        not_after.set(self.not_after().unwrap_or_default());
+        let Some(files) = &self.files else { return std::future::pending().await };
+        let read = async || {
+            let [certificate, key] = files;
+            (tokio::fs::read(certificate).await.ok(), tokio::fs::read(key).await.ok())
+        };
+        // What was read before may have changed since: it is taken up once more.
+        let mut seen = (None, None);
+        loop {
+            let now = read().await;
+            if now != seen {
+                seen = now;
+                self.take_up(files);
+                not_after.set(self.not_after().unwrap_or_default());
+            }
+            tokio::time::sleep(LOOK).await;
         }
-        seen = now;
+    }
+
+    fn take_up(&self, files: &[PathBuf; 2]) {
         let taken = ServingCertificate::from_files(&files[0], &files[1])
-            .and_then(|new| Ok(CertifiedKey::from_der(new.chain, new.key, &provider)?));
+            .and_then(|new| Ok(CertifiedKey::from_der(new.chain, new.key, &self.provider)?));
         match taken {
+            Ok(key) if key.cert == self.now().cert => {}
             Ok(key) => {
-                *current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(key);
+                *self.key.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(key);
                 tracing::info!(file = %files[0].display(), "took the serving certificate up");
             }
             Err(error) => {
@@ -198,7 +218,7 @@ async fn follow(
 
 impl ResolvesServerCert for Current {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.key.read().unwrap_or_else(PoisonError::into_inner).clone())
+        Some(self.now())
     }
 }
 

@@ -2,7 +2,8 @@
 //! `kube-system/extension-apiserver-authentication`.
 
 use crate::cache::{self, Cache};
-use futures::{StreamExt, TryStreamExt};
+use crate::watch::{Failures, Growing};
+use futures::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
@@ -12,6 +13,7 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use sha2::{Digest, Sha256};
+use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -36,6 +38,8 @@ pub struct TrustBundle {
     pub group_headers: Vec<String>,
     /// What headers with more of the user start with.
     pub extra_header_prefixes: Vec<String>,
+    /// Headers that have the user's UID.
+    pub uid_headers: Vec<String>,
 }
 
 impl Trust {
@@ -107,25 +111,24 @@ impl TrustBundle {
         })
     }
 
-    fn from_config_map(config_map: &ConfigMap) -> Self {
+    fn from_config_map(config_map: &ConfigMap) -> Result<Self, String> {
         let get = |key: &str| config_map.data.as_ref().and_then(|data| data.get(key));
-        let list = |key: &str| -> Vec<String> {
-            let Some(text) = get(key) else { return Vec::new() };
-            serde_json::from_str(text).unwrap_or_else(|error| {
-                tracing::warn!(key, %error, "{NAME}: not a list of names; it counts as empty");
-                Vec::new()
-            })
+        // An empty list of names allows any: what can't be read must not count as one.
+        let list = |key: &str| -> Result<Vec<String>, String> {
+            let Some(text) = get(key) else { return Ok(Vec::new()) };
+            serde_json::from_str(text).map_err(|error| format!("{key}: no list of names: {error}"))
         };
-        Self {
-            client_ca: get("client-ca-file").and_then(|pem| verifier("client-ca-file", pem)),
-            front_proxy_ca: get("requestheader-client-ca-file")
-                .and_then(|pem| verifier("requestheader-client-ca-file", pem)),
+        let ca = |key: &str| get(key).map(|pem| verifier(key, pem)).transpose();
+        Ok(Self {
+            client_ca: ca("client-ca-file")?,
+            front_proxy_ca: ca("requestheader-client-ca-file")?,
             verdicts: Verdicts::default(),
-            allowed_names: list("requestheader-allowed-names"),
-            username_headers: list("requestheader-username-headers"),
-            group_headers: list("requestheader-group-headers"),
-            extra_header_prefixes: list("requestheader-extra-headers-prefix"),
-        }
+            allowed_names: list("requestheader-allowed-names")?,
+            username_headers: list("requestheader-username-headers")?,
+            group_headers: list("requestheader-group-headers")?,
+            extra_header_prefixes: list("requestheader-extra-headers-prefix")?,
+            uid_headers: list("requestheader-uid-headers")?,
+        })
     }
 }
 
@@ -136,30 +139,28 @@ fn verifies(verifier: Option<&Arc<dyn ClientCertVerifier>>, chain: &[Certificate
     verifier.verify_client_cert(certificate, intermediates, UnixTime::now()).is_ok()
 }
 
-fn verifier(key: &str, pem: &str) -> Option<Arc<dyn ClientCertVerifier>> {
+fn verifier(key: &str, pem: &str) -> Result<Arc<dyn ClientCertVerifier>, String> {
     let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()).flatten() {
+    for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+        let certificate = certificate.map_err(|error| format!("{key}: not PEM: {error}"))?;
         if let Err(error) = roots.add(certificate) {
-            tracing::warn!(key, %error, "{NAME}: a certificate can't be used");
+            tracing::warn!(key, %error, "a CA certificate can't be used");
         }
     }
-    match WebPkiClientVerifier::builder(roots.into()).build() {
-        Ok(verifier) => Some(verifier),
-        Err(error) => {
-            tracing::warn!(key, %error, "{NAME}: no certificate can be used");
-            None
-        }
-    }
+    WebPkiClientVerifier::builder(roots.into())
+        .build()
+        .map(|verifier| verifier as Arc<dyn ClientCertVerifier>)
+        .map_err(|error| format!("{key}: no certificate can be used: {error}"))
 }
 
 /// Whom to believe by flags, before or instead of what the API server says.
 #[derive(Clone, Debug, Default)]
 pub struct OwnTrust {
-    /// CAs of clients, as PEM, believed besides those of the API server.
-    pub client_ca: Option<String>,
-    /// CAs of front proxies, as PEM; with one the API server's word on front
+    /// A file with CAs of clients, as PEM, believed besides those of the API server.
+    pub client_ca: Option<PathBuf>,
+    /// A file with CAs of front proxies, as PEM; with one the API server's word on front
     /// proxies does not count.
-    pub front_proxy_ca: Option<String>,
+    pub front_proxy_ca: Option<PathBuf>,
     /// The common names a front proxy may have; any, if empty.
     pub allowed_names: Vec<String>,
     /// Headers that name the user.
@@ -168,48 +169,192 @@ pub struct OwnTrust {
     pub group_headers: Vec<String>,
     /// What headers with more of the user start with.
     pub extra_header_prefixes: Vec<String>,
+    /// Headers that have the user's UID.
+    pub uid_headers: Vec<String>,
+}
+
+const CLIENT_CA: &str = "--client-ca-file";
+const FRONT_PROXY_CA: &str = "--requestheader-client-ca-file";
+
+/// The CAs of the files, as PEM.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnCas {
+    client: Option<String>,
+    front_proxy: Option<String>,
 }
 
 impl OwnTrust {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// Where one can't be read; the text names flag and file.
+    pub fn read(&self) -> Result<OwnCas, String> {
+        let read = |flag: &str, path: &Option<PathBuf>| -> Result<Option<String>, String> {
+            let read = |path: &PathBuf| {
+                let text = std::fs::read_to_string(path);
+                text.map_err(|error| format!("{flag}: {}: {error}", path.display()))
+            };
+            path.as_ref().map(read).transpose()
+        };
+        Ok(OwnCas {
+            client: read(CLIENT_CA, &self.client_ca)?,
+            front_proxy: read(FRONT_PROXY_CA, &self.front_proxy_ca)?,
+        })
+    }
+
     /// What is to be believed, with what the API server says where it was read.
-    pub fn bundle(&self, published: Option<&ConfigMap>) -> TrustBundle {
+    ///
+    /// # Errors
+    /// Where any of it can't be used; the text says what.
+    pub fn bundle(
+        &self,
+        published: Option<&ConfigMap>,
+        cas: &OwnCas,
+    ) -> Result<TrustBundle, String> {
         let get = |key: &str| published?.data.as_ref()?.get(key).map(String::as_str);
-        let mut bundle = match (published, &self.front_proxy_ca) {
-            (Some(published), None) => TrustBundle::from_config_map(published),
-            (_, front_proxy_ca) => TrustBundle {
+        let front_proxy = cas.front_proxy.as_deref();
+        let mut bundle = match (published, front_proxy) {
+            (Some(published), None) => TrustBundle::from_config_map(published)?,
+            (_, front_proxy) => TrustBundle {
                 client_ca: None,
-                front_proxy_ca: front_proxy_ca
-                    .as_deref()
-                    .and_then(|pem| verifier("--requestheader-client-ca-file", pem)),
+                front_proxy_ca: front_proxy.map(|pem| verifier(FRONT_PROXY_CA, pem)).transpose()?,
                 allowed_names: self.allowed_names.clone(),
                 username_headers: self.username_headers.clone(),
                 group_headers: self.group_headers.clone(),
                 extra_header_prefixes: self.extra_header_prefixes.clone(),
+                uid_headers: self.uid_headers.clone(),
                 verdicts: Verdicts::default(),
             },
         };
-        let pems = [self.client_ca.as_deref(), get("client-ca-file")];
+        let pems = [cas.client.as_deref(), get("client-ca-file")];
         let pem = pems.into_iter().flatten().collect::<Vec<_>>().join("\n");
         if !pem.is_empty() {
-            bundle.client_ca = verifier("client-ca-file", &pem);
+            bundle.client_ca = Some(verifier(CLIENT_CA, &pem)?);
         }
-        bundle
+        Ok(bundle)
     }
 }
 
-/// Follows the API server's configuration for ever.
-pub async fn follow_trust(client: Client, trust: Trust, own: OwnTrust) {
-    let api: Api<ConfigMap> = Api::namespaced(client, NAMESPACE);
-    let config = watcher::Config::default().fields(&format!("metadata.name={NAME}"));
-    let mut objects = watcher(api, config).default_backoff().applied_objects().boxed();
-    loop {
-        match objects.try_next().await {
-            Ok(Some(config_map)) => {
-                trust.set(own.bundle(Some(&config_map)));
-                tracing::debug!("read {NAMESPACE}/{NAME}");
-            }
-            Ok(None) => return,
-            Err(error) => tracing::warn!(%error, "can't follow {NAMESPACE}/{NAME}"),
+/// How often the files of CAs are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Follows the files of the flags, and the API server's configuration where there
+/// is a client to read it with, for ever. What can't be used does not replace what
+/// is believed already. `cas` is what the files held when they were read last.
+pub async fn follow_trust(client: Option<Client>, trust: Trust, own: OwnTrust, mut cas: OwnCas) {
+    let looked_up = client.is_some();
+    let mut published = None;
+    let (waits, progress) = Growing::new();
+    let mut objects = match client {
+        Some(client) => {
+            let api: Api<ConfigMap> = Api::namespaced(client, NAMESPACE);
+            let config = watcher::Config::default().fields(&format!("metadata.name={NAME}"));
+            watcher(api, config).backoff(waits).applied_objects().boxed()
         }
+        None => futures::stream::pending().boxed(),
+    };
+    let mut failures = Failures::default();
+    loop {
+        tokio::select! {
+            object = objects.next() => match object {
+                Some(Ok(config_map)) => {
+                    progress.made();
+                    failures.end();
+                    published = Some(config_map);
+                    tracing::debug!("read {NAMESPACE}/{NAME}");
+                }
+                Some(Err(error)) => {
+                    if let Some(failures) = failures.one_more() {
+                        tracing::warn!(%error, failures, "can't follow {NAMESPACE}/{NAME}");
+                    }
+                    continue;
+                }
+                None => return,
+            },
+            () = tokio::time::sleep(LOOK) => match own.read() {
+                Ok(now) if now != cas => cas = now,
+                _ => continue,
+            },
+        }
+        if looked_up && published.is_none() {
+            continue;
+        }
+        match own.bundle(published.as_ref(), &cas) {
+            Ok(bundle) => trust.set(bundle),
+            Err(error) => tracing::error!(
+                error,
+                "whom to believe can't be taken up from {NAMESPACE}/{NAME} or the flags; what was believed last goes on"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ca() -> String {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        params.self_signed(&key).unwrap().pem()
+    }
+
+    fn published(allowed: &str, ca: &str) -> ConfigMap {
+        let data = [
+            ("requestheader-allowed-names", allowed),
+            ("requestheader-client-ca-file", ca),
+            ("client-ca-file", ca),
+            ("requestheader-uid-headers", r#"["X-Remote-Uid"]"#),
+        ];
+        let data = data.map(|(key, text)| (key.to_owned(), text.to_owned())).into();
+        ConfigMap { data: Some(data), ..ConfigMap::default() }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_never_taken_for_anybody() {
+        let (own, cas, ca) = (OwnTrust::default(), OwnCas::default(), ca());
+        let good = own.bundle(Some(&published(r#"["front"]"#, &ca)), &cas).unwrap();
+        assert_eq!(
+            (good.allowed_names, good.uid_headers),
+            (vec!["front".to_owned()], vec!["X-Remote-Uid".to_owned()])
+        );
+        assert!(good.front_proxy_ca.is_some() && good.client_ca.is_some());
+        let broken = "-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----";
+        for (allowed, ca) in
+            [("[front]", ca.as_str()), ("\"front\"", &ca), ("[]", ""), ("[]", broken)]
+        {
+            assert!(own.bundle(Some(&published(allowed, ca)), &cas).is_err(), "{allowed} {ca}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_changed_ca_of_the_flags_is_taken_up_and_a_broken_one_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("ca.crt");
+        std::fs::write(&file, ca()).unwrap();
+        let own = OwnTrust { client_ca: Some(file.clone()), ..OwnTrust::default() };
+        let trust = Trust::default();
+        let cas = own.read().unwrap();
+        trust.set(own.bundle(None, &cas).unwrap());
+        let first = trust.now();
+        let following = tokio::spawn(follow_trust(None, trust.clone(), own, cas));
+        let changed = async |text: &str| {
+            let from = trust.now();
+            std::fs::write(&file, text).unwrap();
+            let waited = tokio::time::timeout(Duration::from_secs(60), async {
+                while Arc::ptr_eq(&from, &trust.now()) {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            });
+            waited.await.expect("it is taken up");
+        };
+        changed(&ca()).await;
+        assert!(!Arc::ptr_eq(&first, &trust.now()));
+        std::fs::write(&file, "nonsense").unwrap();
+        std::fs::remove_file(&file).unwrap();
+        assert!(trust.now().client_ca.is_some());
+        changed(&ca()).await;
+        following.abort();
     }
 }

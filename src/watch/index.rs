@@ -167,6 +167,8 @@ pub struct Index {
     autoscalers: BTreeMap<ObjectKey, Arc<AutoscalerRecord>>,
     hpas: BTreeMap<ObjectKey, Arc<HpaRecord>>,
     published: Published,
+    /// The names that each asks for, so that they are found again without a look at all.
+    asked_names: HashMap<Subject, Vec<String>>,
     requests: SharedValues<Requests>,
 }
 
@@ -207,7 +209,8 @@ impl Index {
     }
 
     /// All published names, sorted.
-    pub fn published_names(&self) -> BTreeSet<&str> {
+    #[cfg(test)]
+    fn published_names(&self) -> BTreeSet<&str> {
         self.published.values().flat_map(HashMap::keys).map(String::as_str).collect()
     }
 
@@ -331,11 +334,19 @@ impl Index {
     /// Replaces what a subject asks for.
     fn publish(&mut self, key: &ObjectKey, kind: SubjectKind, metrics: Vec<(String, PodMetric)>) {
         let names = self.published.entry(key.namespace.clone()).or_default();
-        let user = (kind, key.name.clone());
-        names.retain(|_, users| {
-            users.remove(&user);
-            !users.is_empty()
-        });
+        let (user, subject) = ((kind, key.name.clone()), Subject { kind, key: key.clone() });
+        for name in self.asked_names.remove(&subject).unwrap_or_default() {
+            if let Some(users) = names.get_mut(&name) {
+                users.remove(&user);
+                if users.is_empty() {
+                    names.remove(&name);
+                }
+            }
+        }
+        if !metrics.is_empty() {
+            let asked = metrics.iter().map(|(name, _)| name.clone()).collect();
+            self.asked_names.insert(subject, asked);
+        }
         for (name, metric) in metrics {
             names.entry(name).or_default().insert(user.clone(), metric);
         }
@@ -461,6 +472,9 @@ mod tests {
         assert!(index.published("bank", "x").is_none());
         index.remove_hpa(&key("b"));
         assert!(index.published_names().is_empty() && index.published.is_empty());
+        assert!(index.asked_names.len() <= 2);
+        index.remove_hpa(&key("a"));
+        assert!(index.asked_names.is_empty());
     }
 
     #[test]

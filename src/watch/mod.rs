@@ -1,13 +1,16 @@
 //! What the cluster says, followed by watches and kept in a compact index.
 
+mod backoff;
 mod follow;
 mod index;
 mod lean;
 mod pods;
 mod read;
 mod resources;
+mod synced;
 
-pub use follow::{Synced, follow_cluster};
+pub use backoff::{Failures, Growing, Progress};
+pub use follow::follow_cluster;
 pub use index::{
     Asked, AutoscalerRecord, Cluster, Demand, HpaRecord, Index, ObjectKey, ScaleRecord, Subject,
     SubjectKind, Workload,
@@ -17,3 +20,4 @@ pub use pods::PodRecord;
 pub use read::hpa as read_hpa;
 pub use read::owner;
 pub use resources::{GroupResource, ResourceInfo, ResourceMap, Resources};
+pub use synced::{Kind, Synced, WatchHealth};

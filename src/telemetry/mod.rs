@@ -1,16 +1,21 @@
 //! Logs, and Plimsoll's own metrics.
 
+mod process;
+mod serving;
+
+pub use serving::{Asking, KubeMetrics, ServingMetrics};
+
 use crate::config::LogFormat;
 use crate::log_budget::LogBudget;
-use crate::watch::ObjectKey;
-use axum::http::{HeaderValue, header};
+use crate::watch::{ObjectKey, Synced};
+use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::IntoResponse;
-use prometheus_client::collector::Collector;
+use process::{Process, Watches};
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
-use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry, Unit};
@@ -43,12 +48,6 @@ pub fn start_logging(format: LogFormat, level: &str) -> Result<(), String> {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Code {
-    code: u16,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Request {
-    method: String,
     code: u16,
 }
 
@@ -121,7 +120,11 @@ pub struct Metrics {
     listings: Family<Reason, Counter>,
     query_duration: Histogram,
     answer_bytes: Histogram,
-    kube_requests: Family<Request, Counter>,
+    /// Those of the API server.
+    pub serving: ServingMetrics,
+    /// Those of requests to kube-apiserver.
+    pub kube: KubeMetrics,
+    watches: Watches,
 }
 
 /// Registers metrics, and keeps what is said of them.
@@ -317,23 +320,17 @@ impl Default for Metrics {
                 "How large the answers of Prometheus were",
                 Histogram::new(exponential_buckets(256.0, 4.0, 10)),
             ),
-            kube_requests: all.add(
-                ("kube_requests", None, "counter", &["method", "code"]),
-                "Requests to kube-apiserver, by HTTP method and status; 0 where none came",
-                Family::default(),
-            ),
+            serving: ServingMetrics::new(&mut all),
+            kube: KubeMetrics::new(&mut all),
+            watches: Watches::default(),
             described: Vec::new(),
             registry: Registry::default(),
         };
         metrics.last_reload.set(1);
         let mut described = all.described;
         registry.register_collector(Box::new(Process));
-        described.extend(PROCESS.iter().map(|(name, kind, help)| Described {
-            name: format!("{name}{}", if *kind == "counter" { "_total" } else { "" }),
-            kind,
-            labels: &[],
-            help,
-        }));
+        registry.register_collector(Box::new(metrics.watches.clone()));
+        described.extend(process::described());
         Self { registry, described, ..metrics }
     }
 }
@@ -465,79 +462,82 @@ impl Metrics {
         self.listings.get_or_create(&Reason { reason: reason.to_owned() }).inc();
     }
 
-    /// kube-apiserver was asked; `code` is 0 where no answer came.
-    pub fn asked_kube(&self, method: &str, code: u16) {
-        let request = Request { method: method.to_owned(), code };
-        self.kube_requests.get_or_create(&request).inc();
+    /// Shows how these watches are doing, from now on.
+    pub fn show(&self, synced: Synced) {
+        let _ = self.watches.0.set(synced);
     }
 
-    /// All of them, in the OpenMetrics text format.
-    pub fn exposition(&self) -> impl IntoResponse + use<> {
+    /// All of them: in the OpenMetrics text format, or in that of Prometheus for a
+    /// client that takes only that.
+    pub fn exposition(&self, headers: &HeaderMap) -> impl IntoResponse + use<> {
         let mut text = String::new();
         encode(&mut text, &self.registry).expect("a String takes all that is written to it");
-        let kind =
-            HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
-        ([(header::CONTENT_TYPE, kind)], text)
+        let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+        let kind = match accept.is_some_and(takes_text_alone) {
+            false => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            true => {
+                text = as_prometheus_text(&text);
+                "text/plain; version=0.0.4; charset=utf-8"
+            }
+        };
+        ([(header::CONTENT_TYPE, HeaderValue::from_static(kind))], text)
     }
+}
+
+/// Whether a client takes plain text, and not OpenMetrics.
+fn takes_text_alone(accept: &str) -> bool {
+    let takes = |kind: &str| accept.split(',').any(|one| one.trim().starts_with(kind));
+    takes("text/") && !takes("application/") && !takes("*/*")
+}
+
+/// OpenMetrics as the older text: there a counter's metadata bears the name of its
+/// samples, there are no units, no kind `info`, and no end.
+fn as_prometheus_text(text: &str) -> String {
+    let suffix = |name: &str| {
+        let with = |suffix: &str| text.contains(&format!("# TYPE {name} {suffix}\n"));
+        if with("counter") {
+            "_total"
+        } else if with("info") {
+            "_info"
+        } else {
+            ""
+        }
+    };
+    let mut written = String::with_capacity(text.len());
+    for line in text.lines() {
+        let mut words = line.splitn(4, ' ');
+        match (words.next(), words.next(), words.next(), words.next()) {
+            (Some("#"), Some("EOF" | "UNIT"), ..) => {}
+            (Some("#"), Some(word), Some(name), Some(rest)) => {
+                let (suffix, rest) = (suffix(name), if rest == "info" { "gauge" } else { rest });
+                written.extend(["# ", word, " ", name, suffix, " ", rest, "\n"]);
+            }
+            _ => written.extend([line, "\n"]),
+        }
+    }
+    written
 }
 
 fn desired_by(key: &ObjectKey, by: &'static str) -> DesiredBy {
     DesiredBy { namespace: key.namespace.clone(), name: key.name.clone(), by }
 }
 
-/// What the process uses, under the names that all Prometheus clients give it.
-#[derive(Debug)]
-struct Process;
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-const PROCESS: [(&str, &str, &str); 4] = [
-    ("process_cpu_seconds", "counter", "CPU time that the process has used"),
-    ("process_resident_memory_bytes", "gauge", "Memory that the process has"),
-    ("process_open_fds", "gauge", "Files and connections that the process has open"),
-    ("plimsoll_tasks", "gauge", "Tasks of the asynchronous runtime that live"),
-];
-
-impl Collector for Process {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let values = [cpu_seconds(), resident_bytes(), open_files(), tasks()];
-        for ((name, kind, help), value) in PROCESS.iter().zip(values) {
-            let Some(value) = value else { continue };
-            if *kind == "counter" {
-                let metric = ConstCounter::new(value);
-                let encoder = encoder.encode_descriptor(name, help, None, metric.metric_type())?;
-                metric.encode(encoder)?;
-            } else {
-                let metric = ConstGauge::new(value);
-                let encoder = encoder.encode_descriptor(name, help, None, metric.metric_type())?;
-                metric.encode(encoder)?;
-            }
-        }
-        Ok(())
+    #[test]
+    fn who_takes_only_the_older_text_is_given_it() {
+        assert!(takes_text_alone("text/plain;version=0.0.4"));
+        assert!(!takes_text_alone("application/openmetrics-text;version=1.0.0,text/plain;q=0.5"));
+        assert!(!takes_text_alone("*/*") && !takes_text_alone("text/plain, */*"));
+        let metrics = Metrics::default();
+        metrics.answered(200);
+        let mut text = String::new();
+        encode(&mut text, &metrics.registry).unwrap();
+        let text = as_prometheus_text(&text);
+        assert!(text.contains("# TYPE plimsoll_http_requests_total counter\nplimsoll_http_requests_total{code=\"200\"} 1\n"), "{text}");
+        assert!(text.contains("# TYPE plimsoll_build_info gauge\nplimsoll_build_info{"), "{text}");
+        assert!(!text.contains("# EOF") && !text.contains("# UNIT"), "{text}");
     }
-}
-
-/// The kernel's clock ticks each second, as it tells them to every process.
-const TICKS: f64 = 100.0;
-/// The size of a page where Plimsoll is built for.
-const PAGE: f64 = 4096.0;
-
-fn cpu_seconds() -> Option<f64> {
-    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // The name, in parentheses, may have spaces.
-    let (_, fields) = stat.rsplit_once(')')?;
-    let ticks = fields.split_whitespace().skip(11).take(2);
-    Some(ticks.filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / TICKS)
-}
-
-fn resident_bytes() -> Option<f64> {
-    let pages = std::fs::read_to_string("/proc/self/statm").ok()?;
-    Some(pages.split_whitespace().nth(1)?.parse::<f64>().ok()? * PAGE)
-}
-
-fn open_files() -> Option<f64> {
-    Some(std::fs::read_dir("/proc/self/fd").ok()?.count() as f64)
-}
-
-fn tasks() -> Option<f64> {
-    let runtime = tokio::runtime::Handle::try_current().ok()?;
-    Some(runtime.metrics().num_alive_tasks() as f64)
 }
