@@ -640,13 +640,19 @@ fn a_renewed_ca_of_prometheus_is_taken_up_without_a_restart() {
         std::fs::copy(&signed.certificate, &file).expect("a file");
         let roots = Pem::read("--prometheus-ca-file", &file).expect("a file");
         let client = client_of(&url, Some(roots));
-        let error = client.query("up", &[]).await.err().expect("it is not trusted");
+        let error = client.query("up", &[]).await.expect_err("it is not trusted");
         assert!(error.to_string().contains("ertificate"), "{error}");
         // Half of it first: what can't be used changes nothing.
         std::fs::write(&file, "").expect("a file");
         std::fs::copy(bed.cluster.ca(), &file).expect("a file");
         eventually("the CA is believed", SOON, async || {
             client.query("up", &[]).await.map(drop).map_err(|error| error.to_string())
+        })
+        .await;
+    });
+}
+
+#[test]
 fn a_definition_that_went_unseen_takes_its_autoscalers_along() {
     on_own_bed(faulty(&["--memory-interval=0s"]), async |bed| {
         let ns = Namespace::new(&bed.cluster, "undefined").await;
