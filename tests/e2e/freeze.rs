@@ -47,7 +47,7 @@ fn no_scale_is_written_once_freeze_has_returned() {
         let after: Vec<_> = a.scales().into_iter().filter(|at| *at > frozen).collect();
         assert!(after.is_empty(), "{after:?} after {frozen:?}");
         let status = command(cluster, &["status"]).await.unwrap();
-        assert!(status.contains("incident 42") && status.contains("root"), "{status}");
+        assert!(status.contains("incident 42") && status.contains("by admin"), "{status}");
         let events = ["-n", "plimsoll", "get", "events", "-o", "jsonpath={.items[*].reason}"];
         let events = cluster.kubectl(&events).await;
         assert!(events.contains("Frozen") && events.contains("LeaderElection"), "{events}");
