@@ -396,17 +396,27 @@ fn a_watch_that_fell_silent_is_noticed_and_no_scale_is_written_on_what_it_said()
     on_own_bed(faulty(&[]), async |bed| {
         let ns = Namespace::new(&bed.cluster, "silent").await;
         ns.deployment("web", 1, "queue 10").await;
-        at_once(&ns, "web", "queue", 6).await;
+        at_once(&ns, "web", "queue", 10).await;
         ns.wait_condition("web", "ScalingActive", SOON, |c| c["status"] == "True").await;
         let api = &bed.faults.as_ref().unwrap().api;
+        let before = api.writes("web/scale").len();
         // All watches stand still: nothing ends, nothing comes.
         api.fail("watch=true", Fault::Silence);
         let began = Instant::now();
-        // By hand to five, of which Plimsoll hears nothing: what its pods show asks for five, too.
+        // By hand to five, of which Plimsoll hears nothing. Then there is more to do: the one
+        // pod it knows asks for two, and all five for eight.
         bed.cluster.kubectl(&["-n", "silent", "scale", "deployment/web", "--replicas=5"]).await;
         ns.wait_ready("Deployment", "web", 5).await;
+        let more = "bed.plimsoll.dev/metrics=queue 15";
+        let annotate = ["-n", "silent", "annotate", "--overwrite", "pods", "-l", "app=web", more];
+        bed.cluster.kubectl(&annotate).await;
+        // It reads the scale before it writes, and knows that it lacks four pods.
+        let lacks = |c: &Value| c["reason"] == "PodsNotKnown";
+        let told = ns.wait_condition("web", "ScalingLimited", SOON, lacks).await;
+        assert!(told.contains("1 pods are known of the 5"), "{told}");
         tokio::time::sleep(Duration::from_secs(10)).await;
         assert_eq!(ns.replicas("Deployment", "web").await, 5);
+        assert_eq!(api.writes("web/scale").len(), before);
         // What is made now is decided for as soon as the silence is noticed.
         ns.deployment("late", 1, "queue 20").await;
         at_once(&ns, "late", "queue", 2).await;
@@ -414,7 +424,63 @@ fn a_watch_that_fell_silent_is_noticed_and_no_scale_is_written_on_what_it_said()
         tokio::time::sleep_until((began + Duration::from_secs(60)).into()).await;
         api.only_old();
         ns.wait_replicas("Deployment", "late", noticed, |replicas| replicas == 2).await;
+        ns.wait_replicas("Deployment", "web", noticed, |replicas| replicas >= 8).await;
         println!("survived: kube-apiserver: silent watches, noticed after {:?}", began.elapsed());
+    });
+}
+
+#[test]
+fn what_is_written_is_for_what_is_there() {
+    on_own_bed(faulty(&[]), async |bed| {
+        let ns = Namespace::new(&bed.cluster, "writes").await;
+        let api = &bed.faults.as_ref().unwrap().api;
+        ns.deployment("web", 1, "queue 10").await;
+        at_once(&ns, "web", "queue", 10).await;
+        ns.wait_condition("web", "ScalingActive", SOON, |c| c["status"] == "True").await;
+        // Another hand writes the scale between the decision and its write.
+        api.stall("PUT /apis/apps/v1/namespaces/writes/deployments/web/scale");
+        let twice = "bed.plimsoll.dev/metrics=queue 20";
+        let annotate = ["-n", "writes", "annotate", "--overwrite", "pods", "-l", "app=web", twice];
+        bed.cluster.kubectl(&annotate).await;
+        eventually("two are decided", SOON, async || match api.failed() {
+            0 => Err("no scale is written yet".to_owned()),
+            _ => Ok(()),
+        })
+        .await;
+        bed.cluster.kubectl(&["-n", "writes", "scale", "deployment/web", "--replicas=7"]).await;
+        ns.wait_ready("Deployment", "web", 7).await;
+        api.pass();
+        ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas > 7).await;
+        let events = bed.cluster.kubectl(&["-n", "writes", "get", "events"]).await;
+        assert!(!events.contains("New size: 2"), "{events}");
+        println!("survived: a scale that another changed in mid-decision");
+        // A status that is under way is not that of an object made anew.
+        ns.deployment("again", 1, "queue 10").await;
+        at_once(&ns, "again", "queue", 3).await;
+        ns.wait_condition("again", "ScalingActive", SOON, |c| c["status"] == "True").await;
+        api.stall("PATCH /apis/plimsoll.dev/v1alpha1/namespaces/writes/autoscalers/again/status");
+        let annotate =
+            ["-n", "writes", "annotate", "--overwrite", "pods", "-l", "app=again", twice];
+        bed.cluster.kubectl(&annotate).await;
+        eventually("a status is under way", SOON, async || match api.failed() {
+            0 => Err("none is written yet".to_owned()),
+            _ => Ok(()),
+        })
+        .await;
+        bed.cluster.kubectl(&["-n", "writes", "delete", "autoscaler", "again"]).await;
+        // Kubernetes' times are whole seconds.
+        tokio::time::sleep(Duration::from_millis(1_100)).await;
+        let target = "apiVersion: plimsoll.dev/v1alpha1\nkind: Autoscaler\n\
+             metadata: {name: again, namespace: writes}\n\
+             spec: {scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: again}, \
+             maxReplicas: 3, paused: true, syncPeriodSeconds: 1}\n";
+        bed.cluster.apply(target).await;
+        api.pass();
+        ns.wait_condition("again", "Paused", SOON, |c| c["status"] == "True").await;
+        let again = ns.get("autoscaler", "again").await.unwrap();
+        let conditions = again["status"]["conditions"].to_string();
+        assert!(!conditions.contains("ScalingActive"), "{conditions}");
+        println!("survived: a status under way for an object that was made anew");
     });
 }
 

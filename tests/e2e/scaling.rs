@@ -127,6 +127,17 @@ fn a_native_hpa_scales_from_our_api_and_is_observed() {
         }
         bed.cluster.load(&ns.name, "app=web", "/hit/http_requests_total", 0.0).await;
         ns.wait_replicas("Deployment", "web", FOLLOWS, |replicas| replicas == 1).await;
+        eventually("its steps are compared", SOON, async || {
+            let metrics = bed.plimsoll.metrics(&bed.cluster).await;
+            let has = |series: &str| {
+                let line = metrics.lines().find_map(|line| line.strip_prefix(series));
+                line.and_then(|count| count.trim().parse::<f64>().ok()).is_some_and(|n| n > 0.0)
+            };
+            let compared = has("plimsoll_native_hpa_comparisons_total{outcome=\"agreed\"}");
+            let counted = has("plimsoll_native_hpas{observed=\"yes\"}");
+            if compared && counted { Ok(()) } else { Err(metrics.clone()) }
+        })
+        .await;
         // With the native HPA goes its metric.
         bed.cluster.kubectl(&["-n", &ns.name, "delete", "hpa", "web"]).await;
         eventually("the metric is gone", SOON, async || {
@@ -171,15 +182,36 @@ fn an_autoscaler_may_have_a_native_hpa_execute() {
     on_shared_bed("scale-executor", async |bed, ns| {
         ns.deployment("web", 1, "queue_depth 30").await;
         ns.autoscaler("web", "queue_depth", "10", 3).await;
-        let executor = |name: &str| format!(r#"{{"spec":{{"executor":"{name}"}}}}"#);
+        let executor = |name: &str| {
+            format!(r#"{{"spec":{{"executor":"{name}","syncPeriodSeconds":null,"paused":false}}}}"#)
+        };
         let patch = async |body: String| {
             let change =
                 ["-n", &ns.name, "patch", "autoscaler", "web", "--type=merge", "-p", &body];
             bed.cluster.kubectl(&change).await;
         };
-        patch(executor("NativeHPA")).await;
+        // A pause holds for whoever executes.
+        patch(r#"{"spec":{"paused":true}}"#.to_owned()).await;
+        bed.cluster.kubectl(&["-n", &ns.name, "scale", "deployment/web", "--replicas=1"]).await;
+        patch(executor("NativeHPA").replace("false", "true")).await;
         let hpa = eventually("the HPA is written", SOON, async || ns.get("hpa", "web").await).await;
         assert_eq!(hpa["metadata"]["ownerReferences"][0]["kind"], "Autoscaler");
+        for direction in ["scaleUp", "scaleDown"] {
+            assert_eq!(hpa["spec"]["behavior"][direction]["selectPolicy"], "Disabled", "{hpa}");
+        }
+        let told = ns.wait_condition("web", "Paused", SOON, |c| c["status"] == "True").await;
+        assert!(told.contains("selectPolicy Disabled in both directions"), "{told}");
+        eventually("kube-controller-manager has decided to do nothing", SOON, async || {
+            let status = ns.get("hpa", "web").await?["status"].clone();
+            if status.to_string().contains("ScalingLimited") {
+                Ok(())
+            } else {
+                Err(status.to_string())
+            }
+        })
+        .await;
+        assert_eq!(ns.replicas("Deployment", "web").await, 1);
+        patch(executor("NativeHPA")).await;
         ns.wait_replicas("Deployment", "web", FOLLOWS, |replicas| replicas == 3).await;
         // What kube-controller-manager says is shown on the Autoscaler.
         ns.wait_condition("web", "ScalingActive", SOON, |c| c["status"] == "True").await;
@@ -342,6 +374,14 @@ fn the_schema_refuses_what_can_not_be_meant() {
                 "a label name must match",
             ),
             ("maxReplicas: 1, executor: Nobody", "executor"),
+            (
+                "maxReplicas: 1, executor: NativeHPA, syncPeriodSeconds: 5",
+                "fallback and syncPeriodSeconds need the executor Embedded",
+            ),
+            (
+                "maxReplicas: 1, executor: NativeHPA, fallback: {failedRounds: 1, replicas: 1}",
+                "fallback and syncPeriodSeconds need the executor Embedded",
+            ),
         ] {
             let admin = &bed.cluster.kubeconfig;
             let refused = bed.cluster.kubectl_as(admin, &["apply", "-f", "-"], &spec(change)).await;
