@@ -14,7 +14,10 @@ impl LiveStatus {
     /// Keeps the latest status.
     pub fn set(&self, subject: &Subject, status: Arc<AutoscalerStatus>) {
         let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        all.insert(subject.clone(), status);
+        match all.get_mut(subject) {
+            Some(known) => *known = status,
+            None => drop(all.insert(subject.clone(), status)),
+        }
     }
 
     /// Forgets one that is gone.

@@ -69,6 +69,8 @@ pub const HELD: Ended = "held";
 /// How long fewer known pods than replicas withhold a scale-down: longer than a watch
 /// that fell silent goes unnoticed.
 const LACKING: Duration = Duration::from_secs(300);
+/// Why a decision that took too long failed.
+const TIMED_OUT: &str = "DecisionTimedOut";
 /// How often a decision is taken anew where the scale is changed meanwhile.
 const TRIES: u32 = 5;
 /// Nothing could be decided, or not be written.
@@ -327,7 +329,14 @@ async fn effect(
         tries += 1;
         let round = match shared.bounded(decide(shared, permit, subject, demand, state)).await {
             Ok(round) => round,
-            Err(broken) => return broken_off(shared, permit, subject, demand, broken, state),
+            Err(Broken::Stopped) => return FOLLOWED,
+            Err(Broken::Late(timeout)) => {
+                timed_out(timeout, &mut state.status);
+                let shown = status::shown(&state.status, &demand.decided, generation);
+                write_status(shared, permit, subject, state, shown);
+                shared.metrics.failed(TIMED_OUT);
+                return FAILED;
+            }
         };
         let Some(permit) = permit else { return follow(shared, subject, round, state) };
         let last = tries == TRIES;
@@ -340,25 +349,10 @@ async fn effect(
     }
 }
 
-/// A decision that took too long is no decision; one that the end of the process
-/// broke off is none either, and nothing is said of it.
-fn broken_off(
-    shared: &Shared,
-    permit: Option<&Permit>,
-    subject: &Subject,
-    demand: &Demand,
-    broken: Broken,
-    state: &mut State,
-) -> Ended {
-    let Broken::Late(deadline) = broken else { return FOLLOWED };
-    let (kind, reason) = (ConditionKind::ScalingActive, "DecisionTimedOut");
-    let text = format_args!("the scale and the metrics could not be read within {deadline:?}");
-    state.status.set(kind, false, reason, text, now());
-    let generation = shared.cluster.read(|index| index.autoscaler(&subject.key)?.generation);
-    let shown = status::shown(&state.status, &demand.decided, generation);
-    write_status(shared, permit, subject, state, shown);
-    shared.metrics.failed(reason);
-    FAILED
+/// Says that a decision took too long, which is then none.
+fn timed_out(timeout: Duration, status: &mut Status) {
+    let text = format_args!("the scale and the metrics could not be read within {timeout:?}");
+    status.set(ConditionKind::ScalingActive, false, TIMED_OUT, text, now());
 }
 
 async fn hpa(

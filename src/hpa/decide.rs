@@ -458,3 +458,40 @@ fn tolerance(input: &Input<'_>) -> Tolerance {
     };
     Tolerance { down: of(|b| &b.scale_down), up: of(|b| &b.scale_up) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Config, Selected, Spec};
+    use super::*;
+
+    #[test]
+    fn a_decision_without_need_of_samples_looks_at_none() {
+        let spec = serde_json::from_value(serde_json::json!({
+            "scaleTargetRef": {"kind": "Deployment", "name": "web"},
+            "minReplicas": 2, "maxReplicas": 5,
+            "metrics": [{"type": "Pods", "pods": {"metric": {"name": "qps"},
+                "target": {"type": "AverageValue", "averageValue": "1"}}}],
+        }));
+        let (spec, config) = (Spec::from_api(&spec.unwrap()), Config::default());
+        let context = Context { spec: &spec, config: &config, now: 0 };
+        for (replicas, needs, wanted) in
+            [(0, false, None), (1, false, Some(2)), (9, false, Some(5)), (3, true, None)]
+        {
+            let scale = Scale { spec_replicas: replicas, status_replicas: replicas };
+            let mut status = Status::default();
+            assert_eq!(needs_samples(context, scale, &status), needs, "{replicas}");
+            if needs {
+                continue;
+            }
+            let selected = Selected::Pods(&[]);
+            let input =
+                Input { context, namespace: "shop", scale: Ok(scale), selected, samples: &[] };
+            let decision = decide(&input, &mut Memory::default(), &mut status, &mut ());
+            let to = match decision.outcome {
+                Outcome::Rescale { to, .. } => Some(to),
+                Outcome::Hold | Outcome::Failed => None,
+            };
+            assert_eq!(to, wanted, "{replicas}");
+        }
+    }
+}

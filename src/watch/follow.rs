@@ -90,7 +90,8 @@ const HPA: Doing<LeanHpa> = Doing {
 const AUTOSCALER: Doing<LeanAutoscaler> = Doing {
     keys: Index::autoscaler_keys,
     apply: |cluster, key, object| {
-        let record = read::autoscaler(object);
+        let known = cluster.read(|index| index.autoscaler(&key));
+        let record = read::autoscaler(object, known.as_deref());
         if cluster.write(|index| index.put_autoscaler(key.clone(), record)) {
             cluster.changed(Subject::autoscaler(key));
         }

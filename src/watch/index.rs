@@ -116,7 +116,7 @@ pub struct AutoscalerRecord {
     /// The generation of its spec.
     pub generation: Option<i64>,
     /// What it asks for, or why it can't be read.
-    pub asked: Result<Asked, ReadError>,
+    pub asked: Result<Arc<Asked>, ReadError>,
     /// Its status.
     pub status: Status,
 }

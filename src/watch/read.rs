@@ -134,15 +134,22 @@ pub type LeanAutoscaler = Lean<Value, Value>;
 /// A native HorizontalPodAutoscaler.
 pub type LeanHpa = Lean<HorizontalPodAutoscalerSpec, HorizontalPodAutoscalerStatus>;
 
-/// The record of an Autoscaler.
-pub fn autoscaler(object: LeanAutoscaler) -> AutoscalerRecord {
+/// The record of an Autoscaler. What it asks for is taken from its known record where
+/// that is of the same spec: most of its events are of its status alone.
+pub fn autoscaler(object: LeanAutoscaler, known: Option<&AutoscalerRecord>) -> AutoscalerRecord {
     let ObjectMeta { name, namespace, uid, generation, .. } = object.metadata;
     let status: Option<HorizontalPodAutoscalerStatus> = serde_json::from_value(object.status).ok();
     let [name, namespace] = [name, namespace].map(Option::unwrap_or_default);
+    let uid = uid.unwrap_or_default();
+    let known = known
+        .filter(|known| known.uid == uid && generation.is_some() && known.generation == generation);
     AutoscalerRecord {
-        uid: uid.unwrap_or_default(),
+        asked: match known {
+            Some(known) => known.asked.clone(),
+            None => asked(object.spec, &namespace, &name).map(Arc::new),
+        },
+        uid,
         generation,
-        asked: asked(object.spec, &namespace, &name),
         status: status.as_ref().map(Status::from_api).unwrap_or_default(),
     }
 }
@@ -255,13 +262,30 @@ mod tests {
                 {"type": "AbleToScale", "status": "True", "reason": "r", "message": "m"}]}
         }))
         .unwrap();
-        let record = autoscaler(object);
+        let record = autoscaler(object.clone(), None);
         assert_eq!(record.status.desired_replicas, 2);
         assert_eq!(record.status.conditions.len(), 1);
         let asked = record.asked.unwrap();
-        let pod_metrics = asked.demand.pod_metrics;
+        let pod_metrics = &asked.demand.pod_metrics;
         assert!(pod_metrics[0].is_none());
         assert_eq!(pod_metrics[1].as_ref().unwrap().query.as_deref(), Some("q"));
+    }
+
+    #[test]
+    fn an_event_of_a_status_alone_reads_no_spec_again() {
+        let object = |generation: i64, max: i64| -> LeanAutoscaler {
+            serde_json::from_value(json!({
+                "metadata": {"name": "web", "namespace": "shop", "uid": "u", "generation": generation},
+                "spec": {"maxReplicas": max, "scaleTargetRef": {
+                    "apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}},
+            }))
+            .unwrap()
+        };
+        let known = autoscaler(object(1, 3), None);
+        let max = |record: &AutoscalerRecord| record.asked.as_ref().unwrap().spec.max_replicas;
+        let same = autoscaler(object(1, 3), Some(&known));
+        assert!(Arc::ptr_eq(known.asked.as_ref().unwrap(), same.asked.as_ref().unwrap()));
+        assert_eq!(max(&autoscaler(object(2, 4), Some(&known))), 4);
     }
 
     #[test]
