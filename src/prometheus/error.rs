@@ -74,6 +74,10 @@ pub(super) fn failure(status: StatusCode, body: &[u8], timeout: Duration) -> Err
     });
     let message = shortened(&said.error, MESSAGE);
     match status {
+        // A store could not be read, such as one of Thanos's; the query is right.
+        StatusCode::UNPROCESSABLE_ENTITY if message.starts_with("expanding series") => {
+            Error::Unavailable { status: status.as_u16(), message }
+        }
         StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY => Error::Refused(message),
         // Prometheus's own limit (`--query.timeout`), and those of proxies.
         StatusCode::SERVICE_UNAVAILABLE if said.kind == "timeout" => Error::Timeout(timeout),
@@ -128,6 +132,9 @@ mod tests {
         }
         assert!(matches!(of(503, "starting"), Error::Unavailable { status: 503, .. }));
         assert!(matches!(of(422, r#"{"error":"no"}"#), Error::Refused(_)));
+        // As Thanos says it with `partial_response=false`.
+        let store = r#"{"status":"error","errorType":"execution","error":"expanding series: proxy Series(): No StoreAPIs available"}"#;
+        assert!(matches!(of(422, store), Error::Unavailable { status: 422, .. }));
     }
 
     #[test]

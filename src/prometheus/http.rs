@@ -168,3 +168,46 @@ fn read_roots(pem: &Pem) -> Result<Vec<reqwest::Certificate>, Error> {
     }
     Ok(roots)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prometheus::Client;
+    use crate::serve::{ServingCertificate, TlsOptions, listen};
+
+    #[tokio::test]
+    async fn a_renewed_ca_is_taken_up_without_a_restart() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str| {
+            let signed = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+            let [certificate, key] =
+                ["pem", "key"].map(|end| folder.path().join(name).with_extension(end));
+            std::fs::write(&certificate, signed.cert.pem()).unwrap();
+            std::fs::write(&key, signed.signing_key.serialize_pem()).unwrap();
+            (certificate, key)
+        };
+        let (certificate, key) = write("server");
+        let (roots, _) = write("roots");
+        let serving = ServingCertificate::from_files(&certificate, &key).unwrap();
+        let listener =
+            listen(([127, 0, 0, 1], 0).into(), serving, TlsOptions::default(), 0).await.unwrap();
+        let url = format!("https://{}", listener.address().unwrap());
+        let router = axum::Router::new().fallback(async || "answered");
+        tokio::spawn(listener.serve(router, std::future::pending()));
+        let pem = Pem::read("--prometheus-ca-file", &roots).unwrap();
+        let client = Client::new(Options { roots: Some(pem), ..Options::new(&url) }).unwrap();
+        let error = client.query("up", &[]).await.err().unwrap().to_string();
+        assert!(error.contains("certificate"), "{error}");
+        // As it is while it is being written: what can't be used changes nothing.
+        std::fs::write(&roots, "").unwrap();
+        tokio::time::sleep(LOOKED_AT).await;
+        assert!(client.query("up", &[]).await.is_err());
+        std::fs::copy(&certificate, &roots).unwrap();
+        let began = std::time::Instant::now();
+        while let Err(error) = client.query("up", &[]).await {
+            assert!(began.elapsed() < 10 * LOOKED_AT, "{error}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
