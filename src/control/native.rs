@@ -8,10 +8,10 @@ use crate::crd::AutoscalerSpec;
 use crate::hpa::{self, Condition, ConditionKind, Spec};
 use crate::leader::Permit;
 use crate::watch::{self, AutoscalerRecord, HpaRecord, ObjectKey, Subject};
-use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
+use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerSpec};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Who is named as the writer of fields.
 const MANAGER: &str = "plimsoll";
@@ -105,9 +105,7 @@ pub async fn write(
         )
     };
     let wanted = spec.as_hpa(&key.namespace, &key.name);
-    let mut hpa = json!({
-        "apiVersion": "autoscaling/v2",
-        "kind": "HorizontalPodAutoscaler",
+    let hpa = json!({
         "metadata": {
             "name": key.name,
             "namespace": key.namespace,
@@ -128,7 +126,7 @@ pub async fn write(
         Some(known) => known.version.clone(),
         None => {
             let object: HorizontalPodAutoscaler =
-                serde_json::from_value(hpa.clone()).map_err(|error| error.to_string())?;
+                serde_json::from_value(hpa).map_err(|error| error.to_string())?;
             let parameters =
                 PostParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() };
             match permit.write(api.create(&parameters, &object)).await {
@@ -146,10 +144,36 @@ pub async fn write(
     };
     // Who changes it meanwhile, such as its owner, is seen first: the API server
     // refuses another version.
-    hpa["metadata"]["resourceVersion"] = json!(version);
-    let parameters = PatchParams::apply(MANAGER).force();
-    let written = permit.write(api.patch(&key.name, &parameters, &Patch::Apply(hpa))).await;
+    let patch = json!({"metadata": {"resourceVersion": version}, "spec": whole(&wanted)});
+    let parameters = PatchParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() };
+    let written = permit.write(api.patch(&key.name, &parameters, &Patch::Merge(patch))).await;
     written.map(|_| ()).map_err(|error| message(&error))
+}
+
+/// A spec as a merge patch that leaves nothing of the one before it, such as the
+/// `selectPolicy` of a pause: a merge patch keeps what it does not name.
+fn whole(spec: &HorizontalPodAutoscalerSpec) -> Value {
+    let mut spec = json!(spec);
+    let name_all = |object: &mut Value, fields: &[&str]| {
+        for field in fields {
+            if object.get(field).is_none() {
+                object[*field] = Value::Null;
+            }
+        }
+    };
+    name_all(&mut spec, &["minReplicas", "metrics", "behavior"]);
+    name_all(&mut spec["scaleTargetRef"], &["apiVersion"]);
+    if spec["behavior"].is_object() {
+        name_all(&mut spec["behavior"], &["scaleUp", "scaleDown"]);
+        for rules in ["scaleUp", "scaleDown"] {
+            if spec["behavior"][rules].is_object() {
+                let fields =
+                    ["stabilizationWindowSeconds", "selectPolicy", "policies", "tolerance"];
+                name_all(&mut spec["behavior"][rules], &fields);
+            }
+        }
+    }
+    spec
 }
 
 /// Deletes the HPA that was written for an Autoscaler which no longer wants one:
@@ -185,7 +209,6 @@ pub async fn remove(
 mod tests {
     use super::super::fake;
     use super::*;
-    use serde_json::Value;
 
     fn spec() -> AutoscalerSpec {
         AutoscalerSpec::read(json!({"executor": "NativeHPA", "maxReplicas": 3,
@@ -264,6 +287,27 @@ mod tests {
         let (key, known) = (fake::autoscaler("web").key, record(&hpa("1", Some("ours"))));
         let permit = fake::permit(&client);
         write(&client, &permit, &key, "ours", &left_alone(&spec), Some(&known)).await.unwrap();
-        assert_eq!(log.of("PATCH")[0].body["metadata"]["resourceVersion"], "7");
+        let disabled = &log.of("PATCH")[0].body;
+        assert_eq!(disabled["metadata"]["resourceVersion"], "7");
+        assert_eq!(disabled["spec"]["behavior"]["scaleUp"]["selectPolicy"], "Disabled");
+        // And nothing is left of it afterwards.
+        let mut paused = hpa("1", Some("ours"));
+        paused["spec"]["behavior"] = behavior;
+        write(&client, &permit, &key, "ours", &self::spec(), Some(&record(&paused))).await.unwrap();
+        let resumed = &log.of("PATCH")[1].body["spec"];
+        assert_eq!(
+            (resumed.get("behavior"), &resumed["maxReplicas"]),
+            (Some(&Value::Null), &json!(3))
+        );
+        let rules = json!({"scaleDown": {"stabilizationWindowSeconds": 60}});
+        let spec = HorizontalPodAutoscalerSpec {
+            behavior: serde_json::from_value(rules).unwrap(),
+            ..Default::default()
+        };
+        let down = &whole(&spec)["behavior"]["scaleDown"];
+        assert_eq!(
+            (down.get("selectPolicy"), down.get("policies")),
+            (Some(&Value::Null), Some(&Value::Null))
+        );
     }
 }
