@@ -26,7 +26,7 @@ unit: ## Unit tests and the command line
 	$(CARGO) test --locked --lib --bins --test cli
 
 conformance: ## Every decision against the real controller's, and the properties of all decisions
-	$(CARGO) test --locked --release --test conformance --test properties -- --nocapture
+	$(CARGO) test --locked --release --test conformance --test properties --test queries -- --nocapture
 
 e2e: all-parts ## End-to-end tests on the real parts
 	$(CARGO) test --locked --test e2e
@@ -64,12 +64,15 @@ FUZZ_FLAGS := -Cpasses=sancov-module $(addprefix -Cllvm-args=-sanitizer-coverage
 	inline-8bit-counters pc-table trace-compares) --cfg fuzzing -Cdebug-assertions
 FUZZ_TARGET := $(shell rustc -vV | sed -n 's/host: //p')
 SECONDS ?= 60
+# As long as the schema lets a query be.
+MAX_LEN ?= 8192
 
 fuzz: ## Fuzz each target of fuzz/; SECONDS=60 each
 	cd fuzz && RUSTFLAGS="$(FUZZ_FLAGS)" $(CARGO) build --release --target $(FUZZ_TARGET)
 	cd fuzz && for target in fuzz_targets/*.rs; do \
 		name=$$(basename $$target .rs) && mkdir -p corpus/$$name && \
-		target/$(FUZZ_TARGET)/release/$$name corpus/$$name -max_total_time=$(SECONDS) -max_len=4096 || exit 1; \
+		target/$(FUZZ_TARGET)/release/$$name corpus/$$name $$(ls -d seeds/$$name 2>/dev/null) \
+			-max_total_time=$(SECONDS) -max_len=$(MAX_LEN) || exit 1; \
 	done
 
 generate: ## Write what is made from the code

@@ -11,7 +11,7 @@ use futures::future::join_all;
 use plimsoll::k8s::Quantity;
 use plimsoll::prometheus::{Client, Options, read_answer};
 use plimsoll::promql::matcher::Matcher;
-use plimsoll::promql::plan::Shape;
+use plimsoll::promql::plan::{Asking, Learned, Limits, Own, Planned, Shape, plan};
 use plimsoll::promql::query::{fields, times};
 use plimsoll::promql::template::Template;
 use plimsoll::samples::{Asker, Sampled, Samples, Store};
@@ -63,7 +63,91 @@ fn exposition(seed: u64, scrape: u64, time: u128) -> String {
             let _ = writeln!(text, "{name}{{{labels}}} {value} {time}");
         }
     }
+    for n in 0..NODES {
+        for mode in ["idle", "user"] {
+            let _ = writeln!(text, "w{{node=\"node-{n}\",mode=\"{mode}\"}} {n}.5 {time}");
+        }
+    }
+    for n in 0..DEPLOYMENTS {
+        for pod in 0..2 {
+            let labels = format!(
+                r#""k8s.deployment.name"="web-{n}","k8s.pod.name"="web-{n}-{pod}","quo\"te"="{pod}""#
+            );
+            let _ = writeln!(text, "{{\"http.requests\",{labels}}} {n}.25 {time}");
+        }
+    }
     text
+}
+
+/// More than a query may name of one label.
+const NODES: usize = 1_100;
+/// More than are named where the label may be left unmatched.
+const DEPLOYMENTS: usize = 80;
+
+/// What is planned where all of these are asked for at once.
+fn planned(queries: &[Arc<str>]) -> Vec<Planned> {
+    let shapes: Vec<Shape> = queries.iter().map(|query| Shape::of(query)).collect();
+    let form = &shapes[0].form;
+    assert!(shapes.iter().all(|shape| shape.form == *form), "{queries:?}");
+    let waiting: BTreeSet<Own> = shapes.iter().map(|shape| shape.own.clone()).collect();
+    let asking = Asking { waiting: &waiting, expected: &BTreeSet::new(), lately: &waiting };
+    plan(form, asking, Learned::default(), Limits::default())
+}
+
+/// Asks all at once, and some of them alone.
+async fn compare(prometheus: &Client, store: &Store, queries: &[Arc<str>]) {
+    let asked = join_all(queries.iter().map(|query| store.series(query))).await;
+    for (n, (query, joined)) in queries.iter().zip(asked).enumerate() {
+        let rows = together(&joined.unwrap_or_else(|error| panic!("{query}: {error}")));
+        assert!(!rows.is_empty(), "{query}");
+        if n % 25 == 0 {
+            assert_eq!(rows, alone(prometheus, query).await.expect("an answer"), "{query}");
+        }
+    }
+}
+
+/// Queries that are planned in each of the ways there are.
+async fn try_each_way(url: &str, prometheus: &Client, at: &str) {
+    let of = |count: usize, query: &dyn Fn(usize) -> String| -> Vec<Arc<str>> {
+        (0..count).map(|n| query(n).replace("@ T", at).into()).collect()
+    };
+    let store = |client: &Client| Store::new(client.clone(), Duration::ZERO);
+
+    // Wide: a label of which many values are asked for is not matched at all.
+    let wide = of(500, &|n| format!(r#"sum by (node) (w{{mode!="idle",node="node-{n}"}} @ T)"#));
+    let [only] = &planned(&wide)[..] else { panic!("more than one query") };
+    assert_eq!(only.query, format!(r#"sum by (node) (w{{mode!="idle"}} {at})"#));
+    compare(prometheus, &store(prometheus), &wide).await;
+    let bare = of(100, &|n| format!(r#"w{{node="node-{n}"}} @ T"#));
+    assert_eq!(planned(&bare)[0].query, format!("w {at}"));
+    compare(prometheus, &store(prometheus), &bare).await;
+
+    // In chunks: a selector without a name always names values, at most 1,000 each.
+    let chunks = of(NODES, &|n| format!(r#"{{mode!~"x.*",node="node-{n}"}} @ T"#));
+    let planned_chunks = planned(&chunks);
+    assert!(planned_chunks.len() == 2, "{planned_chunks:?}");
+    assert!(planned_chunks.iter().all(|chunk| chunk.query.contains("node-1")));
+    compare(prometheus, &store(prometheus), &chunks).await;
+
+    // Split: an answer that is too large is asked for in halves, until it is not.
+    let small = Client::new(Options { max_response_bytes: 20_000, ..Options::new(url) });
+    compare(prometheus, &store(&small.expect("a client")), &wide).await;
+
+    // With names in quotes, joined and wide.
+    let quoted = |n: usize| {
+        let selector =
+            format!(r#"{{"http.requests","k8s.deployment.name"="web-{n}","quo\"te"!="x"}}"#);
+        format!(r#"sum by ("k8s.pod.name") ({selector} @ T)"#)
+    };
+    let few = of(10, &quoted);
+    assert!(planned(&few)[0].query.contains(r#""k8s.deployment.name"=~"web-0|web-1|"#));
+    compare(prometheus, &store(prometheus), &few).await;
+    let many = of(DEPLOYMENTS, &|n| {
+        format!(r#"{{"http.requests","k8s.deployment.name"="web-{n}","quo\"te"="0"}} @ T"#)
+    });
+    let [only] = &planned(&many)[..] else { panic!("more than one query") };
+    assert!(only.places.is_some() && !only.query.contains("web-1"), "{only:?}");
+    compare(prometheus, &store(prometheus), &many).await;
 }
 
 /// Query templates; `@ T` fixes their time, so that each has the same values
@@ -272,6 +356,8 @@ fn what_is_asked_together_is_what_is_asked_alone() {
             "{queries} queries, {opened} of them joined where others asked; {found} found something, {failed} failed alike"
         );
         assert!(opened * 2 > queries && found * 4 > queries && failed > 0);
+        let at = format!("@ {}.{:03}", end / 1000, end % 1000);
+        try_each_way(&url, &prometheus, &at).await;
         server.abort();
     });
 }

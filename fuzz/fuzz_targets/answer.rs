@@ -1,0 +1,19 @@
+//! Whatever Prometheus answers is read or refused: no panic, and no value that is
+//! not finite.
+#![no_main]
+
+use plimsoll::prometheus::{decode_shapes, read_answer};
+use plimsoll::samples::Table;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let mut series = 0;
+    let read = read_answer(bytes, |sample| {
+        assert!(sample.value.is_finite());
+        series += 1;
+    });
+    let table = Table::read(bytes);
+    if let (Ok(_), Ok(table)) = (&read, &table) {
+        assert_eq!(table.series(), series);
+    }
+    let _ = decode_shapes(bytes);
+});

@@ -1,0 +1,63 @@
+//! What holds of every query that is kept within a namespace or planned.
+
+#[path = "queries/mod.rs"]
+mod queries;
+
+use proptest::prelude::*;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Without optimization a case takes some ms; `make conformance` runs as many as are meant.
+const CASES: u32 = if cfg!(debug_assertions) { 128 } else { 4096 };
+
+fn bytes() -> impl Strategy<Value = Vec<u8>> {
+    prop::collection::vec(any::<u8>(), 64..1024)
+}
+
+#[test]
+fn every_selector_of_what_is_sent_has_the_namespace() {
+    let (made, sent) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let config = ProptestConfig { cases: CASES, ..ProptestConfig::default() };
+    proptest!(config, |(bytes in bytes())| {
+        if let Some(query) = queries::query(&bytes, "") {
+            made.fetch_add(1, Ordering::Relaxed);
+            sent.fetch_add(usize::from(queries::check_guard(&query).is_some()), Ordering::Relaxed);
+        }
+    });
+    // Nearly all that is PromQL is taken: a guard that refuses all would hold as well.
+    let (made, sent) = (made.into_inner(), sent.into_inner());
+    println!("{sent} of {made} queries are sent");
+    assert!(sent * 2 > made, "{sent} of {made}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: CASES, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_text_at_all_is_narrowed_or_refused(text in "\\PC{0,200}") {
+        queries::check_guard(&text);
+    }
+
+    #[test]
+    fn what_is_sent_for_a_query_says_what_it_says(bytes in bytes()) {
+        if let Some(query) = queries::query(&bytes, "") {
+            queries::check_alone(&query);
+        }
+    }
+
+    #[test]
+    fn what_is_planned_is_promql_and_answers_all(bytes in bytes()) {
+        queries::check_plan(&bytes);
+    }
+}
+
+#[test]
+fn no_text_needs_more_than_a_small_stack() {
+    let signs = "-".repeat(8_190) + "x";
+    let parentheses = "(".repeat(4_000) + "x" + &")".repeat(4_000);
+    for text in [signs, parentheses, "x or ".repeat(1_600) + "x", "up offset Inf".to_owned()] {
+        queries::on_a_small_stack(|| {
+            queries::check_guard(&text);
+            queries::check_alone(&text);
+        });
+    }
+}
