@@ -2,7 +2,7 @@
 CARGO ?= cargo
 export RUST_BACKTRACE ?= 0
 
-.PHONY: help build parts all-parts test lint unit conformance e2e duel bench bench-large bench-growth soak demo demo-stop fuzz generate release licenses advisories clean
+.PHONY: help build parts all-parts test lint unit conformance e2e duel query-costs bench bench-large bench-growth soak demo demo-stop fuzz generate release licenses advisories clean
 
 help: ## List what there is
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -45,6 +45,9 @@ bench-large: parts ## Plimsoll alone, on 10,000 autoscalers and 100,000 pods
 bench-growth: parts ## How costs grow: one size after the other, as docs/growth.md shows them
 	@$(CARGO) build --locked --release --bins --example bench
 	@target/release/examples/bench --growth
+
+query-costs: parts ## What queries cost Prometheus, in CPU time: the figures behind src/promql/plan.rs
+	@QUERY_COSTS=1 $(CARGO) test --locked --test e2e what_is_asked_together -- --nocapture
 
 MINUTES ?= 10
 

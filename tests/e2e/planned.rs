@@ -122,10 +122,10 @@ async fn try_each_way(url: &str, prometheus: &Client, at: &str) {
     assert_eq!(planned(&bare)[0].query, format!("w {at}"));
     compare(prometheus, &store(prometheus), &bare).await;
 
-    // In chunks: a selector without a name always names values, at most 1,000 each.
+    // In chunks: a selector without a name always names values, at most 255 each.
     let chunks = of(NODES, &|n| format!(r#"{{mode!~"x.*",node="node-{n}"}} @ T"#));
     let planned_chunks = planned(&chunks);
-    assert!(planned_chunks.len() == 2, "{planned_chunks:?}");
+    assert!(planned_chunks.len() == 5, "{planned_chunks:?}");
     assert!(planned_chunks.iter().all(|chunk| chunk.query.contains("node-1")));
     compare(prometheus, &store(prometheus), &chunks).await;
 
@@ -316,28 +316,8 @@ fn what_is_asked_together_is_what_is_asked_alone() {
             }
             exposition(seed, scrape.min(9), stopped.load(Ordering::SeqCst).into())
         });
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let target = listener.local_addr().expect("an address");
-        let server = axum::serve(listener, Router::new().route("/metrics", expose));
-        let server = tokio::spawn(async move { server.await });
-
-        let folder = tempfile::tempdir().expect("a folder");
-        let parts = tokio::task::spawn_blocking(|| parts(&[])).await.expect("the parts");
-        let port = free_port();
-        let config = folder.path().join("prometheus.yml");
-        let text = format!(
-            "global: {{scrape_interval: 1s, scrape_timeout: 900ms}}\nscrape_configs: [{{job_name: t, \
-             honor_labels: true, static_configs: [{{targets: [\"{target}\"]}}]}}]\n"
-        );
-        std::fs::write(&config, text).expect("a file");
-        let arguments = [
-            format!("--config.file={}", config.display()),
-            format!("--storage.tsdb.path={}", folder.path().join("data").display()),
-            format!("--web.listen-address=127.0.0.1:{port}"),
-        ];
-        let program = parts.join("prometheus");
-        let process =
-            Process::start(&parts, folder.path(), false, "prometheus", &program, &arguments);
+        let target = Router::new().route("/metrics", expose);
+        let (process, url, _folder) = prometheus_of(target, "1s").await;
         eventually("ten scrapes", Duration::from_secs(60), async || {
             match scrapes.load(Ordering::SeqCst) {
                 11.. => Ok(()),
@@ -346,7 +326,6 @@ fn what_is_asked_together_is_what_is_asked_alone() {
         })
         .await;
 
-        let url = format!("http://127.0.0.1:{port}");
         let prometheus = Client::new(Options::new(&url)).expect("a client");
         let store = Store::new(prometheus.clone(), Duration::ZERO);
         let end = u128::from(last.load(Ordering::SeqCst));
@@ -358,6 +337,81 @@ fn what_is_asked_together_is_what_is_asked_alone() {
         assert!(opened * 2 > queries && found * 4 > queries && failed > 0);
         let at = format!("@ {}.{:03}", end / 1000, end % 1000);
         try_each_way(&url, &prometheus, &at).await;
-        server.abort();
+        if std::env::var_os("QUERY_COSTS").is_some() {
+            measure_costs().await;
+        }
     });
+}
+
+/// A real Prometheus that scrapes this; its URL, and where it keeps its data.
+async fn prometheus_of(target: Router, interval: &str) -> (Process, String, tempfile::TempDir) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    tokio::spawn(async move { axum::serve(listener, target).await });
+    let folder = tempfile::tempdir().expect("a folder");
+    let parts = tokio::task::spawn_blocking(|| parts(&[])).await.expect("the parts");
+    let port = free_port();
+    let config = folder.path().join("prometheus.yml");
+    let text = format!(
+        "global: {{scrape_interval: {interval}, scrape_timeout: {interval}}}\nscrape_configs: [{{job_name: t, \
+         honor_labels: true, static_configs: [{{targets: [\"{address}\"]}}]}}]\n"
+    );
+    std::fs::write(&config, text).expect("a file");
+    let arguments = [
+        format!("--config.file={}", config.display()),
+        format!("--storage.tsdb.path={}", folder.path().join("data").display()),
+        format!("--web.listen-address=127.0.0.1:{port}"),
+    ];
+    let program = parts.join("prometheus");
+    let process = Process::start(&parts, folder.path(), false, "prometheus", &program, &arguments);
+    (process, format!("http://127.0.0.1:{port}"), folder)
+}
+
+/// The CPU time of a process so far, in us, as coarse as the kernel's ticks.
+fn cpu(process: u32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("a process");
+    let fields: Vec<&str> = stat.rsplit(')').next().expect("fields").split_whitespace().collect();
+    // utime and stime, in hundredths of a second.
+    fields[11..13].iter().map(|ticks| ticks.parse::<f64>().expect("a number") * 1e4).sum()
+}
+
+/// What the costs in `plan.rs` are taken from: `make query-costs`. CPU time, so that
+/// other work beside changes little; no assertion, as it is a measurement.
+async fn measure_costs() {
+    let name = |n: usize| format!("app-{}-7d4f5b6c8-{n:05}", n / 10);
+    let series = move |n| format!("m{{namespace=\"ns-{}\",pod=\"{}\"}} {n}\n", n % 10, name(n));
+    let text: String = (0..20_000).map(series).collect();
+    let target = Router::new().route("/metrics", get(async move || text.clone()));
+    let (process, url, _folder) = prometheus_of(target, "5s").await;
+    let prometheus = Client::new(Options::new(&url)).expect("a client");
+    eventually("all series", Duration::from_secs(60), async || {
+        match alone(&prometheus, "m").await {
+            Ok(rows) if rows.len() == 20_000 => Ok(()),
+            other => Err(format!("{:?}", other.map(|rows| rows.len()))),
+        }
+    })
+    .await;
+    let cost = async |query: String| {
+        let (begin, mut runs) = (cpu(process.program_id()), 0.0);
+        while cpu(process.program_id()) - begin < 1.5e6 {
+            prometheus.query(&query).await.expect("an answer");
+            runs += 1.0;
+        }
+        (cpu(process.program_id()) - begin) / runs
+    };
+    let none = cost("vector(1)".to_owned()).await;
+    println!("a query of nothing: {none:.0} us");
+    for (count, query) in [(2_000.0, r#"m{namespace="ns-1"}"#), (20_000.0, "m")] {
+        let each = (cost(query.to_owned()).await - none) / count;
+        println!("{count} series: {each:.1} us each");
+    }
+    for count in [50, 255, 256, 1_000] {
+        for end in ["", ".x"] {
+            let values: Vec<String> = (0..count).map(|n| name(3 * n) + end).collect();
+            let query = format!("m{{{}}}", Matcher::AnyOf(values).render("pod"));
+            let whole = cost(query).await;
+            let each = (whole - none) / count as f64;
+            println!("{count} values such as {}: {whole:.0} us, {each:.1} us each", name(3) + end);
+        }
+    }
 }
