@@ -319,3 +319,32 @@ async fn users_queries_have_less_time_and_smaller_answers() {
     assert!(asked[1].contains("timeout=15000ms") && asked[1].contains("limit=50000"), "{asked:?}");
     assert!(asked.iter().all(|text| text.contains("partial_response=false")));
 }
+
+#[tokio::test]
+async fn a_broken_query_asks_prometheus_once_what_is_wrong_with_it() {
+    let queries = Config::default().pod_queries;
+    let ask = async |store: &Store, query: &str| {
+        let query = Some(query.to_owned());
+        let metric = PodMetric { metric: "own".to_owned(), labels: Default::default(), query };
+        store.pods(&queries, &metric, "shop", false).await.err().unwrap().to_string()
+    };
+    let (client, asked) = server(|text| match text.contains("[5m*2]") {
+        true => r#"{"status":"success","data":"formatted"}"#.to_owned(),
+        false => {
+            r#"{"status":"error","errorType":"bad_data","error":"1:5: parse error"}"#.to_owned()
+        }
+    })
+    .await;
+    let store = store(client);
+    for _ in 0..3 {
+        // What our parser alone refuses is said to be so.
+        let error = ask(&store, "rate(x[5m*2])").await;
+        assert!(error.contains("Plimsoll's own parser"), "{error}");
+        // What is out of bounds is no question for Prometheus.
+        let error = ask(&store, &"-".repeat(8_000)).await;
+        assert!(error.contains("1:101: the query is nested"), "{error}");
+        let error = ask(&store, "info(own)").await;
+        assert!(error.contains("info()"), "{error}");
+    }
+    assert_eq!(asked.lock().unwrap().len(), 1, "{asked:#?}");
+}
