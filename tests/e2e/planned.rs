@@ -96,7 +96,8 @@ fn planned(queries: &[Arc<str>]) -> Vec<Planned> {
 
 /// Asks all at once, and some of them alone.
 async fn compare(prometheus: &Client, store: &Store, queries: &[Arc<str>]) {
-    let asked = join_all(queries.iter().map(|query| store.series(query))).await;
+    let asker = Asker::of("shop");
+    let asked = join_all(queries.iter().map(|query| store.series(query, &asker))).await;
     for (n, (query, joined)) in queries.iter().zip(asked).enumerate() {
         let rows = together(&joined.unwrap_or_else(|error| panic!("{query}: {error}")));
         assert!(!rows.is_empty(), "{query}");
@@ -394,7 +395,7 @@ async fn measure_costs() {
     let cost = async |query: String| {
         let (begin, mut runs) = (cpu(process.program_id()), 0.0);
         while cpu(process.program_id()) - begin < 1.5e6 {
-            prometheus.query(&query).await.expect("an answer");
+            prometheus.query(&query, &[]).await.expect("an answer");
             runs += 1.0;
         }
         (cpu(process.program_id()) - begin) / runs
