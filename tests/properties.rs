@@ -18,6 +18,22 @@ proptest! {
     }
 
     #[test]
+    fn more_load_never_gives_fewer_replicas(
+        values in prop::collection::vec(prop::option::weighted(0.9, 0..40_000_i64), 1..12),
+        place in any::<prop::sample::Index>(),
+        more in 0..40_000_i64,
+        target in 1..30_i64,
+    ) {
+        let before = wanted(&values, target);
+        let mut loaded = values.clone();
+        let value = place.get(&values);
+        let at = place.index(values.len());
+        loaded[at] = value.map(|value| value + more);
+        let after = wanted(&loaded, target);
+        prop_assert!(after >= before, "{before} for {values:?}, {after} for {loaded:?}");
+    }
+
+    #[test]
     fn any_spec_that_is_json_is_read_without_a_panic(text in "\\PC*") {
         let quoted = serde_json::json!({"maxReplicas": 1, "scaleTargetRef": {"kind": text, "name": text},
             "metrics": [{"type": text}, {"type": "Pods", "pods": {"metric": {"name": text,
@@ -26,6 +42,45 @@ proptest! {
         if let Ok(spec) = serde_json::from_value(quoted) {
             Spec::from_api(&spec);
         }
+    }
+}
+
+/// The replicas wanted of a workload at first sight, by what each of its pods shows, in milli-units.
+fn wanted(values: &[Option<i64>], target: i64) -> i32 {
+    let spec = serde_json::json!({
+        "scaleTargetRef": {"kind": "Deployment", "name": "web"}, "maxReplicas": 1000,
+        "metrics": [{"type": "Pods", "pods": {"metric": {"name": "qps"},
+            "target": {"type": "AverageValue", "averageValue": target.to_string()}}}],
+        "behavior": {"scaleUp": {"policies": [{"type": "Pods", "value": 1000, "periodSeconds": 15}]},
+            "scaleDown": {"stabilizationWindowSeconds": 0}},
+    });
+    let spec = Spec::from_api(&serde_json::from_value(spec).expect("a spec"));
+    let (config, requests) = (Config::default(), Requests::default());
+    let names: Vec<String> = (0..values.len()).map(|n| format!("web-{n}")).collect();
+    let pod = |name| Pod {
+        name,
+        phase: Phase::Running,
+        deleting: false,
+        start: Some(0),
+        ready: Some(Ready { status: Some(true), since: 0 }),
+        requests: &requests,
+    };
+    let pods: Vec<Pod<'_>> = names.iter().map(|name| pod(name.as_str())).collect();
+    let sample = |milli: &Option<i64>| milli.map(|milli| Sample { milli, time: 0, window_ms: 0 });
+    let named = names.iter().map(String::as_str).zip(values.iter().map(sample));
+    let aligned = AlignedSamples::new(&pods, named);
+    let replicas = values.len() as i32;
+    let input = Input {
+        context: Context { spec: &spec, config: &config, now: 0 },
+        namespace: "shop",
+        scale: Ok(Scale { spec_replicas: replicas, status_replicas: replicas }),
+        selected: Selected::Pods(&pods),
+        samples: &[Samples::PerPod(Ok(aligned.view()))],
+    };
+    let (mut memory, mut status) = (Memory::default(), Status::default());
+    match hpa::decide(&input, &mut memory, &mut status, &mut ()).outcome {
+        Outcome::Rescale { to, .. } => to,
+        _ => replicas,
     }
 }
 

@@ -117,3 +117,80 @@ fn raise(total: &mut ResourceList, least: &ResourceList) {
         *highest = (*highest).max(*quantity);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(requests: &[(&str, &str)]) -> ResourceList {
+        let one =
+            |(name, text): &(&str, &str)| ((*name).to_owned(), text.parse().expect("a quantity"));
+        requests.iter().map(one).collect()
+    }
+
+    fn container(name: &str, requests: &[(&str, &str)]) -> PodContainer {
+        PodContainer { name: name.to_owned(), requests: list(requests) }
+    }
+
+    fn milli(requests: &Requests, resource: &str) -> i64 {
+        requests.milli(resource, None, "web-0").expect("a request")
+    }
+
+    #[test]
+    fn containers_and_sidecars_count_and_init_containers_that_end_do_not() {
+        let requests = Requests::new(
+            vec![container("app", &[("cpu", "100m")]), container("log", &[("cpu", "50m")])],
+            vec![
+                (container("migrate", &[("cpu", "2")]), false),
+                (container("proxy", &[("cpu", "30m")]), true),
+            ],
+            &ResourceList::new(),
+            &list(&[("cpu", "500m")]),
+        );
+        // Overhead counts where the pod itself requests, and not here.
+        assert_eq!(milli(&requests, "cpu"), 180);
+        assert_eq!(requests.milli("cpu", Some("proxy"), "web-0"), Ok(30));
+        let error = requests.milli("cpu", Some("migrate"), "web-0").unwrap_err();
+        assert_eq!(error, "container migrate not found in Pod web-0");
+        let error = requests.milli("memory", None, "web-0").unwrap_err();
+        assert_eq!(error, "missing request for memory in container app of Pod web-0");
+    }
+
+    #[test]
+    fn what_a_pod_requests_itself_goes_before_its_containers_and_overhead_is_added() {
+        let requests = Requests::new(
+            vec![container("app", &[("cpu", "100m"), ("memory", "64Mi")])],
+            vec![],
+            &list(&[("cpu", "1"), ("example.com/gpu", "1")]),
+            &list(&[("cpu", "250m"), ("memory", "16Mi")]),
+        );
+        assert_eq!(milli(&requests, "cpu"), 1250);
+        // What it does not request itself is what its containers do.
+        assert_eq!(milli(&requests, "memory"), 80 * 1024 * 1024 * 1000);
+        // One container has its own all the same.
+        assert_eq!(requests.milli("cpu", Some("app"), "web-0"), Ok(100));
+        let error = requests.milli("example.com/gpu", None, "web-0").unwrap_err();
+        assert_eq!(error, "missing pod-level request for example.com/gpu in Pod web-0");
+    }
+
+    #[test]
+    fn containers_at_the_start_raise_what_a_pod_requests() {
+        let of = |init: Vec<(PodContainer, bool)>| {
+            let containers = vec![container("app", &[("memory", "100")])];
+            let requests =
+                Requests::new(containers, init, &list(&[("cpu", "1")]), &ResourceList::new());
+            milli(&requests, "memory") / 1000
+        };
+        let ends = |memory: &str| (container("init", &[("memory", memory)]), false);
+        let stays = |memory: &str| (container("side", &[("memory", memory)]), true);
+        // The most of what is there at once: one that ends, beside the sidecars before it; in
+        // the end the containers beside all sidecars.
+        assert_eq!(of(vec![]), 100);
+        assert_eq!(of(vec![ends("300")]), 300);
+        assert_eq!(of(vec![ends("40")]), 100);
+        assert_eq!(of(vec![stays("20")]), 120);
+        assert_eq!(of(vec![stays("20"), ends("110")]), 130);
+        assert_eq!(of(vec![ends("110"), stays("20")]), 120);
+        assert_eq!(of(vec![stays("20"), stays("30"), ends("200")]), 250);
+    }
+}

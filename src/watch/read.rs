@@ -231,6 +231,55 @@ mod tests {
         .unwrap())
     }
 
+    fn pod_of(object: Value) -> PodRecord {
+        pod(serde_json::from_value(object).expect("a pod"))
+    }
+
+    #[test]
+    fn a_pod_is_being_deleted_from_the_moment_that_it_was_asked_for() {
+        let pod = |metadata: Value| pod_of(json!({"metadata": metadata, "spec": {}}));
+        assert!(!pod(json!({"name": "web-0"})).deleting);
+        let time = "2026-01-01T00:00:30Z";
+        let asked = json!({"name": "web-0", "deletionTimestamp": time,
+            "deletionGracePeriodSeconds": 30});
+        assert!(pod(asked).deleting);
+    }
+
+    #[test]
+    fn an_init_container_that_restarts_always_is_a_sidecar() {
+        let request = |cpu: &str| json!({"requests": {"cpu": cpu}});
+        let pod = pod_of(json!({"metadata": {"name": "web-0"}, "spec": {
+            "containers": [{"name": "app", "resources": request("100m")}],
+            "initContainers": [
+                {"name": "migrate", "resources": request("2")},
+                {"name": "on-failure", "restartPolicy": "OnFailure", "resources": request("4")},
+                {"name": "proxy", "restartPolicy": "Always", "resources": request("30m")}]}}));
+        assert_eq!(pod.requests.milli("cpu", None, "web-0"), Ok(130));
+    }
+
+    #[test]
+    fn a_pods_own_requests_and_its_overhead_are_read() {
+        let request = |cpu: &str| json!({"requests": {"cpu": cpu}});
+        let pod = pod_of(json!({"metadata": {"name": "web-0"}, "spec": {
+            "containers": [{"name": "app", "resources": request("100m")}],
+            "resources": request("1"), "overhead": {"cpu": "250m"}}}));
+        assert_eq!(pod.requests.milli("cpu", None, "web-0"), Ok(1250));
+    }
+
+    #[test]
+    fn readiness_and_the_start_of_a_pod_are_read() {
+        let time = "2026-01-01T00:00:30Z";
+        let since = 1_767_225_630_000;
+        for (status, expected) in [("True", Some(true)), ("False", Some(false)), ("?", None)] {
+            let pod = pod_of(json!({"metadata": {"name": "web-0"}, "spec": {}, "status": {
+                "phase": "Running", "startTime": time, "conditions": [
+                    {"type": "Initialized", "status": "True"},
+                    {"type": "Ready", "status": status, "lastTransitionTime": time}]}}));
+            assert_eq!((pod.phase, pod.start), (Phase::Running, Some(since)));
+            assert_eq!(pod.ready, Some(Ready { status: expected, since }));
+        }
+    }
+
     #[test]
     fn a_native_hpa_publishes_a_generated_name_only_with_its_own_labels_and_namespace() {
         let labels = Labels::from([("view".to_owned(), "default".to_owned())]);

@@ -38,6 +38,10 @@ struct Tick {
     writable: bool,
     /// Replicas set by another hand before this tick.
     by_hand: Option<i32>,
+    /// How many pods more, or fewer, the workload has than it is asked to have.
+    behind: i32,
+    /// Whether a process begins anew before this tick, with what was kept of the memory.
+    restart: bool,
 }
 
 #[derive(Debug)]
@@ -74,6 +78,42 @@ impl<'a> Arbitrary<'a> for Scenario {
     }
 }
 
+/// A tick as it is looked at.
+#[derive(Clone, Copy)]
+struct View {
+    replicas: i32,
+    now: UnixMillis,
+    order: Order,
+    /// By how many ms all times are moved.
+    later: i64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Order {
+    Listed,
+    Reversed,
+}
+
+impl PodState {
+    fn moved(&self, by: i64) -> Self {
+        let ready = self.ready.map(|ready| Ready { since: ready.since + by, ..ready });
+        let start = self.start.map(|start| start + by);
+        let Self { phase, deleting, .. } = *self;
+        Self { phase, deleting, start, ready, requests: self.requests.clone() }
+    }
+}
+
+/// What is left of a memory when another process goes on with it.
+fn kept(memory: &Memory, now: UnixMillis) -> Memory {
+    let text = serde_json::to_string(&memory.essential(now)).expect("JSON");
+    serde_json::from_str(&text).expect("a memory")
+}
+
+fn move_memory(memory: &mut Memory, by: i64) {
+    memory.recommendations.iter_mut().for_each(|r| r.time += by);
+    memory.ups.iter_mut().chain(&mut memory.downs).for_each(|event| event.time += by);
+}
+
 impl Tick {
     fn arbitrary(u: &mut Unstructured<'_>, metrics: usize) -> Result<Self> {
         let pods: Vec<PodState> =
@@ -81,7 +121,9 @@ impl Tick {
         let samples = (0..metrics).map(|_| answer(u, pods.len() + 2)).collect::<Result<_>>()?;
         let by_hand = if u.ratio(1, 8)? { Some(u.int_in_range(0..=30)?) } else { None };
         let after = *u.choose(&[0, 1_000, 15_000, 15_000, 60_000, 3_600_000])?;
-        Ok(Self { after, pods, samples, writable: !u.ratio(1, 8)?, by_hand })
+        let behind = if u.ratio(1, 4)? { u.int_in_range(-3..=3)? } else { 0 };
+        let (writable, restart) = (!u.ratio(1, 8)?, u.ratio(1, 4)?);
+        Ok(Self { after, pods, samples, writable, by_hand, behind, restart })
     }
 }
 
@@ -173,17 +215,38 @@ fn answer(u: &mut Unstructured<'_>, most: usize) -> Result<Answer> {
 impl Scenario {
     fn run(&self) {
         let (mut memory, mut status) = (Memory::default(), Status::default());
+        let (mut kept_memory, mut kept_status) = (Memory::default(), Status::default());
         let (mut replicas, mut now) = (self.replicas, START);
         for tick in &self.ticks {
             now += tick.after;
             replicas = tick.by_hand.unwrap_or(replicas);
-            let (mut memory_again, mut status_again) = (memory.clone(), status.clone());
+            if tick.restart {
+                kept_memory = kept(&kept_memory, now);
+            }
+            let mut worlds = [(); 3].map(|()| (memory.clone(), status.clone()));
             let mut account = Record::default();
-            let decision = self.decide(tick, replicas, now, &mut memory, &mut status, &mut account);
-            let again =
-                self.decide(tick, replicas, now, &mut memory_again, &mut status_again, &mut ());
+            let as_it_is = View { replicas, now, order: Order::Listed, later: 0 };
+            let decision = self.decide(tick, &as_it_is, &mut memory, &mut status, &mut account);
             // The same input gives the same output, whether its account is read or not.
-            assert_eq!((&decision, &memory, &status), (&again, &memory_again, &status_again));
+            let [(again, told), shuffled, later] = &mut worlds;
+            let same = self.decide(tick, &as_it_is, again, told, &mut ());
+            assert_eq!((&decision, &memory, &status), (&same, &*again, &*told));
+            // Whatever the order of pods.
+            let view = View { order: Order::Reversed, ..as_it_is };
+            let turned = self.decide(tick, &view, &mut shuffled.0, &mut shuffled.1, &mut ());
+            assert_eq!(decision.outcome, turned.outcome, "pods in another order: {self:#?}");
+            assert_eq!(memory, shuffled.0, "pods in another order: {self:#?}");
+            // Whenever it is.
+            let view = View { later: 86_400_000, ..as_it_is };
+            move_memory(&mut later.0, view.later);
+            let moved = self.decide(tick, &view, &mut later.0, &mut later.1, &mut ());
+            move_memory(&mut later.0, -view.later);
+            assert_eq!(decision.outcome, moved.outcome, "a day later: {self:#?}");
+            assert_eq!(memory, later.0, "a day later: {self:#?}");
+            // And whether a process began anew in between, with what it kept.
+            let (kept_memory, kept_status) = (&mut kept_memory, &mut kept_status);
+            let anew = self.decide(tick, &as_it_is, kept_memory, kept_status, &mut ());
+            assert_eq!((&decision, &status), (&anew, &*kept_status), "after a restart: {self:#?}");
             self.check(tick, replicas, &decision, &account);
             if let (Outcome::Rescale { to, .. }, true) = (&decision.outcome, tick.writable) {
                 replicas = *to;
@@ -194,17 +257,21 @@ impl Scenario {
     fn decide(
         &self,
         tick: &Tick,
-        replicas: i32,
-        now: UnixMillis,
+        view: &View,
         memory: &mut Memory,
         status: &mut Status,
         account: &mut impl hpa::Account,
     ) -> Decision {
+        let View { replicas, now, order, later } = *view;
+        let now = now + later;
         let names: Vec<String> = (0..tick.pods.len() + 2).map(|i| format!("web-{i}")).collect();
-        let pods: Vec<Pod<'_>> = tick
-            .pods
+        let pod = |(pod, name): (&'_ PodState, &'_ String)| (pod.moved(later), name.clone());
+        let mut listed: Vec<(PodState, String)> = tick.pods.iter().zip(&names).map(pod).collect();
+        if order == Order::Reversed {
+            listed.reverse();
+        }
+        let pods: Vec<Pod<'_>> = listed
             .iter()
-            .zip(&names)
             .map(|(pod, name)| Pod {
                 name,
                 phase: pod.phase,
@@ -215,8 +282,9 @@ impl Scenario {
             })
             .collect();
         let items = |values: &[Option<Sample>]| {
-            let named = names.iter().map(String::as_str).zip(values.iter().copied());
-            AlignedSamples::new(&pods, named)
+            let moved = |sample: Sample| Sample { time: sample.time + later, ..sample };
+            let values = values.iter().map(|sample| sample.map(moved));
+            AlignedSamples::new(&pods, names.iter().map(String::as_str).zip(values))
         };
         let laid: Vec<(Option<AlignedSamples>, Vec<i64>)> = tick
             .samples
@@ -246,7 +314,10 @@ impl Scenario {
         let input = Input {
             context,
             namespace: "shop",
-            scale: Ok(Scale { spec_replicas: replicas, status_replicas: replicas }),
+            scale: Ok(Scale {
+                spec_replicas: replicas,
+                status_replicas: (replicas + tick.behind).max(0),
+            }),
             selected: Selected::Pods(&pods),
             samples: &samples,
         };
