@@ -22,12 +22,24 @@ struct Shared {
     fault: Mutex<Option<(String, Fault)>>,
     /// What was asked that may change something, and when.
     writes: Mutex<Vec<(Instant, String)>>,
+    /// The scales that were written.
+    scaled: Mutex<Vec<Scaled>>,
     /// How many requests were treated as told.
     failed: Mutex<usize>,
     /// Since when nothing new is silenced.
     heals: Mutex<Option<Instant>>,
     /// When all answers under way were ended last.
     ended: Mutex<Option<Instant>>,
+}
+
+/// A scale that was written, and the answer that it was.
+#[derive(Clone, Debug)]
+pub struct Scaled {
+    /// When it was asked for.
+    pub at: Instant,
+    pub name: String,
+    /// The version of the object that it made.
+    pub version: String,
 }
 
 /// What is done with a request.
@@ -49,6 +61,19 @@ pub enum Fault {
     Replace(String, String),
     /// The next so many are answered with this status, and all others passed on.
     Times(usize, u16, String),
+}
+
+impl Fault {
+    /// What a watch says that is asked to go on from a version that is no longer kept: the
+    /// request is answered with 200, and an event of 410 is all that comes.
+    pub fn expired_watch() -> Self {
+        let status = serde_json::json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": "too old resource version: 1 (2)", "reason": "Expired", "code": 410,
+        });
+        let event = serde_json::json!({"type": "ERROR", "object": status});
+        Self::Answer { status: 200, headers: Vec::new(), body: format!("{event}\n") }
+    }
 }
 
 #[derive(Clone)]
@@ -135,6 +160,11 @@ impl Proxy {
         let writes = self.shared.writes.lock().expect("no panic");
         writes.iter().filter(|(_, request)| request.contains(word)).cloned().collect()
     }
+
+    /// The scales that were written since this was asked last.
+    pub fn take_scaled(&self) -> Vec<Scaled> {
+        std::mem::take(&mut *self.shared.scaled.lock().expect("no panic"))
+    }
 }
 
 impl Shared {
@@ -164,6 +194,15 @@ impl Shared {
                 matches!(fault, Fault::Stall) || (silent && matches!(fault, Fault::Silence));
             holds && words.contains(&**word)
         })
+    }
+
+    /// Notes a scale that was written.
+    fn note_scaled(&self, at: Instant, path: &str, answer: &[u8]) {
+        let name = path.trim_end_matches("/scale").rsplit('/').next().unwrap_or_default();
+        let answer: serde_json::Value = serde_json::from_slice(answer).unwrap_or_default();
+        let version = answer["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+        let (name, version) = (name.to_owned(), version.to_owned());
+        self.scaled.lock().expect("no panic").push(Scaled { at, name, version });
     }
 
     fn ended(&self, since: Instant) -> bool {
@@ -199,9 +238,11 @@ async fn pass(
     if let Some(Fault::Slow(wait)) = fault {
         tokio::time::sleep(wait).await;
     }
+    let asked = Instant::now();
+    let scales = method == Method::PUT && uri.path().ends_with("/scale");
     if method != Method::GET {
         let mut writes = shared.writes.lock().expect("no panic");
-        writes.push((Instant::now(), format!("{method} {uri}")));
+        writes.push((asked, format!("{method} {uri}")));
     }
     // Over HTTP/2 an address has the host in it, too.
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
@@ -234,6 +275,11 @@ async fn pass(
         Some(Fault::Replace(from, to)) => {
             let body = answered.text().await.unwrap_or_default();
             body.replace(&from, &to).into()
+        }
+        _ if scales && answered.status().is_success() => {
+            let body = answered.bytes().await.unwrap_or_default();
+            shared.note_scaled(asked, uri.path(), &body);
+            body.into()
         }
         _ => Body::from_stream(flowing(shared, words, answered.bytes_stream())),
     };

@@ -17,6 +17,7 @@ mod memory;
 mod operating;
 mod peer;
 mod planned;
+mod relist;
 mod scaling;
 mod security;
 mod socket;
