@@ -4,7 +4,11 @@ use super::pki::{Authority, Signed, token_keys};
 use super::process::Process;
 use super::{Options, eventually, free_port};
 use kube::Client;
+use kube::Resource;
+use kube::api::{DynamicObject, GroupVersionKind, TypeMeta};
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::discovery::Scope;
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -223,12 +227,67 @@ impl Cluster {
         self.authority.sign(user, groups)
     }
 
-    /// Applies a manifest.
+    /// Applies a manifest, as `kubectl apply --server-side` does.
     pub async fn apply(&self, manifest: &str) {
-        let arguments = ["apply", "-f", "-"];
-        if let Err(error) = self.kubectl_as(&self.kubeconfig, &arguments, manifest).await {
-            panic!("kubectl apply: {error}\n{manifest}");
+        let objects: Vec<Option<Value>> = serde_saphyr::from_multiple(manifest)
+            .unwrap_or_else(|error| panic!("{error}\n{manifest}"));
+        for object in objects.into_iter().flatten() {
+            let applied = eventually("its kind is known", READY, async || {
+                match self.apply_one(&object).await {
+                    // A kind may have been made a moment ago, and its discovery follow.
+                    Err(error) if error.contains("NotFound") => Err(error),
+                    applied => Ok(applied),
+                }
+            });
+            if let Err(error) = applied.await {
+                panic!("{error}\n{manifest}");
+            }
         }
+    }
+
+    async fn apply_one(&self, object: &Value) -> Result<(), String> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let types =
+            TypeMeta { api_version: text(&object["apiVersion"]), kind: text(&object["kind"]) };
+        let kind = GroupVersionKind::try_from(&types).map_err(|error| error.to_string())?;
+        let found = kube::discovery::pinned_kind(&self.client, &kind).await;
+        let (resource, capabilities) =
+            found.map_err(|error| format!("NotFound: {}", words_of(&error)))?;
+        let scope = match capabilities.scope {
+            Scope::Cluster => None,
+            Scope::Namespaced => {
+                Some(object["metadata"]["namespace"].as_str().unwrap_or("default"))
+            }
+        };
+        let path = DynamicObject::url_path(&resource, scope);
+        let name = text(&object["metadata"]["name"]);
+        let path = format!("{path}/{name}?fieldManager=bed&force=true");
+        let kind = "application/apply-patch+yaml";
+        self.request("PATCH", &path, kind, object.to_string()).await.map(|_| ())
+    }
+
+    /// Patches an object by a merge.
+    pub async fn patch(&self, path: &str, patch: &Value) -> Result<String, String> {
+        self.request("PATCH", path, "application/merge-patch+json", patch.to_string()).await
+    }
+
+    /// Asks kube-apiserver for a path; what it answers, or its complaint as kubectl says it.
+    pub async fn raw(&self, path: &str) -> Result<String, String> {
+        self.request("GET", path, "application/json", String::new()).await
+    }
+
+    /// Sends kube-apiserver a request, without what a run of kubectl costs.
+    pub async fn request(
+        &self,
+        method: &str,
+        path: &str,
+        kind: &str,
+        body: String,
+    ) -> Result<String, String> {
+        let request = http::Request::builder().method(method).uri(path);
+        let request = request.header("content-type", kind).body(body.into_bytes());
+        let answer = self.client.request_text(request.expect("a request")).await;
+        answer.map_err(|error| words_of(&error))
     }
 
     /// Runs kubectl with another kubeconfig and some input.
@@ -347,12 +406,19 @@ impl Cluster {
 
     /// Ends kube-apiserver and starts it again.
     pub async fn restart_apiserver(&mut self) {
+        self.stop_apiserver();
+        self.start_apiserver().await;
+    }
+
+    /// Ends kube-apiserver.
+    pub fn stop_apiserver(&mut self) {
         drop(self.apiserver.take());
+    }
+
+    /// Starts kube-apiserver, with what etcd has, and waits until it is ready.
+    pub async fn start_apiserver(&mut self) {
         let program = self.parts.join("cluster");
-        let flags = &self.apiserver_flags;
-        let (parts, folder) = (&self.parts, &self.folder);
-        let name = "kube-apiserver";
-        self.apiserver = Some(Process::start(parts, folder, self.keep, name, &program, flags));
+        self.apiserver = Some(self.run("kube-apiserver", &program, &self.apiserver_flags));
         self.wait_ready().await;
     }
 
@@ -372,6 +438,19 @@ impl Cluster {
     /// Writes the configuration that Prometheus is started with.
     pub fn write_prometheus_config(&self, text: &str) {
         std::fs::write(self.folder.join("prometheus.yml"), text).expect("a file");
+    }
+}
+
+/// A complaint of kube-apiserver's, in the words of kubectl.
+fn words_of(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) if status.reason.is_empty() => {
+            format!("Error from server: {}", status.message)
+        }
+        kube::Error::Api(status) => {
+            format!("Error from server ({}): {}", status.reason, status.message)
+        }
+        other => other.to_string(),
     }
 }
 

@@ -6,12 +6,15 @@ use super::process::Process;
 use super::{Options, eventually, free_port, root};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tokio::sync::OnceCell;
 
 /// A running Plimsoll.
 pub struct Plimsoll {
     pub process: Process,
     pub port: u16,
     http: reqwest::Client,
+    /// Who may scrape it.
+    scraper: OnceCell<String>,
 }
 
 /// Applies the manifests. As there is no container runtime, its Deployment does not
@@ -127,7 +130,7 @@ impl Plimsoll {
             http.await.map_err(|error| format!("{error:?}\n{}", process.tail()))
         })
         .await;
-        Self { process, port, http }
+        Self { process, port, http, scraper: OnceCell::new() }
     }
 
     /// Its own metrics, read as one who may.
@@ -135,11 +138,39 @@ impl Plimsoll {
         self.get_as_scraper(cluster, "/metrics").await
     }
 
+    /// The sum of a metric of its own over all labels that contain a text.
+    pub async fn metric(&self, cluster: &Cluster, name: &str, with: &str) -> f64 {
+        let text = self.metrics(cluster).await;
+        let series = |line: &&str| {
+            line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']))
+                && line.contains(with)
+        };
+        let values = text.lines().filter(series).filter_map(|line| line.rsplit_once(' '));
+        values.filter_map(|(_, value)| value.parse::<f64>().ok()).sum()
+    }
+
+    /// Waits until so many decisions more were taken, over all autoscalers: what has not happened
+    /// then was not decided, however slow the machine is.
+    pub async fn decided(&self, cluster: &Cluster, more: usize) {
+        let taken = async || self.metric(cluster, "plimsoll_decisions_total", "").await;
+        let before = taken().await;
+        eventually("decisions are taken", Duration::from_secs(120), async || {
+            match taken().await - before {
+                taken if taken >= more as f64 => Ok(()),
+                taken => Err(format!("{taken} of {more}\n{}", self.process.tail())),
+            }
+        })
+        .await;
+    }
+
     /// What it answers to one who may scrape it.
     pub async fn get_as_scraper(&self, cluster: &Cluster, path: &str) -> String {
-        let token = cluster.kubectl(&["-n", "plimsoll", "create", "token", "scraper"]).await;
-        let bearer = format!("Bearer {}", token.trim());
-        let (code, text) = self.get(path, &[("authorization", &bearer)]).await;
+        let bearer = async || {
+            let token = cluster.kubectl(&["-n", "plimsoll", "create", "token", "scraper"]).await;
+            format!("Bearer {}", token.trim())
+        };
+        let bearer = self.scraper.get_or_init(bearer).await;
+        let (code, text) = self.get(path, &[("authorization", bearer)]).await;
         assert_eq!(code, 200, "{text}");
         text
     }

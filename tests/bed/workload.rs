@@ -3,7 +3,7 @@
 use super::cluster::Cluster;
 use super::eventually;
 use plimsoll::promql::name::{Labels, generated_name};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::time::Duration;
 
 /// A namespace of a test's own.
@@ -103,9 +103,41 @@ impl<'a> Namespace<'a> {
 
     /// An object as JSON.
     pub async fn get(&self, resource: &str, name: &str) -> Result<Value, String> {
-        let arguments = ["-n", &self.name, "get", resource, name, "-o", "json"];
-        let text = self.cluster.try_kubectl(&arguments).await?;
+        let text = match self.path(resource) {
+            Some(path) => self.cluster.raw(&format!("{path}/{name}")).await?,
+            None => {
+                let arguments = ["-n", &self.name, "get", resource, name, "-o", "json"];
+                self.cluster.try_kubectl(&arguments).await?
+            }
+        };
         serde_json::from_str(&text).map_err(|error| error.to_string())
+    }
+
+    /// Where the objects of a kind are, of those that tests look at again and again.
+    fn path(&self, resource: &str) -> Option<String> {
+        let (api, plural) = match resource {
+            "deployment" => ("apis/apps/v1", "deployments"),
+            "statefulset" => ("apis/apps/v1", "statefulsets"),
+            "replicaset" => ("apis/apps/v1", "replicasets"),
+            "autoscaler" => ("apis/plimsoll.dev/v1alpha1", "autoscalers"),
+            "hpa" => ("apis/autoscaling/v2", "horizontalpodautoscalers"),
+            "pod" => ("api/v1", "pods"),
+            _ => return None,
+        };
+        Some(format!("/{api}/namespaces/{}/{plural}", self.name))
+    }
+
+    /// Changes an object by a merge patch.
+    pub async fn patch(&self, resource: &str, name: &str, patch: &Value) {
+        let path = self.path(resource).unwrap_or_else(|| panic!("{resource} has no path here"));
+        if let Err(error) = self.cluster.patch(&format!("{path}/{name}"), patch).await {
+            panic!("{resource} {name}: {error}: {patch}");
+        }
+    }
+
+    /// Scales a workload by hand.
+    pub async fn scale(&self, kind: &str, name: &str, replicas: i32) {
+        self.patch(&kind.to_lowercase(), name, &json!({"spec": {"replicas": replicas}})).await;
     }
 
     /// The replicas a workload is asked to have.
@@ -159,7 +191,6 @@ impl<'a> Namespace<'a> {
     /// What the metrics API answers to a path below the namespace.
     pub async fn raw(&self, version: &str, path: &str) -> Result<Value, String> {
         let path = format!("/apis/custom.metrics.k8s.io/{version}/namespaces/{}/{path}", self.name);
-        let text = self.cluster.try_kubectl(&["get", "--raw", &path]).await?;
-        serde_json::from_str(&text).map_err(|error| error.to_string())
+        serde_json::from_str(&self.cluster.raw(&path).await?).map_err(|error| error.to_string())
     }
 }

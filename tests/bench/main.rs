@@ -1,13 +1,16 @@
 //! Plimsoll against prometheus-adapter and kube-controller-manager's HPA, on the
 //! real parts, in one run: `make bench`. With `--large` Plimsoll alone, at ten
-//! times the size: `make bench-large`.
+//! times the size: `make bench-large`. With `--outage` what an outage costs, with `--fairness`
+//! what one tenant costs the others.
 
 #[path = "../bed/mod.rs"]
 mod bed;
 
+mod fairness;
 mod growth;
 mod load;
 mod measure;
+mod outage;
 mod report;
 mod sides;
 mod world;
@@ -62,8 +65,24 @@ fn main() -> ExitCode {
             runtime().block_on(growth::run());
             return ExitCode::SUCCESS;
         }
+        ["--outage", rest @ ..] => {
+            let mut numbers = rest.iter().map(|number| number.parse().expect("a number"));
+            let mut next = |default: u64| numbers.next().unwrap_or(default);
+            let autoscalers = next(10_000) as usize;
+            let [prometheus, apiserver] = [600, 120].map(|time| Duration::from_secs(next(time)));
+            let plan = outage::Plan { autoscalers, prometheus, apiserver };
+            return runtime().block_on(outage::run(plan));
+        }
+        ["--fairness", rest @ ..] => {
+            let seconds = rest.first().map_or(180, |number| number.parse().expect("a number"));
+            return runtime().block_on(fairness::run(Duration::from_secs(seconds)));
+        }
         _ => {
-            eprintln!("usage: bench [--short | --large | --growth | --alone AUTOSCALERS PODS]");
+            eprintln!(
+                "usage: bench [--short | --large | --growth | --alone AUTOSCALERS PODS |\n\
+                 \x20             --outage [AUTOSCALERS [PROMETHEUS_SECONDS [APISERVER_SECONDS]]] |\n\
+                 \x20             --fairness [SECONDS]]"
+            );
             return ExitCode::from(2);
         }
     };

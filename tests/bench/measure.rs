@@ -5,6 +5,7 @@ use crate::load;
 use crate::sides::Running;
 use crate::world::World;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// What was measured of one side, in one go.
@@ -170,7 +171,8 @@ fn samples<'a>(text: &'a str, name: &'a str) -> impl Iterator<Item = (&'a str, f
     })
 }
 
-fn sum(text: &str, name: &str, with: &str) -> f64 {
+/// The sum of a metric over all labels that contain a text.
+pub fn sum(text: &str, name: &str, with: &str) -> f64 {
     samples(text, name).filter(|(labels, _)| labels.contains(with)).map(|(_, value)| value).sum()
 }
 
@@ -201,8 +203,23 @@ fn cpu_seconds(id: u32) -> f64 {
 
 /// The most memory that a process had so far, in MB.
 fn peak_memory(id: u32) -> f64 {
+    memory_of(id, "VmHWM:")
+}
+
+/// The memory that a process has, in MB.
+pub fn memory(id: u32) -> f64 {
+    memory_of(id, "VmRSS:")
+}
+
+/// How many lines a log has.
+pub fn log_lines(log: &Path) -> f64 {
+    let text = std::fs::read(log).unwrap_or_default();
+    text.iter().filter(|byte| **byte == b'\n').count() as f64
+}
+
+fn memory_of(id: u32, field: &str) -> f64 {
     let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let line = status.lines().find_map(|line| line.strip_prefix(field));
     let kb = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
     kb.unwrap_or(0.0) / 1024.0
 }

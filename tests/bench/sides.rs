@@ -116,15 +116,50 @@ pub async fn start(world: &World, side: Side) -> Running {
     }
 }
 
+/// Starts Plimsoll alone as a cluster has it: it leads by a Lease.
+pub fn start_leading(world: &World) -> Running {
+    let mut flags = adapter_flags(world, "plimsoll", OWN, world.cluster.prometheus_port);
+    flags.insert(0, "serve".to_owned());
+    flags.extend(
+        ["--leader-elect-resource-namespace=kube-system", "--native-hpas=ignore"]
+            .map(str::to_owned),
+    );
+    running(world, &flags)
+}
+
+/// Starts Plimsoll alone behind a Prometheus at another port; each decision is in its log.
+pub fn start_logged(world: &World, prometheus: u16) -> Running {
+    let mut flags = adapter_flags(world, "plimsoll", OWN, prometheus);
+    flags.insert(0, "serve".to_owned());
+    let own = [
+        "--leader-elect=false",
+        "--leader-elect-resource-namespace=kube-system",
+        "--native-hpas=ignore",
+        "--log-format=json",
+        "--log-level=info,plimsoll::control=debug",
+    ];
+    flags.extend(own.map(str::to_owned));
+    running(world, &flags)
+}
+
+fn running(world: &World, flags: &[String]) -> Running {
+    let process = world.cluster.run("plimsoll", &plimsoll::binary(), flags);
+    Running {
+        processes: vec![("plimsoll", process)],
+        metrics_port: world.adapter_port,
+        decisions: "plimsoll_decisions_total",
+    }
+}
+
 /// The flags that both metrics adapters take.
-fn adapter_flags(world: &World, name: &str, config: &str) -> Vec<String> {
+fn adapter_flags(world: &World, name: &str, config: &str, prometheus: u16) -> Vec<String> {
     let folder = &world.cluster.folder;
     let file = folder.join(format!("{name}-rules.yaml"));
     std::fs::write(&file, config).expect("a file");
     let kubeconfig = world.cluster.kubeconfig.display();
     vec![
         format!("--config={}", file.display()),
-        format!("--prometheus-url=http://127.0.0.1:{}", world.cluster.prometheus_port),
+        format!("--prometheus-url=http://127.0.0.1:{prometheus}"),
         format!("--lister-kubeconfig={kubeconfig}"),
         format!("--authentication-kubeconfig={kubeconfig}"),
         format!("--authorization-kubeconfig={kubeconfig}"),
@@ -135,7 +170,7 @@ fn adapter_flags(world: &World, name: &str, config: &str) -> Vec<String> {
 }
 
 fn start_adapter(world: &World, peers: Peers) -> Process {
-    let mut flags = adapter_flags(world, "adapter", RULES);
+    let mut flags = adapter_flags(world, "adapter", RULES, world.cluster.prometheus_port);
     if peers == Peers::Tuned {
         flags.extend(["--client-qps=5000", "--client-burst=10000"].map(str::to_owned));
     }
@@ -144,7 +179,7 @@ fn start_adapter(world: &World, peers: Peers) -> Process {
 
 fn start_plimsoll(world: &World, side: Side, own: &[&str]) -> Process {
     let config = if side == Side::Alone { OWN } else { RULES };
-    let mut flags = adapter_flags(world, "plimsoll", config);
+    let mut flags = adapter_flags(world, "plimsoll", config, world.cluster.prometheus_port);
     flags.insert(0, "serve".to_owned());
     // As the peers.
     flags.push("--leader-elect=false".to_owned());

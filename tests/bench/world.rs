@@ -28,7 +28,7 @@ pub struct World {
 /// The namespaces that workloads are spread over.
 pub const NAMESPACES: usize = 10;
 /// Requests a second of a pod, and what autoscalers ask for.
-const RATE: usize = 10;
+pub const RATE: usize = 10;
 /// By which part of it the rate of a pod wobbles from scrape to scrape.
 const NOISE: f64 = 0.3;
 /// How many objects are made at once.
@@ -64,7 +64,7 @@ impl World {
     }
 
     /// Sends a request with a JSON body.
-    async fn send(&self, method: &str, path: &str, body: Value) {
+    pub async fn send(&self, method: &str, path: &str, body: Value) {
         let kind = match method {
             "PATCH" => "application/merge-patch+json",
             _ => "application/json",
@@ -99,44 +99,13 @@ impl World {
             let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts");
             self.send("POST", &path, json!({"metadata": {"name": "default"}})).await;
         }
-        let workload =
-            async |app: usize| {
-                let (name, of) = (format!("app-{app}"), namespace(app));
-                let labels = json!({"app": name});
-                let path = format!("/apis/apps/v1/namespaces/{of}/deployments");
-                let containers = json!([{"name": "app", "image": "app",
-                "resources": {"requests": {"cpu": "100m"}}}]);
-                self.send("POST", &path, json!({
-                "metadata": {"name": name},
-                "spec": {"replicas": pods, "selector": {"matchLabels": labels}, "template": {
-                    "metadata": {"labels": labels}, "spec": {"containers": containers}}},
-            }))
-            .await;
-                let status = json!({"status": {"replicas": pods, "readyReplicas": pods,
-                "updatedReplicas": pods, "availableReplicas": pods, "observedGeneration": 1}});
-                self.send("PATCH", &format!("{path}/{name}/status"), status).await;
-            };
+        let workload = async |app: usize| {
+            self.make_workload(&namespace(app), &format!("app-{app}"), pods).await;
+        };
         self.each("workloads", autoscalers, workload).await;
         let pod = async |number: usize| {
-            let (app, place) = (number / pods, number % pods);
-            let (name, of) = (format!("app-{app}-{place}"), namespace(app));
-            let path = format!("/api/v1/namespaces/{of}/pods");
-            // As many labels as a Deployment gives its pods.
-            let labels = json!({"app": format!("app-{app}"), "pod-template-hash": "75c5d6f8b9"});
-            self.send(
-                "POST",
-                &path,
-                json!({
-                    "metadata": {"name": name, "labels": labels},
-                    "spec": {"automountServiceAccountToken": false, "containers": [{"name": "app",
-                        "image": "app", "resources": {"requests": {"cpu": "100m"}}}]},
-                }),
-            )
-            .await;
-            let time = "2026-01-01T00:00:00Z";
-            let status = json!({"status": {"phase": "Running", "startTime": time, "conditions": [
-                {"type": "Ready", "status": "True", "lastTransitionTime": time}]}});
-            self.send("PATCH", &format!("{path}/{name}/status"), status).await;
+            let app = number / pods;
+            self.make_pod(&namespace(app), &format!("app-{app}"), number % pods).await;
         };
         self.each("pods", autoscalers * pods, pod).await;
         let query = format!(
@@ -155,6 +124,38 @@ impl World {
             if count == (autoscalers * pods).to_string() { Ok(()) } else { Err(answer.to_string()) }
         })
         .await;
+    }
+
+    /// Makes a Deployment that says it has so many pods.
+    pub async fn make_workload(&self, of: &str, name: &str, pods: usize) {
+        let labels = json!({"app": name});
+        let path = format!("/apis/apps/v1/namespaces/{of}/deployments");
+        let requests = json!({"requests": {"cpu": "100m"}});
+        let containers = json!([{"name": "app", "image": "app", "resources": requests}]);
+        let template = json!({"metadata": {"labels": labels}, "spec": {"containers": containers}});
+        let spec =
+            json!({"replicas": pods, "selector": {"matchLabels": labels}, "template": template});
+        self.send("POST", &path, json!({"metadata": {"name": name}, "spec": spec})).await;
+        let status = json!({"status": {"replicas": pods, "readyReplicas": pods,
+            "updatedReplicas": pods, "availableReplicas": pods, "observedGeneration": 1}});
+        self.send("PATCH", &format!("{path}/{name}/status"), status).await;
+    }
+
+    /// Makes a pod of it that says it runs.
+    pub async fn make_pod(&self, of: &str, app: &str, place: usize) {
+        let path = format!("/api/v1/namespaces/{of}/pods");
+        let name = format!("{app}-{place}");
+        // As many labels as a Deployment gives its pods.
+        let labels = json!({"app": app, "pod-template-hash": "75c5d6f8b9"});
+        let requests = json!({"requests": {"cpu": "100m"}});
+        let containers = json!([{"name": "app", "image": "app", "resources": requests}]);
+        let spec = json!({"automountServiceAccountToken": false, "containers": containers});
+        let pod = json!({"metadata": {"name": name, "labels": labels}, "spec": spec});
+        self.send("POST", &path, pod).await;
+        let time = "2026-01-01T00:00:00Z";
+        let status = json!({"status": {"phase": "Running", "startTime": time, "conditions": [
+            {"type": "Ready", "status": "True", "lastTransitionTime": time}]}});
+        self.send("PATCH", &format!("{path}/{name}/status"), status).await;
     }
 
     /// Makes native HPAs, for both sides.

@@ -14,7 +14,7 @@ import (
 // APPS PODS RATE NOISE [variants]`. Pod P of app A, in the namespace and with the
 // name that the benchmark gives them, counts RATE requests a second; from scrape
 // to scrape that wobbles by up to NOISE of it. With variants the same count is
-// there as one of ten metrics, as a metric of the app's own, and split into 3 and
+// there as one of ten and of fifty metrics, as a metric of the app's own, and split into 3 and
 // into 9 series.
 func series(arguments []string) error {
 	variants := len(arguments) == 6 && arguments[5] == "variants"
@@ -53,6 +53,7 @@ func series(arguments []string) error {
 					continue
 				}
 				fmt.Fprintf(text, "one_of_ten_%d_total{%s} %.3f\n", app%10, of, counters[place])
+				fmt.Fprintf(text, "one_of_fifty_%d_total{%s} %.3f\n", app%50, of, counters[place])
 				fmt.Fprintf(text, "own_%d_total{%s} %.3f\n", app, of, counters[place])
 				for _, split := range []int{3, 9} {
 					for part := range split {
