@@ -14,6 +14,7 @@ pub mod process;
 pub mod proxy;
 pub mod random;
 pub mod thanos;
+pub mod victoria_metrics;
 pub mod workload;
 
 use cluster::Cluster;

@@ -5,6 +5,7 @@ use crate::SOON;
 use crate::bed::adapter::{Adapter, Program};
 use crate::bed::proxy::Fault;
 use crate::bed::thanos::Thanos;
+use crate::bed::victoria_metrics::VictoriaMetrics;
 use crate::bed::{eventually, plimsoll};
 use crate::peer::{World, any_certificate, ask, on_world, pair, wait_ready};
 use futures::StreamExt;
@@ -353,6 +354,64 @@ fn a_rule_may_name_its_backend_such_as_thanos() {
         served(&ours, &world.token, &of("tenant_credit")).await;
         faults.stall("");
         served(&ours, &world.token, &of("queue_depth")).await;
+    });
+}
+
+#[test]
+fn victoria_metrics_gives_the_answers_of_prometheus() {
+    on_world(async |world| {
+        let victoria = VictoriaMetrics::start(&world.cluster, "node_load").await;
+        let counter = "- seriesQuery: 'http_requests_total{namespace!=\"\"}'\n".to_owned()
+            + OVERRIDES
+            + "  name: {as: requests_per_second}\n\
+               \x20 metricsQuery: 'sum(rate(<<.Series>>{<<.LabelMatchers>>}[8s])) by (<<.GroupBy>>)'\n";
+        let config = format!(
+            "rules:\n{}{}{counter}externalRules:\n- seriesQuery: node_load\n\
+             \x20 resources: {{namespaced: false}}\n  metricsQuery: 'max(node_load) by (node)'\n",
+            rule("queue_depth"),
+            rule("{__name__=~\"^odd_(whole|fraction|negative)$\"}"),
+        );
+        let [theirs, ours] =
+            [("on-prometheus", world.cluster.prometheus_port), ("on-victoria", victoria.port)].map(
+                |(name, port)| {
+                    Adapter::start_as(&world.cluster, Program::Plimsoll, name, &config, port)
+                },
+            );
+        for adapter in [&theirs, &ours] {
+            wait_ready(adapter, &world.token).await;
+        }
+        let selector = "metricLabelSelector=zone%20in%20(a,b)";
+        for path in [
+            format!("{API}/namespaces/shop/pods/*/queue_depth"),
+            format!("{API}/namespaces/shop/pods/*/queue_depth?{selector}"),
+            format!("{API}/namespaces/bank/pods/web-0/queue_depth"),
+            format!("{API}/namespaces/shop/pods/*/requests_per_second"),
+            format!("{API}/namespaces/bank/pods/*/odd_whole"),
+            format!("{API}/namespaces/bank/pods/*/odd_fraction"),
+            format!("{API}/namespaces/bank/pods/*/odd_negative"),
+            "/apis/external.metrics.k8s.io/v1beta1/namespaces/shop/node_load".to_owned(),
+        ] {
+            let values = async |adapter: &Adapter| {
+                let body = served(adapter, &world.token, &path).await;
+                let items = body["items"].as_array().cloned().unwrap_or_default();
+                let value =
+                    |item: &Value| format!("{} {}", item["describedObject"]["name"], item["value"]);
+                let mut values: Vec<String> = items.iter().map(value).collect();
+                values.sort();
+                values
+            };
+            assert_eq!(values(&theirs).await, values(&ours).await, "{path}");
+        }
+        // A query that neither takes is refused by both, and said.
+        let broken = "rules:\n- seriesQuery: '{__name__=~\"(\"}'\n".to_owned() + OVERRIDES + SUM;
+        let name = "victoria-broken";
+        let refused =
+            Adapter::start_as(&world.cluster, Program::Plimsoll, name, &broken, victoria.port);
+        eventually("it says what was refused", SOON, async || {
+            let (_, body) = ask_text(refused.port, "/readyz?verbose").await;
+            if body.contains("[!]rules") { Ok(()) } else { Err(body) }
+        })
+        .await;
     });
 }
 
