@@ -2,7 +2,8 @@
 CARGO ?= cargo
 export RUST_BACKTRACE ?= 0
 
-.PHONY: help build parts all-parts test lint unit conformance e2e duel query-costs bench bench-large bench-growth soak demo demo-stop fuzz generate release licenses advisories clean
+.PHONY: help build parts all-parts test test-all lint unit conformance e2e duel query-costs bench bench-smoke bench-large bench-growth \
+	bench-outage bench-fairness soak demo demo-stop fuzz generate release licenses advisories clean
 
 help: ## List what there is
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -16,7 +17,13 @@ parts: ## Build the real parts that the demo runs on
 all-parts: ## Build those that only tests need, too
 	@tests/bed/build-parts all >/dev/null
 
-test: lint licenses unit conformance e2e ## Everything CI runs
+test: ## Everything CI runs; how long each part took
+	@tests/timed $(PARTS)
+
+test-all: ## That, and what takes longer: MINUTES=5 of soak, the benchmark in small, SECONDS=60 of fuzzing each target
+	@MINUTES=$(or $(MINUTES),5) tests/timed $(PARTS) bench-smoke soak fuzz
+
+PARTS := lint licenses unit conformance all-parts e2e
 
 lint: ## Formatting and lints
 	$(CARGO) fmt --check
@@ -38,6 +45,10 @@ bench: all-parts ## Plimsoll and its peers side by side, on 1,000 autoscalers; w
 	@$(CARGO) build --locked --release --bins --example bench
 	@target/release/examples/bench
 
+bench-smoke: all-parts ## The benchmark in small, to see that it works
+	@$(CARGO) build --locked --release --bins --example bench
+	@target/release/examples/bench --short
+
 bench-large: parts ## Plimsoll alone, on 10,000 autoscalers and 100,000 pods
 	@$(CARGO) build --locked --release --bins --example bench
 	@target/release/examples/bench --large
@@ -46,14 +57,20 @@ bench-growth: parts ## How costs grow: one size after the other, as docs/growth.
 	@$(CARGO) build --locked --release --bins --example bench
 	@target/release/examples/bench --growth
 
+bench-outage: parts ## Prometheus away for 10 minutes and kube-apiserver for 2, under 10,000 autoscalers; OUTAGE="1000 60 30"
+	@$(CARGO) build --locked --release --bins --example bench
+	@target/release/examples/bench --outage $(OUTAGE)
+
+bench-fairness: parts ## What one tenant costs 1,000 autoscalers of others; FAIRNESS=30 for 30 s each
+	@$(CARGO) build --locked --release --bins --example bench
+	@target/release/examples/bench --fairness $(FAIRNESS)
+
 query-costs: parts ## What queries cost Prometheus, in CPU time: the figures behind src/promql/plan.rs
 	@QUERY_COSTS=1 $(CARGO) test --locked --test e2e what_is_asked_together -- --nocapture
 
-MINUTES ?= 10
-
 soak: parts ## A long run with churn and faults; MINUTES=10, SEED= to repeat one
 	@$(CARGO) build --locked --release --bins --example soak
-	@target/release/examples/soak $(MINUTES) $(SEED)
+	@target/release/examples/soak $(or $(MINUTES),10) $(SEED)
 
 demo: parts ## The main job, live; KEEP=1 leaves it all up
 	@$(CARGO) build --locked --release --bins --example demo
@@ -66,7 +83,6 @@ demo-stop: ## End what `make demo KEEP=1` left up
 FUZZ_FLAGS := -Cpasses=sancov-module $(addprefix -Cllvm-args=-sanitizer-coverage-,level=4 \
 	inline-8bit-counters pc-table trace-compares) --cfg fuzzing -Cdebug-assertions
 FUZZ_TARGET := $(shell rustc -vV | sed -n 's/host: //p')
-SECONDS ?= 60
 # As long as the schema lets a query be.
 MAX_LEN ?= 8192
 
@@ -75,7 +91,7 @@ fuzz: ## Fuzz each target of fuzz/; SECONDS=60 each
 	cd fuzz && for target in fuzz_targets/*.rs; do \
 		name=$$(basename $$target .rs) && mkdir -p corpus/$$name && \
 		target/$(FUZZ_TARGET)/release/$$name corpus/$$name $$(ls -d seeds/$$name 2>/dev/null) \
-			-max_total_time=$(SECONDS) -max_len=$(MAX_LEN) || exit 1; \
+			-max_total_time=$(or $(SECONDS),60) -max_len=$(MAX_LEN) || exit 1; \
 	done
 
 generate: ## Write what is made from the code

@@ -82,8 +82,16 @@ async fn world(cluster: &Cluster) {
         if text.contains("\"5\"") { Ok(()) } else { Err(text) }
     })
     .await;
-    // Both take windows of some seconds.
-    tokio::time::sleep(Duration::from_secs(9)).await;
+    eventually("there are rates of some seconds", Duration::from_secs(60), async || {
+        // One sample is older than the window of the rules is long: it is full.
+        let query = [("query", "count(http_requests_total{zone!=\"\"} offset 9s)")];
+        let url = format!("http://127.0.0.1:{}/api/v1/query", cluster.prometheus_port);
+        let url = reqwest::Url::parse_with_params(&url, query).expect("a URL");
+        let text = async { reqwest::get(url).await?.text().await }.await;
+        let text = text.map_err(|error| error.to_string())?;
+        if text.contains("\"8\"") { Ok(()) } else { Err(text) }
+    })
+    .await;
 }
 
 const GROUP: &str = "/apis/custom.metrics.k8s.io";

@@ -105,9 +105,12 @@ impl PodState {
 
 /// What is left of a memory when another process goes on with it.
 fn kept(memory: &Memory, now: UnixMillis) -> Memory {
-    let text = serde_json::to_string(&memory.essential(now)).expect("JSON");
+    let text = serde_json::to_string(&memory.essential(now, LONGEST)).expect("JSON");
     serde_json::from_str(&text).expect("a memory")
 }
+
+/// Longer than any window or period of a scenario.
+const LONGEST: i64 = 3_600_000;
 
 fn move_memory(memory: &mut Memory, by: i64) {
     memory.recommendations.iter_mut().for_each(|r| r.time += by);
@@ -221,7 +224,11 @@ impl Scenario {
             now += tick.after;
             replicas = tick.by_hand.unwrap_or(replicas);
             if tick.restart {
-                kept_memory = kept(&kept_memory, now);
+                let kept = kept(&kept_memory, now);
+                // With nothing left, the replicas at first sight are held, which is known.
+                if !kept.recommendations.is_empty() {
+                    kept_memory = kept;
+                }
             }
             let mut worlds = [(); 3].map(|()| (memory.clone(), status.clone()));
             let mut account = Record::default();
