@@ -135,6 +135,32 @@ fn the_commands_of_every_page_print_what_it_says() {
 }
 
 #[test]
+fn every_test_that_the_threat_model_names_exists() {
+    let mut sources = String::new();
+    let mut folders = vec![root().join("src"), root().join("tests")];
+    while let Some(folder) = folders.pop() {
+        for file in std::fs::read_dir(folder).expect("a folder").flatten().map(|file| file.path()) {
+            if file.is_dir() {
+                folders.push(file);
+            } else if file.extension() == Some("rs".as_ref()) {
+                sources += &std::fs::read_to_string(file).expect("a source file");
+            }
+        }
+    }
+    let page = std::fs::read_to_string(root().join("docs/security.md")).expect("a page");
+    let named: Vec<&str> = page.split('`').filter(|text| text.contains("::")).collect();
+    assert!(named.len() > 40, "only {} tests are named", named.len());
+    for path in named {
+        let name = path.rsplit("::").next().unwrap_or(path);
+        let is_there = ["fn", "mod"].iter().any(|kind| {
+            let ends = |rest: &str| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_');
+            sources.split(&format!("{kind} {name}")).skip(1).any(ends)
+        });
+        assert!(is_there, "docs/security.md names {path}, which is not there");
+    }
+}
+
+#[test]
 fn every_link_of_the_documents_leads_somewhere() {
     let mut pages = vec![root().join("README.md"), root().join("ARCHITECTURE.md")];
     for folder in ["docs", "docs/runbooks"] {
