@@ -209,7 +209,8 @@ async fn alone(prometheus: &Client, query: &str) -> Result<Vec<Row>, String> {
     let mut rows: Vec<Row> = Vec::new();
     read_answer(&body, |series| {
         let labels = series.labels.iter().map(|(n, v)| (n.to_string(), v.to_string()));
-        let value = series.value.expect("a number");
+        // A number that does not fit is no sample (`x * y` may be 1e18).
+        let Ok(value) = series.value else { return };
         rows.push(row(labels, Quantity::from_f64(value).expect("finite")));
     })
     .map_err(|error| error.to_string())?;
