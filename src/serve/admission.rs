@@ -20,7 +20,7 @@ const WAIT: Duration = Duration::from_secs(2);
 /// From how many shares on those without requests are forgotten.
 const SHARES: usize = 1024;
 
-/// Room for so many at once, and for as many that wait for a while.
+/// Room for so many at once, and for some that wait, in their order.
 #[derive(Clone, Debug)]
 pub struct Room {
     running: Arc<Semaphore>,
@@ -28,10 +28,15 @@ pub struct Room {
 }
 
 impl Room {
-    /// Room for so many.
+    /// Room for so many, and for as many that wait.
     pub fn new(count: usize) -> Self {
-        let slots = || Arc::new(Semaphore::new(count));
-        Self { running: slots(), waiting: slots() }
+        Self::with_waiting(count, count)
+    }
+
+    /// Room for so many, and for so many that wait.
+    pub fn with_waiting(count: usize, waiting: usize) -> Self {
+        let slots = |count| Arc::new(Semaphore::new(count));
+        Self { running: slots(count), waiting: slots(waiting) }
     }
 
     /// Waits for room; none where too many wait already.
@@ -44,22 +49,28 @@ impl Room {
     }
 
     /// Whether nobody is in it or waits.
-    fn is_idle(&self, count: usize) -> bool {
-        self.running.available_permits() == count && self.waiting.available_permits() == count
+    fn is_idle(&self, (count, waiting): (usize, usize)) -> bool {
+        self.running.available_permits() == count && self.waiting.available_permits() == waiting
     }
 }
 
 /// Room of the same size for each of many.
 #[derive(Debug)]
 pub struct Shares<K> {
-    size: usize,
+    /// How many at once, and how many that wait.
+    size: (usize, usize),
     rooms: Mutex<HashMap<K, Room>>,
 }
 
 impl<K: Eq + Hash> Shares<K> {
-    /// Room for so many at once, for each.
-    pub fn new(size: usize) -> Self {
-        Self { size, rooms: Mutex::default() }
+    /// Room for so many at once, and for as many that wait, for each.
+    pub fn new(count: usize) -> Self {
+        Self::with_waiting(count, count)
+    }
+
+    /// Room for so many at once, and for so many that wait, for each.
+    pub fn with_waiting(count: usize, waiting: usize) -> Self {
+        Self { size: (count, waiting), rooms: Mutex::default() }
     }
 
     /// The room of one.
@@ -68,7 +79,7 @@ impl<K: Eq + Hash> Shares<K> {
         if rooms.len() >= SHARES {
             rooms.retain(|_, room| !room.is_idle(self.size));
         }
-        rooms.entry(key).or_insert_with(|| Room::new(self.size)).clone()
+        rooms.entry(key).or_insert_with(|| Room::with_waiting(self.size.0, self.size.1)).clone()
     }
 }
 

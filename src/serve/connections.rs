@@ -1,15 +1,18 @@
 //! Which connections are held, and which give way when there are too many.
 //!
 //! A connection whose client has not shown who it is can be ended in favour of a
-//! new one, the oldest first, so that silent connections never keep others out.
-//! Those of the front proxy have room of their own.
+//! new one once it had its time, the oldest first, so that silent connections never
+//! keep others out. Where none can be ended, a new one waits, by its source, for a
+//! place in a reserve in which only health is answered. Those of the front proxy have
+//! room of their own.
 
+use super::admission::{Room, Shares};
 use prometheus_client::metrics::gauge::Gauge;
 use std::collections::{BTreeMap, HashMap};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 /// How many connections are held at once, those of the front proxy apart.
 pub const CONNECTIONS: usize = 1024;
@@ -19,6 +22,10 @@ pub const PER_SOURCE: usize = 256;
 pub const FRONT_PROXY: usize = 256;
 /// How many more are held that only health is told, so that a probe gets through a crowd.
 pub const RESERVE: usize = 128;
+/// How many of these one address may have, so that it can't hold up the others.
+const RESERVE_PER_SOURCE: usize = 64;
+/// How many connections wait for such a place.
+const WAITING: usize = 1024;
 
 /// How long a client may take until the head of its first request is there, TLS included.
 const FIRST_REQUEST: Duration = Duration::from_secs(10);
@@ -28,7 +35,8 @@ const UNKNOWN_IDLE: Duration = Duration::from_secs(15);
 const UNKNOWN_AGE: Duration = Duration::from_secs(60);
 /// How long any other may be silent; as long as with k8s.io/apiserver.
 const IDLE: Duration = Duration::from_secs(90);
-/// How long a connection that came in a crowd may last.
+/// How long a connection that came in a crowd may last, and for how long any other has
+/// time to show who its client is before it may have to give way.
 const CROWDED: Duration = Duration::from_secs(2);
 
 /// What is known of a connection's client.
@@ -48,9 +56,29 @@ enum Standing {
 #[derive(Clone, Debug, Default)]
 pub struct Connections {
     state: Arc<Mutex<State>>,
+    reserve: Arc<Reserve>,
     /// Shows how many they are.
     gauge: Gauge,
 }
+
+/// Room for connections in a crowd.
+#[derive(Debug)]
+struct Reserve {
+    by_source: Shares<IpAddr>,
+    all: Room,
+}
+
+impl Default for Reserve {
+    fn default() -> Self {
+        Self {
+            by_source: Shares::with_waiting(RESERVE_PER_SOURCE, WAITING),
+            all: Room::with_waiting(RESERVE, WAITING),
+        }
+    }
+}
+
+/// A connection's place, and what ends when it has to give way.
+pub type Admitted = (Place, oneshot::Receiver<()>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -75,35 +103,48 @@ struct Held {
 pub struct Place {
     connections: Connections,
     number: u64,
+    _permits: Vec<OwnedSemaphorePermit>,
 }
 
 impl Connections {
     /// None yet; the gauge shows how many there are.
     pub fn shown_by(gauge: Gauge) -> Self {
-        Self { state: Arc::default(), gauge }
+        Self { gauge, ..Self::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a new connection in. What is returned beside its place ends when
-    /// the connection has to give way.
-    pub fn admit(&self, source: SocketAddr) -> (Place, oneshot::Receiver<()>) {
-        let source = source.ip().to_canonical();
+    /// Takes a new connection in; none where there is no room for it.
+    pub fn admit(&self, source: IpAddr) -> Option<Admitted> {
         let mut state = self.state();
-        let crowded = !state.has_room(source);
-        if crowded && state.count(|held| held.standing == Standing::Crowded) >= RESERVE {
-            state.end_oldest(|held| held.standing == Standing::Crowded);
-        }
+        let room = state.has_room(source, Instant::now());
+        room.then(|| self.hold(&mut state, source, Standing::Unknown, Vec::new()))
+    }
+
+    /// Takes a new connection in where there is no room for it: it waits for a place in
+    /// the reserve; none where too many wait.
+    pub async fn admit_in_crowd(&self, source: IpAddr) -> Option<Admitted> {
+        let own = self.reserve.by_source.of(source).take().await?;
+        let permits = vec![own, self.reserve.all.take().await?];
+        Some(self.hold(&mut self.state(), source, Standing::Crowded, permits))
+    }
+
+    fn hold(
+        &self,
+        state: &mut State,
+        source: IpAddr,
+        standing: Standing,
+        permits: Vec<OwnedSemaphorePermit>,
+    ) -> Admitted {
         let (end, ended) = oneshot::channel();
         let number = state.next;
         state.next += 1;
-        let standing = if crowded { Standing::Crowded } else { Standing::Unknown };
         let accepted = Instant::now();
         state.held.insert(number, Held { source, standing, accepted, active: None, _end: end });
         self.gauge.inc();
-        (Place { connections: self.clone(), number }, ended)
+        (Place { connections: self.clone(), number, _permits: permits }, ended)
     }
 }
 
@@ -119,23 +160,25 @@ impl State {
     }
 
     /// Makes room for one more of a source, where it can be made.
-    fn has_room(&mut self, source: IpAddr) -> bool {
+    fn has_room(&mut self, source: IpAddr, now: Instant) -> bool {
         let ordinary = |held: &Held| matches!(held.standing, Standing::Unknown | Standing::Known);
+        let yields =
+            |held: &Held| held.standing == Standing::Unknown && held.accepted + CROWDED <= now;
         if self.count(|held| ordinary(held) && held.source == source) >= PER_SOURCE {
-            return self.end_oldest(|h| h.standing == Standing::Unknown && h.source == source);
+            return self.end_oldest(|held| yields(held) && held.source == source);
         }
         if self.count(ordinary) < CONNECTIONS {
             return true;
         }
         // The source that holds most without having shown who it is gives way.
         let mut unknown: HashMap<IpAddr, usize> = HashMap::new();
-        for held in self.held.values().filter(|held| held.standing == Standing::Unknown) {
+        for held in self.held.values().filter(|held| yields(held)) {
             *unknown.entry(held.source).or_default() += 1;
         }
         let Some((most, _)) = unknown.into_iter().max_by_key(|(_, count)| *count) else {
             return false;
         };
-        self.end_oldest(|held| held.standing == Standing::Unknown && held.source == most)
+        self.end_oldest(|held| yields(held) && held.source == most)
     }
 }
 
@@ -216,66 +259,91 @@ impl Drop for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures::FutureExt;
 
-    fn source(n: u8) -> SocketAddr {
-        ([10, 0, 0, n], 40_000).into()
+    fn source(n: u8) -> IpAddr {
+        [10, 0, 0, n].into()
     }
-
-    type Admitted = (Place, oneshot::Receiver<()>);
 
     fn is_ended(admitted: &mut Admitted) -> bool {
         admitted.1.try_recv() == Err(oneshot::error::TryRecvError::Closed)
     }
 
+    fn ended(admitted: &mut [Admitted]) -> usize {
+        admitted.iter_mut().map(|one| usize::from(is_ended(one))).sum()
+    }
+
+    fn admit(connections: &Connections, count: usize, n: u8) -> Vec<Admitted> {
+        (0..count).map_while(|_| connections.admit(source(n))).collect()
+    }
+
+    /// All that are held had their time.
+    fn grow_old(connections: &Connections) {
+        for held in connections.state().held.values_mut() {
+            held.accepted = held.accepted.checked_sub(CROWDED).expect("the clock runs for so long");
+        }
+    }
+
     #[test]
     fn an_address_that_shows_nothing_only_ends_its_own_connections() {
         let connections = Connections::default();
-        let mut other = connections.admit(source(1));
-        let mut flood: Vec<Admitted> =
-            (0..PER_SOURCE + 10).map(|_| connections.admit(source(2))).collect();
-        assert!(!is_ended(&mut other));
-        assert_eq!(flood.iter_mut().filter_map(|one| is_ended(one).then_some(())).count(), 10);
+        let mut other = admit(&connections, 1, 1);
+        let mut flood = admit(&connections, PER_SOURCE + 10, 2);
+        // Each has its time.
+        assert_eq!((flood.len(), ended(&mut flood)), (PER_SOURCE, 0));
+        grow_old(&connections);
+        let new = admit(&connections, 10, 2);
+        assert_eq!((new.len(), ended(&mut flood), ended(&mut other)), (10, 10, 0));
         assert!(is_ended(&mut flood[9]) && !is_ended(&mut flood[10]));
-        assert!(flood[10..].iter().all(|(place, _)| !place.is_crowded()));
-        drop(flood);
+        drop((flood, new));
         assert_eq!((connections.state().held.len(), connections.gauge.get()), (1, 1));
     }
 
     #[test]
     fn when_all_is_full_the_largest_holder_gives_way() {
         let connections = Connections::default();
-        let mut held: Vec<Admitted> = Vec::new();
-        for n in 0..4 {
-            held.extend((0..PER_SOURCE).map(|_| connections.admit(source(n))));
-        }
+        let mut held: Vec<Admitted> =
+            (0..4).flat_map(|n| admit(&connections, PER_SOURCE, n)).collect();
         held[0].0.is_known();
-        let mut probe = connections.admit(source(9));
+        assert!(connections.admit(source(9)).is_none());
+        grow_old(&connections);
+        let probe = connections.admit(source(9)).expect("there is room");
         assert!(!probe.0.is_crowded());
-        assert_eq!(held.iter_mut().filter_map(|one| is_ended(one).then_some(())).count(), 1);
-        assert!(!is_ended(&mut held[0]) && !is_ended(&mut probe));
+        assert_eq!(ended(&mut held), 1);
+        assert!(!is_ended(&mut held[0]));
     }
 
-    #[test]
-    fn where_all_are_known_new_ones_are_for_health_alone_and_the_front_proxy_has_room() {
+    #[tokio::test]
+    async fn where_all_are_known_health_waits_for_its_turn_and_the_front_proxy_has_room() {
         let connections = Connections::default();
-        let mut held: Vec<Admitted> = Vec::new();
-        for n in 0..4 {
-            held.extend((0..PER_SOURCE).map(|_| connections.admit(source(n))));
-        }
+        let mut held: Vec<Admitted> =
+            (0..4).flat_map(|n| admit(&connections, PER_SOURCE, n)).collect();
         held.iter().for_each(|(place, _)| place.is_known());
-        let mut crowd: Vec<Admitted> =
-            (0..RESERVE + 1).map(|_| connections.admit(source(9))).collect();
-        assert!(held.iter_mut().all(|one| !is_ended(one)));
-        assert!(crowd[1..].iter().all(|(place, _)| place.is_crowded()));
-        assert!(is_ended(&mut crowd[0]) && !is_ended(&mut crowd[1]));
-        crowd[1].0.is_of_front_proxy();
-        assert!(!crowd[1].0.is_crowded());
+        grow_old(&connections);
+        assert!(connections.admit(source(9)).is_none());
+        let crowd = |n: u8| connections.admit_in_crowd(source(n)).now_or_never().flatten();
+        let mut crowded: Vec<Admitted> = std::iter::from_fn(|| crowd(8)).collect();
+        assert_eq!(crowded.len(), RESERVE_PER_SOURCE);
+        // An address that fills its part does not hold up others.
+        let probe = crowd(9).expect("there is room");
+        assert!(probe.0.is_crowded() && crowd(8).is_none());
+        // One that waits has the next place.
+        let waiting = tokio::spawn({
+            let connections = connections.clone();
+            async move { connections.admit_in_crowd(source(8)).await.is_some() }
+        });
+        tokio::task::yield_now().await;
+        drop(crowded.pop());
+        assert!(waiting.await.expect("no panic"));
+        crowded[1].0.is_of_front_proxy();
+        assert!(!crowded[1].0.is_crowded());
+        assert_eq!(ended(&mut held), 0);
     }
 
     #[test]
     fn who_has_shown_nothing_is_given_less_time() {
         let connections = Connections::default();
-        let (place, _ended) = connections.admit(source(1));
+        let (place, _ended) = connections.admit(source(1)).expect("there is room");
         let left = || place.deadline().saturating_duration_since(Instant::now());
         assert!(left() <= FIRST_REQUEST);
         place.is_active();

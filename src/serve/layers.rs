@@ -278,7 +278,7 @@ mod tests {
             .layer(from_fn_with_state((admission.clone(), metrics.clone()), admit))
             .layer(from_fn_with_state(authentication, authenticate))
             .layer(from_fn_with_state(metrics, observe));
-        let (place, _ended) = Connections::default().admit(([10, 0, 0, 1], 1).into());
+        let (place, _ended) = Connections::default().admit([10, 0, 0, 1].into()).unwrap();
         let peer = Peer {
             certificates: Arc::new([]),
             place: Arc::new(place),

@@ -43,6 +43,10 @@ const NEXT_HEAD: Duration = Duration::from_secs(30);
 const GRACE: Duration = Duration::from_secs(10);
 /// How long the end of a connection may take whose time is over.
 const OVERDUE: Duration = Duration::from_secs(1);
+/// How long a connection waits for a place in a crowd.
+const IN_CROWD: Duration = Duration::from_secs(10);
+/// How many connections are held and wait, altogether.
+const TASKS: usize = 3072;
 /// How many connections wait in the kernel to be accepted.
 const BACKLOG: i32 = 1024;
 
@@ -158,11 +162,27 @@ impl Listener {
                 Some(_) = tasks.join_next() => continue,
                 () = &mut stop => break,
             };
-            let (place, evicted) = self.connections.admit(source);
+            let source = source.ip().to_canonical();
+            let admitted = self.connections.admit(source);
+            // Those that come when there is no room wait here, and hold up nobody else.
+            if admitted.is_none() && tasks.len() >= TASKS {
+                tracing::debug!(%source, "connection refused: too many wait");
+                continue;
+            }
+            let (connections, stopped) = (self.connections.clone(), stopped.clone());
             let service =
                 Service { tls: self.tls.clone(), streams: self.streams, router: router.clone() };
-            let (source, stopped) = (source.ip().to_canonical(), stopped.clone());
             tasks.spawn(async move {
+                let admitted = match admitted {
+                    Some(admitted) => Some(admitted),
+                    None => {
+                        let waiting = connections.admit_in_crowd(source);
+                        timeout(IN_CROWD, waiting).await.ok().flatten()
+                    }
+                };
+                let Some((place, evicted)) = admitted else {
+                    return tracing::debug!(%source, "connection refused: too many wait");
+                };
                 tokio::select! {
                     () = connection(stream, source, service, Arc::new(place), stopped) => {}
                     _ = evicted => tracing::debug!(%source, "connection ended: there are too many"),
@@ -214,7 +234,7 @@ async fn connection(
             answer
         }
     });
-    let builder = builder(http2, streams);
+    let builder = builder(http2, streams, place.is_crowded());
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     let overdue = async {
@@ -243,12 +263,18 @@ fn said<E: std::fmt::Display>(source: IpAddr, ended: Result<(), E>) {
 
 /// The protocol is that which TLS agreed on: nothing is guessed from first bytes,
 /// which may never come.
-fn builder(http2: bool, streams: u32) -> Builder<TokioExecutor> {
+fn builder(http2: bool, streams: u32, crowded: bool) -> Builder<TokioExecutor> {
     let mut builder = match http2 {
         true => Builder::new(TokioExecutor::new()).http2_only(),
         false => Builder::new(TokioExecutor::new()).http1_only(),
     };
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(NEXT_HEAD).max_buf_size(HEAD);
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(NEXT_HEAD)
+        .max_buf_size(HEAD)
+        // One answer, and the place is free for the next.
+        .keep_alive(!crowded);
     builder
         .http2()
         .timer(TokioTimer::new())
