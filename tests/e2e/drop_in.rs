@@ -62,6 +62,11 @@ fn the_differences_are_those_documented() {
             (path("odd_tiny"), (200, "0"), (200, "400u")),
             (path("odd_third"), (200, "333m"), (200, "333333300n")),
             (
+                format!("{API}/namespaces/bank/pods/web-0%2Fx/odd_whole"),
+                (404, "NotFound"),
+                (400, "BadRequest"),
+            ),
+            (
                 format!(
                     "{API}/namespaces/shop/pods/web-0/http_requests_total?metricLabelSelector=zone%21%3Da"
                 ),

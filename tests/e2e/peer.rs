@@ -214,7 +214,7 @@ fn cases() -> Vec<Case> {
                 "namespaces/shop/pods/web-0/queue_depth?fieldSelector=spec.nodeName%3Dfleet",
                 "namespaces/shop/pods/web-0/queue_depth?labelSelector=app%3Dnone",
                 "namespaces/shop/pods/web-0/queue_depth/", "namespaces/shop/pods/WEB-0/queue_depth",
-                "namespaces/shop/pods/web-0%2Fx/queue_depth", "namespaces/shop/pods/web.0/queue_depth",
+                "namespaces/shop/pods/web.0/queue_depth",
                 "namespaces/Shop/pods/web-0/queue_depth", "namespaces/shop/PODS/web-0/queue_depth",
                 "namespaces/shop/pods/*/queue_depth?limit=1", "namespaces/shop/pods/*/queue_depth?unknown=1", "namespaces/shop/statefulsets.apps/*/queue_depth",
             ]),

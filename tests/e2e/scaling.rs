@@ -368,10 +368,10 @@ fn the_schema_refuses_what_can_not_be_meant() {
                 "must be more than 0",
             ),
             ("maxReplicas: 1, customMetrics: [{metricName: m, averageValue: ten}]", "averageValue"),
-            ("maxReplicas: 1, customMetrics: [{metricName: 'a b', averageValue: 1}]", "metricName"),
+            ("maxReplicas: 1, customMetrics: [{metricName: 'a/b', averageValue: 1}]", "metricName"),
             (
-                "maxReplicas: 1, customMetrics: [{metricName: m, averageValue: 1, labels: {a-b: c}}]",
-                "a label name must match",
+                "maxReplicas: 1, customMetrics: [{metricName: m, averageValue: 1, labels: {'': c}}]",
+                "a label name must have 1 to 128 characters",
             ),
             ("maxReplicas: 1, executor: Nobody", "executor"),
             (

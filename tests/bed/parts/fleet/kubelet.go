@@ -76,7 +76,7 @@ func registerNode(ctx context.Context, clientset *kubernetes.Clientset) error {
 		corev1.ResourcePods:   resource.MustParse("200k"),
 	}
 	node := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: nodeName},
+		ObjectMeta: metav1.ObjectMeta{Name: nodeName, Labels: map[string]string{corev1.LabelOSStable: "linux"}},
 		Status: corev1.NodeStatus{
 			Capacity: capacity, Allocatable: capacity,
 			Conditions: []corev1.NodeCondition{{
