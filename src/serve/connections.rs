@@ -16,7 +16,8 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 /// How many connections are held at once, those of the front proxy apart.
 pub const CONNECTIONS: usize = 1024;
-/// How many of them one address may have.
+/// How many connections of one address are safe from giving way, once their clients have
+/// shown who they are. It may have more as long as nobody else wants their places.
 pub const PER_SOURCE: usize = 256;
 /// How many connections of the front proxy are held beside the others.
 pub const FRONT_PROXY: usize = 256;
@@ -42,7 +43,7 @@ const CROWDED: Duration = Duration::from_secs(2);
 /// What is known of a connection's client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    /// It has not shown who it is.
+    /// It has not shown who it is, or others of its address have, and more than enough.
     Unknown,
     /// A request of it was authenticated.
     Known,
@@ -119,7 +120,7 @@ impl Connections {
     /// Takes a new connection in; none where there is no room for it.
     pub fn admit(&self, source: IpAddr) -> Option<Admitted> {
         let mut state = self.state();
-        let room = state.has_room(source, Instant::now());
+        let room = state.has_room(Instant::now());
         room.then(|| self.hold(&mut state, source, Standing::Unknown, Vec::new()))
     }
 
@@ -159,18 +160,15 @@ impl State {
         oldest.is_some_and(|number| self.held.remove(&number).is_some())
     }
 
-    /// Makes room for one more of a source, where it can be made.
-    fn has_room(&mut self, source: IpAddr, now: Instant) -> bool {
+    /// Makes room for one more, where it can be made.
+    fn has_room(&mut self, now: Instant) -> bool {
         let ordinary = |held: &Held| matches!(held.standing, Standing::Unknown | Standing::Known);
         let yields =
             |held: &Held| held.standing == Standing::Unknown && held.accepted + CROWDED <= now;
-        if self.count(|held| ordinary(held) && held.source == source) >= PER_SOURCE {
-            return self.end_oldest(|held| yields(held) && held.source == source);
-        }
         if self.count(ordinary) < CONNECTIONS {
             return true;
         }
-        // The source that holds most without having shown who it is gives way.
+        // The source that holds most of those that may give way does.
         let mut unknown: HashMap<IpAddr, usize> = HashMap::new();
         for held in self.held.values().filter(|held| yields(held)) {
             *unknown.entry(held.source).or_default() += 1;
@@ -206,11 +204,15 @@ impl Place {
 
     /// A request on it was authenticated.
     pub fn is_known(&self) {
-        self.change(|held| {
-            if held.standing == Standing::Unknown {
-                held.standing = Standing::Known;
-            }
-        });
+        let mut state = self.connections.state();
+        let Some(source) = state.held.get(&self.number).map(|held| held.source) else { return };
+        let known = |held: &Held| held.standing == Standing::Known && held.source == source;
+        let room = state.count(known) < PER_SOURCE;
+        if let Some(held) = state.held.get_mut(&self.number).filter(|_| room)
+            && held.standing == Standing::Unknown
+        {
+            held.standing = Standing::Known;
+        }
     }
 
     /// A request on it has begun; it is answered, or given up, when what is
@@ -288,29 +290,32 @@ mod tests {
     fn an_address_that_shows_nothing_only_ends_its_own_connections() {
         let connections = Connections::default();
         let mut other = admit(&connections, 1, 1);
-        let mut flood = admit(&connections, PER_SOURCE + 10, 2);
+        let mut flood = admit(&connections, CONNECTIONS + 10, 2);
         // Each has its time.
-        assert_eq!((flood.len(), ended(&mut flood)), (PER_SOURCE, 0));
+        assert_eq!((flood.len(), ended(&mut flood)), (CONNECTIONS - 1, 0));
         grow_old(&connections);
-        let new = admit(&connections, 10, 2);
-        assert_eq!((new.len(), ended(&mut flood), ended(&mut other)), (10, 10, 0));
-        assert!(is_ended(&mut flood[9]) && !is_ended(&mut flood[10]));
-        drop((flood, new));
+        let (new, probe) = (admit(&connections, 10, 2), admit(&connections, 1, 3));
+        assert_eq!((new.len(), probe.len()), (10, 1));
+        assert_eq!((ended(&mut flood), ended(&mut other)), (11, 0));
+        assert!(is_ended(&mut flood[10]) && !is_ended(&mut flood[11]));
+        drop((flood, new, probe));
         assert_eq!((connections.state().held.len(), connections.gauge.get()), (1, 1));
     }
 
     #[test]
-    fn when_all_is_full_the_largest_holder_gives_way() {
+    fn an_address_that_shows_who_it_is_keeps_its_part_and_no_more() {
         let connections = Connections::default();
-        let mut held: Vec<Admitted> =
-            (0..4).flat_map(|n| admit(&connections, PER_SOURCE, n)).collect();
-        held[0].0.is_known();
+        let mut held = admit(&connections, CONNECTIONS, 1);
+        held.iter().for_each(|(place, _)| place.is_known());
         assert!(connections.admit(source(9)).is_none());
         grow_old(&connections);
-        let probe = connections.admit(source(9)).expect("there is room");
-        assert!(!probe.0.is_crowded());
-        assert_eq!(ended(&mut held), 1);
-        assert!(!is_ended(&mut held[0]));
+        let new = admit(&connections, CONNECTIONS, 9);
+        assert_eq!(
+            (new.len(), ended(&mut held)),
+            (CONNECTIONS - PER_SOURCE, CONNECTIONS - PER_SOURCE)
+        );
+        assert_eq!(ended(&mut held[..PER_SOURCE]), 0);
+        assert!(new.iter().all(|(place, _)| !place.is_crowded()));
     }
 
     #[tokio::test]
