@@ -412,8 +412,9 @@ fn victoria_metrics_gives_the_answers_of_prometheus() {
         let name = "victoria-broken";
         let refused =
             Adapter::start_as(&world.cluster, Program::Plimsoll, name, &broken, victoria.port);
+        wait_ready(&refused, &world.token).await;
         eventually("it says what was refused", SOON, async || {
-            let (_, body) = ask_text(refused.port, "/readyz?verbose").await;
+            let (_, body) = ask_verbose(refused.port, &world.token).await;
             if body.contains("[!]rules") { Ok(()) } else { Err(body) }
         })
         .await;
