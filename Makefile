@@ -33,7 +33,7 @@ unit: ## Unit tests and the command line
 	$(CARGO) test --locked --lib --bins --test cli
 
 conformance: ## Every decision against the real controller's, and the properties of all decisions
-	$(CARGO) test --locked --release --test conformance --test properties --test queries -- --nocapture
+	$(CARGO) test --locked --test conformance --test properties --test queries -- --nocapture
 
 e2e: all-parts ## End-to-end tests on the real parts
 	$(CARGO) test --locked --test e2e
