@@ -231,7 +231,12 @@ impl Cluster {
     pub async fn apply(&self, manifest: &str) {
         let objects: Vec<Option<Value>> = serde_saphyr::from_multiple(manifest)
             .unwrap_or_else(|error| panic!("{error}\n{manifest}"));
-        for object in objects.into_iter().flatten() {
+        // Those of a List stand each for itself, as with kubectl.
+        let each = objects.into_iter().flatten().flat_map(|object| match &object["items"] {
+            Value::Array(items) if object["kind"] == "List" => items.clone(),
+            _ => vec![object],
+        });
+        for object in each {
             let applied = eventually("its kind is known", READY, async || {
                 match self.apply_one(&object).await {
                     // A kind may have been made a moment ago, and its discovery follow.
