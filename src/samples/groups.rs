@@ -145,6 +145,13 @@ impl Group {
     }
 }
 
+impl State {
+    fn drop_old(&mut self, max_age: Duration, now: Instant) {
+        self.joined.retain(|flight| flight.is_fresh(max_age, now));
+        self.alone.retain(|_, flight| flight.is_fresh(max_age, now));
+    }
+}
+
 impl Drop for Group {
     fn drop(&mut self) {
         self.remembered.fetch_sub(self.state().bytes, Ordering::Relaxed);
@@ -386,8 +393,7 @@ impl Groups {
         let landed = async move { Arc::new(groups.fly(&of_group, planned, flows, &held).await) };
         let landed = landed.boxed().shared();
         let flight = Flight::new(cover, of, hold, now, landed.clone());
-        state.joined.retain(|flight| flight.is_fresh(self.max_age, now));
-        state.alone.retain(|_, flight| flight.is_fresh(self.max_age, now));
+        state.drop_old(self.max_age, now);
         match alone {
             Some(own) => drop(state.alone.insert(own, flight.clone())),
             None => state.joined.push(flight.clone()),
@@ -398,9 +404,7 @@ impl Groups {
             landed.await;
             tokio::time::sleep_until(ended.ends(max_age)).await;
             let Some(group) = of_group.upgrade() else { return };
-            let (mut state, now) = (group.state(), Instant::now());
-            state.joined.retain(|flight| flight.is_fresh(max_age, now));
-            state.alone.retain(|_, flight| flight.is_fresh(max_age, now));
+            group.state().drop_old(max_age, Instant::now());
         });
         flight
     }

@@ -1,16 +1,16 @@
 //! The HTTP load tool: the same for both sides. It does as little as it can, as it
 //! shares the processors with what it measures.
 
+use crate::bed::pki::Anyone;
 use crate::world::World;
 use bytes::Bytes;
 use http::{Request, Uri};
 use http_body_util::{BodyExt, Empty};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::ClientConfig;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -96,6 +96,7 @@ fn tls(world: &World) -> TlsConnector {
     let key = PrivateKeyDer::from_pem_file(read("key")).expect("a key");
     let config = ClientConfig::builder()
         .dangerous()
+        // Both sides make their own certificates.
         .with_custom_certificate_verifier(Arc::new(Anyone))
         .with_client_auth_cert(vec![certificate], key)
         .expect("a certificate and its key");
@@ -120,46 +121,4 @@ async fn ask(sender: &mut SendRequest<Empty<Bytes>>, path: &Uri) -> Result<bool,
     let good = answer.status().is_success();
     let body = answer.into_body().collect().await?.to_bytes();
     Ok(good && !body.is_empty())
-}
-
-/// Believes any server: both make their own certificates, and nothing but figures
-/// is read from them.
-#[derive(Debug)]
-struct Anyone;
-
-impl ServerCertVerifier for Anyone {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        rustls::crypto::ring::default_provider()
-            .signature_verification_algorithms
-            .supported_schemes()
-    }
 }

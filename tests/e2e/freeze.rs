@@ -3,8 +3,7 @@
 use crate::SOON;
 use crate::bed::cluster::Cluster;
 use crate::bed::plimsoll::binary;
-use crate::bed::workload::Namespace;
-use crate::ha::{leads, on_two_replicas, stirred};
+use crate::ha::{leads, on_two_replicas, stirred, to_be_stirred};
 use std::time::{Duration, Instant};
 
 /// Runs a command of Plimsoll's as an administrator; what it printed, or its complaint.
@@ -21,13 +20,7 @@ async fn command(cluster: &Cluster, arguments: &[&str]) -> Result<String, String
 #[test]
 fn no_scale_is_written_once_freeze_has_returned() {
     on_two_replicas(async |cluster, a, b| {
-        let ns = Namespace::new(cluster, "stirred").await;
-        ns.deployment("web", 1, "queue 20").await;
-        ns.autoscaler("web", "queue", "10", 2).await;
-        let policy = r#"{"spec":{"behavior":{"scaleUp":{"policies":[{"type":"Pods","value":1000,"periodSeconds":1}]}}}}"#;
-        let patch = ["-n", "stirred", "patch", "autoscaler", "web", "--type=merge", "-p", policy];
-        cluster.kubectl(&patch).await;
-        ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 2).await;
+        let ns = to_be_stirred(cluster).await;
         stirred(&ns, Duration::from_secs(3)).await;
         assert!(!a.scales().is_empty(), "{}", a.process.tail());
         // The watches of the Lease are late; what they say comes when it is no longer so.

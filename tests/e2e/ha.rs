@@ -214,17 +214,22 @@ async fn writes(replica: &Replica, since: Instant, count: usize) {
     .await;
 }
 
+/// A workload that is added to as often as it is stirred, without a limit to how often.
+pub async fn to_be_stirred(cluster: &Cluster) -> Namespace<'_> {
+    let ns = Namespace::new(cluster, "stirred").await;
+    ns.deployment("web", 1, "queue 20").await;
+    ns.autoscaler("web", "queue", "10", 2).await;
+    let policy = r#"{"spec":{"behavior":{"scaleUp":{"policies":[{"type":"Pods","value":1000,"periodSeconds":1}]}}}}"#;
+    let patch = ["-n", "stirred", "patch", "autoscaler", "web", "--type=merge", "-p", policy];
+    cluster.kubectl(&patch).await;
+    ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 2).await;
+    ns
+}
+
 #[test]
 fn never_two_replicas_write() {
     on_two_replicas(async |cluster, a, b| {
-        let ns = Namespace::new(cluster, "stirred").await;
-        ns.deployment("web", 1, "queue 20").await;
-        ns.autoscaler("web", "queue", "10", 2).await;
-        // Without a limit to how often replicas are added.
-        let policy = r#"{"spec":{"behavior":{"scaleUp":{"policies":[{"type":"Pods","value":1000,"periodSeconds":1}]}}}}"#;
-        let patch = ["-n", "stirred", "patch", "autoscaler", "web", "--type=merge", "-p", policy];
-        cluster.kubectl(&patch).await;
-        ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 2).await;
+        let ns = to_be_stirred(cluster).await;
         stirred_until(&ns, writes(a, Instant::now(), 3)).await;
         assert!(b.scales().is_empty());
 

@@ -192,6 +192,7 @@ fn an_autoscaler_may_have_a_native_hpa_execute() {
         };
         // A pause holds for whoever executes.
         patch(r#"{"spec":{"paused":true}}"#.to_owned()).await;
+        ns.wait_condition("web", "Paused", SOON, |c| c["status"] == "True").await;
         bed.cluster.kubectl(&["-n", &ns.name, "scale", "deployment/web", "--replicas=1"]).await;
         patch(executor("NativeHPA").replace("false", "true")).await;
         let hpa = eventually("the HPA is written", SOON, async || ns.get("hpa", "web").await).await;
@@ -199,8 +200,11 @@ fn an_autoscaler_may_have_a_native_hpa_execute() {
         for direction in ["scaleUp", "scaleDown"] {
             assert_eq!(hpa["spec"]["behavior"][direction]["selectPolicy"], "Disabled", "{hpa}");
         }
-        let told = ns.wait_condition("web", "Paused", SOON, |c| c["status"] == "True").await;
-        assert!(told.contains("selectPolicy Disabled in both directions"), "{told}");
+        // Until then the condition speaks of the embedded loop.
+        ns.wait_condition("web", "Paused", SOON, |c| {
+            c["message"].to_string().contains("selectPolicy Disabled in both directions")
+        })
+        .await;
         eventually("kube-controller-manager has decided to do nothing", SOON, async || {
             let status = ns.get("hpa", "web").await?["status"].clone();
             if status.to_string().contains("ScalingLimited") {
