@@ -1,9 +1,11 @@
 //! Who is answered now, and who waits: room for requests, shared by who asks and
 //! by the namespace asked about, so that none of them takes it all. It is given
-//! only to those who have shown who they are.
+//! only to those who have shown who they are, and a namespace's to those who may
+//! read it.
 
 use super::identity::Identity;
 use std::collections::HashMap;
+use std::future::Future;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -113,25 +115,38 @@ impl Default for Admission {
 }
 
 impl Admission {
-    /// Waits for room for a request about a namespace, or about none; none where
-    /// there is no room in time.
-    pub async fn admit(&self, who: &Identity, namespace: Option<&str>) -> Option<Admitted> {
-        tokio::time::timeout(WAIT, self.0.take(who, namespace)).await.ok()?
+    /// Waits for a tenant's room for a request of which it is not known yet whether it is
+    /// allowed; none where there is no room in time.
+    pub async fn admit(&self, who: &Identity) -> Option<Admitted> {
+        in_time(async {
+            let room = match is_control_plane(who) {
+                true => self.0.control_plane.clone(),
+                false => self.0.tenants.of(tenant(who).to_owned()),
+            };
+            Some(Admitted { _permits: vec![room.take().await?] })
+        })
+        .await
+    }
+
+    /// Waits for room for one that is allowed, about a namespace or about none. Only then
+    /// may it take the room of others.
+    pub async fn admit_allowed(&self, who: &Identity, namespace: Option<&str>) -> Option<Admitted> {
+        in_time(async {
+            let mut permits = Vec::new();
+            if !is_control_plane(who) {
+                if let Some(namespace) = namespace {
+                    permits.push(self.0.namespaces.of(namespace.to_owned()).take().await?);
+                }
+                permits.push(self.0.all.take().await?);
+            }
+            Some(Admitted { _permits: permits })
+        })
+        .await
     }
 }
 
-impl Rooms {
-    async fn take(&self, who: &Identity, namespace: Option<&str>) -> Option<Admitted> {
-        if is_control_plane(who) {
-            return Some(Admitted { _permits: vec![self.control_plane.take().await?] });
-        }
-        let mut permits = vec![self.tenants.of(tenant(who).to_owned()).take().await?];
-        if let Some(namespace) = namespace {
-            permits.push(self.namespaces.of(namespace.to_owned()).take().await?);
-        }
-        permits.push(self.all.take().await?);
-        Some(Admitted { _permits: permits })
-    }
+async fn in_time(admitted: impl Future<Output = Option<Admitted>>) -> Option<Admitted> {
+    tokio::time::timeout(WAIT, admitted).await.ok()?
 }
 
 const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
@@ -178,15 +193,20 @@ mod tests {
         Identity { name: name.to_owned(), ..Identity::default() }
     }
 
+    /// Leave for a request that is allowed, where there is room now.
+    fn admit(
+        admission: &Admission,
+        who: &Identity,
+        namespace: Option<&str>,
+    ) -> Option<[Admitted; 2]> {
+        let own = admission.admit(who).now_or_never().flatten()?;
+        Some([own, admission.admit_allowed(who, namespace).now_or_never().flatten()?])
+    }
+
     /// As many as are admitted at once of so many.
-    async fn flood(admission: &Admission, users: &[Identity], namespace: &str) -> Vec<Admitted> {
-        let mut admitted = Vec::new();
-        for n in 0..400 {
-            let who = &users[n % users.len()];
-            let asked = admission.admit(who, Some(namespace));
-            admitted.extend(asked.now_or_never().flatten());
-        }
-        admitted
+    fn flood(admission: &Admission, users: &[Identity], namespace: &str) -> Vec<[Admitted; 2]> {
+        let asked = users.iter().cycle().take(400);
+        asked.filter_map(|who| admit(admission, who, Some(namespace))).collect()
     }
 
     #[tokio::test]
@@ -194,18 +214,30 @@ mod tests {
         let admission = Admission::default();
         let accounts: Vec<Identity> =
             (0..10).map(|n| user(&format!("system:serviceaccount:shop:a{n}"))).collect();
-        let held = flood(&admission, &accounts, "shop").await;
+        let held = flood(&admission, &accounts, "shop");
         assert_eq!(held.len(), SHARE);
-        assert!(admission.admit(&user("alice"), Some("bank")).now_or_never().flatten().is_some());
+        assert!(admit(&admission, &user("alice"), Some("bank")).is_some());
     }
 
     #[tokio::test]
     async fn a_namespace_that_many_ask_about_leaves_room_for_others() {
         let admission = Admission::default();
         let users: Vec<Identity> = (0..200).map(|n| user(&format!("user-{n}"))).collect();
-        let held = flood(&admission, &users, "shop").await;
+        let held = flood(&admission, &users, "shop");
         assert_eq!(held.len(), SHARE);
-        assert!(admission.admit(&user("alice"), Some("bank")).now_or_never().flatten().is_some());
+        assert!(admit(&admission, &user("alice"), Some("bank")).is_some());
+    }
+
+    #[tokio::test]
+    async fn who_may_not_read_a_namespace_takes_none_of_its_room() {
+        let admission = Admission::default();
+        let outsiders =
+            (0..SHARE).map(|_| admission.admit(&user("mallory")).now_or_never().flatten());
+        let held: Vec<Admitted> = outsiders.flatten().collect();
+        assert_eq!(held.len(), SHARE);
+        assert!(admission.admit(&user("mallory")).now_or_never().flatten().is_none());
+        let users: Vec<Identity> = (0..SHARE).map(|n| user(&format!("user-{n}"))).collect();
+        assert_eq!(flood(&admission, &users, "bank").len(), SHARE);
     }
 
     #[tokio::test]
@@ -213,19 +245,18 @@ mod tests {
         let admission = Admission::default();
         let mut held = Vec::new();
         for n in 0..5 {
-            held.extend(flood(&admission, &[user(&format!("user-{n}"))], &format!("ns-{n}")).await);
+            held.extend(flood(&admission, &[user(&format!("user-{n}"))], &format!("ns-{n}")));
         }
         assert_eq!(held.len(), AT_ONCE);
-        assert!(admission.admit(&user("alice"), None).now_or_never().flatten().is_none());
+        assert!(admit(&admission, &user("alice"), None).is_none());
         for name in [
             "system:kube-controller-manager",
             "system:serviceaccount:kube-system:horizontal-pod-autoscaler",
         ] {
-            let admitted = admission.admit(&user(name), Some("ns-1")).now_or_never().flatten();
-            assert!(admitted.is_some(), "{name}");
+            assert!(admit(&admission, &user(name), Some("ns-1")).is_some(), "{name}");
         }
         held.clear();
-        assert!(admission.admit(&user("alice"), None).now_or_never().flatten().is_some());
+        assert!(admit(&admission, &user("alice"), None).is_some());
     }
 
     #[test]

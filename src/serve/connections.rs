@@ -2,13 +2,14 @@
 //!
 //! A connection whose client has not shown who it is can be ended in favour of a
 //! new one once it had its time, the oldest first, so that silent connections never
-//! keep others out. Where none can be ended, a new one waits, by its source, for a
-//! place in a reserve in which only health is answered. Those of the front proxy have
-//! room of their own.
+//! keep others out; where there is none, an idle one of the tenant that has most. Where
+//! none can be ended, a new one waits, by its source, for a place in a reserve in which
+//! only health is answered. Those of the front proxy have room of their own.
 
 use super::admission::{Room, Shares};
 use prometheus_client::metrics::gauge::Gauge;
 use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,9 +17,6 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 /// How many connections are held at once, those of the front proxy apart.
 pub const CONNECTIONS: usize = 1024;
-/// How many connections of one address are safe from giving way, once their clients have
-/// shown who they are. It may have more as long as nobody else wants their places.
-pub const PER_SOURCE: usize = 256;
 /// How many connections of the front proxy are held beside the others.
 pub const FRONT_PROXY: usize = 256;
 /// How many more are held that only health is told, so that a probe gets through a crowd.
@@ -43,7 +41,7 @@ const CROWDED: Duration = Duration::from_secs(2);
 /// What is known of a connection's client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    /// It has not shown who it is, or others of its address have, and more than enough.
+    /// It has not shown who it is.
     Unknown,
     /// A request of it was authenticated.
     Known,
@@ -79,7 +77,7 @@ impl Default for Reserve {
 }
 
 /// A connection's place, and what ends when it has to give way.
-pub type Admitted = (Place, oneshot::Receiver<()>);
+pub type Admitted = (Arc<Place>, oneshot::Receiver<()>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -92,9 +90,13 @@ struct State {
 struct Held {
     source: IpAddr,
     standing: Standing,
+    /// Whose the last request was.
+    tenant: Option<String>,
     accepted: Instant,
     /// When the last request began or ended.
     active: Option<Instant>,
+    /// How many requests are under way.
+    running: usize,
     /// Ends the connection when it is dropped.
     _end: oneshot::Sender<()>,
 }
@@ -143,9 +145,11 @@ impl Connections {
         let number = state.next;
         state.next += 1;
         let accepted = Instant::now();
-        state.held.insert(number, Held { source, standing, accepted, active: None, _end: end });
+        let held =
+            Held { source, standing, tenant: None, accepted, active: None, running: 0, _end: end };
+        state.held.insert(number, held);
         self.gauge.inc();
-        (Place { connections: self.clone(), number, _permits: permits }, ended)
+        (Arc::new(Place { connections: self.clone(), number, _permits: permits }), ended)
     }
 }
 
@@ -154,29 +158,33 @@ impl State {
         self.held.values().filter(|held| which(held)).count()
     }
 
-    /// Ends the oldest connection of some; false where there is none.
-    fn end_oldest(&mut self, which: impl Fn(&Held) -> bool) -> bool {
-        let oldest = self.held.iter().find(|(_, held)| which(held)).map(|(number, _)| *number);
-        oldest.is_some_and(|number| self.held.remove(&number).is_some())
+    /// Of the connections that may give way, ends the oldest of whoever has most of them;
+    /// false where there is none.
+    fn end_one<K: Eq + Hash>(
+        &mut self,
+        yields: impl Fn(&Held) -> bool,
+        whose: impl Fn(&Held) -> K,
+    ) -> bool {
+        let mut by_holder: HashMap<K, (usize, u64)> = HashMap::new();
+        for (number, held) in self.held.iter().filter(|(_, held)| yields(held)) {
+            by_holder.entry(whose(held)).or_insert((0, *number)).0 += 1;
+        }
+        let most = by_holder.into_values().max_by_key(|(count, _)| *count);
+        most.is_some_and(|(_, oldest)| self.held.remove(&oldest).is_some())
     }
 
     /// Makes room for one more, where it can be made.
     fn has_room(&mut self, now: Instant) -> bool {
         let ordinary = |held: &Held| matches!(held.standing, Standing::Unknown | Standing::Known);
-        let yields =
+        let silent =
             |held: &Held| held.standing == Standing::Unknown && held.accepted + CROWDED <= now;
-        if self.count(ordinary) < CONNECTIONS {
-            return true;
-        }
-        // The source that holds most of those that may give way does.
-        let mut unknown: HashMap<IpAddr, usize> = HashMap::new();
-        for held in self.held.values().filter(|held| yields(held)) {
-            *unknown.entry(held.source).or_default() += 1;
-        }
-        let Some((most, _)) = unknown.into_iter().max_by_key(|(_, count)| *count) else {
-            return false;
+        let idle = |held: &Held| {
+            let since = held.active.filter(|_| held.running == 0);
+            held.standing == Standing::Known && since.is_some_and(|since| since + CROWDED <= now)
         };
-        self.end_oldest(|held| yields(held) && held.source == most)
+        self.count(ordinary) < CONNECTIONS
+            || self.end_one(silent, |held| held.source)
+            || self.end_one(idle, |held| held.tenant.clone())
     }
 }
 
@@ -202,28 +210,26 @@ impl Place {
         }
     }
 
-    /// A request on it was authenticated.
-    pub fn is_known(&self) {
-        let mut state = self.connections.state();
-        let Some(source) = state.held.get(&self.number).map(|held| held.source) else { return };
-        let known = |held: &Held| held.standing == Standing::Known && held.source == source;
-        let room = state.count(known) < PER_SOURCE;
-        if let Some(held) = state.held.get_mut(&self.number).filter(|_| room)
-            && held.standing == Standing::Unknown
-        {
-            held.standing = Standing::Known;
-        }
+    /// A request on it was authenticated as a tenant's.
+    pub fn is_known(&self, tenant: &str) {
+        self.change(|held| {
+            if held.standing == Standing::Unknown {
+                held.standing = Standing::Known;
+            }
+            if held.tenant.as_deref() != Some(tenant) {
+                held.tenant = Some(tenant.to_owned());
+            }
+        });
     }
 
     /// A request on it has begun; it is answered, or given up, when what is
     /// returned is dropped.
     pub fn begin(self: Arc<Self>) -> UnderWay {
-        self.is_active();
+        self.change(|held| {
+            held.running += 1;
+            held.active = Some(Instant::now());
+        });
         UnderWay(self)
-    }
-
-    fn is_active(&self) {
-        self.change(|held| held.active = Some(Instant::now()));
     }
 
     /// Until when it may last, where nothing more happens on it.
@@ -247,7 +253,10 @@ pub struct UnderWay(Arc<Place>);
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.0.is_active();
+        self.0.change(|held| {
+            held.running = held.running.saturating_sub(1);
+            held.active = Some(Instant::now());
+        });
     }
 }
 
@@ -281,8 +290,10 @@ mod tests {
 
     /// All that are held had their time.
     fn grow_old(connections: &Connections) {
+        let earlier = |at: Instant| at.checked_sub(CROWDED).expect("the clock runs for so long");
         for held in connections.state().held.values_mut() {
-            held.accepted = held.accepted.checked_sub(CROWDED).expect("the clock runs for so long");
+            held.accepted = earlier(held.accepted);
+            held.active = held.active.map(earlier);
         }
     }
 
@@ -302,28 +313,41 @@ mod tests {
         assert_eq!((connections.state().held.len(), connections.gauge.get()), (1, 1));
     }
 
+    /// A request of a tenant is answered on each.
+    fn ask(admitted: &[Admitted], tenant: &str) -> Vec<UnderWay> {
+        let begin = |(place, _): &Admitted| {
+            place.is_known(tenant);
+            place.clone().begin()
+        };
+        admitted.iter().map(begin).collect()
+    }
+
     #[test]
-    fn an_address_that_shows_who_it_is_keeps_its_part_and_no_more() {
+    fn the_tenant_with_most_connections_gives_way_whatever_its_addresses() {
         let connections = Connections::default();
-        let mut held = admit(&connections, CONNECTIONS, 1);
-        held.iter().for_each(|(place, _)| place.is_known());
-        assert!(connections.admit(source(9)).is_none());
+        let mut scraper = admit(&connections, 1, 9);
+        drop(ask(&scraper, "monitoring"));
+        let mut held: Vec<Admitted> =
+            (0..4).flat_map(|n| admit(&connections, CONNECTIONS / 4, n)).collect();
+        assert_eq!(held.len(), CONNECTIONS - 1);
+        let mut under_way = ask(&held, "mallory");
+        under_way.truncate(100);
         grow_old(&connections);
-        let new = admit(&connections, CONNECTIONS, 9);
-        assert_eq!(
-            (new.len(), ended(&mut held)),
-            (CONNECTIONS - PER_SOURCE, CONNECTIONS - PER_SOURCE)
-        );
-        assert_eq!(ended(&mut held[..PER_SOURCE]), 0);
-        assert!(new.iter().all(|(place, _)| !place.is_crowded()));
+        let mut new = admit(&connections, 50, 8);
+        drop(ask(&new, "shop"));
+        grow_old(&connections);
+        new.extend(admit(&connections, 50, 7));
+        assert_eq!((new.len(), ended(&mut new), ended(&mut scraper)), (100, 0, 0));
+        // What is being answered is not cut off.
+        assert_eq!((ended(&mut held[..100]), ended(&mut held)), (0, 100));
     }
 
     #[tokio::test]
-    async fn where_all_are_known_health_waits_for_its_turn_and_the_front_proxy_has_room() {
+    async fn where_all_are_busy_health_waits_for_its_turn_and_the_front_proxy_has_room() {
         let connections = Connections::default();
         let mut held: Vec<Admitted> =
-            (0..4).flat_map(|n| admit(&connections, PER_SOURCE, n)).collect();
-        held.iter().for_each(|(place, _)| place.is_known());
+            (0..4).flat_map(|n| admit(&connections, CONNECTIONS / 4, n)).collect();
+        let _under_way = ask(&held, "shop");
         grow_old(&connections);
         assert!(connections.admit(source(9)).is_none());
         let crowd = |n: u8| connections.admit_in_crowd(source(n)).now_or_never().flatten();
@@ -351,9 +375,9 @@ mod tests {
         let (place, _ended) = connections.admit(source(1)).expect("there is room");
         let left = || place.deadline().saturating_duration_since(Instant::now());
         assert!(left() <= FIRST_REQUEST);
-        place.is_active();
+        drop(place.clone().begin());
         assert!(left() > FIRST_REQUEST && left() <= UNKNOWN_IDLE);
-        place.is_known();
+        place.is_known("shop");
         assert!(left() > UNKNOWN_AGE && left() <= IDLE);
     }
 }

@@ -1,9 +1,10 @@
 //! What each request passes on its way to an answer, from the outside in: it is
-//! observed, its form is checked, who asks is told, room is found, and whether
-//! they may is asked. The order is a security property: nothing is spent on a
-//! request before it is known whose it is.
+//! observed, its form is checked, who asks is told, room of theirs is found, whether
+//! they may is asked, and room of the namespace is found. The order is a security
+//! property: nothing is spent on a request before it is known whose it is, and nothing
+//! of others before it is known that it is allowed.
 
-use super::admission::Admission;
+use super::admission::{Admission, tenant};
 use super::authorize::{Action, Authorizer};
 use super::identity::{Authenticator, Identity, Unidentified};
 use super::listen::Peer;
@@ -161,7 +162,7 @@ pub async fn authenticate(
             .into_response();
         }
     };
-    peer.place.is_known();
+    peer.place.is_known(tenant(&identity));
     let user = User(identity.name.clone());
     request.extensions_mut().insert(Who(Some(identity)));
     let mut response = next.run(request).await;
@@ -169,24 +170,43 @@ pub async fn authenticate(
     response
 }
 
-/// Finds room. It is held until the client has taken the answer.
+/// Finds room of who asks. It is held until the client has taken the answer.
 pub async fn admit(
     State((admission, metrics)): State<(Admission, Arc<Metrics>)>,
     request: Request,
     next: Next,
 ) -> Response<Body> {
-    let extensions = request.extensions();
-    let anybody = Identity::default();
-    let who = extensions.get::<Who>().and_then(|who| who.0.as_ref()).unwrap_or(&anybody);
-    let namespace = extensions.get::<Asked>().and_then(|asked| asked.0.as_ref().ok()?.namespace());
-    let Some(admitted) = admission.admit(who, namespace).await else {
-        metrics.serving.rejected("requests");
-        return ApiError::too_many().into_response();
+    let Some(admitted) = admission.admit(&who(&request)).await else {
+        return rejected(&metrics);
     };
     match tokio::time::timeout(PATIENCE, next.run(request)).await {
         Ok(response) => Held::while_sent(response, admitted),
         Err(_) => ApiError::unavailable("the answer took too long").into_response(),
     }
+}
+
+/// Finds room of the namespace asked about, and among all. It is held as long.
+pub async fn admit_allowed(
+    State((admission, metrics)): State<(Admission, Arc<Metrics>)>,
+    request: Request,
+    next: Next,
+) -> Response<Body> {
+    let asked = request.extensions().get::<Asked>();
+    let namespace = asked.and_then(|asked| asked.0.as_ref().ok()?.namespace());
+    match admission.admit_allowed(&who(&request), namespace).await {
+        Some(admitted) => Held::while_sent(next.run(request).await, admitted),
+        None => rejected(&metrics),
+    }
+}
+
+/// Who asks; nobody where the path is open to anybody.
+fn who(request: &Request) -> Identity {
+    request.extensions().get::<Who>().and_then(|who| who.0.clone()).unwrap_or_default()
+}
+
+fn rejected(metrics: &Metrics) -> Response<Body> {
+    metrics.serving.rejected("requests");
+    ApiError::too_many().into_response()
 }
 
 /// Asks whether they may.
@@ -279,11 +299,7 @@ mod tests {
             .layer(from_fn_with_state(authentication, authenticate))
             .layer(from_fn_with_state(metrics, observe));
         let (place, _ended) = Connections::default().admit([10, 0, 0, 1].into()).unwrap();
-        let peer = Peer {
-            certificates: Arc::new([]),
-            place: Arc::new(place),
-            source: [10, 0, 0, 1].into(),
-        };
+        let peer = Peer { certificates: Arc::new([]), place, source: [10, 0, 0, 1].into() };
         let ask = async |path: &str| {
             let mut request = get(path);
             request.extensions_mut().insert(peer.clone());
@@ -292,7 +308,7 @@ mod tests {
         // All the room of those who are nobody is taken.
         let mut held = Vec::new();
         while let Some(one) =
-            futures::FutureExt::now_or_never(admission.admit(&Identity::default(), None)).flatten()
+            futures::FutureExt::now_or_never(admission.admit(&Identity::default())).flatten()
         {
             held.push(one);
         }
@@ -302,7 +318,7 @@ mod tests {
         assert_eq!(answer.status(), StatusCode::OK);
         // It is not sent yet.
         let nobody = Identity::default();
-        let room = || admission.admit(&nobody, None);
+        let room = || admission.admit(&nobody);
         assert!(futures::FutureExt::now_or_never(room()).flatten().is_none());
         drop(answer);
         assert!(futures::FutureExt::now_or_never(room()).flatten().is_some());

@@ -184,7 +184,7 @@ impl Listener {
                     return tracing::debug!(%source, "connection refused: too many wait");
                 };
                 tokio::select! {
-                    () = connection(stream, source, service, Arc::new(place), stopped) => {}
+                    () = connection(stream, source, service, place, stopped) => {}
                     _ = evicted => tracing::debug!(%source, "connection ended: there are too many"),
                 }
             });

@@ -74,6 +74,7 @@ pub fn router(server: Server) -> Router {
     let api = Router::new()
         .fallback(answer)
         .with_state(server)
+        .layer(from_fn_with_state(room.clone(), layers::admit_allowed))
         .layer(from_fn_with_state(authorizer, layers::authorize))
         .layer(from_fn_with_state(room, layers::admit))
         .layer(from_fn_with_state(authentication, layers::authenticate))
