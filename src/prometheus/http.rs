@@ -16,13 +16,15 @@ const LOOKED_AT: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug)]
 pub struct Http(Arc<Inner>);
 
-#[derive(Debug)]
 struct Inner {
-    base: Url,
-    timeout: Duration,
-    headers: HeaderMap,
+    /// Whose client it is, for the log.
+    of: String,
+    build: Box<Build>,
     current: Mutex<Current>,
 }
+
+/// Makes a client of certificate authorities and a client certificate.
+type Build = dyn Fn(Option<&Pem>, Option<&Pem>) -> Result<reqwest::Client, Error> + Send + Sync;
 
 #[derive(Debug)]
 struct Current {
@@ -32,21 +34,41 @@ struct Current {
     looked: Instant,
 }
 
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Http").field("of", &self.of).finish_non_exhaustive()
+    }
+}
+
 impl Http {
-    /// A client for a base address.
+    /// A client of Prometheus at a base address.
     ///
     /// # Errors
     /// Where an option can't be used.
     pub fn new(base: Url, options: &Options) -> Result<Self, Error> {
-        let headers = read_headers(&options.headers)?;
-        let (roots, identity) = (options.roots.clone(), options.identity.clone());
-        let build = |roots: &_, identity: &_| {
-            client(&base, options.timeout, headers.clone(), roots, identity)
-        };
-        let client = build(&roots, &identity)?;
+        let (timeout, headers) = (options.timeout, read_headers(&options.headers)?);
+        Self::with(
+            "Prometheus".to_owned(),
+            (options.roots.clone(), options.identity.clone()),
+            move |roots, identity| client(&base, timeout, headers.clone(), roots, identity),
+        )
+    }
+
+    /// A client that is made like this of certificate authorities and a client certificate.
+    ///
+    /// # Errors
+    /// Where it can't be made of those that are given.
+    pub fn with(
+        of: String,
+        (roots, identity): (Option<Pem>, Option<Pem>),
+        build: impl Fn(Option<&Pem>, Option<&Pem>) -> Result<reqwest::Client, Error>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Result<Self, Error> {
+        let client = build(roots.as_ref(), identity.as_ref())?;
         let current = Current { client, roots, identity, looked: Instant::now() };
-        let current = Mutex::new(current);
-        Ok(Self(Arc::new(Inner { base, timeout: options.timeout, headers, current })))
+        Ok(Self(Arc::new(Inner { of, build: Box::new(build), current: Mutex::new(current) })))
     }
 
     fn current(&self) -> MutexGuard<'_, Current> {
@@ -65,16 +87,16 @@ impl Http {
             current.looked = Instant::now();
             (current.roots.clone(), current.identity.clone())
         };
+        let of = &self.0.of;
         match self.renewed(roots, identity).await {
             Ok(None) => {}
             Ok(Some(renewed)) => {
-                tracing::info!("Reloaded the certificates for Prometheus");
+                tracing::info!(server = of, "Reloaded certificates");
                 *self.current() = renewed;
             }
-            Err(error) => tracing::warn!(
-                %error,
-                "Failed to reload the certificates for Prometheus; those of before stay"
-            ),
+            Err(error) => {
+                tracing::warn!(server = of, %error, "Failed to reload certificates; keeping those of before");
+            }
         }
         self.current().client.clone()
     }
@@ -93,9 +115,8 @@ impl Http {
         if now == (roots, identity) {
             return Ok(None);
         }
-        let Inner { base, timeout, headers, .. } = &*self.0;
         let (roots, identity) = now;
-        let client = client(base, *timeout, headers.clone(), &roots, &identity)?;
+        let client = (self.0.build)(roots.as_ref(), identity.as_ref())?;
         Ok(Some(Current { client, roots, identity, looked: Instant::now() }))
     }
 }
@@ -104,8 +125,8 @@ fn client(
     base: &Url,
     timeout: Duration,
     headers: HeaderMap,
-    roots: &Option<Pem>,
-    identity: &Option<Pem>,
+    roots: Option<&Pem>,
+    identity: Option<&Pem>,
 ) -> Result<reqwest::Client, Error> {
     let mut builder = reqwest::Client::builder()
         .timeout(timeout)
@@ -131,7 +152,7 @@ fn client(
     builder.build().map_err(|error| {
         let why = causes(&error);
         Error::Settings(format!(
-            "no HTTPS to Prometheus: {why}; --prometheus-ca-file names whom to trust"
+            "no HTTPS to Prometheus: {why}; --prometheus-ca-file names the certificate authorities to trust"
         ))
     })
 }
@@ -159,7 +180,11 @@ fn read_headers(headers: &[String]) -> Result<HeaderMap, Error> {
     Ok(all)
 }
 
-fn read_roots(pem: &Pem) -> Result<Vec<reqwest::Certificate>, Error> {
+/// The certificates of authorities.
+///
+/// # Errors
+/// Where there is none, or one can't be read.
+pub fn read_roots(pem: &Pem) -> Result<Vec<reqwest::Certificate>, Error> {
     let roots = reqwest::Certificate::from_pem_bundle(&pem.text)
         .map_err(|error| Error::Settings(format!("{}: {error}", pem.origin)))?;
     // A file that is not written yet; to trust nobody is never meant.
@@ -173,7 +198,7 @@ fn read_roots(pem: &Pem) -> Result<Vec<reqwest::Certificate>, Error> {
 mod tests {
     use super::*;
     use crate::prometheus::Client;
-    use crate::serve::{ServingCertificate, TlsOptions, listen};
+    use crate::serve::{Other, OtherOptions, ServingCertificate, TlsOptions, listen};
 
     #[tokio::test]
     async fn a_renewed_ca_is_taken_up_without_a_restart() {
@@ -196,17 +221,31 @@ mod tests {
         let router = axum::Router::new().fallback(async || "answered");
         tokio::spawn(listener.serve(router, std::future::pending()));
         let pem = Pem::read("--prometheus-ca-file", &roots).unwrap();
+        let other = Other::new(OtherOptions {
+            url: url.clone(),
+            roots: Some(pem.clone()),
+            any_certificate: false,
+            token_file: None,
+        });
+        let other = other.unwrap();
         let client = Client::new(Options { roots: Some(pem), ..Options::new(&url) }).unwrap();
         let error = client.query("up", &[]).await.err().unwrap().to_string();
         assert!(error.contains("certificate"), "{error}");
+        assert!(other.get("/", None).await.is_err());
         // As it is while it is being written: what can't be used changes nothing.
         std::fs::write(&roots, "").unwrap();
         tokio::time::sleep(LOOKED_AT).await;
         assert!(client.query("up", &[]).await.is_err());
+        assert!(other.get("/", None).await.is_err());
         std::fs::copy(&certificate, &roots).unwrap();
         let began = std::time::Instant::now();
         while let Err(error) = client.query("up", &[]).await {
             assert!(began.elapsed() < 10 * LOOKED_AT, "{error}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        // The adapter that requests are passed on to is trusted by the same rule.
+        while let Err(error) = other.get("/", None).await {
+            assert!(began.elapsed() < 10 * LOOKED_AT, "{}", error.message);
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }

@@ -5,7 +5,7 @@ use super::discovery::Offered;
 use super::request::{ApiGroup, Version};
 use super::response::ApiError;
 use crate::cache::{self, Cache};
-use crate::prometheus::Pem;
+use crate::prometheus::{Error, Http, Pem, read_roots};
 use bytes::{Bytes, BytesMut};
 use reqwest::{StatusCode, Url};
 use serde::Deserialize;
@@ -16,7 +16,7 @@ use std::time::Duration;
 /// Where requests of one group are passed on to.
 #[derive(Clone, Debug)]
 pub struct Other {
-    http: reqwest::Client,
+    http: Http,
     url: Url,
     token_file: Option<PathBuf>,
     offered: Cache<(), BTreeSet<Offered>>,
@@ -70,18 +70,21 @@ impl Other {
         if url.scheme() != "https" {
             return Err("https:// was expected: a token goes with each request".to_owned());
         }
-        let mut builder = reqwest::Client::builder()
-            .timeout(REQUEST)
-            .redirect(reqwest::redirect::Policy::none())
-            .tls_danger_accept_invalid_certs(options.any_certificate);
-        if let Some(pem) = &options.roots {
-            let roots = reqwest::Certificate::from_pem_bundle(&pem.text)
-                .map_err(|error| format!("{}: {error}", pem.origin))?;
-            builder = builder.tls_certs_only(roots);
-        } else if options.any_certificate {
-            builder = builder.tls_certs_only([]);
-        }
-        let http = builder.build().map_err(|error| error.to_string())?;
+        let any_certificate = options.any_certificate;
+        let build = move |roots: Option<&Pem>, _: Option<&Pem>| {
+            let mut builder = reqwest::Client::builder()
+                .timeout(REQUEST)
+                .redirect(reqwest::redirect::Policy::none())
+                .tls_danger_accept_invalid_certs(any_certificate);
+            if let Some(pem) = roots {
+                builder = builder.tls_certs_only(read_roots(pem)?);
+            } else if any_certificate {
+                builder = builder.tls_certs_only([]);
+            }
+            builder.build().map_err(|error| Error::Settings(error.to_string()))
+        };
+        let http = Http::with(url.origin().ascii_serialization(), (options.roots, None), build)
+            .map_err(|error| error.to_string())?;
         let token_file = options.token_file.or_else(|| {
             let own = PathBuf::from(SERVICE_ACCOUNT_TOKEN);
             own.exists().then_some(own)
@@ -107,7 +110,7 @@ impl Other {
         let mut url = self.url.clone();
         url.set_path(path);
         url.set_query(query);
-        let mut request = self.http.get(url).header("accept", "application/json");
+        let mut request = self.http.client().await.get(url).header("accept", "application/json");
         if let Some(file) = &self.token_file {
             let token = tokio::fs::read_to_string(file).await;
             let token =
