@@ -337,6 +337,10 @@ impl Writer {
     fn take(&self) -> Option<(Subject, Waiting)> {
         let mut queue = self.queue();
         while let Some(subject) = queue.order.pop_front() {
+            // Its turn comes again when that one is written.
+            if queue.writing.contains(&subject) {
+                continue;
+            }
             // One that was forgotten has nothing that waits.
             let Some(waiting) = queue.statuses.remove(&subject) else { continue };
             queue.writing.insert(subject.clone());
@@ -543,6 +547,26 @@ mod tests {
         writer.finish().await;
         run.abort();
         assert!(log.of("").is_empty(), "{:?}", log.of(""));
+    }
+
+    #[tokio::test]
+    async fn of_one_subject_a_newer_status_waits_for_the_older() {
+        let (client, log) = fake::api(|request| (200, request.body.clone()));
+        let (permit, writer) = (fake::permit(&client), writer(&client));
+        let web = fake::autoscaler("web");
+        let put = |desired: i32| {
+            let status = AutoscalerStatus { desired_replicas: desired, ..Default::default() };
+            writer.put(&permit, &web, "u", Arc::new(status));
+        };
+        put(1);
+        writer.record(&permit, &web, "u", &AutoscalerStatus::default()).await.unwrap();
+        put(2);
+        let older = writer.take().expect("it waits");
+        put(3);
+        assert!(writer.take().is_none(), "the older is being written");
+        writer.write(older).await;
+        writer.write(writer.take().expect("it waits")).await;
+        assert_eq!(log.of("PATCH")[2].body["status"]["desiredReplicas"], 3);
     }
 
     #[tokio::test(start_paused = true)]
