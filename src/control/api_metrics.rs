@@ -21,6 +21,19 @@ pub enum Fetched {
     Values(Result<Vec<i64>, String>),
 }
 
+impl Fetched {
+    /// What there is of a metric that could not be read.
+    pub fn failed(metric: &Metric, error: String) -> Self {
+        match &metric.source {
+            Source::Pods { .. } | Source::Resource { .. } | Source::ContainerResource { .. } => {
+                Self::PerPod(Err(error))
+            }
+            Source::External { .. } => Self::Values(Err(error)),
+            Source::Object { .. } | Source::Unknown(_) => Self::Value(Err(error)),
+        }
+    }
+}
+
 #[derive(Deserialize)]
 #[serde(bound = "T: Deserialize<'de>")]
 struct List<T> {

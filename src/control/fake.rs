@@ -32,7 +32,8 @@ impl Log {
     }
 }
 
-/// A client of an API server that gives these answers: a status and a body.
+/// A client of an API server that gives these answers: a status and a body; with
+/// status 0 it does not answer.
 pub fn api(answer: impl FnMut(&Request) -> (u16, Value) + Send + 'static) -> (Client, Log) {
     let (log, answer) = (Log::default(), Arc::new(Mutex::new(answer)));
     let asked = log.clone();
@@ -46,6 +47,9 @@ pub fn api(answer: impl FnMut(&Request) -> (u16, Value) + Send + 'static) -> (Cl
             let request = Request { line, body };
             let (code, body) = answer.lock().unwrap()(&request);
             asked.0.lock().unwrap().push(request);
+            if code == 0 {
+                std::future::pending::<()>().await;
+            }
             let response = http::Response::builder().status(code);
             Ok::<_, kube::Error>(response.body(Body::from(body.to_string().into_bytes())).unwrap())
         }
@@ -62,6 +66,11 @@ pub fn failure(code: u16, reason: &str, message: &str) -> (u16, Value) {
 
 /// Leave to write, of a replica that leads without election.
 pub fn permit(client: &Client) -> Permit {
+    leader(client).permit().expect("it leads")
+}
+
+/// A replica that leads without election.
+pub fn leader(client: &Client) -> Leader {
     let settings = ElectionSettings {
         elect: false,
         namespace: "plimsoll".to_owned(),
@@ -71,11 +80,32 @@ pub fn permit(client: &Client) -> Permit {
         renew_deadline: Duration::from_secs(5),
         retry: Duration::from_secs(2),
     };
-    let clock = Clock::default();
-    Leader::new(client.clone(), settings, clock, Arc::default()).permit().expect("it leads")
+    Leader::new(client.clone(), settings, Clock::default(), Arc::default())
 }
 
 /// An Autoscaler of the namespace `shop`.
 pub fn autoscaler(name: &str) -> Subject {
     Subject::autoscaler(ObjectKey { namespace: "shop".to_owned(), name: name.to_owned() })
+}
+
+/// The scale of the Deployment `shop/web`.
+pub fn scale(version: u32, replicas: i32) -> Value {
+    json!({"apiVersion": "autoscaling/v1", "kind": "Scale",
+        "metadata": {"name": "web", "namespace": "shop", "resourceVersion": version.to_string()},
+        "spec": {"replicas": replicas},
+        "status": {"replicas": replicas, "selector": "app=web"}})
+}
+
+/// The resources of `apps/v1`.
+pub fn deployments() -> Value {
+    json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "apps/v1",
+        "resources": [{"name": "deployments", "singularName": "deployment",
+            "namespaced": true, "kind": "Deployment", "verbs": ["get"]}]})
+}
+
+/// The groups of APIs.
+pub fn groups() -> Value {
+    let version = json!({"groupVersion": "apps/v1", "version": "v1"});
+    json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [
+        {"name": "apps", "versions": [version], "preferredVersion": version}]})
 }

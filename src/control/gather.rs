@@ -11,6 +11,7 @@ use crate::samples::{Doubt, MetricError, ObjectSample, ObjectSamples};
 use crate::watch::Demand;
 use futures::future::join_all;
 use std::borrow::Cow;
+use tokio::time::Instant;
 
 /// A metric's samples before they are laid along the pods.
 pub enum Gathered {
@@ -18,12 +19,14 @@ pub enum Gathered {
     Other(Fetched),
 }
 
-/// Reads all metrics at once, and remembers what was asked for them.
+/// Reads all metrics at once, and remembers what was asked for them. Those that have not
+/// come by a time have failed.
 pub async fn gather(
     shared: &Shared,
     namespace: &str,
     demand: &Demand,
     selector: &str,
+    until: Instant,
     state: &mut State,
 ) -> Vec<Gathered> {
     let one = async |metric: &hpa::Metric, own: &Option<PodMetric>| match own {
@@ -47,9 +50,20 @@ pub async fn gather(
             }
         }
     };
+    let one = async |(metric, own)| match tokio::time::timeout_at(until, one(metric, own)).await {
+        Ok(read) => read,
+        Err(_) => {
+            let limit = shared.settings.decision_timeout;
+            let late = format!("the metric could not be read within {limit:?}");
+            let late = match own {
+                Some(_) => Gathered::Own(Err(late)),
+                None => Gathered::Other(Fetched::failed(metric, late)),
+            };
+            (late, Vec::new())
+        }
+    };
     let metrics = demand.decided.metrics.iter().zip(&demand.pod_metrics);
-    let (gathered, asked): (Vec<_>, Vec<_>) =
-        join_all(metrics.map(|(metric, own)| one(metric, own))).await.into_iter().unzip();
+    let (gathered, asked): (Vec<_>, Vec<_>) = join_all(metrics.map(one)).await.into_iter().unzip();
     state.asked.resize_with(asked.len(), Vec::new);
     for (known, asked) in state.asked.iter_mut().zip(asked).filter(|(_, new)| !new.is_empty()) {
         *known = asked;

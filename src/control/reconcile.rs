@@ -3,7 +3,7 @@
 use super::gather::{Aligned, Gathered, gather, note_types};
 use super::keep::Kept;
 use super::moment::Moment;
-use super::rescales::Rescales;
+use super::rescales::{Change, Rescales};
 use super::run::{Broken, Shared};
 use super::schedule::hash;
 use super::selectors::Selection;
@@ -90,14 +90,18 @@ const FOLLOWED: Ended = "followed";
 /// Decides once for a subject and carries the decision out, or only compares it,
 /// where another decides, or only remembers it, where another replica leads; none
 /// if the subject is gone, or nothing is to be decided for it here.
-pub async fn round(shared: &Shared, subject: &Subject, state: &mut State) -> Option<Ended> {
-    let permit = shared.permit();
-    let term = permit.as_ref().map(Permit::term);
+pub async fn round(
+    shared: &Shared,
+    permit: Option<&Permit>,
+    subject: &Subject,
+    state: &mut State,
+) -> Option<Ended> {
+    let term = permit.map(Permit::term);
     match subject.kind {
         SubjectKind::Autoscaler => {
             let record = shared.cluster.read(|index| index.autoscaler(&subject.key))?;
             state.begin(&record.uid, term, || record.status.clone());
-            Some(autoscaler(shared, permit.as_ref(), subject, &record, state).await)
+            Some(autoscaler(shared, permit, subject, &record, state).await)
         }
         SubjectKind::Hpa => {
             let record = shared.cluster.read(|index| index.hpa(&subject.key))?;
@@ -105,7 +109,7 @@ pub async fn round(shared: &Shared, subject: &Subject, state: &mut State) -> Opt
             // Of one that is observed kube-controller-manager writes the status.
             let own = term.filter(|_| manages);
             state.begin(&record.uid, own, || Status::from_api(&record.status));
-            hpa(shared, permit.as_ref(), subject, &record, state).await
+            hpa(shared, permit, subject, &record, state).await
         }
     }
 }
@@ -201,8 +205,9 @@ impl State {
     }
 
     /// Remembers the changes of the scale that another replica made, by what the status
-    /// says and by what the scale is.
-    fn note_scale(&mut self, spec: &Spec, replicas: i32, now: UnixMillis) {
+    /// says and by what the scale is; and the one that this replica made without knowing.
+    fn note_scale(&mut self, spec: &Spec, replicas: i32, at: Moment) {
+        let now = at.process;
         self.bounds = Some((spec.min_replicas, spec.max_replicas));
         if self.term.is_none() || self.took_over {
             self.rescales.see(replicas, now);
@@ -213,27 +218,36 @@ impl State {
                 self.memory.scaled(change.from, change.to, spec, change.at);
             }
         }
-        if self.term.is_some() {
-            self.rescales.lead(replicas);
+        if self.term.is_some()
+            && let Some(Change { from, to, at: done }) = self.rescales.lead(replicas, now)
+        {
+            self.memory.scaled(from, to, spec, done);
+            self.did(from, to, at.wall - (now - done));
         }
     }
 
-    /// Settles whether the scale to zero was done that a status before speaks of, by the
-    /// scale as it is now.
-    fn settle_zero(&mut self, replicas: i32, now: UnixMillis) {
-        let kind = ConditionKind::ScaledToZero;
-        match replicas {
-            0 => self.status.set(kind, true, "ScaledToZero", format_args!("{SCALED_TO_ZERO}"), now),
-            _ => self.status.set(kind, false, "NotScaledToZero", format_args!("{NOT_SCALED}"), now),
-        }
+    /// This replica has changed the scale, at a time of the wall clock.
+    fn did(&mut self, from: i32, to: i32, wall: UnixMillis) {
+        self.status.last_scale = Some(wall);
+        self.rescales.did(from, to, Some(seconds(wall)));
     }
+}
 
-    /// Whether it was said that the workload is being scaled to zero, and not yet whether
-    /// it was.
-    fn goes_to_zero(&self) -> bool {
-        let condition = self.status.condition(ConditionKind::ScaledToZero);
-        condition.is_some_and(|condition| condition.reason == GOES_TO_ZERO)
+/// Settles whether the scale to zero was done that a status speaks of, by the scale as it
+/// is now.
+fn settle_zero(status: &mut Status, replicas: i32, now: UnixMillis) {
+    let kind = ConditionKind::ScaledToZero;
+    match replicas {
+        0 => status.set(kind, true, "ScaledToZero", format_args!("{SCALED_TO_ZERO}"), now),
+        _ => status.set(kind, false, "NotScaledToZero", format_args!("{NOT_SCALED}"), now),
     }
+}
+
+/// Whether a status says that the workload is being scaled to zero, and not yet whether
+/// it was.
+fn goes_to_zero(status: &Status) -> bool {
+    let condition = status.condition(ConditionKind::ScaledToZero);
+    condition.is_some_and(|condition| condition.reason == GOES_TO_ZERO)
 }
 
 async fn autoscaler(
@@ -332,6 +346,7 @@ async fn effect(
             Err(Broken::Stopped) => return FOLLOWED,
             Err(Broken::Late(timeout)) => {
                 timed_out(timeout, &mut state.status);
+                state.status.remove(ConditionKind::FallbackActive);
                 let shown = status::shown(&state.status, &demand.decided, generation);
                 write_status(shared, permit, subject, state, shown);
                 shared.metrics.failed(TIMED_OUT);
@@ -351,7 +366,7 @@ async fn effect(
 
 /// Says that a decision took too long, which is then none.
 fn timed_out(timeout: Duration, status: &mut Status) {
-    let text = format_args!("the scale and the metrics could not be read within {timeout:?}");
+    let text = format_args!("the scale could not be read within {timeout:?}");
     status.set(ConditionKind::ScalingActive, false, TIMED_OUT, text, now());
 }
 
@@ -403,24 +418,25 @@ pub async fn decide<'a>(
     let frozen = shared.leader.frozen();
     let writes = permit.is_some() && frozen.is_none();
     let targets = &shared.targets;
-    let unsettled = writes && state.goes_to_zero();
+    let unsettled = writes && goes_to_zero(&state.status);
     let mut target = match unsettled {
         true => targets.read(namespace, &spec.target).await,
         false => targets.scale(&shared.cluster, namespace, &spec.target).await,
     };
     let at = Moment::now(&shared.clock);
-    if let Ok(Target { replicas, .. }) = &target {
-        state.note_scale(spec, replicas.spec_replicas, at.process);
-        if unsettled {
-            state.settle_zero(replicas.spec_replicas, at.wall);
-        }
+    if let (Ok(target), true) = (&target, unsettled) {
+        settle_zero(&mut state.status, target.replicas.spec_replicas, at.wall);
     }
     let config = shared.decisions(&state.status);
     let context = Context { spec, config, now: at.wall };
+    let until = tokio::time::Instant::now() + shared.settings.decision_timeout;
     loop {
+        if let Ok(target) = &target {
+            state.note_scale(spec, target.replicas.spec_replicas, at);
+        }
         let gathered = match &target {
             Ok(target) if needs_samples(context, target, &state.status) => {
-                gather(shared, namespace, demand, &target.selector, state).await
+                gather(shared, namespace, demand, &target.selector, until, state).await
             }
             _ => {
                 state.asked.clear();
@@ -567,10 +583,20 @@ async fn carry_out(
             state.memory = before;
             return None;
         }
-        // An answer that did not come says nothing of the write: the scale does.
+        // An answer that did not come says nothing of the write: the scale does, now or later.
         let written = match written {
-            Err(WriteError::Failed(_)) if has(shared, subject, context.spec, to).await => Ok(()),
-            written => written,
+            Err(WriteError::Unanswered(_)) if has(shared, subject, context.spec, to).await => {
+                Ok(())
+            }
+            Err(WriteError::Unanswered(_)) => {
+                state.rescales.tried(Change { from, to, at: at.process });
+                written
+            }
+            Err(_) if goes_to_zero(&status) => {
+                settle_zero(&mut status, from, context.now);
+                written
+            }
+            _ => written,
         };
         frozen = shared.leader.frozen().filter(|_| written.is_err());
         match (&frozen, written) {
@@ -597,18 +623,19 @@ async fn carry_out(
             let replicas = seen.replicas.spec_replicas;
             let fallen = fall_back(context, fallback, replicas, state.failed_rounds, &mut status);
             if let Some((to, event)) = fallen {
-                match raise(shared, permit, subject, context.spec, to).await {
-                    Ok(()) => {
+                match raise(shared, permit, subject, context.spec, to, at, state).await {
+                    Ok(Some(from)) => {
                         status.desired_replicas = to;
                         status.last_scale = Some(context.now);
                         let raised = |memory: &mut Memory| {
-                            memory.raised(replicas, to, context.spec, context.now);
+                            memory.raised(from, to, context.spec, context.now);
                         };
                         state.amend(at, raised);
-                        state.rescales.did(replicas, to, Some(seconds(context.now)));
+                        state.rescales.did(from, to, Some(seconds(context.now)));
                         decision.events.push(event);
                     }
-                    Err(error) => tracing::warn!(%subject, error, "could not fall back"),
+                    Ok(None) => {}
+                    Err(error) => tracing::warn!(%subject, %error, "could not fall back"),
                 }
             }
         }
@@ -798,26 +825,37 @@ fn fall_back(
     })
 }
 
-/// Writes more replicas than there are; where there are as many by now, whoever
-/// wrote them and at whichever try, nothing.
+/// Writes more replicas than there are, and tells how many there were. Where there are as
+/// many by now, whoever wrote them and at whichever try, or the workload was switched off,
+/// it writes nothing.
 async fn raise(
     shared: &Shared,
     permit: &Permit,
     subject: &Subject,
     spec: &Spec,
     to: i32,
-) -> Result<(), String> {
+    at: Moment,
+    state: &mut State,
+) -> Result<Option<i32>, WriteError> {
     for _ in 0..TRIES {
-        let target = shared.targets.read(&subject.key.namespace, &spec.target).await?;
-        let Some(object) = target.object.filter(|_| target.replicas.spec_replicas < to) else {
-            return Ok(());
+        let target = shared.targets.read(&subject.key.namespace, &spec.target).await;
+        let target = target.map_err(WriteError::Failed)?;
+        let from = target.replicas.spec_replicas;
+        let Some(object) = target.object.filter(|_| (1..to).contains(&from)) else {
+            return Ok(None);
         };
         match shared.targets.write(permit, &object, to).await {
+            Ok(()) => return Ok(Some(from)),
             Err(WriteError::Changed) => {}
-            written => return written.map_err(|error| error.to_string()),
+            Err(error) => {
+                if matches!(error, WriteError::Unanswered(_)) {
+                    state.rescales.tried(Change { from, to, at: at.process });
+                }
+                return Err(error);
+            }
         }
     }
-    Err(WriteError::Changed.to_string())
+    Err(WriteError::Changed)
 }
 
 /// Has a status written where the one written last is no longer good enough, and

@@ -30,6 +30,9 @@ pub struct Rescales {
     /// status, and from what was kept.
     told: Option<i64>,
     kept: Option<i64>,
+    /// A change that this replica asked for without an answer: it may have been made, or
+    /// be made yet.
+    tried: Option<Change>,
 }
 
 /// How many changes wait for their status, and for how long. Statuses come after
@@ -46,6 +49,8 @@ impl Rescales {
     /// The scale asks for so many replicas.
     pub fn see(&mut self, replicas: i32, now: UnixMillis) {
         self.untold.retain(|change| now - change.at <= PATIENCE_MS);
+        // What it was to become is seen as a change.
+        self.tried = None;
         let before = self.seen.replace(replicas);
         match (before, self.ahead) {
             // It has become what the status said, or has not yet.
@@ -83,15 +88,30 @@ impl Rescales {
         std::mem::take(&mut self.untold)
     }
 
-    /// This replica leads, and sees so many replicas: it knows of all that it does.
-    pub fn lead(&mut self, replicas: i32) {
+    /// This replica leads, and sees so many replicas: it knows of all that it does, but of
+    /// the change whose answer did not come, which it is told here where it was made.
+    pub fn lead(&mut self, replicas: i32, now: UnixMillis) -> Option<Change> {
         (self.seen, self.ahead) = (Some(replicas), None);
         self.untold.clear();
+        let tried = self.tried.take()?;
+        if replicas == tried.to {
+            return Some(tried);
+        }
+        let open = replicas == tried.from && now - tried.at <= PATIENCE_MS;
+        self.tried = Some(tried).filter(|_| open);
+        None
     }
 
     /// This replica has changed the scale.
     pub fn did(&mut self, from: i32, to: i32, last: Option<i64>) {
         (self.seen, self.ahead, self.told) = (Some(from), Some(to), last);
+        self.tried = None;
+    }
+
+    /// This replica has asked for a change of the scale, and does not know whether it was
+    /// made.
+    pub fn tried(&mut self, change: Change) {
+        self.tried = Some(change);
     }
 
     /// What was kept knows of all changes up to this one.
@@ -99,7 +119,7 @@ impl Rescales {
         if last > self.told {
             self.untold.clear();
         }
-        self.kept = last;
+        self.kept = self.kept.max(last);
     }
 }
 
@@ -156,9 +176,35 @@ mod tests {
     }
 
     #[test]
+    fn a_change_of_its_own_without_an_answer_counts_once_it_is_seen() {
+        for (seen, expected) in [
+            (&[1, 4, 4][..], [None, Some(change(1, 4, 5)), None]),
+            (&[1, 7, 4], [None; 3]),
+            // Another replica may have led meanwhile.
+            (&[4, 4, 4], [Some(change(1, 4, 5)), None, None]),
+        ] {
+            let mut rescales = Rescales::default();
+            rescales.lead(1, 0);
+            rescales.tried(change(1, 4, 5));
+            let heard: Vec<_> = seen.iter().map(|replicas| rescales.lead(*replicas, 6)).collect();
+            assert_eq!(heard, expected, "{seen:?}");
+        }
+        let mut rescales = Rescales::default();
+        rescales.lead(1, 0);
+        rescales.tried(change(1, 4, 5));
+        assert_eq!(rescales.lead(1, 6 + PATIENCE_MS), None);
+        assert_eq!(rescales.lead(4, 7 + PATIENCE_MS), None, "it is another's");
+        // Whoever does not lead sees it as any other.
+        rescales.lead(1, 0);
+        rescales.tried(change(1, 4, 5));
+        rescales.see(4, 6);
+        assert_eq!((rescales.take_over(), rescales.lead(4, 6)), (vec![change(1, 4, 6)], None));
+    }
+
+    #[test]
     fn its_own_changes_are_known() {
         let mut rescales = Rescales::default();
-        rescales.lead(1);
+        rescales.lead(1, 0);
         rescales.did(1, 4, Some(300));
         // Another leads; the watch is still behind.
         for (replicas, now) in [(1, 1), (4, 2)] {

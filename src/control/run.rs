@@ -44,7 +44,7 @@ pub struct Settings {
     pub status_interval: Duration,
     /// The time between two writes of what decisions remember; zero keeps none.
     pub memory_interval: Duration,
-    /// The longest time in which a decision may read the scale and the metrics.
+    /// How long a decision waits for its metrics.
     pub decision_timeout: Duration,
 }
 
@@ -98,8 +98,6 @@ struct Due {
     /// How many were due together.
     crowd: usize,
     state: State,
-    /// What is left of its state where its round panics.
-    kept: Option<Kept>,
 }
 
 /// One that was decided.
@@ -109,7 +107,8 @@ struct Done {
     due: Instant,
     begun: Instant,
     crowd: usize,
-    state: State,
+    /// None where its round panicked.
+    state: Option<State>,
     ended: Option<Ended>,
 }
 
@@ -170,7 +169,8 @@ impl Shared {
 
     /// Waits for what only reads, as long as a decision may take and the process lives.
     pub async fn bounded<T>(&self, reads: impl Future<Output = T>) -> Result<T, Broken> {
-        let (mut stopping, timeout) = (self.stopping.clone(), self.settings.decision_timeout);
+        let mut stopping = self.stopping.clone();
+        let timeout = self.settings.decision_timeout + SCALE;
         tokio::select! {
             read = tokio::time::timeout(timeout, reads) => read.map_err(|_| Broken::Late(timeout)),
             Ok(_) = stopping.wait_for(|stopping| *stopping) => Err(Broken::Stopped),
@@ -180,6 +180,8 @@ impl Shared {
 
 /// How many rounds are under way at once; most of them wait for an answer.
 const AT_ONCE: usize = 256;
+/// How long a decision may read the scale, besides its metrics.
+const SCALE: Duration = Duration::from_secs(20);
 /// How long the writes of the rounds under way may take at an orderly end. With what
 /// is written then, it is less than the 45 s that the manifests give.
 const STOPPING: Duration = Duration::from_secs(15);
@@ -343,9 +345,10 @@ impl ControlLoop {
     /// Begins no further round, and waits for the writes of those under way.
     async fn stop_rounds(&mut self) {
         let _ = self.stopping.send(true);
-        for due in self.turns.clear() {
-            self.running.remove(&due.subject);
-            self.states.insert(due.subject, due.state);
+        for Due { subject, mut state, .. } in self.turns.clear() {
+            self.running.remove(&subject);
+            self.join_inherited(&subject, &mut state);
+            self.states.insert(subject, state);
         }
         let deadline = tokio::time::sleep(STOPPING);
         tokio::pin!(deadline);
@@ -389,18 +392,30 @@ impl ControlLoop {
         self.read = true;
         self.kept.clear();
         let cluster = self.shared.cluster.clone();
+        let (now, longest) = (self.shared.clock.elapsed(), self.shared.longest());
         for (subject, kept) in all {
             if self.ignores(&subject) || !cluster.read(|index| index.has(&subject)) {
                 continue;
             }
             self.kept.insert(subject.clone(), kept.clone());
-            if self.running.contains_key(&subject) {
+            if let Some(running) = self.running.get_mut(&subject) {
+                // What is kept until its round ends is of both, too.
+                let mut both = running.take().map(State::restored).unwrap_or_default();
+                both.inherit(kept.clone());
+                *running = both.kept(now, longest);
                 self.inherited.insert(subject, kept);
             } else if let Some(state) = self.states.get_mut(&subject) {
                 state.inherit(kept);
             } else {
                 self.states.insert(subject, State::restored(kept));
             }
+        }
+    }
+
+    /// Joins what was read of one while it was to be decided, or was being decided.
+    fn join_inherited(&mut self, subject: &Subject, state: &mut State) {
+        if let Some(kept) = self.inherited.remove(subject) {
+            state.inherit(kept);
         }
     }
 
@@ -550,8 +565,8 @@ impl ControlLoop {
             }
             let state = self.states.remove(&subject).unwrap_or_default();
             let kept = state.kept(self.shared.clock.elapsed(), self.shared.longest());
-            self.running.insert(subject.clone(), kept.clone());
-            batch.push(Due { subject, at, crowd, state, kept });
+            self.running.insert(subject.clone(), kept);
+            batch.push(Due { subject, at, crowd, state });
         }
         Asked::again(batch.iter().flat_map(|due| due.state.asked()));
         for due in batch {
@@ -563,9 +578,11 @@ impl ControlLoop {
 
     /// Begins as many rounds as there is room for.
     fn begin_rounds(&mut self) {
-        while let Some(due) = self.turns.next() {
-            let shared = self.shared.clone();
-            self.rounds.spawn(async move { round(&shared, due).await });
+        while let Some(mut due) = self.turns.next() {
+            self.join_inherited(&due.subject.clone(), &mut due.state);
+            // One given later would be of a term whose past this state does not know.
+            let (shared, permit) = (self.shared.clone(), self.shared.permit());
+            self.rounds.spawn(async move { round(&shared, permit, due).await });
         }
     }
 
@@ -573,7 +590,7 @@ impl ControlLoop {
     /// it took longer than a period, is not made up for: under overload all are
     /// decided less often, each in its turn.
     fn decided(&mut self, done: Done) {
-        let Done { subject, due, begun, crowd, mut state, ended } = done;
+        let Done { subject, due, begun, crowd, state, ended } = done;
         self.turns.ended(&subject.key.namespace);
         if !*self.stopping.borrow() {
             self.begin_rounds();
@@ -588,10 +605,9 @@ impl ControlLoop {
             let soon = (self.kept_at + self.keep_soon()).max(Instant::now() + KEEP_SOON);
             self.keep_at = self.keep_at.min(soon);
         }
-        self.running.remove(&subject);
-        if let Some(kept) = self.inherited.remove(&subject) {
-            state.inherit(kept);
-        }
+        let kept = self.running.remove(&subject).flatten();
+        let mut state = state.or_else(|| kept.map(State::restored)).unwrap_or_default();
+        self.join_inherited(&subject, &mut state);
         let again = self.again.remove(&subject);
         if !self.shared.cluster.read(|index| index.has(&subject)) {
             // It went in mid-decision, which left its traces again.
@@ -648,16 +664,15 @@ async fn finished(task: &mut Option<JoinHandle<Read>>) -> Option<Read> {
     Some(read)
 }
 
-async fn round(shared: &Shared, due: Due) -> Done {
-    let Due { subject, at, crowd, mut state, kept } = due;
+async fn round(shared: &Shared, permit: Option<Permit>, due: Due) -> Done {
+    let Due { subject, at, crowd, mut state } = due;
     let begun = Instant::now();
-    let decided = AssertUnwindSafe(reconcile::round(shared, &subject, &mut state));
-    let ended = match decided.catch_unwind().await {
-        Ok(ended) => ended,
+    let decided = reconcile::round(shared, permit.as_ref(), &subject, &mut state);
+    let (ended, state) = match AssertUnwindSafe(decided).catch_unwind().await {
+        Ok(ended) => (ended, Some(state)),
         Err(_) => {
             tracing::error!(%subject, "a decision was broken off");
-            state = kept.map(State::restored).unwrap_or_default();
-            Some(FAILED)
+            (Some(FAILED), None)
         }
     };
     if let Some(ended) = ended {
@@ -665,3 +680,6 @@ async fn round(shared: &Shared, due: Due) -> Done {
     }
     Done { subject, due: at, begun, crowd, state, ended }
 }
+
+#[cfg(test)]
+mod tests;

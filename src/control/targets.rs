@@ -2,10 +2,10 @@
 //! and StatefulSets are watched, so that a round in which nothing changes asks the
 //! API server for nothing.
 
-use super::{message, within};
+use super::{is_passing, message, within};
 use crate::cache::{self, Cache};
 use crate::hpa::{self, TargetRef};
-use crate::leader::Permit;
+use crate::leader::{Permit, Refused};
 use crate::watch::{Cluster, Index, ObjectKey, ScaleRecord, Workload};
 use k8s_openapi::api::autoscaling::v1::Scale;
 use kube::api::PostParams;
@@ -13,6 +13,7 @@ use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client, discovery};
 use std::sync::Arc;
 use std::time::Duration;
+use tower::BoxError;
 
 /// Reads and writes scales. Which resource a kind is, is kept for a while.
 #[derive(Clone)]
@@ -20,6 +21,8 @@ pub struct Targets {
     client: Client,
     /// By group and kind.
     resources: Cache<(String, String), Arc<[ApiResource]>>,
+    /// Kinds that were not there when they were looked for.
+    absent: Cache<(String, String), ()>,
 }
 
 /// A target's scale.
@@ -42,6 +45,9 @@ pub enum WriteError {
     /// It can't be written; the API server's words.
     #[error("{0}")]
     Failed(String),
+    /// No answer says whether it was written; what there was instead of one.
+    #[error("{0}")]
+    Unanswered(String),
 }
 
 /// The replicas and the selector of a scale.
@@ -63,6 +69,9 @@ impl Target {
 
 /// How long it is believed which resource a kind is.
 const RESOURCE_AGE: Duration = Duration::from_secs(600);
+/// How long a kind that is not there is not looked for again: its definition may come
+/// any time, and those who name a kind that never does ask in each of their rounds.
+const ABSENT_AGE: Duration = Duration::from_secs(10);
 /// How many bytes of them are kept.
 const RESOURCES: usize = 1 << 20;
 /// How often a write is tried against changes by others.
@@ -81,7 +90,12 @@ impl Targets {
         let bytes = move |(group, kind): &(String, String), all: &Arc<[ApiResource]>| {
             texts(&[group, kind]) + all.iter().map(resource).sum::<usize>()
         };
-        Self { client, resources: cache::of_bytes(RESOURCES, RESOURCE_AGE, bytes) }
+        let absent = |(group, kind): &(String, String), (): &()| group.len() + kind.len();
+        Self {
+            client,
+            resources: cache::of_bytes(RESOURCES, RESOURCE_AGE, bytes),
+            absent: cache::of_bytes(RESOURCES, ABSENT_AGE, absent),
+        }
     }
 
     /// The scale of a target, from the watch of its kind where there is one. The
@@ -136,21 +150,30 @@ impl Targets {
 
     /// Writes a number of replicas to a scale that was read. Where another writer
     /// came between, it is tried again as long as replicas and selector are those that
-    /// were decided on. No other replica leads by the Lease itself when the write
+    /// were decided on. That writer is this very request where its first try was carried
+    /// out without an answer, and was then sent again: the replicas are as wanted. No other replica leads by the Lease itself when the write
     /// begins, nor by the clock when it ends.
     ///
     /// # Errors
     /// [`WriteError::Changed`] where the scale is another by now: it is to be decided
-    /// again. [`WriteError::Failed`] where it can't be written.
+    /// again. [`WriteError::Failed`] where it can't be written, and
+    /// [`WriteError::Unanswered`] where it may have been.
     pub async fn write(
         &self,
         permit: &Permit,
         (api, scale): &(Api<DynamicObject>, Scale),
         replicas: i32,
     ) -> Result<(), WriteError> {
-        let failed = |error: kube::Error| WriteError::Failed(message(&error));
-        let (replicas_before, selector) = numbers(scale);
-        let decided_on = (replicas_before.spec_replicas, selector);
+        let failed = |error: kube::Error| {
+            let refused = |cause: &BoxError| cause.is::<Refused>();
+            let refused = matches!(&error, kube::Error::Service(cause) if refused(cause));
+            let kind = match is_passing(&error) && !refused {
+                true => WriteError::Unanswered,
+                false => WriteError::Failed,
+            };
+            kind(message(&error))
+        };
+        let (before, selector) = numbers(scale);
         let mut scale = scale.clone();
         let name = scale.metadata.name.clone().unwrap_or_default();
         let mut tries = 0;
@@ -162,9 +185,12 @@ impl Targets {
                 Ok(_) => return Ok(()),
                 Err(kube::Error::Api(status)) if status.code == 409 && tries < CONFLICTS => {
                     scale = within(api.get_scale(&name)).await.map_err(failed)?;
-                    let (now, selector) = numbers(&scale);
-                    if (now.spec_replicas, selector) != decided_on {
-                        return Err(WriteError::Changed);
+                    let (now, selector_now) = numbers(&scale);
+                    match now.spec_replicas {
+                        _ if selector_now != selector => return Err(WriteError::Changed),
+                        now if now == replicas => return Ok(()),
+                        now if now == before.spec_replicas => {}
+                        _ => return Err(WriteError::Changed),
                     }
                 }
                 Err(error) => return Err(failed(error)),
@@ -187,6 +213,9 @@ impl Targets {
         if let Some(resources) = self.resources.get(&key) {
             return Ok(resources);
         }
+        if self.absent.contains_key(&key) {
+            return Err(hpa::no_kind_match(kind, group));
+        }
         let found: Arc<[ApiResource]> =
             match within(discovery::oneshot::group(&self.client, group)).await {
                 Ok(group) => group
@@ -199,6 +228,7 @@ impl Targets {
                 Err(error) => return Err(message(&error)),
             };
         if found.is_empty() {
+            self.absent.insert(key, ());
             return Err(hpa::no_kind_match(kind, group));
         }
         self.resources.insert(key, found.clone());
@@ -208,28 +238,8 @@ impl Targets {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fake;
+    use super::super::fake::{self, deployments, groups, scale};
     use super::*;
-    use serde_json::{Value, json};
-
-    fn scale(version: u32, replicas: i32) -> Value {
-        json!({"apiVersion": "autoscaling/v1", "kind": "Scale",
-            "metadata": {"name": "web", "namespace": "shop", "resourceVersion": version.to_string()},
-            "spec": {"replicas": replicas},
-            "status": {"replicas": replicas, "selector": "app=web"}})
-    }
-
-    fn deployments() -> Value {
-        json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "apps/v1",
-            "resources": [{"name": "deployments", "singularName": "deployment",
-                "namespaced": true, "kind": "Deployment", "verbs": ["get"]}]})
-    }
-
-    fn groups() -> Value {
-        let version = json!({"groupVersion": "apps/v1", "version": "v1"});
-        json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [
-            {"name": "apps", "versions": [version], "preferredVersion": version}]})
-    }
 
     /// An API server whose scale another hand sets to 20 before the first write comes.
     fn contested(to: i32) -> (Client, fake::Log) {
@@ -263,11 +273,30 @@ mod tests {
         let object = target.object.unwrap();
         assert!(targets.write(&fake::permit(&client), &object, 6).await.is_err());
         assert_eq!(log.of("PUT").len(), 1);
+        // Where its own first try was carried out, and its answer was lost, all is done.
+        let (client, log) = contested(6);
+        let targets = Targets::new(client.clone());
+        let target = targets.read("shop", &web()).await.unwrap();
+        targets.write(&fake::permit(&client), &target.object.unwrap(), 6).await.unwrap();
+        assert_eq!(log.of("PUT").len(), 1);
         // A change of something else is no reason to give up.
         let (client, log) = contested(3);
         let targets = Targets::new(client.clone());
         let target = targets.read("shop", &web()).await.unwrap();
         targets.write(&fake::permit(&client), &target.object.unwrap(), 6).await.unwrap();
         assert_eq!(log.of("PUT").len(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_kind_that_is_not_there_is_not_looked_for_again_at_once() {
+        let (client, log) = contested(3);
+        let targets = Targets::new(client);
+        let gone = TargetRef { kind: "Gone".to_owned(), ..web() };
+        for _ in 0..100 {
+            let error = targets.read("shop", &gone).await.err().unwrap();
+            assert!(error.contains("Gone"), "{error}");
+        }
+        assert_eq!(log.of("").len(), 2, "{:?}", log.of(""));
+        assert!(targets.read("shop", &web()).await.is_ok());
     }
 }

@@ -210,7 +210,7 @@ impl Leader {
     }
 
     /// Takes up what a Lease says of the freeze, unless something newer is known.
-    fn see_freeze(&self, lease: &Lease) {
+    pub(crate) fn see_freeze(&self, lease: &Lease) {
         let version = version(lease);
         let now = Freeze::of(lease);
         let mut frozen = locked(&self.0.frozen);

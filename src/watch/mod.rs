@@ -16,8 +16,8 @@ pub use index::{
     SubjectKind, Workload,
 };
 pub use pods::PodRecord;
-#[cfg(test)]
-pub use read::hpa as read_hpa;
 pub use read::owner;
+#[cfg(test)]
+pub use read::{autoscaler as read_autoscaler, hpa as read_hpa, pod as read_pod};
 pub use resources::{GroupResource, ResourceInfo, ResourceMap, Resources};
 pub use synced::{Kind, Synced, WatchHealth};

@@ -1,0 +1,262 @@
+use super::*;
+use crate::config::Config;
+use crate::control::fake::{self, Log, Request};
+use crate::control::reconcile::{HELD, RESCALED};
+use crate::hpa::{Memory, Recommendation};
+use crate::leader::freeze::FREEZE;
+use crate::rules::{self, RuleSet};
+use crate::watch::{ObjectKey, Resources, read_autoscaler, read_pod};
+use crate::{prometheus, watch};
+use serde_json::{Value, json};
+use std::sync::{Mutex, OnceLock};
+
+/// An API server that has the Deployment `shop/web` and the external metric `queue`,
+/// which can't be read where there is none.
+struct World {
+    replicas: i32,
+    queue: Option<i64>,
+    /// What it does otherwise: asked before each answer.
+    otherwise: Box<dyn FnMut(&mut World, &Request) -> Option<(u16, Value)> + Send>,
+}
+
+impl World {
+    fn new(
+        replicas: i32,
+        queue: Option<i64>,
+        otherwise: impl FnMut(&mut Self, &Request) -> Option<(u16, Value)> + Send + 'static,
+    ) -> Self {
+        Self { replicas, queue, otherwise: Box::new(otherwise) }
+    }
+
+    fn answer(&mut self, request: &Request) -> (u16, Value) {
+        let mut otherwise = std::mem::replace(&mut self.otherwise, Box::new(|_, _| None));
+        let other = otherwise(self, request);
+        self.otherwise = otherwise;
+        other.unwrap_or_else(|| match (&*request.line, self.queue) {
+            ("GET /apis", _) => (200, fake::groups()),
+            ("GET /apis/apps/v1", _) => (200, fake::deployments()),
+            (line, _) if line.starts_with("GET") && line.ends_with("/scale") => {
+                (200, fake::scale(1, self.replicas))
+            }
+            (line, _) if line.starts_with("PUT") && line.ends_with("/scale") => {
+                self.replicas = request.body["spec"]["replicas"].as_i64().unwrap() as i32;
+                (200, fake::scale(1, self.replicas))
+            }
+            (line, Some(queue)) if line.ends_with("/queue") => {
+                (200, json!({"items": [{"value": queue.to_string()}]}))
+            }
+            (line, None) if line.ends_with("/queue") => {
+                fake::failure(404, "NotFound", "there is no such metric")
+            }
+            _ => (200, request.body.clone()),
+        })
+    }
+
+    /// The loop of a replica that leads without election.
+    fn run(self) -> (ControlLoop, Log) {
+        let world = Mutex::new(self);
+        let (client, log) = fake::api(move |request| world.lock().unwrap().answer(request));
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let options = prometheus::Options::new("http://127.0.0.1:1");
+        let prometheus = prometheus::Client::new(options).unwrap();
+        let samples = Store::new(prometheus.clone(), Duration::ZERO);
+        let (cluster, minute) = (Cluster::default(), Duration::from_secs(60));
+        let rules = Rules::new(
+            RuleSet::default(),
+            prometheus,
+            samples.clone(),
+            client.clone(),
+            cluster.clone(),
+            Resources::new(client.clone()),
+            rules::Settings { interval: minute, max_age: minute, sample_max_age: minute },
+        );
+        let settings = Settings {
+            decisions: hpa::Config { scale_to_zero: true, ..hpa::Config::default() },
+            native_hpas: NativeHpas::Ignore,
+            period: Duration::from_secs(15),
+            status_interval: minute,
+            memory_interval: Duration::ZERO,
+            decision_timeout: Duration::from_secs(5),
+        };
+        let mut control = ControlLoop::new(
+            client.clone(),
+            fake::leader(&client),
+            cluster,
+            Synced::default(),
+            samples,
+            LiveConfig::new(Config::default()),
+            rules,
+            settings,
+            Arc::default(),
+            LiveStatus::default(),
+            Clock::default(),
+            Heartbeat::default(),
+        );
+        control.led();
+        (control, log)
+    }
+}
+
+/// Has an Autoscaler of `shop/web` follow the queue: one replica for each in it.
+fn put(control: &ControlLoop, name: &str, spec: Value) -> Subject {
+    let mut whole = json!({
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+        "metrics": [{"type": "External", "external": {"metric": {"name": "queue"},
+            "target": {"type": "AverageValue", "averageValue": "1"}}}],
+        "behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}}});
+    whole.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+    let metadata = json!({"namespace": "shop", "name": name, "uid": name, "generation": 1});
+    let object = json!({"metadata": metadata, "spec": whole});
+    let record = read_autoscaler(serde_json::from_value(object).unwrap(), None);
+    assert!(record.asked.is_ok(), "{:?}", record.asked);
+    let subject = fake::autoscaler(name);
+    control.shared.cluster.write(|index| index.put_autoscaler(subject.key.clone(), record));
+    subject
+}
+
+/// What the watches say: so many replicas, and as many pods.
+fn seen(control: &ControlLoop, replicas: i32) {
+    let key = |name: String| ObjectKey { namespace: "shop".to_owned(), name };
+    control.shared.cluster.write(|index| {
+        let selector = "app=web".to_owned();
+        let numbers = hpa::Scale { spec_replicas: replicas, status_replicas: replicas };
+        let scale = watch::ScaleRecord { replicas: numbers, selector };
+        index.put_scale(watch::Workload::Deployment, key("web".to_owned()), scale);
+        for number in 0..replicas {
+            let pod = json!({"metadata": {"labels": {"app": "web"}},
+                "spec": {"containers": []}, "status": {"phase": "Running"}});
+            index.put_pod(key(format!("{number}")), read_pod(serde_json::from_value(pod).unwrap()));
+        }
+    });
+}
+
+/// Decides once.
+async fn decided(control: &ControlLoop, subject: &Subject, state: &mut State) -> Ended {
+    let permit = control.shared.permit();
+    let ended = reconcile::round(&control.shared, permit.as_ref(), subject, state).await;
+    ended.expect("it is there")
+}
+
+fn is_put(request: &Request) -> bool {
+    request.line.starts_with("PUT") && request.line.ends_with("/scale")
+}
+
+/// A change of its own that it learns of later counts for its policies as if it had
+/// been told at once.
+#[tokio::test]
+async fn a_scale_that_was_written_without_an_answer_counts_once_it_is_seen() {
+    let mut lost = false;
+    let (control, log) = World::new(8, Some(3), move |world, request| {
+        if is_put(request) {
+            lost = true;
+            world.replicas = 3;
+            return Some(fake::failure(504, "Timeout", "it took too long"));
+        }
+        let scale = request.line.ends_with("/scale");
+        (lost && scale).then(|| fake::failure(503, "ServiceUnavailable", "overloaded"))
+    })
+    .run();
+    let policies = json!([{"type": "Pods", "value": 5, "periodSeconds": 600}]);
+    let behavior = json!({"scaleDown": {"stabilizationWindowSeconds": 0, "policies": policies}});
+    let subject = put(&control, "web", json!({"maxReplicas": 3, "behavior": behavior}));
+    seen(&control, 8);
+    let mut state = State::default();
+    assert_eq!(decided(&control, &subject, &mut state).await, FAILED);
+    // The watch is behind, and then is not.
+    assert_eq!(state.memory.downs, []);
+    seen(&control, 3);
+    assert_eq!(decided(&control, &subject, &mut state).await, HELD);
+    let downs: Vec<i32> = state.memory.downs.iter().map(|event| event.change).collect();
+    assert_eq!((downs, state.status.last_scale.is_some()), (vec![5], true));
+    assert_eq!(decided(&control, &subject, &mut state).await, HELD);
+    assert_eq!((state.memory.downs.len(), log.of("PUT").len()), (1, 1));
+}
+
+#[tokio::test]
+async fn a_fallback_neither_wakes_what_was_switched_off_meanwhile_nor_counts_what_others_raised() {
+    for by_now in [0, 6] {
+        let (control, log) = World::new(by_now, None, |_, _| None).run();
+        let fallback = json!({"failedRounds": 1, "replicas": 5});
+        let subject = put(&control, "web", json!({"maxReplicas": 9, "fallback": fallback}));
+        seen(&control, 3);
+        let mut state = State::default();
+        assert_eq!(decided(&control, &subject, &mut state).await, FAILED);
+        assert!(log.of("PUT").is_empty(), "{:?}", log.of("PUT"));
+        let Memory { recommendations, ups, .. } = &state.memory;
+        assert!(ups.is_empty() && recommendations.iter().all(|r| r.replicas == 3), "{by_now}");
+        assert_eq!(state.status.last_scale, None, "{by_now}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn metrics_that_hang_lead_to_the_fallback_as_those_that_fail_do() {
+    let hangs = |_: &mut World, request: &Request| {
+        request.line.ends_with("/queue").then_some((0, Value::Null))
+    };
+    let (control, log) = World::new(3, None, hangs).run();
+    let fallback = json!({"failedRounds": 2, "replicas": 5});
+    let subject = put(&control, "web", json!({"maxReplicas": 9, "fallback": fallback}));
+    seen(&control, 3);
+    let mut state = State::default();
+    for _ in 0..2 {
+        assert!(log.of("PUT").is_empty());
+        assert_eq!(decided(&control, &subject, &mut state).await, FAILED);
+    }
+    assert_eq!(log.of("PUT")[0].body["spec"]["replicas"], 5);
+}
+
+#[tokio::test]
+async fn a_freeze_that_stops_a_scale_to_zero_leaves_no_word_that_it_was_done() {
+    let leader: Arc<OnceLock<Leader>> = Arc::default();
+    let known = leader.clone();
+    let (control, log) = World::new(2, Some(0), move |_, request| {
+        if request.line.ends_with("/status") && request.body.to_string().contains("ScalingToZero") {
+            let freeze = json!({"metadata": {"annotations": {FREEZE: "incident"}}});
+            known.get().unwrap().see_freeze(&serde_json::from_value(freeze).unwrap());
+        }
+        None
+    })
+    .run();
+    let _ = leader.set(control.shared.leader.clone());
+    let subject = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
+    seen(&control, 2);
+    let mut state = State::default();
+    assert_eq!(decided(&control, &subject, &mut state).await, HELD);
+    assert!(log.of("PUT").is_empty() && control.shared.leader.frozen().is_some());
+    let condition = state.status.condition(ConditionKind::ScaledToZero).unwrap();
+    assert!(!condition.status, "{condition:?}");
+}
+
+/// What a leader before has left, who was recommended seven replicas.
+fn left(subject: &Subject) -> (Subject, Kept) {
+    let recommendations = vec![Recommendation { replicas: 7, time: 0 }];
+    let memory = Memory { recommendations, ..Memory::default() };
+    (subject.clone(), Kept { uid: subject.key.name.clone(), memory, last_scale: None })
+}
+
+#[tokio::test]
+async fn whose_round_began_before_what_a_leader_left_was_read_writes_nothing_in_it() {
+    let (mut control, log) = World::new(9, Some(3), |_, _| None).run();
+    // Room for one at once.
+    control.turns = Turns::new(1);
+    control.shared.ready.store(NONE, Ordering::Release);
+    let subjects = ["a", "b"].map(|name| put(&control, name, json!({"maxReplicas": 3})));
+    seen(&control, 9);
+    for subject in &subjects {
+        control.schedule.set(subject.clone(), Instant::now());
+    }
+    control.start_due();
+    assert_eq!(control.rounds.len(), 1, "the other waits");
+    control.inherit(Ok(subjects.iter().map(left).collect()));
+    let remembers = |memory: &Memory| memory.recommendations.iter().any(|r| r.replicas == 7);
+    for subject in &subjects {
+        let kept = control.running[subject].as_ref().expect("it is kept while it is decided");
+        assert!(remembers(&kept.memory), "{subject}");
+    }
+    let first = control.rounds.join_next().await.unwrap().unwrap();
+    assert!(first.ended != Some(RESCALED) && log.of("PUT").is_empty(), "{:?}", first.ended);
+    control.decided(first);
+    let second = control.rounds.join_next().await.unwrap().unwrap();
+    assert_eq!(second.ended, Some(RESCALED));
+    assert!(remembers(&second.state.expect("no panic").memory));
+}
