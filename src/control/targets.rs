@@ -5,10 +5,10 @@
 use super::{is_passing, message, within};
 use crate::cache::{self, Cache};
 use crate::hpa::{self, TargetRef};
-use crate::leader::{Permit, Refused};
+use crate::leader::{Permit, REQUEST, Refused};
 use crate::watch::{Cluster, Index, ObjectKey, ScaleRecord, Workload};
+use http::header::CONTENT_TYPE;
 use k8s_openapi::api::autoscaling::v1::Scale;
-use kube::api::PostParams;
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client, discovery};
 use std::sync::Arc;
@@ -180,8 +180,7 @@ impl Targets {
         loop {
             tries += 1;
             scale.spec.get_or_insert_default().replicas = Some(replicas);
-            let parameters = PostParams::default();
-            match permit.write_scale(api.replace_scale(&name, &parameters, &scale)).await {
+            match permit.write_scale(self.replace(api, &name, &scale)).await {
                 Ok(_) => return Ok(()),
                 Err(kube::Error::Api(status)) if status.code == 409 && tries < CONFLICTS => {
                     scale = within(api.get_scale(&name)).await.map_err(failed)?;
@@ -196,6 +195,21 @@ impl Targets {
                 Err(error) => return Err(failed(error)),
             }
         }
+    }
+
+    /// Writes a scale, which the API server carries out in a request's time or not at all:
+    /// what was given up here must not be done later.
+    async fn replace(
+        &self,
+        api: &Api<DynamicObject>,
+        name: &str,
+        scale: &Scale,
+    ) -> Result<Scale, kube::Error> {
+        let limit = REQUEST.as_secs();
+        let place = format!("{}/{name}/scale?timeout={limit}s", api.resource_url());
+        let body = serde_json::to_vec(scale).map_err(kube::Error::SerdeError)?;
+        let request = http::Request::put(place).header(CONTENT_TYPE, "application/json");
+        self.client.request(request.body(body).map_err(kube::Error::HttpError)?).await
     }
 
     /// Which resource a kind of a group is: the first, where there are several.

@@ -40,6 +40,8 @@ pub(super) struct Candidate<'a> {
     prometheus: &'a prometheus::Client,
     /// The Lease as it was last seen, what it says of its holder, and when that was news.
     seen: Option<(Lease, Seen, Instant)>,
+    /// Whether a watch told of an older one since.
+    unsure: bool,
     /// Until when nothing is tried, as it is not allowed.
     forbidden: Option<Instant>,
     /// Whether the Lease was handed over as Prometheus can't be reached from here.
@@ -100,7 +102,7 @@ impl Leader {
 
 impl<'a> Candidate<'a> {
     pub fn new(leader: &'a Leader, prometheus: &'a prometheus::Client) -> Self {
-        Self { leader, prometheus, seen: None, forbidden: None, handed_over: false }
+        Self { leader, prometheus, seen: None, unsure: false, forbidden: None, handed_over: false }
     }
 
     fn settings(&self) -> &ElectionSettings {
@@ -110,15 +112,30 @@ impl<'a> Candidate<'a> {
     /// The Lease is no longer there.
     pub fn gone(&mut self) {
         self.leader.lead_no_more(None);
-        self.seen = None;
+        (self.seen, self.unsure) = (None, false);
     }
 
+    /// A watch tells of it. It may be behind what was read or written here; or etcd was
+    /// restored, and versions have begun anew: then the Lease itself is asked.
     pub fn see(&mut self, lease: Lease) {
-        // The watch may be behind what was read or written here.
-        if self.seen.as_ref().is_some_and(|(known, ..)| version(known) > version(&lease)) {
-            return;
+        self.unsure = self.is_older(&lease);
+        if !self.unsure {
+            self.know(lease);
         }
-        self.leader.see_freeze(&lease);
+    }
+
+    fn is_older(&self, lease: &Lease) -> bool {
+        self.seen.as_ref().is_some_and(|(known, ..)| version(known) > version(lease))
+    }
+
+    /// It was read or written here: whatever was known before is older.
+    fn know(&mut self, lease: Lease) {
+        let anew = self.is_older(&lease);
+        if anew {
+            tracing::warn!("The resourceVersion of the Lease has gone back");
+        }
+        self.unsure = false;
+        self.leader.see_freeze(&lease, anew);
         let now = Seen::of(&lease);
         if now.holder != self.settings().identity {
             self.leader.lead_no_more(Some(&lease));
@@ -144,7 +161,7 @@ impl<'a> Candidate<'a> {
 
     /// When to renew the Lease, or to try to take it.
     pub fn next(&self) -> Instant {
-        if self.is_asked() {
+        if self.unsure || self.is_asked() {
             return Instant::now() + SOON;
         }
         let retry = self.settings().retry;
@@ -196,6 +213,12 @@ impl<'a> Candidate<'a> {
 
     /// Writes the Lease where it is time to.
     async fn write(&mut self) -> Result<(), kube::Error> {
+        if self.unsure {
+            match self.leader.0.api.get_opt(&self.settings().name).await? {
+                Some(lease) => self.know(lease),
+                None => self.gone(),
+            }
+        }
         let Some((lease, seen, since)) = &self.seen else {
             return if self.settings().elect { self.look().await } else { Ok(()) };
         };
@@ -237,7 +260,7 @@ impl<'a> Candidate<'a> {
         let Some(lease) = self.put(&lease).await? else { return Ok(()) };
         let ElectionSettings { renew_deadline, lease: duration, .. } = *self.settings();
         let until = (begun + renew_deadline, wall + renew_deadline);
-        self.see(lease.clone());
+        self.know(lease.clone());
         self.leader.lead(Seen::of(&lease).term, until, begun + duration, &lease);
         Ok(())
     }
@@ -245,7 +268,7 @@ impl<'a> Candidate<'a> {
     /// Writes annotations alone, where there is no election.
     async fn annotate(&mut self, lease: Lease) -> Result<(), kube::Error> {
         if let Some(lease) = self.put(&lease).await? {
-            self.see(lease);
+            self.know(lease);
         }
         Ok(())
     }
@@ -253,7 +276,7 @@ impl<'a> Candidate<'a> {
     /// Reads the Lease; makes it where there is none.
     async fn look(&mut self) -> Result<(), kube::Error> {
         if let Some(lease) = self.leader.0.api.get_opt(&self.settings().name).await? {
-            self.see(lease);
+            self.know(lease);
             return Ok(());
         }
         let freeze = super::locked(&self.leader.0.frozen).freeze.clone();
@@ -266,7 +289,7 @@ impl<'a> Candidate<'a> {
         };
         let free = Lease { metadata, spec: Some(LeaseSpec::default()) };
         match self.leader.0.api.create(&PostParams::default(), &free).await {
-            Ok(lease) => self.see(lease),
+            Ok(lease) => self.know(lease),
             Err(kube::Error::Api(status)) if status.code == 409 => {}
             Err(error) => return Err(error),
         }
@@ -286,7 +309,7 @@ impl<'a> Candidate<'a> {
             }
             Err(kube::Error::Api(status)) if status.code == 409 => {
                 if let Some(lease) = api.get_opt(&settings.name).await? {
-                    self.see(lease);
+                    self.know(lease);
                 } else {
                     self.gone();
                 }
@@ -314,7 +337,7 @@ impl<'a> Candidate<'a> {
         let parameters = PostParams::default();
         let given = self.leader.0.api.replace(&self.settings().name, &parameters, &lease);
         match tokio::time::timeout(self.settings().renew_deadline / 2, given).await {
-            Ok(Ok(lease)) => self.see(lease),
+            Ok(Ok(lease)) => self.know(lease),
             Ok(Err(error)) => tracing::warn!(%error, "could not give the Lease back"),
             Err(_) => tracing::warn!("could not give the Lease back in time"),
         }

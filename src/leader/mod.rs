@@ -16,7 +16,7 @@ mod permit;
 mod tests;
 
 pub use freeze::Freeze;
-pub use permit::{Permit, Refused};
+pub use permit::{Permit, REQUEST, Refused};
 
 use crate::clock::Clock;
 use crate::telemetry::Metrics;
@@ -209,12 +209,13 @@ impl Leader {
         self.0.changes.send_modify(|changes| *changes += 1);
     }
 
-    /// Takes up what a Lease says of the freeze, unless something newer is known.
-    pub(crate) fn see_freeze(&self, lease: &Lease) {
+    /// Takes up what a Lease says of the freeze, unless something newer is known; where its
+    /// versions have begun anew, nothing is.
+    pub(crate) fn see_freeze(&self, lease: &Lease, anew: bool) {
         let version = version(lease);
         let now = Freeze::of(lease);
         let mut frozen = locked(&self.0.frozen);
-        if version < frozen.version {
+        if version < frozen.version && !anew {
             return;
         }
         frozen.version = version;

@@ -3,6 +3,7 @@
 use super::{Freeze, Leader, locked};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
+use tokio::time::error::Elapsed;
 
 /// Leave to write, as long as the term lasts in which it was given.
 #[derive(Clone)]
@@ -30,7 +31,7 @@ impl From<Refused> for kube::Error {
 }
 
 /// The longest time for one request to the API server.
-const REQUEST: Duration = Duration::from_secs(10);
+pub const REQUEST: Duration = Duration::from_secs(10);
 
 impl Permit {
     pub(super) const fn new(leader: Leader, term: Option<u64>) -> Self {
@@ -75,7 +76,8 @@ impl Permit {
     }
 
     /// Writes a scale, if the Lease itself says that no other replica has taken it
-    /// and that nothing is frozen.
+    /// and that nothing is frozen. The request must tell the API server to carry it out
+    /// within [`REQUEST`] or not at all.
     ///
     /// # Errors
     /// As [`Permit::write`], and where the Lease can't be read.
@@ -86,26 +88,40 @@ impl Permit {
         // As above: a freeze is acknowledged when none of these is under way.
         let _counted = self.leader.0.scales.begin();
         self.confirm().await?;
-        self.write(write).await
+        let written = self.write(write).await;
+        if matches!(&written, Err(kube::Error::Service(cause)) if cause.is::<Elapsed>()) {
+            // It was given up here, and may be carried out yet.
+            let mut rest = Box::pin(rest(self.leader.clone()));
+            // It is counted before the first count ends.
+            let _ = futures::poll!(&mut rest);
+            tokio::spawn(rest);
+        }
+        written
     }
 
     async fn confirm(&self) -> Result<(), kube::Error> {
         let super::Inner { api, settings, frozen, .. } = &*self.leader.0;
-        let is_frozen = || {
-            let freeze = locked(frozen).freeze.clone();
+        let unless = |freeze: Option<Freeze>| {
             freeze.map_or(Ok(()), |Freeze { reason, .. }| Err(Refused::Frozen(reason.to_string())))
         };
-        is_frozen()?;
+        let known = || locked(frozen).freeze.clone();
+        unless(known())?;
         let Some(number) = self.term else { return Ok(()) };
         let lease = self.write(api.get(&settings.name)).await?;
-        self.leader.see_freeze(&lease);
-        is_frozen()?;
+        self.leader.see_freeze(&lease, false);
+        unless(known().or_else(|| Freeze::of(&lease)))?;
         let spec = lease.spec.unwrap_or_default();
         let term = self.leader.term().filter(|term| term.number == number);
         let holds = spec.holder_identity.as_ref() == Some(&settings.identity)
             && term.is_some_and(|term| Some(term.transitions) == spec.lease_transitions);
         if holds { Ok(()) } else { Err(Refused::NotLeading.into()) }
     }
+}
+
+/// Counts a write to a scale for as long as the API server may carry it out.
+async fn rest(leader: Leader) {
+    let _counted = leader.0.scales.begin();
+    tokio::time::sleep(REQUEST).await;
 }
 
 /// Counts what is under way.

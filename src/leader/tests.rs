@@ -1,5 +1,6 @@
 use super::election::Candidate;
 use super::freeze::{ACKNOWLEDGED, FREEZE, Freeze, REQUEST, UNTIL};
+use super::permit::REQUEST as REQUEST_TIME;
 use super::*;
 use crate::clock::Dated;
 use crate::prometheus;
@@ -120,9 +121,13 @@ fn nobody() -> prometheus::Client {
 }
 
 fn leader(server: &Server, identity: &str) -> Leader {
+    leader_with(server, settings(identity))
+}
+
+fn leader_with(server: &Server, settings: ElectionSettings) -> Leader {
     let clock = Clock::default();
     let client = server.client(clock.clone());
-    Leader::new(client, settings(identity), clock, Arc::default())
+    Leader::new(client, settings, clock, Arc::default())
 }
 
 /// One that has taken the Lease.
@@ -155,6 +160,44 @@ async fn a_late_view_of_the_lease_does_not_undo_a_freeze() {
     assert_eq!(leader.frozen().as_deref(), Some("incident 42"));
     assert_eq!(*leader.changes().borrow(), changes);
     assert!(leader.permit().is_some());
+}
+
+/// As after a backup of etcd was restored.
+#[tokio::test]
+async fn a_lease_whose_version_has_gone_back_is_led_by_and_heard() {
+    for elect in [true, false] {
+        let (server, prometheus) = (Server::default(), nobody());
+        let retry = Duration::ZERO;
+        let leader = leader_with(&server, ElectionSettings { elect, retry, ..settings("a") });
+        let other = leader_with(&server, settings("a"));
+        let mut maker = elected(&other, &prometheus).await;
+        let mut candidate = Candidate::new(&leader, &prometheus);
+        for team in ["x", "y", "z"] {
+            server.annotate(&[("team", team)]);
+            candidate.see(server.lease());
+        }
+        maker.see(server.lease());
+        locked(&server.0).version = 1;
+        // By a renewal, which needs no watch.
+        if elect {
+            server.annotate(&[("team", "x")]);
+            for _ in 0..3 {
+                candidate.step().await;
+            }
+            let renewed = server.lease().metadata.resource_version;
+            assert_ne!(renewed.as_deref(), Some("2"), "it is renewed");
+            assert!(leader.permit().is_some());
+            locked(&server.0).version = 1;
+        }
+        server.annotate(&REASON);
+        candidate.see(server.lease());
+        for _ in 0..3 {
+            candidate.step().await;
+        }
+        assert_eq!(leader.frozen().as_deref(), Some("incident 42"), "{elect}");
+        assert_eq!(server.annotation(ACKNOWLEDGED).as_deref(), Some("r1"), "{elect}");
+        drop(maker);
+    }
 }
 
 #[tokio::test]
@@ -199,6 +242,25 @@ async fn a_freeze_is_acknowledged_once_no_write_to_a_scale_is_under_way() {
     assert_eq!(server.annotation(ACKNOWLEDGED).as_deref(), Some("r1"));
     permit.write_scale(never()).await.unwrap_err();
     assert!(locked(&server.0).events.iter().any(|event| event.contains("Frozen")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_to_a_scale_that_was_given_up_may_be_carried_out_before_a_freeze_holds() {
+    let (server, prometheus) = (Server::default(), nobody());
+    let maker = leader(&server, "a");
+    let _made = elected(&maker, &prometheus).await;
+    let leader = leader_with(&server, ElectionSettings { elect: false, ..settings("b") });
+    let mut candidate = Candidate::new(&leader, &prometheus);
+    let permit = leader.permit().expect("it leads without election");
+    let error = permit.write_scale(std::future::pending::<Result<(), _>>()).await.unwrap_err();
+    assert!(matches!(error, kube::Error::Service(_)), "{error}");
+    server.annotate(&REASON);
+    candidate.see(server.lease());
+    candidate.step().await;
+    assert_eq!(server.annotation(ACKNOWLEDGED), None);
+    tokio::time::sleep(REQUEST_TIME + Duration::from_millis(1)).await;
+    candidate.step().await;
+    assert_eq!(server.annotation(ACKNOWLEDGED).as_deref(), Some("r1"));
 }
 
 #[tokio::test]

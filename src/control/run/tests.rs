@@ -212,7 +212,7 @@ async fn a_freeze_that_stops_a_scale_to_zero_leaves_no_word_that_it_was_done() {
     let (control, log) = World::new(2, Some(0), move |_, request| {
         if request.line.ends_with("/status") && request.body.to_string().contains("ScalingToZero") {
             let freeze = json!({"metadata": {"annotations": {FREEZE: "incident"}}});
-            known.get().unwrap().see_freeze(&serde_json::from_value(freeze).unwrap());
+            known.get().unwrap().see_freeze(&serde_json::from_value(freeze).unwrap(), false);
         }
         None
     })
