@@ -16,7 +16,8 @@ use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource, ResourceExt};
 use std::fmt::Write;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// How a request about the freeze ended.
 enum Answer {
@@ -42,7 +43,15 @@ const NAMED: usize = 3;
 /// As [`OperateError`] says: above all where nobody hears it.
 pub async fn freeze(flags: &FreezeFlags) -> Result<String, OperateError> {
     let (client, clock) = client(&flags.cluster).await?;
-    let leases = leases(&client, &flags.cluster);
+    freeze_by(&client, &clock, flags).await
+}
+
+async fn freeze_by(
+    client: &Client,
+    clock: &Clock,
+    flags: &FreezeFlags,
+) -> Result<String, OperateError> {
+    let leases = leases(client, &flags.cluster);
     let before = leases.get_opt(&flags.cluster.lease).await.map_err(of("the Lease"))?;
     let now = clock
         .server()
@@ -54,22 +63,17 @@ pub async fn freeze(flags: &FreezeFlags) -> Result<String, OperateError> {
     });
     let freeze = Freeze {
         reason: Arc::from(flags.reason.as_str()),
-        by: who(&client).await,
+        by: who(client).await,
         since: Some(now),
         until,
     };
-    if before.is_none() && flags.create {
-        let metadata = ObjectMeta {
-            name: Some(flags.cluster.lease.clone()),
-            labels: Some([(LABEL.0.to_owned(), LABEL.1.to_owned())].into()),
-            annotations: Some(freeze.annotations()),
-            ..ObjectMeta::default()
-        };
-        let lease = Lease { metadata, spec: Some(LeaseSpec::default()) };
-        leases.create(&PostParams::default(), &lease).await.map_err(of("the Lease"))?;
-        return Ok("frozen: nobody leads yet; whoever leads first writes no scale\n".to_owned());
-    }
-    let answer = ask(&client, &flags.cluster, Some(&freeze)).await?;
+    let create = before.is_none() && flags.create;
+    let answer = match ask(client, &flags.cluster, Some(&freeze), create).await {
+        Err(OperateError::Nobody { .. }) if create => {
+            return Ok("frozen: nobody answers; whoever leads next writes no scale\n".to_owned());
+        }
+        answer => answer?,
+    };
     let end = match until {
         Some(until) => format!("until {until}, or `plimsoll thaw`"),
         None => "until `plimsoll thaw`".to_owned(),
@@ -83,7 +87,7 @@ pub async fn freeze(flags: &FreezeFlags) -> Result<String, OperateError> {
              request from before the freeze is over; no scale is written {end}\n"
         ),
     };
-    text.push_str(&not_frozen(&client).await);
+    text.push_str(&not_frozen(client).await);
     Ok(text)
 }
 
@@ -93,7 +97,7 @@ pub async fn freeze(flags: &FreezeFlags) -> Result<String, OperateError> {
 /// As [`OperateError`] says.
 pub async fn thaw(flags: &ClusterFlags) -> Result<String, OperateError> {
     let (client, _) = client(flags).await?;
-    Ok(match ask(&client, flags, None).await? {
+    Ok(match ask(&client, flags, None, false).await? {
         Answer::Acknowledged(holder) => format!("thawed, acknowledged by {holder}\n"),
         Answer::Waited => {
             "thawed, not acknowledged: the leader is older than this command\n".to_owned()
@@ -115,17 +119,33 @@ async fn who(client: &Client) -> Option<String> {
     review.status?.user_info?.username
 }
 
-/// Freezes, or thaws, and waits for the answer.
+/// Freezes, or thaws, and waits for the answer. It may make the Lease: whoever leads
+/// without one, or just lost it, hears of that as of any other change.
 async fn ask(
     client: &Client,
     flags: &ClusterFlags,
     freeze: Option<&Freeze>,
+    create: bool,
 ) -> Result<Answer, OperateError> {
     let (leases, name) = (leases(client, flags), flags.lease.as_str());
     let place = format!("{}/{name}", flags.plimsoll_namespace);
     let request = format!("{:x}-{:x}", Timestamp::now().as_nanosecond(), std::process::id());
-    let patch = Patch::Merge(Freeze::patch(freeze, &request));
-    let mut lease = match leases.patch(name, &PatchParams::default(), &patch).await {
+    let written = if create {
+        let mut annotations = freeze.map(Freeze::annotations).unwrap_or_default();
+        annotations.insert(REQUEST.to_owned(), request.clone());
+        let metadata = ObjectMeta {
+            name: Some(flags.lease.clone()),
+            labels: Some([(LABEL.0.to_owned(), LABEL.1.to_owned())].into()),
+            annotations: Some(annotations),
+            ..ObjectMeta::default()
+        };
+        let lease = Lease { metadata, spec: Some(LeaseSpec::default()) };
+        leases.create(&PostParams::default(), &lease).await
+    } else {
+        let patch = Patch::Merge(Freeze::patch(freeze, &request));
+        leases.patch(name, &PatchParams::default(), &patch).await
+    };
+    let mut lease = match written {
         Ok(lease) => lease,
         Err(kube::Error::Api(status)) if status.code == 404 => {
             let others = others(client).await;
@@ -221,4 +241,73 @@ async fn not_frozen(client: &Client) -> String {
         );
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::BodyExt;
+    use kube::client::Body;
+    use serde_json::{Value, json};
+    use std::sync::Mutex;
+
+    /// An API server without a Lease; one that is made is acknowledged at the third look
+    /// where anybody is there.
+    fn api(somebody: bool) -> Client {
+        let lease: Arc<Mutex<(Option<Value>, usize)>> = Arc::default();
+        let answer = move |method: &http::Method, path: &str, sent: Value| {
+            let (lease, looks) = &mut *lease.lock().unwrap();
+            if !path.ends_with("/leases") && !path.ends_with("/leases/plimsoll") {
+                return (200, json!({"items": [], "metadata": {}}));
+            }
+            if *method == http::Method::POST {
+                *lease = Some(sent);
+            }
+            let Some(lease) = lease else {
+                let gone = json!({"kind": "Status", "status": "Failure", "code": 404,
+                                  "reason": "NotFound", "message": "not found"});
+                return (404, gone);
+            };
+            *looks += 1;
+            if somebody && *looks == 3 {
+                let annotations = &mut lease["metadata"]["annotations"];
+                annotations[ACKNOWLEDGED] = annotations[REQUEST].clone();
+                lease["spec"]["holderIdentity"] = "a".into();
+            }
+            (200, lease.clone())
+        };
+        let answer = Arc::new(answer);
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let answer = answer.clone();
+            async move {
+                let (parts, body) = request.into_parts();
+                let body = body.collect().await?.to_bytes();
+                let sent = serde_json::from_slice(&body).unwrap_or(Value::Null);
+                let (code, body) = answer(&parts.method, parts.uri.path(), sent);
+                let response = http::Response::builder().status(code);
+                let body = Body::from(body.to_string().into_bytes());
+                Ok::<_, kube::Error>(response.body(body).unwrap())
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_who_creates_the_lease_waits_for_an_answer_as_others_do() {
+        let cluster = ClusterFlags {
+            kubeconfig: None,
+            context: None,
+            plimsoll_namespace: "plimsoll".to_owned(),
+            lease: "plimsoll".to_owned(),
+        };
+        let flags =
+            FreezeFlags { reason: "x".to_owned(), until_after: None, create: true, cluster };
+        // A replica that leads without election has no Lease, and writes until it hears.
+        let said = freeze_by(&api(true), &Clock::default(), &flags).await.unwrap();
+        assert!(said.contains("acknowledged by a"), "{said}");
+        let begun = Instant::now();
+        let said = freeze_by(&api(false), &Clock::default(), &flags).await.unwrap();
+        assert!(said.contains("nobody"), "{said}");
+        assert!(begun.elapsed() > LEASE_DURATION + REQUEST_TIMEOUT, "{:?}", begun.elapsed());
+    }
 }
