@@ -35,7 +35,9 @@ pub async fn delegate(
     };
     let spec = if held.is_some() { left_alone(&asked.spec) } else { asked.spec.clone() };
     let Shared { client, .. } = shared;
-    let written = write(client, permit, key, &record.uid, &spec, known.as_deref()).await;
+    let is_held = held.is_some();
+    let known_now = known.as_deref();
+    let written = write(client, permit, key, &record.uid, &spec, is_held, known_now).await;
     // What kube-controller-manager says is of this HPA once it has a status; until
     // then what was shown last still stands.
     let theirs = known.filter(|hpa| hpa.status.conditions.is_some() && written.is_ok());
@@ -87,7 +89,8 @@ fn left_alone(spec: &AutoscalerSpec) -> AutoscalerSpec {
 }
 
 /// Writes the HPA of an Autoscaler where it is not as it should be. One of that
-/// name that is not ours is not touched, whether a watch has told of it or not.
+/// name that is not ours is not touched, whether a watch has told of it or not. One that
+/// is not held, so that it scales, is written as a scale is: not while scales are frozen.
 ///
 /// # Errors
 /// Where there is one that is not ours, or it can't be written; the text is for a condition.
@@ -97,6 +100,7 @@ pub async fn write(
     key: &ObjectKey,
     uid: &str,
     spec: &AutoscalerSpec,
+    is_held: bool,
     known: Option<&HpaRecord>,
 ) -> Result<(), String> {
     let foreign = || {
@@ -129,7 +133,7 @@ pub async fn write(
                 serde_json::from_value(hpa).map_err(|error| error.to_string())?;
             let parameters =
                 PostParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() };
-            match permit.write(api.create(&parameters, &object)).await {
+            match put(permit, is_held, api.create(&parameters, &object)).await {
                 Ok(_) => return Ok(()),
                 Err(kube::Error::Api(status)) if status.code == 409 => {}
                 Err(error) => return Err(message(&error)),
@@ -146,8 +150,17 @@ pub async fn write(
     // refuses another version.
     let patch = json!({"metadata": {"resourceVersion": version}, "spec": whole(&wanted)});
     let parameters = PatchParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() };
-    let written = permit.write(api.patch(&key.name, &parameters, &Patch::Merge(patch))).await;
+    let patch = Patch::Merge(patch);
+    let written = put(permit, is_held, api.patch(&key.name, &parameters, &patch)).await;
     written.map(|_| ()).map_err(|error| message(&error))
+}
+
+async fn put<T>(
+    permit: &Permit,
+    is_held: bool,
+    request: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, kube::Error> {
+    if is_held { permit.write(request).await } else { permit.write_scale(request).await }
 }
 
 /// A spec as a merge patch that leaves nothing of the one before it, such as the
@@ -209,6 +222,7 @@ pub async fn remove(
 mod tests {
     use super::super::fake;
     use super::*;
+    use crate::leader::freeze::FREEZE;
 
     fn spec() -> AutoscalerSpec {
         AutoscalerSpec::read(json!({"executor": "NativeHPA", "maxReplicas": 3,
@@ -242,9 +256,28 @@ mod tests {
             _ => (200, theirs.clone()),
         });
         let key = fake::autoscaler("web").key;
-        let written = write(&client, &fake::permit(&client), &key, "ours", &spec(), None).await;
+        let written =
+            write(&client, &fake::permit(&client), &key, "ours", &spec(), false, None).await;
         assert!(log.of("PATCH").is_empty(), "{:?}", log.of(""));
         assert!(written.unwrap_err().contains("does not belong to this Autoscaler"));
+    }
+
+    #[tokio::test]
+    async fn an_hpa_that_scales_is_not_written_once_scales_are_frozen() {
+        let (client, log) = fake::api(|request| (200, request.body.clone()));
+        let leader = fake::leader(&client);
+        let (permit, key) = (leader.permit().unwrap(), fake::autoscaler("web").key);
+        // After the round had looked.
+        let freeze = json!({"metadata": {"annotations": {FREEZE: "incident"}}});
+        leader.see_freeze(&serde_json::from_value(freeze).unwrap(), false);
+        let ours = record(&hpa("1", Some("ours")));
+        let spec = AutoscalerSpec { max_replicas: 9, ..spec() };
+        for known in [None, Some(&ours)] {
+            let written = write(&client, &permit, &key, "ours", &spec, false, known).await;
+            assert!(written.unwrap_err().contains("frozen: incident"));
+        }
+        assert!(log.of("").is_empty(), "{:?}", log.of(""));
+        write(&client, &permit, &key, "ours", &left_alone(&spec), true, None).await.unwrap();
     }
 
     #[tokio::test]
@@ -254,7 +287,7 @@ mod tests {
         let (client, log) = fake::api(move |_| (200, ours.clone()));
         let key = fake::autoscaler("web").key;
         let permit = fake::permit(&client);
-        write(&client, &permit, &key, "ours", &spec(), Some(&known)).await.unwrap();
+        write(&client, &permit, &key, "ours", &spec(), false, Some(&known)).await.unwrap();
         assert!(log.of("").is_empty(), "{:?}", log.of(""));
     }
 
@@ -286,14 +319,16 @@ mod tests {
         let (client, log) = fake::api(|request| (200, request.body.clone()));
         let (key, known) = (fake::autoscaler("web").key, record(&hpa("1", Some("ours"))));
         let permit = fake::permit(&client);
-        write(&client, &permit, &key, "ours", &left_alone(&spec), Some(&known)).await.unwrap();
+        let held = left_alone(&spec);
+        write(&client, &permit, &key, "ours", &held, true, Some(&known)).await.unwrap();
         let disabled = &log.of("PATCH")[0].body;
         assert_eq!(disabled["metadata"]["resourceVersion"], "7");
         assert_eq!(disabled["spec"]["behavior"]["scaleUp"]["selectPolicy"], "Disabled");
         // And nothing is left of it afterwards.
         let mut paused = hpa("1", Some("ours"));
         paused["spec"]["behavior"] = behavior;
-        write(&client, &permit, &key, "ours", &self::spec(), Some(&record(&paused))).await.unwrap();
+        let known = record(&paused);
+        write(&client, &permit, &key, "ours", &self::spec(), false, Some(&known)).await.unwrap();
         let resumed = &log.of("PATCH")[1].body["spec"];
         assert_eq!(
             (resumed.get("behavior"), &resumed["maxReplicas"]),
