@@ -49,13 +49,17 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
     let own_trust = own_trust(&flags);
     let own_cas = own_trust.read()?;
     let clock = Clock::default();
-    let connect = async |flag, path: Option<&Path>, clock: Clock| {
-        connect::api_server(&flags, flag, path, metrics.clone(), clock).await
+    let qps = flags.client_qps;
+    let connect = async |flag, path: Option<&Path>, clock: Clock, qps| {
+        connect::api_server(&flags, flag, path, metrics.clone(), clock, qps).await
     };
-    let client = connect("--kubeconfig", flags.kubeconfig.as_deref(), clock.clone()).await?;
+    let kubeconfig = flags.kubeconfig.as_deref();
+    let client = connect("--kubeconfig", kubeconfig, clock.clone(), qps).await?;
+    // A Lease that waits for other requests to be within the limit is lost under load.
+    let leases = connect("--kubeconfig", kubeconfig, clock.clone(), None).await?;
     let other_client = async |flag, path: &Option<std::path::PathBuf>| match path {
         // Another server's clock may be another.
-        Some(path) => connect(flag, Some(path), Clock::default()).await,
+        Some(path) => connect(flag, Some(path), Clock::default(), qps).await,
         None => Ok(client.clone()),
     };
     let authentication =
@@ -131,7 +135,7 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
         metrics: metrics.clone(),
         live: live.clone(),
     });
-    let leader = Leader::new(client.clone(), election(&flags)?, clock.clone(), metrics.clone());
+    let leader = Leader::new(leases, election(&flags)?, clock.clone(), metrics.clone());
     let control = ControlLoop::new(
         client.clone(),
         leader.clone(),

@@ -46,8 +46,8 @@ pub enum ConnectError {
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// The client of the API server that a kubeconfig names, or the one that is
-/// found without. It may wait for a server that is not there yet. The clock
-/// sees the dates of its answers.
+/// found without. It may wait for a server that is not there yet. It makes at most `qps`
+/// requests a second, where that is given. The clock sees the dates of its answers.
 ///
 /// # Errors
 /// As [`ConnectError`] says.
@@ -57,6 +57,7 @@ pub async fn api_server(
     kubeconfig: Option<&Path>,
     metrics: Arc<Metrics>,
     clock: Clock,
+    qps: Option<f64>,
 ) -> Result<Client, ConnectError> {
     let mut config = match kubeconfig {
         Some(path) => read_kubeconfig(flag, path).await?,
@@ -77,7 +78,7 @@ pub async fn api_server(
     let shared = BufferLayer::<http::Request<Body>>::new(BUFFERED);
     let retry = RetryLayer::new(RetryPolicy::server_retry());
     let builder = ClientBuilder::try_from(config)?.with_layer(&counting).with_layer(&dating);
-    match flags.client_qps.filter(|qps| *qps > 0.0) {
+    match qps.filter(|qps| *qps > 0.0) {
         None => Ok(builder.with_layer(&shared).with_layer(&retry).build()),
         Some(qps) => {
             let burst = u64::from(flags.client_burst.max(1));
@@ -270,6 +271,41 @@ pub fn without_password(url: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn requests_without_a_limit_wait_for_none_that_has_one() {
+        use clap::Parser;
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let version = axum::Json(serde_json::json!({
+            "major": "1", "minor": "36", "gitVersion": "", "gitCommit": "", "gitTreeState": "",
+            "buildDate": "", "goVersion": "", "compiler": "", "platform": ""}));
+        let app = axum::Router::new()
+            .route("/version", axum::routing::get(move || async move { version.clone() }));
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        let mut file = tempfile::NamedTempFile::new().expect("a file");
+        let kubeconfig = serde_json::json!({"apiVersion": "v1", "kind": "Config",
+            "current-context": "x", "users": [],
+            "clusters": [{"name": "x", "cluster": {"server": url}}],
+            "contexts": [{"name": "x", "context": {"cluster": "x", "user": ""}}]});
+        std::io::Write::write_all(&mut file, kubeconfig.to_string().as_bytes()).expect("written");
+        let line = "plimsoll serve --prometheus-url=http://x --client-qps=0.001 --client-burst=1";
+        let cli = crate::config::Cli::try_parse_from(line.split(' ')).expect("flags");
+        let crate::config::Command::Serve(flags) = cli.command else { panic!("another command") };
+        let connect = async |qps| {
+            let (path, clock) = (Some(file.path()), Clock::default());
+            api_server(&flags, "--kubeconfig", path, Arc::default(), clock, qps).await
+        };
+        let limited = connect(flags.client_qps).await.expect("a client");
+        let free = connect(None).await.expect("a client");
+        limited.apiserver_version().await.expect("the first is within the limit");
+        let waiting = tokio::spawn(async move { limited.apiserver_version().await });
+        for _ in 0..20 {
+            free.apiserver_version().await.expect("it does not wait");
+        }
+        assert!(!waiting.is_finished());
+    }
 
     #[test]
     fn no_secret_of_an_address_gets_into_a_log() {

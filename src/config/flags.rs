@@ -241,7 +241,8 @@ pub struct ServeFlags {
     #[arg(long, value_name = "FILE")]
     pub authorization_kubeconfig: Option<PathBuf>,
 
-    /// Requests to the API server each second; without it there is no limit but the server's own.
+    /// Requests to the API server each second, besides those about the Lease; without it there is no
+    /// limit but the server's own.
     #[arg(long, value_name = "QPS")]
     pub client_qps: Option<f64>,
 
