@@ -16,8 +16,10 @@ struct World {
     replicas: i32,
     queue: Option<i64>,
     /// What it does otherwise: asked before each answer.
-    otherwise: Box<dyn FnMut(&mut World, &Request) -> Option<(u16, Value)> + Send>,
+    otherwise: Otherwise,
 }
+
+type Otherwise = Box<dyn FnMut(&mut World, &Request) -> Option<(u16, Value)> + Send>;
 
 impl World {
     fn new(
