@@ -6,6 +6,7 @@
 //! no stack of its own.
 
 use promql_parser::util::unquote_string;
+use std::ops::Range;
 
 /// What a text may be at most.
 #[derive(Clone, Copy, Debug)]
@@ -21,8 +22,9 @@ pub struct Bounds {
     pub patterns: usize,
     /// Bytes of one regular expression.
     pub pattern_bytes: usize,
-    /// Bytes that one regular expression may take when it is compiled.
-    pub compiled_bytes: usize,
+    /// Bytes that all regular expressions together may take when they are compiled;
+    /// none where they are not looked at.
+    pub compiled_bytes: Option<usize>,
 }
 
 /// For what users write.
@@ -33,7 +35,7 @@ pub const OF_USERS: Bounds = Bounds {
     matchers: 100,
     patterns: 16,
     pattern_bytes: 1024,
-    compiled_bytes: 1 << 20,
+    compiled_bytes: Some(1 << 20),
 };
 
 /// For what we print ourselves, and administrators configure: such a text may
@@ -43,7 +45,7 @@ pub const OF_OURS: Bounds = Bounds {
     matchers: usize::MAX,
     patterns: usize::MAX,
     pattern_bytes: usize::MAX,
-    compiled_bytes: usize::MAX,
+    compiled_bytes: None,
     ..OF_USERS
 };
 
@@ -68,21 +70,63 @@ impl OutOfBounds {
     }
 }
 
-/// Checks a text that the parser's lexer reads.
+/// A regular expression of a matcher.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern {
+    /// Where its literal stands, quotes included.
+    pub literal: Range<usize>,
+    /// What the literal says.
+    pub text: String,
+    /// Whether it is known to match the empty text.
+    pub matches_empty: bool,
+}
+
+/// Checks a text that the parser's lexer reads; the regular expressions in it.
 ///
 /// # Errors
 /// The first thing that is out of bounds.
-pub fn check(text: &str, bounds: &Bounds) -> Result<(), OutOfBounds> {
+pub fn check(text: &str, bounds: &Bounds) -> Result<Vec<Pattern>, OutOfBounds> {
     let mut scan = Scan {
         text,
         bounds,
         at: 0,
         levels: vec![Level::default()],
         matchers: 0,
-        patterns: 0,
+        patterns: Vec::new(),
         duration: false,
     };
-    scan.run().map_err(|(at, what)| OutOfBounds::at(text, at, what))
+    let checked = scan.run().and_then(|()| {
+        let texts: Vec<&str> = scan.patterns.iter().map(|pattern| &*pattern.text).collect();
+        let empty = compile(&texts, bounds);
+        empty.map_err(|(place, what)| (scan.patterns[place].literal.start, what))
+    });
+    let empty = checked.map_err(|(at, what)| OutOfBounds::at(text, at, what))?;
+    for (pattern, empty) in scan.patterns.iter_mut().zip(empty) {
+        pattern.matches_empty = empty;
+    }
+    Ok(scan.patterns)
+}
+
+/// Checks patterns that stand in no matcher.
+///
+/// # Errors
+/// What is wrong with them.
+pub fn check_patterns(patterns: &[&str], bounds: &Bounds) -> Result<(), String> {
+    if patterns.len() > bounds.patterns {
+        return Err(too_many_patterns(bounds));
+    }
+    if patterns.iter().any(|pattern| pattern.len() > bounds.pattern_bytes) {
+        return Err(too_long_a_pattern(bounds));
+    }
+    compile(patterns, bounds).map(drop).map_err(|(_, what)| what)
+}
+
+fn too_many_patterns(Bounds { patterns, .. }: &Bounds) -> String {
+    format!("the query has more than {patterns} regular expressions")
+}
+
+fn too_long_a_pattern(Bounds { pattern_bytes, .. }: &Bounds) -> String {
+    format!("a regular expression is longer than {pattern_bytes} bytes")
 }
 
 /// What stands between one parenthesis and the one that closes it.
@@ -108,7 +152,7 @@ struct Scan<'a> {
     at: usize,
     levels: Vec<Level>,
     matchers: usize,
-    patterns: usize,
+    patterns: Vec<Pattern>,
     /// Whether a duration comes next.
     duration: bool,
 }
@@ -308,23 +352,19 @@ impl Scan<'_> {
 
     /// A pattern, from its quote on.
     fn pattern(&mut self, begin: usize) -> Checked {
-        let Bounds { patterns, pattern_bytes, compiled_bytes, .. } = *self.bounds;
-        if patterns == usize::MAX {
-            return Ok(());
-        }
-        self.patterns += 1;
-        if self.patterns > patterns {
-            let message = format!("the query has more than {patterns} regular expressions");
-            return Err((begin, message));
-        }
         let literal = self.text.get(begin..self.at).unwrap_or_default();
-        if literal.len() > pattern_bytes {
-            let message = format!("a regular expression is longer than {pattern_bytes} bytes");
-            return Err((begin, message));
+        if self.patterns.len() >= self.bounds.patterns {
+            return Err((begin, too_many_patterns(self.bounds)));
+        }
+        if literal.len() > self.bounds.pattern_bytes {
+            return Err((begin, too_long_a_pattern(self.bounds)));
         }
         // What is no string is for the parser to refuse.
-        let Ok(pattern) = unquote_string(literal) else { return Ok(()) };
-        compiles(&pattern, compiled_bytes).map_err(|error| (begin, error))
+        if let Ok(text) = unquote_string(literal) {
+            let literal = begin..self.at;
+            self.patterns.push(Pattern { literal, text, matches_empty: false });
+        }
+        Ok(())
     }
 }
 
@@ -332,26 +372,43 @@ fn no_duration(text: &str) -> String {
     format!("{text} is not a duration: write one such as 5m or 1h30m")
 }
 
-/// Whether a pattern is one, and no larger than so many bytes when compiled.
-/// A `{` that begins no repetition stands for itself, as Go has it.
-fn compiles(pattern: &str, bytes: usize) -> Result<(), String> {
-    let compile = |pattern: &str| {
-        let anchored = format!("^(?:{pattern})$");
-        regex::RegexBuilder::new(&anchored).size_limit(bytes).build().map(drop)
+/// Whether each of these patterns matches the empty text; an error, with the place of a
+/// pattern, where one is none, or all together are too large when compiled. They are compiled
+/// once for a text, all together: this is what bounds the time, too.
+fn compile(patterns: &[&str], bounds: &Bounds) -> Result<Vec<bool>, (usize, String)> {
+    let Some(bytes) = bounds.compiled_bytes.filter(|_| !patterns.is_empty()) else {
+        return Ok(vec![false; patterns.len()]);
     };
-    let compiled = compile(pattern).or_else(|error| match error {
-        regex::Error::Syntax(_) => compile(&literal_braces(pattern)),
-        other => Err(other),
-    });
-    compiled.map_err(|error| match error {
-        regex::Error::CompiledTooBig(_) => {
-            format!("the regular expression {pattern:?} takes too much memory: simplify it")
+    let known = patterns
+        .iter()
+        .enumerate()
+        .map(|(place, pattern)| known(pattern).map_err(|error| (place, error)));
+    let known = known.collect::<Result<Vec<String>, _>>()?;
+    let compiled = regex::RegexSetBuilder::new(known).size_limit(bytes).build().map_err(|_| {
+        (0, "the regular expressions of the query take too much memory: simplify them".to_owned())
+    })?;
+    let empty = compiled.matches("");
+    Ok((0..patterns.len()).map(|place| empty.matched(place)).collect())
+}
+
+/// A pattern as Rust's `regex` knows it: anchored, and with a `{` that begins no
+/// repetition standing for itself, as Go has it.
+fn known(pattern: &str) -> Result<String, String> {
+    let parse = |pattern: &str| {
+        let anchored = format!("^(?:{pattern})$");
+        // Read, and not compiled: there is no room for that.
+        match regex::RegexBuilder::new(&anchored).size_limit(0).build() {
+            Err(error @ regex::Error::Syntax(_)) => Err(error),
+            _ => Ok(anchored),
         }
+    };
+    parse(pattern).or_else(|_| parse(&literal_braces(pattern))).map_err(|error| {
         // The last line says what is wrong, those before it draw where.
-        other => format!(
-            "{pattern:?} is not a regular expression that Plimsoll's parser knows ({}): write it without \\Q...\\E",
-            other.to_string().lines().last().unwrap_or_default().trim_start_matches("error: ")
-        ),
+        let error = error.to_string();
+        let what = error.lines().last().unwrap_or_default().trim_start_matches("error: ");
+        format!(
+            "{pattern:?} is not a regular expression that Plimsoll's parser knows ({what}): write it without \\Q...\\E"
+        )
     })
 }
 
@@ -420,7 +477,14 @@ mod tests {
             (&format!("x{{{}}}", r#"a="b","#.repeat(200)), "1:604: the query has more than 100"),
             (&format!("x{{{}}}", r#"a=~"b","#.repeat(20)), "more than 16 regular expressions"),
             (&format!(r#"x{{a=~"{}"}}"#, "a".repeat(2_000)), "1:6: a regular expression is longer"),
-            (r#"x{a=~"\\pL{900}"}"#, "takes too much memory"),
+            (
+                r#"x{a=~"\\pL{900}"}"#,
+                "1:6: the regular expressions of the query take too much memory",
+            ),
+            (
+                &format!("x{{{}}}", r#"a=~"\\pL{9}","#.repeat(16)),
+                "1:6: the regular expressions of the query take too much memory",
+            ),
             (r#"x{a!~"(a"}"#, "is not a regular expression that Plimsoll's parser knows (uncl"),
             (r#"x{a=~"\\Qa.b\\E"}"#, "(unrecognized escape sequence)"),
         ] {

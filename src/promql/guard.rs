@@ -4,12 +4,13 @@
 //! In this order: size and depth are bounded before anything parses the text
 //! ([`bounds`]); it is parsed, and a panic of the parser is a refusal ([`tree::read`]);
 //! each node must be of a kind that is known, each function on the list
-//! ([`functions`]); each selector gets the namespace; the tree is printed, and what is
+//! ([`functions`]); the labels that it writes stay short ([`growth`]); each selector gets the namespace; the tree is printed, and what is
 //! printed is read again: it must say what the tree says, and each selector in it
 //! must have the namespace. What is sent to Prometheus is that printed text.
 
 use super::bounds::{self, OutOfBounds};
 use super::functions;
+use super::growth::{self, TooLong};
 use super::tree::{self, NotPromQl, Parts, ReadError};
 use promql_parser::label::{MatchOp, Matcher};
 use promql_parser::parser::token::{
@@ -24,6 +25,9 @@ pub enum GuardError {
     /// It is no PromQL; the parser's words, or Prometheus's where it was asked.
     #[error("{0}")]
     Syntax(String),
+    /// It is no PromQL that our lexer knows, and so may be of any depth; the lexer's words.
+    #[error("{0}")]
+    Words(String),
     /// Prometheus finds nothing wrong with it, our parser does.
     #[error(
         "Prometheus accepts this query, but Plimsoll's own parser, which keeps it in its \
@@ -37,6 +41,12 @@ pub enum GuardError {
     /// It calls what reads series that stand nowhere in it.
     #[error("the function {0}() is not allowed in a query: it can't be kept in its namespace")]
     Function(String),
+    /// It writes labels that can grow too long.
+    #[error(transparent)]
+    Labels(#[from] TooLong),
+    /// A function has a regular expression that can't be used.
+    #[error("{0}")]
+    Pattern(String),
     /// The parser failed on it.
     #[error("{0}")]
     Parser(String),
@@ -52,6 +62,7 @@ impl From<ReadError> for GuardError {
     fn from(error: ReadError) -> Self {
         match error {
             ReadError::Syntax(error) => Self::Syntax(error),
+            ReadError::Words(error) => Self::Words(error),
             ReadError::Bounds(error) => Self::Bounds(error),
             ReadError::Panicked => Self::Parser(error.to_string()),
         }
@@ -111,6 +122,9 @@ pub fn within_namespace(
                 "it has {selectors} selectors, {SELECTORS} are allowed"
             )));
         }
+        let patterns = growth::check(&mut expr)?;
+        let patterns: Vec<&str> = patterns.iter().map(String::as_str).collect();
+        bounds::check_patterns(&patterns, &bounds::OF_USERS).map_err(GuardError::Pattern)?;
         tree::settle(&mut expr);
         let text = expr.to_string();
         let changed = || GuardError::Unsupported(format!("it would be run as {text}"));
@@ -336,10 +350,21 @@ mod tests {
     }
 
     #[test]
+    fn what_a_query_makes_of_labels_is_bounded() {
+        let replace = |with: &str, pattern: &str| {
+            format!(r#"label_replace(x, "a", "{with}", "pod", "{pattern}")"#)
+        };
+        assert!(refused(replace(&"$1".repeat(900), "(.*)")).contains("grow too long"));
+        assert!(refused(replace("$1", r"\\pL{900}")).contains("too much memory"));
+        assert!(refused(replace("$1", "(")).contains("is not a regular expression"));
+        let many = (0..17).map(|_| replace("", "a")).collect::<Vec<_>>().join(" or ");
+        assert!(refused(many).contains("more than 16 regular expressions"));
+    }
+
+    #[test]
     fn what_is_no_query_is_refused() {
-        assert!(matches!(
-            within_namespace("sum(rate(x[5m])", "namespace", "shop", &[]),
-            Err(GuardError::Syntax(_))
-        ));
+        let refusal = |query| within_namespace(query, "namespace", "shop", &[]).unwrap_err();
+        assert!(matches!(refusal("sum(rate(x[5m])"), GuardError::Words(_)));
+        assert!(matches!(refusal("sum x"), GuardError::Syntax(_)));
     }
 }

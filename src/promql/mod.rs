@@ -2,6 +2,7 @@
 
 pub mod bounds;
 pub mod functions;
+pub mod growth;
 pub mod guard;
 pub mod matcher;
 pub mod name;

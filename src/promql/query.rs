@@ -156,8 +156,9 @@ pub fn render(
     if is_metric_name(series) || series.is_empty() {
         return template.render(&fields(series, matchers, group_by));
     }
+    let rendered: String = matchers.iter().map(|(label, matcher)| matcher.render(label)).collect();
     let mut plain = "plimsoll_series".to_owned();
-    while matchers.iter().any(|(label, matcher)| matcher.render(label).contains(&plain)) {
+    while rendered.contains(&plain) {
         plain.push('_');
     }
     let text = template.render(&fields(&plain, matchers, group_by))?;

@@ -1,0 +1,155 @@
+//! How long the labels may grow that a user's query writes.
+//!
+//! `label_replace` and `label_join` write what they read, as often as they say, and one may
+//! read what another wrote: three that say `$1` a thousand times each make gigabytes of the 30 bytes of
+//! a pod's name. No limit of Prometheus sees that. So it is bounded here.
+
+use super::tree;
+use promql_parser::parser::Expr;
+use promql_parser::parser::token::T_COUNT_VALUES;
+use std::collections::BTreeMap;
+
+/// How many values of labels may stand in all labels together that a query writes to a series.
+const COPIES: usize = 32;
+/// How many bytes of text may, names of labels included.
+const BYTES: usize = 1024;
+/// What a number takes that is written to a label.
+const NUMBER: usize = 32;
+
+/// Why a query is refused.
+#[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
+#[error(
+    "the labels that this query writes can grow too long: with label_replace(), label_join() and \
+     count_values() it may write at most {COPIES} values of other labels ($1, or a source) and \
+     {BYTES} bytes of text to a series"
+)]
+pub struct TooLong;
+
+/// The most that a label may hold.
+#[derive(Clone, Copy, Default)]
+struct Size {
+    /// Values of labels that series had before.
+    copies: usize,
+    /// Bytes of text beside.
+    bytes: usize,
+}
+
+/// The labels that were written, by their names.
+type Written = BTreeMap<String, Size>;
+
+/// Checks a query whose depth is bounded. Gives the regular expressions of its functions.
+///
+/// # Errors
+/// Where the labels that it writes may grow longer than is allowed.
+pub fn check(expr: &mut Expr) -> Result<Vec<String>, TooLong> {
+    let mut patterns = Vec::new();
+    written(expr, &mut patterns).map(|_| patterns)
+}
+
+fn written(expr: &mut Expr, patterns: &mut Vec<String>) -> Result<Written, TooLong> {
+    let mut all = Written::new();
+    for child in tree::parts(expr).into_iter().flat_map(|parts| parts.children) {
+        for (name, size) in written(child, patterns)? {
+            note(&mut all, name, size);
+        }
+    }
+    let of =
+        |all: &Written, name: &str| all.get(name).copied().unwrap_or(Size { copies: 1, bytes: 0 });
+    let (name, size) = match expr {
+        Expr::Aggregate(aggregate) if aggregate.op.id() == T_COUNT_VALUES => {
+            let name = aggregate.param.as_deref().and_then(tree::text).ok_or(TooLong)?;
+            (name, Size { copies: 0, bytes: NUMBER })
+        }
+        Expr::Call(call) => {
+            let args = &call.args.args;
+            let arg = |place: usize| args.get(place).and_then(|arg| tree::text(arg)).ok_or(TooLong);
+            let size = match call.func.name {
+                "label_replace" => {
+                    let (replacement, source) = (arg(2)?, of(&all, arg(3)?));
+                    patterns.push(arg(4)?.to_owned());
+                    let times = replacement.matches('$').count();
+                    let bytes = replacement.len() + times * source.bytes;
+                    Size { copies: times * source.copies, bytes }
+                }
+                "label_join" => {
+                    let mut joined = Size::default();
+                    for place in 3..args.len() {
+                        let Size { copies, bytes } = of(&all, arg(place)?);
+                        joined.copies += copies;
+                        joined.bytes += bytes + arg(2)?.len();
+                    }
+                    joined
+                }
+                "histogram_quantiles" => Size { copies: 0, bytes: NUMBER },
+                _ => return Ok(all),
+            };
+            (arg(1)?, size)
+        }
+        _ => return Ok(all),
+    };
+    note(&mut all, name.to_owned(), size);
+    let copies: usize = all.values().map(|size| size.copies).sum();
+    let bytes: usize = all.iter().map(|(name, size)| name.len() + size.bytes).sum();
+    if copies > COPIES || bytes > BYTES { Err(TooLong) } else { Ok(all) }
+}
+
+/// A label may be written in several places; each series has what one of them wrote.
+fn note(all: &mut Written, name: String, size: Size) {
+    let known = all.entry(name).or_default();
+    known.copies = known.copies.max(size.copies);
+    known.bytes = known.bytes.max(size.bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::promql::bounds;
+
+    fn checked(query: &str) -> Result<Vec<String>, TooLong> {
+        check(&mut tree::read(query, &bounds::OF_USERS).expect(query))
+    }
+
+    fn replace(of: &str, label: &str, with: &str, source: &str) -> String {
+        format!(r#"label_replace({of},"{label}","{with}","{source}","(.*)")"#)
+    }
+
+    #[test]
+    fn labels_that_people_write_are_allowed() {
+        let renamed =
+            (0..20).fold("x".to_owned(), |of, n| replace(&of, &format!("l{n}"), "$1", "a"));
+        let joined = format!("label_join(x,\"all\",\"-\",{})", vec![r#""a""#; 30].join(","));
+        for query in [&renamed, &joined, r#"count_values("v", x) or label_join(y, "a", "")"#] {
+            assert!(checked(query).is_ok(), "{query}");
+        }
+        assert_eq!(checked(&replace("x", "a", "$1-$2", "b")), Ok(vec!["(.*)".to_owned()]));
+    }
+
+    #[test]
+    fn no_label_grows_beyond_what_it_is_made_of() {
+        let many = "$1".repeat(900);
+        let nested = replace(&replace("x", "a", "$1$1$1$1$1$1", "pod"), "a", "$1$1$1$1$1$1", "a");
+        let text = "t".repeat(1_000);
+        let spread = (0..7).fold("x".to_owned(), |of, n| {
+            replace(&of, &format!("l{}", n + 1), "$1$1", &format!("l{n}"))
+        });
+        for query in [
+            &replace("x", "a", &many, "pod"),
+            &nested,
+            &format!("sum by (a) ({nested}) + on (a) y"),
+            &format!("label_join(x,\"a\",\"\",{})", vec![r#""a""#; 40].join(",")),
+            &format!(
+                r#"label_join(label_join(x,"a","","b","b","b","b","b","b"),"c","",{})"#,
+                vec![r#""a""#; 6].join(",")
+            ),
+            &spread,
+            // Text grows with what copies it, and each of several labels counts.
+            &replace(&replace("x", "a", &text[..200], ""), "b", "$1$1$1$1$1$1", "a"),
+            &replace(&replace("x", "a", &text[..600], ""), "b", &text[..600], ""),
+            &replace("x", &text, &text, ""),
+            &format!(r#"count_values("{text}{text}", x)"#),
+            &format!(r#"label_join(x, ("a"), ("{text}"), "b", "c")"#),
+        ] {
+            assert_eq!(checked(query), Err(TooLong), "{query}");
+        }
+    }
+}
