@@ -29,6 +29,7 @@ pub mod reference;
 pub mod rules;
 pub mod samples;
 pub mod serve;
+mod shares;
 pub mod supervise;
 pub mod telemetry;
 pub mod watch;

@@ -4,12 +4,10 @@ use super::budget::{Budget, Held};
 use super::error::{causes, failure};
 use super::http::Http;
 use super::queue::{Ended, Flow, Queue, Sign};
-use super::{Error, Options, Token};
+use super::{Error, Options, Token, decode};
 use crate::telemetry::Metrics;
 use futures::StreamExt;
 use reqwest::{Method, StatusCode, Url};
-use serde::Deserialize;
-use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -47,9 +45,9 @@ pub struct Body {
 }
 
 impl Body {
-    /// Ends the body; what holds its part of the bytes is kept.
-    pub fn into_held(self) -> Held {
-        self.held
+    /// The body, and what holds its part of the bytes.
+    pub fn into_parts(self) -> (Vec<u8>, Held) {
+        (self.bytes, self.held)
     }
 }
 
@@ -59,19 +57,6 @@ impl Deref for Body {
     fn deref(&self) -> &[u8] {
         &self.bytes
     }
-}
-
-#[derive(Deserialize)]
-struct Metadata {
-    data: HashMap<String, Vec<MetadataEntry>>,
-    #[serde(default)]
-    warnings: Option<Vec<String>>,
-}
-
-#[derive(Deserialize)]
-struct MetadataEntry {
-    #[serde(rename = "type")]
-    kind: String,
 }
 
 /// A request, and the bounds it has.
@@ -178,15 +163,7 @@ impl Client {
             Err(Error::Unavailable { status: 404, .. }) => return Ok(None),
             Err(error) => return Err(error),
         };
-        let metadata: Metadata =
-            serde_json::from_slice(&body).map_err(|error| Error::Answer(error.to_string()))?;
-        let entry = metadata.data.into_values().flatten().next();
-        let kind = entry.map(|entry| entry.kind).filter(|kind| kind != "unknown");
-        match (kind, metadata.warnings.unwrap_or_default().into_iter().next()) {
-            // Somebody who could not be asked may know.
-            (None, Some(warning)) => Err(Error::Partial(warning)),
-            (kind, _) => Ok(kind),
-        }
+        decode::metric_type(&body)
     }
 
     /// The series that a selector selects and that had a sample since a time (in
@@ -218,7 +195,7 @@ impl Client {
         let slot = tokio::time::timeout(time, self.queue.take(request.flows)).await;
         let slot = slot.ok().flatten().ok_or(Error::Crowded(time))?;
         let begun = Instant::now();
-        let answer = self.exchange(request, time).await;
+        let answer = self.exchange(request, time, slot.flow()).await;
         self.note(&answer, begun);
         let ended = match &answer {
             Err(Error::Timeout(_) | Error::Unavailable { status: 429 | 503, .. }) => Ended::Late,
@@ -260,7 +237,12 @@ impl Client {
         *failing = if serves { None } else { failing.or(Some(Instant::now())) };
     }
 
-    async fn exchange(&self, request: Request<'_>, time: Duration) -> Result<Body, Error> {
+    async fn exchange(
+        &self,
+        request: Request<'_>,
+        time: Duration,
+        flow: &Flow,
+    ) -> Result<Body, Error> {
         let mut url =
             self.base.join(request.path).expect("a relative path can be joined to a base address");
         let http = self.http.client().await;
@@ -290,7 +272,7 @@ impl Client {
         let status = response.status();
         let user = is_user(request.flows);
         let most = if user { USER_RESPONSE } else { usize::MAX }.min(self.max_response_bytes);
-        let mut held = self.budget.begin(user);
+        let mut held = self.budget.begin(flow);
         let mut bytes: Vec<u8> = Vec::new();
         let mut chunks = response.bytes_stream();
         while let Some(chunk) = chunks.next().await {

@@ -3,8 +3,11 @@
 use super::error::{Error, shortened};
 use crate::hpa::UnixMillis;
 use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{
+    DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
+};
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fmt;
 
 /// One series of an instant vector, borrowed from the answer's body.
@@ -45,7 +48,7 @@ struct Answer<'a> {
     #[serde(borrow)]
     data: Vector<'a>,
     #[serde(default)]
-    warnings: Option<Vec<String>>,
+    warnings: Option<Warnings>,
     /// VictoriaMetrics's.
     #[serde(default, rename = "isPartial")]
     is_partial: Option<bool>,
@@ -59,18 +62,52 @@ const TRUNCATED: &str = "results truncated due to limit";
 /// their own, but in old versions and through some proxies.
 const ANNOTATIONS: [&str; 2] = ["PromQL warning", "PromQL info"];
 
+/// What the warnings of an answer say of it. They are read one by one: there may be millions.
+#[derive(Default)]
+struct Warnings {
+    /// Whether series were left out because of `limit`.
+    truncated: bool,
+    /// The first that is no annotation.
+    partial: Option<String>,
+}
+
+impl<'de> Deserialize<'de> for Warnings {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Each;
+        impl<'de> Visitor<'de> for Each {
+            type Value = Warnings;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("warnings")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Warnings, A::Error> {
+                let mut warnings = Warnings::default();
+                while let Some(Text(warning)) = seq.next_element()? {
+                    warnings.truncated |= warning == TRUNCATED;
+                    let harmless = ANNOTATIONS.iter().any(|word| warning.starts_with(word));
+                    if !harmless && warnings.partial.is_none() {
+                        warnings.partial = Some(shortened(&warning, 300));
+                    }
+                }
+                Ok(warnings)
+            }
+        }
+        deserializer.deserialize_seq(Each)
+    }
+}
+
 /// Whether an answer is the whole. Any warning but an annotation says that somebody
 /// could not be asked: a store of Thanos, a remote read, or more warnings than are
 /// shown.
-fn check_whole(warnings: Option<Vec<String>>, is_partial: Option<bool>) -> Result<(), Error> {
+fn check_whole(warnings: Option<Warnings>, is_partial: Option<bool>) -> Result<(), Error> {
     let warnings = warnings.unwrap_or_default();
-    if warnings.iter().any(|warning| warning == TRUNCATED) {
+    if warnings.truncated {
         let error = "it has more series than the limit of a user's own query";
         return Err(Error::Answer(error.to_owned()));
     }
-    let harmless = |warning: &String| ANNOTATIONS.iter().any(|word| warning.starts_with(word));
-    match warnings.iter().find(|warning| !harmless(warning)) {
-        Some(warning) => Err(Error::Partial(shortened(warning, 300))),
+    match warnings.partial {
+        Some(warning) => Err(Error::Partial(warning)),
         None if is_partial == Some(true) => Err(Error::Partial("isPartial is true".to_owned())),
         None => Ok(()),
     }
@@ -174,6 +211,11 @@ fn checked((time, value): Sample) -> Option<Sample> {
     }
 }
 
+/// The most labels that a series may have. Prometheus has tens.
+const LABELS: usize = 1_000;
+/// The most bytes of names that a listing of series may give.
+const LISTED: usize = 64 << 20;
+
 /// Reads labels into a place.
 struct Labels<'r, 'de>(&'r mut Vec<Label<'de>>);
 
@@ -194,6 +236,9 @@ impl<'de> Visitor<'de> for Labels<'_, 'de> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some((Text(name), Text(value))) = map.next_entry()? {
+            if self.0.len() == LABELS {
+                return Err(A::Error::custom(format!("a series has more than {LABELS} labels")));
+            }
             self.0.push((name, value));
         }
         Ok(())
@@ -234,17 +279,6 @@ fn read_vector(data: &Vector<'_>, mut each: impl FnMut(Series<'_>)) -> Result<An
     }
 }
 
-/// Labels in the order of the answer.
-struct LabelSet<'a>(Vec<Label<'a>>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for LabelSet<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut labels = Vec::new();
-        Labels(&mut labels).deserialize(deserializer)?;
-        Ok(Self(labels))
-    }
-}
-
 /// The name of a series and the names of its labels: all that rules look at.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SeriesShape {
@@ -255,14 +289,81 @@ pub struct SeriesShape {
 }
 
 #[derive(Deserialize)]
-struct SeriesAnswer<'a> {
-    #[serde(borrow)]
-    data: Vec<LabelSet<'a>>,
+struct SeriesAnswer {
+    data: Shapes,
     #[serde(default)]
-    warnings: Option<Vec<String>>,
+    warnings: Option<Warnings>,
     /// VictoriaMetrics's.
     #[serde(default, rename = "isPartial")]
     is_partial: Option<bool>,
+}
+
+/// The different shapes of a listing, each with its place. Series are read one by one.
+struct Shapes(HashMap<SeriesShape, usize>);
+
+impl<'de> Deserialize<'de> for Shapes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Each;
+        impl<'de> Visitor<'de> for Each {
+            type Value = Shapes;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("series")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Shapes, A::Error> {
+                let (mut shapes, mut bytes) = (HashMap::new(), 0);
+                let mut labels: Vec<Label<'de>> = Vec::new();
+                while seq.next_element_seed(LabelSet(&mut labels))?.is_some() {
+                    let shape = SeriesShape::of(&labels);
+                    let (place, size) = (shapes.len(), shape.bytes());
+                    shapes.entry(shape).or_insert_with(|| {
+                        bytes += size;
+                        place
+                    });
+                    if bytes > LISTED {
+                        let error =
+                            format!("the names of its series take more than {LISTED} bytes");
+                        return Err(A::Error::custom(error));
+                    }
+                }
+                Ok(Shapes(shapes))
+            }
+        }
+        deserializer.deserialize_seq(Each)
+    }
+}
+
+/// Reads the labels of one series in place of those of the one before.
+struct LabelSet<'r, 'de>(&'r mut Vec<Label<'de>>);
+
+impl<'de> DeserializeSeed<'de> for LabelSet<'_, 'de> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        self.0.clear();
+        Labels(self.0).deserialize(deserializer)
+    }
+}
+
+impl SeriesShape {
+    fn of(labels: &[Label<'_>]) -> Self {
+        let mut shape = Self { name: String::new(), labels: Vec::with_capacity(labels.len()) };
+        for (label, value) in labels {
+            match label.as_ref() {
+                "__name__" => shape.name = value.to_string(),
+                other => shape.labels.push(other.to_owned()),
+            }
+        }
+        shape
+    }
+
+    /// About how many bytes of memory it takes.
+    fn bytes(&self) -> usize {
+        // An allocation takes 32 bytes at least.
+        let text = |text: &String| size_of::<String>() + text.len().max(32);
+        size_of::<Self>() + text(&self.name) + self.labels.iter().map(text).sum::<usize>()
+    }
 }
 
 /// Decodes the answer to a request for series, to the different shapes there
@@ -272,29 +373,80 @@ struct SeriesAnswer<'a> {
 /// [`Error::Answer`] where it is no JSON of that form; [`Error::Partial`] where it
 /// is only a part of the answer.
 pub fn decode_shapes(body: &[u8]) -> Result<Vec<SeriesShape>, Error> {
-    let answer: SeriesAnswer<'_> = serde_json::from_slice(body)
+    let answer: SeriesAnswer = serde_json::from_slice(body)
         .map_err(|error| Error::Answer(format!("not an answer: {error}")))?;
     check_whole(answer.warnings, answer.is_partial)?;
-    let mut seen = std::collections::HashSet::new();
-    let mut shapes = Vec::new();
-    for LabelSet(labels) in answer.data {
-        let mut name = "";
-        let mut others: Vec<&str> = Vec::with_capacity(labels.len());
-        for (label, value) in &labels {
-            match label.as_ref() {
-                "__name__" => name = value,
-                other => others.push(other),
+    let mut shapes: Vec<_> = answer.data.0.into_iter().collect();
+    shapes.sort_unstable_by_key(|(_, place)| *place);
+    Ok(shapes.into_iter().map(|(shape, _)| shape).collect())
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    data: FirstType,
+    #[serde(default)]
+    warnings: Option<Warnings>,
+}
+
+/// The type of the first entry of the first metric that has any.
+struct FirstType(Option<String>);
+
+#[derive(Deserialize)]
+struct MetadataEntry {
+    #[serde(rename = "type")]
+    kind: String,
+}
+
+impl<'de> Deserialize<'de> for FirstType {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct First(Option<MetadataEntry>);
+        impl<'de> Visitor<'de> for First {
+            type Value = Option<MetadataEntry>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("metadata by metric")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Self::Value, A::Error> {
+                while map.next_key::<IgnoredAny>()?.is_some() {
+                    self = map.next_value_seed(self)?;
+                }
+                Ok(self.0)
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(mut self, mut seq: A) -> Result<Self::Value, A::Error> {
+                if self.0.is_none() {
+                    self.0 = seq.next_element()?;
+                }
+                while seq.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(self.0)
             }
         }
-        let shape = SeriesShape {
-            name: name.to_owned(),
-            labels: others.into_iter().map(str::to_owned).collect(),
-        };
-        if seen.insert(shape.clone()) {
-            shapes.push(shape);
+        impl<'de> DeserializeSeed<'de> for First {
+            type Value = Self;
+
+            fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self, D::Error> {
+                deserializer.deserialize_seq(self).map(Self)
+            }
         }
+        let first = deserializer.deserialize_map(First(None))?;
+        Ok(Self(first.map(|entry| entry.kind)))
     }
-    Ok(shapes)
+}
+
+/// Decodes the answer to a request for one metric's metadata, to its type.
+///
+/// # Errors
+/// [`Error::Answer`] where it is no JSON of that form; [`Error::Partial`] where nobody
+/// said a type, and somebody who could not be asked may know it.
+pub fn metric_type(body: &[u8]) -> Result<Option<String>, Error> {
+    let metadata: Metadata =
+        serde_json::from_slice(body).map_err(|error| Error::Answer(error.to_string()))?;
+    let kind = metadata.data.0.filter(|kind| kind != "unknown");
+    match (kind, metadata.warnings.and_then(|warnings| warnings.partial)) {
+        (None, Some(warning)) => Err(Error::Partial(warning)),
+        (kind, _) => Ok(kind),
+    }
 }
 
 #[cfg(test)]
@@ -340,6 +492,44 @@ mod tests {
             (shapes[0].name.as_str(), shapes[0].labels.join(",")),
             ("up", "job,pod".to_owned())
         );
+    }
+
+    #[test]
+    fn what_is_small_in_an_answer_is_not_kept_by_the_million() {
+        let many = |item: &str, count: usize| vec![item; count].join(",");
+        let vector = |more: &str| {
+            format!(r#"{{{more}"data":{{"resultType":"vector","result":[]}}}}"#).into_bytes()
+        };
+        let warnings = format!(r#""warnings":[{},"No Store"],"#, many(r#""PromQL info""#, 9));
+        let error = super::read_answer(&vector(&warnings), |_| ()).unwrap_err();
+        assert_eq!(error, Error::Partial("No Store".to_owned()));
+        assert!(super::read_answer(&vector(r#""warnings":null,"#), |_| ()).is_ok());
+        let labels = |count| format!(r#"{{"data":[{{{}}}]}}"#, many(r#""":"""#, count));
+        assert!(decode_shapes(labels(LABELS).as_bytes()).is_ok());
+        let error = decode_shapes(labels(LABELS + 1).as_bytes()).unwrap_err().to_string();
+        assert!(error.contains("more than 1000 labels"), "{error}");
+        let series: Vec<String> = (0..1_000_000).map(|n| format!(r#"{{"{n}":""}}"#)).collect();
+        let listing = format!(r#"{{"data":[{}]}}"#, series.join(","));
+        let error = decode_shapes(listing.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains("the names of its series take more than"), "{error}");
+    }
+
+    #[test]
+    fn a_type_is_that_of_the_first_who_says_one() {
+        for (data, expected) in [
+            (
+                r#"{"x":[],"y":[{"type":"gauge","help":""},{"type":"counter"}],"z":[]}"#,
+                Some("gauge"),
+            ),
+            (r#"{"x":[{"type":"unknown"}]}"#, None),
+            ("{}", None),
+        ] {
+            let body = format!(r#"{{"status":"success","data":{data}}}"#);
+            assert_eq!(metric_type(body.as_bytes()), Ok(expected.map(str::to_owned)), "{data}");
+        }
+        let partial = metric_type(br#"{"data":{},"warnings":["a store is down"]}"#);
+        assert_eq!(partial, Err(Error::Partial("a store is down".to_owned())));
+        assert!(metric_type(br#"{"data":[]}"#).is_err());
     }
 
     #[test]

@@ -48,7 +48,8 @@ pub enum Error {
     Partial(String),
     /// The answers that are held already leave no room for this one.
     #[error(
-        "all answers of Prometheus together take {limit} bytes, the most that are held at once"
+        "the answers of Prometheus that are held leave no room for this one: they may take {limit} \
+         bytes together, and those to one namespace's own queries no more than are free"
     )]
     Memory {
         /// The bytes.

@@ -270,6 +270,11 @@ impl State {
 }
 
 impl Slot {
+    /// The flow that the request is counted among.
+    pub fn flow(&self) -> &Flow {
+        &self.flow
+    }
+
     /// The request has ended. Tells what a late answer is a sign of.
     pub fn ended(self, ended: Ended) -> Sign {
         let Some(queue) = &self.queue else { return Sign::TooLarge };

@@ -139,7 +139,7 @@ mod tests {
             &format!("label_join(x,\"a\",\"\",{})", vec![r#""a""#; 40].join(",")),
             &format!(
                 r#"label_join(label_join(x,"a","","b","b","b","b","b","b"),"c","",{})"#,
-                vec![r#""a""#; 6].join(",")
+                [r#""a""#; 6].join(",")
             ),
             &spread,
             // Text grows with what copies it, and each of several labels counts.

@@ -1,7 +1,7 @@
 //! What a Prometheus that fails, lies or is slow does to the samples.
 
 use super::flight::Answer;
-use super::groups::{Groups, Run};
+use super::groups::{Groups, REMEMBERED, Run};
 use super::kinds::Kinds;
 use super::{Asker, MetricError, ObjectSamples, Store, Table};
 use crate::config::Config;
@@ -139,6 +139,28 @@ async fn who_asks_under_a_failed_query_for_all_asks_once_and_not_each_time() {
     let late = join_all((0..50).map(async |_| get(&groups, &pods(200)).await)).await;
     assert!(late.iter().all(Result::is_ok));
     assert_eq!(asked.lock().unwrap().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_asks_for_ever_new_things_is_forgotten_and_leaves_others_their_room() {
+    let (groups, _) = groups(|_| none());
+    let ask = async |namespace: &str, shape: Shape| {
+        groups.get(&shape, &Asker::user(namespace)).await.unwrap();
+    };
+    for round in 0..5 {
+        // Each a form of its own, that is never asked for again, with half a MiB of values.
+        let own = |n: usize| {
+            let shape = Shape::of(&format!(r#"sum by (pod) (x{round}_{n}{{a="v"}})"#));
+            Shape { own: Arc::from([vec!["v".to_owned(); 20_000]]), ..shape }
+        };
+        join_all((0..40).map(|n| ask("greedy", own(n)))).await;
+        let greedy = groups.remembered("greedy");
+        assert!((12 << 20..=REMEMBERED / 2).contains(&greedy), "{greedy}");
+        ask("good", Shape::of(&of(round))).await;
+        assert!(groups.remembered("good") > 0);
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        assert_eq!((groups.remembered("greedy"), groups.remembered("good")), (0, 0));
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -345,6 +367,22 @@ async fn a_broken_query_asks_prometheus_once_what_is_wrong_with_it() {
         assert!(error.contains("1:101: the query is nested"), "{error}");
         let error = ask(&store, "info(own)").await;
         assert!(error.contains("info()"), "{error}");
+        // Nor is what our lexer does not read, and is of any depth.
+        let error = ask(&store, &("(".repeat(4_000) + "1_0" + &")".repeat(4_000))).await;
+        assert!(error.contains("the query of own can't be run"), "{error}");
     }
     assert_eq!(asked.lock().unwrap().len(), 1, "{asked:#?}");
+}
+
+#[tokio::test]
+async fn prometheus_is_not_asked_each_round_what_is_wrong_where_it_does_not_say() {
+    let (client, asked) = server(|_| "x".repeat(9 << 20)).await;
+    let store = store(client);
+    let query = Some("rate(x[5m*2])".to_owned());
+    let metric = PodMetric { metric: "own".to_owned(), labels: Default::default(), query };
+    for _ in 0..3 {
+        let queries = Config::default().pod_queries;
+        assert!(store.pods(&queries, &metric, "shop", false).await.is_err());
+    }
+    assert_eq!(asked.lock().unwrap().len(), 1);
 }

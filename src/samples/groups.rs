@@ -8,11 +8,11 @@ use super::learned::Learning;
 use crate::cache;
 use crate::prometheus::{Error, Flow};
 use crate::promql::plan::{Asking, Form, Learned, Limits, Own, Planned, Shape, join, plan};
+use crate::shares::Shares;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -27,8 +27,8 @@ pub struct Groups {
     max_age: Duration,
     run: Run,
     forms: moka::sync::Cache<Arc<Form>, Arc<Group>>,
-    /// The bytes of all that is remembered of who asked.
-    remembered: Arc<AtomicUsize>,
+    /// The bytes of all that is remembered of who asked, by namespace.
+    remembered: Arc<Shares>,
 }
 
 /// The queries of one form.
@@ -37,7 +37,7 @@ struct Group {
     state: Mutex<State>,
     /// Room for its joined queries.
     slots: Semaphore,
-    remembered: Arc<AtomicUsize>,
+    remembered: Arc<Shares>,
 }
 
 #[derive(Default)]
@@ -57,8 +57,6 @@ struct State {
     refused: HashMap<Own, Refused>,
     /// How often in a row no answer came.
     failures: u32,
-    /// The bytes of `asked` and `refused`.
-    bytes: usize,
 }
 
 /// When somebody asked.
@@ -71,8 +69,10 @@ struct Lately {
 }
 
 /// When somebody's query was refused.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Refused {
+    /// The namespace whose bytes it takes.
+    namespace: Arc<str>,
     last: Instant,
     /// How long it is not asked for again.
     wait: Duration,
@@ -86,7 +86,8 @@ const GATHERING: Duration = Duration::from_millis(1);
 const IDLE: Duration = Duration::from_secs(600);
 /// The bytes of forms that are remembered.
 pub const FORMS: usize = 16 << 20;
-/// The bytes that are remembered of who asked, of all forms.
+/// The bytes that are remembered of who asked, of all forms. No namespace takes more of
+/// them than it leaves free.
 pub const REMEMBERED: usize = 32 << 20;
 /// What a form takes beside its text.
 const GROUP: usize = size_of::<Group>() + 512;
@@ -150,18 +151,42 @@ impl State {
         self.joined.retain(|flight| flight.is_fresh(max_age, now));
         self.alone.retain(|_, flight| flight.is_fresh(max_age, now));
     }
+
+    /// Forgets who has not asked for so long, and whose refusals are so old.
+    fn forget(&mut self, of: &Shares, asked: Duration, refused: Duration, now: Instant) {
+        self.asked.retain(|own, lately| {
+            let keep = now.duration_since(lately.last) <= asked;
+            if !keep {
+                of.give(&lately.asker.namespace, bytes(own));
+            }
+            keep
+        });
+        self.refused.retain(|own, known| {
+            let keep = now.duration_since(known.last) <= refused;
+            if !keep {
+                of.give(&known.namespace, bytes(own));
+            }
+            keep
+        });
+    }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        self.remembered.fetch_sub(self.state().bytes, Ordering::Relaxed);
+        let mut state = self.state();
+        for (own, lately) in state.asked.drain() {
+            self.remembered.give(&lately.asker.namespace, bytes(&own));
+        }
+        for (own, known) in state.refused.drain() {
+            self.remembered.give(&known.namespace, bytes(&own));
+        }
     }
 }
 
 impl Groups {
     /// None yet; answers are used for so long.
     pub fn new(max_age: Duration, run: Run) -> Self {
-        Self::with(max_age, run, Arc::default())
+        Self::with(max_age, run, Arc::new(Shares::new(REMEMBERED)))
     }
 
     /// None yet, of another server; they share the bytes that are remembered.
@@ -169,7 +194,7 @@ impl Groups {
         Self::with(max_age, run, self.remembered.clone())
     }
 
-    fn with(max_age: Duration, run: Run, remembered: Arc<AtomicUsize>) -> Self {
+    fn with(max_age: Duration, run: Run, remembered: Arc<Shares>) -> Self {
         let forms = moka::sync::Cache::builder()
             .max_capacity(FORMS as u64)
             .weigher(|form: &Arc<Form>, _: &Arc<Group>| cache::weight(GROUP + form.bytes()))
@@ -207,6 +232,12 @@ impl Groups {
         let alone = self.alone(&group, &mut group.state(), own, asker, Instant::now());
         let fault = || Err(Error::Answer("it was asked for in vain".to_owned()).into());
         alone.answer(own).await.unwrap_or_else(fault)
+    }
+
+    /// The bytes that are remembered of a namespace.
+    #[cfg(test)]
+    pub(super) fn remembered(&self, namespace: &str) -> usize {
+        self.remembered.of(namespace)
     }
 
     /// What a query asks of these.
@@ -268,41 +299,15 @@ impl Groups {
     ) {
         if let Some(known) = state.asked.get_mut(own) {
             (known.last, known.answered) = (last, answered);
-        } else if self.grow(state, own) {
+        } else if self.remembered.take(&asker.namespace, bytes(own)) {
             let lately = Lately { asker: asker.clone(), last, answered };
             state.asked.insert(own.clone(), lately);
         }
     }
 
-    /// Takes room to remember something of a query, where there is any.
-    fn grow(&self, state: &mut State, own: &Own) -> bool {
-        let bytes = bytes(own);
-        let before = self.remembered.fetch_add(bytes, Ordering::Relaxed);
-        if before + bytes > REMEMBERED {
-            self.remembered.fetch_sub(bytes, Ordering::Relaxed);
-            return false;
-        }
-        state.bytes += bytes;
-        true
-    }
-
     /// Forgets who has not asked for long, and whose refusals are old.
     fn forget(&self, state: &mut State, now: Instant) {
-        // Who asked of the last answer, now too old, is likely to ask of the next.
-        let window = self.max_age.mul_f64(1.25);
-        let mut freed = 0;
-        state.asked.retain(|own, lately| {
-            let keep = now.duration_since(lately.last) <= window;
-            freed += if keep { 0 } else { bytes(own) };
-            keep
-        });
-        state.refused.retain(|own, refused| {
-            let keep = now.duration_since(refused.last) <= APART;
-            freed += if keep { 0 } else { bytes(own) };
-            keep
-        });
-        state.bytes -= freed;
-        self.remembered.fetch_sub(freed, Ordering::Relaxed);
+        state.forget(&self.remembered, lately(self.max_age), APART, now);
     }
 
     /// Starts the queries for those who wait. They are planned without a lock: that
@@ -405,6 +410,11 @@ impl Groups {
             tokio::time::sleep_until(ended.ends(max_age)).await;
             let Some(group) = of_group.upgrade() else { return };
             group.state().drop_old(max_age, Instant::now());
+            drop(group);
+            // Nor are those who asked for it, where none of them asks again.
+            tokio::time::sleep(lately(max_age) + GATHERING).await;
+            let Some(group) = of_group.upgrade() else { return };
+            group.state().forget(&group.remembered, lately(max_age), APART, Instant::now());
         });
         flight
     }
@@ -431,7 +441,7 @@ impl Groups {
         };
         let now = Instant::now();
         let mut state = group.state();
-        let wait = self.learn(&mut state, &planned, &answer, now);
+        let wait = self.learn(&mut state, &planned, &flows, &answer, now);
         let splittable = matches!(
             &answer,
             Err(MetricError::Prometheus(
@@ -457,6 +467,7 @@ impl Groups {
         &self,
         state: &mut State,
         planned: &Planned,
+        flows: &[Flow],
         answer: &Answer,
         now: Instant,
     ) -> Option<Duration> {
@@ -479,11 +490,18 @@ impl Groups {
         }
         if let (Error::Refused(_), [own]) = (error, planned.of.as_slice()) {
             let wait = state.refused.get(own).map_or(self.max_age, |refused| refused.wait * 2);
-            let refused = Refused { last: now, wait: wait.min(REFUSED) };
-            if state.refused.contains_key(own) || self.grow(state, own) {
+            let wait = wait.min(REFUSED);
+            let namespace = match flows.first() {
+                Some(Flow::User(namespace) | Flow::Namespace(namespace)) => namespace.clone(),
+                Some(Flow::Shared) | None => "".into(),
+            };
+            if let Some(known) = state.refused.get_mut(own) {
+                (known.last, known.wait) = (now, wait);
+            } else if self.remembered.take(&namespace, bytes(own)) {
+                let refused = Refused { namespace, last: now, wait };
                 state.refused.insert(own.clone(), refused);
             }
-            return Some(refused.wait);
+            return Some(wait);
         }
         state.failures = state.failures.saturating_add(1);
         Some((self.max_age * 2_u32.pow(state.failures.min(8) - 1)).min(HOLD))
@@ -501,6 +519,12 @@ fn halves(form: &Form, planned: &Planned, learned: Learned) -> Vec<Planned> {
         plan(form, asking, learned, Limits::default())
     };
     of.chunks(of.len().div_ceil(2)).flat_map(plan_half).collect()
+}
+
+/// For how long somebody is remembered who asked: who asked of the last answer, now too
+/// old, is likely to ask of the next.
+fn lately(max_age: Duration) -> Duration {
+    max_age.mul_f64(1.25)
 }
 
 /// What it takes to remember something of a query.

@@ -39,11 +39,12 @@ struct Inner {
     /// Queries taken apart, by their text.
     shapes: Cache<Arc<str>, Arc<Shape>>,
     /// Users' own queries, each with what is run instead, or why nothing is.
-    narrowed: Cache<Written, Narrowed>,
+    narrowed: Cache<Written, (Narrowed, Instant)>,
     kinds: Kinds,
 }
 
-/// What is run instead of a user's query, or why it is refused.
+/// What is run instead of a user's query, or why it is refused. It is kept with the
+/// time until which it is used.
 type Narrowed = Result<Arc<str>, GuardError>;
 
 /// A user's query, and all that what is run instead depends on.
@@ -65,6 +66,11 @@ const SHAPE_AGE: Duration = Duration::from_secs(600);
 pub const SHAPES: usize = 32 << 20;
 /// How long it is kept what is run instead of a user's query, or why nothing is.
 const NARROWED_AGE: Duration = Duration::from_secs(600);
+/// How long Prometheus is not asked again what is wrong with a query, where it failed to say.
+const UNSAID: Duration = Duration::from_secs(60);
+/// The bytes of a text that Prometheus is asked about, whatever it is. It formats a text in the
+/// cube of its depth, for which it has no limit; a longer one must be one whose depth is bounded.
+const SAID_OF_ANY: usize = 1024;
 /// How many bytes of those are kept.
 pub const NARROWED: usize = 16 << 20;
 /// How much of a query a warning shows, in bytes.
@@ -76,10 +82,11 @@ impl Store {
         let shapes = cache::of_bytes(SHAPES, SHAPE_AGE, |text: &Arc<str>, shape: &Arc<Shape>| {
             text.len() + shape.bytes()
         });
-        let narrowed = cache::of_bytes(NARROWED, NARROWED_AGE, |key: &Written, text: &Narrowed| {
-            let text = text.as_ref().map_or_else(|error| error.to_string().len(), |t| t.len());
-            key.0.len() + text
-        });
+        let narrowed =
+            cache::of_bytes(NARROWED, NARROWED_AGE, |key: &Written, (text, _): &(Narrowed, _)| {
+                let text = text.as_ref().map_or_else(|error| error.to_string().len(), |t| t.len());
+                key.0.len() + text
+            });
         let groups = Groups::new(max_age, runner(&prometheus));
         Self::with(prometheus, groups, shapes, narrowed)
     }
@@ -97,7 +104,7 @@ impl Store {
         prometheus: Client,
         groups: Groups,
         shapes: Cache<Arc<str>, Arc<Shape>>,
-        narrowed: Cache<Written, Narrowed>,
+        narrowed: Cache<Written, (Narrowed, Instant)>,
     ) -> Self {
         let kinds = Kinds::new(prometheus.clone());
         let groups = Arc::new(groups);
@@ -154,20 +161,21 @@ impl Store {
         namespace: &str,
     ) -> Result<Query, QueryError> {
         let key = Written::new(queries, query, namespace);
-        let narrowed = match self.0.narrowed.get(&key) {
-            Some(known) => known,
+        let known = self.0.narrowed.get(&key).filter(|(_, until)| Instant::now() < *until);
+        let narrowed = match known {
+            Some((known, _)) => known,
             None => {
-                let narrowed = queries.narrowed(query, namespace);
-                let (narrowed, lasts) = match narrowed {
+                let (narrowed, lasts) = match queries.narrowed(query, namespace) {
                     // Prometheus says where in the text the fault is; our parser does not.
                     Err(GuardError::Syntax(ours)) => {
                         self.syntax_error(query, ours, namespace).await
                     }
-                    other => (other.map(Into::into), true),
+                    Err(GuardError::Words(ours)) if query.len() <= SAID_OF_ANY => {
+                        self.syntax_error(query, ours, namespace).await
+                    }
+                    other => (other.map(Into::into), NARROWED_AGE),
                 };
-                if lasts {
-                    self.0.narrowed.insert(key, narrowed.clone());
-                }
+                self.0.narrowed.insert(key, (narrowed.clone(), Instant::now() + lasts));
                 narrowed
             }
         };
@@ -177,14 +185,19 @@ impl Store {
         }
     }
 
-    /// What is wrong with a query that our parser does not read, and whether that
-    /// is to be kept: not where Prometheus could not be asked.
-    async fn syntax_error(&self, query: &str, ours: String, namespace: &str) -> (Narrowed, bool) {
+    /// What is wrong with a query that our parser does not read, and for how long that
+    /// is kept.
+    async fn syntax_error(
+        &self,
+        query: &str,
+        ours: String,
+        namespace: &str,
+    ) -> (Narrowed, Duration) {
         let flows = [Flow::User(namespace.into())];
         match self.0.prometheus.parse_error(query, &flows).await {
-            Ok(Some(theirs)) => (Err(GuardError::Syntax(theirs)), true),
-            Ok(None) => (Err(GuardError::OnlyOurs(ours)), true),
-            Err(_) => (Err(GuardError::Syntax(ours)), false),
+            Ok(Some(theirs)) => (Err(GuardError::Syntax(theirs)), NARROWED_AGE),
+            Ok(None) => (Err(GuardError::OnlyOurs(ours)), NARROWED_AGE),
+            Err(_) => (Err(GuardError::Syntax(ours)), UNSAID),
         }
     }
 
@@ -247,9 +260,9 @@ async fn run(prometheus: Client, query: String, flows: Vec<Flow>) -> Answer {
     let started = Instant::now();
     let answer = prometheus.query(&query, &flows).await.and_then(|body| {
         // An answer of many series is work enough to hold others up.
-        let read = || Table::read(&body);
-        let table = if body.len() > LARGE { tokio::task::block_in_place(read) } else { read() };
-        Ok(table?.holding(body.into_held()))
+        let large = body.len() > LARGE;
+        let read = || Table::holding(body);
+        if large { tokio::task::block_in_place(read) } else { read() }
     });
     let took = started.elapsed();
     match &answer {

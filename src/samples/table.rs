@@ -4,7 +4,7 @@ use super::flight::Asker;
 use super::groups::{Asked, Groups};
 use crate::hpa::UnixMillis;
 use crate::k8s::Quantity;
-use crate::prometheus::{AnswerKind, Error, Held, Label, NoSample, Series, read_answer};
+use crate::prometheus::{AnswerKind, Body, Error, Held, Label, NoSample, Series, read_answer};
 use crate::promql::plan::Shape;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
@@ -14,11 +14,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// a series and 8 a label, and 16 bytes a series for each index.
 #[derive(Debug, Default)]
 pub struct Table {
-    /// All values of labels.
+    /// All values of labels, and their names where a list of them begins.
     text: String,
-    /// The names of the labels that series have, each list once.
-    names: Vec<Vec<String>>,
-    /// Where the value of each label begins and ends in the text.
+    /// The names of the labels that series have, each list once: its first cell, and how many.
+    names: Vec<(u32, u32)>,
+    /// Where each value, or name, begins and ends in the text.
     cells: Vec<(u32, u32)>,
     rows: Vec<Row>,
     /// The rows whose value is no sample, and why; their value is NaN.
@@ -28,6 +28,11 @@ pub struct Table {
     /// The bytes that are held for it, until it is dropped.
     _held: Option<Held>,
 }
+
+/// What it takes beside to tell a list of names from others.
+const KNOWN: usize = 80;
+/// By how many bytes more are held at a time.
+const STEP: usize = 64 << 10;
 
 #[derive(Clone, Copy, Debug)]
 struct Row {
@@ -54,31 +59,66 @@ impl Table {
     /// # Errors
     /// As [`read_answer`] says.
     pub fn read(body: &[u8]) -> Result<Self, Error> {
+        Self::read_within(body, |_| Ok(()))
+    }
+
+    /// Reads an answer's body, and holds the bytes that are held for it: more where
+    /// its series take more, and at last what they need.
+    ///
+    /// # Errors
+    /// As [`read_answer`] says, and [`Error::Memory`].
+    pub fn holding(body: Body) -> Result<Self, Error> {
+        let (body, mut held) = body.into_parts();
+        let within = |bytes: usize| {
+            let beyond = (bytes + body.capacity()).saturating_sub(held.bytes());
+            // In steps: others ask for bytes, too.
+            if beyond == 0 { Ok(()) } else { held.grow(beyond.max(STEP)) }
+        };
+        let table = Self::read_within(&body, within)?;
+        drop(body);
+        held.resize(table.bytes())?;
+        Ok(Self { _held: Some(held), ..table })
+    }
+
+    /// Reads an answer's body, while there is room for what it takes.
+    fn read_within(
+        body: &[u8],
+        mut within: impl FnMut(usize) -> Result<(), Error>,
+    ) -> Result<Self, Error> {
         if u32::try_from(body.len()).is_err() {
             return Err(Error::Answer("it is larger than 4 GiB".to_owned()));
         }
-        let (mut table, mut names) = (Self::default(), HashMap::new());
-        let kind = read_answer(body, |series| table.push(series, &mut names))?;
+        let (mut table, mut names, mut room) = (Self::default(), HashMap::new(), Ok(()));
+        let kind = read_answer(body, |series| {
+            if room.is_ok() {
+                table.push(series, &mut names);
+                room = within(table.taken());
+            }
+        })?;
+        room?;
         table.scalar = kind == AnswerKind::Scalar;
         table.text.shrink_to_fit();
+        table.names.shrink_to_fit();
         table.cells.shrink_to_fit();
         table.rows.shrink_to_fit();
+        table.odd.shrink_to_fit();
         Ok(table)
     }
 
-    /// The same, with the bytes that are held for it; what it does not need of them
-    /// is given back.
-    pub fn holding(self, mut held: Held) -> Self {
-        held.shrink(self.bytes());
-        Self { _held: Some(held), ..self }
+    /// What it takes in memory while it is read, with what tells lists of names apart.
+    fn taken(&self) -> usize {
+        let cells = (self.cells.capacity() + self.names.capacity()) * size_of::<(u32, u32)>();
+        let rows = self.rows.capacity() * size_of::<Row>();
+        let odd = self.odd.capacity() * size_of::<(u32, NoSample)>();
+        self.text.capacity() + cells + rows + odd + self.names.len() * KNOWN
     }
 
     /// What it takes in memory, with two indexes.
     fn bytes(&self) -> usize {
-        let names: usize = self.names.iter().flatten().map(|name| 24 + name.len()).sum();
         let indexes = 2 * size_of::<(u64, u32)>() * self.rows.len();
-        let rows = size_of_val(&*self.rows) + size_of_val(&*self.cells);
-        size_of::<Self>() + self.text.len() + names + rows + indexes
+        let cells = size_of_val(&*self.cells) + size_of_val(&*self.names);
+        let rows = size_of_val(&*self.rows) + size_of_val(&*self.odd);
+        size_of::<Self>() + self.text.len() + cells + rows + indexes
     }
 
     fn push(&mut self, series: Series<'_>, known: &mut HashMap<u64, Vec<u32>>) {
@@ -89,33 +129,44 @@ impl Table {
             f64::NAN
         });
         let cells = self.cells.len() as u32;
-        for (_, value) in labels {
-            let start = self.text.len() as u32;
-            self.text.push_str(value);
-            self.cells.push((start, self.text.len() as u32));
-        }
+        labels.iter().for_each(|(_, value)| self.write(value));
         self.rows.push(Row { value, time, names, cells });
+    }
+
+    fn write(&mut self, text: &str) {
+        let start = self.text.len() as u32;
+        self.text.push_str(text);
+        self.cells.push((start, self.text.len() as u32));
     }
 
     /// The place of the labels' names in `names`; nearly always that of the row
     /// before. `known` has the places by the names' hash.
     fn names_of(&mut self, labels: &[Label<'_>], known: &mut HashMap<u64, Vec<u32>>) -> u32 {
-        let same = |names: &Vec<String>| {
-            names.len() == labels.len() && names.iter().zip(labels).all(|(a, (b, _))| a == b)
+        let same = |table: &Self, place: u32| {
+            let names = table.names(place);
+            names.len() == labels.len() && names.zip(labels).all(|(a, (b, _))| a == b)
         };
-        let last = self.rows.last().map(|row| row.names as usize);
-        if let Some(last) = last.filter(|last| same(&self.names[*last])) {
-            return last as u32;
+        let last = self.rows.last().map(|row| row.names);
+        if let Some(last) = last.filter(|last| same(self, *last)) {
+            return last;
         }
         let mut hash = DefaultHasher::new();
         labels.iter().for_each(|(name, _)| name.hash(&mut hash));
         let places = known.entry(hash.finish()).or_default();
-        if let Some(place) = places.iter().find(|place| same(&self.names[**place as usize])) {
+        if let Some(place) = places.iter().find(|place| same(self, **place)) {
             return *place;
         }
-        self.names.push(labels.iter().map(|(name, _)| name.to_string()).collect());
-        places.push(self.names.len() as u32 - 1);
-        self.names.len() as u32 - 1
+        let place = self.names.len() as u32;
+        self.names.push((self.cells.len() as u32, labels.len() as u32));
+        labels.iter().for_each(|(name, _)| self.write(name));
+        places.push(place);
+        place
+    }
+
+    /// The names of a list.
+    fn names(&self, place: u32) -> impl ExactSizeIterator<Item = &str> {
+        let (first, count) = self.names[place as usize];
+        (first..first + count).map(|cell| self.cell(cell as usize))
     }
 
     /// How many series there are.
@@ -126,7 +177,7 @@ impl Table {
     /// The value of a row's label; empty where it has none, as Prometheus sees it.
     fn label(&self, row: u32, name: &str) -> &str {
         let row = &self.rows[row as usize];
-        let place = self.names[row.names as usize].iter().position(|own| own == name);
+        let place = self.names(row.names).position(|own| own == name);
         place.map_or("", |place| self.cell(row.cells as usize + place))
     }
 
@@ -345,9 +396,9 @@ impl<'a> Sampled<'a> {
     /// Its labels, as the query alone would have given them.
     pub fn labels(self) -> impl Iterator<Item = (&'a str, &'a str)> {
         let (table, row) = (&self.samples.table, self.of_row());
-        let names = table.names[row.names as usize].iter().enumerate();
+        let names = table.names(row.names).enumerate();
         let cell = move |place| table.cell(row.cells as usize + place);
-        let labels = names.map(move |(place, name)| (name.as_str(), cell(place)));
+        let labels = names.map(move |(place, name)| (name, cell(place)));
         labels.filter(move |(name, _)| self.samples.keeps(name))
     }
 }
@@ -389,6 +440,30 @@ mod tests {
         assert_eq!(several.iter().next().unwrap().labels().count(), 2);
         let all = Box::leak(Box::new(samples("x", series)));
         assert_eq!(values(all.iter()), ["1", "2", "3", "4"]);
+    }
+
+    #[test]
+    fn an_answer_takes_no_more_memory_than_there_is_room_for() {
+        // Each series with names of its own, which are longer than the values.
+        let series = |n: usize| {
+            let labels: Vec<_> = (0..20).map(|label| format!(r#""{n}{label}":"""#)).collect();
+            format!(r#"{{"metric":{{{}}},"value":[1,"2"]}}"#, labels.join(","))
+        };
+        let all: Vec<String> = (0..2_000).map(series).collect();
+        let body = format!(r#"{{"data":{{"resultType":"vector","result":[{}]}}}}"#, all.join(","));
+        let table = Table::read(body.as_bytes()).unwrap();
+        assert_eq!(table.series(), 2_000);
+        assert!(table.bytes() < 2 * body.len(), "{} of {}", table.bytes(), body.len());
+        assert_eq!(table.label(1_999, "199919"), "");
+        let room = table.bytes() / 2;
+        let mut taken = 0;
+        let within = |bytes: usize| {
+            taken = bytes;
+            if bytes <= room { Ok(()) } else { Err(Error::Memory { limit: room }) }
+        };
+        let error = Table::read_within(body.as_bytes(), within).unwrap_err();
+        assert_eq!(error, Error::Memory { limit: room });
+        assert!(taken < 2 * room, "{taken} bytes where {room} are free");
     }
 
     #[test]
