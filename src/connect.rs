@@ -5,10 +5,12 @@ use crate::config::{PrometheusFlags, PrometheusVerb, ServeFlags};
 use crate::prometheus::{self, Pem, Token};
 use crate::telemetry::Metrics;
 use futures::future::BoxFuture;
+use hyper_util::client::proxy::matcher::Matcher;
 use kube::Client;
 use kube::client::retry::RetryPolicy;
 use kube::client::{Body, ClientBuilder};
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -62,7 +64,13 @@ pub async fn api_server(
     let mut config = match kubeconfig {
         Some(path) => read_kubeconfig(flag, path).await?,
         None => {
-            kube::Config::infer().await.map_err(|error| ConnectError::NoWay(error.to_string()))?
+            let inferred = kube::Config::infer().await;
+            let mut config = inferred.map_err(|error| ConnectError::NoWay(error.to_string()))?;
+            // A pod has no kubeconfig, and reaches the API server without a proxy.
+            if let Ok(file) = Kubeconfig::read() {
+                choose_proxy(&mut config, &file, None);
+            }
+            config
         }
     };
     // Less than a leader has to renew its Lease.
@@ -151,7 +159,9 @@ pub async fn as_kubectl(
     };
     let options = KubeConfigOptions { context: context.map(str::to_owned), ..Default::default() };
     let file = file.map_err(no_way)?;
-    let config = kube::Config::from_custom_kubeconfig(file, &options).await.map_err(no_way)?;
+    let loaded = kube::Config::from_custom_kubeconfig(file.clone(), &options).await;
+    let mut config = loaded.map_err(no_way)?;
+    choose_proxy(&mut config, &file, context);
     let namespace = config.default_namespace.clone();
     let dating = layer_fn(move |inner| Dated::new(inner, clock.clone()));
     Ok((ClientBuilder::try_from(config)?.with_layer(&dating).build(), namespace))
@@ -165,7 +175,45 @@ async fn read_kubeconfig(flag: &'static str, path: &Path) -> Result<kube::Config
     };
     let file = Kubeconfig::read_from(path).map_err(wrong)?;
     let options = KubeConfigOptions::default();
-    kube::Config::from_custom_kubeconfig(file, &options).await.map_err(wrong)
+    let loaded = kube::Config::from_custom_kubeconfig(file.clone(), &options).await;
+    let mut config = loaded.map_err(wrong)?;
+    choose_proxy(&mut config, &file, None);
+    Ok(config)
+}
+
+/// Sets the proxy as kubectl does: `proxy-url` of the cluster, or HTTPS_PROXY of the environment
+/// unless NO_PROXY names the server. kube 5 compares NO_PROXY with the proxy's own address.
+fn choose_proxy(config: &mut kube::Config, file: &Kubeconfig, context: Option<&str>) {
+    let context = context.or(file.current_context.as_deref());
+    let named = file.contexts.iter().find(|named| Some(named.name.as_str()) == context);
+    let cluster = named.and_then(|named| Some(&named.context.as_ref()?.cluster));
+    let named = file.clusters.iter().find(|named| Some(&named.name) == cluster);
+    let url = named.and_then(|named| named.cluster.as_ref()?.proxy_url.as_deref());
+    config.proxy_url = match url.filter(|url| !url.is_empty()) {
+        Some(url) => url.parse().ok(),
+        None => environment_proxy(&config.cluster_url, |name| std::env::var(name).ok()),
+    };
+}
+
+/// The proxy that the environment names for a server, as Go's `http.ProxyFromEnvironment`: none for loopback.
+fn environment_proxy(
+    server: &http::Uri,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Option<http::Uri> {
+    let either = |upper: &str| {
+        let names = [upper.to_owned(), upper.to_lowercase()];
+        names.iter().find_map(|name| variable(name).filter(|value| !value.is_empty()))
+    };
+    let proxy = either("HTTPS_PROXY")?;
+    let proxy = if proxy.contains("://") { proxy } else { format!("http://{proxy}") };
+    let host = server.host()?.trim_start_matches('[').trim_end_matches(']');
+    let address = host.parse().ok();
+    if host == "localhost" || address.is_some_and(|address: IpAddr| address.is_loopback()) {
+        return None;
+    }
+    let excepted = either("NO_PROXY").unwrap_or_default();
+    Matcher::builder().https(&*proxy).no(excepted).build().intercept(server)?;
+    proxy.parse().ok()
 }
 
 /// The client of Prometheus.
@@ -209,7 +257,7 @@ pub fn prometheus(url: &str, flags: &PrometheusFlags) -> Result<prometheus::Clie
 
 type Credentials = (Option<Pem>, Option<Pem>, Option<Token>);
 
-/// Whom to trust and how to log in, by the current context of a kubeconfig.
+/// The trusted CA and the credentials of the current context of a kubeconfig.
 fn from_kubeconfig(path: &Path) -> Result<Credentials, ConnectError> {
     const FLAG: &str = "--prometheus-auth-config";
     let wrong =
@@ -305,6 +353,52 @@ mod tests {
             free.apiserver_version().await.expect("it does not wait");
         }
         assert!(!waiting.is_finished());
+    }
+
+    #[test]
+    fn the_proxy_of_the_environment_is_chosen_by_the_server() {
+        for (server, no_proxy, proxied) in [
+            ("https://api.example:6443", "", true),
+            ("https://api.example:6443", "proxy.corp,.corp", true),
+            ("https://api.example:6443", "api.example", false),
+            ("https://api.example:6443", "other,.example", false),
+            ("https://10.1.2.3:6443", "10.0.0.0/8", false),
+            ("https://10.1.2.3:6443", "192.168.0.0/16", true),
+            ("https://127.0.0.1:6443", "", false),
+            ("https://[::1]:6443", "", false),
+            ("https://localhost:6443", "", false),
+            ("http://api.example:8001", "", false),
+        ] {
+            for (name, value) in [
+                ("HTTPS_PROXY", "http://me:secret@proxy.corp:3128"),
+                ("https_proxy", "proxy.corp:3128"),
+            ] {
+                let variable = |asked: &str| match asked {
+                    "no_proxy" => Some(no_proxy.to_owned()),
+                    asked => (asked == name).then(|| value.to_owned()),
+                };
+                let proxy = environment_proxy(&server.parse().unwrap(), variable);
+                let proxy = proxy.map(|proxy| proxy.to_string().replace("http://", ""));
+                let expected = proxied.then(|| format!("{}/", value.replace("http://", "")));
+                assert_eq!(proxy, expected, "{server} without {no_proxy:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_proxy_of_a_cluster_is_taken_whatever_the_environment_says() {
+        let file: Kubeconfig = serde_saphyr::from_str(
+            "current-context: a\n\
+             clusters: [{name: a, cluster: {server: 'https://a', proxy-url: 'http://p:1'}}]\n\
+             contexts: [{name: a, context: {cluster: a, user: a}}]\n",
+        )
+        .unwrap();
+        let mut config = kube::Config::new("https://a".parse().unwrap());
+        choose_proxy(&mut config, &file, None);
+        assert_eq!(config.proxy_url.unwrap().to_string(), "http://p:1/");
+        let mut config = kube::Config::new("https://localhost".parse().unwrap());
+        choose_proxy(&mut config, &file, Some("other"));
+        assert_eq!(config.proxy_url, None);
     }
 
     #[test]

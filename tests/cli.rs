@@ -1,6 +1,8 @@
 //! The command, without a cluster.
 
-use std::process::{Command, Output};
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::process::{Command, Output, Stdio};
 
 fn plimsoll(arguments: &[&str]) -> Output {
     plimsoll_in("", arguments)
@@ -151,4 +153,32 @@ fn the_definition_is_printed_as_it_is_checked_in() {
     let printed = plimsoll(&["crd"]).stdout;
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/base/crd.yaml");
     assert_eq!(printed, std::fs::read(path).unwrap());
+}
+
+#[test]
+fn commands_reach_the_api_server_through_the_proxy_of_the_environment() {
+    let proxy = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = proxy.local_addr().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let kubeconfig = folder.path().join("config");
+    let text = "apiVersion: v1\nkind: Config\ncurrent-context: a\n\
+        clusters: [{name: a, cluster: {server: 'https://api.example:6443'}}]\n\
+        contexts: [{name: a, context: {cluster: a, user: a}}]\nusers: [{name: a, user: {}}]\n";
+    std::fs::write(&kubeconfig, text).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    command.arg("status").arg("--kubeconfig").arg(&kubeconfig).stderr(Stdio::piped());
+    // The name of the proxy is excepted, not that of the server.
+    command.env("HTTPS_PROXY", format!("http://{address}")).env("NO_PROXY", "127.0.0.1");
+    let child = command.spawn().unwrap();
+    // It connects, or says why not: then this does.
+    let waker = std::thread::spawn(move || {
+        let output = child.wait_with_output().unwrap();
+        let _ = std::net::TcpStream::connect(address);
+        String::from_utf8(output.stderr).unwrap()
+    });
+    let mut line = String::new();
+    BufReader::new(proxy.accept().unwrap().0).read_line(&mut line).unwrap();
+    drop(proxy);
+    let error = waker.join().unwrap();
+    assert_eq!(line.trim(), "CONNECT api.example:6443 HTTP/1.1", "{error}");
 }
