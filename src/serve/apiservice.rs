@@ -41,6 +41,8 @@ struct State {
     wanted: bool,
     /// Whether the APIServices were listed.
     listed: bool,
+    /// Whether we may not list them.
+    forbidden: bool,
     missing: BTreeMap<String, Missing>,
 }
 
@@ -72,6 +74,11 @@ impl Bundled {
             return vec!["(not listed yet)".to_owned()];
         }
         state.missing.keys().cloned().collect()
+    }
+
+    /// Whether the APIServices can't be read, so that our CA is written to none.
+    pub fn is_forbidden(&self) -> bool {
+        self.state().forbidden
     }
 }
 
@@ -150,11 +157,12 @@ pub async fn keep_ca_bundles(client: Client, own: OwnCa, bundled: Bundled, metri
                 }
                 Some(Err(error)) => {
                     if let Some(failures) = failures.one_more() {
-                        tracing::warn!(%error, failures, "can't follow APIServices");
+                        tracing::warn!(%error, failures, "Failed to watch APIServices");
                     }
-                    // Who may not read them has them written by somebody else.
+                    // With insecureSkipTLSVerify or a caBundle by others that is right: no check fails.
                     if is_forbidden(&error) {
-                        bundled.state().listed = true;
+                        let mut state = bundled.state();
+                        (state.listed, state.forbidden) = (true, true);
                     }
                 }
                 None => return,
@@ -173,7 +181,7 @@ fn seen(own: &OwnCa, bundled: &Bundled, event: Event<APIService>) {
     let mut state = bundled.state();
     match event {
         Event::Init => {}
-        Event::InitDone => state.listed = true,
+        Event::InitDone => (state.listed, state.forbidden) = (true, false),
         Event::Delete(object) => drop(state.missing.remove(&object.name_any())),
         Event::Apply(object) | Event::InitApply(object) => {
             let name = object.name_any();
@@ -203,8 +211,8 @@ async fn write_due(api: &Api<APIService>, own: &OwnCa, bundled: &Bundled) {
     for object in due {
         let name = object.name_any();
         match own.write(api, &object).await {
-            Ok(()) => tracing::info!(apiservice = name, "wrote caBundle"),
-            Err(error) => tracing::warn!(apiservice = name, error, "could not write caBundle"),
+            Ok(()) => tracing::info!(apiservice = name, "Wrote caBundle"),
+            Err(error) => tracing::warn!(apiservice = name, error, "Failed to write caBundle"),
         }
     }
 }
@@ -212,6 +220,30 @@ async fn write_due(api: &Api<APIService>, own: &OwnCa, bundled: &Bundled) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_list_that_is_forbidden_is_told_and_fails_no_check() {
+        let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
+            let status = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403}"#;
+            let answer = http::Response::builder().status(403);
+            Ok::<_, tower::BoxError>(
+                answer.body(kube::client::Body::from(status.as_bytes().to_vec())).unwrap(),
+            )
+        });
+        let client = Client::new(service, "default");
+        let own = OwnCa { service: "a".into(), namespace: "b".into(), ca: "PEM".into() };
+        let bundled = Bundled::default();
+        let metrics = Arc::new(Metrics::default());
+        let keeping = tokio::spawn(keep_ca_bundles(client, own, bundled.clone(), metrics));
+        let told = async {
+            while !bundled.is_forbidden() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), told).await.expect("it is told");
+        assert_eq!(bundled.missing(), Vec::<String>::new());
+        keeping.abort();
+    }
 
     #[test]
     fn the_last_cas_of_replicas_stand_side_by_side() {

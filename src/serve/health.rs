@@ -161,13 +161,22 @@ impl Health {
         (code, text)
     }
 
-    /// The last good state goes on serving: these are told, and no more.
+    /// The last good state stays in use: these faults are shown and fail no check.
     fn details(&self, text: &mut String) {
         for watch in self.synced.watches() {
             let _ = writeln!(text, "{watch}");
         }
         if let Some(fault) = self.config.fault() {
-            let _ = writeln!(text, "[!]config: the file can't be taken up: {fault}");
+            let _ = writeln!(
+                text,
+                "[!]config: the file can't be reloaded, the last good one is in use: {fault}"
+            );
+        }
+        if self.bundled.is_forbidden() {
+            let _ = writeln!(
+                text,
+                "[!]caBundle: listing APIServices is forbidden, so our CA is not written; allow list, watch and patch"
+            );
         }
         for (query, fault) in self.rules.failing() {
             let _ = writeln!(text, "[!]rules: the series query {query} fails: {fault}");
