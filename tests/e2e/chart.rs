@@ -141,10 +141,34 @@ fn the_chart_refuses_values_that_can_not_work_together() {
         ("image.digest=latest", "/image/digest"),
         ("serviceAccount.create=false", "serviceAccount.name"),
         ("networkPolicy.extraEgress=all", "/networkPolicy/extraEgress"),
+        // A Service can't have these names.
+        ("fullnameOverride=9a", "/fullnameOverride"),
+        ("fullnameOverride=a.b", "/fullnameOverride"),
+        // Probes, Service, Role and volumes follow the value, not the flag.
+        ("extraArgs={--secure-port=7000}", "--secure-port: set the value port"),
+        ("extraArgs={--secure-port}", "--secure-port: set the value port"),
+        ("extraArgs={--native-hpas=manage}", "nativeHpas"),
+        ("extraArgs={--leader-elect-resource-name=x}", "fullnameOverride"),
+        ("extraArgs={--leader-elect-resource-namespace=x}", "release's namespace"),
+        ("extraArgs={--service-name=x}", "fullnameOverride"),
+        ("extraArgs={--service-namespace=x}", "release's namespace"),
+        ("extraArgs={--tls-cert-file=/x}", "tls.secret"),
+        ("extraArgs={--config=/x}", "config"),
+        ("extraArgs={--prometheus-url=http://x}", "prometheus.url"),
+        ("extraArgs={--log-format=json}", "logFormat"),
+        ("prometheus.tokenSecret=x,extraArgs={--prometheus-token-file=/x}", "tokenSecret"),
+        ("env[0].name=POD_NAMESPACE,env[0].value=x", "/env/0/name"),
+        // The Deployment's selector.
+        (r"commonLabels.app\.kubernetes\.io/name=x", "commonLabels: app.kubernetes.io/name"),
+        (r"podLabels.app\.kubernetes\.io/instance=x", "podLabels: app.kubernetes.io/instance"),
     ] {
-        let error = template(&set(values)).expect_err(values);
+        let error = template(&set(values)).err().unwrap_or_else(|| panic!("{values} is accepted"));
         assert!(error.contains(expected), "{values}: {error}");
     }
+    let error = template_as("a.b", &[]).expect_err("a release with a dot");
+    assert!(error.contains("set fullnameOverride"), "{error}");
+    template_as("a.b", &set("fullnameOverride=ab")).expect("a name of its own");
+    template(&set("extraArgs={--prometheus-token-file=/mine/token}")).expect("no value sets it");
     let annotated =
         r"tls.secret=tls,apiServices.annotations.cert-manager\.io/inject-ca-from=plimsoll/plimsoll";
     let objects = template(&set(annotated)).expect("a controller writes the CA");
@@ -154,11 +178,117 @@ fn the_chart_refuses_values_that_can_not_work_together() {
     template(&set("tls.secret=tls,apiServices.custom=false")).expect("no API, so no CA is needed");
 }
 
+/// Every value and every section of values, as Helm's path to it.
+fn paths(values: &Value) -> Vec<String> {
+    let mut paths = Vec::new();
+    for (name, value) in values.as_object().expect("values") {
+        paths.push(name.clone());
+        let inner = value.as_object().into_iter().flat_map(|inner| inner.keys());
+        paths.extend(inner.map(|key| format!("{name}.{}", key.replace('.', "\\."))));
+    }
+    paths
+}
+
+#[test]
+fn a_value_of_null_is_refused_by_its_name_or_leaves_a_chart_that_works() {
+    let values = std::fs::read_to_string(root().join("deploy/chart/values.yaml")).expect("values");
+    let values: Value = serde_saphyr::from_str(&values).expect("YAML");
+    let on = "serviceMonitor.enabled=true,prometheusRule.enabled=true,dashboard.enabled=true";
+    let mut refused = 0;
+    for path in paths(&values) {
+        match template(&[set(on), set(&format!("{path}=null"))].concat()) {
+            Err(error) => {
+                let key = path.rsplit('.').next().unwrap_or(&path);
+                assert!(error.contains(&format!("missing property '{key}'")), "{path}: {error}");
+                refused += 1;
+            }
+            Ok(objects) => {
+                let deployment = object(&objects, "Deployment", "plimsoll");
+                let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+                for argument in container["args"].as_array().expect("arguments") {
+                    let argument = argument.as_str().expect("text");
+                    assert!(!argument.ends_with(['=', '/']), "{path}: {argument}");
+                }
+                assert!(!json!(objects).to_string().contains("nil>"), "{path}");
+            }
+        }
+    }
+    assert!(refused > 20, "{refused}");
+}
+
+#[test]
+fn values_of_an_earlier_chart_are_still_accepted() {
+    // `helm upgrade --reset-then-reuse-values` brings them along.
+    template(&set(
+        "serviceMonitor.serviceAccount.name=x,serviceMonitor.serviceAccount.namespace=y",
+    ))
+    .expect("deprecated and ignored");
+}
+
+#[test]
+fn labels_are_rendered_once() {
+    let labels = "commonLabels.team=a,podLabels.team=b,serviceMonitor.enabled=true,\
+        serviceMonitor.labels.team=c,commonLabels.app\\.kubernetes\\.io/version=mine";
+    // A key that is there twice is refused by the parser.
+    let objects = template(&set(labels)).unwrap();
+    let deployment = object(&objects, "Deployment", "plimsoll");
+    let pod = &deployment["spec"]["template"]["metadata"]["labels"];
+    assert_eq!(
+        (&deployment["metadata"]["labels"]["team"], &pod["team"]),
+        (&json!("a"), &json!("b"))
+    );
+    assert_eq!(pod["app.kubernetes.io/version"], "mine");
+    assert_eq!(object(&objects, "ServiceMonitor", "plimsoll")["metadata"]["labels"]["team"], "c");
+    for (label, value) in deployment["spec"]["selector"]["matchLabels"].as_object().unwrap() {
+        assert_eq!(&pod[label], value, "{label}");
+    }
+}
+
+#[test]
+fn a_rollout_on_the_network_of_the_nodes_needs_no_port_twice() {
+    let strategy = |values: &str| {
+        let objects = template(&set(values)).unwrap();
+        object(&objects, "Deployment", "plimsoll")["spec"]["strategy"]["rollingUpdate"].clone()
+    };
+    assert_eq!(strategy("hostNetwork=true"), json!({"maxSurge": 0, "maxUnavailable": 1}));
+    assert_eq!(strategy("hostNetwork=false"), json!({"maxSurge": 1, "maxUnavailable": 0}));
+}
+
+#[test]
+fn viewers_may_read_the_metrics_apis_that_are_registered() {
+    let view = |values: &str| {
+        let objects = template(&set(values)).unwrap();
+        object(&objects, "ClusterRole", ":view")["rules"].to_string()
+    };
+    let plain = view("apiServices.custom=true");
+    assert!(!plain.contains("\"metrics.k8s.io") && !plain.contains("external"), "{plain}");
+    assert!(
+        view("apiServices.resource=true")
+            .contains(r#"["metrics.k8s.io"],"resources":["pods","nodes"]"#)
+    );
+    assert!(view("apiServices.external=true").contains("external.metrics.k8s.io"));
+}
+
+#[test]
+fn openshift_issues_the_certificate_and_the_ca_of_prometheus() {
+    let values = r"tls.secret=plimsoll-tls,
+        prometheus.caConfigMap=openshift-service-ca.crt,prometheus.caKey=service-ca.crt,
+        service.annotations.service\.beta\.openshift\.io/serving-cert-secret-name=plimsoll-tls";
+    let values = values.split_whitespace().collect::<String>();
+    let inject = r"apiServices.annotations.service\.beta\.openshift\.io/inject-cabundle=true";
+    let objects = template(&["--set", &values, "--set-string", inject]).unwrap();
+    let annotations = &object(&objects, "Service", "plimsoll")["metadata"]["annotations"];
+    assert_eq!(annotations["service.beta.openshift.io/serving-cert-secret-name"], "plimsoll-tls");
+    let deployment = object(&objects, "Deployment", "plimsoll").to_string();
+    assert!(deployment.contains("--prometheus-ca-file=/etc/plimsoll-prometheus-ca/service-ca.crt"));
+}
+
 #[test]
 fn the_network_policy_lets_out_what_the_values_name() {
     let config = "prometheus.url=https://thanos.monitoring.svc:10902/path,\
                   config.backends.a.url=http://mimir:8080,config.backends.b.url=https://v.example,\
-                  config.passOn.external\\.metrics\\.k8s\\.io.url=http://[fd00::1]:8081";
+                  config.passOn.external\\.metrics\\.k8s\\.io.url=http://[fd00::1]:8081,\
+                  env[0].name=HTTPS_PROXY,env[0].value=http://me:secret@proxy:3128";
     let objects = template(&set(config)).unwrap();
     let rules = object(&objects, "NetworkPolicy", "plimsoll")["spec"]["egress"].clone();
     let ports_of = |rule: &Value| -> Vec<(u64, String)> {
@@ -173,7 +303,7 @@ fn the_network_policy_lets_out_what_the_values_name() {
         .filter(|rule| rule.get("to").is_none())
         .flat_map(ports_of)
         .collect();
-    for port in [443, 6443, 10902, 8080, 8081, 53, 5353] {
+    for port in [443, 6443, 10902, 8080, 8081, 3128, 53, 5353] {
         assert!(open.contains(&(port, "\"TCP\"".to_owned())), "{port}: {open:?}");
     }
     for port in [53, 5353] {

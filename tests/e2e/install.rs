@@ -6,7 +6,7 @@ use crate::bed::plimsoll::Plimsoll;
 use crate::bed::workload::Namespace;
 use crate::bed::{Options, eventually, root};
 use crate::{FOLLOWS, SOON, on_own_bed, on_shared_bed, runtime};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 #[test]
 fn the_service_account_may_do_what_it_needs_and_no_more() {
@@ -198,7 +198,7 @@ fn the_components_combine_and_each_adds_what_it_says() {
         let writes = own.as_array().cloned().unwrap_or_default().into_iter();
         for rule in writes.filter(|rule| rule["apiGroups"].to_string().contains("\"autoscaling\""))
         {
-            assert_eq!(rule["verbs"], serde_json::json!(["list", "watch"]), "{rule}");
+            assert_eq!(rule["verbs"], json!(["list", "watch"]), "{rule}");
         }
     });
 }
@@ -359,8 +359,25 @@ fn the_chart_is_installed_upgraded_and_uninstalled_and_workloads_are_left_alone(
             (object["metadata"]["uid"].clone(), object["spec"].clone())
         };
         let before = written().await;
+        // An earlier chart gave the right to write its HPA.
+        let native = json!({
+            "apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
+            "metadata": {"name": "native", "namespace": ns.name},
+            "spec": {
+                "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "other"},
+                "maxReplicas": 3,
+                "executor": "NativeHPA",
+            },
+        });
+        cluster.apply(&native.to_string()).await;
         let new = [&["upgrade", "plimsoll", &chart, "--set", "replicas=3"], &everything[..]];
-        cluster.helm(&new.concat()).await.expect("helm upgrade");
+        let notes = cluster.helm(&new.concat()).await.expect("helm upgrade");
+        let warns = |notes: &str| notes.contains(&format!("{}/native. To allow it", ns.name));
+        assert!(warns(&notes), "{notes}");
+        let allowed = [&new.concat()[..], &["--set", "nativeHpaExecutor=true"]].concat();
+        let notes = cluster.helm(&allowed).await.expect("helm upgrade");
+        assert!(!warns(&notes), "{notes}");
+        cluster.kubectl(&["-n", &ns.name, "delete", "autoscaler", "native"]).await;
         let image = "jsonpath={.spec.template.spec.containers[0].image} {.spec.replicas}";
         let deployed = ["-n", "plimsoll", "get", "deployment", "plimsoll", "-o", image];
         assert_eq!(cluster.kubectl(&deployed).await, "plimsoll:0.1.0 3");

@@ -1,5 +1,9 @@
 {{- define "plimsoll.fullname" -}}
-{{- .Values.fullnameOverride | default .Release.Name }}
+{{- $name := .Values.fullnameOverride | default .Release.Name }}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) }}
+{{- fail (printf "the release name %s can't name a Service (lower-case letters, digits and -, a letter first): set fullnameOverride" $name) }}
+{{- end }}
+{{- $name }}
 {{- end }}
 
 {{- define "plimsoll.serviceAccount" -}}
@@ -10,15 +14,19 @@
 {{- end }}
 {{- end }}
 
-{{- define "plimsoll.labels" -}}
-app.kubernetes.io/name: plimsoll
-app.kubernetes.io/instance: {{ .Release.Name }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
+{{- /* The labels of an object: a list of the context and, if any, labels of its own, which take precedence. */ -}}
+{{- define "plimsoll.labelsWith" -}}
+{{- $own := index . 1 }}
+{{- with index . 0 }}
+{{- $standard := dict "app.kubernetes.io/version" .Chart.AppVersion "app.kubernetes.io/managed-by" .Release.Service
+    "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version) }}
+{{- $selector := include "plimsoll.selector" . | fromYaml }}
+{{- merge dict ($own | default dict) (.Values.commonLabels | default dict) $selector $standard | toYaml }}
 {{- end }}
+{{- end }}
+
+{{- define "plimsoll.labels" -}}
+{{- include "plimsoll.labelsWith" (list . dict) }}
 {{- end }}
 
 {{- define "plimsoll.selector" -}}
@@ -44,10 +52,15 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "plimsoll.urlPorts" -}}
 {{- $urls := list .Values.prometheus.url }}
 {{- range (list "backends" "passOn") }}
-{{- range $name, $other := (get $.Values.config . | default dict) }}
+{{- range $name, $other := (get ($.Values.config | default dict) . | default dict) }}
 {{- with $other.url }}
 {{- $urls = append $urls . }}
 {{- end }}
+{{- end }}
+{{- end }}
+{{- range .Values.env }}
+{{- if and .value (has (lower .name) (list "https_proxy" "http_proxy" "all_proxy")) (not (contains "$(" .value)) }}
+{{- $urls = append $urls (contains "://" .value | ternary .value (printf "http://%s" .value)) }}
 {{- end }}
 {{- end }}
 {{- $ports := list }}
@@ -64,6 +77,32 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- range $name, $value := .Values.apiServices.annotations }}
 {{- if or (hasPrefix "cert-manager.io/inject-" $name) (eq $name "service.beta.openshift.io/inject-cabundle") }}
 {{- true }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* Refuses what would override values that the rest of the chart relies on. */ -}}
+{{- define "plimsoll.check" -}}
+{{- range $name := list "commonLabels" "podLabels" }}
+{{- range $label, $_ := include "plimsoll.selector" $ | fromYaml }}
+{{- if hasKey (get $.Values $name | default dict) $label }}
+{{- fail (printf "%s: %s selects the Deployment's pods and can't be changed" $name $label) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- /* Of a flag that is given twice, the last counts. */}}
+{{- $values := dict "config" "config" "prometheus-url" "prometheus.url" "secure-port" "port"
+    "service-name" "fullnameOverride" "leader-elect-resource-name" "fullnameOverride" "native-hpas" "nativeHpas"
+    "log-format" "logFormat" "tls-cert-file" "tls.secret" "tls-private-key-file" "tls.secret" }}
+{{- if .Values.prometheus.tokenSecret }}{{ $_ := set $values "prometheus-token-file" "prometheus.tokenSecret" }}{{ end }}
+{{- if .Values.prometheus.caConfigMap }}{{ $_ := set $values "prometheus-ca-file" "prometheus.caConfigMap" }}{{ end }}
+{{- range .Values.extraArgs }}
+{{- $flag := regexFind "^--[^=]*" . | trimPrefix "--" }}
+{{- with get $values $flag }}
+{{- fail (printf "extraArgs: --%s: set the value %s instead" $flag .) }}
+{{- end }}
+{{- if has $flag (list "leader-elect-resource-namespace" "service-namespace") }}
+{{- fail (printf "extraArgs: --%s: the Service, the Lease and its Role are in the release's namespace" $flag) }}
 {{- end }}
 {{- end }}
 {{- end }}
