@@ -173,7 +173,7 @@ pub struct PrometheusFlags {
     #[arg(long, value_name = "FILE", requires = "prometheus_client_tls_cert_file")]
     pub prometheus_client_tls_key_file: Option<PathBuf>,
 
-    /// A kubeconfig with whom to trust and how to log in when talking to Prometheus.
+    /// The kubeconfig file used to configure auth when connecting to Prometheus.
     #[arg(long, value_name = "FILE", conflicts_with = "prometheus_auth_incluster")]
     pub prometheus_auth_config: Option<PathBuf>,
 
@@ -365,7 +365,7 @@ pub struct ServeFlags {
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = duration)]
     pub leader_elect_lease_duration: Duration,
 
-    /// How long after the last renewal the leader goes on writing; less than the lease.
+    /// How long the leader tries to renew the Lease before it stops writing; less than --leader-elect-lease-duration.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
     pub leader_elect_renew_deadline: Duration,
 
@@ -374,7 +374,7 @@ pub struct ServeFlags {
     pub leader_elect_retry_period: Duration,
 
     /// The name of the Lease, and of the ConfigMap NAME-memory in which the leader
-    /// keeps what decisions remember.
+    /// keeps the scaling history.
     #[arg(long, value_name = "NAME", default_value = "plimsoll")]
     pub leader_elect_resource_name: String,
 
@@ -382,7 +382,7 @@ pub struct ServeFlags {
     #[arg(long, value_name = "NAME")]
     pub leader_elect_resource_namespace: Option<String>,
 
-    /// The time between two writes of what decisions remember; it is written soon
+    /// The time between two writes of the scaling history; it is written soon
     /// after a change of a scale, too. 0s keeps it in the process alone.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
     pub memory_interval: Duration,

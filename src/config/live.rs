@@ -1,4 +1,4 @@
-//! The configuration in force, taken up anew when its file changes.
+//! The configuration in use, reloaded when its file changes.
 
 use super::file::{Config, ConfigError};
 use crate::promql::query::PodQueries;
@@ -37,7 +37,7 @@ impl LiveConfig {
         self.now().pod_queries.clone()
     }
 
-    /// What is wrong with the file, where it could not be taken up.
+    /// Why the file could not be reloaded.
     pub fn fault(&self) -> Option<String> {
         self.0.fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -65,12 +65,12 @@ impl LiveConfig {
                 let mut current = self.0.current.write().unwrap_or_else(PoisonError::into_inner);
                 *current = config.clone();
                 drop(current);
-                tracing::info!(file = %path.display(), "took the configuration up");
+                tracing::info!(file = %path.display(), "Reloaded the configuration");
                 changed(Ok(&config));
             }
             Err(error) => {
                 *fault = Some(error.to_string());
-                tracing::error!(%error, "the configuration can't be taken up; the last good one goes on");
+                tracing::error!(%error, "Failed to reload the configuration; the last good one stays in use");
                 changed(Err(&error));
             }
         }

@@ -1,4 +1,4 @@
-//! Keeps what decisions remember in a ConfigMap of Plimsoll's own namespace, so
+//! Keeps the scaling history in a ConfigMap of Plimsoll's own namespace, so
 //! that a restart begins no stabilization window anew. The API server is there
 //! anyway, outlives pods and nodes, and takes one small write for all autoscalers.
 //!
@@ -125,14 +125,14 @@ impl Keeper {
                         configmap = self.name,
                         key,
                         error,
-                        "Failed to read what decisions remember: kept beside for an hour"
+                        "Failed to decode the scaling history: kept for an hour"
                     );
                     let until = Instant::now() + Duration::from_millis(LONGEST_MS.unsigned_abs());
                     *self.unread() = Some(Unread { data, until });
                 }
             }
         }
-        tracing::info!(autoscalers = all.len(), "Read what decisions remember");
+        tracing::info!(autoscalers = all.len(), "Read the scaling history");
         Ok(all)
     }
 
@@ -156,13 +156,13 @@ impl Keeper {
         let (data, written) = match encoded {
             Ok(encoded) => encoded,
             Err(error) => {
-                tracing::error!(%error, "Failed to encode what decisions remember");
+                tracing::error!(%error, "Failed to encode the scaling history");
                 return None;
             }
         };
         let left_out = count - written;
         if left_out > 0 {
-            tracing::warn!(left_out, "What decisions remember does not fit into a ConfigMap");
+            tracing::warn!(left_out, "The scaling history does not fit into the ConfigMap");
         }
         let bytes = data.len();
         let mut binary = json!({KEY: ByteString(data)});
@@ -179,17 +179,13 @@ impl Keeper {
         let patch = Patch::Apply(map);
         match permit.write(self.api.patch_metadata(&self.name, &parameters, &patch)).await {
             Ok(_) => {
-                tracing::debug!(autoscalers = count, bytes, "Wrote what decisions remember");
+                tracing::debug!(autoscalers = count, bytes, "Wrote the scaling history");
                 self.metrics.history_written(bytes, left_out);
                 Some(bytes)
             }
             Err(error) => {
                 let error = super::message(&error);
-                tracing::warn!(
-                    configmap = self.name,
-                    error,
-                    "Failed to write what decisions remember"
-                );
+                tracing::warn!(configmap = self.name, error, "Failed to write the scaling history");
                 None
             }
         }

@@ -42,7 +42,7 @@ pub struct Settings {
     /// The least time between two writes of a status in which only measured
     /// numbers moved.
     pub status_interval: Duration,
-    /// The time between two writes of what decisions remember; zero keeps none.
+    /// The time between two writes of the scaling history; zero keeps none.
     pub memory_interval: Duration,
     /// How long a decision waits for its metrics.
     pub decision_timeout: Duration,
@@ -185,7 +185,7 @@ const SCALE: Duration = Duration::from_secs(20);
 /// How long the writes of the rounds under way may take at an orderly end. With what
 /// is written then, it is less than the 45 s that the manifests give.
 const STOPPING: Duration = Duration::from_secs(15);
-/// How soon after a change of a scale what decisions remember is kept.
+/// How soon after a change of a scale the scaling history is kept.
 const KEEP_SOON: Duration = Duration::from_secs(2);
 /// The size from which it is kept less often, and how often then: the whole of it is
 /// written each time, and sent to all who watch ConfigMaps.
@@ -378,7 +378,7 @@ impl ControlLoop {
                 Err(error) if start.elapsed() > READ_AT_START => {
                     return tracing::warn!(
                         error,
-                        "Failed to read what decisions remember: starts without"
+                        "Failed to read the scaling history: starting without it"
                     );
                 }
                 Err(_) => tokio::time::sleep(wait).await,
@@ -451,7 +451,7 @@ impl ControlLoop {
             Ok(all) => self.take_in(all),
             Err(error) => {
                 self.read = false;
-                tracing::warn!(error, "Failed to read what decisions remember: goes on without");
+                tracing::warn!(error, "Failed to read the scaling history: continuing without it");
             }
         }
         let ready = self.term.unwrap_or(NONE);
@@ -468,7 +468,7 @@ impl ControlLoop {
         }
     }
 
-    /// Keeps what decisions remember, where this replica leads and it is not what
+    /// Keeps the scaling history, where this replica leads and it is not what
     /// is kept already.
     fn keep(&mut self) {
         self.keep_at = Instant::now() + self.shared.settings.memory_interval.max(self.keep_soon());
@@ -507,7 +507,7 @@ impl ControlLoop {
         self.keeping = Some(tokio::spawn(async move { keeper.save(&permit, all).await }));
     }
 
-    /// How soon after a change of a scale what decisions remember is kept.
+    /// How soon after a change of a scale the scaling history is kept.
     fn keep_soon(&self) -> Duration {
         if self.kept_bytes > LARGE { KEEP_LARGE } else { KEEP_SOON }
     }

@@ -207,10 +207,10 @@ impl Current {
             Ok(key) if key.cert == self.now().cert => {}
             Ok(key) => {
                 *self.key.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(key);
-                tracing::info!(file = %files[0].display(), "took the serving certificate up");
+                tracing::info!(file = %files[0].display(), "Reloaded the serving certificate");
             }
             Err(error) => {
-                tracing::error!(%error, "the serving certificate can't be taken up; the last one goes on");
+                tracing::error!(%error, "Failed to reload the serving certificate; the last one stays in use");
             }
         }
     }

@@ -283,7 +283,7 @@ pub async fn follow_trust(client: Option<Client>, trust: Trust, own: OwnTrust, m
             Ok(bundle) => trust.set(bundle),
             Err(error) => tracing::error!(
                 error,
-                "whom to believe can't be taken up from {NAMESPACE}/{NAME} or the flags; what was believed last goes on"
+                "Failed to reload the trusted CAs from {NAMESPACE}/{NAME} or the flags; the last ones stay in use"
             ),
         }
     }

@@ -23,7 +23,7 @@ const PAGE: u32 = 200;
 
 /// Follows pods, native HPAs, Autoscalers, Deployments and StatefulSets of all
 /// namespaces, for ever.
-/// Watches that break are taken up again where they were, with a growing wait.
+/// Watches that break are resumed where they were, with increasing delay.
 pub async fn follow_cluster(client: Client, cluster: Cluster, synced: Synced) {
     let pods: Api<LeanPod> = Api::all_with(client.clone(), &ApiResource::erase::<Pod>(&()));
     let hpas: Api<LeanHpa> =
@@ -153,7 +153,7 @@ async fn follow<K>(
                 let count = failures.one_more();
                 synced.failed(kind, &error);
                 if let Some(failures) = count {
-                    tracing::warn!(kind = kind.as_str(), %error, failures, "watch failed; it is taken up again");
+                    tracing::warn!(kind = kind.as_str(), %error, failures, "Watch failed, retrying");
                 }
                 // Where the kind is not installed, or not for us to see, there is
                 // nothing to wait for.

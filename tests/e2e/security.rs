@@ -311,7 +311,7 @@ fn a_replica_is_ready_only_when_kube_apiserver_can_trust_its_certificate() {
             let others = text.lines().filter(|line| line.starts_with("[-]")).count();
             let missing = text.contains("[-]caBundle") && text.contains("v1beta1.custom.metrics");
             let log = std::fs::read_to_string(&second.log).map_err(|error| error.to_string())?;
-            let told = log.contains("could not write caBundle");
+            let told = log.contains("Failed to write caBundle");
             if others == 1 && missing && told { Ok(()) } else { Err(format!("{text}\n{log}")) }
         })
         .await;

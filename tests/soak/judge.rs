@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// How old the view may be that a decision is made on, while all works: what is shown
 /// must be rolled out, scraped, asked for and decided on, a round being one second.
 const VIEW: Duration = Duration::from_secs(15);
-/// The same after a fault of kube-apiserver: watches are taken up again after a growing wait.
+/// The same after a fault of kube-apiserver: watches are retried with increasing delay.
 const VIEW_AFTER_FAULT: Duration = Duration::from_secs(30);
 /// How long an answer of Prometheus is used: the decision under way, and the cache.
 const ANSWER: Duration = Duration::from_secs(4);
