@@ -343,6 +343,33 @@ async fn users_queries_have_less_time_and_smaller_answers() {
 }
 
 #[tokio::test]
+async fn an_answer_as_large_as_may_be_is_read_and_leaves_others_room_while_it_is_kept() {
+    let series = |n: usize| {
+        let [pod, path] = [format!("pod-{n:050}"), format!("/path/{n:040}")];
+        format!(r#"{{"metric":{{"pod":"{pod}","path":"{path}"}},"value":[1700000000.123,"12.5"]}}"#)
+    };
+    let all: Vec<String> = (0..49_000).map(series).collect();
+    let body = vector(&all.join(","), "");
+    assert!((7 << 20..8 << 20).contains(&body.len()), "{}", body.len());
+    let small = vector(&all[..20_000].join(","), "");
+    let (client, _) = server(move |text| match text.contains("small") {
+        true => small.clone(),
+        false => body.clone(),
+    })
+    .await;
+    let get = async |namespace: &str, query: &str| {
+        let body = client.query(query, &[Flow::User(namespace.into())]).await?;
+        Table::holding(body)
+    };
+    let kept = get("greedy", "large").await.unwrap();
+    // A second would leave others nothing.
+    assert!(matches!(get("greedy", "large").await, Err(Error::Memory { .. })));
+    assert_eq!(get("good", "small").await.unwrap().series(), 20_000);
+    drop(kept);
+    assert_eq!(get("greedy", "large").await.unwrap().series(), 49_000);
+}
+
+#[tokio::test]
 async fn a_broken_query_asks_prometheus_once_what_is_wrong_with_it() {
     let queries = Config::default().pod_queries;
     let ask = async |store: &Store, query: &str| {

@@ -70,7 +70,7 @@ impl Table {
     pub fn holding(body: Body) -> Result<Self, Error> {
         let (body, mut held) = body.into_parts();
         let within = |bytes: usize| {
-            let beyond = (bytes + body.capacity()).saturating_sub(held.bytes());
+            let beyond = (bytes + body.len()).saturating_sub(held.bytes());
             // In steps: others ask for bytes, too.
             if beyond == 0 { Ok(()) } else { held.grow(beyond.max(STEP)) }
         };
@@ -106,11 +106,11 @@ impl Table {
     }
 
     /// What it takes in memory while it is read, with what tells lists of names apart.
+    /// Room to grow is not counted: nobody has written to it.
     fn taken(&self) -> usize {
-        let cells = (self.cells.capacity() + self.names.capacity()) * size_of::<(u32, u32)>();
-        let rows = self.rows.capacity() * size_of::<Row>();
-        let odd = self.odd.capacity() * size_of::<(u32, NoSample)>();
-        self.text.capacity() + cells + rows + odd + self.names.len() * KNOWN
+        let cells = size_of_val(&*self.cells) + size_of_val(&*self.names);
+        let rows = size_of_val(&*self.rows) + size_of_val(&*self.odd);
+        self.text.len() + cells + rows + self.names.len() * KNOWN
     }
 
     /// What it takes in memory, with two indexes.
