@@ -1,7 +1,7 @@
 //! The control plane, Prometheus, the fleet and the load generator.
 
 use super::pki::{Authority, Signed, token_keys};
-use super::process::Process;
+use super::process::{Process, printed};
 use super::{Options, eventually, free_port};
 use kube::Client;
 use kube::Resource;
@@ -215,11 +215,7 @@ impl Cluster {
         for folder in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
             command.env(folder, self.folder.join("helm"));
         }
-        let done = command.output().await.expect("helm can be run");
-        match done.status.success() {
-            true => Ok(String::from_utf8_lossy(&done.stdout).into_owned()),
-            false => Err(String::from_utf8_lossy(&done.stderr).trim().to_owned()),
-        }
+        printed(&command.output().await.expect("helm can be run"))
     }
 
     /// A certificate for a user.
@@ -319,12 +315,7 @@ impl Cluster {
         let mut stdin = child.stdin.take().expect("an input");
         stdin.write_all(input.as_bytes()).await.expect("kubectl reads its input");
         drop(stdin);
-        let done = child.wait_with_output().await.expect("kubectl ends");
-        if done.status.success() {
-            Ok(String::from_utf8_lossy(&done.stdout).into_owned())
-        } else {
-            Err(String::from_utf8_lossy(&done.stderr).trim().to_owned())
-        }
+        printed(&child.wait_with_output().await.expect("kubectl ends"))
     }
 
     /// A kubeconfig for a user by certificate.

@@ -117,3 +117,11 @@ impl Drop for Process {
         }
     }
 }
+
+/// What a command that has ended printed, or its complaint.
+pub fn printed(done: &std::process::Output) -> Result<String, String> {
+    match done.status.success() {
+        true => Ok(String::from_utf8_lossy(&done.stdout).into_owned()),
+        false => Err(String::from_utf8_lossy(&done.stderr).trim().to_owned()),
+    }
+}

@@ -3,6 +3,7 @@
 use crate::SOON;
 use crate::bed::cluster::Cluster;
 use crate::bed::plimsoll::binary;
+use crate::bed::process::printed;
 use crate::ha::{leads, on_two_replicas, stirred, to_be_stirred};
 use std::time::{Duration, Instant};
 
@@ -10,11 +11,7 @@ use std::time::{Duration, Instant};
 async fn command(cluster: &Cluster, arguments: &[&str]) -> Result<String, String> {
     let mut command = tokio::process::Command::new(binary());
     command.args(arguments).env("KUBECONFIG", &cluster.kubeconfig);
-    let done = command.output().await.expect("it can be run");
-    match done.status.success() {
-        true => Ok(String::from_utf8_lossy(&done.stdout).into_owned()),
-        false => Err(String::from_utf8_lossy(&done.stderr).into_owned()),
-    }
+    printed(&command.output().await.expect("it can be run"))
 }
 
 #[test]

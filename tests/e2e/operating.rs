@@ -1,6 +1,7 @@
 //! What an operator does and sees: commands, metrics, alerts and the dashboard.
 
 use crate::bed::plimsoll::binary;
+use crate::bed::process::printed;
 use crate::bed::workload::Namespace;
 use crate::bed::{Bed, Options, eventually, parts, root};
 use crate::{SOON, on_own_bed, on_shared_bed};
@@ -18,11 +19,7 @@ async fn plugin(bed: &Bed, arguments: &[&str]) -> Result<String, String> {
     let mut command = tokio::process::Command::new(kubectl);
     command.arg("kubectl").arg("plimsoll").args(arguments).env("PATH", path);
     command.env("KUBECONFIG", &bed.cluster.kubeconfig);
-    let done = command.output().await.expect("kubectl can be run");
-    match done.status.success() {
-        true => Ok(String::from_utf8_lossy(&done.stdout).into_owned()),
-        false => Err(String::from_utf8_lossy(&done.stderr).into_owned()),
-    }
+    printed(&command.output().await.expect("kubectl can be run"))
 }
 
 #[test]

@@ -16,17 +16,20 @@ async fn follows_its_load(ns: &Namespace<'_>, kind: &str) {
     load(60.0).await;
     ns.wait_replicas(kind, "web", FOLLOWS, |replicas| replicas == 6).await;
     ns.wait_ready(kind, "web", 6).await;
-    // The load per pod is the target now, and stays so.
+    // It settles with the load per pod at the target. On a busy machine the generator catches up
+    // in bursts, of which more replicas come, and go after the stabilization window.
     let targets = "jsonpath={.status.targets}";
-    eventually("10 requests a second and pod", SOON, async || {
+    eventually("6 replicas with 10 requests a second each", FOLLOWS, async || {
         let shown =
             ns.cluster.kubectl(&["-n", &ns.name, "get", "autoscaler", "web", "-o", targets]).await;
         let now: plimsoll::k8s::Quantity =
             shown.split('/').next().unwrap_or_default().parse().map_err(|e| format!("{e}"))?;
-        if (9_000..=11_000).contains(&now.milli()) { Ok(()) } else { Err(shown) }
+        match ns.replicas(kind, "web").await {
+            6 if (9_000..=11_000).contains(&now.milli()) => Ok(()),
+            replicas => Err(format!("{replicas} replicas, {shown}")),
+        }
     })
     .await;
-    assert_eq!(ns.replicas(kind, "web").await, 6);
     load(0.0).await;
     ns.wait_replicas(kind, "web", FOLLOWS, |replicas| replicas == 1).await;
     let events = ns.cluster.kubectl(&["-n", &ns.name, "get", "events"]).await;
