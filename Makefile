@@ -35,8 +35,11 @@ unit: ## Unit tests and the command line
 conformance: ## Every decision against the real controller's, and the properties of all decisions
 	$(CARGO) test --locked --test conformance --test properties --test queries -- --nocapture
 
+# They wait more than they compute: twice the cores of CI.
+E2E_THREADS ?= 4
+
 e2e: all-parts ## End-to-end tests on the real parts
-	$(CARGO) test --locked --test e2e
+	$(CARGO) test --locked --test e2e -- --test-threads=$(E2E_THREADS)
 
 duel: all-parts ## Plimsoll and kube-controller-manager side by side under the same load
 	@$(CARGO) test --locked --test e2e duel -- --nocapture

@@ -571,6 +571,9 @@ fn write_kubeconfig_of(
 async fn connect(kubeconfig: &Path) -> Client {
     let file = Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
     let options = KubeConfigOptions::default();
-    let config = kube::Config::from_custom_kubeconfig(file, &options).await.expect("a kubeconfig");
+    let mut config =
+        kube::Config::from_custom_kubeconfig(file, &options).await.expect("a kubeconfig");
+    // A 503 is an answer here: 15 more tries would take minutes.
+    config.default_retry = false;
     Client::try_from(config).expect("a client")
 }
