@@ -25,9 +25,10 @@ test-all: ## That, and what takes longer: MINUTES=5 of soak, the benchmark in sm
 
 PARTS := lint licenses unit conformance all-parts e2e
 
-lint: ## Formatting and lints
+lint: ## Formatting, lints, and the links of comments
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D rustdoc::broken_intra_doc_links" $(CARGO) doc --locked --no-deps --document-private-items --quiet
 
 unit: ## Unit tests and the command line
 	$(CARGO) test --locked --lib --bins --test cli

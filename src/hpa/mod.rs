@@ -1,6 +1,6 @@
 //! The decision of the Horizontal Pod Autoscaler, as a pure function.
 //!
-//! [`decide`] takes what was observed and proposes a number of replicas;
+//! [`decide()`] takes what was observed and proposes a number of replicas;
 //! [`settle`] takes how writing it went and completes the status. Both change
 //! only the [`Memory`] and [`Status`] they are given. There is no I/O, no clock
 //! and no global state here: the same input gives the same output.
