@@ -41,9 +41,6 @@ pub fn read(text: &str, bounds: &Bounds) -> Result<Expr, ReadError> {
         // Only of a text that the lexer reads does the scan know where strings end.
         parser::lexer(text).map(drop).map_err(ReadError::Words)?;
         let patterns = bounds::check(text, bounds)?;
-        if patterns.is_empty() {
-            return parser::parse(text).map_err(ReadError::Syntax);
-        }
         let mut tree = parser::parse(&numbered(text, &patterns)).map_err(ReadError::Syntax)?;
         name_patterns(&mut tree, &patterns).then_some(tree).ok_or(ReadError::Panicked)
     });
@@ -66,14 +63,18 @@ fn numbered(text: &str, patterns: &[Pattern]) -> String {
     numbered
 }
 
-/// Puts the patterns in place of their numbers; false where that can't be done.
+/// Puts the patterns in place of their numbers; false where there is another, which the
+/// parser has compiled without a bound.
 fn name_patterns(tree: &mut Expr, patterns: &[Pattern]) -> bool {
-    let mut named = 0;
+    let (mut all, mut named) = (0, 0);
     selectors(tree, &mut |selector| {
         let Matchers { matchers, or_matchers } = &mut selector.matchers;
         for matcher in matchers.iter_mut().chain(or_matchers.iter_mut().flatten()) {
-            if let MatchOp::Re(compiled) | MatchOp::NotRe(compiled) = &mut matcher.op
-                && let Ok(number) = matcher.value.trim_end_matches('|').parse::<usize>()
+            let (MatchOp::Re(compiled) | MatchOp::NotRe(compiled)) = &mut matcher.op else {
+                continue;
+            };
+            all += 1;
+            if let Ok(number) = matcher.value.trim_end_matches('|').parse::<usize>()
                 && let Some(pattern) = patterns.get(number)
             {
                 *compiled = uncompiled();
@@ -82,7 +83,7 @@ fn name_patterns(tree: &mut Expr, patterns: &[Pattern]) -> bool {
             }
         }
     });
-    named == patterns.len()
+    named == all && named == patterns.len()
 }
 
 /// Raw strings (`` `\d` ``) written with quotes ("\\d"): the parser takes their
@@ -280,6 +281,7 @@ mod tests {
             (r"x{path=~`/v\d+`}", r#"x{path=~"/v\\d+"}"#),
             (r"x{a=`\`,b='`\\'}", r#"x{a="\\",b="`\\"}"#),
             ("x # `\\d\n", "x"),
+            ("x{a =~ # `b\n 'c\\\\d', e!~\t`f\\d`,}", r#"x{a=~"c\\d",e!~"f\\d"}"#),
             (r#"x{a="`\\d`"}"#, r#"x{a="`\\d`"}"#),
         ] {
             let tree = read(text, &bounds::OF_USERS).unwrap();
