@@ -157,10 +157,10 @@ fn whatever_prometheus_answers_nothing_is_scaled_on_it() {
     let options = faulty(&["--prometheus-max-response-bytes=100000"]);
     on_own_bed(options, async |bed| {
         let ns = Namespace::new(&bed.cluster, "answers").await;
-        ns.deployment("web", 1, "queue 20").await;
-        at_once(&ns, "web", "queue", 4).await;
-        ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 4).await;
-        ns.wait_ready("Deployment", "web", 4).await;
+        // There is room below and above.
+        ns.deployment("web", 4, "queue 10").await;
+        at_once(&ns, "web", "queue", 10).await;
+        ns.wait_condition("web", "ScalingActive", SOON, |c| c["status"] == "True").await;
         let Faults { prometheus, api } = bed.faults.as_ref().unwrap();
         let answer = |status: u16, headers: &[(&'static str, &str)], body: &str| Fault::Answer {
             status,
@@ -217,7 +217,7 @@ fn whatever_prometheus_answers_nothing_is_scaled_on_it() {
         let pods: Vec<Value> = pods["items"].as_array().unwrap().clone();
         let labels = json!({"namespace": "answers", "app": "web"});
         for (what, time, value) in
-            [("NaN", now, "NaN"), ("+Inf", now, "+Inf"), ("a clock ahead", now + 3600.0, "20")]
+            [("NaN", now, "NaN"), ("+Inf", now, "+Inf"), ("a clock ahead", now + 3600.0, "10")]
         {
             let one = |pod: &Value| {
                 let mut metric = labels.clone();
@@ -227,7 +227,7 @@ fn whatever_prometheus_answers_nothing_is_scaled_on_it() {
             let before = api.writes("/scale").len();
             let body = vector(pods.iter().map(one).collect());
             prometheus.fail("/api/v1/query?", answer(200, &[], &body));
-            let wanted = if value == "20" { "True" } else { "False" };
+            let wanted = if value == "10" { "True" } else { "False" };
             ns.wait_condition("web", "ScalingActive", SOON, |c| c["status"] == wanted).await;
             tokio::time::sleep(Duration::from_millis(2500)).await;
             assert_eq!(api.writes("/scale").len(), before, "{what}");

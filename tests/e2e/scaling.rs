@@ -405,17 +405,26 @@ fn the_schema_refuses_what_can_not_be_meant() {
 fn a_steady_round_asks_the_api_server_for_nothing() {
     on_own_bed(Options::default(), async |bed| {
         let ns = Namespace::new(&bed.cluster, "steady").await;
-        for name in ["a", "b"] {
-            ns.deployment(name, 2, "queue 10").await;
+        // At its target, and at its minimum.
+        for (name, replicas, metric) in [("a", 2, "queue 10"), ("b", 1, "queue 0")] {
+            ns.deployment(name, replicas, metric).await;
             ns.autoscaler(name, "queue", "10", 5).await;
             ns.wait_condition(name, "ScalingActive", SOON, |c| c["status"] == "True").await;
         }
         tokio::time::sleep(Duration::from_secs(3)).await;
         let requests = async || -> Vec<String> {
             let text = bed.cluster.kubectl(&["get", "--raw", "/metrics"]).await;
-            let of = ["autoscalers", "deployments", "pods", "events", "horizontalpodautoscalers"];
+            let of = [
+                "autoscalers",
+                "configmaps",
+                "deployments",
+                "events",
+                "horizontalpodautoscalers",
+                "pods",
+            ];
             let ours = |line: &&str| {
                 let resource = of.iter().any(|of| line.contains(&format!("resource=\"{of}\"")));
+                let resource = resource || line.contains("metrics.k8s.io\",resource=\"");
                 line.starts_with("apiserver_request_total") && resource && !line.contains("WATCH")
             };
             text.lines().filter(ours).map(str::to_owned).collect()
