@@ -214,9 +214,11 @@ impl<'a> Candidate<'a> {
     /// Writes the Lease where it is time to.
     async fn write(&mut self) -> Result<(), kube::Error> {
         if self.unsure {
-            match self.leader.0.api.get_opt(&self.settings().name).await? {
-                Some(lease) => self.know(lease),
-                None => self.gone(),
+            let read = self.leader.0.api.get_opt(&self.settings().name).await?;
+            // That it is gone the watch tells, too.
+            self.unsure = false;
+            if let Some(lease) = read {
+                self.know(lease);
             }
         }
         let Some((lease, seen, since)) = &self.seen else {
