@@ -27,8 +27,8 @@ pub async fn fetch(
         return Some((Fetched::PerPod(Err(NO_SELECTOR.to_owned())), Vec::new()));
     }
     if !rules.is_settled() && !is_known(rules, metric) {
-        let error = "the series of the rules are not listed yet";
-        return Some((unread(metric, error), Vec::new()));
+        let error = "the series of the rules are not listed yet".to_owned();
+        return Some((Fetched::failed(metric, error), Vec::new()));
     }
     match &metric.source {
         Source::Pods { metric: id, .. } => {
@@ -119,18 +119,6 @@ fn is_known(rules: &Rules, metric: &Metric) -> bool {
             set.external.is_empty() || rules.read(|registry| registry.external(&id.name).is_some())
         }
         Source::Resource { .. } | Source::ContainerResource { .. } | Source::Unknown(_) => true,
-    }
-}
-
-/// A metric that could not be read.
-fn unread(metric: &Metric, error: &str) -> Fetched {
-    let error = error.to_owned();
-    match &metric.source {
-        Source::Object { .. } | Source::Unknown(_) => Fetched::Value(Err(error)),
-        Source::External { .. } => Fetched::Values(Err(error)),
-        Source::Pods { .. } | Source::Resource { .. } | Source::ContainerResource { .. } => {
-            Fetched::PerPod(Err(error))
-        }
     }
 }
 
