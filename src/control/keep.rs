@@ -334,7 +334,10 @@ mod tests {
         let Memory { recommendations, ups, .. } = &read[0].1.memory;
         let times: Vec<_> = recommendations.iter().map(|r| (r.replicas, r.time - NOW)).collect();
         assert_eq!(times, [(3, -20_000), (9, 0)]);
-        assert_eq!(ups, &[ScaleEvent { change: 2, time: NOW - 50_000, outdated: false }]);
+        assert_eq!(
+            ups,
+            &[ScaleEvent { change: 2, time: NOW - 50_000, outdated: false, unsure: false }]
+        );
         // Without kube-apiserver's time the newest counts as of now.
         let read = decode(&compressed(&text), NOW, None).unwrap();
         assert_eq!(read[0].1.memory.recommendations[1].time, NOW);

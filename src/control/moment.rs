@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn what_is_read_and_remembered_is_the_same() {
-        let ups = vec![ScaleEvent { change: 1, time: 7, outdated: false }];
+        let ups = vec![ScaleEvent { change: 1, time: 7, outdated: false, unsure: false }];
         let memory = Memory { ups, ..Memory::default() };
         let at = Moment { wall: 1_000_000, process: 10 };
         assert_eq!(at.read(memory.clone()).ups[0].time, 999_997);

@@ -214,8 +214,11 @@ impl State {
             let Status { last_scale, desired_replicas, .. } = self.status;
             let told = self.rescales.hear(last_scale.map(seconds), desired_replicas, now);
             let untold = std::mem::take(&mut self.took_over).then(|| self.rescales.take_over());
-            for change in told.into_iter().chain(untold.into_iter().flatten()) {
-                self.memory.scaled(change.from, change.to, spec, change.at);
+            if let Some(Change { from, to, at }) = told {
+                self.memory.scaled(from, to, spec, at);
+            }
+            for Change { from, to, at } in untold.into_iter().flatten() {
+                self.memory.maybe_scaled(from, to, spec, at);
             }
         }
         if self.term.is_some()
@@ -929,7 +932,8 @@ mod tests {
         assert_eq!(state.kept(15_000, LONGEST_MS).unwrap().memory.recommendations.len(), 2);
         // A change of its scale is kept, and nothing that moves each round beside it.
         state.memory.recommendations = vec![at(15_000)];
-        state.memory.downs = vec![ScaleEvent { change: 3, time: 0, outdated: false }];
+        state.memory.downs =
+            vec![ScaleEvent { change: 3, time: 0, outdated: false, unsure: false }];
         let kept = state.kept(15_000, LONGEST_MS).unwrap();
         assert!(kept.memory.recommendations.is_empty() && kept.memory.downs.len() == 1);
         assert_eq!(state.kept(LONGEST_MS + 1, LONGEST_MS), None);

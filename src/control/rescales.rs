@@ -83,7 +83,7 @@ impl Rescales {
     }
 
     /// This replica leads from now on. The changes of which no status has spoken may be
-    /// those of a leader that was killed before it could: they count.
+    /// those of a leader that was killed before it could, or another's: they limit.
     pub fn take_over(&mut self) -> Vec<Change> {
         std::mem::take(&mut self.untold)
     }

@@ -36,6 +36,10 @@ pub struct ScaleEvent {
     pub time: UnixMillis,
     /// Whether the entry is beyond every policy's period and may be reused.
     pub outdated: bool,
+    /// Whether another than this autoscaler may have made it: then it limits changes in its
+    /// own direction, and frees none in the other.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unsure: bool,
 }
 
 impl Memory {
@@ -122,9 +126,17 @@ impl Memory {
         }
     }
 
-    /// Keeps a change of the scale for the policies of its direction, where
-    /// there are any.
+    /// Keeps a change of the scale for the policies, where there are any.
     pub fn scaled(&mut self, from: i32, to: i32, spec: &Spec, now: UnixMillis) {
+        self.note(from, to, spec, now, false);
+    }
+
+    /// The same of a change that another may have made.
+    pub fn maybe_scaled(&mut self, from: i32, to: i32, spec: &Spec, now: UnixMillis) {
+        self.note(from, to, spec, now, true);
+    }
+
+    fn note(&mut self, from: i32, to: i32, spec: &Spec, now: UnixMillis, unsure: bool) {
         let Some(behavior) = &spec.behavior else { return };
         let (events, rules, change) = if to > from {
             (&mut self.ups, &behavior.scale_up, to.wrapping_sub(from))
@@ -140,7 +152,7 @@ impl Memory {
                 free = Some(place);
             }
         }
-        let new = ScaleEvent { change, time: now, outdated: false };
+        let new = ScaleEvent { change, time: now, outdated: false, unsure };
         match free {
             Some(place) => events[place] = new,
             None => events.push(new),
@@ -152,12 +164,18 @@ impl Memory {
 /// validation of both, `MaxStabilizationWindowSeconds` and `MaxPeriodSeconds`.
 pub const LONGEST_MS: i64 = 3_600_000;
 
-/// By how many replicas the scale changed within a period.
-pub(super) fn change_within(events: &[ScaleEvent], period_seconds: i32, now: UnixMillis) -> i32 {
+/// By how many replicas the scale changed within a period, for changes in the same
+/// direction or in the other.
+pub(super) fn change_within(
+    events: &[ScaleEvent],
+    same: bool,
+    period_seconds: i32,
+    now: UnixMillis,
+) -> i32 {
     let cutoff = now - i64::from(period_seconds) * 1000;
     events
         .iter()
-        .filter(|event| event.time > cutoff)
+        .filter(|event| event.time > cutoff && (same || !event.unsure))
         .fold(0, |sum: i32, event| sum.wrapping_add(event.change))
 }
 
@@ -193,8 +211,25 @@ mod tests {
     }
 
     #[test]
+    fn a_change_that_another_may_have_made_limits_its_direction_and_frees_none_in_the_other() {
+        let policy = r#"{"policies": [{"type": "Pods", "value": 1, "periodSeconds": 60}]}"#;
+        let spec = format!(
+            r#"{{"maxReplicas": 9, "scaleTargetRef": {{"kind": "Deployment", "name": "web"}},
+                 "behavior": {{"scaleUp": {policy}, "scaleDown": {policy}}}}}"#
+        );
+        let spec = Spec::from_api(&serde_json::from_str(&spec).expect("a spec"));
+        let mut memory = Memory::default();
+        memory.maybe_scaled(5, 9, &spec, 0);
+        memory.maybe_scaled(9, 7, &spec, 0);
+        memory.scaled(7, 8, &spec, 0);
+        let within = |events, same| change_within(events, same, 60, 1_000);
+        assert_eq!((within(&memory.ups, true), within(&memory.ups, false)), (5, 1));
+        assert_eq!((within(&memory.downs, true), within(&memory.downs, false)), (2, 0));
+    }
+
+    #[test]
     fn of_two_memories_each_change_counts_once() {
-        let event = |change, time| ScaleEvent { change, time, outdated: false };
+        let event = |change, time| ScaleEvent { change, time, outdated: false, unsure: false };
         let with = |ups: &[ScaleEvent]| Memory { ups: ups.to_vec(), ..Memory::default() };
         // Seen 12 s after it was done; and one that the other does not know of yet.
         let mut own = with(&[event(1, 112_000), event(1, 130_000)]);

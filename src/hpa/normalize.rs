@@ -220,8 +220,8 @@ fn policy_limit(
     now: UnixMillis,
 ) -> i32 {
     let proposals = rules.policies.iter().map(|policy| {
-        let added = change_within(&memory.ups, policy.period_seconds, now);
-        let removed = change_within(&memory.downs, policy.period_seconds, now);
+        let added = change_within(&memory.ups, up, policy.period_seconds, now);
+        let removed = change_within(&memory.downs, !up, policy.period_seconds, now);
         let at_start = current.wrapping_sub(added).wrapping_add(removed);
         policy_proposal(policy, up, at_start)
     });
