@@ -16,6 +16,8 @@ use std::io::Read;
 /// What came of it.
 #[derive(Debug, Default)]
 pub struct Converted {
+    /// The Prometheus that Plimsoll asks, where that is known.
+    pub server: Option<String>,
     /// The Autoscalers.
     pub objects: Vec<Value>,
     /// The rules of the metrics that they ask for, for `externalRules`.
@@ -31,7 +33,7 @@ pub struct Converted {
 /// # Errors
 /// Where a file can't be read, or holds nothing that can be converted.
 pub fn run(flags: &ConvertFlags) -> Result<(String, Converted), String> {
-    let mut converted = Converted::default();
+    let mut converted = Converted { server: flags.prometheus_url.clone(), ..Converted::default() };
     for path in &flags.files {
         let mut text = String::new();
         let read = if path.as_os_str() == "-" {
@@ -102,6 +104,7 @@ fn one(mut object: Value, converted: &mut Converted) {
         notes: Vec::new(),
         rules: Vec::new(),
         incomplete: false,
+        server: converted.server.clone(),
     };
     let about = format!("{kind} {}/{}", making.namespace, making.name);
     let spec = match (version.as_str(), kind.as_str()) {
@@ -169,6 +172,8 @@ struct Making {
     rules: Vec<Value>,
     /// Whether something is missing without which it would scale otherwise.
     incomplete: bool,
+    /// The Prometheus that Plimsoll asks, where that is known.
+    server: Option<String>,
 }
 
 impl Making {
@@ -223,8 +228,10 @@ impl Making {
             new["fallback"] =
                 json!({"failedRounds": fallback.failure_threshold, "replicas": fallback.replicas});
             self.note("fallback never removes replicas here");
-            if fallback.behavior.is_some_and(|behavior| behavior != "static") {
-                self.note("fallback.behavior is left out: at least `replicas`, never fewer than there are");
+            if let Some(behavior @ ("currentReplicas" | "currentReplicasIfLower")) =
+                fallback.behavior.as_deref()
+            {
+                self.missing(&format!("fallback.behavior {behavior} has no counterpart: at least `replicas`, never fewer than there are"));
             }
         }
         self.advanced(&spec.advanced, &mut new);
@@ -233,8 +240,10 @@ impl Making {
         }
         if on_queries && min == 0 {
             let cooldown = spec.cooldown_period.unwrap_or(300);
-            if cooldown != 300 {
-                self.note(&format!("cooldownPeriod {cooldown} s: how long zero is waited for is behavior.scaleDown.stabilizationWindowSeconds here (300 by default)"));
+            let window = new.pointer("/behavior/scaleDown/stabilizationWindowSeconds");
+            let window = window.and_then(Value::as_i64).unwrap_or(300);
+            if window != i64::from(cooldown) {
+                self.missing(&format!("cooldownPeriod {cooldown} s: zero is waited for as long as for any other scale down, behavior.scaleDown.stabilizationWindowSeconds, which is {window} s"));
             }
         }
         if let Some(interval) = spec.polling_interval {
@@ -264,7 +273,7 @@ impl Making {
             self.missing("advanced.scalingModifiers is left out: write its formula as one query");
         }
         if advanced.get("restoreToOriginalReplicaCount") == Some(&json!(true)) {
-            self.note("restoreToOriginalReplicaCount is left out: deleting an Autoscaler leaves the scale as it is");
+            self.note("restoreToOriginalReplicaCount is left out: deleting an Autoscaler leaves the scale as it is. Set it to false on the ScaledObject before you delete that: KEDA would set the replicas of the beginning, under load");
         }
     }
 
@@ -333,15 +342,25 @@ impl Making {
         }));
         self.note(&format!("{place}: {name} can be read in every namespace by whoever may read external metrics there; KEDA kept it to the ScaledObject's namespace. Where that matters, select the namespace by a label (`resources` of the rule)"));
         if let Some(address) = field("serverAddress") {
-            self.note(&format!("{place}: serverAddress {address}: Plimsoll asks the server of --prometheus-url; another one can be named as `backends` and in the rule"));
+            let plain = |url: &str| url.trim_end_matches('/').to_owned();
+            if self.server.as_deref().map(plain) != Some(plain(&address)) {
+                self.missing(&format!("{place}: serverAddress {address}: Plimsoll asks the server of its --prometheus-url. Where that is the same, give it to convert as --prometheus-url; name another one in `backends` and in the rule"));
+            }
         }
-        for left in ["authModes", "customHeaders", "cortexOrgID", "unsafeSsl", "queryParameters"] {
-            if field(left).is_some() {
-                self.note(&format!("{place}: metadata.{left} is left out: see --prometheus-header, --prometheus-token-file and --prometheus-ca-file"));
+        for left in [
+            "authModes",
+            "customHeaders",
+            "cortexOrgID",
+            "namespace",
+            "queryParameters",
+            "unsafeSsl",
+        ] {
+            if field(left).is_some_and(|value| !matches!(value.as_str(), "" | "false")) {
+                self.missing(&format!("{place}: metadata.{left} is left out: see --prometheus-header, --prometheus-token-file, --prometheus-ca-file and `backends`"));
             }
         }
         if trigger.authentication_ref.is_some() {
-            self.note(&format!(
+            self.missing(&format!(
                 "{place}: authenticationRef is left out: Plimsoll logs in by its own flags"
             ));
         }
@@ -465,8 +484,10 @@ struct Trigger {
 mod tests {
     use super::*;
 
+    const SERVER: &str = "http://prometheus:9090";
+
     fn converted(text: &str) -> Converted {
-        let mut converted = Converted::default();
+        let mut converted = Converted { server: Some(SERVER.to_owned()), ..Converted::default() };
         convert(text, &mut converted).unwrap();
         converted
     }
@@ -480,7 +501,7 @@ mod tests {
              \x20 fallback: {failureThreshold: 3, replicas: 6}\n\
              \x20 advanced: {horizontalPodAutoscalerConfig: {behavior: {scaleDown: {stabilizationWindowSeconds: 60}}}}\n\
              \x20 triggers:\n\
-             \x20 - type: prometheus\n    metadata:\n      serverAddress: http://prometheus:9090\n\
+             \x20 - type: prometheus\n    metadata:\n      serverAddress: http://prometheus:9090/\n\
              \x20     query: sum(rate(http_requests_total{app=\"web\"}[2m] offset 1m))\n      threshold: '100'\n\
              \x20 - {type: cpu, metricType: Utilization, metadata: {value: '60'}}\n",
         );
@@ -496,7 +517,7 @@ mod tests {
         let rule = &made.rules[0];
         assert_eq!(rule["seriesQuery"], "http_requests_total{app=\"web\"}");
         let notes = made.notes.join("\n");
-        assert!(notes.contains("serverAddress http://prometheus:9090"), "{notes}");
+        assert!(!notes.contains("serverAddress"), "{notes}");
         assert!(!notes.contains("refused"), "{notes}");
         // What it gives can be read as a configuration.
         let file = yaml(&json!({"externalRules": made.rules}));
@@ -520,6 +541,63 @@ mod tests {
         {
             assert!(notes.contains(expected), "{expected}: {notes}");
         }
+    }
+
+    #[test]
+    fn what_would_ask_another_server_or_scale_otherwise_is_paused_with_its_reason() {
+        let scaled = |spec: &str, metadata: &str, trigger: &str| {
+            converted(&format!(
+                "{{apiVersion: keda.sh/v1alpha1, kind: ScaledObject, metadata: {{name: web}}, spec: \
+                 {{scaleTargetRef: {{name: web}}, {spec} triggers: [{{type: prometheus, {trigger} \
+                 metadata: {{query: up, threshold: '5', {metadata}}}}}]}}}}"
+            ))
+        };
+        let window = |seconds: u32| {
+            format!(
+                "advanced: {{horizontalPodAutoscalerConfig: {{behavior: {{scaleDown: \
+                 {{stabilizationWindowSeconds: {seconds}}}}}}}}},"
+            )
+        };
+        let longer = window(60) + "cooldownPeriod: 60,";
+        for (spec, metadata, trigger) in [
+            ("", "", ""),
+            ("", "serverAddress: 'http://prometheus:9090/', unsafeSsl: 'false'", ""),
+            ("minReplicaCount: 1, cooldownPeriod: 600,", "", ""),
+            (longer.as_str(), "", ""),
+            ("fallback: {failureThreshold: 3, replicas: 6, behavior: static},", "", ""),
+        ] {
+            let made = scaled(spec, metadata, trigger);
+            assert_eq!(made.objects[0]["spec"].get("paused"), None, "{:?}", made.notes);
+        }
+        for (spec, metadata, trigger, expected) in [
+            ("", "serverAddress: 'https://other:9090'", "", "serverAddress https://other:9090"),
+            ("", "authModes: bearer", "", "authModes"),
+            ("", "customHeaders: X-Scope-OrgID=t1", "", "customHeaders"),
+            ("", "cortexOrgID: t1", "", "cortexOrgID"),
+            ("", "namespace: t1", "", "metadata.namespace"),
+            ("", "queryParameters: a=b", "", "queryParameters"),
+            ("", "unsafeSsl: 'true'", "", "unsafeSsl"),
+            ("", "", "authenticationRef: {name: a},", "authenticationRef"),
+            ("cooldownPeriod: 600,", "", "", "cooldownPeriod 600 s"),
+            (window(0).as_str(), "", "", "cooldownPeriod 300 s"),
+            (
+                "fallback: {failureThreshold: 3, replicas: 6, behavior: currentReplicas},",
+                "",
+                "",
+                "fallback.behavior currentReplicas",
+            ),
+        ] {
+            let made = scaled(spec, metadata, trigger);
+            assert_eq!(made.objects[0]["spec"]["paused"], true, "{expected}: {:?}", made.notes);
+            assert!(made.notes.iter().any(|note| note.contains(expected)), "{:?}", made.notes);
+        }
+        // Without a word on which server Plimsoll asks, it may be another.
+        let mut unknown = Converted::default();
+        let text = "apiVersion: keda.sh/v1alpha1\nkind: ScaledObject\nmetadata: {name: web}\n\
+            spec: {scaleTargetRef: {name: web}, triggers: [{type: prometheus, metadata: \
+            {serverAddress: 'http://prometheus:9090', query: up, threshold: '5'}}]}\n";
+        convert(text, &mut unknown).unwrap();
+        assert_eq!(unknown.objects[0]["spec"]["paused"], true);
     }
 
     #[test]
@@ -568,11 +646,16 @@ mod tests {
         let made = converted(
             "apiVersion: keda.sh/v1alpha1\nkind: ScaledObject\nmetadata: {name: web, namespace: shop}\n\
              spec:\n  scaleTargetRef: {name: web}\n  pollingInterval: 5\n\
+             \x20 advanced: {restoreToOriginalReplicaCount: true}\n\
              \x20 triggers: [{type: prometheus, metadata: {query: sum(queue), threshold: '5'}}]\n",
         );
         assert_eq!(made.objects[0]["spec"]["syncPeriodSeconds"], 5);
         let notes = made.notes.join("\n");
-        for expected in ["can be read in every namespace", "kube-controller-manager scales by it"] {
+        for expected in [
+            "can be read in every namespace",
+            "kube-controller-manager scales by it",
+            "Set it to false on the ScaledObject",
+        ] {
             assert!(notes.contains(expected), "{expected}: {notes}");
         }
     }

@@ -113,6 +113,11 @@ pub struct ConvertFlags {
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
 
+    /// The Prometheus that Plimsoll asks; a ScaledObject that names another one, or any where this is
+    /// not given, comes out paused.
+    #[arg(long, value_name = "URL")]
+    pub prometheus_url: Option<String>,
+
     /// Where to write the rules that the Autoscalers need; without it they are
     /// printed as a comment.
     #[arg(long, value_name = "FILE")]
