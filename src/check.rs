@@ -12,6 +12,7 @@ use crate::watch::{GroupResource, ResourceMap, Resources};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 /// What was found.
@@ -69,7 +70,7 @@ async fn check(flags: &CheckFlags) -> Report {
     let config = match Config::read(&flags.file) {
         Ok(config) => config,
         Err(error) => {
-            report.errors.push(error.with_lines());
+            report.errors.push(of_object(&flags.file).unwrap_or_else(|| error.with_lines()));
             return report;
         }
     };
@@ -117,6 +118,22 @@ async fn check(flags: &CheckFlags) -> Report {
         },
     }
     report
+}
+
+/// What to do with a file that has an object of Kubernetes in it, if it has.
+fn of_object(path: &Path) -> Option<String> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let object: serde_json::Value = serde_saphyr::from_str(&text).ok()?;
+    object.get("apiVersion")?;
+    let kind = object.get("kind")?.as_str()?;
+    let instead = match kind {
+        "ConfigMap" => {
+            "take the file out of it: kubectl -n NAMESPACE get configmap NAME -o jsonpath='{.data.config\\.yaml}'"
+        }
+        "Autoscaler" => "apply it; `kubectl plimsoll explain NAME` says what is wrong with it",
+        _ => "a configuration was expected, as config/plimsoll.yaml is one",
+    };
+    Some(format!("{}: this is an object of the kind {kind}: {instead}", path.display()))
 }
 
 /// A series that stands for those that a template is filled in with.
@@ -181,7 +198,10 @@ fn parse(report: &mut Report, config: &Config) {
     }
     for Example { field, query, .. } in examples {
         if let Err(error) = promql_parser::parser::parse(&query) {
-            report.errors.push(format!("{field}: {query}: this is no PromQL: {error}"));
+            report.errors.push(format!(
+                "{field}: {query}: Plimsoll's parser can't read this: {error}; with --prometheus-url Prometheus, \
+                 which may know more, is asked"
+            ));
         }
     }
 }

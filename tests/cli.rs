@@ -82,6 +82,29 @@ fn check_finds_what_prometheus_would_refuse() {
 }
 
 #[test]
+fn check_says_what_its_own_parser_refuses_and_who_may_know_more() {
+    let config = "rules:\n- seriesQuery: x\n  metricsQuery: 'sum(rate(<<.Series>>{<<.LabelMatchers>>}[5m*2])) by (<<.GroupBy>>)'\n  \
+                  resources: {template: <<.Resource>>}\n";
+    let (code, text) = checked(config, &[]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("rules[0].metricsQuery"), "{text}");
+    assert!(text.contains("Plimsoll's parser can't read this"), "{text}");
+    assert!(text.contains("with --prometheus-url"), "{text}");
+}
+
+#[test]
+fn check_says_what_to_do_with_an_object_of_kubernetes() {
+    for (kind, expected) in [
+        ("ConfigMap", "jsonpath='{.data.config\\.yaml}'"),
+        ("Autoscaler", "kubectl plimsoll explain"),
+    ] {
+        let (code, text) = checked(&format!("apiVersion: v1\nkind: {kind}\nspec: {{}}\n"), &[]);
+        assert_eq!(code, Some(1), "{text}");
+        assert!(text.contains(expected), "{text}");
+    }
+}
+
+#[test]
 fn check_contacts_a_prometheus_whenever_one_is_given() {
     // Nothing listens on port 1.
     for (config, expected) in [
