@@ -188,6 +188,19 @@ fn the_components_combine_and_each_adds_what_it_says() {
         assert_eq!(pod["containers"][0]["args"][0], "serve");
         assert!(pod["containers"][0]["args"].to_string().contains("--native-hpas=manage"));
         find("ClusterRoleBinding", "plimsoll:native-hpa-executor");
+        // What takes the definition out leaves all else that was installed, to delete it by.
+        let lines = format!("{lines}- ../../deploy/components/without-crd\n");
+        let kinds = |objects: &[Value]| -> Vec<String> {
+            objects
+                .iter()
+                .map(|object| format!("{} {}", object["kind"], object["metadata"]["name"]))
+                .collect()
+        };
+        let mut expected = kinds(&objects);
+        expected.retain(|name| {
+            !name.contains("\"CustomResourceDefinition\"") && !name.contains("\"Namespace\"")
+        });
+        assert_eq!(kinds(&kustomize(&cluster, &lines).await), expected);
         // Without them it registers its own API, and may write no HPA.
         let plain = kustomize(&cluster, "resources: [../../deploy]\n").await;
         let registered: Vec<&Value> = plain.iter().filter(|o| o["kind"] == "APIService").collect();
