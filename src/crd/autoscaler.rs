@@ -124,8 +124,8 @@ pub struct CustomMetric {
     pub average_value: ApiQuantity,
 
     /// PromQL to be run instead of the configured template. It must give one
-    /// series for each pod, with the pod's label. Only series of the
-    /// autoscaler's own namespace are read.
+    /// series for each pod, with the pod's label. Only series of the autoscaler's
+    /// own namespace are read, and of those in `podMetrics.sharedNamespaces`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 8192))]
     pub query: Option<String>,
