@@ -2,9 +2,10 @@
 //!
 //! A connection whose client has not shown who it is can be ended in favour of a
 //! new one once it had its time, the oldest first, so that silent connections never
-//! keep others out; where there is none, an idle one of the tenant that has most. Where
-//! none can be ended, a new one waits, by its source, for a place in a reserve in which
-//! only health is answered. Those of the front proxy have room of their own.
+//! keep others out; where there is none and most are of known clients, one of the tenant
+//! that has most. Where none can be ended, a new one waits, by its source, for a place in
+//! a reserve in which only health is answered. Those of the front proxy have room of
+//! their own.
 
 use super::admission::{Room, Shares};
 use prometheus_client::metrics::gauge::Gauge;
@@ -122,7 +123,7 @@ impl Connections {
     /// Takes a new connection in; none where there is no room for it.
     pub fn admit(&self, source: IpAddr) -> Option<Admitted> {
         let mut state = self.state();
-        let room = state.has_room(Instant::now());
+        let room = state.has_room(source, Instant::now());
         room.then(|| self.hold(&mut state, source, Standing::Unknown, Vec::new()))
     }
 
@@ -158,33 +159,39 @@ impl State {
         self.held.values().filter(|held| which(held)).count()
     }
 
-    /// Of the connections that may give way, ends the oldest of whoever has most of them;
-    /// false where there is none.
+    /// Of the connections that may give way, ends one of whoever has most of them: the
+    /// oldest, those on which a request is under way last. False where nobody has more
+    /// than so many.
     fn end_one<K: Eq + Hash>(
         &mut self,
         yields: impl Fn(&Held) -> bool,
         whose: impl Fn(&Held) -> K,
+        enough: usize,
     ) -> bool {
-        let mut by_holder: HashMap<K, (usize, u64)> = HashMap::new();
+        let mut by_holder: HashMap<K, (usize, (bool, u64))> = HashMap::new();
         for (number, held) in self.held.iter().filter(|(_, held)| yields(held)) {
-            by_holder.entry(whose(held)).or_insert((0, *number)).0 += 1;
+            let place = (held.running > 0, *number);
+            let (count, first) = by_holder.entry(whose(held)).or_insert((0, place));
+            (*count, *first) = (*count + 1, place.min(*first));
         }
         let most = by_holder.into_values().max_by_key(|(count, _)| *count);
-        most.is_some_and(|(_, oldest)| self.held.remove(&oldest).is_some())
+        most.filter(|(count, _)| *count > enough)
+            .is_some_and(|(_, (_, number))| self.held.remove(&number).is_some())
     }
 
-    /// Makes room for one more, where it can be made.
-    fn has_room(&mut self, now: Instant) -> bool {
-        let ordinary = |held: &Held| matches!(held.standing, Standing::Unknown | Standing::Known);
-        let silent =
-            |held: &Held| held.standing == Standing::Unknown && held.accepted + CROWDED <= now;
-        let idle = |held: &Held| {
-            let since = held.active.filter(|_| held.running == 0);
-            held.standing == Standing::Known && since.is_some_and(|since| since + CROWDED <= now)
-        };
-        self.count(ordinary) < CONNECTIONS
-            || self.end_one(silent, |held| held.source)
-            || self.end_one(idle, |held| held.tenant.clone())
+    /// Makes room for one more of a source, where it can be made.
+    fn has_room(&mut self, new: IpAddr, now: Instant) -> bool {
+        let known = |held: &Held| held.standing == Standing::Known;
+        let unknown = |held: &Held| held.standing == Standing::Unknown;
+        let had_its_time = |held: &Held| unknown(held) && held.accepted + CROWDED <= now;
+        let of_another = |held: &Held| unknown(held) && held.source != new;
+        self.count(|held| known(held) || unknown(held)) < CONNECTIONS
+            || self.end_one(had_its_time, |held| held.source, 0)
+            // A burst of one source does not keep out the others.
+            || self.end_one(of_another, |held| held.source, CONNECTIONS / 4)
+            // Who is unknown takes no more than half from those who are known.
+            || (self.count(known) > CONNECTIONS / 2
+                && self.end_one(known, |held| held.tenant.clone(), 0))
     }
 }
 
@@ -323,33 +330,42 @@ mod tests {
     }
 
     #[test]
-    fn the_tenant_with_most_connections_gives_way_whatever_its_addresses() {
+    fn the_tenant_with_most_connections_gives_way_however_busy_they_are() {
         let connections = Connections::default();
         let mut scraper = admit(&connections, 1, 9);
         drop(ask(&scraper, "monitoring"));
         let mut held: Vec<Admitted> =
             (0..4).flat_map(|n| admit(&connections, CONNECTIONS / 4, n)).collect();
         assert_eq!(held.len(), CONNECTIONS - 1);
+        // None of them is idle for long, and some are being answered.
         let mut under_way = ask(&held, "mallory");
         under_way.truncate(100);
-        grow_old(&connections);
         let mut new = admit(&connections, 50, 8);
         drop(ask(&new, "shop"));
-        grow_old(&connections);
         new.extend(admit(&connections, 50, 7));
         assert_eq!((new.len(), ended(&mut new), ended(&mut scraper)), (100, 0, 0));
-        // What is being answered is not cut off.
         assert_eq!((ended(&mut held[..100]), ended(&mut held)), (0, 100));
     }
 
-    #[tokio::test]
-    async fn where_all_are_busy_health_waits_for_its_turn_and_the_front_proxy_has_room() {
+    #[test]
+    fn who_shows_nothing_ends_no_connection_of_a_client_that_is_known() {
         let connections = Connections::default();
-        let mut held: Vec<Admitted> =
-            (0..4).flat_map(|n| admit(&connections, CONNECTIONS / 4, n)).collect();
-        let _under_way = ask(&held, "shop");
+        let mut known = admit(&connections, 20, 1);
+        drop(ask(&known, "monitoring"));
         grow_old(&connections);
-        assert!(connections.admit(source(9)).is_none());
+        let mut flood = admit(&connections, 2 * CONNECTIONS, 2);
+        assert_eq!(flood.len(), CONNECTIONS - 20);
+        // All of them are new; another address has its place nevertheless.
+        let mut new = admit(&connections, 10, 3);
+        assert_eq!((new.len(), ended(&mut new), ended(&mut known)), (10, 0, 0));
+        assert_eq!(ended(&mut flood), 10);
+    }
+
+    #[tokio::test]
+    async fn in_a_burst_health_waits_for_its_turn_and_the_front_proxy_has_room() {
+        let connections = Connections::default();
+        let mut held = admit(&connections, CONNECTIONS, 8);
+        assert!(connections.admit(source(8)).is_none());
         let crowd = |n: u8| connections.admit_in_crowd(source(n)).now_or_never().flatten();
         let mut crowded: Vec<Admitted> = std::iter::from_fn(|| crowd(8)).collect();
         assert_eq!(crowded.len(), RESERVE_PER_SOURCE);

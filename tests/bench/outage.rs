@@ -198,8 +198,8 @@ async fn decided_again(world: &World, running: &Running) -> Option<Duration> {
             .iter()
             .sum::<f64>()
     };
-    let before = own_text(world, running).await.map(|text| good(&text));
-    let mut before = before;
+    let mut before = own_text(world, running).await.map(|text| good(&text));
+    let mut shown = start;
     while start.elapsed() < Duration::from_secs(300) {
         tokio::time::sleep(Duration::from_millis(250)).await;
         let Some(text) = own_text(world, running).await else { continue };
@@ -209,8 +209,24 @@ async fn decided_again(world: &World, running: &Running) -> Option<Duration> {
         if leads && failing == 0.0 && since >= world.size.autoscalers as f64 {
             return Some(start.elapsed());
         }
+        if shown.elapsed() >= SPAN {
+            shown = Instant::now();
+            let why = first_failure(world).await.unwrap_or_default();
+            let seconds = start.elapsed().as_secs();
+            say(&format!("  {since} decided after {seconds} s, {failing} failing; {why}"));
+        }
     }
     None
+}
+
+/// What one of the first Autoscalers says that can't be decided for.
+async fn first_failure(world: &World) -> Option<String> {
+    let list = world.cluster.raw("/apis/plimsoll.dev/v1alpha1/autoscalers?limit=200").await.ok()?;
+    let list: Value = serde_json::from_str(&list).ok()?;
+    let conditions = |item: &Value| item["status"]["conditions"].as_array().cloned();
+    let all = list["items"].as_array()?.iter().filter_map(conditions).flatten();
+    let mut failed = all.filter(|c| c["type"] == "ScalingActive" && c["status"] == "False");
+    failed.next().map(|condition| condition["message"].to_string())
 }
 
 fn fine(value: f64) -> f64 {
