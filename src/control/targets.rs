@@ -2,10 +2,10 @@
 //! and StatefulSets are watched, so that a round in which nothing changes asks the
 //! API server for nothing.
 
-use super::{is_passing, message, within};
+use super::{message, within};
 use crate::cache::{self, Cache};
 use crate::hpa::{self, TargetRef};
-use crate::leader::{Permit, REQUEST, Refused};
+use crate::leader::{Permit, REQUEST, may_be_done};
 use crate::watch::{Cluster, Index, ObjectKey, ScaleRecord, Workload};
 use http::header::CONTENT_TYPE;
 use k8s_openapi::api::autoscaling::v1::Scale;
@@ -13,7 +13,6 @@ use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client, discovery};
 use std::sync::Arc;
 use std::time::Duration;
-use tower::BoxError;
 
 /// Reads and writes scales. Which resource a kind is, is kept for a while.
 #[derive(Clone)]
@@ -165,9 +164,7 @@ impl Targets {
         replicas: i32,
     ) -> Result<(), WriteError> {
         let failed = |error: kube::Error| {
-            let refused = |cause: &BoxError| cause.is::<Refused>();
-            let refused = matches!(&error, kube::Error::Service(cause) if refused(cause));
-            let kind = match is_passing(&error) && !refused {
+            let kind = match may_be_done(&error) {
                 true => WriteError::Unanswered,
                 false => WriteError::Failed,
             };

@@ -124,8 +124,11 @@ impl<'a> Candidate<'a> {
         }
     }
 
+    /// Whether more was known already; of one that was made anew, by what was frozen.
     fn is_older(&self, lease: &Lease) -> bool {
-        self.seen.as_ref().is_some_and(|(known, ..)| version(known) > version(lease))
+        let frozen = || super::locked(&self.leader.0.frozen).version;
+        let known = self.seen.as_ref().map_or_else(frozen, |(known, ..)| version(known));
+        known > version(lease)
     }
 
     /// It was read or written here: whatever was known before is older.
@@ -225,8 +228,12 @@ impl<'a> Candidate<'a> {
             return if self.settings().elect { self.look().await } else { Ok(()) };
         };
         let (mut lease, transitions, since) = (lease.clone(), seen.term, *since);
-        // A freeze holds when no write to a scale is under way that began before it.
-        let answers = self.is_asked() && self.leader.0.scales.is_none();
+        // A freeze holds when no write to a scale is under way that began before it; of a
+        // thaw it is enough that it was heard.
+        let freeze = Freeze::of(&lease);
+        let holds = freeze.is_none() || self.leader.0.scales.is_none();
+        let is_heard = super::locked(&self.leader.0.frozen).freeze == freeze;
+        let answers = self.is_asked() && holds && is_heard;
         if answers {
             freeze::answer(&mut lease);
         }
@@ -328,8 +335,11 @@ impl<'a> Candidate<'a> {
         let lease = self.seen.as_ref().map(|(lease, ..)| lease.clone());
         self.leader.lead_no_more(lease.as_ref());
         let Some(mut lease) = lease.filter(|_| held && self.holds()) else { return };
-        // Each of them is given up before the Lease may be taken anyway.
-        if tokio::time::timeout(self.settings().lease, self.leader.0.writes.none()).await.is_err() {
+        // Each of them is given up before the Lease may be taken anyway. What the next leader
+        // acknowledges holds for a scale, too, that the API server may write yet.
+        let Inner { writes, scales, .. } = &*self.leader.0;
+        let none = async { tokio::join!(writes.none(), scales.none()) };
+        if tokio::time::timeout(self.settings().lease, none).await.is_err() {
             return;
         }
         let spec = lease.spec.get_or_insert_default();

@@ -16,7 +16,7 @@ mod permit;
 mod tests;
 
 pub use freeze::Freeze;
-pub use permit::{Permit, REQUEST, Refused};
+pub use permit::{Permit, REQUEST, Refused, may_be_done};
 
 use crate::clock::Clock;
 use crate::telemetry::Metrics;
@@ -183,7 +183,8 @@ impl Leader {
     /// no other can have the Lease.
     fn lead(&self, transitions: i32, until: (Instant, SystemTime), ended: Instant, lease: &Lease) {
         let mut terms = locked(&self.0.terms);
-        let same = terms.now.filter(|term| term.transitions == transitions);
+        // One that had run out is not taken up again: whoever looked meanwhile saw none.
+        let same = terms.now.filter(|term| term.transitions == transitions && term.is_valid());
         let number = same.map_or(terms.count + 1, |term| term.number);
         terms.count = number;
         terms.now = Some(Term { number, transitions, until, ended });

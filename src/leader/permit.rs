@@ -3,7 +3,6 @@
 use super::{Freeze, Leader, locked};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
-use tokio::time::error::Elapsed;
 
 /// Leave to write, as long as the term lasts in which it was given.
 #[derive(Clone)]
@@ -27,6 +26,17 @@ pub enum Refused {
 impl From<Refused> for kube::Error {
     fn from(refused: Refused) -> Self {
         Self::Service(refused.into())
+    }
+}
+
+/// Whether a write that failed with this may have been carried out, or may be yet: it was
+/// begun, and no answer to it says otherwise. A retry that is turned away (429) says nothing
+/// of the try before it.
+pub fn may_be_done(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => matches!(status.code, 429 | 500..),
+        kube::Error::Service(cause) => !cause.is::<Refused>(),
+        _ => true,
     }
 }
 
@@ -89,8 +99,7 @@ impl Permit {
         let _counted = self.leader.0.scales.begin();
         self.confirm().await?;
         let written = self.write(write).await;
-        if matches!(&written, Err(kube::Error::Service(cause)) if cause.is::<Elapsed>()) {
-            // It was given up here, and may be carried out yet.
+        if written.as_ref().is_err_and(may_be_done) {
             let mut rest = Box::pin(rest(self.leader.clone()));
             // It is counted before the first count ends.
             let _ = futures::poll!(&mut rest);

@@ -244,23 +244,122 @@ async fn a_freeze_is_acknowledged_once_no_write_to_a_scale_is_under_way() {
     assert!(locked(&server.0).events.iter().any(|event| event.contains("Frozen")));
 }
 
+/// A failure as the API server, or a load balancer before it, tells it.
+fn api_error(code: u16) -> kube::Error {
+    let status = json!({"kind": "Status", "status": "Failure", "code": code,
+                        "reason": "", "message": ""});
+    kube::Error::Api(Box::new(serde_json::from_value(status).expect("a Status")))
+}
+
 #[tokio::test(start_paused = true)]
-async fn a_write_to_a_scale_that_was_given_up_may_be_carried_out_before_a_freeze_holds() {
+async fn a_write_to_a_scale_without_an_answer_may_be_carried_out_before_a_freeze_holds() {
+    let broken = || kube::Error::Service(std::io::Error::other("connection reset").into());
+    for (error, may_be_done) in [
+        (None, true),
+        (Some(broken()), true),
+        (Some(api_error(504)), true),
+        (Some(api_error(403)), false),
+        (Some(Refused::NotLeading.into()), false),
+    ] {
+        let (server, prometheus) = (Server::default(), nobody());
+        let maker = leader(&server, "a");
+        let _made = elected(&maker, &prometheus).await;
+        let leader = leader_with(&server, ElectionSettings { elect: false, ..settings("b") });
+        let mut candidate = Candidate::new(&leader, &prometheus);
+        let permit = leader.permit().expect("it leads without election");
+        let case = format!("{error:?}");
+        let write = async {
+            match error {
+                Some(error) => Err::<(), _>(error),
+                None => std::future::pending().await,
+            }
+        };
+        permit.write_scale(write).await.unwrap_err();
+        server.annotate(&REASON);
+        candidate.see(server.lease());
+        candidate.step().await;
+        assert_eq!(server.annotation(ACKNOWLEDGED).is_none(), may_be_done, "{case}");
+        tokio::time::sleep(REQUEST_TIME + Duration::from_millis(1)).await;
+        candidate.step().await;
+        assert_eq!(server.annotation(ACKNOWLEDGED).as_deref(), Some("r1"), "{case}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_lease_is_not_given_back_while_a_scale_may_be_written_yet() {
     let (server, prometheus) = (Server::default(), nobody());
-    let maker = leader(&server, "a");
-    let _made = elected(&maker, &prometheus).await;
-    let leader = leader_with(&server, ElectionSettings { elect: false, ..settings("b") });
-    let mut candidate = Candidate::new(&leader, &prometheus);
-    let permit = leader.permit().expect("it leads without election");
-    let error = permit.write_scale(std::future::pending::<Result<(), _>>()).await.unwrap_err();
-    assert!(matches!(error, kube::Error::Service(_)), "{error}");
-    server.annotate(&REASON);
+    let leader = leader(&server, "a");
+    let mut candidate = elected(&leader, &prometheus).await;
+    let permit = leader.permit().expect("it leads");
+    permit.write_scale(async { Err::<(), _>(api_error(504)) }).await.unwrap_err();
+    let begun = tokio::time::Instant::now();
+    candidate.release().await;
+    assert!(begun.elapsed() >= REQUEST_TIME, "{:?}", begun.elapsed());
+    assert_eq!(server.lease().spec.and_then(|spec| spec.holder_identity), None);
+}
+
+#[tokio::test]
+async fn a_thaw_is_acknowledged_while_scales_are_written() {
+    let (server, prometheus) = (Server::default(), nobody());
+    let leader = leader(&server, "a");
+    let mut candidate = elected(&leader, &prometheus).await;
+    let permit = leader.permit().expect("it leads");
+    let mut write = pin!(permit.write_scale(std::future::pending::<Result<(), _>>()));
+    assert!(futures::poll!(&mut write).is_pending());
+    server.annotate(&[(REQUEST, "thaw")]);
     candidate.see(server.lease());
     candidate.step().await;
-    assert_eq!(server.annotation(ACKNOWLEDGED), None);
-    tokio::time::sleep(REQUEST_TIME + Duration::from_millis(1)).await;
+    assert_eq!(server.annotation(ACKNOWLEDGED).as_deref(), Some("thaw"));
+}
+
+#[tokio::test]
+async fn a_term_that_ran_out_is_followed_by_another() {
+    let (server, prometheus) = (Server::default(), nobody());
+    let leader = leader_with(&server, ElectionSettings { retry: Duration::ZERO, ..settings("a") });
+    let mut candidate = elected(&leader, &prometheus).await;
+    let before = leader.permit().expect("it leads");
+    let changes = *leader.changes().borrow();
     candidate.step().await;
-    assert_eq!(server.annotation(ACKNOWLEDGED).as_deref(), Some("r1"));
+    assert!(before.holds(), "it is renewed");
+    assert_eq!(*leader.changes().borrow(), changes);
+    locked(&leader.0.terms).now.as_mut().expect("a term").until.0 = Instant::now();
+    assert!(leader.permit().is_none());
+    candidate.step().await;
+    let now = leader.permit().expect("it leads again");
+    assert!(now.term() > before.term() && !before.holds());
+    assert!(*leader.changes().borrow() > changes, "who follows it is told");
+}
+
+#[tokio::test]
+async fn a_lease_made_anew_with_a_lower_version_is_heard() {
+    for elect in [true, false] {
+        let (server, prometheus) = (Server::default(), nobody());
+        let leader = leader_with(&server, ElectionSettings { elect, ..settings("a") });
+        let maker = leader_with(&server, settings("b"));
+        let mut candidate = Candidate::new(&leader, &prometheus);
+        let mut other = elected(&maker, &prometheus).await;
+        for team in ["x", "y", "z"] {
+            server.annotate(&[("team", team)]);
+            candidate.see(server.lease());
+        }
+        (locked(&server.0).lease, locked(&server.0).version) = (None, 0);
+        candidate.gone();
+        other.gone();
+        if elect {
+            candidate.step().await;
+            candidate.step().await;
+            assert!(leader.permit().is_some());
+        } else {
+            other.step().await;
+        }
+        server.annotate(&REASON);
+        candidate.see(server.lease());
+        for _ in 0..2 {
+            candidate.step().await;
+        }
+        assert_eq!(leader.frozen().as_deref(), Some("incident 42"), "{elect}");
+        assert_eq!(server.annotation(ACKNOWLEDGED).as_deref(), Some("r1"), "{elect}");
+    }
 }
 
 #[tokio::test]
