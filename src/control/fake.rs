@@ -16,6 +16,8 @@ use std::time::Duration;
 pub struct Request {
     /// Method and path, without the query.
     pub line: String,
+    /// The query.
+    pub query: String,
     /// The body; null where it is no JSON.
     pub body: Value,
 }
@@ -44,7 +46,8 @@ pub fn api(answer: impl FnMut(&Request) -> (u16, Value) + Send + 'static) -> (Cl
             let body = body.collect().await?.to_bytes();
             let line = format!("{} {}", parts.method, parts.uri.path());
             let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
-            let request = Request { line, body };
+            let query = parts.uri.query().unwrap_or_default().to_owned();
+            let request = Request { line, query, body };
             let (code, body) = answer.lock().unwrap()(&request);
             asked.0.lock().unwrap().push(request);
             if code == 0 {

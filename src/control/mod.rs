@@ -23,10 +23,10 @@ mod turns;
 
 pub use run::{ControlLoop, Settings};
 
+use crate::leader::REQUEST;
+use kube::Client;
+use serde::de::DeserializeOwned;
 use std::time::Duration;
-
-/// How long one request to the API server may take.
-const REQUEST: Duration = Duration::from_secs(10);
 
 /// Waits for a request to the API server, for a bounded time.
 async fn within<T>(
@@ -36,6 +36,20 @@ async fn within<T>(
         Ok(result) => result,
         Err(elapsed) => Err(kube::Error::Service(elapsed.into())),
     }
+}
+
+/// Sends a write that the API server carries out in a request's time or not at all: what was
+/// given up here must not be done later.
+async fn send<T: DeserializeOwned>(
+    client: &Client,
+    request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
+) -> Result<T, kube::Error> {
+    let mut request = request.map_err(kube::Error::BuildRequest)?;
+    let separator = if request.uri().query().is_none() { '?' } else { '&' };
+    let uri = format!("{}{separator}timeout={}s", request.uri(), REQUEST.as_secs());
+    *request.uri_mut() =
+        uri.parse().map_err(|error| kube::Error::HttpError(http::Error::from(error)))?;
+    client.request(request).await
 }
 
 /// What a user is told of a failed request: the API server's own message.

@@ -3,13 +3,14 @@
 
 use super::reconcile::{Ended, FAILED, HELD, State, now, write_status};
 use super::run::Shared;
-use super::{message, status, within};
+use super::{message, send, status, within};
 use crate::crd::AutoscalerSpec;
 use crate::hpa::{self, Condition, ConditionKind, Spec};
 use crate::leader::Permit;
 use crate::watch::{self, AutoscalerRecord, HpaRecord, ObjectKey, Subject};
 use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerSpec};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::Request;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
@@ -110,6 +111,8 @@ pub async fn write(
     };
     let wanted = spec.as_hpa(&key.namespace, &key.name);
     let hpa = json!({
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
         "metadata": {
             "name": key.name,
             "namespace": key.namespace,
@@ -124,17 +127,17 @@ pub async fn write(
         "spec": wanted,
     });
     let api: Api<HorizontalPodAutoscaler> = Api::namespaced(client.clone(), &key.namespace);
+    let place = Request::new(api.resource_url());
     let version = match known {
         Some(known) if known.owner.as_deref() != Some(uid) => return Err(foreign()),
         Some(known) if known.demand.decided == Spec::from_api(&wanted) => return Ok(()),
         Some(known) => known.version.clone(),
         None => {
-            let object: HorizontalPodAutoscaler =
-                serde_json::from_value(hpa).map_err(|error| error.to_string())?;
+            let object = serde_json::to_vec(&hpa).map_err(|error| error.to_string())?;
             let parameters =
                 PostParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() };
-            match put(permit, is_held, api.create(&parameters, &object)).await {
-                Ok(_) => return Ok(()),
+            match put(client, permit, is_held, place.create(&parameters, object)).await {
+                Ok(()) => return Ok(()),
                 Err(kube::Error::Api(status)) if status.code == 409 => {}
                 Err(error) => return Err(message(&error)),
             }
@@ -151,15 +154,17 @@ pub async fn write(
     let patch = json!({"metadata": {"resourceVersion": version}, "spec": whole(&wanted)});
     let parameters = PatchParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() };
     let patch = Patch::Merge(patch);
-    let written = put(permit, is_held, api.patch(&key.name, &parameters, &patch)).await;
-    written.map(|_| ()).map_err(|error| message(&error))
+    let request = place.patch(&key.name, &parameters, &patch);
+    put(client, permit, is_held, request).await.map_err(|error| message(&error))
 }
 
-async fn put<T>(
+async fn put(
+    client: &Client,
     permit: &Permit,
     is_held: bool,
-    request: impl Future<Output = Result<T, kube::Error>>,
-) -> Result<T, kube::Error> {
+    request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
+) -> Result<(), kube::Error> {
+    let request = async { send(client, request).await.map(|_: HorizontalPodAutoscaler| ()) };
     if is_held { permit.write(request).await } else { permit.write_scale(request).await }
 }
 
@@ -278,6 +283,8 @@ mod tests {
         }
         assert!(log.of("").is_empty(), "{:?}", log.of(""));
         write(&client, &permit, &key, "ours", &left_alone(&spec), true, None).await.unwrap();
+        let created = &log.of("POST /apis/autoscaling/")[0];
+        assert!(created.query.contains("timeout=10s"), "{created:?}");
     }
 
     #[tokio::test]
@@ -321,6 +328,8 @@ mod tests {
         let permit = fake::permit(&client);
         let held = left_alone(&spec);
         write(&client, &permit, &key, "ours", &held, true, Some(&known)).await.unwrap();
+        // What is given up here is not done later.
+        assert!(log.of("PATCH")[0].query.contains("timeout=10s"), "{:?}", log.of("PATCH"));
         let disabled = &log.of("PATCH")[0].body;
         assert_eq!(disabled["metadata"]["resourceVersion"], "7");
         assert_eq!(disabled["spec"]["behavior"]["scaleUp"]["selectPolicy"], "Disabled");

@@ -2,10 +2,10 @@
 //! decided, beside what was. That costs the cluster next to nothing: the leader alone
 //! decides beside, and only where it has the scale and all metrics anyway.
 
-use super::reconcile::{Ended, FAILED, OBSERVED, Round, State, decide};
+use super::reconcile::{Ended, FAILED, OBSERVED, Round, State, decide, needs_samples, now};
 use super::run::{Broken, Shared};
 use super::selectors::Selection;
-use crate::hpa::{ConditionKind, Metric, Outcome, Source, Status, parse_group};
+use crate::hpa::{ConditionKind, Context, Metric, Outcome, Source, Status, parse_group};
 use crate::promql::query::PodMetric;
 use crate::rules::{ObjectMetric, Rules};
 use crate::telemetry::Metrics;
@@ -144,16 +144,21 @@ fn is_served(rules: &Rules, metric: &Metric, own: Option<&PodMetric>) -> bool {
 async fn claim(shared: &Shared, subject: &Subject, record: &HpaRecord, state: &mut State) {
     let (namespace, target) = (&subject.key.namespace, &record.demand.decided.target);
     let seen = shared.targets.seen(&shared.cluster, namespace, target);
-    let selector = match seen {
-        Some(seen) => seen.selector,
+    let target = match seen {
+        Some(seen) => seen,
         None if state.seen.selector_read.is_some_and(|at| at.elapsed() < SELECTOR_AGE) => return,
         None => {
             state.seen.selector_read = Some(Instant::now());
             let Ok(read) = shared.targets.read(namespace, target).await else { return };
-            read.selector
+            read
         }
     };
-    shared.cluster.read(|index| drop(Selection::of(shared, index, subject, &selector)));
+    let status = Status::from_api(&record.status);
+    let (spec, config) = (&record.demand.decided, shared.decisions(&status));
+    if needs_samples(Context { spec, config, now: now() }, &target, &status) {
+        let selector = &target.selector;
+        shared.cluster.read(|index| drop(Selection::of(shared, index, subject, selector, true)));
+    }
 }
 
 /// Writes nothing; compares where kube-controller-manager changed the scale.

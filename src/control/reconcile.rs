@@ -84,6 +84,10 @@ const RECOMMENDATIONS: usize = 64;
 const GOES_TO_ZERO: &str = "ScalingToZero";
 const SCALED_TO_ZERO: &str = "the HPA controller scaled the workload to zero";
 const NOT_SCALED: &str = "the HPA controller did not scale the workload to zero";
+/// For how long the API server may yet carry out a scale to zero of which the status speaks,
+/// whoever asked for it: a request for the status, one for the scale, and what the API server
+/// takes for that.
+const GOING_TO_ZERO_MS: i64 = 30_000;
 /// Another replica leads, and writes.
 const FOLLOWED: Ended = "followed";
 
@@ -206,7 +210,8 @@ impl State {
 
     /// Remembers the changes of the scale that another replica made, by what the status
     /// says and by what the scale is; and the one that this replica made without knowing.
-    fn note_scale(&mut self, spec: &Spec, replicas: i32, at: Moment) {
+    fn note_scale(&mut self, spec: &Spec, target: &Target, at: Moment) {
+        let replicas = target.replicas.spec_replicas;
         let now = at.process;
         self.bounds = Some((spec.min_replicas, spec.max_replicas));
         if self.term.is_none() || self.took_over {
@@ -222,10 +227,14 @@ impl State {
             }
         }
         if self.term.is_some()
-            && let Some(Change { from, to, at: done }) = self.rescales.lead(replicas, now)
+            && let Some(Change { from, to, at: done }) =
+                self.rescales.lead(replicas, target.object.is_some(), now)
         {
             self.memory.scaled(from, to, spec, done);
             self.did(from, to, at.wall - (now - done));
+            if to == 0 {
+                settle_zero(&mut self.status, 0, at.wall);
+            }
         }
     }
 
@@ -246,11 +255,11 @@ fn settle_zero(status: &mut Status, replicas: i32, now: UnixMillis) {
     }
 }
 
-/// Whether a status says that the workload is being scaled to zero, and not yet whether
-/// it was.
-fn goes_to_zero(status: &Status) -> bool {
-    let condition = status.condition(ConditionKind::ScaledToZero);
-    condition.is_some_and(|condition| condition.reason == GOES_TO_ZERO)
+/// Since when a status says that the workload is being scaled to zero, where it does not
+/// say yet whether it was.
+fn goes_to_zero(status: &Status) -> Option<UnixMillis> {
+    let condition = status.condition(ConditionKind::ScaledToZero)?;
+    (condition.reason == GOES_TO_ZERO).then_some(condition.since)
 }
 
 async fn autoscaler(
@@ -421,22 +430,28 @@ pub async fn decide<'a>(
     let frozen = shared.leader.frozen();
     let writes = permit.is_some() && frozen.is_none();
     let targets = &shared.targets;
-    let unsettled = writes && goes_to_zero(&state.status);
+    // While frozen, too: a zero that its owner sets then must not be taken for its own.
+    let unsettled = permit.and_then(|_| goes_to_zero(&state.status));
     let mut target = match unsettled {
-        true => targets.read(namespace, &spec.target).await,
-        false => targets.scale(&shared.cluster, namespace, &spec.target).await,
+        Some(_) => targets.read(namespace, &spec.target).await,
+        None => targets.scale(&shared.cluster, namespace, &spec.target).await,
     };
     let at = Moment::now(&shared.clock);
-    if let (Ok(target), true) = (&target, unsettled) {
-        settle_zero(&mut state.status, target.replicas.spec_replicas, at.wall);
-    }
-    let config = shared.decisions(&state.status);
-    let context = Context { spec, config, now: at.wall };
-    let until = tokio::time::Instant::now() + shared.settings.decision_timeout;
-    loop {
-        if let Ok(target) = &target {
-            state.note_scale(spec, target.replicas.spec_replicas, at);
+    if let (Ok(target), Some(since)) = (&target, unsettled) {
+        let replicas = target.replicas.spec_replicas;
+        let is_open = (at.wall - since).abs() < GOING_TO_ZERO_MS
+            || state.rescales.tries(0, at.process - GOING_TO_ZERO_MS);
+        if replicas == 0 || !is_open {
+            settle_zero(&mut state.status, replicas, at.wall);
         }
+    }
+    loop {
+        let until = tokio::time::Instant::now() + shared.settings.decision_timeout;
+        if let Ok(target) = &target {
+            state.note_scale(spec, target, at);
+        }
+        let config = shared.decisions(&state.status);
+        let context = Context { spec, config, now: at.wall };
         let gathered = match &target {
             Ok(target) if needs_samples(context, target, &state.status) => {
                 gather(shared, namespace, demand, &target.selector, until, state).await
@@ -474,7 +489,7 @@ pub async fn decide<'a>(
 }
 
 /// Whether a decision on such a target looks at metrics at all.
-fn needs_samples(context: Context<'_>, target: &Target, status: &Status) -> bool {
+pub(super) fn needs_samples(context: Context<'_>, target: &Target, status: &Status) -> bool {
     let selector = &target.selector;
     let selects = !selector.is_empty() && selector.parse::<Selector>().is_ok();
     selects && hpa::needs_samples(context, target.replicas, status)
@@ -492,8 +507,10 @@ fn compute(
 ) -> (Decision, usize) {
     let scale = target.as_ref().map(|target| target.replicas).map_err(String::as_str);
     let selector = target.as_ref().map_or("", |target| &target.selector);
+    // As the HPA controller, which takes up the selector of whom it measures alone.
+    let claims = target.as_ref().is_ok_and(|target| needs_samples(context, target, status));
     shared.cluster.read(|index| {
-        let selection = Selection::of(shared, index, subject, selector);
+        let selection = Selection::of(shared, index, subject, selector, claims);
         let pods: Vec<Pod<'_>> = selection.pods.iter().map(|(name, pod)| pod.view(name)).collect();
         let aligned: Vec<Aligned<'_>> =
             gathered.iter().map(|samples| Aligned::new(samples, &pods)).collect();
@@ -579,6 +596,10 @@ async fn carry_out(
             Ok(()) => shared.targets.write(permit, object, to).await,
             Err(error) => Err(WriteError::Failed(error)),
         };
+        let unanswered = matches!(written, Err(WriteError::Unanswered(_)));
+        if unanswered {
+            state.rescales.tried(Change { from, to, at: at.process });
+        }
         if written.is_err() && !permit.holds() {
             return Some(FOLLOWED);
         }
@@ -588,14 +609,8 @@ async fn carry_out(
         }
         // An answer that did not come says nothing of the write: the scale does, now or later.
         let written = match written {
-            Err(WriteError::Unanswered(_)) if has(shared, subject, context.spec, to).await => {
-                Ok(())
-            }
-            Err(WriteError::Unanswered(_)) => {
-                state.rescales.tried(Change { from, to, at: at.process });
-                written
-            }
-            Err(_) if goes_to_zero(&status) => {
+            Err(_) if unanswered && has(shared, subject, context.spec, to).await => Ok(()),
+            Err(_) if !unanswered && goes_to_zero(&status).is_some() => {
                 settle_zero(&mut status, from, context.now);
                 written
             }

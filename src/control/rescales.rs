@@ -39,6 +39,9 @@ pub struct Rescales {
 /// seconds; a change of which none speaks by then is another's.
 const UNTOLD: usize = 8;
 const PATIENCE_MS: i64 = 60_000;
+/// How long a change without an answer may be unseen by a watch: longer than one that fell
+/// silent goes unnoticed.
+const BEHIND_MS: i64 = 300_000;
 
 impl Rescales {
     /// When Plimsoll changed the scale last, as statuses say it.
@@ -50,7 +53,7 @@ impl Rescales {
     pub fn see(&mut self, replicas: i32, now: UnixMillis) {
         self.untold.retain(|change| now - change.at <= PATIENCE_MS);
         // What it was to become is seen as a change.
-        self.tried = None;
+        self.tried = self.tried.filter(|tried| tried.to != replicas);
         let before = self.seen.replace(replicas);
         match (before, self.ahead) {
             // It has become what the status said, or has not yet.
@@ -88,18 +91,29 @@ impl Rescales {
         std::mem::take(&mut self.untold)
     }
 
-    /// This replica leads, and sees so many replicas: it knows of all that it does, but of
-    /// the change whose answer did not come, which it is told here where it was made.
-    pub fn lead(&mut self, replicas: i32, now: UnixMillis) -> Option<Change> {
+    /// This replica leads, and sees so many replicas, by a watch or read just now: it knows of
+    /// all that it does, but of the change whose answer did not come, which it is told here
+    /// where it was made.
+    pub fn lead(&mut self, replicas: i32, is_read: bool, now: UnixMillis) -> Option<Change> {
         (self.seen, self.ahead) = (Some(replicas), None);
         self.untold.clear();
         let tried = self.tried.take()?;
         if replicas == tried.to {
             return Some(tried);
         }
-        let open = replicas == tried.from && now - tried.at <= PATIENCE_MS;
+        // A watch that is behind does not say that it was not made.
+        let open = match is_read {
+            true => replicas == tried.from && now - tried.at <= PATIENCE_MS,
+            false => now - tried.at <= BEHIND_MS,
+        };
         self.tried = Some(tried).filter(|_| open);
         None
+    }
+
+    /// Whether this replica has asked since for so many replicas, and does not know whether
+    /// that was done.
+    pub fn tries(&self, replicas: i32, since: UnixMillis) -> bool {
+        self.tried.is_some_and(|tried| tried.to == replicas && tried.at > since)
     }
 
     /// This replica has changed the scale.
@@ -184,27 +198,49 @@ mod tests {
             (&[4, 4, 4], [Some(change(1, 4, 5)), None, None]),
         ] {
             let mut rescales = Rescales::default();
-            rescales.lead(1, 0);
+            rescales.lead(1, true, 0);
             rescales.tried(change(1, 4, 5));
-            let heard: Vec<_> = seen.iter().map(|replicas| rescales.lead(*replicas, 6)).collect();
-            assert_eq!(heard, expected, "{seen:?}");
+            let heard = seen.iter().map(|replicas| rescales.lead(*replicas, true, 6));
+            assert_eq!(heard.collect::<Vec<_>>(), expected, "{seen:?}");
         }
         let mut rescales = Rescales::default();
-        rescales.lead(1, 0);
+        rescales.lead(1, true, 0);
         rescales.tried(change(1, 4, 5));
-        assert_eq!(rescales.lead(1, 6 + PATIENCE_MS), None);
-        assert_eq!(rescales.lead(4, 7 + PATIENCE_MS), None, "it is another's");
+        assert_eq!(rescales.lead(1, true, 6 + PATIENCE_MS), None);
+        assert_eq!(rescales.lead(4, true, 7 + PATIENCE_MS), None, "it is another's");
         // Whoever does not lead sees it as any other.
-        rescales.lead(1, 0);
+        rescales.lead(1, true, 0);
         rescales.tried(change(1, 4, 5));
         rescales.see(4, 6);
-        assert_eq!((rescales.take_over(), rescales.lead(4, 6)), (vec![change(1, 4, 6)], None));
+        assert_eq!(rescales.take_over(), [change(1, 4, 6)]);
+        assert_eq!(rescales.lead(4, true, 6), None);
+    }
+
+    #[test]
+    fn a_change_without_an_answer_outlasts_a_late_watch_and_the_end_of_a_term() {
+        let tried = || {
+            let mut rescales = Rescales::default();
+            rescales.lead(8, true, 0);
+            rescales.tried(change(8, 12, 5));
+            rescales
+        };
+        for behind in [4, 8] {
+            let mut rescales = tried();
+            assert_eq!(rescales.lead(behind, false, 6 + PATIENCE_MS), None);
+            let done = rescales.lead(12, true, 7 + PATIENCE_MS);
+            assert_eq!(done, Some(change(8, 12, 5)), "{behind}");
+            // In the first round of another term, too.
+            let mut rescales = tried();
+            rescales.see(behind, 6);
+            assert_eq!(rescales.lead(behind, false, 6), None);
+            assert_eq!(rescales.lead(12, false, 7), Some(change(8, 12, 5)), "{behind}");
+        }
     }
 
     #[test]
     fn its_own_changes_are_known() {
         let mut rescales = Rescales::default();
-        rescales.lead(1, 0);
+        rescales.lead(1, true, 0);
         rescales.did(1, 4, Some(300));
         // Another leads; the watch is still behind.
         for (replicas, now) in [(1, 1), (4, 2)] {

@@ -187,8 +187,14 @@ pub struct Selection<'a> {
 }
 
 impl<'a> Selection<'a> {
-    /// That of a subject's target.
-    pub fn of(shared: &Shared, index: &'a Index, subject: &Subject, selector: &str) -> Self {
+    /// That of a subject's target; it claims the pods, or only selects them.
+    pub fn of(
+        shared: &Shared,
+        index: &'a Index,
+        subject: &Subject,
+        selector: &str,
+        claims: bool,
+    ) -> Self {
         let parsed: Selector = match selector.parse() {
             Ok(parsed) => parsed,
             Err(error) => {
@@ -201,6 +207,9 @@ impl<'a> Selection<'a> {
             return Self { parsed: Ok(()), pods: Vec::new(), autoscalers: Vec::new() };
         }
         let pods = index.select(&subject.key.namespace, &parsed);
+        if !claims {
+            return Self { parsed: Ok(()), pods, autoscalers: Vec::new() };
+        }
         // Mostly they share one set of labels.
         let mut labels: Vec<&BTreeMap<String, String>> = Vec::new();
         for (_, pod) in &pods {

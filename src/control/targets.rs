@@ -2,14 +2,14 @@
 //! and StatefulSets are watched, so that a round in which nothing changes asks the
 //! API server for nothing.
 
-use super::{message, within};
+use super::{message, send, within};
 use crate::cache::{self, Cache};
 use crate::hpa::{self, TargetRef};
-use crate::leader::{Permit, REQUEST, may_be_done};
+use crate::leader::{Permit, may_be_done};
 use crate::watch::{Cluster, Index, ObjectKey, ScaleRecord, Workload};
-use http::header::CONTENT_TYPE;
 use k8s_openapi::api::autoscaling::v1::Scale;
-use kube::core::{ApiResource, DynamicObject};
+use kube::api::PostParams;
+use kube::core::{ApiResource, DynamicObject, Request};
 use kube::{Api, Client, discovery};
 use std::sync::Arc;
 use std::time::Duration;
@@ -194,19 +194,16 @@ impl Targets {
         }
     }
 
-    /// Writes a scale, which the API server carries out in a request's time or not at all:
-    /// what was given up here must not be done later.
     async fn replace(
         &self,
         api: &Api<DynamicObject>,
         name: &str,
         scale: &Scale,
     ) -> Result<Scale, kube::Error> {
-        let limit = REQUEST.as_secs();
-        let place = format!("{}/{name}/scale?timeout={limit}s", api.resource_url());
         let body = serde_json::to_vec(scale).map_err(kube::Error::SerdeError)?;
-        let request = http::Request::put(place).header(CONTENT_TYPE, "application/json");
-        self.client.request(request.body(body).map_err(kube::Error::HttpError)?).await
+        let place = Request::new(api.resource_url());
+        let request = place.replace_subresource("scale", name, &PostParams::default(), body);
+        send(&self.client, request).await
     }
 
     /// Which resource a kind of a group is: the first, where there are several.

@@ -229,6 +229,93 @@ async fn a_freeze_that_stops_a_scale_to_zero_leaves_no_word_that_it_was_done() {
     assert!(!condition.status, "{condition:?}");
 }
 
+/// A watch that is behind says nothing of a change that was asked for after it.
+#[tokio::test]
+async fn a_scale_that_was_written_without_an_answer_counts_though_the_watch_is_behind() {
+    let mut lost = false;
+    let (control, log) = World::new(8, Some(40), move |world, request| {
+        if is_put(request) {
+            lost = true;
+            world.replicas = 12;
+            return Some(fake::failure(504, "Timeout", "it took too long"));
+        }
+        let scale = request.line.ends_with("/scale");
+        (scale && std::mem::take(&mut lost)).then(|| fake::failure(503, "", "overloaded"))
+    })
+    .run();
+    let policies = json!([{"type": "Pods", "value": 4, "periodSeconds": 600}]);
+    let behavior = json!({"scaleUp": {"stabilizationWindowSeconds": 0, "policies": policies}});
+    let subject = put(&control, "web", json!({"maxReplicas": 40, "behavior": behavior}));
+    seen(&control, 4);
+    let mut state = State::default();
+    assert_eq!(decided(&control, &subject, &mut state).await, FAILED);
+    assert_eq!(decided(&control, &subject, &mut state).await, HELD);
+    let ups: Vec<i32> = state.memory.ups.iter().map(|event| event.change).collect();
+    assert_eq!((ups, state.status.last_scale.is_some()), (vec![4], true));
+    assert_eq!(log.of("PUT").len(), 1);
+}
+
+#[tokio::test]
+async fn a_scale_to_zero_that_is_done_late_is_woken_from() {
+    let now = Arc::new(Mutex::new((2, 0)));
+    let known = now.clone();
+    let mut lost = false;
+    let (control, log) = World::new(2, None, move |world, request| {
+        let (replicas, queue) = *known.lock().unwrap();
+        (world.replicas, world.queue) = (replicas, Some(queue));
+        (is_put(request) && !std::mem::replace(&mut lost, true))
+            .then(|| fake::failure(504, "Timeout", "it took too long"))
+    })
+    .run();
+    let subject = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
+    seen(&control, 2);
+    let mut state = State::default();
+    assert_eq!(decided(&control, &subject, &mut state).await, FAILED);
+    *now.lock().unwrap() = (2, 2);
+    assert_eq!(decided(&control, &subject, &mut state).await, HELD);
+    *now.lock().unwrap() = (0, 2);
+    seen(&control, 0);
+    assert_eq!(decided(&control, &subject, &mut state).await, RESCALED);
+    let written: Vec<_> = log.of("").into_iter().filter(is_put).collect();
+    assert_eq!(written.last().unwrap().body["spec"]["replicas"], 2);
+}
+
+#[tokio::test]
+async fn whether_a_scale_to_zero_was_done_is_settled_while_scales_are_frozen() {
+    let (control, log) = World::new(3, Some(3), |_, _| None).run();
+    let subject = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
+    seen(&control, 3);
+    let mut state = State::default();
+    assert_eq!(decided(&control, &subject, &mut state).await, HELD);
+    // As it is recorded before the scale is written.
+    let kind = ConditionKind::ScaledToZero;
+    state.status.set(kind, true, "ScalingToZero", format_args!("it is being scaled"), 0);
+    let freeze = json!({"metadata": {"annotations": {FREEZE: "incident"}}});
+    control.shared.leader.see_freeze(&serde_json::from_value(freeze).unwrap(), false);
+    assert_eq!(decided(&control, &subject, &mut state).await, HELD);
+    let condition = state.status.condition(kind).unwrap();
+    assert!(!condition.status && log.of("PUT").is_empty(), "{condition:?}");
+}
+
+/// As in the HPA controller, which takes up the selector of whom it measures alone.
+#[tokio::test]
+async fn one_at_zero_claims_no_pods() {
+    let (control, _) = World::new(3, Some(5), |_, _| None).run();
+    let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "blue"});
+    let blue = put(&control, "blue", json!({"maxReplicas": 9, "scaleTargetRef": target}));
+    let green = put(&control, "green", json!({"maxReplicas": 9}));
+    seen(&control, 3);
+    control.shared.cluster.write(|index| {
+        let key = ObjectKey { namespace: "shop".to_owned(), name: "blue".to_owned() };
+        let replicas = hpa::Scale { spec_replicas: 0, status_replicas: 0 };
+        let scale = watch::ScaleRecord { replicas, selector: "app=web".to_owned() };
+        index.put_scale(watch::Workload::Deployment, key, scale);
+    });
+    let (mut first, mut second) = (State::default(), State::default());
+    assert_eq!(decided(&control, &blue, &mut first).await, HELD);
+    assert_eq!(decided(&control, &green, &mut second).await, RESCALED);
+}
+
 /// What a leader before has left, who was recommended seven replicas.
 fn left(subject: &Subject) -> (Subject, Kept) {
     let recommendations = vec![Recommendation { replicas: 7, time: 0 }];
