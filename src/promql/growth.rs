@@ -5,6 +5,7 @@
 //! a pod's name. No limit of Prometheus sees that. So it is bounded here.
 
 use super::tree;
+use promql_parser::label::Matcher;
 use promql_parser::parser::Expr;
 use promql_parser::parser::token::T_COUNT_VALUES;
 use std::collections::BTreeMap;
@@ -19,9 +20,9 @@ const NUMBER: usize = 32;
 /// Why a query is refused.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
-    "the labels that this query writes can grow too long: with label_replace(), label_join() and \
-     count_values() it may write at most {COPIES} values of other labels ($1, or a source) and \
-     {BYTES} bytes of text to a series"
+    "the labels that this query writes can grow too long: with label_replace(), label_join(), \
+     count_values() and absent() it may write at most {COPIES} values of other labels ($1, or a \
+     source) and {BYTES} bytes of text to a series"
 )]
 pub struct TooLong;
 
@@ -53,12 +54,26 @@ fn written(expr: &mut Expr, patterns: &mut Vec<String>) -> Result<Written, TooLo
             note(&mut all, name, size);
         }
     }
-    let of =
-        |all: &Written, name: &str| all.get(name).copied().unwrap_or(Size { copies: 1, bytes: 0 });
-    let (name, size) = match expr {
+    // A label that was written may also stand as it was: where the pattern did not match, or in
+    // a series of another operand.
+    let of = |all: &Written, name: &str| {
+        let Size { copies, bytes } = all.get(name).copied().unwrap_or_default();
+        Size { copies: copies.max(1), bytes }
+    };
+    match expr {
         Expr::Aggregate(aggregate) if aggregate.op.id() == T_COUNT_VALUES => {
             let name = aggregate.param.as_deref().and_then(tree::text).ok_or(TooLong)?;
-            (name, Size { copies: 0, bytes: NUMBER })
+            note(&mut all, name.to_owned(), Size { copies: 0, bytes: NUMBER });
+        }
+        // The values that its matchers say.
+        Expr::Call(call) if matches!(call.func.name, "absent" | "absent_over_time") => {
+            for arg in &mut call.args.args {
+                tree::selectors(arg, &mut |selector| {
+                    for Matcher { name, value, op: _ } in &selector.matchers.matchers {
+                        note(&mut all, name.clone(), Size { copies: 0, bytes: value.len() });
+                    }
+                });
+            }
         }
         Expr::Call(call) => {
             let args = &call.args.args;
@@ -83,11 +98,10 @@ fn written(expr: &mut Expr, patterns: &mut Vec<String>) -> Result<Written, TooLo
                 "histogram_quantiles" => Size { copies: 0, bytes: NUMBER },
                 _ => return Ok(all),
             };
-            (arg(1)?, size)
+            note(&mut all, arg(1)?.to_owned(), size);
         }
         _ => return Ok(all),
-    };
-    note(&mut all, name.to_owned(), size);
+    }
     let copies: usize = all.values().map(|size| size.copies).sum();
     let bytes: usize = all.iter().map(|(name, size)| name.len() + size.bytes).sum();
     if copies > COPIES || bytes > BYTES { Err(TooLong) } else { Ok(all) }
@@ -113,12 +127,23 @@ mod tests {
         format!(r#"label_replace({of},"{label}","{with}","{source}","(.*)")"#)
     }
 
+    /// Joins a label with itself, again and again.
+    fn grown(of: &str) -> String {
+        let sources = [r#""a""#; 600].join(",");
+        (0..3).fold(of.to_owned(), |of, _| format!(r#"label_join({of},"a","",{sources})"#))
+    }
+
     #[test]
     fn labels_that_people_write_are_allowed() {
         let renamed =
             (0..20).fold("x".to_owned(), |of, n| replace(&of, &format!("l{n}"), "$1", "a"));
         let joined = format!("label_join(x,\"all\",\"-\",{})", vec![r#""a""#; 30].join(","));
-        for query in [&renamed, &joined, r#"count_values("v", x) or label_join(y, "a", "")"#] {
+        for query in [
+            &renamed,
+            &joined,
+            r#"count_values("v", x) or label_join(y, "a", "")"#,
+            r#"label_replace(absent(up{job="node",instance="10.0.0.1:9100"}), "a", "$1", "job", "(.*)")"#,
+        ] {
             assert!(checked(query).is_ok(), "{query}");
         }
         assert_eq!(checked(&replace("x", "a", "$1-$2", "b")), Ok(vec!["(.*)".to_owned()]));
@@ -148,6 +173,12 @@ mod tests {
             &replace("x", &text, &text, ""),
             &format!(r#"count_values("{text}{text}", x)"#),
             &format!(r#"label_join(x, ("a"), ("{text}"), "b", "c")"#),
+            // What is written with nothing may stand as it was: no match, or another branch.
+            &grown(&replace("x", "a", "", "")),
+            &grown(r#"(label_join(y, "a", "") or x)"#),
+            // absent() writes the values of its matchers, and group_left gives them to many series.
+            &format!(r#"x * on () group_left (a) absent(y{{a="{text}",b="{text}"}})"#),
+            &replace(&format!(r#"absent_over_time((y{{a="{text}"}}[5m]))"#), "a", "$1$1", "a"),
         ] {
             assert_eq!(checked(query), Err(TooLong), "{query}");
         }
