@@ -107,7 +107,8 @@ pub fn check(text: &str, bounds: &Bounds) -> Result<Vec<Pattern>, OutOfBounds> {
     Ok(scan.patterns)
 }
 
-/// Checks patterns that stand in no matcher.
+/// Checks patterns that stand in no matcher, and that only Prometheus compiles: its syntax is
+/// not that of Rust's `regex`.
 ///
 /// # Errors
 /// What is wrong with them.
@@ -118,7 +119,61 @@ pub fn check_patterns(patterns: &[&str], bounds: &Bounds) -> Result<(), String> 
     if patterns.iter().any(|pattern| pattern.len() > bounds.pattern_bytes) {
         return Err(too_long_a_pattern(bounds));
     }
-    compile(patterns, bounds).map(drop).map_err(|(_, what)| what)
+    few_classes(patterns)?;
+    // Repetitions may make them no larger than patterns may be that have none.
+    let most = bounds.patterns.saturating_mul(bounds.pattern_bytes);
+    let all = patterns.iter().fold(0, |all: usize, pattern| all.saturating_add(states(pattern)));
+    if all > most {
+        return Err("the regular expressions of label_replace() repeat too much: \
+                    write smaller numbers in {...}"
+            .to_owned());
+    }
+    Ok(())
+}
+
+/// No fewer states than a pattern has when it is compiled, about. Only in a group is
+/// what is repeated repeated again: `([0-9]{4}-){3}`.
+fn states(pattern: &str) -> usize {
+    let (mut of_groups, mut others) = (1, pattern.len());
+    for (brace, _) in pattern.match_indices('{') {
+        let Some((inside, _)) = pattern[brace + 1..].split_once('}') else { continue };
+        // `{2,5}` is five, of which three may be left out; `{5,}` is five and a star.
+        let counts = inside.split(',').filter_map(|count| count.parse::<usize>().ok());
+        let count = counts.max().unwrap_or(1).max(1);
+        match pattern[..brace].ends_with(')') {
+            true => of_groups = count.saturating_mul(of_groups),
+            false => others = count.saturating_add(others),
+        }
+    }
+    of_groups.saturating_mul(others)
+}
+
+/// How many classes may stand in patterns that ignore case.
+const CLASSES: usize = 16;
+
+/// Refuses too many classes that ignore case, before anything reads them: each is compared with
+/// all of Unicode, letter by letter, and takes milliseconds.
+fn few_classes(patterns: &[&str]) -> Result<(), String> {
+    let classes = |pattern: &&str| -> usize {
+        // `[` also begins the classes within one, and `&&` and its like make one of two.
+        ["[", r"\p", r"\P", "&&", "--", "~~"].iter().map(|of| pattern.matches(of).count()).sum()
+    };
+    let all: usize = patterns.iter().filter(|pattern| ignores_case(pattern)).map(classes).sum();
+    match all > CLASSES {
+        true => Err(format!(
+            "the regular expressions of the query have more than {CLASSES} classes, such as \
+             [a-z], beside (?i): write fewer"
+        )),
+        false => Ok(()),
+    }
+}
+
+/// Whether a pattern may have the flag `i`. After the flag `x`, spaces may stand before others.
+fn ignores_case(pattern: &str) -> bool {
+    pattern.split("(?").skip(1).any(|rest| {
+        let flags = rest.split(|c: char| !c.is_ascii_alphabetic() && c != '-').next();
+        flags.is_some_and(|flags| flags.contains(['i', 'x']))
+    })
 }
 
 fn too_many_patterns(Bounds { patterns, .. }: &Bounds) -> String {
@@ -379,6 +434,7 @@ fn compile(patterns: &[&str], bounds: &Bounds) -> Result<Vec<bool>, (usize, Stri
     let Some(bytes) = bounds.compiled_bytes.filter(|_| !patterns.is_empty()) else {
         return Ok(vec![false; patterns.len()]);
     };
+    few_classes(patterns).map_err(|error| (0, error))?;
     let known = patterns
         .iter()
         .enumerate()
@@ -490,6 +546,32 @@ mod tests {
         ] {
             let fault = fault(text).unwrap_or_else(|| panic!("{text} is within bounds"));
             assert!(fault.contains(expected), "{fault} does not say {expected}");
+        }
+    }
+
+    /// Each such class is compared letter by letter with all of Unicode: milliseconds.
+    #[test]
+    fn wide_classes_that_ignore_case_are_refused_before_they_are_read() {
+        let many = "[!-\u{10FFFF}]".repeat(120);
+        let nested = "[[!-~]&&".repeat(60) + "a" + &"]".repeat(60);
+        let matchers = |pattern: &str| format!("x{{{}}}", format!(r#"a=~"{pattern}","#).repeat(8));
+        for pattern in [
+            format!("(?i){many}"),
+            format!("a(?s-mi:b)(?:c)(?im:{many})"),
+            format!("(?x)( ?i){many}"),
+            format!("(?i){}", r"\\PL".repeat(200)),
+            format!("(?i){nested}"),
+        ] {
+            let begun = std::time::Instant::now();
+            let fault = fault(&matchers(&pattern)).unwrap();
+            assert!(fault.contains("more than 16 classes"), "{fault}");
+            let took = begun.elapsed();
+            assert!(took < std::time::Duration::from_millis(100), "{took:?}");
+        }
+        for pattern in
+            [&*"[^!-\u{10FFFF}]".repeat(100), "(?i)[a-z]+-[0-9]+", "(?P<name>[a-z])[0-9]{5}"]
+        {
+            assert_eq!(fault(&format!(r#"x{{a=~"{pattern}"}}"#)), None, "{pattern}");
         }
     }
 

@@ -44,7 +44,7 @@ pub enum GuardError {
     /// It writes labels that can grow too long.
     #[error(transparent)]
     Labels(#[from] TooLong),
-    /// A function has a regular expression that can't be used.
+    /// The regular expressions of functions are too many, too long or too large.
     #[error("{0}")]
     Pattern(String),
     /// The parser failed on it.
@@ -355,10 +355,38 @@ mod tests {
             format!(r#"label_replace(x, "a", "{with}", "pod", "{pattern}")"#)
         };
         assert!(refused(replace(&"$1".repeat(900), "(.*)")).contains("grow too long"));
-        assert!(refused(replace("$1", r"\\pL{900}")).contains("too much memory"));
-        assert!(refused(replace("$1", "(")).contains("is not a regular expression"));
+        let classes = format!("(?i){}", "[b-\u{10FFFF}]".repeat(17));
+        assert!(refused(replace("$1", &classes)).contains("more than 16 classes"));
+        for pattern in [
+            "(?:.{100}){1000}".to_owned(),
+            "((a{30}){30}){30}".to_owned(),
+            "a{1000}".repeat(20),
+            ".{1,1000}".repeat(20),
+            "a{1000,}".repeat(20),
+        ] {
+            assert!(refused(replace("$1", &pattern)).contains("repeat too much"), "{pattern}");
+        }
         let many = (0..17).map(|_| replace("", "a")).collect::<Vec<_>>().join(" or ");
         assert!(refused(many).contains("more than 16 regular expressions"));
+    }
+
+    /// Prometheus compiles the patterns of functions, and says what is wrong with them.
+    #[test]
+    fn patterns_of_functions_are_as_prometheus_knows_them() {
+        for pattern in [
+            "([^[]+).*",
+            "[[a](.*)",
+            r"\\Qa.b(\\E(.*)",
+            r"(\\w{1,63})-(\\w{1,63})-.*",
+            r"(.*)-[a-z0-9]{1,63}-[a-z0-9]{6,10}-[a-z0-9]{5}",
+            r"([a-z]{1,20}-){2}(.*){id}",
+            "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}",
+            "(",
+        ] {
+            let query = format!(r#"label_replace(x, "a", "$1", "pod", "{pattern}")"#);
+            let narrowed = within_namespace(&query, "namespace", "shop", &[]);
+            assert!(narrowed.is_ok_and(|text| text.contains(pattern)), "{pattern}");
+        }
     }
 
     #[test]
