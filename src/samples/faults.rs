@@ -13,7 +13,7 @@ use axum::extract::{RawForm, State};
 use axum::http::Uri;
 use futures::FutureExt;
 use futures::future::join_all;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 /// What was asked, in order.
@@ -160,6 +160,42 @@ async fn who_asks_for_ever_new_things_is_forgotten_and_leaves_others_their_room(
         assert!(groups.remembered("good") > 0);
         tokio::time::sleep(Duration::from_secs(4)).await;
         assert_eq!((groups.remembered("greedy"), groups.remembered("good")), (0, 0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_is_dropped_once_it_is_too_old_to_be_used() {
+    let answered = Arc::new(Mutex::new(Weak::new()));
+    let told = answered.clone();
+    let (groups, _) = groups(move |_| {
+        let answer = none();
+        *told.lock().unwrap() = Arc::downgrade(answer.as_ref().unwrap());
+        answer
+    });
+    let kept = || answered.lock().unwrap().upgrade().is_some();
+    drop(get(&groups, "x").await);
+    tokio::time::sleep(Duration::from_millis(900)).await;
+    assert!(kept());
+    tokio::time::sleep(Duration::from_millis(110)).await;
+    assert!(!kept());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_finds_no_room_among_one_namespaces_bytes_is_asked_for_by_each() {
+    let run: Run = Arc::new(|_, flows: Vec<Flow>| {
+        let full = flows.contains(&Flow::User("greedy".into()));
+        let answer = if full { fails(Error::Memory { limit: 1 }) } else { none() };
+        std::future::ready(answer).boxed()
+    });
+    let groups = Arc::new(Groups::new(Duration::from_secs(1), run));
+    let ask = async |namespace: &str| {
+        let query = format!(r#"sum by (pod) (x{{namespace="{namespace}"}})"#);
+        groups.get(&Shape::of(&query), &Asker::user(namespace)).await
+    };
+    for _ in 0..3 {
+        let (greedy, good, other) = tokio::join!(ask("greedy"), ask("good"), ask("other"));
+        assert!(greedy.is_err() && good.is_ok() && other.is_ok());
+        tokio::time::sleep(Duration::from_secs(15)).await;
     }
 }
 

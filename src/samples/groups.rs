@@ -407,7 +407,10 @@ impl Groups {
         let (of_group, max_age, ended) = (Arc::downgrade(group), self.max_age, flight.clone());
         tokio::spawn(async move {
             landed.await;
-            tokio::time::sleep_until(ended.ends(max_age)).await;
+            // The flight has the answer, and is not to be kept while this sleeps.
+            let ends = ended.ends(max_age);
+            drop(ended);
+            tokio::time::sleep_until(ends + GATHERING).await;
             let Some(group) = of_group.upgrade() else { return };
             group.state().drop_old(max_age, Instant::now());
             drop(group);
@@ -420,7 +423,8 @@ impl Groups {
     }
 
     /// Runs a query; one that is joined and refused, or too large, in parts, so
-    /// that one who asks for what can't be had spoils it for nobody else.
+    /// that one who asks for what can't be had spoils it for nobody else. So is one that
+    /// found no room among the bytes of the namespace that it was counted among.
     async fn fly(
         self: &Arc<Self>,
         group: &Arc<Group>,
@@ -442,12 +446,14 @@ impl Groups {
         let now = Instant::now();
         let mut state = group.state();
         let wait = self.learn(&mut state, &planned, &flows, &answer, now);
-        let splittable = matches!(
-            &answer,
-            Err(MetricError::Prometheus(
-                Error::Refused(_) | Error::Answer(_) | Error::TooLong { .. }
-            ))
-        );
+        let splittable = match &answer {
+            Err(MetricError::Prometheus(error)) => match error {
+                Error::Refused(_) | Error::Answer(_) | Error::TooLong { .. } => true,
+                Error::Memory { .. } => flows.len() > 1,
+                _ => false,
+            },
+            _ => false,
+        };
         if planned.of.len() < 2 || !splittable {
             if let Some(wait) = wait {
                 let _ = hold.set(now + wait);
@@ -458,7 +464,15 @@ impl Groups {
         drop(state);
         let halves = halves(&group.form, &planned, learned);
         let mut state = group.state();
-        let launch = |half| self.launch(group, &mut state, half, flows.clone(), now);
+        let launch = |half: Planned| {
+            let askers = half.of.iter().map(|own| state.asked.get(own).map(|known| &known.asker));
+            // Where not all of them are remembered, it is any of theirs.
+            let flows = match askers.collect::<Option<Vec<_>>>() {
+                Some(askers) => super::flight::flows(askers.into_iter()),
+                None => flows.clone(),
+            };
+            self.launch(group, &mut state, half, flows, now)
+        };
         Landed::Parts(halves.into_iter().map(launch).collect())
     }
 
