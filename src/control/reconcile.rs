@@ -33,6 +33,8 @@ pub struct State {
     pub(super) status: Status,
     written: Option<Written>,
     failed_rounds: i32,
+    /// Since when the metrics fail, by the clock of this process.
+    pub(super) failing_since: Option<UnixMillis>,
     /// The replicas wanted in the last round in which an observed HPA was compared.
     pub(super) wanted: Option<i32>,
     /// The term in which this replica made the status; in another it is read from the
@@ -202,9 +204,10 @@ impl State {
     }
 
     /// Counts rounds in a row in which the metrics failed; whether they did in this one.
-    fn count_failure(&mut self, decision: &Decision) -> bool {
+    fn count_failure(&mut self, decision: &Decision, at: Moment) -> bool {
         let failed = decision.metrics_failed;
         self.failed_rounds = if failed { self.failed_rounds.saturating_add(1) } else { 0 };
+        self.failing_since = failed.then(|| self.failing_since.unwrap_or(at.process));
         failed
     }
 
@@ -322,7 +325,7 @@ async fn autoscaler(
     if asked.spec.paused {
         // What was right before says nothing of the replicas that an owner chose since.
         state.memory.recommendations.clear();
-        state.failed_rounds = 0;
+        (state.failed_rounds, state.failing_since) = (0, None);
         status.set(
             ConditionKind::Paused,
             true,
@@ -462,8 +465,16 @@ pub async fn decide<'a>(
             }
         };
         let (mut memory, mut status) = (at.read(state.memory.clone()), state.status.clone());
-        let (mut decision, known) =
+        let (mut decision, mut known) =
             compute(shared, subject, context, &target, &gathered, &mut memory, &mut status);
+        if let (Some(since), false, Ok(seen)) =
+            (state.failing_since, decision.metrics_failed, &target)
+        {
+            (memory, status) = (at.read(state.memory.clone()), state.status.clone());
+            memory.metrics_are_back(seen.replicas.spec_replicas, at.process - since, context);
+            (decision, known) =
+                compute(shared, subject, context, &target, &gathered, &mut memory, &mut status);
+        }
         if subject.kind == SubjectKind::Autoscaler && !gathered.is_empty() {
             note_types(&gathered, &demand.pod_metrics, &mut status, context.now);
         }
@@ -631,7 +642,7 @@ async fn carry_out(
             }
         }
     }
-    let metrics_failed = state.count_failure(&decision);
+    let metrics_failed = state.count_failure(&decision, at);
     match (fallback, &target) {
         (Some(fallback), Ok(seen))
             if metrics_failed
@@ -781,7 +792,7 @@ fn freeze(
 fn follow(shared: &Shared, subject: &Subject, round: Round<'_>, state: &mut State) -> Ended {
     let Round { context, target, decision, memory, mut status, at, .. } = round;
     state.remember(memory, at, shared.longest());
-    state.count_failure(&decision);
+    state.count_failure(&decision, at);
     if let Ok(target) = &target {
         let replicas = target.replicas.spec_replicas;
         let wanted = match decision.outcome {
@@ -989,7 +1000,8 @@ mod tests {
             };
             let (mut memory, mut status) = (Memory::default(), Status::default());
             let decision = hpa::decide(&input, &mut memory, &mut status, &mut ());
-            assert_eq!(State::default().count_failure(&decision), failed, "{selected:?}");
+            let at = Moment { wall: 0, process: 0 };
+            assert_eq!(State::default().count_failure(&decision, at), failed, "{selected:?}");
         }
     }
 }

@@ -2,7 +2,8 @@
 //! and scale events.
 
 use super::UnixMillis;
-use super::spec::Spec;
+use super::observe::Context;
+use super::spec::{ScalingRules, Spec};
 
 /// The recommendations and scale events of one autoscaler.
 ///
@@ -84,6 +85,25 @@ impl Memory {
     pub fn raised(&mut self, from: i32, to: i32, spec: &Spec, now: UnixMillis) {
         self.scaled(from, to, spec, now);
         self.recommend(to, now, None);
+    }
+
+    /// Remembers that the metrics of a scale are back after so long, in ms: for as long
+    /// again, at most the window of stabilization, none of its replicas is removed. The
+    /// first values after a gap are of too few samples, and the recommendations from
+    /// before it may be out of the window.
+    pub fn metrics_are_back(&mut self, replicas: i32, gap: i64, context: Context<'_>) {
+        let window = |rules: Option<&ScalingRules>, default| {
+            i64::from(rules.and_then(|rules| rules.stabilization_seconds).unwrap_or(default)) * 1000
+        };
+        let behavior = context.spec.behavior.as_ref();
+        let config = context.config.downscale_stabilization_seconds;
+        let down = window(behavior.map(|behavior| &behavior.scale_down), config);
+        let up = window(behavior.map(|behavior| &behavior.scale_up), 0);
+        // As if it was recommended when only the window of scale-down has it.
+        let ago = (down - gap).max(up).max(0);
+        if ago < down {
+            self.recommend(replicas, context.now - ago, None);
+        }
     }
 
     /// The same without what no later decision can see: recommendations that a

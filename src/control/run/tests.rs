@@ -207,6 +207,40 @@ async fn metrics_that_hang_lead_to_the_fallback_as_those_that_fail_do() {
     assert_eq!(log.of("PUT")[0].body["spec"]["replicas"], 5);
 }
 
+/// The first rates after a gap are of two samples, and far below the load.
+#[tokio::test]
+async fn metrics_that_were_away_remove_no_replica_before_they_are_back_for_as_long() {
+    let queue = Arc::new(Mutex::new(Some(8)));
+    let asked = queue.clone();
+    let (control, log) = World::new(8, None, move |world, _| {
+        world.queue = *asked.lock().unwrap();
+        None
+    })
+    .run();
+    let behavior = json!({"scaleDown": {"stabilizationWindowSeconds": 300}});
+    let subject = put(&control, "web", json!({"maxReplicas": 9, "behavior": behavior}));
+    seen(&control, 8);
+    let mut state = State::default();
+    let later = |state: &mut State, seconds: i64| {
+        state.memory = std::mem::take(&mut state.memory).shifted(-seconds * 1000);
+        state.failing_since = state.failing_since.map(|since| since - seconds * 1000);
+    };
+    assert_eq!(decided(&control, &subject, &mut state).await, HELD);
+    *queue.lock().unwrap() = None;
+    assert_eq!(decided(&control, &subject, &mut state).await, FAILED);
+    // The window of stabilization has nothing from before any more.
+    later(&mut state, 600);
+    *queue.lock().unwrap() = Some(2);
+    for _ in 0..2 {
+        assert_eq!(decided(&control, &subject, &mut state).await, HELD);
+        later(&mut state, 149);
+    }
+    assert_eq!(decided(&control, &subject, &mut state).await, HELD);
+    later(&mut state, 3);
+    assert_eq!(decided(&control, &subject, &mut state).await, RESCALED);
+    assert_eq!(log.of("PUT")[0].body["spec"]["replicas"], 2);
+}
+
 #[tokio::test]
 async fn a_freeze_that_stops_a_scale_to_zero_leaves_no_word_that_it_was_done() {
     let leader: Arc<OnceLock<Leader>> = Arc::default();
