@@ -1,16 +1,15 @@
 //! Which connections are held, and which give way when there are too many.
 //!
-//! A connection whose client has not shown who it is can be ended in favour of a
-//! new one once it had its time, the oldest first, so that silent connections never
-//! keep others out; where there is none and most are of known clients, one of the tenant
-//! that has most. Where none can be ended, a new one waits, by its source, for a place in
-//! a reserve in which only health is answered. Those of the front proxy have room of
-//! their own.
+//! Where there are too many, one of whoever has most is ended in favour of a new one: of
+//! an address whose clients have not shown who they are and had their time to, or, where
+//! more than half are of known clients, of a tenant. So neither silent connections nor one
+//! tenant's keep others out. Where none can be ended, a new one waits, by its source, for a
+//! place in a reserve in which only health is answered. Those of the front proxy have room
+//! of their own.
 
 use super::admission::{Room, Shares};
 use prometheus_client::metrics::gauge::Gauge;
 use std::collections::{BTreeMap, HashMap};
-use std::hash::Hash;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -159,40 +158,46 @@ impl State {
         self.held.values().filter(|held| which(held)).count()
     }
 
-    /// Of the connections that may give way, ends one of whoever has most of them: the
-    /// oldest, those on which a request is under way last. False where nobody has more
-    /// than so many.
-    fn end_one<K: Eq + Hash>(
-        &mut self,
-        yields: impl Fn(&Held) -> bool,
-        whose: impl Fn(&Held) -> K,
-        enough: usize,
-    ) -> bool {
-        let mut by_holder: HashMap<K, (usize, (bool, u64))> = HashMap::new();
+    /// Makes room for one more of a source, where it can be made: of those that may give
+    /// way, one of whoever has most of them is ended. It is the oldest; those on which a
+    /// request is under way are the last.
+    fn has_room(&mut self, new: IpAddr, now: Instant) -> bool {
+        let known = self.count(|held| held.standing == Standing::Known);
+        let unknown = self.count(|held| held.standing == Standing::Unknown);
+        if known + unknown < CONNECTIONS {
+            return true;
+        }
+        let mut of_source: HashMap<IpAddr, usize> = HashMap::new();
+        for held in self.held.values().filter(|held| held.standing == Standing::Unknown) {
+            *of_source.entry(held.source).or_default() += 1;
+        }
+        let yields = |held: &Held| match held.standing {
+            // A burst of one source does not keep out the others.
+            Standing::Unknown => {
+                held.accepted + CROWDED <= now
+                    || (held.source != new && of_source[&held.source] > CONNECTIONS / 4)
+            }
+            // Who is unknown takes no more than half from those who are known.
+            Standing::Known => known > CONNECTIONS / 2,
+            Standing::FrontProxy | Standing::Crowded => false,
+        };
+        let mut by_holder: HashMap<Holder<'_>, (usize, (bool, u64))> = HashMap::new();
         for (number, held) in self.held.iter().filter(|(_, held)| yields(held)) {
+            let holder = held.tenant.as_deref().map_or(Holder::Source(held.source), Holder::Tenant);
             let place = (held.running > 0, *number);
-            let (count, first) = by_holder.entry(whose(held)).or_insert((0, place));
+            let (count, first) = by_holder.entry(holder).or_insert((0, place));
             (*count, *first) = (*count + 1, place.min(*first));
         }
         let most = by_holder.into_values().max_by_key(|(count, _)| *count);
-        most.filter(|(count, _)| *count > enough)
-            .is_some_and(|(_, (_, number))| self.held.remove(&number).is_some())
+        most.is_some_and(|(_, (_, number))| self.held.remove(&number).is_some())
     }
+}
 
-    /// Makes room for one more of a source, where it can be made.
-    fn has_room(&mut self, new: IpAddr, now: Instant) -> bool {
-        let known = |held: &Held| held.standing == Standing::Known;
-        let unknown = |held: &Held| held.standing == Standing::Unknown;
-        let had_its_time = |held: &Held| unknown(held) && held.accepted + CROWDED <= now;
-        let of_another = |held: &Held| unknown(held) && held.source != new;
-        self.count(|held| known(held) || unknown(held)) < CONNECTIONS
-            || self.end_one(had_its_time, |held| held.source, 0)
-            // A burst of one source does not keep out the others.
-            || self.end_one(of_another, |held| held.source, CONNECTIONS / 4)
-            // Who is unknown takes no more than half from those who are known.
-            || (self.count(known) > CONNECTIONS / 2
-                && self.end_one(known, |held| held.tenant.clone(), 0))
-    }
+/// Whose a connection is: a tenant's, where it is known, or an address's.
+#[derive(PartialEq, Eq, Hash)]
+enum Holder<'a> {
+    Source(IpAddr),
+    Tenant(&'a str),
 }
 
 impl Place {
@@ -359,6 +364,17 @@ mod tests {
         let mut new = admit(&connections, 10, 3);
         assert_eq!((new.len(), ended(&mut new), ended(&mut known)), (10, 0, 0));
         assert_eq!(ended(&mut flood), 10);
+    }
+
+    #[test]
+    fn a_probe_that_is_slow_to_ask_is_not_ended_for_a_tenant_that_has_most() {
+        let connections = Connections::default();
+        let mut probe = admit(&connections, 1, 1);
+        let mut storm = admit(&connections, CONNECTIONS - 1, 1);
+        drop(ask(&storm, "shop"));
+        grow_old(&connections);
+        let new = admit(&connections, 100, 1);
+        assert_eq!((new.len(), ended(&mut storm), ended(&mut probe)), (100, 100, 0));
     }
 
     #[tokio::test]
