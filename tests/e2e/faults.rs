@@ -520,8 +520,13 @@ fn targets_come_and_go_and_others_lay_hands_on_them() {
         // Deleted in mid-decision: the answer comes when nobody wants it any more.
         ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 2).await;
         prometheus.stall("queue");
+        // From then on no decision has an answer of before.
+        eventually("a query hangs", SOON, async || {
+            let hanging = prometheus.failed();
+            (hanging > 0).then_some(()).ok_or(format!("{hanging} hang"))
+        })
+        .await;
         kubectl(&["scale", "deployment/web", "--replicas=1"]).await;
-        tokio::time::sleep(Duration::from_millis(600)).await;
         kubectl(&["delete", "autoscaler", "web"]).await;
         let before = api.writes("deployments/web/scale").len();
         prometheus.pass();

@@ -297,7 +297,10 @@ fn a_frozen_cluster_is_decided_for_and_left_alone() {
         let thaw = "plimsoll.dev/freeze-";
         cluster.kubectl(&["-n", "plimsoll", "annotate", "lease", "plimsoll", thaw]).await;
         ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas > 1).await;
-        let object = ns.get("autoscaler", "web").await.unwrap();
-        assert!(!object["status"]["conditions"].to_string().contains("Frozen"));
+        eventually("the status says no more that it is frozen", SOON, async || {
+            let conditions = ns.get("autoscaler", "web").await?["status"]["conditions"].to_string();
+            if conditions.contains("Frozen") { Err(conditions) } else { Ok(()) }
+        })
+        .await;
     });
 }
