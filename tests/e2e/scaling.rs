@@ -411,7 +411,12 @@ fn a_steady_round_asks_the_api_server_for_nothing() {
             ns.autoscaler(name, "queue", "10", 5).await;
             ns.wait_condition(name, "ScalingActive", SOON, |c| c["status"] == "True").await;
         }
-        tokio::time::sleep(Duration::from_secs(3)).await;
+        // The replicas at first sight are a recommendation, too, until the window is over.
+        for name in ["a", "b"] {
+            let settled = |c: &serde_json::Value| c["reason"] == "ReadyForNewScale";
+            ns.wait_condition(name, "AbleToScale", SOON, settled).await;
+        }
+        bed.plimsoll.decided(&bed.cluster, 4).await;
         let requests = async || -> Vec<String> {
             let text = bed.cluster.kubectl(&["get", "--raw", "/metrics"]).await;
             let of = [
