@@ -38,9 +38,12 @@ conformance: ## Every decision against the real controller's, and the properties
 
 # They wait more than they compute: twice the cores of CI.
 E2E_THREADS ?= 4
+# What measures times runs alone, afterwards.
+ALONE := duel::plimsoll_decides faults::one_tenants_slow_queries
 
 e2e: all-parts ## End-to-end tests on the real parts
-	$(CARGO) test --locked --test e2e -- --test-threads=$(E2E_THREADS)
+	$(CARGO) test --locked --test e2e -- --test-threads=$(E2E_THREADS) $(addprefix --skip ,$(ALONE))
+	$(CARGO) test --locked --test e2e -- --test-threads=1 $(ALONE)
 
 duel: all-parts ## Plimsoll and kube-controller-manager side by side under the same load
 	@$(CARGO) test --locked --test e2e duel -- --nocapture
