@@ -518,7 +518,7 @@ fn compute(
 ) -> (Decision, usize) {
     let scale = target.as_ref().map(|target| target.replicas).map_err(String::as_str);
     let selector = target.as_ref().map_or("", |target| &target.selector);
-    // As the HPA controller, which takes up the selector of whom it measures alone.
+    // As the HPA controller, which registers a selector only once it reads metrics.
     let claims = target.as_ref().is_ok_and(|target| needs_samples(context, target, status));
     shared.cluster.read(|index| {
         let selection = Selection::of(shared, index, subject, selector, claims);

@@ -3,7 +3,7 @@
 
 use super::UnixMillis;
 use super::observe::Context;
-use super::spec::{ScalingRules, Spec};
+use super::spec::Spec;
 
 /// The recommendations and scale events of one autoscaler.
 ///
@@ -92,13 +92,7 @@ impl Memory {
     /// first values after a gap are of too few samples, and the recommendations from
     /// before it may be out of the window.
     pub fn metrics_are_back(&mut self, replicas: i32, gap: i64, context: Context<'_>) {
-        let window = |rules: Option<&ScalingRules>, default| {
-            i64::from(rules.and_then(|rules| rules.stabilization_seconds).unwrap_or(default)) * 1000
-        };
-        let behavior = context.spec.behavior.as_ref();
-        let config = context.config.downscale_stabilization_seconds;
-        let down = window(behavior.map(|behavior| &behavior.scale_down), config);
-        let up = window(behavior.map(|behavior| &behavior.scale_up), 0);
+        let [up, down] = context.windows();
         // As if it was recommended when only the window of scale-down has it.
         let ago = (down - gap).max(up).max(0);
         if ago < down {

@@ -32,7 +32,7 @@ pub(super) fn normalize(
 ) -> i32 {
     let (stabilized, reason, message) = match &input.context.spec.behavior {
         None => stabilize(input, memory, proposed, account),
-        Some(behavior) => stabilize_both_ways(input, behavior, memory, current, proposed, account),
+        Some(_) => stabilize_both_ways(input, memory, current, proposed, account),
     };
     if stabilized == proposed {
         let message = "recommended size matches current size";
@@ -76,8 +76,8 @@ fn stabilize(
     proposed: i32,
     account: &mut impl Account,
 ) -> (i32, &'static str, &'static str) {
-    let cutoff =
-        input.context.now - i64::from(input.context.config.downscale_stabilization_seconds) * 1000;
+    let [_, window] = input.context.windows();
+    let cutoff = input.context.now - window;
     let (mut highest, mut winner, mut outdated) = (proposed, None, None);
     for (place, recommendation) in memory.recommendations.iter().enumerate() {
         if recommendation.time < cutoff {
@@ -98,18 +98,12 @@ fn stabilize(
 /// each direction's window agree.
 fn stabilize_both_ways(
     input: &Input<'_>,
-    behavior: &Behavior,
     memory: &mut Memory,
     current: i32,
     proposed: i32,
     account: &mut impl Account,
 ) -> (i32, &'static str, &'static str) {
-    let cutoff = |rules: &ScalingRules, default: i32| -> UnixMillis {
-        input.context.now - i64::from(rules.stabilization_seconds.unwrap_or(default)) * 1000
-    };
-    let up_cutoff = cutoff(&behavior.scale_up, 0);
-    let down_cutoff =
-        cutoff(&behavior.scale_down, input.context.config.downscale_stabilization_seconds);
+    let [up_cutoff, down_cutoff] = input.context.windows().map(|window| input.context.now - window);
     let (mut lowest, mut highest) = (proposed, proposed);
     let (mut lowest_at, mut highest_at, mut outdated) = (None, None, None);
     for (place, recommendation) in memory.recommendations.iter().enumerate() {

@@ -59,6 +59,21 @@ pub struct Context<'a> {
     pub now: UnixMillis,
 }
 
+impl Context<'_> {
+    /// The stabilization windows of scale-up and scale-down, in ms.
+    pub(super) fn windows(&self) -> [i64; 2] {
+        let default = self.config.downscale_stabilization_seconds;
+        let [up, down] = match &self.spec.behavior {
+            None => [0, default],
+            Some(behavior) => [
+                behavior.scale_up.stabilization_seconds.unwrap_or(0),
+                behavior.scale_down.stabilization_seconds.unwrap_or(default),
+            ],
+        };
+        [i64::from(up) * 1000, i64::from(down) * 1000]
+    }
+}
+
 /// The numbers of a `/scale` subresource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scale {

@@ -183,7 +183,7 @@ impl Leader {
     /// no other can have the Lease.
     fn lead(&self, transitions: i32, until: (Instant, SystemTime), ended: Instant, lease: &Lease) {
         let mut terms = locked(&self.0.terms);
-        // One that had run out is not taken up again: whoever looked meanwhile saw none.
+        // An expired term is not revived: whoever looked meanwhile saw none.
         let same = terms.now.filter(|term| term.transitions == transitions && term.is_valid());
         let number = same.map_or(terms.count + 1, |term| term.number);
         terms.count = number;
@@ -210,7 +210,7 @@ impl Leader {
         self.0.changes.send_modify(|changes| *changes += 1);
     }
 
-    /// Takes up what a Lease says of the freeze, unless something newer is known; where its
+    /// Sets the freeze as a Lease has it, unless something newer is known; where its
     /// versions have begun anew, nothing is.
     pub(crate) fn see_freeze(&self, lease: &Lease, anew: bool) {
         let version = version(lease);

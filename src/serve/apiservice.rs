@@ -41,7 +41,7 @@ struct State {
     wanted: bool,
     /// Whether the APIServices were listed.
     listed: bool,
-    /// Whether we may not list them.
+    /// Whether listing them is forbidden.
     forbidden: bool,
     missing: BTreeMap<String, Missing>,
 }

@@ -14,10 +14,10 @@ use super::response::{ApiError, Held};
 use crate::telemetry::Metrics;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, Response, header};
+use axum::http::{Extensions, HeaderMap, Response, header};
 use axum::middleware::Next;
 use axum::response::IntoResponse;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long answering may take altogether, once there is room.
@@ -176,7 +176,7 @@ pub async fn admit(
     request: Request,
     next: Next,
 ) -> Response<Body> {
-    let Some(admitted) = admission.admit(&who(&request)).await else {
+    let Some(admitted) = admission.admit(who(request.extensions())).await else {
         return rejected(&metrics);
     };
     match tokio::time::timeout(PATIENCE, next.run(request)).await {
@@ -193,15 +193,16 @@ pub async fn admit_allowed(
 ) -> Response<Body> {
     let asked = request.extensions().get::<Asked>();
     let namespace = asked.and_then(|asked| asked.0.as_ref().ok()?.namespace());
-    match admission.admit_allowed(&who(&request), namespace).await {
+    match admission.admit_allowed(who(request.extensions()), namespace).await {
         Some(admitted) => Held::while_sent(next.run(request).await, admitted),
         None => rejected(&metrics),
     }
 }
 
 /// Who asks; nobody where the path is open to anybody.
-fn who(request: &Request) -> Identity {
-    request.extensions().get::<Who>().and_then(|who| who.0.clone()).unwrap_or_default()
+fn who(extensions: &Extensions) -> &Identity {
+    static NOBODY: LazyLock<Identity> = LazyLock::new(Identity::default);
+    extensions.get::<Who>().and_then(|who| who.0.as_ref()).unwrap_or(&NOBODY)
 }
 
 fn rejected(metrics: &Metrics) -> Response<Body> {

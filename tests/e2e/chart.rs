@@ -1,6 +1,7 @@
 //! What the Helm chart renders for values that real clusters need, and which rights it asks for.
 
 use crate::bed::cluster::Cluster;
+use crate::bed::process::printed;
 use crate::bed::{Options, eventually, parts, root};
 use crate::{SOON, runtime};
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
@@ -27,10 +28,7 @@ fn text_as(release: &str, arguments: &[&str]) -> Result<String, String> {
         .args(arguments)
         .output()
         .expect("helm can be run");
-    match done.status.success() {
-        true => Ok(String::from_utf8_lossy(&done.stdout).into_owned()),
-        false => Err(String::from_utf8_lossy(&done.stderr).trim().to_owned()),
-    }
+    printed(&done)
 }
 
 /// The object of a kind; of those with this end of the name, where there are several.

@@ -331,7 +331,7 @@ async fn whether_a_scale_to_zero_was_done_is_settled_while_scales_are_frozen() {
     assert!(!condition.status && log.of("PUT").is_empty(), "{condition:?}");
 }
 
-/// As in the HPA controller, which takes up the selector of whom it measures alone.
+/// As in the HPA controller, which registers a selector only once it reads metrics.
 #[tokio::test]
 async fn one_at_zero_claims_no_pods() {
     let (control, _) = World::new(3, Some(5), |_, _| None).run();
