@@ -226,12 +226,19 @@ impl Targets {
         }
         let found: Arc<[ApiResource]> =
             match within(discovery::oneshot::group(&self.client, group)).await {
-                Ok(group) => group
-                    .resources_by_stability()
-                    .into_iter()
-                    .filter(|(resource, _)| resource.kind == kind)
-                    .map(|(resource, _)| resource)
-                    .collect(),
+                Ok(group) => {
+                    // One for each name that it has in any version, the most stable first.
+                    let mut found: Vec<ApiResource> = Vec::new();
+                    for version in group.versions() {
+                        for (resource, _) in group.versioned_resources(version) {
+                            let known = found.iter().any(|known| known.plural == resource.plural);
+                            if resource.kind == kind && !known {
+                                found.push(resource);
+                            }
+                        }
+                    }
+                    found.into()
+                }
                 Err(kube::Error::Discovery(_)) => Arc::default(),
                 Err(error) => return Err(message(&error)),
             };
@@ -306,5 +313,32 @@ mod tests {
         }
         assert_eq!(log.of("").len(), 2, "{:?}", log.of(""));
         assert!(targets.read("shop", &web()).await.is_ok());
+    }
+
+    /// As upstream's, which asks for the scale of each resource that the kind has.
+    #[tokio::test]
+    async fn each_resource_of_a_kind_is_tried_and_the_first_error_told() {
+        for has_scale in [true, false] {
+            let (client, _) = fake::api(move |request| match request.line.as_str() {
+                "GET /apis" => (200, groups()),
+                "GET /apis/apps/v1" => {
+                    let mut all = deployments();
+                    let mut other = all["resources"][0].clone();
+                    other["name"] = "blueprints".into();
+                    all["resources"].as_array_mut().unwrap().insert(0, other);
+                    (200, all)
+                }
+                line if line.contains("/blueprints/") => {
+                    fake::failure(404, "NotFound", "blueprints have no scale")
+                }
+                _ if has_scale => (200, scale(1, 3)),
+                _ => fake::failure(403, "Forbidden", "not for you"),
+            });
+            let read = Targets::new(client).read("shop", &web()).await;
+            match read {
+                Ok(target) => assert!(has_scale && target.replicas.spec_replicas == 3),
+                Err(error) => assert!(!has_scale && error.contains("no scale"), "{error}"),
+            }
+        }
     }
 }
