@@ -30,6 +30,9 @@ pub struct Rescales {
     /// status, and from what was kept.
     told: Option<i64>,
     kept: Option<i64>,
+    /// What was told before a change of this replica's own, and may be told again until its
+    /// status is written.
+    behind: Option<i64>,
     /// A change that this replica asked for without an answer: it may have been made, or
     /// be made yet.
     tried: Option<Change>,
@@ -73,6 +76,9 @@ impl Rescales {
     /// A status says when Plimsoll changed the scale last, and to what; the change, where
     /// it was not known of.
     pub fn hear(&mut self, last: Option<i64>, to: i32, now: UnixMillis) -> Option<Change> {
+        if last.is_some() && last == self.behind {
+            return None;
+        }
         let before = std::mem::replace(&mut self.told, last);
         if last.is_none() || last == before || last == self.kept {
             return None;
@@ -118,6 +124,9 @@ impl Rescales {
 
     /// This replica has changed the scale.
     pub fn did(&mut self, from: i32, to: i32, last: Option<i64>) {
+        if self.told != last {
+            self.behind = self.told;
+        }
         (self.seen, self.ahead, self.told) = (Some(from), Some(to), last);
         self.tried = None;
     }
@@ -235,6 +244,22 @@ mod tests {
             assert_eq!(rescales.lead(behind, false, 6), None);
             assert_eq!(rescales.lead(12, false, 7), Some(change(8, 12, 5)), "{behind}");
         }
+    }
+
+    #[test]
+    fn a_status_that_is_not_written_yet_is_no_change_back() {
+        let mut rescales = Rescales::default();
+        rescales.lead(5, true, 0);
+        rescales.hear(Some(100), 5, 0);
+        rescales.did(5, 8, Some(300));
+        rescales.lead(8, true, 1);
+        for now in 2..4 {
+            rescales.see(8, now);
+            assert_eq!(rescales.hear(Some(100), 5, now), None);
+        }
+        assert_eq!(rescales.hear(Some(300), 8, 5), None);
+        rescales.see(9, 6);
+        assert_eq!(rescales.hear(Some(310), 9, 6), Some(change(8, 9, 6)));
     }
 
     #[test]
