@@ -420,7 +420,7 @@ impl ControlLoop {
     }
 
     /// Who leads has changed, or what is frozen: where this replica leads now, it
-    /// decides for all at once, once it knows what the leader before has left.
+    /// decides for all soon, once it knows what the leader before has left.
     fn led(&mut self) {
         let Shared { leader, metrics, ready, .. } = &*self.shared;
         let term = leader.permit().map(|permit| permit.term());
@@ -460,11 +460,11 @@ impl ControlLoop {
         }
     }
 
-    /// Decides for all at once, where this replica leads: for those under way, again.
+    /// Decides for all soon, where this replica leads: for those under way, again.
     fn decide_all(&mut self) {
         if self.shared.permit().is_some() {
             self.again.extend(self.running.keys().cloned());
-            self.schedule.set_all(Instant::now());
+            self.schedule.hasten(Instant::now());
         }
     }
 

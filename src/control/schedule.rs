@@ -28,10 +28,19 @@ impl Schedule {
         }
     }
 
-    /// Sets the time of every next decision.
-    pub fn set_all(&mut self, at: Instant) {
-        self.order = self.due.keys().map(|key| (at, key.clone())).collect();
-        self.due.values_mut().for_each(|due| *due = at);
+    /// Has all decided soon: at once, or where they are too many for that within
+    /// [`COMMON`], most of them at their own times. Asked for all at once, an answer would be
+    /// too old before each of them is decided.
+    pub fn hasten(&mut self, now: Instant) {
+        let crowd = self.due.len() > TOGETHER;
+        for (key, due) in &mut self.due {
+            *due = match crowd {
+                false => now,
+                true if *due <= now + COMMON => *due,
+                true => now + part_of(COMMON, hash(&key.key.namespace)),
+            };
+        }
+        self.order = self.due.iter().map(|(key, due)| (*due, key.clone())).collect();
     }
 
     /// Forgets an autoscaler.
@@ -297,6 +306,22 @@ mod tests {
         let next = |n: usize| phases.next(&key(&n.to_string()), PERIOD, start, start, 1);
         let times: BTreeSet<Instant> = (0..10 * TOGETHER).map(next).collect();
         assert!((8..=16).contains(&times.len()), "{}", times.len());
+    }
+
+    #[test]
+    fn few_are_hastened_at_once_and_a_crowd_within_a_common_period() {
+        let start = Instant::now();
+        for (count, at_once) in [(TOGETHER, true), (TOGETHER + 1, false)] {
+            let mut schedule = Schedule::default();
+            let time = |n: usize| start + Duration::from_secs(n as u64);
+            (0..count).for_each(|n| schedule.set(key(&n.to_string()), time(n)));
+            schedule.hasten(start);
+            let at = |n: usize| schedule.due[&key(&n.to_string())];
+            assert!((0..count).all(|n| at(n) <= start + COMMON));
+            assert_eq!((0..10).all(|n| at(n) == time(n)), !at_once);
+            assert_eq!(schedule.order.len(), count);
+            assert_eq!(schedule.next(), Some(start));
+        }
     }
 
     #[test]
