@@ -118,6 +118,22 @@ pub fn note_types(
     }
 }
 
+/// The sum that a decision makes of them would not fit: it would be taken for another number,
+/// such as one below zero.
+const TOO_MUCH: &str = "the values together are beyond 9.2e15, the most that can be counted";
+
+/// Whether the sum of these fits, whichever of them are counted.
+fn fit(millis: impl Iterator<Item = i64>) -> bool {
+    let mut left = i64::MAX.unsigned_abs();
+    for milli in millis {
+        match left.checked_sub(milli.unsigned_abs()) {
+            Some(less) => left = less,
+            None => return false,
+        }
+    }
+    true
+}
+
 /// A metric's samples laid along the pods.
 pub enum Aligned<'a> {
     PerPod(Result<AlignedSamples, Cow<'a, str>>),
@@ -141,12 +157,21 @@ impl<'a> Aligned<'a> {
                     };
                     Ok(sample.map(milli))
                 };
-                let of_pods: Result<Vec<_>, MetricError> = pods.iter().map(of_pod).collect();
-                let error = |error: MetricError| error.to_string().into();
-                Self::PerPod(of_pods.map(AlignedSamples::of_pods).map_err(error))
+                let of_pods: Result<Vec<Option<Sample>>, MetricError> =
+                    pods.iter().map(of_pod).collect();
+                Self::PerPod(match of_pods {
+                    Ok(of_pods) if !fit(of_pods.iter().flatten().map(|one| one.milli)) => {
+                        Err(TOO_MUCH.into())
+                    }
+                    Ok(of_pods) => Ok(AlignedSamples::of_pods(of_pods)),
+                    Err(error) => Err(error.to_string().into()),
+                })
             }
             Gathered::Own(Err(error)) => Self::PerPod(Err(error.into())),
             Gathered::Other(Fetched::PerPod(items)) => Self::PerPod(match items {
+                Ok(items) if !fit(items.iter().filter_map(|(_, one)| Some((*one)?.milli))) => {
+                    Err(TOO_MUCH.into())
+                }
                 Ok(items) => Ok(AlignedSamples::new(
                     pods,
                     items.iter().map(|(name, sample)| (name.as_str(), *sample)),
@@ -156,9 +181,11 @@ impl<'a> Aligned<'a> {
             Gathered::Other(Fetched::Value(value)) => {
                 Self::Value(value.as_ref().copied().map_err(String::as_str))
             }
-            Gathered::Other(Fetched::Values(values)) => {
-                Self::Values(values.as_ref().map(Vec::as_slice).map_err(String::as_str))
-            }
+            Gathered::Other(Fetched::Values(values)) => Self::Values(match values {
+                Ok(values) if !fit(values.iter().copied()) => Err(TOO_MUCH),
+                Ok(values) => Ok(values),
+                Err(error) => Err(error),
+            }),
         }
     }
 
@@ -171,5 +198,28 @@ impl<'a> Aligned<'a> {
             Self::Value(value) => Samples::Value(*value),
             Self::Values(values) => Samples::Values(*values),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_whose_sum_does_not_fit_are_none() {
+        let values = |values: &[i64]| Gathered::Other(Fetched::Values(Ok(values.to_vec())));
+        let half = i64::MAX / 2;
+        for (gathered, fits) in [
+            (values(&[half, half]), true),
+            (values(&[half, half, 2]), false),
+            (values(&[i64::MIN]), false),
+        ] {
+            let aligned = Aligned::new(&gathered, &[]);
+            assert!(matches!(aligned, Aligned::Values(read) if read.is_ok() == fits));
+        }
+        let sample = |milli| Some(Sample { milli, time: 0, window_ms: 0 });
+        let of_pods = ["a", "b"].map(|name| (name.to_owned(), sample(half + 1))).to_vec();
+        let gathered = Gathered::Other(Fetched::PerPod(Ok(of_pods)));
+        assert!(matches!(Aligned::new(&gathered, &[]), Aligned::PerPod(Err(_))));
     }
 }
