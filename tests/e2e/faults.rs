@@ -202,7 +202,7 @@ fn whatever_prometheus_answers_nothing_is_scaled_on_it() {
             let failed =
                 |c: &Value| c["status"] == "False" && c["message"].to_string().contains(expected);
             ns.wait_condition("web", "ScalingActive", SOON, failed).await;
-            tokio::time::sleep(Duration::from_millis(2500)).await;
+            bed.plimsoll.decided(&bed.cluster, 2).await;
             assert_eq!(api.writes("/scale").len(), before, "{what}");
             assert_eq!(ns.replicas("Deployment", "web").await, 4, "{what}");
             let metrics = bed.plimsoll.metrics(&bed.cluster).await;
@@ -229,7 +229,7 @@ fn whatever_prometheus_answers_nothing_is_scaled_on_it() {
             prometheus.fail("/api/v1/query?", answer(200, &[], &body));
             let wanted = if value == "10" { "True" } else { "False" };
             ns.wait_condition("web", "ScalingActive", SOON, |c| c["status"] == wanted).await;
-            tokio::time::sleep(Duration::from_millis(2500)).await;
+            bed.plimsoll.decided(&bed.cluster, 2).await;
             assert_eq!(api.writes("/scale").len(), before, "{what}");
             prometheus.pass();
             ns.wait_condition("web", "ScalingActive", SOON, |c| c["status"] == "True").await;
@@ -384,7 +384,11 @@ fn whatever_kube_apiserver_does_the_right_scale_is_written_in_the_end() {
         api.end_answers();
         ns.deployment("late", 1, "queue 20").await;
         at_once(&ns, "late", "queue", 3).await;
-        tokio::time::sleep(Duration::from_secs(2)).await;
+        eventually("watches expire again and again", SOON, async || match api.failed() {
+            few @ ..3 => Err(format!("{few} did")),
+            _ => Ok(()),
+        })
+        .await;
         api.pass();
         ns.wait_replicas("Deployment", "late", FOLLOWS, |replicas| replicas == 3).await;
         println!("survived: kube-apiserver: watches expired");
@@ -414,7 +418,7 @@ fn a_watch_that_fell_silent_is_noticed_and_no_scale_is_written_on_what_it_said()
         let lacks = |c: &Value| c["reason"] == "PodsNotKnown";
         let told = ns.wait_condition("web", "ScalingLimited", SOON, lacks).await;
         assert!(told.contains("1 pods are known of the 5"), "{told}");
-        tokio::time::sleep(Duration::from_secs(10)).await;
+        bed.plimsoll.decided(&bed.cluster, 8).await;
         assert_eq!(ns.replicas("Deployment", "web").await, 5);
         assert_eq!(api.writes("web/scale").len(), before);
         // What is made now is decided for as soon as the silence is noticed.
@@ -512,7 +516,7 @@ fn targets_come_and_go_and_others_lay_hands_on_them() {
         let told = ns.wait_condition("web", "ScalingActive", SOON, both).await;
         assert!(told.contains("HorizontalPodAutoscaler") && told.contains("targets/web"), "{told}");
         let before = api.writes("/scale").len();
-        tokio::time::sleep(Duration::from_secs(3)).await;
+        bed.plimsoll.decided(&bed.cluster, 4).await;
         assert_eq!(api.writes("/scale").len(), before);
         kubectl(&["delete", "hpa", "web"]).await;
         ns.wait_condition("web", "ScalingActive", SOON, |c| c["status"] == "True").await;
