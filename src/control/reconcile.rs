@@ -22,6 +22,7 @@ use crate::samples::Asked;
 use crate::watch::{AutoscalerRecord, Demand, HpaRecord, Subject, SubjectKind};
 use jiff::Timestamp;
 use std::borrow::Cow;
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,8 +34,11 @@ pub struct State {
     pub(super) status: Status,
     written: Option<Written>,
     failed_rounds: i32,
-    /// Since when the metrics fail, by the clock of this process.
-    pub(super) failing_since: Option<UnixMillis>,
+    /// Whether its last round in this process could decide on the metrics.
+    measured: bool,
+    /// Since when, and until when, none of its replicas is removed, as the metrics were away:
+    /// by the clock of this process.
+    pub(super) held: Option<(UnixMillis, UnixMillis)>,
     /// The replicas wanted in the last round in which an observed HPA was compared.
     pub(super) wanted: Option<i32>,
     /// The term in which this replica made the status; in another it is read from the
@@ -106,7 +110,11 @@ pub async fn round(
     match subject.kind {
         SubjectKind::Autoscaler => {
             let record = shared.cluster.read(|index| index.autoscaler(&subject.key))?;
-            state.begin(&record.uid, term, || record.status.clone());
+            let spec = record.asked.as_ref().ok().map(|asked| &asked.demand.decided);
+            let seen = || record.status.clone();
+            if state.begin(shared, subject, (&record.uid, spec), term, seen).await.is_err() {
+                return Some(FAILED);
+            }
             Some(autoscaler(shared, permit, subject, &record, state).await)
         }
         SubjectKind::Hpa => {
@@ -114,7 +122,11 @@ pub async fn round(
             let manages = shared.settings.native_hpas == NativeHpas::Manage;
             // Of one that is observed kube-controller-manager writes the status.
             let own = term.filter(|_| manages);
-            state.begin(&record.uid, own, || Status::from_api(&record.status));
+            let seen = || Status::from_api(&record.status);
+            let of = (&*record.uid, Some(&record.demand.decided));
+            if state.begin(shared, subject, of, own, seen).await.is_err() {
+                return Some(FAILED);
+            }
             hpa(shared, permit, subject, &record, state).await
         }
     }
@@ -190,25 +202,74 @@ impl State {
         false
     }
 
-    /// Begins a round in a term of this replica's, or in none.
-    fn begin(&mut self, uid: &str, term: Option<u64>, status: impl FnOnce() -> Status) {
+    /// Begins a round in a term of this replica's, or in none, with the status that was seen
+    /// where that may be another's. Of one that may be at zero the object itself tells: a watch
+    /// may be behind, and nothing but the status leads back from there.
+    async fn begin(
+        &mut self,
+        shared: &Shared,
+        subject: &Subject,
+        (uid, spec): (&str, Option<&Spec>),
+        term: Option<u64>,
+        seen: impl FnOnce() -> Status,
+    ) -> Result<(), kube::Error> {
+        if self.is_of(uid, term) {
+            return Ok(());
+        }
+        let mut status = seen();
+        let is_known = status.condition(ConditionKind::ScaledToZero).is_some_and(|c| c.status);
+        if term.is_some() && !is_known && spec.is_some_and(|spec| spec.min_replicas == 0) {
+            status = status::read(&shared.client, subject).await.inspect_err(|error| {
+                tracing::warn!(%subject, %error, "Failed to read the status");
+            })?;
+        }
+        self.begin_with(uid, term, status);
+        Ok(())
+    }
+
+    /// Whether its status is this replica's own.
+    fn is_of(&self, uid: &str, term: Option<u64>) -> bool {
+        self.uid == uid && term.is_some() && self.term == term
+    }
+
+    fn begin_with(&mut self, uid: &str, term: Option<u64>, status: Status) {
         if self.uid != uid {
             *self = Self { uid: uid.to_owned(), ..Self::default() };
         }
-        if term.is_none() || self.term != term {
-            self.status = status();
-            self.written = None;
-            self.took_over = term.is_some();
+        self.status = status;
+        if let Some(written) = &mut self.written {
+            written.look_at_once();
         }
+        self.took_over = term.is_some();
         self.term = term;
     }
 
-    /// Counts rounds in a row in which the metrics failed; whether they did in this one.
-    fn count_failure(&mut self, decision: &Decision, at: Moment) -> bool {
-        let failed = decision.metrics_failed;
-        self.failed_rounds = if failed { self.failed_rounds.saturating_add(1) } else { 0 };
-        self.failing_since = failed.then(|| self.failing_since.unwrap_or(at.process));
-        failed
+    /// Counts rounds in a row in which the metrics failed; whether they did in this one. One
+    /// in which the scale could not be read says nothing of them.
+    fn count_failure(&mut self, decision: &Decision, scale_is_known: bool) -> bool {
+        match decision.metrics_failed {
+            true => self.failed_rounds = self.failed_rounds.saturating_add(1),
+            false if scale_is_known => self.failed_rounds = 0,
+            false => {}
+        }
+        decision.metrics_failed
+    }
+
+    /// The metrics could be decided on, the last time before this at a time of the process's
+    /// clock. Whether none of the replicas is to be removed: where they were away, until they
+    /// are back for as long, at most a window of scale-down, however often they fail in it. The
+    /// first rates after a gap are of too few samples, and the recommendations from before it
+    /// may be out of the window.
+    fn holds(&mut self, before: Option<UnixMillis>, window: i64, now: UnixMillis) -> bool {
+        if !std::mem::replace(&mut self.measured, true)
+            && let Some(before) = before
+        {
+            let (since, until) = self.held.unwrap_or((now, now));
+            let longer = now.saturating_add((now - before).max(0)).min(since + window);
+            self.held = Some((since, until.max(longer)));
+        }
+        self.held = self.held.filter(|(_, until)| now < *until);
+        self.held.is_some()
     }
 
     /// Remembers the changes of the scale that another replica made, by what the status
@@ -325,7 +386,7 @@ async fn autoscaler(
     if asked.spec.paused {
         // What was right before says nothing of the replicas that an owner chose since.
         state.memory.recommendations.clear();
-        (state.failed_rounds, state.failing_since) = (0, None);
+        (state.failed_rounds, state.held) = (0, None);
         status.set(
             ConditionKind::Paused,
             true,
@@ -465,24 +526,41 @@ pub async fn decide<'a>(
             }
         };
         let (mut memory, mut status) = (at.read(state.memory.clone()), state.status.clone());
-        let (mut decision, mut known) =
+        let (mut decision, known) =
             compute(shared, subject, context, &target, &gathered, &mut memory, &mut status);
-        if let (Some(since), false, Ok(seen)) =
-            (state.failing_since, decision.metrics_failed, &target)
-        {
-            (memory, status) = (at.read(state.memory.clone()), state.status.clone());
-            memory.metrics_are_back(seen.replicas.spec_replicas, at.process - since, context);
-            (decision, known) =
-                compute(shared, subject, context, &target, &gathered, &mut memory, &mut status);
-        }
         if subject.kind == SubjectKind::Autoscaler && !gathered.is_empty() {
             note_types(&gathered, &demand.pod_metrics, &mut status, context.now);
         }
+        let measures = match &target {
+            Ok(target) => needs_samples(context, target, &state.status),
+            Err(_) => true,
+        };
+        let is_held = match decision.outcome {
+            Outcome::Failed if measures => {
+                state.measured = false;
+                false
+            }
+            Outcome::Hold | Outcome::Rescale { .. } if measures => {
+                let before = state.memory.recommendations.iter().map(|one| one.time).max();
+                let [_, window] = context.windows();
+                state.holds(before, window, at.process)
+            }
+            _ => false,
+        };
         let replicas = target.as_ref().map_or(0, |target| target.replicas.status_replicas);
-        if state.lacks_pods(known, replicas)
-            && withhold(context, known, replicas, &mut decision, &mut status)
-        {
-            memory = at.read(state.memory.clone());
+        if state.lacks_pods(known, replicas) {
+            let text = format_args!(
+                "{known} pods are known of the {replicas} that the scale has: none is removed until all are"
+            );
+            if withhold(context, "PodsNotKnown", text, &mut decision, &mut status) {
+                memory = at.read(state.memory.clone());
+            }
+        }
+        if is_held {
+            let text = format_args!(
+                "the metrics were away: no replica is removed before they are back for as long"
+            );
+            withhold(context, "MetricsWereAway", text, &mut decision, &mut status);
         }
         let rescales = writes && matches!(decision.outcome, Outcome::Rescale { .. });
         let seen = match &target {
@@ -543,12 +621,11 @@ fn is_active(pod: &Pod<'_>) -> bool {
     !pod.deleting && !matches!(pod.phase, Phase::Succeeded | Phase::Failed)
 }
 
-/// Leaves the scale as it is where the metrics of too few pods ask for fewer replicas:
-/// the watch of pods is behind. True where it does.
+/// Leaves the scale as it is where fewer replicas are asked for; true where it does.
 fn withhold(
     context: Context<'_>,
-    known: usize,
-    replicas: i32,
+    reason: &str,
+    text: fmt::Arguments<'_>,
     decision: &mut Decision,
     status: &mut Status,
 ) -> bool {
@@ -556,11 +633,7 @@ fn withhold(
     if to >= from || from > context.spec.max_replicas {
         return false;
     }
-    let text = format_args!(
-        "{known} pods are known of the {replicas} that the scale has: none is removed until all are"
-    );
-    let (kind, reason) = (ConditionKind::ScalingLimited, "PodsNotKnown");
-    status.set(kind, true, reason, text, context.now);
+    status.set(ConditionKind::ScalingLimited, true, reason, text, context.now);
     status.desired_replicas = from;
     decision.outcome = Outcome::Hold;
     true
@@ -609,7 +682,8 @@ async fn carry_out(
         };
         let unanswered = matches!(written, Err(WriteError::Unanswered(_)));
         if unanswered {
-            state.rescales.tried(Change { from, to, at: at.process });
+            // The write may have begun long after the decision, and be carried out yet.
+            state.rescales.tried(Change { from, to, at: shared.clock.elapsed() });
         }
         if written.is_err() && !permit.holds() {
             return Some(FOLLOWED);
@@ -642,7 +716,7 @@ async fn carry_out(
             }
         }
     }
-    let metrics_failed = state.count_failure(&decision, at);
+    let metrics_failed = state.count_failure(&decision, target.is_ok());
     match (fallback, &target) {
         (Some(fallback), Ok(seen))
             if metrics_failed
@@ -652,7 +726,7 @@ async fn carry_out(
             let replicas = seen.replicas.spec_replicas;
             let fallen = fall_back(context, fallback, replicas, state.failed_rounds, &mut status);
             if let Some((to, event)) = fallen {
-                match raise(shared, permit, subject, context.spec, to, at, state).await {
+                match raise(shared, permit, subject, context.spec, to, state).await {
                     Ok(Some(from)) => {
                         status.desired_replicas = to;
                         status.last_scale = Some(context.now);
@@ -668,7 +742,7 @@ async fn carry_out(
                 }
             }
         }
-        (Some(_), _) if metrics_failed => {}
+        (Some(_), target) if metrics_failed || target.is_err() => {}
         _ => status.remove(ConditionKind::FallbackActive),
     }
 
@@ -743,6 +817,8 @@ async fn announce_zero(
         return Ok(());
     }
     let text = format_args!("the workload is being scaled to zero");
+    // Since now, though it may have been at zero before.
+    status.remove(ConditionKind::ScaledToZero);
     status.set(ConditionKind::ScaledToZero, true, GOES_TO_ZERO, text, context.now);
     let shown = status::shown(status, context.spec, generation);
     state.written = None;
@@ -792,7 +868,7 @@ fn freeze(
 fn follow(shared: &Shared, subject: &Subject, round: Round<'_>, state: &mut State) -> Ended {
     let Round { context, target, decision, memory, mut status, at, .. } = round;
     state.remember(memory, at, shared.longest());
-    state.count_failure(&decision, at);
+    state.count_failure(&decision, target.is_ok());
     if let Ok(target) = &target {
         let replicas = target.replicas.spec_replicas;
         let wanted = match decision.outcome {
@@ -863,7 +939,6 @@ async fn raise(
     subject: &Subject,
     spec: &Spec,
     to: i32,
-    at: Moment,
     state: &mut State,
 ) -> Result<Option<i32>, WriteError> {
     for _ in 0..TRIES {
@@ -878,7 +953,7 @@ async fn raise(
             Err(WriteError::Changed) => {}
             Err(error) => {
                 if matches!(error, WriteError::Unanswered(_)) {
-                    state.rescales.tried(Change { from, to, at: at.process });
+                    state.rescales.tried(Change { from, to, at: shared.clock.elapsed() });
                 }
                 return Err(error);
             }
@@ -931,18 +1006,54 @@ mod tests {
     #[test]
     fn the_status_is_read_anew_in_each_term() {
         let mut state = State::default();
-        state.begin("u", Some(1), || status(None));
-        state.begin("u", Some(1), || panic!("it is this replica's own"));
+        state.begin_with("u", Some(1), status(None));
+        assert!(state.is_of("u", Some(1)), "it is this replica's own");
         // Another led in between, though this one had no round then.
-        state.begin("u", Some(2), || status(Some(9_000)));
+        assert!(!state.is_of("u", Some(2)) && !state.is_of("another", Some(1)));
+        state.begin_with("u", Some(2), status(Some(9_000)));
         assert_eq!(state.status.last_scale, Some(9_000));
         assert!(state.took_over && state.written.is_none());
         for _ in 0..2 {
-            state.begin("u", None, || status(Some(10_000)));
+            state.begin_with("u", None, status(Some(10_000)));
+            assert!(!state.is_of("u", None));
         }
         assert_eq!(state.status.last_scale, Some(10_000));
-        state.begin("another", Some(2), || status(None));
+        state.begin_with("another", Some(2), status(None));
         assert_eq!(state.status.last_scale, None);
+    }
+
+    #[test]
+    fn after_a_gap_replicas_are_held_for_as_long_and_no_longer_than_a_window() {
+        let (period, window) = (15_000, 300_000);
+        // How long removals are withheld once metrics are back after so long, and fail again in
+        // each round but every nth.
+        let withheld = |gap: i64, nth: i64| {
+            let mut state = State::default();
+            let mut last = None;
+            assert!(!state.holds(last, window, -gap), "nothing was away before");
+            (last, state.measured) = (Some(-gap), false);
+            let round = (0..1_000).find(|round| {
+                let now = round * period;
+                if round % nth != 0 {
+                    state.measured = false;
+                    return false;
+                }
+                let holds = state.holds(last, window, now);
+                last = Some(now);
+                !holds
+            });
+            round.expect("removals are withheld for ever") * period
+        };
+        assert_eq!(withheld(60_000, 1), 60_000);
+        assert_eq!(withheld(600_000, 1), 300_000);
+        for nth in 2..6 {
+            let time = withheld(60_000, nth);
+            assert!((window..window + nth * period).contains(&time), "{nth}: {time}");
+        }
+        let mut state = State::default();
+        assert!(!state.holds(Some(-600_000), 0, 0), "no window");
+        // Steady rounds hold nothing.
+        assert!((1..100).all(|n| !state.holds(Some((n - 1) * period), window, n * period)));
     }
 
     #[test]
@@ -1000,8 +1111,7 @@ mod tests {
             };
             let (mut memory, mut status) = (Memory::default(), Status::default());
             let decision = hpa::decide(&input, &mut memory, &mut status, &mut ());
-            let at = Moment { wall: 0, process: 0 };
-            assert_eq!(State::default().count_failure(&decision, at), failed, "{selected:?}");
+            assert_eq!(State::default().count_failure(&decision, true), failed, "{selected:?}");
         }
     }
 }

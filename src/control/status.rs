@@ -1,7 +1,7 @@
 //! The status: what is shown, and writing it.
 
 use super::events::Events;
-use super::{growing, is_passing, message};
+use super::{growing, is_passing, message, within};
 use crate::crd::{Autoscaler, AutoscalerStatus};
 use crate::hpa::{
     self, Current, Event, EventKind, ResourceTarget, ScalarTarget, Source, Spec, Status,
@@ -100,8 +100,8 @@ pub struct Written {
     pub status: Arc<AutoscalerStatus>,
     /// When.
     pub at: Instant,
-    /// When it was last compared with what the object shows.
-    pub looked: Instant,
+    /// When it was last compared with what the object shows; never, or that counts no more.
+    looked: Option<Instant>,
 }
 
 /// By which part a number must have moved to be worth a write.
@@ -114,16 +114,21 @@ impl Written {
     /// One that is written now.
     pub fn now(status: Arc<AutoscalerStatus>) -> Self {
         let now = Instant::now();
-        Self { status, at: now, looked: now }
+        Self { status, at: now, looked: Some(now) }
+    }
+
+    /// Has it compared with what the object shows the next time.
+    pub fn look_at_once(&mut self) {
+        self.looked = None;
     }
 
     /// Whether another hand changed or wiped it, as far as the object is known;
     /// looked at now and then, as the watch may be behind for a while.
     pub fn is_undone(&mut self, shows: impl FnOnce() -> Option<Status>) -> bool {
-        if self.looked.elapsed() < LOOK {
+        if self.looked.is_some_and(|looked| looked.elapsed() < LOOK) {
             return false;
         }
-        self.looked = Instant::now();
+        self.looked = Some(Instant::now());
         let AutoscalerStatus { last_scale_time, current_replicas, desired_replicas, .. } =
             &*self.status;
         let written = Status::from_api(&HorizontalPodAutoscalerStatus {
@@ -428,6 +433,25 @@ impl Queue {
     }
 }
 
+/// The resource that a subject is one of.
+fn resource(subject: &Subject) -> ApiResource {
+    match subject.kind {
+        SubjectKind::Autoscaler => ApiResource::erase::<Autoscaler>(&()),
+        SubjectKind::Hpa => ApiResource::erase::<HorizontalPodAutoscaler>(&()),
+    }
+}
+
+/// The status of an object as it is now.
+pub async fn read(client: &Client, subject: &Subject) -> Result<Status, kube::Error> {
+    let key = &subject.key;
+    let api: Api<DynamicObject> =
+        Api::namespaced_with(client.clone(), &key.namespace, &resource(subject));
+    let object = within(api.get(&key.name)).await?;
+    let status: Option<HorizontalPodAutoscalerStatus> =
+        serde_json::from_value(object.data["status"].clone()).map_err(kube::Error::SerdeError)?;
+    Ok(status.as_ref().map(Status::from_api).unwrap_or_default())
+}
+
 /// Writes a status; one whose object is gone, or was made anew, is no error.
 async fn write(
     client: &Client,
@@ -446,18 +470,13 @@ async fn write(
             }
         }
     }
-    let resource = match subject.kind {
-        SubjectKind::Autoscaler => ApiResource::erase::<Autoscaler>(&()),
-        SubjectKind::Hpa => {
-            if let Some(fields) = value.as_object_mut() {
-                fields.remove("reference");
-                fields.remove("targets");
-            }
-            ApiResource::erase::<HorizontalPodAutoscaler>(&())
-        }
-    };
+    if let (SubjectKind::Hpa, Some(fields)) = (subject.kind, value.as_object_mut()) {
+        fields.remove("reference");
+        fields.remove("targets");
+    }
     let key = &subject.key;
-    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &key.namespace, &resource);
+    let api: Api<DynamicObject> =
+        Api::namespaced_with(client.clone(), &key.namespace, &resource(subject));
     // The API server refuses it for an object of this name that was made anew.
     let patch = Patch::Merge(json!({"metadata": {"uid": uid}, "status": value}));
     let of_another = |status: &kube::core::Status| {
@@ -533,6 +552,22 @@ mod tests {
         run.abort();
         let patches = log.of("PATCH");
         assert_eq!(patches[0].body["metadata"]["uid"], "uid-1", "{patches:?}");
+    }
+
+    #[tokio::test]
+    async fn what_a_status_no_longer_has_is_taken_from_the_object() {
+        let (client, log) = fake::api(|request| (200, request.body.clone()));
+        let permit = fake::permit(&client);
+        for reference in [Some("Deployment/web".to_owned()), None] {
+            let readable = reference.is_some();
+            let status = AutoscalerStatus { reference, ..Default::default() };
+            write(&client, &permit, &fake::autoscaler("web"), "u", &status).await.unwrap();
+            let body = log.of("PATCH").pop().unwrap().body;
+            for field in ["lastScaleTime", "currentMetrics", "targets"] {
+                let expected = readable.then_some(&Value::Null);
+                assert_eq!(body["status"].get(field), expected, "{field}: {body}");
+            }
+        }
     }
 
     #[tokio::test]

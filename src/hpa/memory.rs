@@ -2,7 +2,6 @@
 //! and scale events.
 
 use super::UnixMillis;
-use super::observe::Context;
 use super::spec::Spec;
 
 /// The recommendations and scale events of one autoscaler.
@@ -85,19 +84,6 @@ impl Memory {
     pub fn raised(&mut self, from: i32, to: i32, spec: &Spec, now: UnixMillis) {
         self.scaled(from, to, spec, now);
         self.recommend(to, now, None);
-    }
-
-    /// Remembers that the metrics of a scale are back after so long, in ms: for as long
-    /// again, at most the window of stabilization, none of its replicas is removed. The
-    /// first values after a gap are of too few samples, and the recommendations from
-    /// before it may be out of the window.
-    pub fn metrics_are_back(&mut self, replicas: i32, gap: i64, context: Context<'_>) {
-        let [up, down] = context.windows();
-        // As if it was recommended when only the window of scale-down has it.
-        let ago = (down - gap).max(up).max(0);
-        if ago < down {
-            self.recommend(replicas, context.now - ago, None);
-        }
     }
 
     /// The same without what no later decision can see: recommendations that a

@@ -61,7 +61,7 @@ pub struct Context<'a> {
 
 impl Context<'_> {
     /// The stabilization windows of scale-up and scale-down, in ms.
-    pub(super) fn windows(&self) -> [i64; 2] {
+    pub fn windows(&self) -> [i64; 2] {
         let default = self.config.downscale_stabilization_seconds;
         let [up, down] = match &self.spec.behavior {
             None => [0, default],

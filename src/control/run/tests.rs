@@ -7,6 +7,8 @@ use crate::leader::freeze::FREEZE;
 use crate::rules::{self, RuleSet};
 use crate::watch::{ObjectKey, Resources, read_autoscaler, read_pod};
 use crate::{prometheus, watch};
+use axum::response::IntoResponse;
+use http::HeaderMap;
 use serde_json::{Value, json};
 use std::sync::{Mutex, OnceLock};
 
@@ -37,6 +39,11 @@ impl World {
         other.unwrap_or_else(|| match (&*request.line, self.queue) {
             ("GET /apis", _) => (200, fake::groups()),
             ("GET /apis/apps/v1", _) => (200, fake::deployments()),
+            ("GET /apis/plimsoll.dev/v1alpha1/namespaces/shop/autoscalers/web", _) => (
+                200,
+                json!({"apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
+                    "metadata": {"name": "web"}}),
+            ),
             (line, _) if line.starts_with("GET") && line.ends_with("/scale") => {
                 (200, fake::scale(1, self.replicas))
             }
@@ -223,7 +230,8 @@ async fn metrics_that_were_away_remove_no_replica_before_they_are_back_for_as_lo
     let mut state = State::default();
     let later = |state: &mut State, seconds: i64| {
         state.memory = std::mem::take(&mut state.memory).shifted(-seconds * 1000);
-        state.failing_since = state.failing_since.map(|since| since - seconds * 1000);
+        let earlier = |time| time - seconds * 1000;
+        state.held = state.held.map(|(since, until)| (earlier(since), earlier(until)));
     };
     assert_eq!(decided(&control, &subject, &mut state).await, HELD);
     *queue.lock().unwrap() = None;
@@ -239,6 +247,84 @@ async fn metrics_that_were_away_remove_no_replica_before_they_are_back_for_as_lo
     later(&mut state, 3);
     assert_eq!(decided(&control, &subject, &mut state).await, RESCALED);
     assert_eq!(log.of("PUT")[0].body["spec"]["replicas"], 2);
+}
+
+/// A process that began meanwhile has it from what was kept.
+#[tokio::test]
+async fn metrics_that_were_away_before_a_restart_remove_no_replica_at_once() {
+    for (last, expected) in [(-400_000, HELD), (0, RESCALED)] {
+        let (control, _) = World::new(8, Some(2), |_, _| None).run();
+        let behavior = json!({"scaleDown": {"stabilizationWindowSeconds": 300}});
+        let subject = put(&control, "web", json!({"maxReplicas": 9, "behavior": behavior}));
+        seen(&control, 8);
+        // What was recommended last, before the process began or just now.
+        let recommendations = vec![Recommendation { replicas: 2, time: last }];
+        let memory = Memory { recommendations, ..Memory::default() };
+        let kept = Kept { uid: "web".to_owned(), memory, last_scale: None };
+        let mut state = State::restored(kept);
+        let ended = decided(&control, &subject, &mut state).await;
+        assert_eq!(ended, expected, "{last}");
+        if expected == HELD {
+            let limited = state.status.condition(ConditionKind::ScalingLimited).unwrap();
+            assert_eq!(limited.reason, "MetricsWereAway");
+        }
+    }
+}
+
+/// What is withheld is a removal: nothing is added that no metric asks for.
+#[tokio::test]
+async fn metrics_that_were_away_add_no_replica() {
+    let (control, log) = World::new(4, Some(2), |_, _| None).run();
+    let subject = put(&control, "web", json!({"maxReplicas": 10, "behavior": null}));
+    seen(&control, 4);
+    let mut state = State::default();
+    state.memory.recommendations = vec![Recommendation { replicas: 10, time: -400_000 }];
+    for _ in 0..3 {
+        assert_eq!(decided(&control, &subject, &mut state).await, HELD);
+    }
+    assert!(log.of("PUT").is_empty(), "{:?}", log.of("PUT"));
+}
+
+/// At a time of its own: the window of scale-up has no say in it.
+#[tokio::test]
+async fn a_window_of_scale_up_does_not_let_replicas_go_after_an_outage() {
+    let (control, _) = World::new(8, Some(2), |_, _| None).run();
+    let window = json!({"stabilizationWindowSeconds": 300});
+    let behavior = json!({"scaleUp": window, "scaleDown": window});
+    let subject = put(&control, "web", json!({"maxReplicas": 9, "behavior": behavior}));
+    seen(&control, 8);
+    let mut state = State::default();
+    state.memory.recommendations = vec![Recommendation { replicas: 8, time: -400_000 }];
+    assert_eq!(decided(&control, &subject, &mut state).await, HELD);
+}
+
+/// A watch that is behind does not know that Plimsoll scaled it to zero.
+#[tokio::test]
+async fn at_zero_a_new_leader_asks_the_object_itself_who_brought_it_there() {
+    for away in [false, true] {
+        let (control, log) = World::new(0, Some(2), move |_, request| {
+            let asked = request.line == "GET /apis/plimsoll.dev/v1alpha1/namespaces/shop/autoscalers/web";
+            let condition = json!({"type": "ScaledToZero", "status": "True", "reason": "ScaledToZero",
+                "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+            let object = json!({"apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
+                "metadata": {"name": "web"}, "status": {"conditions": [condition]}});
+            asked.then(|| match away {
+                false => (200, object),
+                true => fake::failure(503, "ServiceUnavailable", "starting"),
+            })
+        })
+        .run();
+        let subject = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
+        seen(&control, 0);
+        let mut state = State::default();
+        let ended = decided(&control, &subject, &mut state).await;
+        assert_eq!(ended, if away { FAILED } else { RESCALED });
+        if away {
+            let written = |line: &str| log.of(line).len();
+            assert_eq!((written("PATCH"), written("PUT")), (0, 0));
+            assert!(!control.shared.statuses.has(&subject), "nothing is written over what it says");
+        }
+    }
 }
 
 #[tokio::test]
@@ -382,4 +468,131 @@ async fn whose_round_began_before_what_a_leader_left_was_read_writes_nothing_in_
     let second = control.rounds.join_next().await.unwrap().unwrap();
     assert_eq!(second.ended, Some(RESCALED));
     assert!(remembers(&second.state.expect("no panic").memory));
+}
+
+fn is_query(request: &&Request) -> bool {
+    request.line.ends_with("/queue")
+}
+
+#[tokio::test]
+async fn a_fallback_is_said_to_be_active_no_longer_than_there_is_one() {
+    let (control, _) = World::new(5, None, |_, _| None).run();
+    seen(&control, 5);
+    let mut state = State::default();
+    for fallback in [Some(json!({"failedRounds": 1, "replicas": 5})), None] {
+        let subject = put(&control, "web", json!({"maxReplicas": 9, "fallback": fallback}));
+        assert_eq!(decided(&control, &subject, &mut state).await, FAILED);
+        let condition = state.status.condition(ConditionKind::FallbackActive);
+        assert_eq!(condition.is_some(), fallback.is_some(), "{condition:?}");
+    }
+}
+
+#[tokio::test]
+async fn where_no_metric_counts_none_is_asked_for() {
+    for (replicas, selector, asked) in
+        [(3, "app=web", 1), (3, "", 0), (3, "a in", 0), (0, "app=web", 0)]
+    {
+        let (control, log) = World::new(replicas, Some(3), |_, _| None).run();
+        let subject = put(&control, "web", json!({"maxReplicas": 9}));
+        control.shared.cluster.write(|index| {
+            let numbers = hpa::Scale { spec_replicas: replicas, status_replicas: replicas };
+            let scale = watch::ScaleRecord { replicas: numbers, selector: selector.to_owned() };
+            index.put_scale(watch::Workload::Deployment, subject.key.clone(), scale);
+        });
+        decided(&control, &subject, &mut State::default()).await;
+        let queries = log.of("").iter().filter(is_query).count();
+        assert_eq!(queries, asked, "{replicas} {selector}");
+    }
+}
+
+#[tokio::test]
+async fn those_under_way_are_decided_again_when_it_changes_what_is_frozen() {
+    for changes in [false, true] {
+        let (mut control, _) = World::new(3, Some(3), |_, _| None).run();
+        let subject = put(&control, "web", json!({"maxReplicas": 9}));
+        seen(&control, 3);
+        control.schedule.set(subject, Instant::now());
+        control.start_due();
+        if changes {
+            let freeze = json!({"metadata": {"annotations": {FREEZE: "incident"}}});
+            control.shared.leader.see_freeze(&serde_json::from_value(freeze).unwrap(), false);
+            control.led();
+        }
+        let done = control.rounds.join_next().await.unwrap().unwrap();
+        control.decided(done);
+        let at_once = control.schedule.next().unwrap() <= Instant::now();
+        assert_eq!(at_once, changes);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_waits_for_no_round_that_only_reads() {
+    let hangs = |_: &mut World, request: &Request| is_query(&request).then_some((0, Value::Null));
+    let (mut control, log) = World::new(3, Some(3), hangs).run();
+    // Room for one at once.
+    control.turns = Turns::new(1);
+    let subjects = ["a", "b"].map(|name| put(&control, name, json!({"maxReplicas": 9})));
+    seen(&control, 3);
+    for subject in &subjects {
+        control.schedule.set(subject.clone(), Instant::now());
+    }
+    control.start_due();
+    let start = tokio::time::Instant::now();
+    while !log.of("").iter().any(|request| is_query(&request)) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    control.stop_rounds().await;
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    assert!(control.running.is_empty() && subjects.iter().all(|s| control.states.contains_key(s)));
+    assert_eq!(log.of("").iter().filter(is_query).count(), 1, "the other is not begun");
+}
+
+#[tokio::test]
+async fn nothing_is_remembered_of_native_hpas_that_are_ignored() {
+    let (mut control, _) = World::new(3, Some(3), |_, _| None).run();
+    let web = put(&control, "web", json!({"maxReplicas": 9}));
+    let hpa = json!({"metadata": {"namespace": "shop", "name": "web", "uid": "web"},
+        "spec": {"maxReplicas": 9, "scaleTargetRef": {"kind": "Deployment", "name": "web"}}});
+    let record = watch::read_hpa(serde_json::from_value(hpa).unwrap());
+    control.shared.cluster.write(|index| index.put_hpa(web.key.clone(), record));
+    let native = Subject::hpa(web.key.clone());
+    control.take_in(vec![left(&web), left(&native)]);
+    assert_eq!(
+        (control.states.contains_key(&web), control.states.contains_key(&native)),
+        (true, false)
+    );
+}
+
+#[tokio::test]
+async fn what_was_seen_of_a_scale_stands_while_the_spec_can_not_be_read() {
+    let (control, _) = World::new(3, Some(3), |_, _| None).run();
+    let subject = put(&control, "web", json!({"maxReplicas": 9}));
+    seen(&control, 3);
+    let mut state = State::default();
+    assert_eq!(decided(&control, &subject, &mut state).await, HELD);
+    let object = json!({"metadata": {"namespace": "shop", "name": "web", "uid": "web",
+        "generation": 2}, "spec": {"maxReplicas": "many"}});
+    let record = read_autoscaler(serde_json::from_value(object).unwrap(), None);
+    assert!(record.asked.is_err());
+    control.shared.cluster.write(|index| index.put_autoscaler(subject.key.clone(), record));
+    assert_eq!(decided(&control, &subject, &mut state).await, FAILED);
+    let shown = control.shared.live.get(&subject).unwrap();
+    assert_eq!((shown.current_replicas, shown.reference.as_ref()), (Some(3), None));
+}
+
+#[tokio::test]
+async fn each_period_that_a_decision_took_is_a_missed_round() {
+    let (mut control, _) = World::new(3, Some(3), |_, _| None).run();
+    let subject = put(&control, "web", json!({"maxReplicas": 9}));
+    let Some(due) = Instant::now().checked_sub(Duration::from_secs(40)) else { return };
+    control
+        .turns
+        .push("shop", Due { subject: subject.clone(), at: due, crowd: 1, state: State::default() });
+    control.begin_rounds();
+    let done = control.rounds.join_next().await.unwrap().unwrap();
+    control.decided(done);
+    let shown = control.shared.metrics.exposition(&HeaderMap::new()).into_response();
+    let text = axum::body::to_bytes(shown.into_body(), usize::MAX).await.unwrap();
+    let text = String::from_utf8_lossy(&text);
+    assert!(text.contains("plimsoll_missed_rounds_total 2\n"), "{text}");
 }
