@@ -3,6 +3,7 @@
 use super::freeze::{self, Freeze};
 use super::{ElectionSettings, Inner, LABEL, Leader, version};
 use crate::prometheus;
+use crate::watch::{Failures, Growing};
 use futures::StreamExt;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
@@ -42,18 +43,38 @@ pub(super) struct Candidate<'a> {
     seen: Option<(Lease, Seen, Instant)>,
     /// Whether a watch told of an older one since.
     unsure: bool,
-    /// Until when nothing is tried, as it is not allowed.
-    forbidden: Option<Instant>,
+    /// How long nothing is tried, and how often in a row it failed.
+    waits: Waits,
+    failures: Failures,
     /// Whether the Lease was handed over as Prometheus can't be reached from here.
     handed_over: bool,
 }
 
-/// How long after a try that was not allowed the next one is made.
-const FORBIDDEN: Duration = Duration::from_secs(30);
 /// The least time between two tries.
 const SOON: Duration = Duration::from_millis(100);
+/// How long after a first try that was not allowed the next one is made, and after many.
+/// An API server that starts allows nothing before it has read the roles.
+const FORBIDDEN: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(30)];
 /// How long Prometheus may fail a leader before it lets another try.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long after a try of the Lease the next one is made, at the soonest. It doubles with each
+/// failure of its kind, until a try goes well.
+#[derive(Default)]
+struct Waits {
+    now: Option<Duration>,
+    failed: Option<Duration>,
+    forbidden: Option<Duration>,
+}
+
+impl Waits {
+    /// A try failed; it is at least as long as the first of these, and at most the second.
+    fn grow(&mut self, forbidden: bool, [first, longest]: [Duration; 2]) {
+        let last = if forbidden { &mut self.forbidden } else { &mut self.failed };
+        *last = Some(last.map_or(first, |last| last * 2).min(longest));
+        self.now = *last;
+    }
+}
 
 impl Leader {
     /// Takes and keeps the Lease until `stop`, and gives it back then; follows
@@ -64,7 +85,9 @@ impl Leader {
     pub async fn run(&self, prometheus: &prometheus::Client, stop: impl Future<Output = ()>) {
         let Inner { api, settings, .. } = &*self.0;
         let only = watcher::Config::default().fields(&format!("metadata.name={}", settings.name));
-        let mut leases = watcher(api.clone(), only).default_backoff().boxed();
+        let (waits, progress) = Growing::new();
+        let mut leases = watcher(api.clone(), only).backoff(waits).boxed();
+        let mut failures = Failures::default();
         let mut candidate = Candidate::new(self, prometheus);
         let mut next = Instant::now();
         tokio::pin!(stop);
@@ -72,6 +95,10 @@ impl Leader {
             tokio::select! {
                 () = &mut stop => break,
                 Some(event) = leases.next() => {
+                    if !matches!(event, Ok(Event::Init) | Err(_)) {
+                        progress.made();
+                        failures.end();
+                    }
                     match event {
                         Ok(Event::Apply(lease) | Event::InitApply(lease)) => candidate.see(lease),
                         // Others wait until whoever held it must have seen that.
@@ -83,7 +110,9 @@ impl Leader {
                         }
                         Ok(Event::Init | Event::InitDone) => continue,
                         Err(error) => {
-                            tracing::warn!(%error, "can't follow the Lease");
+                            if let Some(failures) = failures.one_more() {
+                                tracing::warn!(%error, failures, "can't follow the Lease");
+                            }
                             continue;
                         }
                     }
@@ -91,8 +120,7 @@ impl Leader {
                 }
                 () = tokio::time::sleep_until(next.into()) => {
                     candidate.step().await;
-                    let least = candidate.forbidden.take().unwrap_or(Instant::now() + SOON);
-                    next = candidate.next().max(least);
+                    next = candidate.next().max(Instant::now() + candidate.wait());
                 }
             }
         }
@@ -102,7 +130,8 @@ impl Leader {
 
 impl<'a> Candidate<'a> {
     pub fn new(leader: &'a Leader, prometheus: &'a prometheus::Client) -> Self {
-        Self { leader, prometheus, seen: None, unsure: false, forbidden: None, handed_over: false }
+        let (waits, failures) = (Waits::default(), Failures::default());
+        Self { leader, prometheus, seen: None, unsure: false, waits, failures, handed_over: false }
     }
 
     fn settings(&self) -> &ElectionSettings {
@@ -181,6 +210,11 @@ impl<'a> Candidate<'a> {
         }
     }
 
+    /// How long after a step the next one is made, at the soonest.
+    pub fn wait(&self) -> Duration {
+        self.waits.now.unwrap_or(SOON)
+    }
+
     /// What a replica leaves to others that can do better.
     fn handicap(&self) -> Duration {
         match self.prometheus.failing_for() {
@@ -199,18 +233,27 @@ impl<'a> Candidate<'a> {
             return self.release().await;
         }
         let limit = self.settings().renew_deadline / 2;
-        match tokio::time::timeout(limit, self.write()).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                if matches!(&error, kube::Error::Api(status) if status.code == 403) {
-                    self.forbidden = Some(Instant::now() + FORBIDDEN);
-                }
-                tracing::warn!(%error, "could not take or renew the Lease");
-            }
-            Err(_) => tracing::warn!(?limit, "the API server did not answer about the Lease"),
+        let written = tokio::time::timeout(limit, self.write()).await;
+        if let Ok(Ok(())) = written {
+            (self.waits, self.failures) = Default::default();
+        } else {
+            self.failed(written.ok().and_then(Result::err));
         }
         if self.leader.term().is_none() {
             self.leader.lead_no_more(self.seen.as_ref().map(|(lease, ..)| lease));
+        }
+    }
+
+    /// A try failed, by this error or without an answer.
+    fn failed(&mut self, error: Option<kube::Error>) {
+        let forbidden = matches!(&error, Some(kube::Error::Api(status)) if status.code == 403);
+        // A leader tries as often as it renews, so that it still can before its term ends.
+        let errors = [SOON, self.settings().retry.max(SOON)];
+        self.waits.grow(forbidden, if forbidden { FORBIDDEN } else { errors });
+        let Some(failures) = self.failures.one_more() else { return };
+        match error {
+            Some(error) => tracing::warn!(%error, failures, "could not take or renew the Lease"),
+            None => tracing::warn!(failures, "the API server did not answer about the Lease"),
         }
     }
 

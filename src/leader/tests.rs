@@ -20,6 +20,9 @@ struct Objects {
     lease: Option<Value>,
     version: u64,
     events: Vec<String>,
+    /// The code of every answer, if there is one, and how often the Lease itself was asked for.
+    failing: Option<u16>,
+    asked: usize,
 }
 
 impl Server {
@@ -48,6 +51,10 @@ impl Server {
         };
         let sent = || serde_json::from_slice::<Value>(body).expect("JSON");
         let mut objects = locked(&self.0);
+        objects.asked += usize::from(path.ends_with("/leases/plimsoll"));
+        if let Some(code) = objects.failing {
+            return failure(code, "it fails");
+        }
         if path.ends_with("/events") {
             let event = sent();
             objects.events.push(format!("{}: {}", event["reason"], event["message"]));
@@ -328,6 +335,52 @@ async fn a_term_that_ran_out_is_followed_by_another() {
     let now = leader.permit().expect("it leads again");
     assert!(now.term() > before.term() && !before.holds());
     assert!(*leader.changes().borrow() > changes, "who follows it is told");
+}
+
+#[tokio::test]
+async fn after_failed_tries_the_lease_is_left_alone_for_longer_and_longer() {
+    let (server, prometheus) = (Server::default(), nobody());
+    let leader = leader(&server, "a");
+    let mut candidate = Candidate::new(&leader, &prometheus);
+    let mut waits = async |code, count| {
+        locked(&server.0).failing = code;
+        let mut waits = Vec::new();
+        for _ in 0..count {
+            candidate.step().await;
+            waits.push(candidate.wait().as_millis());
+        }
+        waits
+    };
+    assert_eq!(waits(Some(500), 7).await, [100, 200, 400, 800, 1600, 2000, 2000]);
+    // What is not allowed now may be once the API server has read the roles.
+    let forbidden = waits(Some(403), 8).await;
+    assert_eq!(forbidden, [500, 1000, 2000, 4000, 8000, 16000, 30000, 30000]);
+    assert_eq!(waits(Some(500), 1).await, [2000]);
+    assert_eq!(waits(None, 1).await, [100]);
+}
+
+#[tokio::test]
+async fn an_api_server_that_fails_is_not_asked_ten_times_a_second() {
+    let (server, prometheus) = (Server::default(), nobody());
+    let retry = Duration::from_millis(500);
+    let leader = leader_with(&server, ElectionSettings { retry, ..settings("a") });
+    let asked = async {
+        while leader.permit().is_none() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        (locked(&server.0).failing, locked(&server.0).asked) = (Some(500), 0);
+        tokio::time::sleep(Duration::from_millis(2_000)).await;
+        let asked = locked(&server.0).asked;
+        // As at the end of an outage: the leader renews its Lease in time.
+        locked(&server.0).failing = None;
+        tokio::time::sleep(2 * retry).await;
+        assert!(leader.permit().is_some());
+        asked
+    };
+    tokio::select! {
+        asked = asked => assert!((3..=6).contains(&asked), "{asked}"),
+        () = leader.run(&prometheus, std::future::pending()) => {}
+    }
 }
 
 #[tokio::test]
