@@ -15,10 +15,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use tokio::time::{Instant, Sleep};
+use tower::BoxError;
 use tower::buffer::BufferLayer;
 use tower::layer::layer_fn;
 use tower::limit::RateLimitLayer;
-use tower::retry::RetryLayer;
+use tower::retry::{Policy, RetryLayer};
 
 /// Why there is no client.
 #[derive(Debug, thiserror::Error)]
@@ -84,7 +86,7 @@ pub async fn api_server(
     let counting = layer_fn(move |inner| Counting { inner, metrics: metrics.clone() });
     let dating = layer_fn(move |inner| Dated::new(inner, clock.clone()));
     let shared = BufferLayer::<http::Request<Body>>::new(BUFFERED);
-    let retry = RetryLayer::new(RetryPolicy::server_retry());
+    let retry = RetryLayer::new(Retries::new());
     let builder = ClientBuilder::try_from(config)?.with_layer(&counting).with_layer(&dating);
     match qps.filter(|qps| *qps > 0.0) {
         None => Ok(builder.with_layer(&shared).with_layer(&retry).build()),
@@ -99,6 +101,40 @@ pub async fn api_server(
 
 /// How many requests wait to be sent.
 const BUFFERED: usize = 1024;
+
+/// How long a request waits at most between two tries, and how often it is tried again.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
+const RETRIES: u32 = 5;
+
+/// Tries a request again that an overloaded server refused, for a few seconds. Longer waits are for
+/// who asked: a watch that is not told of a failure can't say that it is behind.
+#[derive(Clone)]
+struct Retries(RetryPolicy);
+
+impl Retries {
+    fn new() -> Self {
+        let policy = RetryPolicy::new(Duration::from_millis(50), LONGEST_WAIT, RETRIES, true);
+        Self(policy.expect("the first wait is shorter than the longest"))
+    }
+}
+
+impl<B> Policy<http::Request<Body>, http::Response<B>, BoxError> for Retries {
+    type Future = Sleep;
+
+    fn retry(
+        &mut self,
+        request: &mut http::Request<Body>,
+        result: &mut Result<http::Response<B>, BoxError>,
+    ) -> Option<Sleep> {
+        let wait = self.0.retry(request, result)?;
+        // `Retry-After` may ask for more.
+        (wait.deadline() <= Instant::now() + LONGEST_WAIT).then_some(wait)
+    }
+
+    fn clone_request(&mut self, request: &http::Request<Body>) -> Option<http::Request<Body>> {
+        Policy::<_, http::Response<B>, BoxError>::clone_request(&mut self.0, request)
+    }
+}
 
 /// Counts requests and their answers, each try by itself.
 #[derive(Clone)]
@@ -417,6 +453,29 @@ mod tests {
         }
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_refuses_for_long_is_heard_of_within_seconds() {
+        use tower::{Layer, ServiceExt};
+        for (code, after, longest) in
+            [(503, None, 11), (503, Some("1"), 11), (429, Some("2"), 11), (429, Some("600"), 0)]
+        {
+            let service = tower::service_fn(move |_: http::Request<Body>| async move {
+                let mut answer = http::Response::builder().status(code);
+                if let Some(after) = after {
+                    answer = answer.header("retry-after", after);
+                }
+                Ok::<_, BoxError>(answer.body(Body::empty()).expect("an answer"))
+            });
+            let service = RetryLayer::new(Retries::new()).layer(service);
+            let request = http::Request::get("/api/v1/pods").body(Body::empty());
+            let begun = Instant::now();
+            let answer = service.oneshot(request.expect("a request")).await.expect("an answer");
+            assert_eq!(answer.status(), code);
+            let took = begun.elapsed();
+            assert!(took <= Duration::from_secs(longest), "{code} {after:?}: {took:?}");
+        }
+    }
+
     /// A server that fails twice, and then hangs.
     #[tokio::test(start_paused = true)]
     async fn each_try_is_counted_and_one_that_is_given_up_too() {
@@ -434,7 +493,7 @@ mod tests {
             }
         });
         let counting = Counting { inner: service, metrics: metrics.clone() };
-        let retry = RetryLayer::new(RetryPolicy::server_retry()).layer(counting);
+        let retry = RetryLayer::new(Retries::new()).layer(counting);
         let request = http::Request::get("/api/v1/pods").body(Body::empty()).expect("a request");
         let given_up = tokio::time::timeout(Duration::from_secs(600), retry.oneshot(request));
         assert!(given_up.await.is_err());
