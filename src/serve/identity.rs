@@ -43,9 +43,10 @@ pub enum Unidentified {
     /// Too many tokens are to be reviewed.
     #[error("too many tokens to review")]
     TooMany,
-    /// The API server could not be asked.
-    #[error("the token could not be reviewed: {0}")]
-    Unavailable(String),
+    /// The API server could not be asked. Why, which may name what is within the cluster, is for
+    /// the log: this is told to anybody.
+    #[error("the token could not be reviewed")]
+    Unavailable,
 }
 
 /// Tells who asks.

@@ -157,7 +157,7 @@ pub async fn authenticate(
             return match error {
                 Unidentified::Unknown => ApiError::unauthorized(),
                 Unidentified::TooMany => ApiError::too_many(),
-                Unidentified::Unavailable(_) => ApiError::unavailable(error.to_string()),
+                Unidentified::Unavailable => ApiError::unavailable(error.to_string()),
             }
             .into_response();
         }
@@ -301,11 +301,16 @@ mod tests {
             .layer(from_fn_with_state(metrics, observe));
         let (place, _ended) = Connections::default().admit([10, 0, 0, 1].into()).unwrap();
         let peer = Peer { certificates: Arc::new([]), place, source: [10, 0, 0, 1].into() };
-        let ask = async |path: &str| {
+        let ask_as = async |path: &str, token: Option<&str>| {
             let mut request = get(path);
+            if let Some(token) = token {
+                let bearer = format!("Bearer {token}").parse().unwrap();
+                request.headers_mut().insert(header::AUTHORIZATION, bearer);
+            }
             request.extensions_mut().insert(peer.clone());
             router.clone().oneshot(request).await.unwrap()
         };
+        let ask = async |path: &str| ask_as(path, None).await;
         // All the room of those who are nobody is taken.
         let mut held = Vec::new();
         while let Some(one) =
@@ -314,6 +319,12 @@ mod tests {
             held.push(one);
         }
         assert_eq!(ask("/closed").await.status(), StatusCode::UNAUTHORIZED);
+        // Why the API server was not asked is for the log alone.
+        let answer = ask_as("/closed", Some("x")).await;
+        assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+        let body = axum::body::to_bytes(answer.into_body(), 10_000).await.unwrap();
+        let status: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(status["message"], "the token could not be reviewed");
         held.pop();
         let answer = ask("/open").await;
         assert_eq!(answer.status(), StatusCode::OK);

@@ -7,6 +7,7 @@ use super::admission::{Room, Shares};
 use super::identity::{Identity, Unidentified};
 use crate::cache;
 use crate::telemetry::Metrics;
+use crate::watch::Failures;
 use governor::clock::DefaultClock;
 use governor::state::keyed::HashMapStateStore;
 use governor::{Quota, RateLimiter};
@@ -17,7 +18,7 @@ use moka::future::Cache;
 use sha2::{Digest, Sha256};
 use std::net::IpAddr;
 use std::num::NonZeroU32;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 type Hash = [u8; 32];
@@ -36,6 +37,7 @@ struct Inner {
     renewals: Room,
     guesses: Room,
     guesses_by_source: Shares<IpAddr>,
+    failures: Mutex<Failures>,
     rate: RateLimiter<IpAddr, HashMapStateStore<IpAddr>, DefaultClock>,
 }
 
@@ -75,6 +77,7 @@ impl Tokens {
             renewals: Room::new(RENEWALS),
             guesses: Room::new(GUESSES),
             guesses_by_source: Shares::new(GUESSES_BY_SOURCE),
+            failures: Mutex::default(),
             rate: RateLimiter::hashmap(Quota::per_second(RATE).allow_burst(BURST)),
         }))
     }
@@ -124,7 +127,8 @@ impl Inner {
             Err(_) => "failed",
         };
         self.metrics.serving.reviewed("token", outcome, begun.elapsed());
-        match asked? {
+        self.tell(asked.as_ref().err());
+        match asked.map_err(|_| Unidentified::Unavailable)? {
             Some(identity) => {
                 self.seen.insert(hash, ()).await;
                 Ok(Arc::new(identity))
@@ -132,6 +136,19 @@ impl Inner {
             None => {
                 self.invalid.insert(hash, ()).await;
                 Err(Unidentified::Unknown)
+            }
+        }
+    }
+
+    /// Logs why the API server could not be asked.
+    fn tell(&self, error: Option<&String>) {
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        match error {
+            None => failures.end(),
+            Some(error) => {
+                if let Some(failures) = failures.one_more() {
+                    tracing::warn!(error, failures, "Failed to review a token");
+                }
             }
         }
     }
@@ -149,7 +166,7 @@ impl Inner {
         Some(vec![own, self.guesses.take().await?])
     }
 
-    async fn ask(&self, token: &str) -> Result<Option<Identity>, Unidentified> {
+    async fn ask(&self, token: &str) -> Result<Option<Identity>, String> {
         let review = TokenReview {
             spec: TokenReviewSpec { token: token.to_owned(), audiences: None },
             ..Default::default()
@@ -159,8 +176,8 @@ impl Inner {
         let asked = api.create(&parameters, &review);
         let review = match tokio::time::timeout(REVIEW, asked).await {
             Ok(Ok(review)) => review,
-            Ok(Err(error)) => return Err(Unidentified::Unavailable(error.to_string())),
-            Err(_) => return Err(Unidentified::Unavailable("no answer in time".to_owned())),
+            Ok(Err(error)) => return Err(error.to_string()),
+            Err(_) => return Err("no answer in time".to_owned()),
         };
         let status = review.status.unwrap_or_default();
         let user = status.user.filter(|_| status.authenticated == Some(true));
