@@ -5,8 +5,13 @@
 //! reach users through conditions and events.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt;
+
+/// How many requirements a selector may have, and how many values altogether: it is looked at
+/// for each pod of a namespace.
+const REQUIREMENTS: usize = 256;
+const VALUES: usize = 4096;
 
 /// A conjunction of requirements; without any it selects everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -44,7 +49,7 @@ pub enum Operator {
     LessThan,
 }
 
-/// Why a text or an object is no selector, in upstream's words.
+/// Why a text or an object is no selector, in upstream's words where it has them.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0}")]
 pub struct ParseError(String);
@@ -54,6 +59,20 @@ fn error<T>(text: impl Into<String>) -> Result<T, ParseError> {
 }
 
 impl Selector {
+    /// Of these requirements, of which equal ones are kept once.
+    fn new(mut requirements: Vec<Requirement>) -> Result<Self, ParseError> {
+        let mut seen = HashSet::new();
+        requirements.retain(|requirement| seen.insert(requirement.clone()));
+        let values = requirements.iter().map(|requirement| requirement.values.len()).sum::<usize>();
+        if requirements.len() > REQUIREMENTS || values > VALUES {
+            return error(format!(
+                "{} requirements with {values} values are too many: a selector may have {REQUIREMENTS} requirements, and {VALUES} values altogether",
+                requirements.len()
+            ));
+        }
+        Ok(Self { requirements })
+    }
+
     /// The conditions, in their order.
     pub fn requirements(&self) -> &[Requirement] {
         &self.requirements
@@ -86,7 +105,7 @@ impl Selector {
             let values = expression.values.clone().unwrap_or_default();
             requirements.push(Requirement::new(&expression.key, operator, values)?.listed());
         }
-        Ok(Self { requirements })
+        Self::new(requirements)
     }
 
     /// The same as `matchLabels` and `matchExpressions`; none where a requirement
@@ -163,7 +182,8 @@ impl Requirement {
 
     /// Whether a label with this value, or without one, satisfies it.
     pub fn matches(&self, value: Option<&str>) -> bool {
-        let listed = |value: &str| self.values.iter().any(|v| v == value);
+        let listed =
+            |value: &str| self.values.binary_search_by(|known| known.as_str().cmp(value)).is_ok();
         let number = |text: &str| text.parse::<i64>().ok();
         let bound = || self.values.first().and_then(|v| number(v));
         match self.operator {
@@ -316,7 +336,7 @@ impl Parser {
             }
         }
         requirements.sort_by(|a, b| a.key.cmp(&b.key));
-        Ok(Selector { requirements })
+        Selector::new(requirements)
     }
 
     fn requirement(&mut self) -> Result<Requirement, ParseError> {
@@ -519,5 +539,35 @@ mod tests {
         }
         assert!("a{}=b".parse::<Selector>().is_err());
         assert!("a=\"b\"".parse::<Selector>().is_err());
+    }
+
+    #[test]
+    fn a_selector_has_only_so_many_requirements_and_values() {
+        let parsed = |text: &str| text.parse::<Selector>();
+        let of = |parts: &mut dyn Iterator<Item = String>| parts.collect::<Vec<_>>().join(",");
+        let absent = |count: usize| of(&mut (0..count).map(|n| format!("!a{n}")));
+        assert_eq!(parsed(&absent(REQUIREMENTS)).unwrap().requirements().len(), REQUIREMENTS);
+        let error = parsed(&absent(REQUIREMENTS + 1)).unwrap_err().to_string();
+        assert!(error.contains("may have 256 requirements, and 4096 values"), "{error}");
+        // Equal ones are one.
+        let same = parsed(&vec!["!a"; 20_000].join(",")).unwrap();
+        assert_eq!(same, parsed("!a").unwrap());
+        let values = |count: usize| of(&mut (0..count).map(|n| format!("v{n}")));
+        let listed = parsed(&format!("a in ({})", values(VALUES))).unwrap();
+        let known = |n: usize| format!("v{n}");
+        assert!((0..VALUES).map(known).all(|value| listed.matches(|_| Some(&value))));
+        assert!(!listed.matches(|_| Some("v")));
+        assert!(parsed(&format!("a in ({}),b=c", values(VALUES))).is_err());
+        let expression = |n: usize| LabelSelectorRequirement {
+            key: format!("a{n}"),
+            operator: "Exists".to_owned(),
+            values: None,
+        };
+        let object = |count: usize| LabelSelector {
+            match_expressions: Some((0..count).map(expression).collect()),
+            match_labels: None,
+        };
+        assert!(Selector::from_object(&object(REQUIREMENTS)).is_ok());
+        assert!(Selector::from_object(&object(REQUIREMENTS + 1)).is_err());
     }
 }
