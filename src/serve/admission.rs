@@ -32,13 +32,8 @@ pub struct Room {
 impl Room {
     /// Room for so many, and for as many that wait.
     pub fn new(count: usize) -> Self {
-        Self::with_waiting(count, count)
-    }
-
-    /// Room for so many, and for so many that wait.
-    pub fn with_waiting(count: usize, waiting: usize) -> Self {
-        let slots = |count| Arc::new(Semaphore::new(count));
-        Self { running: slots(count), waiting: slots(waiting) }
+        let slots = || Arc::new(Semaphore::new(count));
+        Self { running: slots(), waiting: slots() }
     }
 
     /// Waits for room; none where too many wait already.
@@ -51,8 +46,8 @@ impl Room {
     }
 
     /// Whether nobody is in it or waits.
-    fn is_idle(&self, (count, waiting): (usize, usize)) -> bool {
-        self.running.available_permits() == count && self.waiting.available_permits() == waiting
+    fn is_idle(&self, count: usize) -> bool {
+        self.running.available_permits() == count && self.waiting.available_permits() == count
     }
 }
 
@@ -60,19 +55,14 @@ impl Room {
 #[derive(Debug)]
 pub struct Shares<K> {
     /// How many at once, and how many that wait.
-    size: (usize, usize),
+    size: usize,
     rooms: Mutex<HashMap<K, Room>>,
 }
 
 impl<K: Eq + Hash> Shares<K> {
     /// Room for so many at once, and for as many that wait, for each.
     pub fn new(count: usize) -> Self {
-        Self::with_waiting(count, count)
-    }
-
-    /// Room for so many at once, and for so many that wait, for each.
-    pub fn with_waiting(count: usize, waiting: usize) -> Self {
-        Self { size: (count, waiting), rooms: Mutex::default() }
+        Self { size: count, rooms: Mutex::default() }
     }
 
     /// The room of one.
@@ -81,7 +71,7 @@ impl<K: Eq + Hash> Shares<K> {
         if rooms.len() >= SHARES {
             rooms.retain(|_, room| !room.is_idle(self.size));
         }
-        rooms.entry(key).or_insert_with(|| Room::with_waiting(self.size.0, self.size.1)).clone()
+        rooms.entry(key).or_insert_with(|| Room::new(self.size)).clone()
     }
 }
 

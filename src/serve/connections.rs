@@ -3,17 +3,19 @@
 //! Where there are too many, one of whoever has most is ended in favour of a new one: of
 //! an address whose clients have not shown who they are and had their time to, or, where
 //! more than half are of known clients, of a tenant. So neither silent connections nor one
-//! tenant's keep others out. Where none can be ended, a new one waits, by its source, for a
-//! place in a reserve in which only health is answered. Those of the front proxy have room
-//! of their own.
+//! tenant's keep others out. Where none can be ended, a new one waits for a place in a reserve
+//! in which only health is answered. The next place is for the address that has fewest of
+//! them; where too many wait, the one that has waited longest of the address with most is
+//! dropped. So a probe waits for no other address. Those of the front proxy have room of
+//! their own.
 
-use super::admission::{Room, Shares};
 use prometheus_client::metrics::gauge::Gauge;
 use std::collections::{BTreeMap, HashMap};
+use std::future::Future;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 
 /// How many connections are held at once, those of the front proxy apart.
 pub const CONNECTIONS: usize = 1024;
@@ -24,7 +26,9 @@ pub const RESERVE: usize = 128;
 /// How many of these one address may have, so that it can't hold up the others.
 const RESERVE_PER_SOURCE: usize = 64;
 /// How many connections wait for such a place.
-const WAITING: usize = 1024;
+pub const WAITING: usize = 1024;
+/// How many of these may be of one address.
+const WAITING_PER_SOURCE: usize = 64;
 
 /// How long a client may take until the head of its first request is there, TLS included.
 const FIRST_REQUEST: Duration = Duration::from_secs(10);
@@ -55,25 +59,8 @@ enum Standing {
 #[derive(Clone, Debug, Default)]
 pub struct Connections {
     state: Arc<Mutex<State>>,
-    reserve: Arc<Reserve>,
     /// Shows how many they are.
     gauge: Gauge,
-}
-
-/// Room for connections in a crowd.
-#[derive(Debug)]
-struct Reserve {
-    by_source: Shares<IpAddr>,
-    all: Room,
-}
-
-impl Default for Reserve {
-    fn default() -> Self {
-        Self {
-            by_source: Shares::with_waiting(RESERVE_PER_SOURCE, WAITING),
-            all: Room::with_waiting(RESERVE, WAITING),
-        }
-    }
 }
 
 /// A connection's place, and what ends when it has to give way.
@@ -84,6 +71,8 @@ struct State {
     next: u64,
     /// By number, so that the oldest come first.
     held: BTreeMap<u64, Held>,
+    /// Those that wait for a place in the reserve, and what tells them that they have it.
+    waiting: BTreeMap<u64, (Held, oneshot::Sender<()>)>,
 }
 
 #[derive(Debug)]
@@ -101,12 +90,12 @@ struct Held {
     _end: oneshot::Sender<()>,
 }
 
-/// The place of one connection; it is given back when this is dropped.
+/// The place of one connection, or its turn among those that wait; it is given back when
+/// this is dropped.
 #[derive(Debug)]
 pub struct Place {
     connections: Connections,
     number: u64,
-    _permits: Vec<OwnedSemaphorePermit>,
 }
 
 impl Connections {
@@ -122,34 +111,44 @@ impl Connections {
     /// Takes a new connection in; none where there is no room for it.
     pub fn admit(&self, source: IpAddr) -> Option<Admitted> {
         let mut state = self.state();
-        let room = state.has_room(source, Instant::now());
-        room.then(|| self.hold(&mut state, source, Standing::Unknown, Vec::new()))
+        if !state.has_room(source, Instant::now()) {
+            return None;
+        }
+        let (admitted, held) = self.place(&mut state, source, Standing::Unknown);
+        state.held.insert(admitted.0.number, held);
+        self.show(&state);
+        Some(admitted)
     }
 
-    /// Takes a new connection in where there is no room for it: it waits for a place in
-    /// the reserve; none where too many wait.
-    pub async fn admit_in_crowd(&self, source: IpAddr) -> Option<Admitted> {
-        let own = self.reserve.by_source.of(source).take().await?;
-        let permits = vec![own, self.reserve.all.take().await?];
-        Some(self.hold(&mut self.state(), source, Standing::Crowded, permits))
-    }
-
-    fn hold(
+    /// Takes a new connection in where there is no room for it: at once it waits for a place
+    /// in the reserve; none where too many wait.
+    pub fn admit_in_crowd(
         &self,
-        state: &mut State,
         source: IpAddr,
-        standing: Standing,
-        permits: Vec<OwnedSemaphorePermit>,
-    ) -> Admitted {
+    ) -> impl Future<Output = Option<Admitted>> + Send + use<> {
+        let (turn, its_turn) = oneshot::channel();
+        let mut state = self.state();
+        let (admitted, held) = self.place(&mut state, source, Standing::Crowded);
+        state.waiting.insert(admitted.0.number, (held, turn));
+        state.drop_one_of_too_many();
+        state.hand_out();
+        self.show(&state);
+        drop(state);
+        async move { its_turn.await.ok().map(|()| admitted) }
+    }
+
+    fn place(&self, state: &mut State, source: IpAddr, standing: Standing) -> (Admitted, Held) {
         let (end, ended) = oneshot::channel();
         let number = state.next;
         state.next += 1;
         let accepted = Instant::now();
         let held =
             Held { source, standing, tenant: None, accepted, active: None, running: 0, _end: end };
-        state.held.insert(number, held);
-        self.gauge.inc();
-        (Arc::new(Place { connections: self.clone(), number, _permits: permits }), ended)
+        ((Arc::new(Place { connections: self.clone(), number }), ended), held)
+    }
+
+    fn show(&self, state: &State) {
+        self.gauge.set(i64::try_from(state.held.len()).unwrap_or(i64::MAX));
     }
 }
 
@@ -193,6 +192,47 @@ impl State {
     }
 }
 
+impl State {
+    /// Drops one of those that wait, where they are too many: of the source with most of them
+    /// the one that has waited longest.
+    fn drop_one_of_too_many(&mut self) {
+        let mut of_source: HashMap<IpAddr, (usize, u64)> = HashMap::new();
+        for (number, (held, _)) in &self.waiting {
+            of_source.entry(held.source).or_insert((0, *number)).0 += 1;
+        }
+        let most = of_source.into_values().max_by_key(|(count, _)| *count);
+        if let Some((count, oldest)) = most
+            && (count > WAITING_PER_SOURCE || self.waiting.len() > WAITING)
+        {
+            self.waiting.remove(&oldest);
+        }
+    }
+
+    /// Hands out the places of the reserve that are free: the next one is for the source that
+    /// has fewest of them, and there for the connection that has waited longest.
+    fn hand_out(&mut self) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let mut taken: HashMap<IpAddr, usize> = HashMap::new();
+        for held in self.held.values().filter(|held| held.standing == Standing::Crowded) {
+            *taken.entry(held.source).or_default() += 1;
+        }
+        while taken.values().sum::<usize>() < RESERVE {
+            let has = |held: &Held| taken.get(&held.source).copied().unwrap_or(0);
+            let waiting = self.waiting.iter().map(|(number, (held, _))| (has(held), *number));
+            let next = waiting.filter(|(has, _)| *has < RESERVE_PER_SOURCE).min();
+            let next = next.and_then(|(_, number)| self.waiting.remove_entry(&number));
+            let Some((number, (mut held, turn))) = next else { return };
+            *taken.entry(held.source).or_default() += 1;
+            held.accepted = Instant::now();
+            self.held.insert(number, held);
+            // Who no longer waits gives it back.
+            let _ = turn.send(());
+        }
+    }
+}
+
 /// Whose a connection is: a tenant's, where it is known, or an address's.
 #[derive(PartialEq, Eq, Hash)]
 enum Holder<'a> {
@@ -219,6 +259,7 @@ impl Place {
         let room = state.count(|held| held.standing == Standing::FrontProxy) < FRONT_PROXY;
         if let Some(held) = state.held.get_mut(&self.number).filter(|_| room) {
             held.standing = Standing::FrontProxy;
+            state.hand_out();
         }
     }
 
@@ -274,8 +315,11 @@ impl Drop for UnderWay {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.connections.state().held.remove(&self.number);
-        self.connections.gauge.dec();
+        let mut state = self.connections.state();
+        state.held.remove(&self.number);
+        state.waiting.remove(&self.number);
+        state.hand_out();
+        self.connections.show(&state);
     }
 }
 
@@ -399,6 +443,39 @@ mod tests {
         crowded[1].0.is_of_front_proxy();
         assert!(!crowded[1].0.is_crowded());
         assert_eq!(ended(&mut held), 0);
+    }
+
+    #[test]
+    fn a_probe_waits_for_no_flood_of_other_addresses() {
+        let connections = Connections::default();
+        let _held = admit(&connections, CONNECTIONS, 1);
+        let wait = |n: usize| Box::pin(connections.admit_in_crowd(source(n as u8)));
+        let mut flood: Vec<_> = (0..RESERVE).map(|n| wait(n % 5 + 1).now_or_never()).collect();
+        assert!(flood.iter().flatten().all(Option::is_some));
+        let mut waiting: Vec<_> = (0..5_000).map(|n| wait(n % 5 + 1)).collect();
+        let mut probe = wait(9);
+        // The first that waited gave way to those that came later.
+        let gone = waiting.iter_mut().filter_map(|one| one.as_mut().now_or_never());
+        assert_eq!(gone.filter(Option::is_none).count(), 5_000 - 5 * WAITING_PER_SOURCE);
+        flood.pop();
+        let probe = probe.as_mut().now_or_never().flatten();
+        assert!(probe.is_some(), "the next place is the probe's");
+    }
+
+    #[test]
+    fn those_that_wait_are_bounded_and_the_address_with_most_gives_way() {
+        let connections = Connections::default();
+        let _held = admit(&connections, CONNECTIONS, 1);
+        let wait = |n: u8| connections.admit_in_crowd(source(n));
+        let mut waiting: Vec<_> = (0..RESERVE).map(|n| wait(n as u8 % 2)).collect();
+        waiting.extend((0..WAITING).map(|n| wait(10 + n as u8 % 32)));
+        waiting.push(wait(9));
+        let state = connections.state();
+        let of = |n: u8| state.waiting.values().filter(move |(held, _)| held.source == source(n));
+        assert_eq!((state.waiting.len(), of(9).count()), (WAITING, 1));
+        drop(state);
+        drop(waiting);
+        assert_eq!((connections.state().waiting.len(), connections.gauge.get()), (0, 1024));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Connections: TLS, limits, and an orderly end.
 
-use super::connections::{Connections, Place};
+use super::connections::{CONNECTIONS, Connections, FRONT_PROXY, Place, RESERVE, WAITING};
 use super::tls::{Current, ServingCertificate, TlsError, TlsOptions};
 use crate::telemetry::ServingMetrics;
 use axum::Router;
@@ -45,8 +45,9 @@ const GRACE: Duration = Duration::from_secs(10);
 const OVERDUE: Duration = Duration::from_secs(1);
 /// How long a connection waits for a place in a crowd.
 const IN_CROWD: Duration = Duration::from_secs(10);
-/// How many connections are held and wait, altogether.
-const TASKS: usize = 3072;
+/// How many connections are held, wait, and are about to end; more wait in the kernel. Those
+/// that are held and wait are fewer.
+const TASKS: usize = 2 * (CONNECTIONS + FRONT_PROXY + RESERVE + WAITING);
 /// How many connections wait in the kernel to be accepted.
 const BACKLOG: i32 = 1024;
 
@@ -151,7 +152,7 @@ impl Listener {
         tokio::pin!(stop);
         loop {
             let (stream, source) = tokio::select! {
-                accepted = self.tcp.accept() => match accepted {
+                accepted = self.tcp.accept(), if tasks.len() < TASKS => match accepted {
                     Ok(accepted) => accepted,
                     Err(error) => {
                         tracing::warn!(%error, "could not accept a connection");
@@ -164,21 +165,15 @@ impl Listener {
             };
             let source = source.ip().to_canonical();
             let admitted = self.connections.admit(source);
-            // Those that come when there is no room wait here, and hold up nobody else.
-            if admitted.is_none() && tasks.len() >= TASKS {
-                tracing::debug!(%source, "connection refused: too many wait");
-                continue;
-            }
-            let (connections, stopped) = (self.connections.clone(), stopped.clone());
+            let waiting = admitted.is_none().then(|| self.connections.admit_in_crowd(source));
+            let stopped = stopped.clone();
             let service =
                 Service { tls: self.tls.clone(), streams: self.streams, router: router.clone() };
+            // Those that come when there is no room wait here, and hold up nobody else.
             tasks.spawn(async move {
-                let admitted = match admitted {
-                    Some(admitted) => Some(admitted),
-                    None => {
-                        let waiting = connections.admit_in_crowd(source);
-                        timeout(IN_CROWD, waiting).await.ok().flatten()
-                    }
+                let admitted = match waiting {
+                    Some(waiting) => timeout(IN_CROWD, waiting).await.ok().flatten(),
+                    None => admitted,
                 };
                 let Some((place, evicted)) = admitted else {
                     return tracing::debug!(%source, "connection refused: too many wait");
