@@ -37,6 +37,9 @@ pub struct Peer {
 const HEAD: usize = 64 * 1024;
 /// How many requests run at once on one connection, by default.
 const STREAMS: u32 = 250;
+/// How much of the bodies of requests is taken that nobody reads, in bytes, for one request and
+/// for a connection over HTTP/2: nothing here needs a body.
+const BODY: u32 = 64 * 1024;
 /// How long a client may take to send the head of a request over HTTP/1.1.
 const NEXT_HEAD: Duration = Duration::from_secs(30);
 /// How long requests under way may take once the server is asked to stop.
@@ -275,6 +278,8 @@ fn builder(http2: bool, streams: u32, crowded: bool) -> Builder<TokioExecutor> {
         .timer(TokioTimer::new())
         .max_concurrent_streams(streams)
         .max_header_list_size(HEAD as u32)
+        .initial_stream_window_size(BODY)
+        .initial_connection_window_size(BODY)
         .keep_alive_interval(Duration::from_secs(30));
     builder
 }
@@ -282,6 +287,7 @@ fn builder(http2: bool, streams: u32, crowded: bool) -> Builder<TokioExecutor> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     async fn reached(bound: &str, from: &str) -> bool {
         let certificate = ServingCertificate::self_made("a", "b").unwrap();
@@ -290,6 +296,42 @@ mod tests {
         let port = listener.address().unwrap().port();
         let reached = TcpStream::connect(format!("{from}:{port}")).await;
         reached.is_ok()
+    }
+
+    #[tokio::test]
+    async fn bodies_that_nobody_reads_take_little_room() {
+        let (mut client, server) = tokio::io::duplex(1 << 16);
+        let service = hyper::service::service_fn(|_: Request<Incoming>| {
+            std::future::pending::<Result<axum::response::Response, std::convert::Infallible>>()
+        });
+        let serving = builder(true, STREAMS, false);
+        let serving = async move { serving.serve_connection(TokioIo::new(server), service).await };
+        let serving = tokio::spawn(serving);
+        let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+        client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+        client.write_all(&settings).await.unwrap();
+        // The window of a connection begins at 65,535 and is changed by WINDOW_UPDATE (8) alone,
+        // that of a stream by the setting 4 (RFC 9113, 6.5.2 and 6.9).
+        let (mut of_connection, mut of_stream) = (65_535, 65_535);
+        let read = async {
+            loop {
+                let mut head = [0; 9];
+                client.read_exact(&mut head).await.unwrap();
+                let mut frame = vec![0; usize::from(u16::from_be_bytes([head[1], head[2]]))];
+                client.read_exact(&mut frame).await.unwrap();
+                let number = |at: &[u8]| u32::from_be_bytes(at.try_into().unwrap());
+                let settings = frame.chunks_exact(6).filter(|_| head[3] == 4);
+                for setting in settings.filter(|setting| setting[..2] == [0, 4]) {
+                    of_stream = number(&setting[2..]);
+                }
+                if head[3] == 8 {
+                    of_connection += number(&frame);
+                }
+            }
+        };
+        let _ = timeout(Duration::from_millis(300), read).await;
+        assert!(of_connection <= BODY && of_stream <= BODY, "{of_connection}, {of_stream}");
+        serving.abort();
     }
 
     #[tokio::test]
