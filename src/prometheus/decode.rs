@@ -43,8 +43,22 @@ pub enum AnswerKind {
     Scalar,
 }
 
+/// The `status` of an answer that is one. A proxy may give the code 200 to a failure.
+#[derive(Default)]
+struct Success;
+
+impl<'de> Deserialize<'de> for Success {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Text(status) = Text::deserialize(deserializer)?;
+        let other = || D::Error::custom(format!("its status is {:?}", shortened(&status, 100)));
+        (status == "success").then_some(Self).ok_or_else(other)
+    }
+}
+
 #[derive(Deserialize)]
 struct Answer<'a> {
+    #[serde(default, rename = "status")]
+    _status: Success,
     #[serde(borrow)]
     data: Vector<'a>,
     #[serde(default)]
@@ -290,6 +304,8 @@ pub struct SeriesShape {
 
 #[derive(Deserialize)]
 struct SeriesAnswer {
+    #[serde(default, rename = "status")]
+    _status: Success,
     data: Shapes,
     #[serde(default)]
     warnings: Option<Warnings>,
@@ -383,6 +399,8 @@ pub fn decode_shapes(body: &[u8]) -> Result<Vec<SeriesShape>, Error> {
 
 #[derive(Deserialize)]
 struct Metadata {
+    #[serde(default, rename = "status")]
+    _status: Success,
     data: FirstType,
     #[serde(default)]
     warnings: Option<Warnings>,
@@ -530,6 +548,28 @@ mod tests {
         let partial = metric_type(br#"{"data":{},"warnings":["a store is down"]}"#);
         assert_eq!(partial, Err(Error::Partial("a store is down".to_owned())));
         assert!(metric_type(br#"{"data":[]}"#).is_err());
+    }
+
+    #[test]
+    fn an_answer_that_says_it_failed_is_none() {
+        let queried = r#"{"resultType":"vector","result":[]}"#;
+        for (status, succeeded) in
+            [(r#""success""#, true), (r#""error""#, false), (r#""""#, false), ("null", false)]
+        {
+            let of = |data: &str| {
+                let error = r#""errorType":"timeout","error":"query timed out""#;
+                format!(r#"{{"data":{data},"status":{status},{error}}}"#).into_bytes()
+            };
+            let answers = [
+                read(&of(queried)).err(),
+                decode_shapes(&of("[]")).err(),
+                metric_type(&of("{}")).err(),
+            ];
+            for error in answers {
+                let failed = matches!(error, Some(Error::Answer(_)));
+                assert_eq!(failed, !succeeded, "{status}: {error:?}");
+            }
+        }
     }
 
     #[test]
