@@ -101,6 +101,122 @@ async fn one_that_is_refused_is_asked_apart_from_then_on() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_that_spoils_what_it_is_asked_with_is_asked_apart_from_then_on() {
+    for error in [
+        Error::Partial("11 more warning annotations omitted".to_owned()),
+        Error::Answer("it has more series than the limit".to_owned()),
+    ] {
+        let (said, spoils) = (error.clone(), |query: &str| query.contains("a7"));
+        let (groups, asked) = groups(move |query| match spoils(query) {
+            true => fails(said.clone()),
+            false => none(),
+        });
+        let apps = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9];
+        for round in 0..40 {
+            asked.lock().unwrap().clear();
+            let answers = join_all(apps.map(async |app| get(&groups, &of(app)).await)).await;
+            let bad: Vec<usize> = (0..10).filter(|app| answers[*app].is_err()).collect();
+            assert_eq!(bad, [7], "{error}");
+            let asked = asked.lock().unwrap();
+            assert!(round == 0 || asked.len() <= 2, "{error}: {asked:#?}");
+            tokio::time::sleep(Duration::from_secs(15)).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wide_answer_that_is_only_a_part_is_asked_by_name() {
+    let (groups, _) = groups(|query| match query.contains("app=") {
+        false => fails(Error::Partial("11 more warning annotations omitted".to_owned())),
+        true => none(),
+    });
+    let query = |app: usize| format!(r#"sum by (pod) (x{{app="{app}",ns="n"}})"#);
+    for _ in 0..3 {
+        let all = join_all((0..100).map(async |app| get(&groups, &query(app)).await)).await;
+        assert!(all.iter().all(Result::is_ok));
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_all_answers_are_partial_each_is_not_asked_for_alone_in_each_round() {
+    let down = Arc::new(Mutex::new(true));
+    let state = down.clone();
+    let (groups, asked) = groups(move |_| match *state.lock().unwrap() {
+        true => fails(Error::Partial("No StoreAPIs matched for this query".to_owned())),
+        false => none(),
+    });
+    for _ in 0..20 {
+        all(&groups, 0..60).await;
+        tokio::time::sleep(Duration::from_secs(15)).await;
+    }
+    // Once a minute, and once in each of the other rounds.
+    let many = asked.lock().unwrap().len();
+    assert!(many < 5 * 120 + 20, "{many}");
+    *down.lock().unwrap() = false;
+    asked.lock().unwrap().clear();
+    assert!(all(&groups, 0..60).await.iter().all(Result::is_ok));
+    assert_eq!(asked.lock().unwrap().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_takes_too_long_fails_the_others_for_a_few_rounds_and_not_again() {
+    let asked = Asked::default();
+    let seen = asked.clone();
+    let run: Run = Arc::new(move |query: String, _| {
+        let seen = seen.clone();
+        async move {
+            seen.lock().unwrap().push(query.clone());
+            let slow = query.contains("a7\"") || query.contains("a7|");
+            let time = Duration::from_secs(if slow { 10 } else { 1 });
+            tokio::time::sleep(time).await;
+            if slow { fails(Error::Timeout(time)) } else { none() }
+        }
+        .boxed()
+    });
+    let groups = Arc::new(Groups::new(Duration::from_secs(2), run));
+    let mut failed = Vec::new();
+    for _ in 0..60 {
+        asked.lock().unwrap().clear();
+        let answers = all(&groups, 0..255).await;
+        failed.push(answers.iter().filter(|answer| answer.is_err()).count());
+        tokio::time::sleep(Duration::from_secs(15)).await;
+    }
+    // All of the first, then a quarter, and so on.
+    assert_eq!(failed[0], 255);
+    assert!(failed.windows(2).all(|two| two[1] <= two[0].div_ceil(3)), "{failed:?}");
+    assert!(failed[5..].iter().all(|failed| *failed == 1), "{failed:?}");
+    assert!(asked.lock().unwrap().len() <= 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_for_whose_failure_there_is_no_room_is_asked_apart_all_the_same() {
+    let (groups, asked) = groups(|query| match query.contains("bad") {
+        true => fails(Error::Refused("many-to-many matching not allowed".to_owned())),
+        false => none(),
+    });
+    for _ in 0..3 {
+        // All that the namespace may have, to the last small thing.
+        for values in [20_000, 1_000, 50, 1] {
+            let own = |n: usize| {
+                let shape = Shape::of(&format!(r#"sum by (pod) (x{values}_{n}{{a="v"}})"#));
+                Shape { own: Arc::from([vec!["v".to_owned(); values]]), ..shape }
+            };
+            let ask = async |n| groups.get(&own(n), &Asker::user("greedy")).await.unwrap();
+            join_all((0..40).map(ask)).await;
+        }
+        asked.lock().unwrap().clear();
+        let bad = Shape::of(r#"sum by (pod) (x{app="bad"})"#);
+        let user = Asker::user("greedy");
+        let (bad, good) = tokio::join!(groups.get(&bad, &user), all(&groups, 0..10));
+        assert!(refused(&bad) && good.iter().all(Result::is_ok));
+        let asked = asked.lock().unwrap().clone();
+        assert_eq!(asked.len(), 2, "{asked:#?}");
+        tokio::time::sleep(Duration::from_secs(15)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn those_who_wait_for_a_good_part_do_not_wait_for_the_bad_one() {
     let run: Run = Arc::new(|query: String, _| {
         async move {

@@ -48,34 +48,52 @@ struct State {
     /// Those for one alone.
     alone: HashMap<Own, Flight>,
     /// Those who wait for the next plan.
-    waiting: Option<(BTreeMap<Own, Asker>, Planning)>,
+    waiting: Option<(BTreeMap<Own, Waiting>, Planning)>,
     /// Those who wait for plans that are being made.
-    planned: Vec<(Arc<BTreeMap<Own, Asker>>, Planning)>,
-    /// Who asked lately, and may ask again.
+    planned: Vec<(Arc<BTreeMap<Own, Waiting>>, Planning)>,
+    /// Who asked lately, and may ask again; and who is asked for apart.
     asked: HashMap<Own, Lately>,
-    /// Whom Prometheus refused an answer: they are asked for apart.
-    refused: HashMap<Own, Refused>,
+    /// Whether anybody's query failed alone since the last answer came.
+    suspects: bool,
+    /// When the last answer came.
+    succeeded: Option<Instant>,
+    /// When parts of a query were last asked for because its answer was only a part.
+    divided: Option<Instant>,
     /// How often in a row no answer came.
     failures: u32,
 }
 
+/// One who waits for a plan.
+struct Waiting {
+    asker: Asker,
+    /// Whether the query is not to be joined with others.
+    apart: bool,
+}
+
 /// When somebody asked.
-#[derive(Clone)]
 struct Lately {
     asker: Asker,
     last: Instant,
     /// How long the answer is of use.
     answered: Instant,
+    /// How the query failed, where it was asked for alone.
+    failed: Option<Failed>,
 }
 
-/// When somebody's query was refused.
-#[derive(Clone)]
-struct Refused {
-    /// The namespace whose bytes it takes.
-    namespace: Arc<str>,
+/// How a query failed that was asked for alone.
+#[derive(Clone, Copy)]
+struct Failed {
     last: Instant,
     /// How long it is not asked for again.
     wait: Duration,
+    /// Whether it is asked for apart: Prometheus refused it, or answered others meanwhile.
+    apart: bool,
+}
+
+impl Lately {
+    fn is_apart(&self) -> bool {
+        self.failed.is_some_and(|failed| failed.apart)
+    }
 }
 
 type Planning = Shared<BoxFuture<'static, Arc<Vec<Flight>>>>;
@@ -93,7 +111,7 @@ pub const REMEMBERED: usize = 32 << 20;
 const GROUP: usize = size_of::<Group>() + 512;
 /// How many joined queries of a form run at once.
 const AT_ONCE: usize = 4;
-/// How long one whose query was refused is asked for apart.
+/// How long one whose query failed alone is asked for apart.
 const APART: Duration = Duration::from_secs(300);
 /// The longest that a refusal is believed.
 const REFUSED: Duration = Duration::from_secs(60);
@@ -152,22 +170,45 @@ impl State {
         self.alone.retain(|_, flight| flight.is_fresh(max_age, now));
     }
 
-    /// Forgets who has not asked for so long, and whose refusals are so old.
-    fn forget(&mut self, of: &Shares, asked: Duration, refused: Duration, now: Instant) {
-        self.asked.retain(|own, lately| {
-            let keep = now.duration_since(lately.last) <= asked;
+    /// Forgets failures that are old, and who has not asked for so long, is not apart and is
+    /// not being asked for alone: that query may still fail.
+    fn forget(&mut self, of: &Shares, asked: Duration, now: Instant) {
+        let runs = |flight: &Flight| flight.landed.peek().is_none();
+        self.asked.retain(|own, known| {
+            known.failed.take_if(|failed| now.duration_since(failed.last) > APART);
+            let keep = now.duration_since(known.last) <= asked
+                || known.is_apart()
+                || self.alone.get(own).is_some_and(runs);
             if !keep {
-                of.give(&lately.asker.namespace, bytes(own));
+                of.give(&known.asker.namespace, bytes(own));
             }
             keep
         });
-        self.refused.retain(|own, known| {
-            let keep = now.duration_since(known.last) <= refused;
-            if !keep {
-                of.give(&known.namespace, bytes(own));
+    }
+
+    /// An answer came, to a query that began then: whose query failed alone meanwhile is
+    /// asked for apart.
+    fn succeeded(&mut self, began: Instant, now: Instant) {
+        (self.failures, self.succeeded) = (0, Some(now));
+        if std::mem::take(&mut self.suspects) {
+            for failed in self.asked.values_mut().filter_map(|known| known.failed.as_mut()) {
+                failed.apart |= failed.last >= began;
             }
-            keep
-        });
+        }
+    }
+
+    /// Whether a query whose answer was only a part is asked for in parts. A store that is
+    /// down makes all answers partial: what helped nobody is not done again in each round.
+    fn may_divide(&mut self, now: Instant) -> bool {
+        let helped = |since: Instant| self.succeeded.is_some_and(|at| at >= since);
+        match self.divided.map(|since| (since, now.duration_since(since))) {
+            // The parts of one query, and of those asked beside it.
+            Some((_, age)) if age <= HOLD => return true,
+            Some((since, age)) if age <= REFUSED && !helped(since) => return false,
+            _ => {}
+        }
+        self.divided = Some(now);
+        true
     }
 }
 
@@ -176,9 +217,6 @@ impl Drop for Group {
         let mut state = self.state();
         for (own, lately) in state.asked.drain() {
             self.remembered.give(&lately.asker.namespace, bytes(&own));
-        }
-        for (own, known) in state.refused.drain() {
-            self.remembered.give(&known.namespace, bytes(&own));
         }
     }
 }
@@ -265,15 +303,16 @@ impl Groups {
             |flight: &&Flight| flight.is_fresh(self.max_age, now) && flight.cover.contains(own);
         let found = state.alone.get(own).into_iter().chain(&state.joined).find(has).cloned();
         let answered = found.as_ref().map_or(now, |flight| flight.ends(self.max_age));
-        self.remember(state, own, asker, now, answered);
+        let apart = self.remember(state, own, asker, now, answered);
         if let Some(flight) = found {
             return Found::Flight(flight);
         }
         if let Some((_, planning)) = state.planned.iter().find(|(of, _)| of.contains_key(own)) {
             return Found::Planning(planning.clone());
         }
+        let waits = Waiting { asker: asker.clone(), apart };
         if let Some((waiting, planning)) = &mut state.waiting {
-            waiting.insert(own.clone(), asker.clone());
+            waiting.insert(own.clone(), waits);
             return Found::Planning(planning.clone());
         }
         let (groups, of) = (self.clone(), group.clone());
@@ -282,13 +321,14 @@ impl Groups {
             groups.plan(&of)
         };
         let planning = planning.boxed().shared();
-        state.waiting = Some((BTreeMap::from([(own.clone(), asker.clone())]), planning.clone()));
+        state.waiting = Some((BTreeMap::from([(own.clone(), waits)]), planning.clone()));
         // Its own task: whoever asked first may stop waiting.
         tokio::spawn(planning.clone());
         Found::Planning(planning)
     }
 
-    /// Remembers who asked, as far as there is room.
+    /// Remembers who asked, as far as there is room; whether the query is asked for apart.
+    /// One for which there is no room is: if it failed, that would not be remembered either.
     fn remember(
         &self,
         state: &mut State,
@@ -296,18 +336,17 @@ impl Groups {
         asker: &Asker,
         last: Instant,
         answered: Instant,
-    ) {
+    ) -> bool {
         if let Some(known) = state.asked.get_mut(own) {
             (known.last, known.answered) = (last, answered);
-        } else if self.remembered.take(&asker.namespace, bytes(own)) {
-            let lately = Lately { asker: asker.clone(), last, answered };
+            return known.is_apart();
+        }
+        let room = self.remembered.take(&asker.namespace, bytes(own));
+        if room {
+            let lately = Lately { asker: asker.clone(), last, answered, failed: None };
             state.asked.insert(own.clone(), lately);
         }
-    }
-
-    /// Forgets who has not asked for long, and whose refusals are old.
-    fn forget(&self, state: &mut State, now: Instant) {
-        state.forget(&self.remembered, lately(self.max_age), APART, now);
+        !room
     }
 
     /// Starts the queries for those who wait. They are planned without a lock: that
@@ -318,21 +357,18 @@ impl Groups {
             let Some((waiting, planning)) = state.waiting.take() else { return Arc::default() };
             let (waiting, now) = (Arc::new(waiting), Instant::now());
             state.planned.push((waiting.clone(), planning));
-            self.forget(&mut state, now);
-            let refused = &state.refused;
-            let good = |own: &&Own| !refused.contains_key(*own);
-            let asked = state.asked.iter().filter(|(own, _)| good(own));
+            state.forget(&self.remembered, lately(self.max_age), now);
+            let asked = state.asked.iter().filter(|(_, known)| !known.is_apart());
             let lately: BTreeMap<Own, Asker> =
                 asked.clone().map(|(own, lately)| (own.clone(), lately.asker.clone())).collect();
             let expected: BTreeSet<Own> = asked
                 .filter(|(_, lately)| lately.answered <= now)
                 .map(|(own, _)| own.clone())
                 .collect();
-            let (good, bad): (Vec<_>, Vec<_>) = waiting.keys().cloned().partition(|own| good(&own));
-            let waits = (waiting, good.into_iter().collect::<BTreeSet<_>>(), bad);
-            (waits, expected, lately, state.learning.now(now))
+            (waiting, expected, lately, state.learning.now(now))
         };
-        let (waiting, good, bad) = waiting;
+        let of = |apart: bool| waiting.iter().filter(move |(_, waits)| waits.apart == apart);
+        let good: BTreeSet<Own> = of(false).map(|(own, _)| own.clone()).collect();
         let planned = AssertUnwindSafe(|| {
             let recent = lately.keys().cloned().collect();
             let asking = Asking { waiting: &good, expected: &expected, lately: &recent };
@@ -340,7 +376,7 @@ impl Groups {
                 true => Vec::new(),
                 false => plan(&group.form, asking, learned, Limits::default()),
             };
-            planned.extend(bad.iter().map(|own| join(&group.form, &[own], None)));
+            planned.extend(of(true).map(|(own, _)| join(&group.form, &[own], None)));
             planned
         });
         // Those whom no flight covers ask alone.
@@ -350,7 +386,9 @@ impl Groups {
         let (now, mut flights) = (Instant::now(), Vec::with_capacity(planned.len()));
         for planned in planned {
             let of = planned.of.iter();
-            let askers = of.filter_map(|own| waiting.get(own).or_else(|| lately.get(own)));
+            let asker =
+                |own| waiting.get(own).map(|waits| &waits.asker).or_else(|| lately.get(own));
+            let askers = of.filter_map(asker);
             let flows = flows(askers);
             for own in &planned.of {
                 if let Some(lately) = state.asked.get_mut(own) {
@@ -417,14 +455,14 @@ impl Groups {
             // Nor are those who asked for it, where none of them asks again.
             tokio::time::sleep(lately(max_age) + GATHERING).await;
             let Some(group) = of_group.upgrade() else { return };
-            group.state().forget(&group.remembered, lately(max_age), APART, Instant::now());
+            group.state().forget(&group.remembered, lately(max_age), Instant::now());
         });
         flight
     }
 
-    /// Runs a query; one that is joined and refused, or too large, in parts, so
-    /// that one who asks for what can't be had spoils it for nobody else. So is one that
-    /// found no room among the bytes of the namespace that it was counted among.
+    /// Runs a query; one that is joined and refused, too large or answered in part is asked
+    /// in parts, so that one who asks for what can't be had spoils it for nobody else. So is
+    /// one that found no room among the bytes of the namespace that it was counted among.
     async fn fly(
         self: &Arc<Self>,
         group: &Arc<Group>,
@@ -432,29 +470,33 @@ impl Groups {
         flows: Vec<Flow>,
         hold: &OnceLock<Instant>,
     ) -> Landed {
-        let answer = {
+        let (answer, began) = {
             let _slot = match planned.of.len() {
                 1 => None,
                 _ => Some(group.slots.acquire().await.expect("it is never closed")),
             };
+            let began = Instant::now();
             let run = async { (self.run)(planned.query.clone(), flows.clone()).await };
-            AssertUnwindSafe(run).catch_unwind().await.unwrap_or_else(|_| {
+            let answer = AssertUnwindSafe(run).catch_unwind().await.unwrap_or_else(|_| {
                 let fault = "reading it failed by a fault of Plimsoll's own; see its log";
                 Err(Error::Answer(fault.to_owned()).into())
-            })
+            });
+            (answer, began)
         };
         let now = Instant::now();
         let mut state = group.state();
-        let wait = self.learn(&mut state, &planned, &flows, &answer, now);
+        let wait = self.learn(&mut state, &planned, &answer, began, now);
+        let joined = planned.of.len() > 1;
         let splittable = match &answer {
-            Err(MetricError::Prometheus(error)) => match error {
+            Err(MetricError::Prometheus(error)) if joined => match error {
                 Error::Refused(_) | Error::Answer(_) | Error::TooLong { .. } => true,
+                Error::Partial(_) => state.may_divide(now),
                 Error::Memory { .. } => flows.len() > 1,
                 _ => false,
             },
             _ => false,
         };
-        if planned.of.len() < 2 || !splittable {
+        if !splittable {
             if let Some(wait) = wait {
                 let _ = hold.set(now + wait);
             }
@@ -481,14 +523,14 @@ impl Groups {
         &self,
         state: &mut State,
         planned: &Planned,
-        flows: &[Flow],
         answer: &Answer,
+        began: Instant,
         now: Instant,
     ) -> Option<Duration> {
         let error = match answer {
             Ok(table) => {
                 state.learning.answered(planned, table.series(), now);
-                state.failures = 0;
+                state.succeeded(began, now);
                 return None;
             }
             Err(MetricError::Prometheus(error)) => error,
@@ -497,28 +539,45 @@ impl Groups {
         match error {
             Error::Timeout(_) | Error::TooLong { .. } => state.learning.too_large(planned, now),
             // Too large, or spoiled by series that nobody asked for.
-            Error::Answer(_) | Error::Refused(_) if planned.places.is_some() => {
+            Error::Answer(_) | Error::Refused(_) | Error::Partial(_)
+                if planned.places.is_some() =>
+            {
                 state.learning.wide_refused(now);
             }
             _ => {}
         }
-        if let (Error::Refused(_), [own]) = (error, planned.of.as_slice()) {
-            let wait = state.refused.get(own).map_or(self.max_age, |refused| refused.wait * 2);
-            let wait = wait.min(REFUSED);
-            let namespace = match flows.first() {
-                Some(Flow::User(namespace) | Flow::Namespace(namespace)) => namespace.clone(),
-                Some(Flow::Shared) | None => "".into(),
-            };
-            if let Some(known) = state.refused.get_mut(own) {
-                (known.last, known.wait) = (now, wait);
-            } else if self.remembered.take(&namespace, bytes(own)) {
-                let refused = Refused { namespace, last: now, wait };
-                state.refused.insert(own.clone(), refused);
+        if let ([own], None) = (planned.of.as_slice(), planned.places)
+            && let Some(longest) = longest(error)
+            && let Some(known) = state.asked.get_mut(own)
+        {
+            let before = known.failed.filter(|failed| failed.apart);
+            let wait = before.map_or(self.max_age, |failed| failed.wait * 2).min(longest);
+            let others = state.succeeded.is_some_and(|at| at >= began);
+            let apart = before.is_some() || others || matches!(error, Error::Refused(_));
+            known.failed = Some(Failed { last: now, wait, apart });
+            state.suspects |= !apart;
+            if apart {
+                return Some(wait);
             }
-            return Some(wait);
         }
         state.failures = state.failures.saturating_add(1);
         Some((self.max_age * 2_u32.pow(state.failures.min(8) - 1)).min(HOLD))
+    }
+}
+
+/// The longest that an error is not asked for again; none where it says nothing of the query.
+fn longest(error: &Error) -> Option<Duration> {
+    match error {
+        Error::Refused(_) => Some(REFUSED),
+        Error::Timeout(_)
+        | Error::TooLong { .. }
+        | Error::Answer(_)
+        | Error::Partial(_)
+        | Error::Memory { .. } => Some(HOLD),
+        Error::Settings(_)
+        | Error::Crowded(_)
+        | Error::Unreachable(_)
+        | Error::Unavailable { .. } => None,
     }
 }
 

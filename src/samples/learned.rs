@@ -12,6 +12,9 @@ const NEWEST: f64 = 0.3;
 const FIRST: Duration = Duration::from_secs(15);
 /// The longest.
 const LONGEST: Duration = Duration::from_secs(600);
+/// Into how many parts goes what was too large. One who asks for too much makes all wait
+/// who ask with it, until the parts are small.
+const PARTS: usize = 4;
 /// By how much more is tried at a time, and how often.
 const GROWS: usize = 4;
 const GROWS_EACH: Duration = Duration::from_secs(1);
@@ -106,12 +109,13 @@ impl Learning {
         if of < 2 {
             return;
         }
+        let fewer = (of / PARTS).max(1);
         match &mut self.joined {
             Some(Bound { most, backoff }) => {
-                *most = (of / 2).min(*most);
+                *most = fewer.min(*most);
                 backoff.failed(now);
             }
-            none => *none = Some(Bound { most: of / 2, backoff: Backoff::new(now) }),
+            none => *none = Some(Bound { most: fewer, backoff: Backoff::new(now) }),
         }
     }
 
@@ -145,24 +149,24 @@ mod tests {
         let mut now = start;
         for _ in 0..8 {
             learning.too_large(&planned(100), now);
-            assert_eq!(learning.now(now).most, 50);
+            assert_eq!(learning.now(now).most, 25);
             let failed = now;
             while learning.now(now).most < 100 {
                 now += Duration::from_secs(1);
-                learning.answered(&planned(50), 50, now);
+                learning.answered(&planned(25), 25, now);
             }
             waits.push((now - failed).as_secs());
         }
         assert_eq!(waits, [15, 30, 60, 120, 240, 480, 600, 600]);
         // One that is alone can't be asked in parts, and says nothing of others.
         learning.too_large(&planned(1), now);
-        assert_eq!(learning.now(now).most, 200);
+        assert_eq!(learning.now(now).most, 100);
     }
 
     #[test]
     fn an_outage_is_unlearned_within_a_minute() {
         let (mut learning, mut now) = (Learning::default(), Instant::now());
-        for of in [1000, 500, 250, 125, 62, 31, 15, 7, 3] {
+        for of in [1000, 250, 62, 15, 3] {
             learning.too_large(&planned(of), now);
             now += Duration::from_secs(15);
         }
