@@ -11,7 +11,7 @@ use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The series of an answer. What it holds beside their labels' text is 24 bytes
-/// a series and 8 a label, and 16 bytes a series for each index.
+/// a series and 8 a label, and 16 bytes a series for each index, of which it keeps a few.
 #[derive(Debug, Default)]
 pub struct Table {
     /// All values of labels, and their names where a list of them begins.
@@ -24,10 +24,22 @@ pub struct Table {
     /// The rows whose value is no sample, and why; their value is NaN.
     odd: Vec<(u32, NoSample)>,
     scalar: bool,
-    indexes: Mutex<Vec<Arc<Index>>>,
-    /// The bytes that are held for it, until it is dropped.
-    _held: Option<Held>,
+    indexes: Mutex<Indexes>,
 }
+
+/// The indexes of a table, the one used last at the end.
+#[derive(Debug, Default)]
+struct Indexes {
+    kept: Vec<Arc<Index>>,
+    /// The bytes that are held for the table, until it is dropped.
+    held: Option<Held>,
+}
+
+/// The indexes that a table keeps at most. Which labels they are by is for those to say who
+/// ask: there may be thousands.
+const INDEXES: usize = 4;
+/// Those whose bytes are held from the beginning.
+const COUNTED: usize = 2;
 
 /// What it takes beside to tell a list of names from others.
 const KNOWN: usize = 80;
@@ -77,7 +89,8 @@ impl Table {
         let table = Self::read_within(&body, within)?;
         drop(body);
         held.resize(table.bytes())?;
-        Ok(Self { _held: Some(held), ..table })
+        let indexes = Indexes { kept: Vec::new(), held: Some(held) };
+        Ok(Self { indexes: Mutex::new(indexes), ..table })
     }
 
     /// Reads an answer's body, while there is room for what it takes.
@@ -113,12 +126,16 @@ impl Table {
         self.text.len() + cells + rows + self.names.len() * KNOWN
     }
 
-    /// What it takes in memory, with two indexes.
+    /// What it takes in memory, with the indexes that are counted.
     fn bytes(&self) -> usize {
-        let indexes = 2 * size_of::<(u64, u32)>() * self.rows.len();
+        let indexes = COUNTED * self.bytes_of_index();
         let cells = size_of_val(&*self.cells) + size_of_val(&*self.names);
         let rows = size_of_val(&*self.rows) + size_of_val(&*self.odd);
         size_of::<Self>() + self.text.len() + cells + rows + indexes
+    }
+
+    fn bytes_of_index(&self) -> usize {
+        size_of::<(u64, u32)>() * self.rows.len()
     }
 
     fn push(&mut self, series: Series<'_>, known: &mut HashMap<u64, Vec<u32>>) {
@@ -186,15 +203,27 @@ impl Table {
         &self.text[start as usize..end as usize]
     }
 
-    /// The index by these labels, made when first asked for.
+    /// The index by these labels, made where it is not kept. It is kept in place of the one
+    /// that was not used for longest, where there is no room for one more.
     fn index(&self, labels: &[&str]) -> Arc<Index> {
         let mut indexes = self.indexes.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(index) = indexes.iter().find(|index| index.labels == labels) {
-            return index.clone();
-        }
-        let labels = labels.iter().map(|label| (*label).to_owned()).collect();
-        let index = Arc::new(Index::new(self, labels));
-        indexes.push(index.clone());
+        let Indexes { kept, held } = &mut *indexes;
+        let index = match kept.iter().position(|index| index.labels == labels) {
+            Some(place) => kept.remove(place),
+            None => {
+                let mut grown = || match held {
+                    Some(held) => held.grow(self.bytes_of_index()).is_ok(),
+                    None => true,
+                };
+                let room = kept.len() < COUNTED || kept.len() < INDEXES && grown();
+                if !room {
+                    kept.remove(0);
+                }
+                let labels = labels.iter().map(|label| (*label).to_owned()).collect();
+                Arc::new(Index::new(self, labels))
+            }
+        };
+        kept.push(index.clone());
         index
     }
 }
@@ -440,6 +469,33 @@ mod tests {
         assert_eq!(several.iter().next().unwrap().labels().count(), 2);
         let all = Box::leak(Box::new(samples("x", series)));
         assert_eq!(values(all.iter()), ["1", "2", "3", "4"]);
+    }
+
+    #[test]
+    fn indexes_are_few_however_many_label_sets_are_asked_for() {
+        let series = |n: usize| {
+            let labels = format!(r#""a":"","b":"","c":"","d":"","pod":"p{n}""#);
+            format!(r#"{{"metric":{{{labels}}},"value":[1,"{n}"]}}"#)
+        };
+        let all: Vec<String> = (0..100).map(series).collect();
+        let body = format!(r#"{{"data":{{"resultType":"vector","result":[{}]}}}}"#, all.join(","));
+        let table = Arc::new(Table::read(body.as_bytes()).unwrap());
+        // Each has the same form, and other labels of which it asks for one value.
+        for several in 0..16 {
+            let matcher = |place: usize| match several >> place & 1 {
+                1 => format!(r#"{}=~"|x""#, ["a", "b", "c", "d"][place]),
+                _ => format!(r#"{}="""#, ["a", "b", "c", "d"][place]),
+            };
+            let matchers: Vec<String> = (0..4).map(matcher).collect();
+            let shape = Shape::of(&format!("x{{{}}}", matchers.join(",")));
+            let samples = Samples::alone(table.clone(), shape.into());
+            for _ in 0..2 {
+                let found: Vec<_> = samples.by("pod").get("p7").map(Sampled::value).collect();
+                assert_eq!(found, [Quantity::from_f64(7.0).unwrap()]);
+                assert_eq!(samples.iter().count(), 100);
+            }
+            assert!(table.indexes.lock().unwrap().kept.len() <= INDEXES);
+        }
     }
 
     #[test]
