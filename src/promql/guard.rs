@@ -50,6 +50,18 @@ pub enum GuardError {
     /// The parser failed on it.
     #[error("{0}")]
     Parser(String),
+    /// It has a number that is too long when it is written out.
+    #[error(
+        "the number {0} takes more than {DIGITS} digits when it is written out, as it is for \
+         Prometheus: write one that takes fewer"
+    )]
+    Number(String),
+    /// It is too long with its namespace.
+    #[error(
+        "the query takes {0} bytes when each of its selectors is given the namespace, {NARROWED} are \
+         allowed: shorten it"
+    )]
+    Long(usize),
     /// It could not be written back without a change of meaning.
     #[error(
         "Plimsoll can't add the namespace to this query without a change of its meaning: {0}. \
@@ -95,6 +107,10 @@ const AGGREGATIONS: &[TokenId] = &[
 
 /// How many selectors a user's query may have: each grows by a matcher.
 const SELECTORS: usize = 100;
+/// How long a number may be when it is written out: `1e308` has 309 digits.
+const DIGITS: usize = 32;
+/// How many bytes a user's query may take with its namespace. It is kept, and read for each plan.
+const NARROWED: usize = 32 << 10;
 
 /// The query with every selector in it, however deep, narrowed to one
 /// namespace. A matcher the query has itself on that label stays, so that a
@@ -127,6 +143,9 @@ pub fn within_namespace(
         bounds::check_patterns(&patterns, &bounds::OF_USERS).map_err(GuardError::Pattern)?;
         tree::settle(&mut expr);
         let text = expr.to_string();
+        if text.len() > NARROWED {
+            return Err(GuardError::Long(text.len()));
+        }
         let changed = || GuardError::Unsupported(format!("it would be run as {text}"));
         let mut again = tree::read(&text, &bounds::OF_OURS).map_err(|_| changed())?;
         tree::settle(&mut again);
@@ -161,12 +180,16 @@ impl Own<'_> {
                         return Err(GuardError::Function(aggregate.op.to_string()));
                     }
                 }
+                Expr::NumberLiteral(number) => {
+                    if number.to_string().len() > DIGITS {
+                        return Err(GuardError::Number(format!("{:e}", number.val)));
+                    }
+                }
                 Expr::Extension(_) => return Err(NotPromQl.into()),
                 Expr::Unary(_)
                 | Expr::Binary(_)
                 | Expr::Paren(_)
                 | Expr::Subquery(_)
-                | Expr::NumberLiteral(_)
                 | Expr::StringLiteral(_)
                 | Expr::VectorSelector(_)
                 | Expr::MatrixSelector(_) => {}
@@ -336,6 +359,22 @@ mod tests {
             "abs(".repeat(1_600) + "x" + &")".repeat(1_600),
         ] {
             assert!(refused(text).contains("nested"));
+        }
+    }
+
+    #[test]
+    fn what_is_run_is_hardly_longer_than_what_is_written() {
+        let sum = |number: &str, count: usize| vec![number; count].join("+");
+        let groups = vec![format!("({})", sum("1e308", 50)); 27].join("+");
+        assert!(refused(format!("x+{groups}")).contains("the number 1e308 takes"));
+        assert!(refused("x+5e-324".to_owned()).contains("the number 5e-324 takes"));
+        let groups = vec![format!("({})", sum("1e31", 50)); 27].join("+");
+        let error = refused(format!("x+{groups}"));
+        assert!(error.contains("given the namespace, 32768 are allowed"), "{error}");
+        for number in ["1e30", "-1.5e-9", "0.30000000000000004", "Inf", "NaN", "0x1F"] {
+            let query = format!("x > {number}");
+            let narrowed = within_namespace(&query, "namespace", "shop", &[]);
+            assert!(narrowed.is_ok(), "{number}: {narrowed:?}");
         }
     }
 
