@@ -16,7 +16,7 @@ use k8s_openapi::api::autoscaling::v2::{
     HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus, MetricStatus, MetricValueStatus,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
-use kube::api::{Patch, PatchParams};
+use kube::api::{ListParams, Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client};
 use prometheus_client::metrics::gauge::Gauge;
@@ -441,14 +441,17 @@ fn resource(subject: &Subject) -> ApiResource {
     }
 }
 
-/// The status of an object as it is now.
+/// The status of an object as it is now; that of one that is gone is empty. It is listed, as
+/// Plimsoll may not get one.
 pub async fn read(client: &Client, subject: &Subject) -> Result<Status, kube::Error> {
     let key = &subject.key;
     let api: Api<DynamicObject> =
         Api::namespaced_with(client.clone(), &key.namespace, &resource(subject));
-    let object = within(api.get(&key.name)).await?;
+    let only = ListParams::default().fields(&format!("metadata.name={}", key.name));
+    let mut list = within(api.list(&only)).await?;
+    let status = list.items.pop().map_or(Value::Null, |object| object.data["status"].clone());
     let status: Option<HorizontalPodAutoscalerStatus> =
-        serde_json::from_value(object.data["status"].clone()).map_err(kube::Error::SerdeError)?;
+        serde_json::from_value(status).map_err(kube::Error::SerdeError)?;
     Ok(status.as_ref().map(Status::from_api).unwrap_or_default())
 }
 

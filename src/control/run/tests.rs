@@ -21,6 +21,14 @@ struct World {
     otherwise: Otherwise,
 }
 
+/// The request for the Autoscalers of the namespace, and an answer to it.
+const AUTOSCALERS: &str = "GET /apis/plimsoll.dev/v1alpha1/namespaces/shop/autoscalers";
+
+fn listed(items: &[Value]) -> Value {
+    json!({"apiVersion": "plimsoll.dev/v1alpha1", "kind": "AutoscalerList", "metadata": {},
+        "items": items})
+}
+
 type Otherwise = Box<dyn FnMut(&mut World, &Request) -> Option<(u16, Value)> + Send>;
 
 impl World {
@@ -39,11 +47,7 @@ impl World {
         other.unwrap_or_else(|| match (&*request.line, self.queue) {
             ("GET /apis", _) => (200, fake::groups()),
             ("GET /apis/apps/v1", _) => (200, fake::deployments()),
-            ("GET /apis/plimsoll.dev/v1alpha1/namespaces/shop/autoscalers/web", _) => (
-                200,
-                json!({"apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
-                    "metadata": {"name": "web"}}),
-            ),
+            (AUTOSCALERS, _) => (200, listed(&[])),
             (line, _) if line.starts_with("GET") && line.ends_with("/scale") => {
                 (200, fake::scale(1, self.replicas))
             }
@@ -303,13 +307,13 @@ async fn a_window_of_scale_up_does_not_let_replicas_go_after_an_outage() {
 async fn at_zero_a_new_leader_asks_the_object_itself_who_brought_it_there() {
     for away in [false, true] {
         let (control, log) = World::new(0, Some(2), move |_, request| {
-            let asked = request.line == "GET /apis/plimsoll.dev/v1alpha1/namespaces/shop/autoscalers/web";
+            let asked = request.line == AUTOSCALERS;
             let condition = json!({"type": "ScaledToZero", "status": "True", "reason": "ScaledToZero",
                 "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
             let object = json!({"apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
                 "metadata": {"name": "web"}, "status": {"conditions": [condition]}});
             asked.then(|| match away {
-                false => (200, object),
+                false => (200, listed(&[object])),
                 true => fake::failure(503, "ServiceUnavailable", "starting"),
             })
         })
