@@ -679,7 +679,9 @@ fn one_tenants_slow_queries_cost_its_neighbours_less_than_a_period() {
 
 #[test]
 fn what_thanos_has_without_its_store_is_no_answer() {
-    on_shared_bed("thanos-down", async |bed, _| {
+    on_shared_bed("thanos-down", async |bed, ns| {
+        // Prometheus has no series before it has a target.
+        ns.deployment("web", 1, "queue 1").await;
         let mut thanos = Thanos::start(&bed.cluster).await;
         let url = format!("http://127.0.0.1:{}", thanos.port);
         let client = Client::new(To::new(&url)).expect("a client");
