@@ -11,6 +11,20 @@ pub struct Shares {
     taken: Mutex<Taken>,
 }
 
+/// Bytes of a namespace, given back when this is dropped.
+#[derive(Debug)]
+pub struct Share {
+    of: Arc<Shares>,
+    namespace: Arc<str>,
+    bytes: usize,
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.of.give(&self.namespace, self.bytes);
+    }
+}
+
 #[derive(Debug, Default)]
 struct Taken {
     all: usize,
@@ -52,6 +66,12 @@ impl Shares {
         taken.all = all;
         taken.by.insert(namespace.clone(), own);
         true
+    }
+
+    /// Takes bytes for a namespace, as [`take`](Self::take) does, until they are dropped.
+    pub fn share(self: &Arc<Self>, namespace: &Arc<str>, bytes: usize) -> Option<Share> {
+        let share = || Share { of: self.clone(), namespace: namespace.clone(), bytes };
+        self.take(namespace, bytes).then(share)
     }
 
     /// Gives bytes of a namespace back.

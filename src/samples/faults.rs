@@ -280,6 +280,22 @@ async fn who_asks_for_ever_new_things_is_forgotten_and_leaves_others_their_room(
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_known_of_a_form_is_not_forgotten_for_one_namespaces_many() {
+    let (groups, asked) = groups(|_| none());
+    let form = |n: usize| Shape::of(&format!(r#"x{n}{{a!="{}"}}"#, "v".repeat(30_000)));
+    let forms: Vec<Shape> = (0..1_000).map(form).collect();
+    get(&groups, &of(0)).await.unwrap();
+    for _ in 0..3 {
+        for shape in &forms {
+            groups.look(shape, &Asker::user("greedy"));
+        }
+    }
+    asked.lock().unwrap().clear();
+    get(&groups, &of(0)).await.unwrap();
+    assert_eq!(asked.lock().unwrap().len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_answer_is_dropped_once_it_is_too_old_to_be_used() {
     let answered = Arc::new(Mutex::new(Weak::new()));
     let told = answered.clone();

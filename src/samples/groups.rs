@@ -8,7 +8,7 @@ use super::learned::Learning;
 use crate::cache;
 use crate::prometheus::{Error, Flow};
 use crate::promql::plan::{Asking, Form, Learned, Limits, Own, Planned, Shape, join, plan};
-use crate::shares::Shares;
+use crate::shares::{Share, Shares};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -27,6 +27,8 @@ pub struct Groups {
     max_age: Duration,
     run: Run,
     forms: moka::sync::Cache<Arc<Form>, Arc<Group>>,
+    /// The bytes of those among them that users' own queries have, by namespace.
+    users: Arc<Shares>,
     /// The bytes of all that is remembered of who asked, by namespace.
     remembered: Arc<Shares>,
 }
@@ -38,6 +40,8 @@ struct Group {
     /// Room for its joined queries.
     slots: Semaphore,
     remembered: Arc<Shares>,
+    /// Its bytes, where it was made for a user's own query.
+    _share: Option<Share>,
 }
 
 #[derive(Default)]
@@ -102,7 +106,8 @@ type Planning = Shared<BoxFuture<'static, Arc<Vec<Flight>>>>;
 const GATHERING: Duration = Duration::from_millis(1);
 /// How long a form is remembered that nobody asks for.
 const IDLE: Duration = Duration::from_secs(600);
-/// The bytes of forms that are remembered.
+/// The bytes of forms that are remembered. No namespace takes more of them for its users' own
+/// queries than it leaves free.
 pub const FORMS: usize = 16 << 20;
 /// The bytes that are remembered of who asked, of all forms. No namespace takes more of
 /// them than it leaves free.
@@ -136,8 +141,9 @@ impl Asked {
             of_forms.entry(key).or_default().push(asked);
         }
         for asked in of_forms.into_values() {
-            let Some(Self { groups, shape, .. }) = asked.first() else { continue };
-            let group = groups.group(&shape.form);
+            let Some(first) = asked.first() else { continue };
+            let Self { groups, shape, .. } = first;
+            let group = groups.group(&shape.form, &first.asker);
             // Held until all have asked: nothing is planned before.
             let mut state = group.state();
             for Self { asker, shape, .. } in asked {
@@ -238,23 +244,37 @@ impl Groups {
             .weigher(|form: &Arc<Form>, _: &Arc<Group>| cache::weight(GROUP + form.bytes()))
             .time_to_idle(IDLE)
             .build();
-        Self { max_age, run, forms, remembered }
+        Self { max_age, run, forms, users: Arc::new(Shares::new(FORMS)), remembered }
     }
 
-    fn group(&self, form: &Arc<Form>) -> Arc<Group> {
-        self.forms.get_with_by_ref(form, || {
+    /// The group of a form. A user's own that finds no room is not remembered, and pushes
+    /// none of others out.
+    fn group(&self, form: &Arc<Form>, asker: &Asker) -> Arc<Group> {
+        if let Some(known) = self.forms.get(form) {
+            return known;
+        }
+        let new = |share: Option<Share>| {
             Arc::new(Group {
                 form: form.clone(),
                 state: Mutex::default(),
                 slots: Semaphore::new(AT_ONCE),
                 remembered: self.remembered.clone(),
+                _share: share,
             })
-        })
+        };
+        if !asker.user {
+            return self.forms.get_with_by_ref(form, || new(None));
+        }
+        let bytes = cache::weight(GROUP + form.bytes()) as usize;
+        match self.users.share(&asker.namespace, bytes) {
+            Some(share) => self.forms.get_with_by_ref(form, || new(Some(share))),
+            None => new(None),
+        }
     }
 
     /// The answer that has the series of a query.
     pub async fn get(self: &Arc<Self>, shape: &Shape, asker: &Asker) -> Answer {
-        let group = self.group(&shape.form);
+        let group = self.group(&shape.form, asker);
         let own = &shape.own;
         let found = self.ask(&group, &mut group.state(), own, asker, Instant::now());
         let flights = match found {
@@ -276,6 +296,13 @@ impl Groups {
     #[cfg(test)]
     pub(super) fn remembered(&self, namespace: &str) -> usize {
         self.remembered.of(namespace)
+    }
+
+    /// Looks for the group of a query, as one who asks does.
+    #[cfg(test)]
+    pub(super) fn look(&self, shape: &Shape, asker: &Asker) {
+        drop(self.group(&shape.form, asker));
+        self.forms.run_pending_tasks();
     }
 
     /// What a query asks of these.
