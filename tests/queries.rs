@@ -61,3 +61,15 @@ fn no_text_needs_more_than_a_small_stack() {
         });
     }
 }
+
+/// Regular expressions that the parser does not know, and Prometheus may.
+#[test]
+fn patterns_that_only_prometheus_knows_pass_as_they_are() {
+    let braces = r#"wb{namespase=~"in{{{{fra|ba"}"#;
+    assert!(queries::check_guard(braces).is_some());
+    queries::check_alone(braces);
+    // Nobody knows this one: it is refused where a user wrote it, and else by Prometheus.
+    let broken = r#"{name=~")+",node="{n}"}"#;
+    assert!(queries::check_guard(broken).is_none());
+    queries::check_alone(broken);
+}

@@ -3,6 +3,7 @@
 //! targets share it.
 
 use arbitrary::{Arbitrary, Result, Unstructured};
+use plimsoll::promql::bounds::OF_OURS;
 use plimsoll::promql::guard::within_namespace;
 use plimsoll::promql::matcher::label_name;
 use plimsoll::promql::plan::{Asking, Learned, Limits, Own, Shape, join, plan};
@@ -31,7 +32,7 @@ pub fn check_guard(query: &str) -> Option<String> {
             return None;
         }
     };
-    let tree = parse(&sent).unwrap_or_else(|error| panic!("{query:?} -> {sent:?}: {error}"));
+    let tree = read(&sent).unwrap_or_else(|error| panic!("{query:?} -> {sent:?}: {error}"));
     for selector in selectors(&tree) {
         let may_read = |branch: &Vec<Matcher>| {
             branch.iter().any(|matcher| {
@@ -49,6 +50,17 @@ pub fn check_guard(query: &str) -> Option<String> {
     // It is what it says, and stays it.
     assert_eq!(tree.to_string(), sent, "{query:?}");
     Some(sent)
+}
+
+/// Reads a text as the parser does. Where that knows no regular expression that Prometheus may
+/// know, as after `{{`, they are not looked at.
+fn read(text: &str) -> Result<Expr, String> {
+    match parse(text) {
+        Err(error) if error.contains("illegal regex") => {
+            tree::read(text, &OF_OURS).map_err(|error| error.to_string())
+        }
+        read => read,
+    }
 }
 
 /// All selectors, by a walk that shares nothing with the guard's.
@@ -86,8 +98,8 @@ pub fn check_alone(query: &str) {
         assert_eq!(sent.query, query);
         return;
     }
-    let mut asked = parse(query).unwrap_or_else(|error| panic!("{query:?}: {error}"));
-    let mut sent = parse(&sent.query).unwrap_or_else(|e| panic!("{query:?} -> {sent:?}: {e}"));
+    let mut asked = read(query).unwrap_or_else(|error| panic!("{query:?}: {error}"));
+    let mut sent = read(&sent.query).unwrap_or_else(|e| panic!("{query:?} -> {sent:?}: {e}"));
     tree::settle(&mut asked);
     tree::settle(&mut sent);
     let (asked, sent) = (selectors(&asked), selectors(&sent));
@@ -106,10 +118,14 @@ pub fn check_alone(query: &str) {
 
 /// Whether a selector matches a label by these values.
 fn names(selector: &VectorSelector, label: &str, values: &[String]) -> bool {
-    let query = format!("{}", Expr::VectorSelector(selector.clone()));
-    let Ok(Expr::VectorSelector(selector)) = parse(&query) else { return false };
     let mut own = selector.matchers.matchers.iter().filter(|matcher| matcher.name == label);
     let (Some(only), None) = (own.next(), own.next()) else { return false };
+    // Patterns are compiled only where they are parsed.
+    let name = if label == "__name__" { "" } else { "x" };
+    let Ok(Expr::VectorSelector(selector)) = parse(&format!("{name}{{{only}}}")) else {
+        return false;
+    };
+    let [only] = selector.matchers.matchers.as_slice() else { return false };
     values.iter().all(|value| only.is_match(value)) && !only.is_match("\u{1}none of them")
 }
 
