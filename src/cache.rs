@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn the_budgets_of_docs_sizing_are_those_of_the_code_and_fit_in_the_charts_limit() {
-        use crate::{prometheus, rules, samples};
+        use crate::{prometheus, rules, samples, serve};
         let text = include_str!("../docs/sizing.md");
         let rows = text.lines().filter_map(|line| {
             let mut cells = line.strip_prefix("| ")?.split(" | ");
@@ -77,6 +77,7 @@ mod tests {
             ("callers", samples::REMEMBERED),
             ("metric types", 3 * samples::KINDS),
             ("unknown metrics", rules::NAMES),
+            ("connections", serve::INCOMING),
         ] {
             assert_eq!(of(name) << 20, bytes, "{name}");
         }

@@ -40,6 +40,8 @@ const STREAMS: u32 = 250;
 /// How much of the bodies of requests is taken that nobody reads, in bytes, for one request and
 /// for a connection over HTTP/2: nothing here needs a body.
 const BODY: u32 = 64 * 1024;
+/// What all connections may hold of requests that come, in bytes: of each a head or a body.
+pub const INCOMING: usize = (CONNECTIONS + FRONT_PROXY + RESERVE) * HEAD;
 /// How long a client may take to send the head of a request over HTTP/1.1.
 const NEXT_HEAD: Duration = Duration::from_secs(30);
 /// How long requests under way may take once the server is asked to stop.

@@ -28,7 +28,7 @@ pub use apiservice::{Bundled, OwnCa, keep_ca_bundles};
 pub use authorize::{Authorizer, AuthorizerOptions};
 pub use health::Health;
 pub use identity::Authenticator;
-pub use listen::{Listener, listen};
+pub use listen::{INCOMING, Listener, listen};
 pub use pass_on::{Other, OtherOptions, Others};
 pub use request::{ApiGroup, NoTarget, ObjectTarget, Target, Version};
 pub use router::{Server, router};
