@@ -520,6 +520,20 @@ mod tests {
     }
 
     #[test]
+    fn a_status_that_another_hand_wiped_is_noticed_when_it_is_looked_at() {
+        let shown = AutoscalerStatus { current_replicas: Some(3), ..Default::default() };
+        let as_written = || Some(Status { current_replicas: 3, ..Status::default() });
+        let wiped = || Some(Status::default());
+        let mut written = Written::now(Arc::new(shown));
+        assert!(!written.is_undone(wiped), "the watch may be behind");
+        for (shows, undone) in [(wiped(), true), (as_written(), false), (None, false)] {
+            written.look_at_once();
+            assert_eq!(written.is_undone(|| shows), undone);
+            assert!(!written.is_undone(wiped), "it was looked at just now");
+        }
+    }
+
+    #[test]
     fn targets_are_shown_as_kubectl_shows_those_of_an_hpa() {
         let spec: HorizontalPodAutoscalerSpec = serde_json::from_value(json!({
             "maxReplicas": 5, "scaleTargetRef": {"kind": "Deployment", "name": "web"},

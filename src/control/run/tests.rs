@@ -597,3 +597,70 @@ async fn each_period_that_a_decision_took_is_a_missed_round() {
     let text = String::from_utf8_lossy(&text);
     assert!(text.contains("plimsoll_missed_rounds_total 2\n"), "{text}");
 }
+
+#[tokio::test]
+async fn a_window_of_more_than_an_hour_is_remembered_for_its_length() {
+    let (mut control, _) = World::new(3, Some(3), |_, _| None).run();
+    let shared = Arc::get_mut(&mut control.shared).expect("nobody else has it");
+    shared.settings.decisions.downscale_stabilization_seconds = 7_200;
+    let at = |replicas, time| Recommendation { replicas, time };
+    let recommendations = vec![at(9, -5_000_000), at(4, 0)];
+    let memory = Memory { recommendations, ..Memory::default() };
+    let state = State::restored(Kept { uid: "web".to_owned(), memory, last_scale: None });
+    let remembered = |longest| state.kept(0, longest).unwrap().memory.recommendations.len();
+    assert_eq!((remembered(control.shared.longest()), remembered(LONGEST_MS)), (2, 1));
+}
+
+#[tokio::test]
+async fn while_frozen_a_number_that_moves_is_not_shown_in_each_round() {
+    let queue = Arc::new(Mutex::new(5));
+    let known = queue.clone();
+    let (control, log) = World::new(3, None, move |world, _| {
+        world.queue = Some(*known.lock().unwrap());
+        None
+    })
+    .run();
+    let subject = put(&control, "web", json!({"maxReplicas": 9}));
+    seen(&control, 3);
+    let freeze = json!({"metadata": {"annotations": {FREEZE: "incident"}}});
+    control.shared.leader.see_freeze(&serde_json::from_value(freeze).unwrap(), false);
+    let mut state = State::default();
+    for now in [5, 6, 4] {
+        *queue.lock().unwrap() = now;
+        assert_eq!(decided(&control, &subject, &mut state).await, HELD);
+        assert_eq!(state.status.desired_replicas, 5);
+    }
+    assert!(log.of("PUT").is_empty());
+}
+
+#[tokio::test]
+async fn a_long_history_is_written_less_often() {
+    let (mut control, _) = World::new(3, Some(3), |_, _| None).run();
+    for (bytes, soon) in [(LARGE, KEEP_SOON), (LARGE + 1, KEEP_LARGE)] {
+        control.wrote(Some(bytes));
+        assert_eq!(control.keep_soon(), soon);
+    }
+}
+
+/// The HPA that was written for it claims its pods no longer than it is there.
+#[tokio::test]
+async fn one_that_decides_itself_again_waits_for_no_watch_of_the_hpa_it_had() {
+    let (control, log) = World::new(3, Some(5), |_, request| {
+        let gone =
+            json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"});
+        request.line.starts_with("DELETE").then_some((200, gone))
+    })
+    .run();
+    let subject = put(&control, "web", json!({"maxReplicas": 9}));
+    seen(&control, 3);
+    let owner = json!({"apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler", "name": "web",
+        "uid": "web", "controller": true});
+    let hpa = json!({"metadata": {"namespace": "shop", "name": "web", "uid": "1",
+        "ownerReferences": [owner]}, "spec": {"maxReplicas": 9,
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}}});
+    let record = watch::read_hpa(serde_json::from_value(hpa).unwrap());
+    control.shared.cluster.write(|index| index.put_hpa(subject.key.clone(), record));
+    assert_eq!(decided(&control, &subject, &mut State::default()).await, RESCALED);
+    assert_eq!(log.of("DELETE").len(), 1);
+    assert!(control.shared.cluster.read(|index| index.hpa(&subject.key)).is_none());
+}
