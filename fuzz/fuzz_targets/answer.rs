@@ -9,7 +9,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let mut series = 0;
     let read = read_answer(bytes, |sample| {
         assert!(sample.value.is_ok_and(f64::is_finite) || sample.value.is_err());
-        // One whose value can't be used is one, too: whoever asks for it is told why.
+        // A series whose value can't be used counts, too: its error is reported.
         series += 1;
     });
     let table = Table::read(bytes);

@@ -2,6 +2,7 @@
 //! it was asked.
 
 use crate::clock::Clock;
+use crate::leader::freeze::FREEZE;
 use crate::leader::{ElectionSettings, Leader, Permit};
 use crate::watch::{ObjectKey, Subject};
 use http_body_util::BodyExt;
@@ -84,6 +85,12 @@ pub fn leader(client: &Client) -> Leader {
         retry: Duration::from_secs(2),
     };
     Leader::new(client.clone(), settings, Clock::default(), Arc::default())
+}
+
+/// Freezes scales, as the Lease's annotation does.
+pub fn freeze(leader: &Leader) {
+    let lease = json!({"metadata": {"annotations": {FREEZE: "incident"}}});
+    leader.see_freeze(&serde_json::from_value(lease).expect("a Lease"), false);
 }
 
 /// An Autoscaler of the namespace `shop`.

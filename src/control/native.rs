@@ -227,7 +227,6 @@ pub async fn remove(
 mod tests {
     use super::super::fake;
     use super::*;
-    use crate::leader::freeze::FREEZE;
 
     fn spec() -> AutoscalerSpec {
         AutoscalerSpec::read(json!({"executor": "NativeHPA", "maxReplicas": 3,
@@ -273,8 +272,7 @@ mod tests {
         let leader = fake::leader(&client);
         let (permit, key) = (leader.permit().unwrap(), fake::autoscaler("web").key);
         // After the round had looked.
-        let freeze = json!({"metadata": {"annotations": {FREEZE: "incident"}}});
-        leader.see_freeze(&serde_json::from_value(freeze).unwrap(), false);
+        fake::freeze(&leader);
         let ours = record(&hpa("1", Some("ours")));
         let spec = AutoscalerSpec { max_replicas: 9, ..spec() };
         for known in [None, Some(&ours)] {

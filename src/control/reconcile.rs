@@ -516,8 +516,10 @@ pub async fn decide<'a>(
         }
         let config = shared.decisions(&state.status);
         let context = Context { spec, config, now: at.wall };
+        let measures =
+            target.as_ref().is_ok_and(|target| needs_samples(context, target, &state.status));
         let gathered = match &target {
-            Ok(target) if needs_samples(context, target, &state.status) => {
+            Ok(target) if measures => {
                 gather(shared, namespace, demand, &target.selector, until, state).await
             }
             _ => {
@@ -531,12 +533,8 @@ pub async fn decide<'a>(
         if subject.kind == SubjectKind::Autoscaler && !gathered.is_empty() {
             note_types(&gathered, &demand.pod_metrics, &mut status, context.now);
         }
-        let measures = match &target {
-            Ok(target) => needs_samples(context, target, &state.status),
-            Err(_) => true,
-        };
         let is_held = match decision.outcome {
-            Outcome::Failed if measures => {
+            Outcome::Failed if measures || target.is_err() => {
                 state.measured = false;
                 false
             }

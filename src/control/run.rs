@@ -182,7 +182,7 @@ impl Shared {
 const AT_ONCE: usize = 256;
 /// How long a decision may read the scale, besides its metrics.
 const SCALE: Duration = Duration::from_secs(20);
-/// How long the writes of the rounds under way may take at an orderly end. With what
+/// How long the writes of the rounds under way may take at a graceful shutdown. With what
 /// is written then, it is less than the 60 s that the manifests give.
 const STOPPING: Duration = Duration::from_secs(15);
 /// How soon after a change of a scale the scaling history is kept.

@@ -67,7 +67,7 @@ struct State {
     failures: u32,
 }
 
-/// One who waits for a plan.
+/// A query that waits for a plan.
 struct Waiting {
     asker: Asker,
     /// Whether the query is not to be joined with others.
@@ -116,7 +116,7 @@ pub const REMEMBERED: usize = 32 << 20;
 const GROUP: usize = size_of::<Group>() + 512;
 /// How many joined queries of a form run at once.
 const AT_ONCE: usize = 4;
-/// How long one whose query failed alone is asked for apart.
+/// How long a query that failed alone is run apart from others.
 const APART: Duration = Duration::from_secs(300);
 /// The longest that a refusal is believed.
 const REFUSED: Duration = Duration::from_secs(60);
@@ -298,7 +298,7 @@ impl Groups {
         self.remembered.of(namespace)
     }
 
-    /// Looks for the group of a query, as one who asks does.
+    /// Looks up the group of a query, as [`get`](Self::get) does.
     #[cfg(test)]
     pub(super) fn look(&self, shape: &Shape, asker: &Asker) {
         drop(self.group(&shape.form, asker));
@@ -487,9 +487,9 @@ impl Groups {
         flight
     }
 
-    /// Runs a query; one that is joined and refused, too large or answered in part is asked
-    /// in parts, so that one who asks for what can't be had spoils it for nobody else. So is
-    /// one that found no room among the bytes of the namespace that it was counted among.
+    /// Runs a query. A joined query that is refused, too large, partially answered, or beyond the
+    /// bytes of the namespace that is charged for it is split, so that one caller's faulty query
+    /// fails for no other caller.
     async fn fly(
         self: &Arc<Self>,
         group: &Arc<Group>,

@@ -12,8 +12,8 @@ const NEWEST: f64 = 0.3;
 const FIRST: Duration = Duration::from_secs(15);
 /// The longest.
 const LONGEST: Duration = Duration::from_secs(600);
-/// Into how many parts goes what was too large. One who asks for too much makes all wait
-/// who ask with it, until the parts are small.
+/// Into how many parts a query that was too large is split. Until the parts are small, a caller
+/// that asks for too much delays all callers of the joined query.
 const PARTS: usize = 4;
 /// By how much more is tried at a time, and how often.
 const GROWS: usize = 4;

@@ -190,9 +190,7 @@ impl State {
         let most = by_holder.into_values().max_by_key(|(count, _)| *count);
         most.is_some_and(|(_, (_, number))| self.held.remove(&number).is_some())
     }
-}
 
-impl State {
     /// Drops one of those that wait, where they are too many: of the source with most of them
     /// the one that has waited longest.
     fn drop_one_of_too_many(&mut self) {

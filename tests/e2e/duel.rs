@@ -132,7 +132,7 @@ fn plimsoll_decides_as_kube_controller_manager_does() {
         }
         assert!(disagreements.is_empty(), "{disagreements}");
         // Chance brings one; more are a rule that one of them does not follow.
-        assert!(passing <= 1, "{passing} steps were taken by one side alone");
+        assert!(passing <= 1, "{passing} steps were taken by only one side");
     });
 }
 
@@ -238,8 +238,8 @@ async fn watch(cluster: &Cluster, namespace: &str, start: f64, for_seconds: u64)
     (theirs, ours)
 }
 
-/// Whether a step may be one side's alone: on the way between its neighbours, for no more
-/// than one period. A decision in mid-change sees some pods before it and some after.
+/// Whether only one side may have a step: it lies between its neighbours and lasts no more than
+/// one period. A decision in mid-change sees some pods before it and some after.
 fn is_passing(curve: &[(f64, i64)]) -> bool {
     let [(_, before), (at, replicas), (until, after), ..] = *curve else { return false };
     let between = before.min(after) < replicas && replicas < before.max(after);

@@ -3,7 +3,6 @@ use crate::config::Config;
 use crate::control::fake::{self, Log, Request};
 use crate::control::reconcile::{HELD, RESCALED};
 use crate::hpa::{Memory, Recommendation};
-use crate::leader::freeze::FREEZE;
 use crate::rules::{self, RuleSet};
 use crate::watch::{ObjectKey, Resources, read_autoscaler, read_pod};
 use crate::{prometheus, watch};
@@ -334,8 +333,7 @@ async fn a_freeze_that_stops_a_scale_to_zero_leaves_no_word_that_it_was_done() {
     let known = leader.clone();
     let (control, log) = World::new(2, Some(0), move |_, request| {
         if request.line.ends_with("/status") && request.body.to_string().contains("ScalingToZero") {
-            let freeze = json!({"metadata": {"annotations": {FREEZE: "incident"}}});
-            known.get().unwrap().see_freeze(&serde_json::from_value(freeze).unwrap(), false);
+            fake::freeze(known.get().unwrap());
         }
         None
     })
@@ -411,8 +409,7 @@ async fn whether_a_scale_to_zero_was_done_is_settled_while_scales_are_frozen() {
     // As it is recorded before the scale is written.
     let kind = ConditionKind::ScaledToZero;
     state.status.set(kind, true, "ScalingToZero", format_args!("it is being scaled"), 0);
-    let freeze = json!({"metadata": {"annotations": {FREEZE: "incident"}}});
-    control.shared.leader.see_freeze(&serde_json::from_value(freeze).unwrap(), false);
+    fake::freeze(&control.shared.leader);
     assert_eq!(decided(&control, &subject, &mut state).await, HELD);
     let condition = state.status.condition(kind).unwrap();
     assert!(!condition.status && log.of("PUT").is_empty(), "{condition:?}");
@@ -515,8 +512,7 @@ async fn those_under_way_are_decided_again_when_it_changes_what_is_frozen() {
         control.schedule.set(subject, Instant::now());
         control.start_due();
         if changes {
-            let freeze = json!({"metadata": {"annotations": {FREEZE: "incident"}}});
-            control.shared.leader.see_freeze(&serde_json::from_value(freeze).unwrap(), false);
+            fake::freeze(&control.shared.leader);
             control.led();
         }
         let done = control.rounds.join_next().await.unwrap().unwrap();
@@ -622,8 +618,7 @@ async fn while_frozen_a_number_that_moves_is_not_shown_in_each_round() {
     .run();
     let subject = put(&control, "web", json!({"maxReplicas": 9}));
     seen(&control, 3);
-    let freeze = json!({"metadata": {"annotations": {FREEZE: "incident"}}});
-    control.shared.leader.see_freeze(&serde_json::from_value(freeze).unwrap(), false);
+    fake::freeze(&control.shared.leader);
     let mut state = State::default();
     for now in [5, 6, 4] {
         *queue.lock().unwrap() = now;
