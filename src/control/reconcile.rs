@@ -1048,6 +1048,13 @@ mod tests {
             let time = withheld(60_000, nth);
             assert!((window..window + nth * period).contains(&time), "{nth}: {time}");
         }
+        // A second outage that ends after the hold of the first is one of its own.
+        let mut state = State::default();
+        assert!(state.holds(Some(-600_000), window, 0));
+        state.measured = false;
+        assert!(state.holds(Some(105_000), window, 720_000), "away for 10 minutes");
+        assert!(state.holds(Some(720_000), window, 735_000));
+        assert!(!state.holds(Some(1_005_000), window, 1_020_000));
         let mut state = State::default();
         assert!(!state.holds(Some(-600_000), 0, 0), "no window");
         // Steady rounds hold nothing.

@@ -263,6 +263,23 @@ mod tests {
     }
 
     #[test]
+    fn no_status_from_before_several_changes_of_its_own_is_a_change_back() {
+        for shown in [(100, 5), (300, 8)] {
+            let mut rescales = Rescales::default();
+            rescales.lead(5, true, 0);
+            rescales.hear(Some(100), 5, 0);
+            rescales.did(5, 8, Some(300));
+            rescales.did(8, 11, Some(315));
+            // Its statuses wait, and it has a new term.
+            rescales.see(11, 2);
+            assert_eq!(rescales.hear(Some(shown.0), shown.1, 2), None, "{shown:?}");
+            assert_eq!(rescales.hear(Some(315), 11, 3), None);
+            rescales.see(12, 4);
+            assert_eq!(rescales.hear(Some(320), 12, 4), Some(change(11, 12, 4)));
+        }
+    }
+
+    #[test]
     fn its_own_changes_are_known() {
         let mut rescales = Rescales::default();
         rescales.lead(1, true, 0);

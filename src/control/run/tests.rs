@@ -271,6 +271,35 @@ async fn metrics_that_were_away_before_a_restart_remove_no_replica_at_once() {
     assert_eq!(decided(&control, &subject, &mut state).await, RESCALED);
 }
 
+/// A process that begins anew while removals are withheld withholds them, too.
+#[tokio::test]
+async fn a_restart_ends_no_hold() {
+    let (control, log) = World::new(8, Some(2), |_, _| None).run();
+    let behavior = json!({"scaleDown": {"stabilizationWindowSeconds": 300}});
+    let subject = put(&control, "web", json!({"maxReplicas": 9, "behavior": behavior}));
+    seen(&control, 8);
+    let mut state = State::default();
+    state.memory.recommendations = vec![Recommendation { replicas: 8, time: -600_000 }];
+    assert_eq!(decided(&control, &subject, &mut state).await, HELD);
+    // Metrics were away for 10 minutes, and have been back for one.
+    state.memory = std::mem::take(&mut state.memory).shifted(-60_000);
+    state.held = state.held.map(|(since, until)| (since - 60_000, until - 60_000));
+    let kept = state.kept(control.shared.clock.elapsed(), LONGEST_MS).expect("there is a hold");
+    let mut state = State::restored(kept);
+    for _ in 0..2 {
+        assert_eq!(decided(&control, &subject, &mut state).await, HELD);
+        let limited = state.status.condition(ConditionKind::ScalingLimited).unwrap();
+        assert_eq!(limited.reason, "MetricsWereAway");
+        // Out of the window of a minute's gap, within that of the hold.
+        state.memory = std::mem::take(&mut state.memory).shifted(-70_000);
+        state.held = state.held.map(|(since, until)| (since - 70_000, until - 70_000));
+    }
+    assert!(log.of("PUT").is_empty());
+    state.held = state.held.map(|(since, until)| (since - 300_000, until - 300_000));
+    state.memory.recommendations.retain(|one| one.replicas == 2);
+    assert_eq!(decided(&control, &subject, &mut state).await, RESCALED);
+}
+
 /// What is withheld is a removal: nothing is added that no metric asks for.
 #[tokio::test]
 async fn metrics_that_were_away_add_no_replica() {
@@ -635,6 +664,82 @@ async fn a_long_history_is_written_less_often() {
         control.wrote(Some(bytes));
         assert_eq!(control.keep_soon(), soon);
     }
+}
+
+/// A watch that is behind says that Plimsoll brought it to zero; its owner did since.
+#[tokio::test]
+async fn a_new_leader_wakes_nobody_by_what_a_late_watch_says() {
+    let condition = |status: &str| {
+        json!({"type": "ScaledToZero", "status": status, "reason": "Any", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"})
+    };
+    let now = condition("False");
+    let (control, log) = World::new(0, Some(2), move |_, request| {
+        let object = json!({"apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
+            "metadata": {"name": "web"}, "status": {"conditions": [now]}});
+        (request.line == AUTOSCALERS).then(|| (200, listed(&[object])))
+    })
+    .run();
+    let subject = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
+    let spec = json!({"minReplicas": 0, "maxReplicas": 9,
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+        "metrics": [{"type": "External", "external": {"metric": {"name": "queue"},
+            "target": {"type": "AverageValue", "averageValue": "1"}}}]});
+    let metadata = json!({"namespace": "shop", "name": "web", "uid": "web", "generation": 1});
+    let late = json!({"metadata": metadata, "spec": spec,
+        "status": {"conditions": [condition("True")]}});
+    let record = read_autoscaler(serde_json::from_value(late).unwrap(), None);
+    control.shared.cluster.write(|index| index.put_autoscaler(subject.key.clone(), record));
+    seen(&control, 0);
+    assert_eq!(decided(&control, &subject, &mut State::default()).await, HELD);
+    assert!(log.of("PUT").is_empty(), "{:?}", log.of("PUT"));
+}
+
+/// A utilization is a hundred times the usage by what is requested.
+#[tokio::test]
+async fn a_usage_that_does_not_fit_a_utilization_removes_no_replica() {
+    let (control, log) = World::new(3, None, |_, request| {
+        let item = |name: &str, usage: &str| {
+            json!({"metadata": {"name": name}, "timestamp": "2026-01-01T00:00:00Z", "window": "30s",
+                "containers": [{"name": "web", "usage": {"memory": usage}}]})
+        };
+        let items = [item("0", "150000000000000"), item("1", "1Gi"), item("2", "1Gi")];
+        request.line.ends_with("/namespaces/shop/pods").then(|| (200, json!({"items": items})))
+    })
+    .run();
+    let metric = json!({"type": "Resource", "resource": {"name": "memory",
+        "target": {"type": "Utilization", "averageUtilization": 80}}});
+    let subject = put(&control, "web", json!({"maxReplicas": 9, "metrics": [metric]}));
+    seen(&control, 3);
+    control.shared.cluster.write(|index| {
+        for number in 0..3 {
+            let pod = json!({"metadata": {"labels": {"app": "web"}},
+                "spec": {"containers": [{"name": "web",
+                    "resources": {"requests": {"memory": "1Gi"}}}]},
+                "status": {"phase": "Running"}});
+            let key = ObjectKey { namespace: "shop".to_owned(), name: format!("{number}") };
+            index.put_pod(key, read_pod(serde_json::from_value(pod).unwrap()));
+        }
+    });
+    assert_eq!(decided(&control, &subject, &mut State::default()).await, FAILED);
+    assert!(log.of("PUT").is_empty(), "{:?}", log.of("PUT"));
+}
+
+#[tokio::test]
+async fn one_that_goes_while_it_is_decided_is_counted_no_more() {
+    let (mut control, _) = World::new(3, Some(3), |_, _| None).run();
+    let subject = put(&control, "web", json!({"maxReplicas": 9}));
+    seen(&control, 3);
+    control.schedule.set(subject.clone(), Instant::now());
+    control.start_due();
+    control.shared.cluster.write(|index| index.remove_autoscaler(&subject.key));
+    control.changed(subject);
+    let done = control.rounds.join_next().await.unwrap().unwrap();
+    control.decided(done);
+    let shown = control.shared.metrics.exposition(&HeaderMap::new()).into_response();
+    let text = axum::body::to_bytes(shown.into_body(), usize::MAX).await.unwrap();
+    let text = String::from_utf8_lossy(&text);
+    assert!(text.contains("plimsoll_autoscalers 0\n"), "{text}");
 }
 
 /// The HPA that was written for it claims its pods no longer than it is there.
