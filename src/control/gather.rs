@@ -5,7 +5,10 @@ use super::api_metrics::{self, Fetched};
 use super::reconcile::State;
 use super::rule_metrics;
 use super::run::Shared;
-use crate::hpa::{self, AlignedSamples, ConditionKind, Pod, Sample, Samples, Status, UnixMillis};
+use crate::hpa::{
+    self, AlignedSamples, ConditionKind, Pod, ResourceTarget, Sample, Samples, Source, Status,
+    UnixMillis,
+};
 use crate::promql::query::PodMetric;
 use crate::samples::{Doubt, MetricError, ObjectSample, ObjectSamples};
 use crate::watch::Demand;
@@ -120,11 +123,22 @@ pub fn note_types(
 
 /// The sum that a decision makes of them would not fit: it would be taken for another number,
 /// such as one below zero.
-const TOO_MUCH: &str = "the values together are beyond 9.2e15, the most that can be counted";
+const TOO_MUCH: &str = "the values together are beyond the most that can be counted: 9.2e15, or 9.2e13 of a utilization";
 
-/// Whether the sum of these fits, whichever of them are counted.
-fn fit(millis: impl Iterator<Item = i64>) -> bool {
-    let mut left = i64::MAX.unsigned_abs();
+/// The most that the values of a metric may sum up to: a utilization is a hundred times the
+/// usage by what is requested.
+fn limit(metric: &hpa::Metric) -> u64 {
+    let by_percent = matches!(
+        &metric.source,
+        Source::Resource { target: ResourceTarget::Utilization(_), .. }
+            | Source::ContainerResource { target: ResourceTarget::Utilization(_), .. }
+    );
+    i64::MAX.unsigned_abs() / if by_percent { 100 } else { 1 }
+}
+
+/// Whether the sum of these is within a limit, whichever of them are counted.
+fn fit(millis: impl Iterator<Item = i64>, limit: u64) -> bool {
+    let mut left = limit;
     for milli in millis {
         match left.checked_sub(milli.unsigned_abs()) {
             Some(less) => left = less,
@@ -143,7 +157,8 @@ pub enum Aligned<'a> {
 
 impl<'a> Aligned<'a> {
     /// Lays them along these pods.
-    pub fn new(gathered: &'a Gathered, pods: &[Pod<'_>]) -> Self {
+    pub fn new(gathered: &'a Gathered, metric: &hpa::Metric, pods: &[Pod<'_>]) -> Self {
+        let limit = limit(metric);
         match gathered {
             Gathered::Own(Ok(samples)) => {
                 // As through the API, which gives the pods of the selector alone.
@@ -160,7 +175,7 @@ impl<'a> Aligned<'a> {
                 let of_pods: Result<Vec<Option<Sample>>, MetricError> =
                     pods.iter().map(of_pod).collect();
                 Self::PerPod(match of_pods {
-                    Ok(of_pods) if !fit(of_pods.iter().flatten().map(|one| one.milli)) => {
+                    Ok(of_pods) if !fit(of_pods.iter().flatten().map(|one| one.milli), limit) => {
                         Err(TOO_MUCH.into())
                     }
                     Ok(of_pods) => Ok(AlignedSamples::of_pods(of_pods)),
@@ -169,7 +184,9 @@ impl<'a> Aligned<'a> {
             }
             Gathered::Own(Err(error)) => Self::PerPod(Err(error.into())),
             Gathered::Other(Fetched::PerPod(items)) => Self::PerPod(match items {
-                Ok(items) if !fit(items.iter().filter_map(|(_, one)| Some((*one)?.milli))) => {
+                Ok(items)
+                    if !fit(items.iter().filter_map(|(_, one)| Some((*one)?.milli)), limit) =>
+                {
                     Err(TOO_MUCH.into())
                 }
                 Ok(items) => Ok(AlignedSamples::new(
@@ -182,7 +199,7 @@ impl<'a> Aligned<'a> {
                 Self::Value(value.as_ref().copied().map_err(String::as_str))
             }
             Gathered::Other(Fetched::Values(values)) => Self::Values(match values {
-                Ok(values) if !fit(values.iter().copied()) => Err(TOO_MUCH),
+                Ok(values) if !fit(values.iter().copied(), limit) => Err(TOO_MUCH),
                 Ok(values) => Ok(values),
                 Err(error) => Err(error),
             }),
@@ -207,6 +224,16 @@ mod tests {
 
     #[test]
     fn values_whose_sum_does_not_fit_are_none() {
+        let spec = serde_json::json!({"maxReplicas": 3, "scaleTargetRef": {"kind": "A", "name": "a"},
+            "metrics": [
+                {"type": "External", "external": {"metric": {"name": "queue"},
+                    "target": {"type": "AverageValue", "averageValue": "1"}}},
+                {"type": "Resource", "resource": {"name": "cpu",
+                    "target": {"type": "AverageValue", "averageValue": "1"}}},
+                {"type": "Resource", "resource": {"name": "cpu",
+                    "target": {"type": "Utilization", "averageUtilization": 80}}}]});
+        let spec = hpa::Spec::from_api(&serde_json::from_value(spec).unwrap());
+        let [queue, average, utilization] = &spec.metrics[..] else { panic!("three metrics") };
         let values = |values: &[i64]| Gathered::Other(Fetched::Values(Ok(values.to_vec())));
         let half = i64::MAX / 2;
         for (gathered, fits) in [
@@ -214,12 +241,20 @@ mod tests {
             (values(&[half, half, 2]), false),
             (values(&[i64::MIN]), false),
         ] {
-            let aligned = Aligned::new(&gathered, &[]);
+            let aligned = Aligned::new(&gathered, queue, &[]);
             assert!(matches!(aligned, Aligned::Values(read) if read.is_ok() == fits));
         }
         let sample = |milli| Some(Sample { milli, time: 0, window_ms: 0 });
-        let of_pods = ["a", "b"].map(|name| (name.to_owned(), sample(half + 1))).to_vec();
-        let gathered = Gathered::Other(Fetched::PerPod(Ok(of_pods)));
-        assert!(matches!(Aligned::new(&gathered, &[]), Aligned::PerPod(Err(_))));
+        for (metric, milli, fits) in [
+            (average, half, true),
+            (average, half + 1, false),
+            (utilization, half / 100, true),
+            (utilization, half / 100 + 1, false),
+        ] {
+            let of_pods = ["a", "b"].map(|name| (name.to_owned(), sample(milli))).to_vec();
+            let gathered = Gathered::Other(Fetched::PerPod(Ok(of_pods)));
+            let aligned = Aligned::new(&gathered, metric, &[]);
+            assert!(matches!(aligned, Aligned::PerPod(read) if read.is_ok() == fits), "{milli}");
+        }
     }
 }

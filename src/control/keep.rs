@@ -52,6 +52,17 @@ pub struct Kept {
     /// `status.lastScaleTime` of the last change that is remembered, in Unix seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_scale: Option<i64>,
+    /// Since when, and until when, no replica is removed, as the metrics were away.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<(UnixMillis, UnixMillis)>,
+}
+
+impl Kept {
+    /// The same by a clock that is ahead by so much.
+    fn shifted(self, by: UnixMillis) -> Self {
+        let held = self.held.map(|(since, until)| (since + by, until + by));
+        Self { memory: self.memory.shifted(by), held, ..self }
+    }
 }
 
 /// All that is kept, as it is written.
@@ -211,7 +222,7 @@ fn encode(
         kind: subject.kind.as_str().to_owned(),
         namespace: subject.key.namespace,
         name: subject.key.name,
-        kept: Kept { memory: kept.memory.shifted(-now), ..kept },
+        kept: kept.shifted(-now),
     };
     let autoscalers = all.into_iter().map(entry).collect();
     let mut all = All { version: VERSION, written_at, autoscalers };
@@ -250,11 +261,12 @@ fn decode(
         let key = ObjectKey { namespace: entry.namespace, name: entry.name };
         let kinds = [SubjectKind::Autoscaler, SubjectKind::Hpa];
         let kind = kinds.into_iter().find(|kind| kind.as_str() == entry.kind)?;
-        let mut memory = entry.kept.memory.shifted(by);
+        let Kept { mut memory, held, uid, last_scale } = entry.kept.shifted(by);
         // Nothing was done later than now, whatever its clock said.
         memory.recommendations.iter_mut().for_each(|r| r.time = r.time.min(now));
         memory.ups.iter_mut().chain(&mut memory.downs).for_each(|e| e.time = e.time.min(now));
-        Some((Subject { kind, key }, Kept { memory, ..entry.kept }))
+        let held = held.map(|(since, until)| (since.min(now), until));
+        Some((Subject { kind, key }, Kept { uid, memory, last_scale, held }))
     };
     Ok(autoscalers.into_iter().filter_map(subject).collect())
 }
@@ -285,14 +297,13 @@ mod tests {
         let recommendations = (0..recommendations).map(recommendation).collect();
         let memory = Memory { recommendations, ..Memory::default() };
         let uid = format!("{number:032x}");
-        (Subject::autoscaler(key), Kept { uid, memory, last_scale: Some(number as i64) })
+        let held = (number % 3 == 0).then_some((NOW - 100_000, NOW + 200_000));
+        let last_scale = Some(number as i64);
+        (Subject::autoscaler(key), Kept { uid, memory, last_scale, held })
     }
 
     fn shifted(all: &[(Subject, Kept)], by: i64) -> Vec<(Subject, Kept)> {
-        let shift = |(subject, kept): &(Subject, Kept)| {
-            let memory = kept.memory.clone().shifted(by);
-            (subject.clone(), Kept { memory, ..kept.clone() })
-        };
+        let shift = |(subject, kept): &(Subject, Kept)| (subject.clone(), kept.clone().shifted(by));
         all.iter().map(shift).collect()
     }
 

@@ -159,6 +159,8 @@ impl State {
             let complete = kept.last_scale.is_some() && kept.last_scale >= self.rescales.last();
             self.memory.join(kept.memory, complete);
             self.rescales.inherit(kept.last_scale);
+            let until = |held: &(UnixMillis, UnixMillis)| held.1;
+            self.held = self.held.into_iter().chain(kept.held).max_by_key(until);
         }
     }
 
@@ -173,7 +175,9 @@ impl State {
             memory.recommendations.clear();
         }
         let last_scale = self.rescales.last();
-        (!memory.is_empty()).then(|| Kept { uid: self.uid.clone(), memory, last_scale })
+        let held = self.held.filter(|(_, until)| now < *until);
+        let says_something = !memory.is_empty() || held.is_some();
+        says_something.then(|| Kept { uid: self.uid.clone(), memory, last_scale, held })
     }
 
     /// Remembers what a decision leaves.
@@ -204,7 +208,7 @@ impl State {
 
     /// Begins a round in a term of this replica's, or in none, with the status that was seen
     /// where that may be another's. Of one that may be at zero the object itself tells: a watch
-    /// may be behind, and nothing but the status leads back from there.
+    /// may be behind, and nothing but the status leads back from there, or leaves it there.
     async fn begin(
         &mut self,
         shared: &Shared,
@@ -217,8 +221,7 @@ impl State {
             return Ok(());
         }
         let mut status = seen();
-        let is_known = status.condition(ConditionKind::ScaledToZero).is_some_and(|c| c.status);
-        if term.is_some() && !is_known && spec.is_some_and(|spec| spec.min_replicas == 0) {
+        if term.is_some() && spec.is_some_and(|spec| spec.min_replicas == 0) {
             status = status::read(&shared.client, subject).await.inspect_err(|error| {
                 tracing::warn!(%subject, %error, "Failed to read the status");
             })?;
@@ -257,15 +260,20 @@ impl State {
 
     /// The metrics could be decided on, the last time before this at a time of the process's
     /// clock. Whether none of the replicas is to be removed: where they were away, until they
-    /// are back for as long, at most a window of scale-down, however often they fail in it. The
-    /// first rates after a gap are of too few samples, and the recommendations from before it
-    /// may be out of the window.
+    /// are back for as long, at most a window of scale-down. The first rates after a gap are of
+    /// too few samples, and the recommendations from before it may be out of the window.
+    ///
+    /// Short gaps that follow each other share one window, so that metrics which fail every few
+    /// rounds don't withhold removals for ever; a gap of more than half a window has one of its
+    /// own, as the window of stabilization has little from before it.
     fn holds(&mut self, before: Option<UnixMillis>, window: i64, now: UnixMillis) -> bool {
         if !std::mem::replace(&mut self.measured, true)
             && let Some(before) = before
         {
-            let (since, until) = self.held.unwrap_or((now, now));
-            let longer = now.saturating_add((now - before).max(0)).min(since + window);
+            let gap = (now - before).max(0);
+            let shared = self.held.filter(|_| gap <= window / 2);
+            let (since, until) = shared.unwrap_or((now, now));
+            let longer = now.saturating_add(gap).min(since + window);
             self.held = Some((since, until.max(longer)));
         }
         self.held = self.held.filter(|(_, until)| now < *until);
@@ -599,8 +607,9 @@ fn compute(
     shared.cluster.read(|index| {
         let selection = Selection::of(shared, index, subject, selector, claims);
         let pods: Vec<Pod<'_>> = selection.pods.iter().map(|(name, pod)| pod.view(name)).collect();
+        let metrics = gathered.iter().zip(context.spec.metrics.iter());
         let aligned: Vec<Aligned<'_>> =
-            gathered.iter().map(|samples| Aligned::new(samples, &pods)).collect();
+            metrics.map(|(samples, metric)| Aligned::new(samples, metric, &pods)).collect();
         let samples: Vec<Samples<'_>> = aligned.iter().map(Aligned::view).collect();
         let input = Input {
             context,

@@ -30,9 +30,9 @@ pub struct Rescales {
     /// status, and from what was kept.
     told: Option<i64>,
     kept: Option<i64>,
-    /// What was told before a change of this replica's own, and may be told again until its
-    /// status is written.
-    behind: Option<i64>,
+    /// What was told before changes of this replica's own, and of those but the last: it may
+    /// be told again until the status of the last one is written.
+    behind: Vec<i64>,
     /// A change that this replica asked for without an answer: it may have been made, or
     /// be made yet.
     tried: Option<Change>,
@@ -76,9 +76,10 @@ impl Rescales {
     /// A status says when Plimsoll changed the scale last, and to what; the change, where
     /// it was not known of.
     pub fn hear(&mut self, last: Option<i64>, to: i32, now: UnixMillis) -> Option<Change> {
-        if last.is_some() && last == self.behind {
+        if last.is_some_and(|last| self.behind.contains(&last)) {
             return None;
         }
+        self.behind.clear();
         let before = std::mem::replace(&mut self.told, last);
         if last.is_none() || last == before || last == self.kept {
             return None;
@@ -125,7 +126,11 @@ impl Rescales {
     /// This replica has changed the scale.
     pub fn did(&mut self, from: i32, to: i32, last: Option<i64>) {
         if self.told != last {
-            self.behind = self.told;
+            self.behind.extend(self.told);
+            if self.behind.len() > UNTOLD {
+                // The first is what the object says as long as nothing could be written.
+                self.behind.remove(1);
+            }
         }
         (self.seen, self.ahead, self.told) = (Some(from), Some(to), last);
         self.tried = None;

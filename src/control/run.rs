@@ -600,7 +600,6 @@ impl ControlLoop {
         } else {
             self.failing.remove(&subject);
         }
-        self.count();
         if ended == Some(RESCALED) {
             let soon = (self.kept_at + self.keep_soon()).max(Instant::now() + KEEP_SOON);
             self.keep_at = self.keep_at.min(soon);
@@ -611,7 +610,8 @@ impl ControlLoop {
         let again = self.again.remove(&subject);
         if !self.shared.cluster.read(|index| index.has(&subject)) {
             // It went in mid-decision, which left its traces again.
-            return self.forget(&subject);
+            self.forget(&subject);
+            return self.count();
         }
         let period = self.period(&subject);
         self.phases.set(&subject, state.form(), due, crowd);
@@ -635,6 +635,7 @@ impl ControlLoop {
         }
         self.states.insert(subject.clone(), state);
         self.schedule.set_if_none(subject, next);
+        self.count();
     }
 
     fn count(&self) {

@@ -126,6 +126,13 @@ fn put(control: &ControlLoop, name: &str, spec: Value) -> Subject {
     subject
 }
 
+/// What is remembered of `shop/web`: one recommendation.
+fn remembering(replicas: i32, time: i64) -> State {
+    let recommendations = vec![Recommendation { replicas, time }];
+    let memory = Memory { recommendations, ..Memory::default() };
+    State::restored(Kept { uid: "web".to_owned(), memory, last_scale: None, held: None })
+}
+
 /// What the watches say: so many replicas, and as many pods.
 fn seen(control: &ControlLoop, replicas: i32) {
     let key = |name: String| ObjectKey { namespace: "shop".to_owned(), name };
@@ -260,10 +267,7 @@ async fn metrics_that_were_away_before_a_restart_remove_no_replica_at_once() {
     let subject = put(&control, "web", json!({"maxReplicas": 9, "behavior": behavior}));
     seen(&control, 8);
     // What was recommended last is out of the window.
-    let recommendations = vec![Recommendation { replicas: 2, time: -400_000 }];
-    let memory = Memory { recommendations, ..Memory::default() };
-    let kept = Kept { uid: "web".to_owned(), memory, last_scale: None };
-    let mut state = State::restored(kept);
+    let mut state = remembering(2, -400_000);
     assert_eq!(decided(&control, &subject, &mut state).await, HELD);
     let limited = state.status.condition(ConditionKind::ScalingLimited).unwrap();
     assert_eq!(limited.reason, "MetricsWereAway");
@@ -278,8 +282,7 @@ async fn a_restart_ends_no_hold() {
     let behavior = json!({"scaleDown": {"stabilizationWindowSeconds": 300}});
     let subject = put(&control, "web", json!({"maxReplicas": 9, "behavior": behavior}));
     seen(&control, 8);
-    let mut state = State::default();
-    state.memory.recommendations = vec![Recommendation { replicas: 8, time: -600_000 }];
+    let mut state = remembering(8, -600_000);
     assert_eq!(decided(&control, &subject, &mut state).await, HELD);
     // Metrics were away for 10 minutes, and have been back for one.
     state.memory = std::mem::take(&mut state.memory).shifted(-60_000);
@@ -306,8 +309,7 @@ async fn metrics_that_were_away_add_no_replica() {
     let (control, log) = World::new(4, Some(2), |_, _| None).run();
     let subject = put(&control, "web", json!({"maxReplicas": 10, "behavior": null}));
     seen(&control, 4);
-    let mut state = State::default();
-    state.memory.recommendations = vec![Recommendation { replicas: 10, time: -400_000 }];
+    let mut state = remembering(10, -400_000);
     for _ in 0..3 {
         assert_eq!(decided(&control, &subject, &mut state).await, HELD);
     }
@@ -322,8 +324,7 @@ async fn a_window_of_scale_up_does_not_let_replicas_go_after_an_outage() {
     let behavior = json!({"scaleUp": window, "scaleDown": window});
     let subject = put(&control, "web", json!({"maxReplicas": 9, "behavior": behavior}));
     seen(&control, 8);
-    let mut state = State::default();
-    state.memory.recommendations = vec![Recommendation { replicas: 8, time: -400_000 }];
+    let mut state = remembering(8, -400_000);
     assert_eq!(decided(&control, &subject, &mut state).await, HELD);
 }
 
@@ -467,7 +468,7 @@ async fn one_at_zero_claims_no_pods() {
 fn left(subject: &Subject) -> (Subject, Kept) {
     let recommendations = vec![Recommendation { replicas: 7, time: 0 }];
     let memory = Memory { recommendations, ..Memory::default() };
-    (subject.clone(), Kept { uid: subject.key.name.clone(), memory, last_scale: None })
+    (subject.clone(), Kept { uid: subject.key.name.clone(), memory, last_scale: None, held: None })
 }
 
 #[tokio::test]
@@ -631,7 +632,8 @@ async fn a_window_of_more_than_an_hour_is_remembered_for_its_length() {
     let at = |replicas, time| Recommendation { replicas, time };
     let recommendations = vec![at(9, -5_000_000), at(4, 0)];
     let memory = Memory { recommendations, ..Memory::default() };
-    let state = State::restored(Kept { uid: "web".to_owned(), memory, last_scale: None });
+    let state =
+        State::restored(Kept { uid: "web".to_owned(), memory, last_scale: None, held: None });
     let remembered = |longest| state.kept(0, longest).unwrap().memory.recommendations.len();
     assert_eq!((remembered(control.shared.longest()), remembered(LONGEST_MS)), (2, 1));
 }
