@@ -36,8 +36,8 @@ unit: ## Unit tests and the command line
 conformance: ## Every decision against the real controller's, and the properties of all decisions
 	$(CARGO) test --locked --test conformance --test properties --test queries -- --nocapture
 
-# They wait more than they compute: twice the cores of CI.
-E2E_THREADS ?= 4
+# They wait more than they compute: three times the cores of CI.
+E2E_THREADS ?= 6
 # What measures times runs alone, afterwards.
 ALONE := duel::plimsoll_decides faults::one_tenants_slow_queries
 

@@ -297,7 +297,7 @@ mod tests {
         let recommendations = (0..recommendations).map(recommendation).collect();
         let memory = Memory { recommendations, ..Memory::default() };
         let uid = format!("{number:032x}");
-        let held = (number % 3 == 0).then_some((NOW - 100_000, NOW + 200_000));
+        let held = number.is_multiple_of(3).then_some((NOW - 100_000, NOW + 200_000));
         let last_scale = Some(number as i64);
         (Subject::autoscaler(key), Kept { uid, memory, last_scale, held })
     }
