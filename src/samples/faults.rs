@@ -216,6 +216,57 @@ async fn one_for_whose_failure_there_is_no_room_is_asked_apart_all_the_same() {
     }
 }
 
+/// Has a namespace take all that it may of what is remembered, to the last small thing, by
+/// queries that are refused, and so are remembered for minutes.
+async fn fill(groups: &Arc<Groups>, asker: &Asker) {
+    let full = || groups.remembered(&asker.namespace);
+    for values in [20_000, 1_000, 50, 1] {
+        for n in 0.. {
+            let query = format!(r#"sum by (pod) ({}_{values}_{n}{{a="v"}})"#, asker.namespace);
+            let shape = Shape::of(&query);
+            let shape = Shape { own: Arc::from([vec!["v".to_owned(); values]]), ..shape };
+            let before = full();
+            assert!(refused(&groups.get(&shape, asker).await));
+            if full() == before {
+                break;
+            }
+        }
+    }
+}
+
+fn refuses_the_greedy(query: &str) -> Answer {
+    match query.contains("greedy") {
+        true => fails(Error::Refused("many-to-many matching not allowed".to_owned())),
+        false => none(),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_remembered_of_users_queries_takes_no_room_from_those_of_templates() {
+    let (groups, asked) = groups(refuses_the_greedy);
+    for n in 0..10 {
+        fill(&groups, &Asker::user(&format!("greedy_{n}"))).await;
+    }
+    for _ in 0..2 {
+        asked.lock().unwrap().clear();
+        assert!(all(&groups, 0..1_000).await.iter().all(Result::is_ok));
+        let asked = asked.lock().unwrap().len();
+        assert!(asked <= 4, "{asked}");
+        tokio::time::sleep(Duration::from_secs(15)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_templates_query_that_finds_no_room_is_joined_with_those_who_wait() {
+    let (groups, asked) = groups(refuses_the_greedy);
+    let greedy = Asker::of("greedy");
+    fill(&groups, &greedy).await;
+    asked.lock().unwrap().clear();
+    let ask = async |app| groups.get(&Shape::of(&of(app)), &greedy).await;
+    assert!(join_all((0..100).map(ask)).await.iter().all(Result::is_ok));
+    assert_eq!(asked.lock().unwrap().len(), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn those_who_wait_for_a_good_part_do_not_wait_for_the_bad_one() {
     let run: Run = Arc::new(|query: String, _| {
