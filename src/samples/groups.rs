@@ -29,8 +29,29 @@ pub struct Groups {
     forms: moka::sync::Cache<Arc<Form>, Arc<Group>>,
     /// The bytes of those among them that users' own queries have, by namespace.
     users: Arc<Shares>,
-    /// The bytes of all that is remembered of who asked, by namespace.
-    remembered: Arc<Shares>,
+    /// The bytes of all that is remembered of who asked.
+    remembered: Arc<Remembered>,
+}
+
+/// The bytes that are remembered of who asked, by namespace. Those of users' own queries,
+/// which may be as large and as many as a user likes, take none from templates and rules.
+struct Remembered {
+    users: Shares,
+    others: Shares,
+}
+
+impl Remembered {
+    fn of(&self, asker: &Asker) -> &Shares {
+        if asker.user { &self.users } else { &self.others }
+    }
+
+    fn take(&self, asker: &Asker, bytes: usize) -> bool {
+        self.of(asker).take(&asker.namespace, bytes)
+    }
+
+    fn give(&self, asker: &Asker, bytes: usize) {
+        self.of(asker).give(&asker.namespace, bytes);
+    }
 }
 
 /// The queries of one form.
@@ -39,7 +60,7 @@ struct Group {
     state: Mutex<State>,
     /// Room for its joined queries.
     slots: Semaphore,
-    remembered: Arc<Shares>,
+    remembered: Arc<Remembered>,
     /// Its bytes, where it was made for a user's own query.
     _share: Option<Share>,
 }
@@ -112,6 +133,8 @@ pub const FORMS: usize = 16 << 20;
 /// The bytes that are remembered of who asked, of all forms. No namespace takes more of
 /// them than it leaves free.
 pub const REMEMBERED: usize = 32 << 20;
+/// The part of them that is for users' own queries.
+pub(super) const USERS_REMEMBERED: usize = REMEMBERED / 4;
 /// What a form takes beside its text.
 const GROUP: usize = size_of::<Group>() + 512;
 /// How many joined queries of a form run at once.
@@ -178,7 +201,7 @@ impl State {
 
     /// Forgets failures that are old, and who has not asked for so long, is not apart and is
     /// not being asked for alone: that query may still fail.
-    fn forget(&mut self, of: &Shares, asked: Duration, now: Instant) {
+    fn forget(&mut self, of: &Remembered, asked: Duration, now: Instant) {
         let runs = |flight: &Flight| flight.landed.peek().is_none();
         self.asked.retain(|own, known| {
             known.failed.take_if(|failed| now.duration_since(failed.last) > APART);
@@ -186,7 +209,7 @@ impl State {
                 || known.is_apart()
                 || self.alone.get(own).is_some_and(runs);
             if !keep {
-                of.give(&known.asker.namespace, bytes(own));
+                of.give(&known.asker, bytes(own));
             }
             keep
         });
@@ -222,7 +245,7 @@ impl Drop for Group {
     fn drop(&mut self) {
         let mut state = self.state();
         for (own, lately) in state.asked.drain() {
-            self.remembered.give(&lately.asker.namespace, bytes(&own));
+            self.remembered.give(&lately.asker, bytes(&own));
         }
     }
 }
@@ -230,7 +253,9 @@ impl Drop for Group {
 impl Groups {
     /// None yet; answers are used for so long.
     pub fn new(max_age: Duration, run: Run) -> Self {
-        Self::with(max_age, run, Arc::new(Shares::new(REMEMBERED)))
+        let users = Shares::new(USERS_REMEMBERED);
+        let others = Shares::new(REMEMBERED - USERS_REMEMBERED);
+        Self::with(max_age, run, Arc::new(Remembered { users, others }))
     }
 
     /// None yet, of another server; they share the bytes that are remembered.
@@ -238,7 +263,7 @@ impl Groups {
         Self::with(max_age, run, self.remembered.clone())
     }
 
-    fn with(max_age: Duration, run: Run, remembered: Arc<Shares>) -> Self {
+    fn with(max_age: Duration, run: Run, remembered: Arc<Remembered>) -> Self {
         let forms = moka::sync::Cache::builder()
             .max_capacity(FORMS as u64)
             .weigher(|form: &Arc<Form>, _: &Arc<Group>| cache::weight(GROUP + form.bytes()))
@@ -295,7 +320,7 @@ impl Groups {
     /// The bytes that are remembered of a namespace.
     #[cfg(test)]
     pub(super) fn remembered(&self, namespace: &str) -> usize {
-        self.remembered.of(namespace)
+        self.remembered.users.of(namespace) + self.remembered.others.of(namespace)
     }
 
     /// Looks up the group of a query, as [`get`](Self::get) does.
@@ -355,7 +380,8 @@ impl Groups {
     }
 
     /// Remembers who asked, as far as there is room; whether the query is asked for apart.
-    /// One for which there is no room is: if it failed, that would not be remembered either.
+    /// A user's own for which there is no room is: if it failed, that would not be remembered
+    /// either. Those of templates and rules, of which a crowd may ask, are joined all the same.
     fn remember(
         &self,
         state: &mut State,
@@ -368,12 +394,12 @@ impl Groups {
             (known.last, known.answered) = (last, answered);
             return known.is_apart();
         }
-        let room = self.remembered.take(&asker.namespace, bytes(own));
+        let room = self.remembered.take(asker, bytes(own));
         if room {
             let lately = Lately { asker: asker.clone(), last, answered, failed: None };
             state.asked.insert(own.clone(), lately);
         }
-        !room
+        !room && asker.user
     }
 
     /// Starts the queries for those who wait. They are planned without a lock: that
