@@ -542,6 +542,52 @@ mod tests {
     }
 
     #[test]
+    fn a_selector_is_read_no_further_than_it_may_go() {
+        let error = |text: &str| text.parse::<Selector>().unwrap_err().to_string();
+        let too_large = |text: &str| {
+            let error = error(text);
+            assert!(error.contains("may have 256 requirements, and 4096 values"), "{error:.200}");
+        };
+        // What follows is none.
+        too_large(&("!a,".repeat(REQUIREMENTS + 1) + "="));
+        too_large(&format!("a in ({}=", "v,".repeat(VALUES + 1)));
+        too_large(&format!("a in ({}=", ",".repeat(VALUES + 2)));
+        too_large(&("a=b,".repeat(10) + &" ".repeat(1 << 20) + "c=d"));
+        let expression = |values: usize, operator: &str| LabelSelectorRequirement {
+            key: "a".to_owned(),
+            operator: operator.to_owned(),
+            values: Some(vec!["v".to_owned(); values]),
+        };
+        let object = |expressions| LabelSelector {
+            match_expressions: Some(expressions),
+            match_labels: None,
+        };
+        let many = object(vec![expression(VALUES, "In"), expression(1, "none")]);
+        assert!(Selector::from_object(&many).unwrap_err().to_string().contains("4096 values"));
+    }
+
+    #[test]
+    fn the_longest_selector_that_may_be_is_read() {
+        let key = |n: usize| {
+            let prefix = ["p".repeat(63), "p".repeat(63), "p".repeat(63), "p".repeat(61)].join(".");
+            format!("{prefix}/{n:063}")
+        };
+        let values = VALUES / REQUIREMENTS;
+        let expression = |n: usize| LabelSelectorRequirement {
+            key: key(n),
+            operator: "NotIn".to_owned(),
+            values: Some((0..values).map(|value| format!("{value:063}")).collect()),
+        };
+        let object = LabelSelector {
+            match_expressions: Some((0..REQUIREMENTS).map(expression).collect()),
+            match_labels: None,
+        };
+        let text = Selector::from_object(&object).unwrap().to_string();
+        assert!(text.len() > 340_000, "{}", text.len());
+        assert_eq!(text.parse::<Selector>().unwrap().to_string(), text);
+    }
+
+    #[test]
     fn a_selector_has_only_so_many_requirements_and_values() {
         let parsed = |text: &str| text.parse::<Selector>();
         let of = |parts: &mut dyn Iterator<Item = String>| parts.collect::<Vec<_>>().join(",");
