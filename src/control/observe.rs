@@ -156,8 +156,8 @@ async fn claim(shared: &Shared, subject: &Subject, record: &HpaRecord, state: &m
     let status = Status::from_api(&record.status);
     let (spec, config) = (&record.demand.decided, shared.decisions(&status));
     if needs_samples(Context { spec, config, now: now() }, &target, &status) {
-        let selector = &target.selector;
-        shared.cluster.read(|index| drop(Selection::of(shared, index, subject, selector, true)));
+        let target = Some(&target);
+        shared.cluster.read(|index| drop(Selection::of(shared, index, subject, target, true)));
     }
 }
 

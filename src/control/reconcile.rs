@@ -16,7 +16,6 @@ use crate::hpa::{
     self, ConditionKind, Context, Decision, Event, EventKind, Input, Memory, Outcome, Phase, Pod,
     Samples, Spec, Status, UnixMillis,
 };
-use crate::k8s::Selector;
 use crate::leader::Permit;
 use crate::samples::Asked;
 use crate::watch::{AutoscalerRecord, Demand, HpaRecord, Subject, SubjectKind};
@@ -585,8 +584,7 @@ pub async fn decide<'a>(
 
 /// Whether a decision on such a target looks at metrics at all.
 pub(super) fn needs_samples(context: Context<'_>, target: &Target, status: &Status) -> bool {
-    let selector = &target.selector;
-    let selects = !selector.is_empty() && selector.parse::<Selector>().is_ok();
+    let selects = !target.selector.is_empty() && target.selects.is_ok();
     selects && hpa::needs_samples(context, target.replicas, status)
 }
 
@@ -605,7 +603,7 @@ fn compute(
     // As the HPA controller, which registers a selector only once it reads metrics.
     let claims = target.as_ref().is_ok_and(|target| needs_samples(context, target, status));
     shared.cluster.read(|index| {
-        let selection = Selection::of(shared, index, subject, selector, claims);
+        let selection = Selection::of(shared, index, subject, target.as_ref().ok(), claims);
         let pods: Vec<Pod<'_>> = selection.pods.iter().map(|(name, pod)| pod.view(name)).collect();
         let metrics = gathered.iter().zip(context.spec.metrics.iter());
         let aligned: Vec<Aligned<'_>> =

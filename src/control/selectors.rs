@@ -2,6 +2,7 @@
 //! of pods, so that a decision looks at its neighbours alone.
 
 use super::run::Shared;
+use super::targets::Target;
 use crate::config::NativeHpas;
 use crate::hpa::{self, Pod, Selected};
 use crate::k8s::Selector;
@@ -74,8 +75,8 @@ impl Required {
 }
 
 impl Namespace {
-    fn set(&mut self, subject: &Subject, selector: Selector) {
-        if self.all.get(subject) == Some(&selector) {
+    fn set(&mut self, subject: &Subject, selector: &Selector) {
+        if self.all.get(subject) == Some(selector) {
             return;
         }
         self.remove(subject);
@@ -103,7 +104,7 @@ impl Namespace {
                 self.others.insert(subject.clone());
             }
         }
-        self.all.insert(subject.clone(), selector);
+        self.all.insert(subject.clone(), selector.clone());
     }
 
     fn remove(&mut self, subject: &Subject) {
@@ -144,7 +145,7 @@ impl Selectors {
     pub fn claim(
         &self,
         subject: &Subject,
-        selector: Selector,
+        selector: &Selector,
         pods: &[&BTreeMap<String, String>],
         counts: impl Fn(&Subject) -> bool,
     ) -> Vec<Subject> {
@@ -187,26 +188,23 @@ pub struct Selection<'a> {
 }
 
 impl<'a> Selection<'a> {
-    /// That of a subject's target; it claims the pods, or only selects them.
+    /// That of a subject's target, if there is one; it claims the pods, or only selects them.
     pub fn of(
         shared: &Shared,
         index: &'a Index,
         subject: &Subject,
-        selector: &str,
+        target: Option<&Target>,
         claims: bool,
     ) -> Self {
-        let parsed: Selector = match selector.parse() {
-            Ok(parsed) => parsed,
-            Err(error) => {
-                let parsed = Err(format!("{error}"));
-                return Self { parsed, pods: Vec::new(), autoscalers: Vec::new() };
-            }
+        let nothing = |parsed| Self { parsed, pods: Vec::new(), autoscalers: Vec::new() };
+        // An empty one would select all pods of the namespace.
+        let target = target.filter(|target| !target.selector.is_empty());
+        let Some(Target { selects, .. }) = target else { return nothing(Ok(())) };
+        let selector = match selects {
+            Ok(selector) => selector,
+            Err(error) => return nothing(Err(error.to_string())),
         };
-        if selector.is_empty() {
-            // It would select all pods of the namespace.
-            return Self { parsed: Ok(()), pods: Vec::new(), autoscalers: Vec::new() };
-        }
-        let pods = index.select(&subject.key.namespace, &parsed);
+        let pods = index.select(&subject.key.namespace, selector);
         if !claims {
             return Self { parsed: Ok(()), pods, autoscalers: Vec::new() };
         }
@@ -222,7 +220,7 @@ impl<'a> Selection<'a> {
         let observing =
             subject.kind == SubjectKind::Hpa && shared.settings.native_hpas != NativeHpas::Manage;
         let counts = |other: &Subject| !observing || other.kind == SubjectKind::Hpa;
-        let selecting = shared.selectors.claim(subject, parsed, &labels, counts);
+        let selecting = shared.selectors.claim(subject, selector, &labels, counts);
         let autoscalers = selecting.iter().map(|other| subject.name_of(other)).collect();
         Self { parsed: Ok(()), pods, autoscalers }
     }
@@ -256,7 +254,7 @@ mod tests {
         let (web, api) = (labels(&[("app", "web"), ("tier", "a")]), labels(&[("app", "api")]));
         let selectors = Selectors::default();
         let claim = |name: &str, selector: &str, pods: &[&BTreeMap<String, String>]| {
-            let found = selectors.claim(&subject(name), selector.parse().unwrap(), pods, |_| true);
+            let found = selectors.claim(&subject(name), &selector.parse().unwrap(), pods, |_| true);
             found.into_iter().map(|subject| subject.key.name).collect::<Vec<_>>()
         };
         assert_eq!(claim("a", "app=web", &[&web]), ["a"]);
@@ -293,7 +291,7 @@ mod tests {
                 true
             };
             let counts = std::cell::RefCell::new(counts);
-            let found = selectors.claim(&subject, selector.parse().unwrap(), &[&pods], |other| {
+            let found = selectors.claim(&subject, &selector.parse().unwrap(), &[&pods], |other| {
                 (counts.borrow_mut())(other)
             });
             assert_eq!(found, [subject]);

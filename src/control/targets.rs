@@ -5,6 +5,8 @@
 use super::{message, send, within};
 use crate::cache::{self, Cache};
 use crate::hpa::{self, TargetRef};
+use crate::k8s::Selector;
+use crate::k8s::selector::ParseError;
 use crate::leader::{Permit, may_be_done};
 use crate::watch::{Cluster, Index, ObjectKey, ScaleRecord, Workload};
 use k8s_openapi::api::autoscaling::v1::Scale;
@@ -30,6 +32,8 @@ pub struct Target {
     pub replicas: hpa::Scale,
     /// The selector of its pods, as text.
     pub selector: String,
+    /// What it says: read once, under no lock.
+    pub selects: Result<Selector, ParseError>,
     /// The object to be written; none where it was seen by a watch alone, which
     /// may be behind.
     pub object: Option<Box<(Api<DynamicObject>, Scale)>>,
@@ -60,6 +64,14 @@ fn numbers(scale: &Scale) -> (hpa::Scale, String) {
 }
 
 impl Target {
+    fn new(
+        (replicas, selector): (hpa::Scale, String),
+        object: Option<Box<(Api<DynamicObject>, Scale)>>,
+    ) -> Self {
+        let selects = selector.parse();
+        Self { replicas, selector, selects, object }
+    }
+
     /// Whether a decision on one is a decision on the other.
     pub fn is_as(&self, other: &Self) -> bool {
         self.replicas == other.replicas && self.selector == other.selector
@@ -118,7 +130,7 @@ impl Targets {
         let key = ObjectKey { namespace: namespace.to_owned(), name: target.name.clone() };
         let seen = |index: &Index| index.scale(workload, &key).cloned();
         let ScaleRecord { replicas, selector } = cluster.read(seen)?;
-        Some(Target { replicas, selector, object: None })
+        Some(Target::new((replicas, selector), None))
     }
 
     /// The scale of a target, as it is now, to be written.
@@ -143,8 +155,7 @@ impl Targets {
         }
         let no_match = || hpa::no_kind_match(&target.kind, group);
         let (api, scale) = found.ok_or_else(|| first_error.unwrap_or_else(no_match))?;
-        let (replicas, selector) = numbers(&scale);
-        Ok(Target { replicas, selector, object: Some(Box::new((api, scale))) })
+        Ok(Target::new(numbers(&scale), Some(Box::new((api, scale)))))
     }
 
     /// Writes a number of replicas to a scale that was read. Where another writer

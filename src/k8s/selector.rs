@@ -5,13 +5,17 @@
 //! reach users through conditions and events.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 
-/// How many requirements a selector may have, and how many values altogether: it is looked at
-/// for each pod of a namespace.
+/// How many requirements a selector may have, and how many values altogether, as they are
+/// written: it is looked at for each pod of a namespace.
 const REQUIREMENTS: usize = 256;
 const VALUES: usize = 4096;
+/// The bytes of a text that are read. No selector takes more as the API machinery writes it: a
+/// requirement has a key of at most 317 bytes (a prefix of 253, `/` and 63) in ` notin (),`,
+/// and a value at most 63 and a comma.
+const LONGEST: usize = REQUIREMENTS * (317 + 10) + VALUES * 64;
 
 /// A conjunction of requirements; without any it selects everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -58,19 +62,18 @@ fn error<T>(text: impl Into<String>) -> Result<T, ParseError> {
     Err(ParseError(text.into()))
 }
 
+fn too_large<T>() -> Result<T, ParseError> {
+    error(format!(
+        "the selector is too large: it may have {REQUIREMENTS} requirements, and {VALUES} values altogether, in {LONGEST} bytes"
+    ))
+}
+
 impl Selector {
     /// Of these requirements, of which equal ones are kept once.
-    fn new(mut requirements: Vec<Requirement>) -> Result<Self, ParseError> {
+    fn new(mut requirements: Vec<Requirement>) -> Self {
         let mut seen = HashSet::new();
         requirements.retain(|requirement| seen.insert(requirement.clone()));
-        let values = requirements.iter().map(|requirement| requirement.values.len()).sum::<usize>();
-        if requirements.len() > REQUIREMENTS || values > VALUES {
-            return error(format!(
-                "{} requirements with {values} values are too many: a selector may have {REQUIREMENTS} requirements, and {VALUES} values altogether",
-                requirements.len()
-            ));
-        }
-        Ok(Self { requirements })
+        Self { requirements }
     }
 
     /// The conditions, in their order.
@@ -90,11 +93,19 @@ impl Selector {
 
     /// The selector of an API object's `matchLabels` and `matchExpressions`.
     pub fn from_object(object: &LabelSelector) -> Result<Self, ParseError> {
+        let (labels, expressions) = (&object.match_labels, &object.match_expressions);
+        let labels = labels.as_ref().map_or(0, BTreeMap::len);
+        let expressions = expressions.as_deref().unwrap_or_default();
+        let listed = expressions.iter().filter_map(|expression| expression.values.as_ref());
+        let values = labels + listed.map(Vec::len).sum::<usize>();
+        if labels + expressions.len() > REQUIREMENTS || values > VALUES {
+            return too_large();
+        }
         let mut requirements = Vec::new();
         for (key, value) in object.match_labels.iter().flatten() {
             requirements.push(Requirement::new(key, Operator::In, vec![value.clone()])?);
         }
-        for expression in object.match_expressions.iter().flatten() {
+        for expression in expressions {
             let operator = match expression.operator.as_str() {
                 "In" => Operator::In,
                 "NotIn" => Operator::NotIn,
@@ -105,7 +116,7 @@ impl Selector {
             let values = expression.values.clone().unwrap_or_default();
             requirements.push(Requirement::new(&expression.key, operator, values)?.listed());
         }
-        Self::new(requirements)
+        Ok(Self::new(requirements))
     }
 
     /// The same as `matchLabels` and `matchExpressions`; none where a requirement
@@ -137,7 +148,7 @@ impl Selector {
 
     /// The one value each label must have, where every requirement is such an
     /// equality; none if any asks for something else.
-    pub fn as_equalities(&self) -> Option<std::collections::BTreeMap<String, String>> {
+    pub fn as_equalities(&self) -> Option<BTreeMap<String, String>> {
         self.requirements
             .iter()
             .map(|requirement| match (requirement.operator, requirement.values.as_slice()) {
@@ -226,7 +237,10 @@ impl std::str::FromStr for Selector {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
-        Parser { tokens: scan(text), position: 0 }.parse()
+        if text.len() > LONGEST {
+            return too_large();
+        }
+        Parser::new(text).parse()
     }
 }
 
@@ -249,61 +263,78 @@ enum Token {
 
 const SPECIAL: &str = "=!(),><";
 
-/// Cuts a text into tokens with their literals; the last one is always `End`.
-fn scan(text: &str) -> Vec<(Token, String)> {
-    let mut tokens = Vec::new();
-    let mut rest = text.trim_start_matches([' ', '\t', '\r', '\n']);
-    while let Some(first) = rest.chars().next() {
-        let (token, length) = if SPECIAL.contains(first) {
-            match (first, rest.as_bytes().get(1)) {
-                ('=', Some(b'=')) => (Token::Equals, 2),
-                ('!', Some(b'=')) => (Token::NotEquals, 2),
-                ('=', _) => (Token::Equals, 1),
-                ('!', _) => (Token::Not, 1),
-                ('(', _) => (Token::Open, 1),
-                (')', _) => (Token::Close, 1),
-                (',', _) => (Token::Comma, 1),
-                ('>', _) => (Token::Greater, 1),
-                ('<', _) => (Token::Less, 1),
-                _ => (Token::Error, 1),
-            }
-        } else {
-            let ends = |c: char| SPECIAL.contains(c) || matches!(c, ' ' | '\t' | '\r' | '\n');
-            let length = rest.find(ends).unwrap_or(rest.len());
-            match &rest[..length] {
-                "in" => (Token::In, length),
-                "notin" => (Token::NotIn, length),
-                _ => (Token::Identifier, length),
-            }
-        };
-        tokens.push((token, rest[..length].to_owned()));
-        rest = rest[length..].trim_start_matches([' ', '\t', '\r', '\n']);
+fn without_blanks(text: &str) -> &str {
+    text.trim_start_matches([' ', '\t', '\r', '\n'])
+}
+
+/// The token at the beginning of a text that begins with no blank; at its end, `End`.
+fn scan(text: &str) -> (Token, &str) {
+    let Some(first) = text.chars().next() else { return (Token::End, "") };
+    let (token, length) = if SPECIAL.contains(first) {
+        match (first, text.as_bytes().get(1)) {
+            ('=', Some(b'=')) => (Token::Equals, 2),
+            ('!', Some(b'=')) => (Token::NotEquals, 2),
+            ('=', _) => (Token::Equals, 1),
+            ('!', _) => (Token::Not, 1),
+            ('(', _) => (Token::Open, 1),
+            (')', _) => (Token::Close, 1),
+            (',', _) => (Token::Comma, 1),
+            ('>', _) => (Token::Greater, 1),
+            ('<', _) => (Token::Less, 1),
+            _ => (Token::Error, 1),
+        }
+    } else {
+        let ends = |c: char| SPECIAL.contains(c) || matches!(c, ' ' | '\t' | '\r' | '\n');
+        let length = text.find(ends).unwrap_or(text.len());
+        match &text[..length] {
+            "in" => (Token::In, length),
+            "notin" => (Token::NotIn, length),
+            _ => (Token::Identifier, length),
+        }
+    };
+    (token, &text[..length])
+}
+
+struct Parser<'a> {
+    /// The token ahead, and what follows it.
+    ahead: (Token, &'a str),
+    rest: &'a str,
+    /// How many values were read.
+    values: usize,
+}
+
+impl<'a> Parser<'a> {
+    fn new(text: &'a str) -> Self {
+        let mut parser = Self { ahead: (Token::End, ""), rest: without_blanks(text), values: 0 };
+        parser.advance();
+        parser
     }
-    tokens.push((Token::End, String::new()));
-    tokens
-}
 
-struct Parser {
-    tokens: Vec<(Token, String)>,
-    position: usize,
-}
-
-impl Parser {
     /// The token ahead, where `in` and `notin` are words like any other.
-    fn peek(&self) -> (Token, &str) {
-        let (token, literal) = &self.tokens[self.position.min(self.tokens.len() - 1)];
+    fn peek(&self) -> (Token, &'a str) {
+        let (token, literal) = self.ahead;
         let token = match token {
             Token::In | Token::NotIn => Token::Identifier,
-            other => *other,
+            other => other,
         };
         (token, literal)
     }
 
-    fn next(&mut self) -> (Token, String) {
-        let (token, literal) = self.peek();
-        let taken = (token, literal.to_owned());
-        self.position += 1;
+    fn advance(&mut self) {
+        self.ahead = scan(self.rest);
+        self.rest = without_blanks(&self.rest[self.ahead.1.len()..]);
+    }
+
+    fn next(&mut self) -> (Token, &'a str) {
+        let taken = self.peek();
+        self.advance();
         taken
+    }
+
+    /// A value was read: what has too many is read no further.
+    fn count_value(&mut self) -> Result<(), ParseError> {
+        self.values += 1;
+        if self.values > VALUES { too_large() } else { Ok(()) }
     }
 
     fn parse(mut self) -> Result<Selector, ParseError> {
@@ -317,6 +348,9 @@ impl Parser {
                         "found '{literal}', expected: !, identifier, or 'end of string'"
                     ));
                 }
+            }
+            if requirements.len() == REQUIREMENTS {
+                return too_large();
             }
             let requirement = self
                 .requirement()
@@ -336,38 +370,38 @@ impl Parser {
             }
         }
         requirements.sort_by(|a, b| a.key.cmp(&b.key));
-        Selector::new(requirements)
+        Ok(Selector::new(requirements))
     }
 
     fn requirement(&mut self) -> Result<Requirement, ParseError> {
         let absent = self.peek().0 == Token::Not;
         if absent {
-            self.position += 1;
+            self.advance();
         }
         let (token, key) = self.next();
         if token != Token::Identifier {
             return error(format!("found '{key}', expected: identifier"));
         }
-        validate_key(&key)?;
+        validate_key(key)?;
         if absent {
-            return Requirement::new(&key, Operator::DoesNotExist, vec![]);
+            return Requirement::new(key, Operator::DoesNotExist, vec![]);
         }
         if matches!(self.peek().0, Token::End | Token::Comma) {
-            return Requirement::new(&key, Operator::Exists, vec![]);
+            return Requirement::new(key, Operator::Exists, vec![]);
         }
         let operator = self.operator()?;
         match operator {
             (Operator::In | Operator::NotIn, Token::In | Token::NotIn) => {
-                Ok(Requirement::new(&key, operator.0, self.values()?)?.listed())
+                Ok(Requirement::new(key, operator.0, self.values()?)?.listed())
             }
-            _ => Requirement::new(&key, operator.0, vec![self.exact_value()?]),
+            _ => Requirement::new(key, operator.0, vec![self.exact_value()?]),
         }
     }
 
     fn operator(&mut self) -> Result<(Operator, Token), ParseError> {
         // The raw token: here `in` and `notin` are operators.
-        let (token, literal) = self.tokens[self.position.min(self.tokens.len() - 1)].clone();
-        self.position += 1;
+        let (token, literal) = self.ahead;
+        self.advance();
         let operator = match token {
             Token::In | Token::Equals => Operator::In,
             Token::NotIn | Token::NotEquals => Operator::NotIn,
@@ -388,7 +422,8 @@ impl Parser {
         match self.peek() {
             (Token::Identifier | Token::Comma, _) => {}
             (Token::Close, _) => {
-                self.position += 1;
+                self.advance();
+                self.count_value()?;
                 return Ok(vec![String::new()]);
             }
             (_, literal) => {
@@ -400,7 +435,8 @@ impl Parser {
             let (token, literal) = self.next();
             match token {
                 Token::Identifier => {
-                    values.insert(literal);
+                    self.count_value()?;
+                    values.insert(literal.to_owned());
                     match self.peek() {
                         (Token::Comma, _) => {}
                         (Token::Close, _) => break,
@@ -412,6 +448,7 @@ impl Parser {
                 Token::Comma => {
                     let ahead = self.peek().0;
                     if values.is_empty() || matches!(ahead, Token::Close | Token::Comma) {
+                        self.count_value()?;
                         values.insert(String::new());
                     }
                     if ahead == Token::Close {
@@ -421,16 +458,17 @@ impl Parser {
                 _ => return error(format!("found '{literal}', expected: ',', or identifier")),
             }
         }
-        self.position += 1;
+        self.advance();
         Ok(values.into_iter().collect())
     }
 
     fn exact_value(&mut self) -> Result<String, ParseError> {
+        self.count_value()?;
         if matches!(self.peek().0, Token::End | Token::Comma) {
             return Ok(String::new());
         }
         match self.next() {
-            (Token::Identifier, literal) => Ok(literal),
+            (Token::Identifier, literal) => Ok(literal.to_owned()),
             (_, literal) => error(format!("found '{literal}', expected: identifier")),
         }
     }
@@ -595,9 +633,10 @@ mod tests {
         assert_eq!(parsed(&absent(REQUIREMENTS)).unwrap().requirements().len(), REQUIREMENTS);
         let error = parsed(&absent(REQUIREMENTS + 1)).unwrap_err().to_string();
         assert!(error.contains("may have 256 requirements, and 4096 values"), "{error}");
-        // Equal ones are one.
-        let same = parsed(&vec!["!a"; 20_000].join(",")).unwrap();
-        assert_eq!(same, parsed("!a").unwrap());
+        // Equal ones are one, and count as they are written.
+        let same = |count: usize| parsed(&vec!["!a"; count].join(","));
+        assert_eq!(same(REQUIREMENTS).unwrap(), parsed("!a").unwrap());
+        assert!(same(REQUIREMENTS + 1).is_err());
         let values = |count: usize| of(&mut (0..count).map(|n| format!("v{n}")));
         let listed = parsed(&format!("a in ({})", values(VALUES))).unwrap();
         let known = |n: usize| format!("v{n}");
