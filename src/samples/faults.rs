@@ -160,6 +160,52 @@ async fn while_all_answers_are_partial_each_is_not_asked_for_alone_in_each_round
 }
 
 #[tokio::test(start_paused = true)]
+async fn ones_whose_answers_are_only_parts_fail_no_others_though_splitting_helped_nobody() {
+    for fresh in [false, true] {
+        let (groups, asked) = groups(|query| match query.contains("bad") {
+            true => fails(Error::Partial("11 more warning annotations omitted".to_owned())),
+            false => none(),
+        });
+        let mut of_good = Vec::new();
+        // Two ask each second, ever the same or ever new, and the others of their form now and then.
+        for second in 0..100 {
+            let bad = |n: usize| {
+                let n = if fresh { 2 * second + n } else { n };
+                format!(r#"sum by (pod) (x{{app="bad{n}"}})"#)
+            };
+            asked.lock().unwrap().clear();
+            let [bad, other] = [bad(0), bad(1)];
+            let apps = if second > 8 && second % 7 == 3 { 2..10 } else { 0..0 };
+            let of_round = apps.len();
+            let (bad, other, good) =
+                tokio::join!(get(&groups, &bad), get(&groups, &other), all(&groups, apps));
+            assert!(bad.is_err() && other.is_err());
+            assert!(good.iter().all(Result::is_ok), "at {second}, fresh: {fresh}");
+            if of_round > 0 {
+                of_good.push(asked.lock().unwrap().len());
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        // The same are soon asked for apart.
+        assert!(fresh || of_good[2..].iter().all(|asked| *asked <= 3), "{of_good:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn newcomers_have_those_not_asked_alone_again_whose_answers_were_only_parts() {
+    let (groups, asked) =
+        groups(|_| fails(Error::Partial("No StoreAPIs matched for this query".to_owned())));
+    for round in 0..20 {
+        let newcomer = all(&groups, 1_000 + round..1_001 + round);
+        tokio::join!(all(&groups, 0..60), newcomer);
+        tokio::time::sleep(Duration::from_secs(15)).await;
+    }
+    // Once a minute, and with each newcomer those who were, and itself.
+    let many = asked.lock().unwrap().len();
+    assert!(many < 5 * 125 + 20 * 3, "{many}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_that_takes_too_long_fails_the_others_for_a_few_rounds_and_not_again() {
     let asked = Asked::default();
     let seen = asked.clone();
