@@ -82,7 +82,8 @@ struct State {
     suspects: bool,
     /// When the last answer came.
     succeeded: Option<Instant>,
-    /// When parts of a query were last asked for because its answer was only a part.
+    /// When parts of a query were last asked for because its answer was only a part, where
+    /// not all whom it was for are remembered.
     divided: Option<Instant>,
     /// How often in a row no answer came.
     failures: u32,
@@ -113,11 +114,19 @@ struct Failed {
     wait: Duration,
     /// Whether it is asked for apart: Prometheus refused it, or answered others meanwhile.
     apart: bool,
+    /// Whether its answer was only a part.
+    partial: bool,
 }
 
 impl Lately {
     fn is_apart(&self) -> bool {
         self.failed.is_some_and(|failed| failed.apart)
+    }
+
+    /// Whether its answer alone was only a part, a while ago.
+    fn is_partial(&self, now: Instant) -> bool {
+        let is_new = |failed: Failed| now.duration_since(failed.last) <= REFUSED;
+        self.failed.is_some_and(|failed| failed.partial && is_new(failed))
     }
 }
 
@@ -199,14 +208,15 @@ impl State {
         self.alone.retain(|_, flight| flight.is_fresh(max_age, now));
     }
 
-    /// Forgets failures that are old, and who has not asked for so long, is not apart and is
-    /// not being asked for alone: that query may still fail.
+    /// Forgets failures that are old, and who has not asked for so long, unless it is kept out of
+    /// others' queries or is being asked for alone: that query may still fail.
     fn forget(&mut self, of: &Remembered, asked: Duration, now: Instant) {
         let runs = |flight: &Flight| flight.landed.peek().is_none();
         self.asked.retain(|own, known| {
             known.failed.take_if(|failed| now.duration_since(failed.last) > APART);
             let keep = now.duration_since(known.last) <= asked
                 || known.is_apart()
+                || known.is_partial(now)
                 || self.alone.get(own).is_some_and(runs);
             if !keep {
                 of.give(&known.asker, bytes(own));
@@ -215,9 +225,17 @@ impl State {
         });
     }
 
-    /// An answer came, to a query that began then: whose query failed alone meanwhile is
-    /// asked for apart.
-    fn succeeded(&mut self, began: Instant, now: Instant) {
+    /// An answer came for these, to a query that began then: whose query failed alone meanwhile
+    /// is asked for apart, and what failed for them before counts no more.
+    fn succeeded(&mut self, of: &[Own], began: Instant, now: Instant) {
+        let is_past = |failed: &mut Failed| !failed.apart && failed.last < began;
+        if self.asked.values_mut().filter_map(|known| known.failed.as_mut()).any(is_past) {
+            for own in of {
+                if let Some(known) = self.asked.get_mut(own) {
+                    known.failed.take_if(is_past);
+                }
+            }
+        }
         (self.failures, self.succeeded) = (0, Some(now));
         if std::mem::take(&mut self.suspects) {
             for failed in self.asked.values_mut().filter_map(|known| known.failed.as_mut()) {
@@ -226,18 +244,34 @@ impl State {
         }
     }
 
-    /// Whether a query whose answer was only a part is asked for in parts. A store that is
-    /// down makes all answers partial: what helped nobody is not done again in each round.
-    fn may_divide(&mut self, now: Instant) -> bool {
-        let helped = |since: Instant| self.succeeded.is_some_and(|at| at >= since);
-        match self.divided.map(|since| (since, now.duration_since(since))) {
-            // The parts of one query, and of those asked beside it.
-            Some((_, age)) if age <= HOLD => return true,
-            Some((since, age)) if age <= REFUSED && !helped(since) => return false,
-            _ => {}
+    /// Whether somebody's answer alone was only a part a while ago, and nobody was answered since.
+    /// A store that is down makes all answers partial: what helped nobody is not done again
+    /// in each round. Those who did not fail so yet don't pay for those who did.
+    fn is_partial(&self, own: &Own, now: Instant) -> bool {
+        let unhelped = |since: Instant| self.succeeded.is_none_or(|at| at < since);
+        let Some(known) = self.asked.get(own) else {
+            // The parts of one query, and of those asked beside it, come within the hold.
+            let between = |age: Duration| age > HOLD && age <= REFUSED;
+            let divided = |since: Instant| between(now.duration_since(since)) && unhelped(since);
+            return self.divided.is_some_and(divided);
+        };
+        known.is_partial(now) && known.failed.is_some_and(|failed| unhelped(failed.last))
+    }
+
+    /// The parts in which a query is asked for whose answer was only a part; none where it is
+    /// not: who failed so alone already, and the others.
+    fn divide(&mut self, of: &[Own], now: Instant) -> Option<[Vec<Own>; 2]> {
+        let (partial, others): (Vec<Own>, Vec<Own>) =
+            of.iter().cloned().partition(|own| self.is_partial(own, now));
+        if others.is_empty() {
+            return None;
         }
-        self.divided = Some(now);
-        true
+        let is_old = |since: Instant| now.duration_since(since) > HOLD;
+        if others.iter().any(|own| !self.asked.contains_key(own)) && self.divided.is_none_or(is_old)
+        {
+            self.divided = Some(now);
+        }
+        Some(if partial.is_empty() { halves(of) } else { [partial, others] })
     }
 }
 
@@ -411,7 +445,8 @@ impl Groups {
             let (waiting, now) = (Arc::new(waiting), Instant::now());
             state.planned.push((waiting.clone(), planning));
             state.forget(&self.remembered, lately(self.max_age), now);
-            let asked = state.asked.iter().filter(|(_, known)| !known.is_apart());
+            let asks = |known: &Lately| now.duration_since(known.last) <= lately(self.max_age);
+            let asked = state.asked.iter().filter(|(_, known)| !known.is_apart() && asks(known));
             let lately: BTreeMap<Own, Asker> =
                 asked.clone().map(|(own, lately)| (own.clone(), lately.asker.clone())).collect();
             let expected: BTreeSet<Own> = asked
@@ -540,35 +575,36 @@ impl Groups {
         let mut state = group.state();
         let wait = self.learn(&mut state, &planned, &answer, began, now);
         let joined = planned.of.len() > 1;
-        let splittable = match &answer {
+        let of = &planned.of;
+        let parts = match &answer {
             Err(MetricError::Prometheus(error)) if joined => match error {
-                Error::Refused(_) | Error::Answer(_) | Error::TooLong { .. } => true,
-                Error::Partial(_) => state.may_divide(now),
-                Error::Memory { .. } => flows.len() > 1,
-                _ => false,
+                Error::Refused(_) | Error::Answer(_) | Error::TooLong { .. } => Some(halves(of)),
+                Error::Partial(_) => state.divide(of, now),
+                Error::Memory { .. } => (flows.len() > 1).then(|| halves(of)),
+                _ => None,
             },
-            _ => false,
+            _ => None,
         };
-        if !splittable {
+        let Some(parts) = parts else {
             if let Some(wait) = wait {
                 let _ = hold.set(now + wait);
             }
             return Landed::Whole(answer);
-        }
+        };
         let learned = state.learning.now(now);
         drop(state);
-        let halves = halves(&group.form, &planned, learned);
+        let parts = plan_parts(&group.form, parts, learned);
         let mut state = group.state();
-        let launch = |half: Planned| {
-            let askers = half.of.iter().map(|own| state.asked.get(own).map(|known| &known.asker));
+        let launch = |part: Planned| {
+            let askers = part.of.iter().map(|own| state.asked.get(own).map(|known| &known.asker));
             // Where not all of them are remembered, it is any of theirs.
             let flows = match askers.collect::<Option<Vec<_>>>() {
                 Some(askers) => super::flight::flows(askers.into_iter()),
                 None => flows.clone(),
             };
-            self.launch(group, &mut state, half, flows, now)
+            self.launch(group, &mut state, part, flows, now)
         };
-        Landed::Parts(halves.into_iter().map(launch).collect())
+        Landed::Parts(parts.into_iter().map(launch).collect())
     }
 
     /// Learns of an answer; how long one that failed is not asked for again.
@@ -583,7 +619,7 @@ impl Groups {
         let error = match answer {
             Ok(table) => {
                 state.learning.answered(planned, table.series(), now);
-                state.succeeded(began, now);
+                state.succeeded(&planned.of, began, now);
                 return None;
             }
             Err(MetricError::Prometheus(error)) => error,
@@ -605,9 +641,13 @@ impl Groups {
         {
             let before = known.failed.filter(|failed| failed.apart);
             let wait = before.map_or(self.max_age, |failed| failed.wait * 2).min(longest);
-            let others = state.succeeded.is_some_and(|at| at >= began);
+            let partial = matches!(error, Error::Partial(_));
+            // Or others were since its answer was only a part before, and it was not.
+            let since = known.failed.filter(|failed| partial && failed.partial);
+            let since = since.map_or(began, |failed| failed.last.min(began));
+            let others = state.succeeded.is_some_and(|at| at >= since);
             let apart = before.is_some() || others || matches!(error, Error::Refused(_));
-            known.failed = Some(Failed { last: now, wait, apart });
+            known.failed = Some(Failed { last: now, wait, apart, partial });
             state.suspects |= !apart;
             if apart {
                 return Some(wait);
@@ -634,17 +674,22 @@ fn longest(error: &Error) -> Option<Duration> {
     }
 }
 
-/// The two halves of what a query was made for, each as few queries as it can be.
-fn halves(form: &Form, planned: &Planned, learned: Learned) -> Vec<Planned> {
+/// The two halves of those whom a query was made for.
+fn halves(of: &[Own]) -> [Vec<Own>; 2] {
+    let (first, second) = of.split_at(of.len().div_ceil(2));
+    [first.to_vec(), second.to_vec()]
+}
+
+/// The queries for the parts of those whom one was made for, each as few as they can be.
+fn plan_parts(form: &Form, parts: [Vec<Own>; 2], learned: Learned) -> Vec<Planned> {
     let learned = Learned { wide: Some(Limits::default().series as f64), ..learned };
-    let of = &planned.of;
-    let plan_half = |half: &[Own]| {
-        let half: BTreeSet<Own> = half.iter().cloned().collect();
+    let plan_part = |part: Vec<Own>| {
+        let part: BTreeSet<Own> = part.into_iter().collect();
         let nobody = BTreeSet::new();
-        let asking = Asking { waiting: &half, expected: &nobody, lately: &half };
+        let asking = Asking { waiting: &part, expected: &nobody, lately: &part };
         plan(form, asking, learned, Limits::default())
     };
-    of.chunks(of.len().div_ceil(2)).flat_map(plan_half).collect()
+    parts.into_iter().flat_map(plan_part).collect()
 }
 
 /// For how long somebody is remembered who asked: who asked of the last answer, now too
