@@ -392,6 +392,52 @@ async fn what_is_known_of_a_form_is_not_forgotten_for_one_namespaces_many() {
     assert_eq!(asked.lock().unwrap().len(), 0);
 }
 
+/// A form of a user's own query that takes 30 KB.
+fn large(name: &str) -> Shape {
+    Shape::of(&format!(r#"sum by (pod) ({name}{{a!="{}",app="a"}})"#, "v".repeat(30_000)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn users_forms_leave_those_of_templates_half_of_the_room_however_many_namespaces_ask() {
+    let (groups, asked) = groups(|_| none());
+    for namespace in 0..8 {
+        let asker = Asker::user(&format!("greedy-{namespace}"));
+        let forms: Vec<Shape> =
+            (0..300_usize >> namespace).map(|n| large(&format!("x{namespace}_{n}"))).collect();
+        for _ in 0..10 {
+            forms.iter().for_each(|shape| groups.look(shape, &asker));
+        }
+    }
+    let template = Asker::of("shop");
+    let forms: Vec<Shape> = (0..100).map(|n| large(&format!("y{n}"))).collect();
+    for _ in 0..2 {
+        join_all(forms.iter().map(|shape| groups.get(shape, &template))).await;
+        groups.look(&forms[0], &template);
+    }
+    assert_eq!(asked.lock().unwrap().len(), forms.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_users_form_that_finds_no_room_is_asked_for_once_a_round() {
+    let (groups, asked) = groups(|_| none());
+    let greedy = Asker::user("greedy");
+    for n in 0..300 {
+        groups.look(&large(&format!("x{n}")), &greedy);
+    }
+    let query =
+        |app: usize| format!(r#"sum by (pod) (y{{a!="{}",app="a{app}"}})"#, "v".repeat(30_000));
+    let shapes: Vec<Arc<Shape>> = (0..10).map(|app| Arc::new(Shape::of(&query(app)))).collect();
+    for _ in 0..3 {
+        let again: Vec<_> =
+            shapes.iter().map(|shape| groups.asked(shape.clone(), greedy.clone())).collect();
+        super::groups::Asked::again(&again);
+        let answers = join_all(shapes.iter().map(|shape| groups.get(shape, &greedy))).await;
+        assert!(answers.iter().all(Result::is_ok));
+        assert_eq!(std::mem::take(&mut *asked.lock().unwrap()).len(), 1);
+        tokio::time::sleep(Duration::from_secs(15)).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_answer_is_dropped_once_it_is_too_old_to_be_used() {
     let answered = Arc::new(Mutex::new(Weak::new()));
