@@ -13,7 +13,7 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -29,6 +29,8 @@ pub struct Groups {
     forms: moka::sync::Cache<Arc<Form>, Arc<Group>>,
     /// The bytes of those among them that users' own queries have, by namespace.
     users: Arc<Shares>,
+    /// Those of users' own that found no room, as long as somebody waits for them.
+    passing: Arc<Passing>,
     /// The bytes of all that is remembered of who asked.
     remembered: Arc<Remembered>,
 }
@@ -54,6 +56,9 @@ impl Remembered {
     }
 }
 
+/// Groups that are not kept, found by those who ask while others do.
+type Passing = Mutex<HashMap<Arc<Form>, Weak<Group>>>;
+
 /// The queries of one form.
 struct Group {
     form: Arc<Form>,
@@ -61,8 +66,17 @@ struct Group {
     /// Room for its joined queries.
     slots: Semaphore,
     remembered: Arc<Remembered>,
-    /// Its bytes, where it was made for a user's own query.
-    _share: Option<Share>,
+    room: Room,
+}
+
+/// What keeps a group.
+enum Room {
+    /// The room of all forms.
+    Forms,
+    /// That of users' own, of which it has this.
+    Users { _share: Share },
+    /// None: it is among these.
+    Passing(Arc<Passing>),
 }
 
 #[derive(Default)]
@@ -136,9 +150,11 @@ type Planning = Shared<BoxFuture<'static, Arc<Vec<Flight>>>>;
 const GATHERING: Duration = Duration::from_millis(1);
 /// How long a form is remembered that nobody asks for.
 const IDLE: Duration = Duration::from_secs(600);
-/// The bytes of forms that are remembered. No namespace takes more of them for its users' own
-/// queries than it leaves free.
+/// The bytes of forms that are remembered.
 pub const FORMS: usize = 16 << 20;
+/// The part of them that those of users' own queries may take. No namespace takes more of it
+/// than it leaves free.
+const USERS_FORMS: usize = FORMS / 2;
 /// The bytes that are remembered of who asked, of all forms. No namespace takes more of
 /// them than it leaves free.
 pub const REMEMBERED: usize = 32 << 20;
@@ -175,7 +191,8 @@ impl Asked {
         for asked in of_forms.into_values() {
             let Some(first) = asked.first() else { continue };
             let Self { groups, shape, .. } = first;
-            let group = groups.group(&shape.form, &first.asker);
+            // Nobody would find what is asked of one that is not kept.
+            let Some(group) = groups.kept(&shape.form, &first.asker) else { continue };
             // Held until all have asked: nothing is planned before.
             let mut state = group.state();
             for Self { asker, shape, .. } in asked {
@@ -281,6 +298,13 @@ impl Drop for Group {
         for (own, lately) in state.asked.drain() {
             self.remembered.give(&lately.asker, bytes(&own));
         }
+        if let Room::Passing(passing) = &self.room {
+            let mut passing = passing.lock().unwrap_or_else(PoisonError::into_inner);
+            // Another may have its place by now.
+            if passing.get(&self.form).is_some_and(|group| group.strong_count() == 0) {
+                passing.remove(&self.form);
+            }
+        }
     }
 }
 
@@ -303,32 +327,48 @@ impl Groups {
             .weigher(|form: &Arc<Form>, _: &Arc<Group>| cache::weight(GROUP + form.bytes()))
             .time_to_idle(IDLE)
             .build();
-        Self { max_age, run, forms, users: Arc::new(Shares::new(FORMS)), remembered }
+        let users = Arc::new(Shares::new(USERS_FORMS));
+        Self { max_age, run, forms, users, passing: Arc::default(), remembered }
     }
 
-    /// The group of a form. A user's own that finds no room is not remembered, and pushes
-    /// none of others out.
-    fn group(&self, form: &Arc<Form>, asker: &Asker) -> Arc<Group> {
+    fn new_group(&self, form: &Arc<Form>, room: Room) -> Arc<Group> {
+        Arc::new(Group {
+            form: form.clone(),
+            state: Mutex::default(),
+            slots: Semaphore::new(AT_ONCE),
+            remembered: self.remembered.clone(),
+            room,
+        })
+    }
+
+    /// The group of a form, which is kept; none where it is a user's own that finds no room,
+    /// and pushes none of others out.
+    fn kept(&self, form: &Arc<Form>, asker: &Asker) -> Option<Arc<Group>> {
         if let Some(known) = self.forms.get(form) {
+            return Some(known);
+        }
+        let room = match asker.user {
+            true => {
+                let bytes = cache::weight(GROUP + form.bytes()) as usize;
+                Room::Users { _share: self.users.share(&asker.namespace, bytes)? }
+            }
+            false => Room::Forms,
+        };
+        Some(self.forms.get_with_by_ref(form, || self.new_group(form, room)))
+    }
+
+    /// The group of a form, kept or not.
+    fn group(&self, form: &Arc<Form>, asker: &Asker) -> Arc<Group> {
+        if let Some(kept) = self.kept(form, asker) {
+            return kept;
+        }
+        let mut passing = self.passing.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = passing.get(form).and_then(Weak::upgrade) {
             return known;
         }
-        let new = |share: Option<Share>| {
-            Arc::new(Group {
-                form: form.clone(),
-                state: Mutex::default(),
-                slots: Semaphore::new(AT_ONCE),
-                remembered: self.remembered.clone(),
-                _share: share,
-            })
-        };
-        if !asker.user {
-            return self.forms.get_with_by_ref(form, || new(None));
-        }
-        let bytes = cache::weight(GROUP + form.bytes()) as usize;
-        match self.users.share(&asker.namespace, bytes) {
-            Some(share) => self.forms.get_with_by_ref(form, || new(Some(share))),
-            None => new(None),
-        }
+        let new = self.new_group(form, Room::Passing(self.passing.clone()));
+        passing.insert(form.clone(), Arc::downgrade(&new));
+        new
     }
 
     /// The answer that has the series of a query.
