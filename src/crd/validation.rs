@@ -2,7 +2,7 @@
 //! `autoscaling/v2`, what kube-apiserver refuses in a HorizontalPodAutoscaler, at the same field.
 //!
 //! Source: `ValidateHorizontalPodAutoscaler` of Kubernetes 1.36. What a schema can say
-//! (`enum`, `minimum`, `pattern`) is said so; what relates fields is CEL. `tests/e2e/validation.rs`
+//! (`enum`, `minimum`, `pattern`) is said so; what relates fields is CEL. `bed/tests/e2e/validation.rs`
 //! compares both on a real API server, and [`crate::hpa::validate`] is the same for the process,
 //! as an installed definition may be older.
 

@@ -1,0 +1,270 @@
+//! What one tenant can cost all others: the time between two decisions of each other
+//! autoscaler, with the tenant and without it: `make bench-fairness`.
+
+use crate::sides;
+use crate::world::{Asked, RATE, Size, World, namespace};
+use crate::{ROUND, say};
+use bed::proxy::{Fault, Proxy};
+use plimsoll::promql::name::generated_name;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// The fleet: as many autoscalers over so many metrics.
+const AUTOSCALERS: usize = 1_000;
+const METRICS: usize = 50;
+/// The tenant: as many queries of as many forms, each as slow as may be, and requests at once.
+const QUERIES: usize = 24;
+const SLOW: Duration = Duration::from_secs(8);
+const REQUESTS: usize = 400;
+const TENANT: &str = "tenant";
+
+/// What the tenant does.
+#[derive(Clone, Copy, Debug)]
+struct Doing {
+    name: &'static str,
+    queries: bool,
+    requests: bool,
+}
+
+const ALL: [Doing; 4] = [
+    Doing { name: "nothing", queries: false, requests: false },
+    Doing { name: "24 slow queries", queries: true, requests: false },
+    Doing { name: "400 slow requests", queries: false, requests: true },
+    Doing { name: "both", queries: true, requests: true },
+];
+
+/// What came of it, for all others.
+struct Outcome {
+    name: &'static str,
+    /// Of each other autoscaler, the time between two decisions that 99 in 100 are within.
+    p99: Vec<f64>,
+    decisions_per_second: f64,
+    tenants_decisions: usize,
+    tenants_answers: usize,
+}
+
+impl Outcome {
+    fn worst(&self) -> f64 {
+        self.p99.last().copied().unwrap_or(f64::INFINITY)
+    }
+
+    fn median(&self) -> f64 {
+        self.p99.get(self.p99.len() / 2).copied().unwrap_or(f64::INFINITY)
+    }
+}
+
+/// Runs the fleet beside the tenant, for so long in each case.
+pub async fn run(time: Duration) -> ExitCode {
+    let world = World::start(Size { autoscalers: AUTOSCALERS, pods: 3 }, true).await;
+    world.make_autoscalers().await;
+    let metric = |app: usize| format!("one_of_fifty_{}_total", app % METRICS);
+    world.ask(Asked { metric, ..Asked::OWN_LABEL }).await;
+    make_tenant(&world).await;
+    let prometheus = Proxy::start(world.cluster.prometheus_port).await;
+    prometheus.fail("slow_metric", Fault::Slow(SLOW));
+    let token = ["-n", TENANT, "create", "token", "default", "--duration=24h"];
+    let token = world.cluster.kubectl(&token).await.trim().to_owned();
+    let mut outcomes = Vec::new();
+    for doing in ALL {
+        say(&format!("the tenant does: {}, for {} s", doing.name, time.as_secs()));
+        outcomes.push(one(&world, prometheus.port, &token, doing, time).await);
+    }
+    print(&outcomes, time)
+}
+
+/// The tenant's workloads, each with a pod; its Autoscalers come when it does something.
+async fn make_tenant(world: &World) {
+    world.send("POST", "/api/v1/namespaces", json!({"metadata": {"name": TENANT}})).await;
+    let path = format!("/api/v1/namespaces/{TENANT}/serviceaccounts");
+    world.send("POST", &path, json!({"metadata": {"name": "default"}})).await;
+    let admin = format!("--serviceaccount={TENANT}:default");
+    let binding = ["create", "clusterrolebinding", TENANT, "--clusterrole=cluster-admin", &admin];
+    world.cluster.kubectl(&binding).await;
+    for number in 0..QUERIES {
+        world.make_workload(TENANT, &format!("slow-{number}"), 1).await;
+        world.make_pod(TENANT, &format!("slow-{number}"), 0).await;
+    }
+}
+
+fn metric(number: usize) -> String {
+    format!("slow_metric_{number}")
+}
+
+/// The tenant's Autoscalers: those that decide by slow queries, each second, or those that only
+/// make metrics that can be asked for, once an hour.
+async fn make_autoscalers(world: &World, period: u64) {
+    for number in 0..QUERIES {
+        let name = format!("slow-{number}");
+        let query = format!("max by (pod) ({})", metric(number));
+        let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": name});
+        let autoscaler = json!({
+            "apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler", "metadata": {"name": name},
+            "spec": {"scaleTargetRef": target, "maxReplicas": 2, "syncPeriodSeconds": period,
+                "customMetrics": [{"metricName": metric(number), "averageValue": RATE.to_string(),
+                    "query": query}]},
+        });
+        let path = format!("/apis/plimsoll.dev/v1alpha1/namespaces/{TENANT}/autoscalers");
+        world.send("POST", &path, autoscaler).await;
+    }
+}
+
+async fn one(world: &World, prometheus: u16, token: &str, doing: Doing, time: Duration) -> Outcome {
+    let running = sides::start_logged(world, prometheus);
+    let process = &running.processes[0].1;
+    crate::measure::Meter::new(world, Some(&running)).wait_settled().await;
+    if doing.queries || doing.requests {
+        make_autoscalers(world, if doing.queries { 1 } else { 3600 }).await;
+    }
+    let (stop, answers) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+    let requests = if doing.requests { REQUESTS } else { 0 };
+    let asking: Vec<_> = (0..requests)
+        .map(|place| {
+            let number = place % QUERIES;
+            let name = generated_name(&metric(number), None, TENANT, &format!("slow-{number}"));
+            let url = format!(
+                "https://127.0.0.1:{}/apis/custom.metrics.k8s.io/v1beta2/namespaces/{TENANT}/pods/*/{name}",
+                world.adapter_port
+            );
+            tokio::spawn(ask(url, token.to_owned(), stop.clone(), answers.clone()))
+        })
+        .collect();
+    // What was begun before the tenant came is no measure of it.
+    tokio::time::sleep(ROUND).await;
+    let begin = jiff::Timestamp::now();
+    tokio::time::sleep(time).await;
+    let end = jiff::Timestamp::now();
+    let log = std::fs::read_to_string(&process.log).expect("the log");
+    stop.store(true, Ordering::Relaxed);
+    for asking in asking {
+        asking.abort();
+    }
+    let path = format!("/apis/plimsoll.dev/v1alpha1/namespaces/{TENANT}/autoscalers");
+    world.send("DELETE", &path, json!({})).await;
+    drop(running);
+    let all = decisions(&log, begin, end);
+    let others = (0..AUTOSCALERS).map(|app| format!("{}/app-{app}", namespace(app)));
+    let none = Vec::new();
+    let span = (end - begin).get_milliseconds() as f64 / 1000.0;
+    let mut p99: Vec<f64> = others
+        .map(|other| {
+            of_99(all.get(&other).unwrap_or(&none), (end.duration_since(begin)).as_secs_f64())
+        })
+        .collect();
+    p99.sort_by(f64::total_cmp);
+    let of_tenant = |name: &String| name.starts_with(&format!("{TENANT}/"));
+    let [tenants, others] = [true, false].map(|of| {
+        let own = all.iter().filter(|(name, _)| of_tenant(name) == of);
+        own.map(|(_, times)| times.len()).sum::<usize>()
+    });
+    Outcome {
+        name: doing.name,
+        p99,
+        decisions_per_second: others as f64 / span.max(time.as_secs_f64()),
+        tenants_decisions: tenants,
+        tenants_answers: answers.load(Ordering::Relaxed),
+    }
+}
+
+/// Asks again and again, as soon as it was answered.
+async fn ask(url: String, token: String, stop: Arc<AtomicBool>, answers: Arc<AtomicUsize>) {
+    let http = reqwest::Client::builder().tls_danger_accept_invalid_certs(true).http1_only();
+    let http = http.timeout(Duration::from_secs(60)).build().expect("a client");
+    while !stop.load(Ordering::Relaxed) {
+        if http.get(&url).bearer_auth(&token).send().await.is_ok() {
+            answers.fetch_add(1, Ordering::Relaxed);
+        } else {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+/// When each autoscaler was decided for, in seconds since the beginning, as the log says.
+fn decisions(log: &str, begin: jiff::Timestamp, end: jiff::Timestamp) -> HashMap<String, Vec<f64>> {
+    let mut all: HashMap<String, Vec<f64>> = HashMap::new();
+    for line in log.lines().filter(|line| line.contains("plimsoll::control::")) {
+        let Ok(line) = serde_json::from_str::<Value>(line) else { continue };
+        let subject = line["fields"]["subject"].as_str().or(line["subject"].as_str());
+        let time = line["timestamp"].as_str().and_then(|time| time.parse().ok());
+        let (Some(subject), Some(time)): (_, Option<jiff::Timestamp>) = (subject, time) else {
+            continue;
+        };
+        let message = line["fields"]["message"].as_str().or(line["message"].as_str());
+        let decided = ["held", "rescaled", "could not decide"];
+        if !message.is_some_and(|message| decided.contains(&message)) || time < begin || time > end
+        {
+            continue;
+        }
+        // `Autoscaler NAMESPACE/NAME`, in whatever way the kind is written.
+        let name = subject.rsplit(' ').next().unwrap_or(subject).to_owned();
+        all.entry(name).or_default().push(time.duration_since(begin).as_secs_f64());
+    }
+    all
+}
+
+/// The time between two decisions that 99 in 100 are within; the ends of the run count as decisions,
+/// so that one that is never decided for has the whole of it.
+fn of_99(times: &[f64], length: f64) -> f64 {
+    let mut times: Vec<f64> = times.to_vec();
+    times.sort_by(f64::total_cmp);
+    let (before, after) = (std::iter::once(0.0), std::iter::once(length));
+    let all: Vec<f64> = before.chain(times).chain(after).collect();
+    let mut gaps: Vec<f64> = all.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    gaps.sort_by(f64::total_cmp);
+    gaps[((gaps.len() as f64 * 0.99).ceil() as usize).clamp(1, gaps.len()) - 1]
+}
+
+fn print(outcomes: &[Outcome], time: Duration) -> ExitCode {
+    println!(
+        "\n{AUTOSCALERS} autoscalers over {METRICS} metrics, every {} s; {} s each\n",
+        ROUND.as_secs(),
+        time.as_secs()
+    );
+    println!(
+        "{:<20} {:>12} {:>12} {:>14} {:>18} {:>16}",
+        "one tenant does",
+        "p99, median",
+        "p99, worst",
+        "decisions/s",
+        "its own decisions",
+        "its answers"
+    );
+    for outcome in outcomes {
+        println!(
+            "{:<20} {:>10.1} s {:>10.1} s {:>14.1} {:>18} {:>16}",
+            outcome.name,
+            outcome.median(),
+            outcome.worst(),
+            outcome.decisions_per_second,
+            outcome.tenants_decisions,
+            outcome.tenants_answers
+        );
+    }
+    let alone = outcomes[0].worst();
+    let cost = |outcome: &Outcome| outcome.worst() - alone;
+    let broken: Vec<&str> = outcomes
+        .iter()
+        .filter(|outcome| cost(outcome) >= ROUND.as_secs_f64())
+        .map(|outcome| outcome.name)
+        .collect();
+    for name in &broken {
+        println!("BROKEN: {name} cost an other autoscaler a period or more");
+    }
+    let figures: serde_json::Map<String, Value> = outcomes
+        .iter()
+        .map(|outcome| {
+            let figures = json!({"p99_median_seconds": outcome.median(),
+                "p99_worst_seconds": outcome.worst(), "cost_seconds": cost(outcome),
+                "decisions_per_second": outcome.decisions_per_second});
+            (outcome.name.to_owned(), figures)
+        })
+        .collect();
+    println!(
+        "fairness: {}",
+        json!({"seconds": time.as_secs(), "tenant": figures, "broken": broken})
+    );
+    if broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

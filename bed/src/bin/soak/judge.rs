@@ -1,0 +1,231 @@
+//! What is asked of each scale that Plimsoll writes, from the proxy's log of them and a
+//! watch of its own on the Deployments. How often each rule had something to look at is
+//! counted: one that never had shows nothing.
+
+use crate::Workload;
+use bed::proxy::Scaled;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// How old the view may be that a decision is made on, while all works: what is shown
+/// must be rolled out, scraped, asked for and decided on, a round being one second.
+const VIEW: Duration = Duration::from_secs(15);
+/// The same after a fault of kube-apiserver: watches are retried with increasing delay.
+const VIEW_AFTER_FAULT: Duration = Duration::from_secs(30);
+/// How long an answer of Prometheus is used: the decision under way, and the cache.
+const ANSWER: Duration = Duration::from_secs(4);
+/// The policy that some Autoscalers have: so many pods in so much time.
+pub const POLICY: (i64, Duration) = (1, Duration::from_secs(6));
+/// The stabilization window of all.
+pub const WINDOW: Duration = Duration::from_secs(10);
+
+/// A value that changes, with all that it was.
+pub struct Timeline<T>(Vec<(Instant, T)>);
+
+impl<T: Copy> Timeline<T> {
+    pub fn new(value: T) -> Self {
+        Self(vec![(Instant::now(), value)])
+    }
+
+    pub fn set(&mut self, value: T) {
+        self.0.push((Instant::now(), value));
+    }
+
+    pub fn now(&self) -> T {
+        self.0[self.0.len() - 1].1
+    }
+
+    /// What it was at some time within a span.
+    fn within(&self, from: Instant, to: Instant) -> impl Iterator<Item = T> {
+        let began = self.0.iter().rposition(|(at, _)| *at <= from).unwrap_or(0);
+        self.0[began..].iter().take_while(move |(at, _)| *at <= to).map(|(_, value)| *value)
+    }
+}
+
+/// When something was so.
+#[derive(Default)]
+pub struct Spans(Vec<(Instant, Option<Instant>)>);
+
+impl Spans {
+    pub fn begin(&mut self) {
+        self.0.push((Instant::now(), None));
+    }
+
+    pub fn end(&mut self) {
+        if let Some((_, end)) = self.0.last_mut() {
+            end.get_or_insert_with(Instant::now);
+        }
+    }
+
+    /// Whether it was so all the time.
+    pub fn cover(&self, from: Instant, to: Instant) -> bool {
+        self.0.iter().any(|(began, end)| *began <= from && end.is_none_or(|end| end >= to))
+    }
+
+    /// Whether it was so at any time.
+    fn touch(&self, from: Instant, to: Instant) -> bool {
+        self.0.iter().any(|(began, end)| *began <= to && end.is_none_or(|end| end >= from))
+    }
+}
+
+/// What was done to the cluster, and when.
+#[derive(Default)]
+pub struct History {
+    /// Prometheus gave no answer that can be used.
+    pub blind: Spans,
+    /// Requests to kube-apiserver failed or stalled, or its watches did.
+    pub faulty: Spans,
+    /// An administrator forbade all writes.
+    pub frozen: Spans,
+}
+
+impl History {
+    /// How old the view of a decision may be at a time.
+    fn view(&self, at: Instant) -> Duration {
+        let faulty = self.faulty.touch(at - VIEW_AFTER_FAULT, at);
+        if faulty { VIEW_AFTER_FAULT } else { VIEW }
+    }
+
+    /// Whether no metric can be known at a time.
+    pub fn is_blind(&self, at: Instant) -> bool {
+        self.blind.cover(at - ANSWER, at)
+    }
+
+    /// Whether nothing may be written at a time.
+    pub fn is_frozen(&self, at: Instant) -> bool {
+        self.frozen.cover(at - ANSWER, at) && !self.faulty.touch(at - VIEW_AFTER_FAULT, at)
+    }
+}
+
+/// A change of replicas that Plimsoll wrote.
+#[derive(Clone, Debug)]
+pub struct Step {
+    pub at: Instant,
+    pub from: i64,
+    pub to: i64,
+}
+
+const RULES: [&str; 7] = [
+    "within the limits",
+    "as the metric asks",
+    "nothing without metrics",
+    "nothing while frozen",
+    "nothing once deleted",
+    "as policies allow",
+    "not before the window ends",
+];
+
+/// The rules, how often each was looked at, and what broke them.
+pub struct Judge {
+    pub looked_at: BTreeMap<&'static str, usize>,
+    pub broken: Vec<String>,
+}
+
+impl Default for Judge {
+    fn default() -> Self {
+        Self { looked_at: RULES.map(|rule| (rule, 0)).into(), broken: Vec::new() }
+    }
+}
+
+impl Judge {
+    fn rule(&mut self, rule: &'static str, what: &str, holds: bool) {
+        *self.looked_at.get_mut(rule).expect("a rule of the list") += 1;
+        if !holds {
+            self.broken.push(format!("{rule}: {what}"));
+        }
+    }
+
+    /// Something that was awaited did not come, where a wrong program would have written.
+    pub fn left_alone(&mut self, workload: &Workload, history: &History, replicas: i64) {
+        let (at, name) = (Instant::now(), &workload.name);
+        if workload.removed.is_some_and(|removed| removed + VIEW < at) {
+            return self.rule("nothing once deleted", name, true);
+        }
+        let wanted = workload.settles_at() != replicas && replicas <= workload.max.now();
+        if wanted && history.is_blind(at) {
+            self.rule("nothing without metrics", name, true);
+        }
+        if wanted && history.is_frozen(at) {
+            self.rule("nothing while frozen", name, true);
+        }
+    }
+
+    /// A step that was written, after those before it.
+    pub fn step(&mut self, workload: &Workload, history: &History, step: &Step) {
+        let Step { at, from, to } = *step;
+        let what = format!("{} went from {from} to {to}", workload.name);
+        let view = at - history.view(at);
+        if let Some(removed) = workload.removed {
+            return self.rule("nothing once deleted", &what, removed >= view);
+        }
+        let (least_max, most_max) = workload
+            .max
+            .within(view, at)
+            .fold((i64::MAX, i64::MIN), |(least, most), max| (least.min(max), most.max(max)));
+        self.rule("within the limits", &what, (1..=most_max).contains(&to));
+        let to_the_limit = from > least_max && to <= from;
+        self.rule("nothing while frozen", &what, !history.is_frozen(at));
+        if history.is_blind(at) {
+            self.rule("nothing without metrics", &what, to_the_limit);
+        }
+        let (low, high) = workload
+            .shows
+            .within(view, at)
+            .fold((true, true), |(low, high), shows| (low && shows < 10, high && shows > 10));
+        if low || high {
+            let right = if low { to < from } else { to > from };
+            self.rule("as the metric asks", &what, right || to_the_limit);
+        }
+        if workload.policy && to > from {
+            let (added, period) = POLICY;
+            // A period begins when a scale was written, which the proxy sees a little earlier.
+            let since = at - (period - Duration::from_millis(500));
+            let earlier = workload.steps.iter().filter(|step| step.at > since);
+            let change: i64 = earlier.map(|step| step.to - step.from).sum();
+            self.rule("as policies allow", &what, change + (to - from) <= added);
+        }
+        let steady = at - (WINDOW + VIEW);
+        let known = !history.blind.touch(steady, at) && !history.faulty.touch(steady, at);
+        if to < from && !to_the_limit && known && workload.made < steady {
+            // What asked for more was recommended a round before it changed, at the latest.
+            let since = at - (WINDOW - Duration::from_secs(2));
+            let low = workload.shows.within(since, at).all(|shows| shows < 10);
+            self.rule("not before the window ends", &what, low);
+        }
+    }
+}
+
+/// Which of the changes that were seen were written by Plimsoll.
+#[derive(Default)]
+pub struct Seen {
+    deployments: BTreeMap<String, Changes>,
+}
+
+/// What was seen of one Deployment.
+struct Changes {
+    /// Its replicas now.
+    replicas: i64,
+    /// By the version that made it, each change of its replicas: before and after.
+    by_version: BTreeMap<String, (i64, i64)>,
+}
+
+impl Seen {
+    pub fn put(&mut self, name: &str, version: &str, replicas: i64) {
+        let new = || Changes { replicas, by_version: BTreeMap::new() };
+        let seen = self.deployments.entry(name.to_owned()).or_insert_with(new);
+        let before = std::mem::replace(&mut seen.replicas, replicas);
+        if before != replicas {
+            seen.by_version.insert(version.to_owned(), (before, replicas));
+        }
+    }
+
+    pub fn replicas(&self, name: &str) -> Option<i64> {
+        self.deployments.get(name).map(|seen| seen.replicas)
+    }
+
+    /// The step that a write made, if it made one that was seen already.
+    pub fn step(&self, write: &Scaled) -> Option<Step> {
+        let (from, to) = *self.deployments.get(&write.name)?.by_version.get(&write.version)?;
+        Some(Step { at: write.at, from, to })
+    }
+}

@@ -1,0 +1,41 @@
+//! VictoriaMetrics beside a bed's Prometheus: it scrapes the same pods, and is asked the same.
+
+use crate::cluster::Cluster;
+use crate::process::Process;
+use crate::{eventually, free_port};
+use std::time::Duration;
+
+/// A running single node of VictoriaMetrics.
+pub struct VictoriaMetrics {
+    pub port: u16,
+    _process: Process,
+}
+
+impl VictoriaMetrics {
+    /// Starts it with Prometheus's own configuration and waits until it answers a query.
+    pub async fn start(cluster: &Cluster, query: &str) -> Self {
+        let parts = tokio::task::spawn_blocking(|| crate::parts(&["victoria-metrics"])).await;
+        let program = parts.expect("the parts").join("victoria-metrics");
+        let port = free_port();
+        let folder = &cluster.folder;
+        let flags = [
+            format!("-httpListenAddr=127.0.0.1:{port}"),
+            format!("-storageDataPath={}", folder.join("victoria-metrics").display()),
+            format!("-promscrape.config={}", folder.join("prometheus.yml").display()),
+            // Pods here live on loopback, and answers must be as old as Prometheus's.
+            "-search.latencyOffset=0s".to_owned(),
+            "-search.disableCache".to_owned(),
+            "-loggerLevel=WARN".to_owned(),
+        ];
+        let process = cluster.run("victoria-metrics", &program, &flags);
+        eventually("VictoriaMetrics answers", Duration::from_secs(90), async || {
+            let url = format!("http://127.0.0.1:{port}/api/v1/query");
+            let url = reqwest::Url::parse_with_params(&url, [("query", query)]).expect("a URL");
+            let text = async { reqwest::get(url).await?.text().await }.await;
+            let text = text.map_err(|error| format!("{error}\n{}", process.tail()))?;
+            if text.contains("\"value\"") { Ok(()) } else { Err(text) }
+        })
+        .await;
+        Self { port, _process: process }
+    }
+}

@@ -1,0 +1,70 @@
+//! Watches that can't be gone on with are listed anew, and what went meanwhile is gone.
+
+use crate::{SOON, on_own_bed};
+use bed::Options;
+use bed::eventually;
+use bed::proxy::Fault;
+use bed::workload::Namespace;
+use plimsoll::promql::name::generated_name;
+use serde_json::{Value, json};
+
+/// The kinds that are watched in the whole cluster.
+const WATCHES: usize = 5;
+
+#[test]
+fn what_went_while_watches_were_away_is_decided_on_no_more() {
+    on_own_bed(Options { faults: true, ..Options::default() }, async |bed| {
+        let ns = Namespace::new(&bed.cluster, "relist").await;
+        for (name, replicas) in [("forgotten", 1), ("gone", 1), ("fewer", 3)] {
+            ns.deployment(name, replicas, "queue 10").await;
+            ns.autoscaler(name, "queue", "10", 5).await;
+            ns.wait_condition(name, "ScalingActive", SOON, |c| c["status"] == "True").await;
+        }
+        let pods = async || -> Vec<String> {
+            let selector = ["-n", "relist", "get", "pods", "-l", "app=fewer", "-o", "name"];
+            let names = bed.cluster.kubectl(&selector).await;
+            names.lines().map(|line| line.trim_start_matches("pod/").to_owned()).collect()
+        };
+        let api = &bed.faults.as_ref().expect("proxies").api;
+        // Watches end, and none begins: an Autoscaler, a Deployment and a pod go unseen.
+        api.stall("watch=true");
+        api.end_answers();
+        let kubectl = async |arguments: &[&str]| {
+            bed.cluster.kubectl(&[&["-n", "relist"], arguments].concat()).await
+        };
+        kubectl(&["delete", "autoscaler", "forgotten"]).await;
+        kubectl(&["delete", "deployment", "gone"]).await;
+        kubectl(&["delete", "pod", &pods().await[0]]).await;
+        ns.wait_ready("Deployment", "fewer", 3).await;
+        ns.scale("Deployment", "forgotten", 3).await;
+        // As kube-apiserver does it where the version is too old: the request is well, and what
+        // comes is an error.
+        api.fail("watch=true", Fault::expired_watch());
+        eventually("the watches are told", SOON, async || match api.failed() {
+            told if told >= WATCHES => Ok(()),
+            told => Err(format!("{told} of {WATCHES}")),
+        })
+        .await;
+        api.pass();
+        // A target that is gone can't be scaled.
+        let failed = |c: &Value| c["status"] == "False" && c["reason"] == "FailedGetScale";
+        ns.wait_condition("gone", "AbleToScale", SOON, failed).await;
+        // An Autoscaler that is gone makes no metric, and decides on nothing.
+        let name = generated_name("queue", None, "relist", "forgotten");
+        eventually("its metric is gone", SOON, async || {
+            match ns.raw("v1beta2", &format!("pods/*/{name}")).await {
+                Err(error) if error.contains("NotFound") => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await;
+        // A pod that is gone is no pod without a metric, which would keep this one from going down.
+        for pod in pods().await {
+            let shown =
+                json!({"metadata": {"annotations": {"bed.plimsoll.dev/metrics": "queue 4"}}});
+            ns.patch("pod", &pod, &shown).await;
+        }
+        ns.wait_replicas("Deployment", "fewer", SOON, |replicas| replicas == 2).await;
+        assert_eq!(ns.replicas("Deployment", "forgotten").await, 3);
+    });
+}
