@@ -1,5 +1,5 @@
-// Preloaded into a program, moves its wall clock by the seconds that the file
-// CLOCK_SHIFT holds as a 64-bit number, at any time; its monotonic clock stays.
+// Preloaded into a program, shifts its wall clock by the seconds in the file CLOCK_SHIFT, a 64-bit
+// number that may change at any time. The monotonic clock is not affected.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>

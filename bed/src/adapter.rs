@@ -1,20 +1,24 @@
-//! prometheus-adapter 0.12, the real one.
+//! prometheus-adapter 0.12, or Plimsoll with the same flags.
 
 use crate::cluster::Cluster;
 use crate::process::Process;
 use crate::{eventually, free_port};
 use std::time::Duration;
 
-/// A running metrics adapter: the peer, or Plimsoll in its place.
+/// A running metrics adapter.
 pub struct Adapter {
+    /// Its process.
     pub process: Process,
+    /// The port of its API.
     pub port: u16,
 }
 
-/// Which program it is.
+/// The program of an [`Adapter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
+    /// prometheus-adapter.
     PrometheusAdapter,
+    /// Plimsoll, in the place of prometheus-adapter.
     Plimsoll,
 }
 
@@ -24,7 +28,7 @@ impl Adapter {
         Self::start_as(cluster, Program::PrometheusAdapter, name, config, cluster.prometheus_port)
     }
 
-    /// Starts either with this configuration and the very same flags.
+    /// Starts either program with this configuration and the same flags.
     pub fn start_as(
         cluster: &Cluster,
         program: Program,
@@ -45,29 +49,28 @@ impl Adapter {
             format!("--secure-port={port}"),
             "--bind-address=127.0.0.1".to_owned(),
             format!("--cert-dir={}", cluster.folder.join(name).display()),
-            // Their defaults of ten minutes are for clusters, not for tests.
+            // The defaults are minutes.
             "--metrics-relist-interval=2s".to_owned(),
             "--metrics-max-age=60s".to_owned(),
             "--discovery-interval=5s".to_owned(),
             "--audit-log-maxage=1".to_owned(),
             "--v=4".to_owned(),
         ];
-        let (parts, folder) = (&cluster.parts, &cluster.folder);
         let path = match program {
             Program::PrometheusAdapter => {
                 crate::parts(&["prometheus-adapter"]).join("prometheus-adapter")
             }
-            // In a pod it is called as prometheus-adapter is; this is none.
+            // Outside of a pod Plimsoll needs the subcommand.
             Program::Plimsoll => {
                 arguments.insert(0, "serve".to_owned());
                 crate::plimsoll::binary()
             }
         };
-        let process = Process::start(parts, folder, cluster.keep, name, &path, &arguments);
+        let process = cluster.run(name, &path, &arguments);
         Self { process, port }
     }
 
-    /// Has kube-apiserver send the requests for a group's version to it.
+    /// Registers it with kube-apiserver for a version of an API group.
     pub async fn register(&self, cluster: &Cluster, group: &str, version: &str) {
         let port = self.port;
         cluster

@@ -1,7 +1,12 @@
 //! A whole cluster on loopback, of real parts: etcd, kube-apiserver,
 //! kube-controller-manager, kube-scheduler, Prometheus, a fleet of HTTP servers
-//! as pods, a load generator, and Plimsoll. Shared by the end-to-end tests and
-//! the demo; each uses its own part of it.
+//! as pods, a load generator, and Plimsoll. The end-to-end tests, the demo, the benchmark and the
+//! soak run on it.
+//!
+//! It panics where a part fails: its users are tests and programs that then end.
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod adapter;
 pub mod clock;
@@ -22,29 +27,28 @@ pub use ports::free_port;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// What may be set of a bed.
+/// Options of a [`Bed`].
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How decisions are made: flags of kube-controller-manager and of Plimsoll.
+    /// Flags of decisions, which kube-controller-manager and Plimsoll both take.
     pub decisions: Vec<String>,
-    /// Flags of Plimsoll beside those that every bed sets.
+    /// More flags of Plimsoll.
     pub flags: Vec<String>,
-    /// Its environment beside that of this process, as NAME=VALUE.
+    /// More environment variables of Plimsoll, as NAME=VALUE.
     pub environment: Vec<String>,
-    /// Whether Prometheus and the API server are reached through proxies that can be
-    /// told to fail.
+    /// Whether Plimsoll reaches Prometheus and kube-apiserver through proxies that inject faults.
     pub faults: bool,
-    /// Whether all goes on when this process ends.
+    /// Whether everything outlives this process.
     pub keep: bool,
-    /// Whether kube-controller-manager's own HPA controller runs.
+    /// Whether kube-controller-manager runs its HPA controller.
     pub hpa_controller: bool,
-    /// The folder of manifests that Plimsoll is installed from.
+    /// The kustomization that Plimsoll is installed from.
     pub manifests: &'static str,
-    /// Flags of kube-apiserver beside those that every bed sets.
+    /// More flags of kube-apiserver.
     pub apiserver: Vec<String>,
-    /// What is in Plimsoll's configuration besides.
+    /// More of Plimsoll's configuration file.
     pub config: &'static str,
-    /// Told what is being done.
+    /// Called with each step of the start.
     pub progress: fn(&str),
 }
 
@@ -60,7 +64,7 @@ impl Default for Options {
             faults: false,
             keep: false,
             hpa_controller: true,
-            // The manifests as they are, and the right to the executor that some tests need.
+            // The default manifests, and the permissions of the executor that some tests need.
             manifests: "deploy/overlays/native-hpa-executor",
             apiserver: Vec::new(),
             config: "",
@@ -71,21 +75,24 @@ impl Default for Options {
 
 /// A running cluster with Plimsoll in it.
 pub struct Bed {
+    /// The cluster.
     pub cluster: Cluster,
+    /// Plimsoll, installed in it.
     pub plimsoll: Plimsoll,
-    /// What stands between Plimsoll and Prometheus, and the API server, where faults
-    /// are wanted.
+    /// The proxies, with [`Options::faults`].
     pub faults: Option<Faults>,
 }
 
-/// What can be told to fail.
+/// The proxies that inject faults.
 pub struct Faults {
+    /// Between Plimsoll and Prometheus.
     pub prometheus: proxy::Proxy,
+    /// Between Plimsoll and kube-apiserver.
     pub api: proxy::Proxy,
 }
 
 impl Bed {
-    /// Starts everything and waits until all of it is ready.
+    /// Starts everything and waits until it is ready.
     pub async fn start(options: Options) -> Self {
         let cluster = Cluster::start(&options).await;
         (options.progress)(&format!(
@@ -96,7 +103,7 @@ impl Bed {
         let faults = match options.faults {
             true => Some(Faults {
                 prometheus: proxy::Proxy::start(cluster.prometheus_port).await,
-                api: proxy::Proxy::before_tls(cluster.api_port(), cluster.ca()).await,
+                api: proxy::Proxy::to_https(cluster.api_port(), cluster.ca()).await,
             }),
             false => None,
         };
@@ -137,8 +144,8 @@ pub fn root() -> &'static Path {
     bed.parent().expect("the bed is a folder of the repository")
 }
 
-/// Where the parts are, built where they are missing; without names those that
-/// every bed needs.
+/// The folder of the binaries of these parts, which are built if they are missing; without names
+/// those that every cluster needs.
 pub fn parts(names: &[&str]) -> PathBuf {
     let built = std::process::Command::new(root().join("bed/build"))
         .args(names)
@@ -150,7 +157,7 @@ pub fn parts(names: &[&str]) -> PathBuf {
     PathBuf::from(path.trim())
 }
 
-/// Tries a check until it holds; panics with the last reason if it never does.
+/// Retries a check until it succeeds; panics with its last error after `within`.
 pub async fn eventually<T>(
     what: &str,
     within: Duration,

@@ -1,4 +1,4 @@
-//! The certificates of a cluster.
+//! The certificates of a cluster, and how clients treat them.
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -10,22 +10,24 @@ use rustls::{DigitallySignedStruct, SignatureScheme};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
-/// A certificate authority that writes what it signs into a folder.
+/// A CA that writes the certificates that it signs into a folder.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     folder: PathBuf,
-    /// Its own certificate's file.
+    /// The file of its own certificate.
     pub certificate: PathBuf,
 }
 
 /// A certificate and its key, as files.
 pub struct Signed {
+    /// The file of the certificate.
     pub certificate: PathBuf,
+    /// The file of its key.
     pub key: PathBuf,
 }
 
 impl Authority {
-    /// A new one.
+    /// A new CA; its certificate is NAME.crt.
     pub fn new(folder: &Path, name: &str) -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
         params.distinguished_name.push(DnType::CommonName, name);
@@ -43,7 +45,7 @@ impl Authority {
         self.sign_until(name, groups, None)
     }
 
-    /// The same, for so many days from now.
+    /// The same, valid for `days` from now; negative: it has expired.
     pub fn sign_until(&self, name: &str, groups: &[&str], days: Option<i64>) -> Signed {
         let mut params = CertificateParams::new(vec![
             "localhost".to_owned(),
@@ -77,7 +79,7 @@ impl Authority {
     }
 }
 
-/// A key pair for service account tokens: the public part, then the private one.
+/// A key pair for service account tokens: the files of the public and the private key.
 pub fn token_keys(folder: &Path) -> (PathBuf, PathBuf) {
     let key = KeyPair::generate().expect("a key");
     let (public, private) = (folder.join("sa.pub"), folder.join("sa.key"));
@@ -90,11 +92,11 @@ fn write(path: &Path, text: &str) {
     std::fs::write(path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
 }
 
-/// Takes any certificate of a server, where nothing is read from it but how it behaves.
+/// Accepts any certificate of a server.
 #[derive(Debug)]
-pub struct Anyone;
+pub struct AcceptAny;
 
-impl ServerCertVerifier for Anyone {
+impl ServerCertVerifier for AcceptAny {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

@@ -1,5 +1,4 @@
-//! Plimsoll in the cluster: installed from `deploy/`, run under exactly the
-//! RBAC of `deploy/`.
+//! Plimsoll in the cluster: installed from `deploy/`, with exactly the permissions of `deploy/`.
 
 use crate::cluster::Cluster;
 use crate::process::Process;
@@ -9,17 +8,19 @@ use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
 use tokio::sync::OnceCell;
 
-/// A running Plimsoll.
+/// A running replica of Plimsoll.
 pub struct Plimsoll {
+    /// Its process.
     pub process: Process,
+    /// The port of its API.
     pub port: u16,
     http: reqwest::Client,
-    /// Who may scrape it.
+    /// The Authorization header of a service account that may scrape it.
     scraper: OnceCell<String>,
 }
 
-/// Applies the manifests. As there is no container runtime, its Deployment does not
-/// come to run; the Service is pointed at the process on loopback instead.
+/// Applies the manifests. There is no container runtime: the Deployment is scaled to 0, and
+/// [`Plimsoll::start`] points the Service at a process on loopback.
 pub async fn install(cluster: &Cluster, manifests: &str) {
     let folder = root().join(manifests);
     cluster.kubectl(&["apply", "-k", &folder.display().to_string()]).await;
@@ -78,8 +79,8 @@ fn newest_source(folder: &Path) -> Option<SystemTime> {
     times.max().flatten()
 }
 
-/// Starts a replica as the service account of `deploy/`, that reaches the API
-/// server and Prometheus at these addresses; the process and its port.
+/// Starts a replica as the service account of `deploy/`, with these URLs of kube-apiserver and
+/// Prometheus; its process and port.
 pub async fn launch(
     cluster: &Cluster,
     name: &str,
@@ -91,7 +92,7 @@ pub async fn launch(
         cluster.kubectl(&["-n", "plimsoll", "create", "token", "plimsoll", "--duration=24h"]).await;
     let kubeconfig = cluster.kubeconfig_at(server, name, &format!("token: {}", token.trim()));
     let port = free_port();
-    // Scrapes come every second here, so that a short window holds enough.
+    // Prometheus scrapes every second here: a window of 8 s has enough samples.
     let config = cluster.folder.join(format!("{name}.yaml"));
     let counter = "sum by (<<.GroupBy>>) (rate(<<.Series>>{<<.LabelMatchers>>}[8s]))";
     std::fs::write(
@@ -109,7 +110,7 @@ pub async fn launch(
         "--log-level=info,plimsoll=debug".to_owned(),
     ];
     arguments.extend(options.decisions.iter().chain(&options.flags).cloned());
-    // `env` becomes the program that it starts: signals reach Plimsoll itself.
+    // `env` execs the program: signals reach Plimsoll.
     let mut line = vec![binary().display().to_string()];
     line.append(&mut arguments);
     line.splice(..0, options.environment.iter().cloned());
@@ -117,7 +118,7 @@ pub async fn launch(
 }
 
 impl Plimsoll {
-    /// Starts it as the service account of `deploy/`, behind its Service.
+    /// Starts a replica as the service account of `deploy/`, behind its Service.
     pub async fn start(
         cluster: &Cluster,
         server: &str,
@@ -146,8 +147,8 @@ impl Plimsoll {
                 &service,
             ])
             .await;
-        // An APIService may have no CA yet, or another replica's alone: what counts is that
-        // whoever trusts what stands there believes this process.
+        // The caBundle may be empty yet, or have only another replica's CA: wait until it
+        // verifies this process.
         let what = "kube-apiserver can trust Plimsoll by its caBundle";
         let http = eventually(what, Duration::from_secs(60), async || {
             let path = "jsonpath={.spec.caBundle}";
@@ -165,12 +166,12 @@ impl Plimsoll {
         Self { process, port, http, scraper: OnceCell::new() }
     }
 
-    /// Its own metrics, read as one who may.
+    /// `/metrics`, as a service account that may read it.
     pub async fn metrics(&self, cluster: &Cluster) -> String {
         self.get_as_scraper(cluster, "/metrics").await
     }
 
-    /// The sum of a metric of its own over all labels that contain a text.
+    /// The sum of the series of a metric of `/metrics` whose labels contain a text.
     pub async fn metric(&self, cluster: &Cluster, name: &str, with: &str) -> f64 {
         let text = self.metrics(cluster).await;
         let series = |line: &&str| {
@@ -181,8 +182,8 @@ impl Plimsoll {
         values.filter_map(|(_, value)| value.parse::<f64>().ok()).sum()
     }
 
-    /// Waits until so many decisions more were taken, over all autoscalers: what has not happened
-    /// then was not decided, however slow the machine is.
+    /// Waits for this many more decisions, over all autoscalers. A test that expects nothing to
+    /// happen waits so, and not for a time: the machine may be slow.
     pub async fn decided(&self, cluster: &Cluster, more: usize) {
         let taken = async || self.metric(cluster, "plimsoll_decisions_total", "").await;
         let before = taken().await;
@@ -195,7 +196,7 @@ impl Plimsoll {
         .await;
     }
 
-    /// What it answers to one who may scrape it.
+    /// The body of a path, as a service account that may scrape it.
     pub async fn get_as_scraper(&self, cluster: &Cluster, path: &str) -> String {
         let bearer = async || {
             let token = cluster.kubectl(&["-n", "plimsoll", "create", "token", "scraper"]).await;
@@ -207,7 +208,7 @@ impl Plimsoll {
         text
     }
 
-    /// Asks it directly, past kube-apiserver; the HTTP status and the body.
+    /// Sends a GET request past kube-apiserver; the HTTP status and the body.
     pub async fn get(&self, path: &str, headers: &[(&str, &str)]) -> (u16, String) {
         let mut request = self.http.get(format!("https://localhost:{}{path}", self.port));
         for (name, value) in headers {
@@ -218,7 +219,7 @@ impl Plimsoll {
     }
 }
 
-/// kubectl prints bytes in base64.
+/// Decodes bytes as kubectl prints them.
 fn base64_decode(text: &str) -> Vec<u8> {
     let byte_string = serde_json::from_value(serde_json::json!(text));
     let byte_string: k8s_openapi::ByteString = byte_string.unwrap_or_default();

@@ -1,31 +1,31 @@
-//! Ports that nobody else gets before the program that is told to listen there does.
+//! Ports that stay free until the program that is told to listen there does.
 //!
-//! A port that is merely free now may be taken the next moment: by another test that asks
-//! for one, or by the kernel as the local end of any connection. So ports come from below the
-//! kernel's own range, in blocks that one process has at a time: it holds a listening
-//! socket on the first port of each of its blocks, which the kernel closes however it ends.
+//! A port that is free now may be taken the next moment: by another test, or by the kernel as the
+//! local end of a connection. So ports come from below the kernel's ephemeral range, in blocks. A
+//! process owns a block as long as it listens on the block's first port, which the kernel closes
+//! however the process ends.
 
 use std::net::TcpListener;
 use std::ops::Range;
 use std::sync::Mutex;
 
-/// The ports of a block: the first is held, the others are handed out.
+/// The ports of a block: the first marks it as taken, the others are handed out.
 const BLOCK: u16 = 64;
-/// No lower ones: many are known services.
+/// Many ports below are those of known services.
 const LOWEST: u16 = 10_240;
 
 struct Ports {
-    /// Those that are left of the last block.
+    /// The ports of the last block that are not handed out yet.
     left: Range<u16>,
-    /// Where to look for the next block.
+    /// The first port of the next block to try.
     next: u16,
-    /// What keeps the blocks ours.
+    /// The listeners on the first ports of the blocks.
     held: Vec<TcpListener>,
 }
 
 static PORTS: Mutex<Ports> = Mutex::new(Ports { left: 0..0, next: LOWEST, held: Vec::new() });
 
-/// A port of loopback that is free and that this process alone hands out, once.
+/// A free port of loopback, which no process hands out again.
 pub fn free_port() -> u16 {
     let mut ports = PORTS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     loop {
@@ -36,7 +36,7 @@ pub fn free_port() -> u16 {
                 continue;
             }
         };
-        // Somebody who knows nothing of blocks may listen there, such as a demo that is kept.
+        // A program of an earlier run may listen there, such as a kept demo.
         if listen(port).is_ok() {
             return port;
         }
@@ -45,7 +45,7 @@ pub fn free_port() -> u16 {
 
 impl Ports {
     fn take_block(&mut self) {
-        let end = kernels().start;
+        let end = ephemeral().start;
         while self.next + BLOCK <= end {
             let first = self.next;
             self.next += BLOCK;
@@ -59,8 +59,8 @@ impl Ports {
     }
 }
 
-/// The ports that the kernel gives to connections.
-pub fn kernels() -> Range<u16> {
+/// The range of ephemeral ports, which the kernel gives to connections.
+pub fn ephemeral() -> Range<u16> {
     let file = "/proc/sys/net/ipv4/ip_local_port_range";
     let text = std::fs::read_to_string(file).unwrap_or_else(|error| panic!("{file}: {error}"));
     let ends: Vec<u16> = text.split_whitespace().filter_map(|end| end.parse().ok()).collect();

@@ -1,17 +1,18 @@
-//! Programs that end with the run they belong to.
+//! Child processes that never outlive this one.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A program under a guard: it ends when this value, or this process, does.
+/// A program under a guard (`fleet guard`): it ends when this value is dropped, or this process
+/// ends in any way.
 pub struct Process {
     guard: Child,
-    /// Held open as long as the program is to run.
+    /// The guard ends the program when this is closed.
     alive: Option<ChildStdin>,
     keep: bool,
-    /// Where its output goes.
+    /// The file of its output.
     pub log: PathBuf,
 }
 
@@ -50,7 +51,7 @@ impl Process {
         Self { guard, alive, keep, log }
     }
 
-    /// The process id of the guard: it stays the same as long as the program runs.
+    /// The process id of the guard: it changes if the program was restarted.
     pub fn id(&self) -> u32 {
         self.guard.id()
     }
@@ -73,7 +74,7 @@ impl Process {
         }
     }
 
-    /// Whether it still runs.
+    /// Whether it runs.
     pub fn is_running(&mut self) -> bool {
         self.guard.try_wait().is_ok_and(|ended| ended.is_none())
     }
@@ -85,12 +86,12 @@ impl Process {
         assert!(sent.success(), "kill -{signal}");
     }
 
-    /// Asks the program to end, and does not wait.
+    /// Asks the program to stop (SIGTERM), and does not wait.
     pub fn ask_to_stop(&mut self) {
         drop(self.alive.take());
     }
 
-    /// Ends the program and waits for its end.
+    /// Stops the program and waits until it has ended; kills it after 8 s.
     pub fn stop(&mut self) {
         self.ask_to_stop();
         let start = Instant::now();
@@ -118,7 +119,7 @@ impl Drop for Process {
     }
 }
 
-/// What a command that has ended printed, or its complaint.
+/// The standard output of a finished command, or its standard error if it failed.
 pub fn printed(done: &std::process::Output) -> Result<String, String> {
     match done.status.success() {
         true => Ok(String::from_utf8_lossy(&done.stdout).into_owned()),

@@ -1,4 +1,4 @@
-//! What stands between Plimsoll and a server and can be told to fail.
+//! A reverse proxy between Plimsoll and a server, which injects faults.
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -10,62 +10,72 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// An HTTP proxy on this machine. Requests that speak of a word (in their method,
-/// address or body) are treated as told; all else is passed on.
+/// A reverse proxy on loopback. The fault hits requests that contain a text in their method, URL
+/// or body; all others are forwarded.
 pub struct Proxy {
+    /// Its port.
     pub port: u16,
-    shared: Arc<Shared>,
+    state: Arc<ProxyState>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct ProxyState {
+    /// The text, and the fault of requests that contain it.
     fault: Mutex<Option<(String, Fault)>>,
-    /// What was asked that may change something, and when.
+    /// Requests other than GET.
     writes: Mutex<Vec<(Instant, String)>>,
-    /// The scales that were written.
-    scaled: Mutex<Vec<Scaled>>,
-    /// How many requests were treated as told.
-    failed: Mutex<usize>,
-    /// Since when nothing new is silenced.
-    heals: Mutex<Option<Instant>>,
-    /// When all answers under way were ended last.
-    ended: Mutex<Option<Instant>>,
+    /// Successful updates of scales.
+    scale_updates: Mutex<Vec<ScaleUpdate>>,
+    /// How many requests the present fault has hit.
+    hits: Mutex<usize>,
+    /// Responses that begin later are not silenced.
+    silenced_until: Mutex<Option<Instant>>,
+    /// Responses that began earlier are ended.
+    ended_at: Mutex<Option<Instant>>,
 }
 
-/// A scale that was written, and the answer that it was.
+/// A successful update of a scale.
 #[derive(Clone, Debug)]
-pub struct Scaled {
-    /// When it was asked for.
+pub struct ScaleUpdate {
+    /// When the request came.
     pub at: Instant,
+    /// The name of the workload.
     pub name: String,
-    /// The version of the object that it made.
+    /// The resource version of the response.
     pub version: String,
 }
 
-/// What is done with a request.
+/// What happens to a request.
 #[derive(Clone, Debug)]
 pub enum Fault {
-    /// It is not answered as long as this holds, and what is being answered stands still.
+    /// It waits until the fault ends, and responses in flight stop.
     Stall,
-    /// It is passed on, but nothing that comes later on the same answer.
+    /// It is forwarded, and the response, such as a watch, stops.
     Silence,
-    /// It is passed on after a while.
+    /// It is forwarded after a delay.
     Slow(Duration),
-    /// It is passed on at once, and its answer comes after a while.
+    /// It is forwarded, and the response is delayed.
     Late(Duration),
-    /// It is answered like this.
-    Answer { status: u16, headers: Vec<(&'static str, String)>, body: String },
-    /// It is passed on, and half of the answer comes back.
+    /// This is the response.
+    Answer {
+        /// The HTTP status.
+        status: u16,
+        /// Headers beside the content type.
+        headers: Vec<(&'static str, String)>,
+        /// The body.
+        body: String,
+    },
+    /// It is forwarded, and only the first half of the body comes back.
     Cut,
-    /// It is passed on, and the answer comes back with one text for another.
+    /// It is forwarded, and the first text in the body is replaced by the second.
     Replace(String, String),
-    /// The next so many are answered with this status, and all others passed on.
+    /// The next requests get a response with this status and body, until the count is 0.
     Times(usize, u16, String),
 }
 
 impl Fault {
-    /// What a watch says that is asked to go on from a version that is no longer kept: the
-    /// request is answered with 200, and an event of 410 is all that comes.
+    /// The response to a watch from a resource version that was compacted: 200 with one event of
+    /// status 410.
     pub fn expired_watch() -> Self {
         let status = serde_json::json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
@@ -77,101 +87,101 @@ impl Fault {
 }
 
 #[derive(Clone)]
-struct Passing {
-    to: String,
-    shared: Arc<Shared>,
+struct Upstream {
+    url: String,
+    state: Arc<ProxyState>,
     http: reqwest::Client,
 }
 
 impl Proxy {
-    /// Starts one before a server without TLS on a port of this machine.
-    pub async fn start(to: u16) -> Self {
-        Self::before(format!("http://127.0.0.1:{to}"), reqwest::Client::new()).await
+    /// A proxy of an HTTP server on a port of loopback.
+    pub async fn start(port: u16) -> Self {
+        Self::before(format!("http://127.0.0.1:{port}"), reqwest::Client::new()).await
     }
 
-    /// Starts one before a server with TLS, which it trusts by its CA.
-    pub async fn before_tls(to: u16, ca: &Path) -> Self {
+    /// A proxy of an HTTPS server on a port of loopback, with this CA.
+    pub async fn to_https(port: u16, ca: &Path) -> Self {
         let ca = std::fs::read(ca).expect("the CA");
         let ca = reqwest::Certificate::from_pem(&ca).expect("a certificate");
         let http = reqwest::Client::builder().tls_certs_only([ca]).build().expect("a client");
-        Self::before(format!("https://127.0.0.1:{to}"), http).await
+        Self::before(format!("https://127.0.0.1:{port}"), http).await
     }
 
-    async fn before(to: String, http: reqwest::Client) -> Self {
+    async fn before(url: String, http: reqwest::Client) -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = listener.local_addr().expect("an address").port();
-        let (router, shared) = Self::router(to, http);
+        let (router, state) = Self::router(url, http);
         tokio::spawn(async move { axum::serve(listener, router).await });
-        Self { port, shared }
+        Self { port, state }
     }
 
-    /// Starts one that speaks TLS itself, with this certificate.
-    pub async fn with_tls(to: u16, certificate: &Path, key: &Path) -> Self {
+    /// A proxy of an HTTP server that serves HTTPS itself, with this certificate.
+    pub async fn with_tls(upstream: u16, certificate: &Path, key: &Path) -> Self {
         let certificate = ServingCertificate::from_files(certificate, key).expect("a certificate");
         let address = ([127, 0, 0, 1], 0).into();
         let listener = listen(address, certificate, TlsOptions::default(), 0).await;
         let listener = listener.expect("a free port");
         let port = listener.address().expect("an address").port();
-        let (router, shared) =
-            Self::router(format!("http://127.0.0.1:{to}"), reqwest::Client::new());
+        let (router, state) =
+            Self::router(format!("http://127.0.0.1:{upstream}"), reqwest::Client::new());
         tokio::spawn(listener.serve(router, std::future::pending()));
-        Self { port, shared }
+        Self { port, state }
     }
 
-    fn router(to: String, http: reqwest::Client) -> (Router, Arc<Shared>) {
-        let shared = Arc::<Shared>::default();
-        let state = Passing { to, shared: shared.clone(), http };
-        (Router::new().fallback(pass).with_state(state), shared)
+    fn router(url: String, http: reqwest::Client) -> (Router, Arc<ProxyState>) {
+        let state = Arc::<ProxyState>::default();
+        let upstream = Upstream { url, state: state.clone(), http };
+        (Router::new().fallback(forward).with_state(upstream), state)
     }
 
-    /// From now on requests that speak of a word are not answered.
-    pub fn stall(&self, word: &str) {
-        self.fail(word, Fault::Stall);
+    /// Stalls requests that contain a text.
+    pub fn stall(&self, text: &str) {
+        self.fail(text, Fault::Stall);
     }
 
-    /// From now on requests that speak of a word fail like this.
-    pub fn fail(&self, word: &str, fault: Fault) {
-        *self.shared.failed.lock().expect("no panic") = 0;
-        *self.shared.fault.lock().expect("no panic") = Some((word.to_owned(), fault));
+    /// Sets the fault of requests that contain a text; it replaces the present one.
+    pub fn fail(&self, text: &str, fault: Fault) {
+        *self.state.hits.lock().expect("no panic") = 0;
+        *self.state.fault.lock().expect("no panic") = Some((text.to_owned(), fault));
     }
 
-    /// From now on everything is passed on again.
-    pub fn pass(&self) {
-        *self.shared.fault.lock().expect("no panic") = None;
+    /// Ends the fault.
+    pub fn clear(&self) {
+        *self.state.fault.lock().expect("no panic") = None;
     }
 
-    /// From now on what is asked anew is no longer silenced; what fell silent stays so.
-    pub fn only_old(&self) {
-        *self.shared.heals.lock().expect("no panic") = Some(Instant::now());
+    /// Lets new responses through a [`Fault::Silence`]; those that are silent stay so.
+    pub fn release_new(&self) {
+        *self.state.silenced_until.lock().expect("no panic") = Some(Instant::now());
     }
 
-    /// Ends all answers that are under way, such as watches.
-    pub fn end_answers(&self) {
-        *self.shared.ended.lock().expect("no panic") = Some(Instant::now());
+    /// Ends all responses in flight, such as watches.
+    pub fn end_responses(&self) {
+        *self.state.ended_at.lock().expect("no panic") = Some(Instant::now());
     }
 
-    /// How many requests were treated as told last.
-    pub fn failed(&self) -> usize {
-        *self.shared.failed.lock().expect("no panic")
+    /// How many requests the present fault has hit.
+    pub fn hits(&self) -> usize {
+        *self.state.hits.lock().expect("no panic")
     }
 
-    /// The requests with a word in them that may have changed something, and when.
-    pub fn writes(&self, word: &str) -> Vec<(Instant, String)> {
-        let writes = self.shared.writes.lock().expect("no panic");
-        writes.iter().filter(|(_, request)| request.contains(word)).cloned().collect()
+    /// The requests other than GET that contain a text, and when they came.
+    pub fn writes(&self, text: &str) -> Vec<(Instant, String)> {
+        let writes = self.state.writes.lock().expect("no panic");
+        writes.iter().filter(|(_, request)| request.contains(text)).cloned().collect()
     }
 
-    /// The scales that were written since this was asked last.
-    pub fn take_scaled(&self) -> Vec<Scaled> {
-        std::mem::take(&mut *self.shared.scaled.lock().expect("no panic"))
+    /// The updates of scales since the last call.
+    pub fn take_scale_updates(&self) -> Vec<ScaleUpdate> {
+        std::mem::take(&mut *self.state.scale_updates.lock().expect("no panic"))
     }
 }
 
-impl Shared {
-    /// The fault that holds for a request now.
-    fn fault(&self, words: &str) -> Option<Fault> {
+impl ProxyState {
+    /// The present fault of a request.
+    fn fault(&self, request: &str) -> Option<Fault> {
         let mut fault = self.fault.lock().expect("no panic");
-        let (_, found) = fault.as_mut().filter(|(word, _)| words.contains(&**word))?;
+        let (_, found) = fault.as_mut().filter(|(text, _)| request.contains(&**text))?;
         let found = match found {
             Fault::Times(0, ..) => return None,
             Fault::Times(left, status, body) => {
@@ -180,135 +190,137 @@ impl Shared {
             }
             other => other.clone(),
         };
-        *self.failed.lock().expect("no panic") += 1;
+        *self.hits.lock().expect("no panic") += 1;
         Some(found)
     }
 
-    /// Whether what is under way since a time stands still.
-    fn holds_back(&self, words: &str, silent_since: Option<Instant>) -> bool {
-        let heals = *self.heals.lock().expect("no panic");
+    /// Whether a response stops that began at `began`; without it, whether a request does.
+    fn stops(&self, request: &str, began: Option<Instant>) -> bool {
+        let silenced_until = *self.silenced_until.lock().expect("no panic");
         let fault = self.fault.lock().expect("no panic");
-        fault.as_ref().is_some_and(|(word, fault)| {
-            let silent = silent_since.is_some_and(|since| heals.is_none_or(|heals| since < heals));
-            let holds =
+        fault.as_ref().is_some_and(|(text, fault)| {
+            let silent =
+                began.is_some_and(|began| silenced_until.is_none_or(|until| began < until));
+            let stops =
                 matches!(fault, Fault::Stall) || (silent && matches!(fault, Fault::Silence));
-            holds && words.contains(&**word)
+            stops && request.contains(&**text)
         })
     }
 
-    /// Notes a scale that was written.
-    fn note_scaled(&self, at: Instant, path: &str, answer: &[u8]) {
+    /// Records a successful update of a scale.
+    fn record_scale_update(&self, at: Instant, path: &str, response: &[u8]) {
         let name = path.trim_end_matches("/scale").rsplit('/').next().unwrap_or_default();
-        let answer: serde_json::Value = serde_json::from_slice(answer).unwrap_or_default();
-        let version = answer["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+        let object: serde_json::Value = serde_json::from_slice(response).unwrap_or_default();
+        let version = object["metadata"]["resourceVersion"].as_str().unwrap_or_default();
         let (name, version) = (name.to_owned(), version.to_owned());
-        self.scaled.lock().expect("no panic").push(Scaled { at, name, version });
+        self.scale_updates.lock().expect("no panic").push(ScaleUpdate { at, name, version });
     }
 
-    fn ended(&self, since: Instant) -> bool {
-        self.ended.lock().expect("no panic").is_some_and(|ended| since < ended)
+    fn ended(&self, began: Instant) -> bool {
+        self.ended_at.lock().expect("no panic").is_some_and(|ended| began < ended)
     }
 }
 
-async fn pass(
-    State(state): State<Passing>,
+async fn forward(
+    State(upstream): State<Upstream>,
     method: Method,
     uri: Uri,
     headers: HeaderMap,
     body: Bytes,
 ) -> Response<Body> {
-    let Passing { to, shared, http } = state;
-    let words = format!("{method} {uri} {}", String::from_utf8_lossy(&body));
-    let mut fault = shared.fault(&words);
+    let Upstream { url, state, http } = upstream;
+    let text = format!("{method} {uri} {}", String::from_utf8_lossy(&body));
+    let mut fault = state.fault(&text);
     while matches!(fault, Some(Fault::Stall)) {
         tokio::time::sleep(Duration::from_millis(20)).await;
-        if !shared.holds_back(&words, None) {
-            fault = shared.fault(&words);
+        if !state.stops(&text, None) {
+            fault = state.fault(&text);
         }
     }
     if let Some(Fault::Answer { status, headers, body }) = fault {
-        let answer = headers
+        let response = headers
             .into_iter()
-            .fold(Response::builder().status(status), |a, (name, value)| a.header(name, value));
-        return answer
+            .fold(Response::builder().status(status), |r, (name, value)| r.header(name, value));
+        return response
             .header(header::CONTENT_TYPE, "application/json")
             .body(body.into())
-            .expect("an answer");
+            .expect("a response");
     }
     if let Some(Fault::Slow(wait)) = fault {
         tokio::time::sleep(wait).await;
     }
-    let asked = Instant::now();
-    let scales = method == Method::PUT && uri.path().ends_with("/scale");
+    let began = Instant::now();
+    let is_scale_update = method == Method::PUT && uri.path().ends_with("/scale");
     if method != Method::GET {
-        let mut writes = shared.writes.lock().expect("no panic");
-        writes.push((asked, format!("{method} {uri}")));
+        let mut writes = state.writes.lock().expect("no panic");
+        writes.push((began, format!("{method} {uri}")));
     }
-    // Over HTTP/2 an address has the host in it, too.
+    // Over HTTP/2 the URI has the host.
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
-    let mut request = http.request(method, format!("{to}{path}")).body(body);
-    let own = [header::HOST, header::CONNECTION, header::TRANSFER_ENCODING, header::CONTENT_LENGTH];
-    for (name, value) in headers.iter().filter(|(name, _)| !own.contains(name)) {
-        request = request.header(name, value);
+    let mut forwarded = http.request(method, format!("{url}{path}")).body(body);
+    let of_connection =
+        [header::HOST, header::CONNECTION, header::TRANSFER_ENCODING, header::CONTENT_LENGTH];
+    for (name, value) in headers.iter().filter(|(name, _)| !of_connection.contains(name)) {
+        forwarded = forwarded.header(name, value);
     }
-    let answer = Response::builder();
-    let answered = match request.send().await {
-        Ok(answered) => answered,
+    let response = Response::builder();
+    let received = match forwarded.send().await {
+        Ok(response) => response,
         Err(error) => {
-            return answer.status(502).body(error.to_string().into()).expect("an answer");
+            return response.status(502).body(error.to_string().into()).expect("a response");
         }
     };
     if let Some(Fault::Late(wait)) = fault {
         tokio::time::sleep(wait).await;
     }
-    let mut answer = answer.status(answered.status());
+    let mut response = response.status(received.status());
     for name in [header::CONTENT_TYPE, header::RETRY_AFTER, header::CONTENT_ENCODING] {
-        if let Some(value) = answered.headers().get(&name) {
-            answer = answer.header(name, value);
+        if let Some(value) = received.headers().get(&name) {
+            response = response.header(name, value);
         }
     }
     let body = match fault {
         Some(Fault::Cut) => {
-            let body = answered.bytes().await.unwrap_or_default();
+            let body = received.bytes().await.unwrap_or_default();
             body.slice(..body.len() / 2).into()
         }
         Some(Fault::Replace(from, to)) => {
-            let body = answered.text().await.unwrap_or_default();
+            let body = received.text().await.unwrap_or_default();
             body.replace(&from, &to).into()
         }
-        _ if scales && answered.status().is_success() => {
-            let body = answered.bytes().await.unwrap_or_default();
-            shared.note_scaled(asked, uri.path(), &body);
+        _ if is_scale_update && received.status().is_success() => {
+            let body = received.bytes().await.unwrap_or_default();
+            state.record_scale_update(began, uri.path(), &body);
             body.into()
         }
-        _ => Body::from_stream(flowing(shared, words, answered.bytes_stream())),
+        _ => Body::from_stream(stream(state, text, received.bytes_stream())),
     };
-    answer.body(body).expect("an answer")
+    response.body(body).expect("a response")
 }
 
-/// An answer as it comes, unless it is held back or ended.
-fn flowing<E: Send + 'static>(
-    shared: Arc<Shared>,
-    words: String,
+/// Streams a response, unless the fault stops or ends it.
+fn stream<E: Send + 'static>(
+    state: Arc<ProxyState>,
+    request: String,
     chunks: impl futures::Stream<Item = Result<Bytes, E>> + Send + 'static,
 ) -> impl futures::Stream<Item = Result<Bytes, E>> + Send {
-    let since = Instant::now();
-    let over = {
-        let shared = shared.clone();
+    let began = Instant::now();
+    let ended = {
+        let state = state.clone();
         async move {
-            while !shared.ended(since) {
+            while !state.ended(began) {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         }
     };
     let chunks = chunks.then(move |chunk| {
-        let (shared, words) = (shared.clone(), words.clone());
+        let (state, request) = (state.clone(), request.clone());
         async move {
-            while shared.holds_back(&words, Some(since)) {
+            while state.stops(&request, Some(began)) {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
             chunk
         }
     });
-    chunks.take_until(Box::pin(over))
+    chunks.take_until(Box::pin(ended))
 }

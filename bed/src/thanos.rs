@@ -1,4 +1,4 @@
-//! Thanos in front of a bed's Prometheus: a sidecar, and the querier that users ask.
+//! Thanos in front of the cluster's Prometheus: a sidecar and a querier.
 
 use crate::cluster::Cluster;
 use crate::process::Process;
@@ -7,26 +7,24 @@ use std::time::Duration;
 
 /// A running Thanos.
 pub struct Thanos {
+    /// The port of the querier.
     pub port: u16,
     sidecar: Process,
     _querier: Process,
 }
 
 impl Thanos {
-    /// Starts it and waits until it answers with what Prometheus has.
+    /// Starts Thanos and waits until the querier returns series of Prometheus.
     pub async fn start(cluster: &Cluster) -> Self {
         let program = crate::parts(&["thanos"]).join("thanos");
-        let (parts, folder) = (&cluster.parts, &cluster.folder);
-        let start = |name: &str, arguments: &[String]| {
-            Process::start(parts, folder, cluster.keep, name, &program, arguments)
-        };
+        let start = |name: &str, arguments: &[String]| cluster.run(name, &program, arguments);
         let [store, store_http, query, port] = std::array::from_fn(|_| free_port());
         let sidecar = start(
             "thanos-sidecar",
             &[
                 "sidecar".to_owned(),
                 format!("--prometheus.url=http://127.0.0.1:{}", cluster.prometheus_port),
-                format!("--tsdb.path={}", folder.join("prometheus").display()),
+                format!("--tsdb.path={}", cluster.folder.join("prometheus").display()),
                 format!("--grpc-address=127.0.0.1:{store}"),
                 format!("--http-address=127.0.0.1:{store_http}"),
             ],
@@ -50,7 +48,7 @@ impl Thanos {
         Self { port, sidecar, _querier: querier }
     }
 
-    /// Stops the only store that the querier has.
+    /// Stops the only store of the querier.
     pub fn stop_store(&mut self) {
         self.sidecar.stop();
     }

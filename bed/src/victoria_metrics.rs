@@ -1,18 +1,19 @@
-//! VictoriaMetrics beside a bed's Prometheus: it scrapes the same pods, and is asked the same.
+//! VictoriaMetrics beside the cluster's Prometheus: it scrapes the same pods.
 
 use crate::cluster::Cluster;
 use crate::process::Process;
 use crate::{eventually, free_port};
 use std::time::Duration;
 
-/// A running single node of VictoriaMetrics.
+/// A running single-node VictoriaMetrics.
 pub struct VictoriaMetrics {
+    /// Its port.
     pub port: u16,
     _process: Process,
 }
 
 impl VictoriaMetrics {
-    /// Starts it with Prometheus's own configuration and waits until it answers a query.
+    /// Starts it with the configuration of Prometheus and waits until a query has a result.
     pub async fn start(cluster: &Cluster, query: &str) -> Self {
         let parts = tokio::task::spawn_blocking(|| crate::parts(&["victoria-metrics"])).await;
         let program = parts.expect("the parts").join("victoria-metrics");
@@ -22,7 +23,7 @@ impl VictoriaMetrics {
             format!("-httpListenAddr=127.0.0.1:{port}"),
             format!("-storageDataPath={}", folder.join("victoria-metrics").display()),
             format!("-promscrape.config={}", folder.join("prometheus.yml").display()),
-            // Pods here live on loopback, and answers must be as old as Prometheus's.
+            // Results must be as recent as those of Prometheus.
             "-search.latencyOffset=0s".to_owned(),
             "-search.disableCache".to_owned(),
             "-loggerLevel=WARN".to_owned(),

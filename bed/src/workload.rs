@@ -1,4 +1,4 @@
-//! Workloads and autoscalers, as manifests.
+//! Workloads and autoscalers of tests.
 
 use crate::cluster::Cluster;
 use crate::eventually;
@@ -6,25 +6,28 @@ use plimsoll::promql::name::{Labels, generated_name};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// A namespace of a test's own.
+/// The namespace of a test.
 pub struct Namespace<'a> {
+    /// The cluster that it is in.
     pub cluster: &'a Cluster,
+    /// Its name.
     pub name: String,
 }
 
 impl<'a> Namespace<'a> {
-    /// Makes one.
+    /// Creates a namespace.
     pub async fn new(cluster: &'a Cluster, name: &str) -> Self {
         cluster.kubectl(&["create", "namespace", name]).await;
         Self { cluster, name: name.to_owned() }
     }
 
-    /// Makes a Deployment whose pods have the label `app`, and waits until it is ready.
+    /// Creates a Deployment whose pods have the label `app` and expose this text, and waits until
+    /// it is ready.
     pub async fn deployment(&self, name: &str, replicas: i32, annotation: &str) {
         self.workload("Deployment", name, replicas, annotation).await;
     }
 
-    /// Makes a workload of a kind of `apps/v1`.
+    /// Creates a workload of a kind of `apps/v1`.
     pub async fn workload(&self, kind: &str, name: &str, replicas: i32, annotation: &str) {
         let annotation = serde_json::to_string(annotation).expect("a string");
         let service = match kind {
@@ -45,7 +48,7 @@ impl<'a> Namespace<'a> {
         self.wait_ready(kind, name, replicas).await;
     }
 
-    /// Waits until so many replicas of a workload are ready.
+    /// Waits until a workload has this number of ready replicas.
     pub async fn wait_ready(&self, kind: &str, name: &str, replicas: i32) {
         eventually(
             &format!("{kind} {name} has {replicas} ready"),
@@ -59,8 +62,8 @@ impl<'a> Namespace<'a> {
         .await;
     }
 
-    /// Makes a native HPA for a Deployment, on one counter of its pods by its
-    /// generated name; the name.
+    /// Creates an HPA for a Deployment, on a counter of its pods; returns the generated name of
+    /// the metric.
     pub async fn hpa(&self, workload: &str, counter: &str, average: &str, max: i32) -> String {
         let labels = Labels::from([("job".to_owned(), "pods".to_owned())]);
         let metric = generated_name(counter, Some(&labels), &self.name, workload);
@@ -76,7 +79,7 @@ impl<'a> Namespace<'a> {
         metric
     }
 
-    /// Makes an Autoscaler for a workload, on one metric of its pods.
+    /// Creates an Autoscaler for a Deployment, on a metric of its pods.
     pub async fn autoscaler(&self, workload: &str, metric: &str, average: &str, max: i32) {
         self.autoscaler_of(
             "Deployment",
@@ -87,7 +90,7 @@ impl<'a> Namespace<'a> {
         .await;
     }
 
-    /// Makes an Autoscaler with these custom metrics (a YAML flow mapping).
+    /// Creates an Autoscaler with this custom metric (a YAML flow mapping).
     pub async fn autoscaler_of(&self, kind: &str, workload: &str, metric: &str, max: i32) {
         let manifest = format!(
             "apiVersion: plimsoll.dev/v1alpha1\nkind: Autoscaler\n\
@@ -113,7 +116,7 @@ impl<'a> Namespace<'a> {
         serde_json::from_str(&text).map_err(|error| error.to_string())
     }
 
-    /// Where the objects of a kind are, of those that tests look at again and again.
+    /// The path of a resource that tests read often: a request is cheaper than kubectl.
     fn path(&self, resource: &str) -> Option<String> {
         let (api, plural) = match resource {
             "deployment" => ("apis/apps/v1", "deployments"),
@@ -127,7 +130,7 @@ impl<'a> Namespace<'a> {
         Some(format!("/{api}/namespaces/{}/{plural}", self.name))
     }
 
-    /// Changes an object by a merge patch.
+    /// Sends a merge patch.
     pub async fn patch(&self, resource: &str, name: &str, patch: &Value) {
         let path = self.path(resource).unwrap_or_else(|| panic!("{resource} has no path here"));
         if let Err(error) = self.cluster.patch(&format!("{path}/{name}"), patch).await {
@@ -135,18 +138,18 @@ impl<'a> Namespace<'a> {
         }
     }
 
-    /// Scales a workload by hand.
+    /// Scales a workload, as `kubectl scale` does.
     pub async fn scale(&self, kind: &str, name: &str, replicas: i32) {
         self.patch(&kind.to_lowercase(), name, &json!({"spec": {"replicas": replicas}})).await;
     }
 
-    /// The replicas a workload is asked to have.
+    /// The desired replicas (`spec.replicas`) of a workload.
     pub async fn replicas(&self, kind: &str, name: &str) -> i64 {
         let object = self.get(&kind.to_lowercase(), name).await.expect("the workload");
         object["spec"]["replicas"].as_i64().unwrap_or(0)
     }
 
-    /// Waits until a workload is asked to have a number of replicas.
+    /// Waits until the desired replicas of a workload are as wanted.
     pub async fn wait_replicas(
         &self,
         kind: &str,
@@ -166,7 +169,7 @@ impl<'a> Namespace<'a> {
         .await
     }
 
-    /// Waits until a condition of an Autoscaler is as wanted; its message.
+    /// Waits until a condition of an Autoscaler is as wanted; returns its message.
     pub async fn wait_condition(
         &self,
         name: &str,
@@ -188,7 +191,7 @@ impl<'a> Namespace<'a> {
         .await
     }
 
-    /// What the metrics API answers to a path below the namespace.
+    /// The response of the custom metrics API to a path below the namespace.
     pub async fn raw(&self, version: &str, path: &str) -> Result<Value, String> {
         let path = format!("/apis/custom.metrics.k8s.io/{version}/namespaces/{}/{path}", self.name);
         serde_json::from_str(&self.cluster.raw(&path).await?).map_err(|error| error.to_string())

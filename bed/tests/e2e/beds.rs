@@ -1,4 +1,4 @@
-//! What tests rely on in the bed itself.
+//! Tests of the bed itself.
 
 use crate::{SOON, runtime};
 use bed::cluster::Cluster;
@@ -23,14 +23,14 @@ fn a_bed_waits_until_what_kube_apiserver_trusts_is_what_plimsoll_shows() {
             let patch = ["patch", "apiservice", name, "--type=merge", "-p", &patch.to_string()];
             cluster.kubectl(&patch).await;
         }
-        let api = Proxy::before_tls(cluster.api_port(), cluster.ca()).await;
+        let api = Proxy::to_https(cluster.api_port(), cluster.ca()).await;
         api.stall("PATCH /apis/apiregistration.k8s.io");
         let options = Options::default();
         let server = format!("http://127.0.0.1:{}", api.port);
         let start = Plimsoll::start(&cluster, &server, "http://127.0.0.1:1", &options);
         tokio::pin!(start);
         let stalled = async {
-            eventually("it writes its CA", SOON, async || match api.failed() {
+            eventually("it writes its CA", SOON, async || match api.hits() {
                 0 => Err("not yet".to_owned()),
                 _ => Ok(()),
             })
@@ -45,14 +45,14 @@ fn a_bed_waits_until_what_kube_apiserver_trusts_is_what_plimsoll_shows() {
             }
             () = stalled => {}
         }
-        api.pass();
+        api.clear();
         assert_eq!(start.await.get("/livez", &[]).await.0, 200);
     });
 }
 
 #[test]
 fn no_two_who_ask_for_a_port_get_the_same_and_the_kernel_gives_it_to_nobody() {
-    let kernels = ports::kernels();
+    let ephemeral = ports::ephemeral();
     let asked: Vec<_> = (0..4)
         .map(|_| std::thread::spawn(|| (0..50).map(|_| free_port()).collect::<Vec<_>>()))
         .collect();
@@ -60,6 +60,6 @@ fn no_two_who_ask_for_a_port_get_the_same_and_the_kernel_gives_it_to_nobody() {
         asked.into_iter().flat_map(|asked| asked.join().expect("ports")).collect();
     assert_eq!(ports.iter().collect::<BTreeSet<_>>().len(), ports.len());
     for port in ports {
-        assert!(!kernels.contains(&port), "{port} is of {kernels:?}");
+        assert!(!ephemeral.contains(&port), "{port} is in {ephemeral:?}");
     }
 }

@@ -1,14 +1,10 @@
-//! What happens when parts fail. Each test has a bed of its own.
+//! What happens when Prometheus fails, is slow or answers wrongly. Each test has a bed of its own.
 
 use crate::{FOLLOWS, SOON, on_own_bed, on_shared_bed};
 use bed::proxy::{Fault, Proxy};
 use bed::thanos::Thanos;
 use bed::workload::Namespace;
 use bed::{Faults, Options, eventually, plimsoll as installed};
-use futures::StreamExt;
-use kube::Api;
-use kube::api::ListParams;
-use plimsoll::crd::Autoscaler;
 use plimsoll::prometheus::{Client, Error, Options as To};
 use plimsoll::promql::name::generated_name;
 use plimsoll::samples::Table;
@@ -95,41 +91,8 @@ fn a_slow_query_times_out_and_other_metrics_are_unharmed() {
         let slow = generated_name("slow_depth", None, "slow", "slow");
         let error = ns.raw("v1beta2", &format!("pods/*/{slow}")).await.unwrap_err();
         assert!(error.contains("ServiceUnavailable"), "{error}");
-        faults.pass();
+        faults.clear();
         ns.wait_replicas("Deployment", "slow", FOLLOWS, |replicas| replicas == 3).await;
-    });
-}
-
-#[test]
-fn watches_resume_after_kube_apiserver_was_restarted() {
-    on_own_bed(Options::default(), async |bed| {
-        {
-            let ns = Namespace::new(&bed.cluster, "restart").await;
-            ns.deployment("web", 1, "queue_depth 20").await;
-            ns.autoscaler("web", "queue_depth", "10", 2).await;
-            ns.wait_replicas("Deployment", "web", FOLLOWS, |replicas| replicas == 2).await;
-        }
-        let process = bed.plimsoll.process.id();
-        bed.cluster.restart_apiserver().await;
-        let ns = Namespace { cluster: &bed.cluster, name: "restart".to_owned() };
-        // Both what was there before and what comes after are seen.
-        ns.deployment("late", 1, "queue_depth 20").await;
-        ns.autoscaler("late", "queue_depth", "10", 3).await;
-        ns.wait_replicas("Deployment", "late", FOLLOWS, |replicas| replicas == 3).await;
-        let raise = r#"{"spec":{"maxReplicas":4}}"#;
-        bed.cluster
-            .kubectl(&["-n", "restart", "patch", "autoscaler", "web", "--type=merge", "-p", raise])
-            .await;
-        ns.wait_replicas("Deployment", "web", FOLLOWS, |replicas| replicas == 4).await;
-        let name = generated_name("queue_depth", None, "restart", "late");
-        eventually("the API serves again", SOON, async || {
-            let list = ns.raw("v1beta2", &format!("pods/*/{name}")).await?;
-            let items = list["items"].as_array().map_or(0, Vec::len);
-            if items > 0 { Ok(()) } else { Err(list.to_string()) }
-        })
-        .await;
-        assert_eq!(bed.plimsoll.process.id(), process);
-        assert!(bed.plimsoll.process.is_running());
     });
 }
 
@@ -138,8 +101,8 @@ fn millis() -> u128 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a time").as_millis()
 }
 
-/// An Autoscaler without a stabilization window: a wrong value scales at once.
-async fn at_once(ns: &Namespace<'_>, workload: &str, metric: &str, max: i32) {
+/// Creates an Autoscaler without a stabilization window: a wrong value scales at once.
+pub async fn at_once(ns: &Namespace<'_>, workload: &str, metric: &str, max: i32) {
     let metric = format!("{{metricName: {metric}, averageValue: 10}}");
     ns.autoscaler_of("Deployment", workload, &metric, max).await;
     let window = r#"{"spec":{"behavior":{"scaleDown":{"stabilizationWindowSeconds":0}}}}"#;
@@ -147,7 +110,8 @@ async fn at_once(ns: &Namespace<'_>, workload: &str, metric: &str, max: i32) {
     ns.cluster.kubectl(&patch).await;
 }
 
-fn faulty(flags: &[&str]) -> Options {
+/// A bed whose Prometheus and kube-apiserver can be made to fail.
+pub fn faulty(flags: &[&str]) -> Options {
     let flags = ["--status-interval=1s", "--prometheus-timeout=1s"].iter().chain(flags);
     Options { flags: flags.map(|f| (*f).to_owned()).collect(), faults: true, ..Options::default() }
 }
@@ -207,7 +171,7 @@ fn whatever_prometheus_answers_nothing_is_scaled_on_it() {
             assert_eq!(ns.replicas("Deployment", "web").await, 4, "{what}");
             let metrics = bed.plimsoll.metrics(&bed.cluster).await;
             assert!(metrics.contains("plimsoll_decisions_total{outcome=\"failed\"}"), "{what}");
-            prometheus.pass();
+            prometheus.clear();
             ns.wait_condition("web", "ScalingActive", SOON, |c| c["status"] == "True").await;
             println!("survived: Prometheus: {what}");
         }
@@ -231,7 +195,7 @@ fn whatever_prometheus_answers_nothing_is_scaled_on_it() {
             ns.wait_condition("web", "ScalingActive", SOON, |c| c["status"] == wanted).await;
             bed.plimsoll.decided(&bed.cluster, 2).await;
             assert_eq!(api.writes("/scale").len(), before, "{what}");
-            prometheus.pass();
+            prometheus.clear();
             ns.wait_condition("web", "ScalingActive", SOON, |c| c["status"] == "True").await;
             println!("survived: Prometheus: {what}");
         }
@@ -322,301 +286,6 @@ fn an_expired_certificate_of_prometheus_is_not_believed() {
 }
 
 #[test]
-fn whatever_kube_apiserver_does_the_right_scale_is_written_in_the_end() {
-    on_own_bed(faulty(&[]), async |bed| {
-        let ns = Namespace::new(&bed.cluster, "apiserver").await;
-        ns.deployment("web", 1, "queue 20").await;
-        at_once(&ns, "web", "queue", 2).await;
-        ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 2).await;
-        let api = &bed.faults.as_ref().unwrap().api;
-        let status = |code: u16, reason: &str| {
-            json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
-                   "reason": reason, "message": format!("injected {reason}")})
-            .to_string()
-        };
-        let scale = "PUT /apis/apps/v1/namespaces/apiserver/deployments/web/scale";
-        let conflict = status(409, "Conflict");
-        for (what, word, fault, told) in [
-            ("slow", "", Fault::Slow(Duration::from_millis(700)), ""),
-            ("a conflict, twice", scale, Fault::Times(2, 409, conflict.clone()), ""),
-            ("conflicts without end", scale, Fault::Times(12, 409, conflict), "injected Conflict"),
-            ("too many requests", scale, Fault::Times(2, 429, status(429, "TooManyRequests")), ""),
-            ("an error", scale, Fault::Times(3, 500, status(500, "InternalError")), "injected"),
-            (
-                "a scale that can't be read",
-                "GET /apis/apps/v1/namespaces/apiserver/deployments/web/scale",
-                Fault::Times(3, 503, status(503, "ServiceUnavailable")),
-                "",
-            ),
-            (
-                "statuses that can't be written",
-                "/status",
-                Fault::Times(3, 500, status(500, "InternalError")),
-                "",
-            ),
-        ] {
-            api.fail(word, fault);
-            bed.cluster
-                .kubectl(&["-n", "apiserver", "scale", "deployment/web", "--replicas=1"])
-                .await;
-            if !told.is_empty() {
-                let failed = |c: &Value| c["status"] == "False" && c.to_string().contains(told);
-                ns.wait_condition("web", "AbleToScale", SOON, failed).await;
-            }
-            ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 2).await;
-            assert!(api.failed() > 0, "{what} did not happen");
-            api.pass();
-            ns.wait_condition("web", "AbleToScale", SOON, |c| c["status"] == "True").await;
-            println!("survived: kube-apiserver: {what}");
-        }
-        // Events that can't be written keep nothing from being scaled.
-        let error = status(500, "InternalError");
-        api.fail("POST /api/v1/namespaces/apiserver/events", Fault::Times(2, 500, error));
-        ns.deployment("untold", 1, "queue 20").await;
-        at_once(&ns, "untold", "queue", 3).await;
-        ns.wait_replicas("Deployment", "untold", SOON, |replicas| replicas == 3).await;
-        assert!(api.failed() > 0);
-        api.pass();
-        println!("survived: kube-apiserver: events that can't be written");
-        // Watches that end with 410 are begun anew, and nothing of that time is lost.
-        let expired = Fault::Answer { status: 410, headers: vec![], body: status(410, "Expired") };
-        api.fail("watch=true", expired);
-        api.end_answers();
-        ns.deployment("late", 1, "queue 20").await;
-        at_once(&ns, "late", "queue", 3).await;
-        eventually("watches expire again and again", SOON, async || match api.failed() {
-            few @ ..3 => Err(format!("{few} did")),
-            _ => Ok(()),
-        })
-        .await;
-        api.pass();
-        ns.wait_replicas("Deployment", "late", FOLLOWS, |replicas| replicas == 3).await;
-        println!("survived: kube-apiserver: watches expired");
-    });
-}
-
-#[test]
-fn a_watch_that_fell_silent_is_noticed_and_no_scale_is_written_on_what_it_said() {
-    on_own_bed(faulty(&[]), async |bed| {
-        let ns = Namespace::new(&bed.cluster, "silent").await;
-        ns.deployment("web", 1, "queue 10").await;
-        at_once(&ns, "web", "queue", 10).await;
-        ns.wait_condition("web", "ScalingActive", SOON, |c| c["status"] == "True").await;
-        let api = &bed.faults.as_ref().unwrap().api;
-        let before = api.writes("web/scale").len();
-        // All watches stand still: nothing ends, nothing comes.
-        api.fail("watch=true", Fault::Silence);
-        let began = Instant::now();
-        // By hand to five, of which Plimsoll hears nothing. Then there is more to do: the one
-        // pod it knows asks for two, and all five for eight.
-        bed.cluster.kubectl(&["-n", "silent", "scale", "deployment/web", "--replicas=5"]).await;
-        ns.wait_ready("Deployment", "web", 5).await;
-        let more = "bed.plimsoll.dev/metrics=queue 15";
-        let annotate = ["-n", "silent", "annotate", "--overwrite", "pods", "-l", "app=web", more];
-        bed.cluster.kubectl(&annotate).await;
-        // It reads the scale before it writes, and knows that it lacks four pods.
-        let lacks = |c: &Value| c["reason"] == "PodsNotKnown";
-        let told = ns.wait_condition("web", "ScalingLimited", SOON, lacks).await;
-        assert!(told.contains("1 pods are known of the 5"), "{told}");
-        bed.plimsoll.decided(&bed.cluster, 8).await;
-        assert_eq!(ns.replicas("Deployment", "web").await, 5);
-        assert_eq!(api.writes("web/scale").len(), before);
-        // What is made now is decided for as soon as the silence is noticed.
-        ns.deployment("late", 1, "queue 20").await;
-        at_once(&ns, "late", "queue", 2).await;
-        let noticed = Duration::from_secs(130);
-        tokio::time::sleep_until((began + Duration::from_secs(60)).into()).await;
-        api.only_old();
-        ns.wait_replicas("Deployment", "late", noticed, |replicas| replicas == 2).await;
-        ns.wait_replicas("Deployment", "web", noticed, |replicas| replicas >= 8).await;
-        println!("survived: kube-apiserver: silent watches, noticed after {:?}", began.elapsed());
-    });
-}
-
-#[test]
-fn what_is_written_is_for_what_is_there() {
-    on_own_bed(faulty(&[]), async |bed| {
-        let ns = Namespace::new(&bed.cluster, "writes").await;
-        let api = &bed.faults.as_ref().unwrap().api;
-        ns.deployment("web", 1, "queue 10").await;
-        at_once(&ns, "web", "queue", 10).await;
-        ns.wait_condition("web", "ScalingActive", SOON, |c| c["status"] == "True").await;
-        // Another hand writes the scale between the decision and its write.
-        api.stall("PUT /apis/apps/v1/namespaces/writes/deployments/web/scale");
-        let twice = "bed.plimsoll.dev/metrics=queue 20";
-        let annotate = ["-n", "writes", "annotate", "--overwrite", "pods", "-l", "app=web", twice];
-        bed.cluster.kubectl(&annotate).await;
-        eventually("two are decided", SOON, async || match api.failed() {
-            0 => Err("no scale is written yet".to_owned()),
-            _ => Ok(()),
-        })
-        .await;
-        bed.cluster.kubectl(&["-n", "writes", "scale", "deployment/web", "--replicas=7"]).await;
-        api.pass();
-        ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas > 7).await;
-        let events = bed.cluster.kubectl(&["-n", "writes", "get", "events"]).await;
-        let rescaled = |line: &str| line.contains("SuccessfulRescale") && line.contains("size: 2;");
-        assert!(!events.lines().any(rescaled), "{events}");
-        println!("survived: a scale that another changed in mid-decision");
-        // A status that is under way is not that of an object made anew.
-        ns.deployment("again", 1, "queue 10").await;
-        at_once(&ns, "again", "queue", 3).await;
-        ns.wait_condition("again", "ScalingActive", SOON, |c| c["status"] == "True").await;
-        api.stall("PATCH /apis/plimsoll.dev/v1alpha1/namespaces/writes/autoscalers/again/status");
-        let annotate =
-            ["-n", "writes", "annotate", "--overwrite", "pods", "-l", "app=again", twice];
-        bed.cluster.kubectl(&annotate).await;
-        eventually("a status is under way", SOON, async || match api.failed() {
-            0 => Err("none is written yet".to_owned()),
-            _ => Ok(()),
-        })
-        .await;
-        bed.cluster.kubectl(&["-n", "writes", "delete", "autoscaler", "again"]).await;
-        // Kubernetes' times are whole seconds.
-        tokio::time::sleep(Duration::from_millis(1_100)).await;
-        let target = "apiVersion: plimsoll.dev/v1alpha1\nkind: Autoscaler\n\
-             metadata: {name: again, namespace: writes}\n\
-             spec: {scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: again}, \
-             maxReplicas: 3, paused: true, syncPeriodSeconds: 1}\n";
-        bed.cluster.apply(target).await;
-        api.pass();
-        ns.wait_condition("again", "Paused", SOON, |c| c["status"] == "True").await;
-        let again = ns.get("autoscaler", "again").await.unwrap();
-        let conditions = again["status"]["conditions"].to_string();
-        assert!(!conditions.contains("ScalingActive"), "{conditions}");
-        println!("survived: a status under way for an object that was made anew");
-    });
-}
-
-#[test]
-fn targets_come_and_go_and_others_lay_hands_on_them() {
-    on_own_bed(faulty(&[]), async |bed| {
-        let ns = Namespace::new(&bed.cluster, "targets").await;
-        let Faults { prometheus, api } = bed.faults.as_ref().unwrap();
-        ns.deployment("web", 1, "queue 20").await;
-        at_once(&ns, "web", "queue", 2).await;
-        ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 2).await;
-        let kubectl = async |arguments: &[&str]| {
-            bed.cluster.kubectl(&[&["-n", "targets"], arguments].concat()).await
-        };
-        // Scaled by hand.
-        kubectl(&["scale", "deployment/web", "--replicas=4"]).await;
-        ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 2).await;
-        println!("survived: a target scaled by hand");
-        // Deleted and made anew.
-        kubectl(&["delete", "deployment", "web"]).await;
-        let gone = |c: &Value| c["status"] == "False" && c["reason"] == "FailedGetScale";
-        ns.wait_condition("web", "AbleToScale", SOON, gone).await;
-        ns.deployment("web", 1, "queue 20").await;
-        ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 2).await;
-        println!("survived: a target deleted and made anew");
-        // Wanted by a second autoscaler: both are named, and nothing is written.
-        ns.hpa("web", "http_requests_total", "10", 5).await;
-        let both = |c: &Value| c["reason"] == "AmbiguousSelector";
-        let told = ns.wait_condition("web", "ScalingActive", SOON, both).await;
-        assert!(told.contains("HorizontalPodAutoscaler") && told.contains("targets/web"), "{told}");
-        let before = api.writes("/scale").len();
-        bed.plimsoll.decided(&bed.cluster, 4).await;
-        assert_eq!(api.writes("/scale").len(), before);
-        kubectl(&["delete", "hpa", "web"]).await;
-        ns.wait_condition("web", "ScalingActive", SOON, |c| c["status"] == "True").await;
-        println!("survived: a second autoscaler of one target");
-        // Deleted in mid-decision: the answer comes when nobody wants it any more.
-        ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 2).await;
-        prometheus.stall("queue");
-        // From then on no decision has an answer of before.
-        eventually("a query hangs", SOON, async || {
-            let hanging = prometheus.failed();
-            (hanging > 0).then_some(()).ok_or(format!("{hanging} hang"))
-        })
-        .await;
-        kubectl(&["scale", "deployment/web", "--replicas=1"]).await;
-        kubectl(&["delete", "autoscaler", "web"]).await;
-        let before = api.writes("deployments/web/scale").len();
-        prometheus.pass();
-        tokio::time::sleep(Duration::from_secs(4)).await;
-        assert_eq!(api.writes("deployments/web/scale").len(), before);
-        assert_eq!(ns.replicas("Deployment", "web").await, 1);
-        println!("survived: an autoscaler deleted in mid-decision");
-        // A namespace ends, and what is beside it goes on.
-        let other = Namespace::new(&bed.cluster, "ending").await;
-        other.deployment("web", 1, "queue 20").await;
-        at_once(&other, "web", "queue", 2).await;
-        other.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 2).await;
-        bed.cluster.kubectl(&["delete", "namespace", "ending", "--wait=false"]).await;
-        at_once(&ns, "web", "queue", 3).await;
-        ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 3).await;
-        eventually("the namespace is gone", FOLLOWS, async || {
-            match bed.cluster.try_kubectl(&["get", "namespace", "ending"]).await {
-                Err(error) if error.contains("NotFound") => Ok(()),
-                other => Err(format!("{other:?}")),
-            }
-        })
-        .await;
-        println!("survived: a namespace that ends");
-        // Discovery of one group fails: its kinds can't be scaled, all others can.
-        let failing = json!({"kind": "Status", "status": "Failure", "code": 503}).to_string();
-        api.fail("/apis/batch", Fault::Answer { status: 503, headers: Vec::new(), body: failing });
-        let target = "apiVersion: plimsoll.dev/v1alpha1\nkind: Autoscaler\n\
-             metadata: {name: job, namespace: targets}\n\
-             spec: {scaleTargetRef: {apiVersion: batch/v1, kind: Job, name: job}, maxReplicas: 2, \
-             syncPeriodSeconds: 1, customMetrics: [{metricName: queue, averageValue: 10}]}\n";
-        bed.cluster.apply(target).await;
-        ns.wait_condition("job", "AbleToScale", SOON, |c| c["status"] == "False").await;
-        kubectl(&["scale", "deployment/web", "--replicas=1"]).await;
-        ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 3).await;
-        assert!(api.failed() > 0);
-        println!("survived: discovery fails for one group");
-    });
-}
-
-#[test]
-fn a_thousand_autoscalers_at_once_are_each_decided_for() {
-    on_own_bed(Options::default(), async |bed| {
-        let ns = Namespace::new(&bed.cluster, "thousand").await;
-        ns.deployment("web", 1, "queue 20").await;
-        let client = &bed.cluster.client;
-        let one = async |n: usize| {
-            let path = "/apis/plimsoll.dev/v1alpha1/namespaces/thousand/autoscalers";
-            let body = json!({
-                "apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
-                "metadata": {"name": format!("a-{n}")},
-                "spec": {
-                    "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment",
-                                       "name": format!("missing-{n}")},
-                    "maxReplicas": 2,
-                    "customMetrics": [{"metricName": "queue", "averageValue": "10"}],
-                },
-            });
-            let request = http::Request::post(path).header("content-type", "application/json");
-            let request = request.body(body.to_string().into_bytes()).expect("a request");
-            client.request::<Value>(request).await.expect("an Autoscaler");
-        };
-        let start = Instant::now();
-        futures::stream::iter((0..1000).map(one)).buffer_unordered(64).collect::<Vec<_>>().await;
-        let made = start.elapsed();
-        // One that is made in the crowd is decided for in it.
-        at_once(&ns, "web", "queue", 2).await;
-        ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 2).await;
-        let all: Api<Autoscaler> = Api::namespaced(client.clone(), "thousand");
-        eventually("each was decided for", FOLLOWS, async || {
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            let all = all.list(&ListParams::default()).await.map_err(|error| error.to_string())?;
-            let told = |object: &&Autoscaler| {
-                let status = serde_json::to_string(&object.status).unwrap_or_default();
-                status.contains("FailedGetScale")
-            };
-            match all.iter().filter(told).count() {
-                1000 => Ok(()),
-                some => Err(format!("{some} of 1000; {}", bed.plimsoll.process.tail())),
-            }
-        })
-        .await;
-        println!("made in {made:?}, each told {:?} later", start.elapsed() - made);
-    });
-}
-
-#[test]
 fn one_tenants_slow_queries_cost_its_neighbours_less_than_a_period() {
     on_own_bed(Options { faults: true, ..Options::default() }, async |bed| {
         let good = Namespace::new(&bed.cluster, "good").await;
@@ -656,7 +325,7 @@ fn one_tenants_slow_queries_cost_its_neighbours_less_than_a_period() {
             });
             bed.cluster.apply(&object.to_string()).await;
         }
-        eventually("the slow queries run", SOON, async || match prometheus.failed() {
+        eventually("the slow queries run", SOON, async || match prometheus.hits() {
             0 => Err("none was asked".to_owned()),
             _ => Ok(()),
         })
@@ -671,7 +340,7 @@ fn one_tenants_slow_queries_cost_its_neighbours_less_than_a_period() {
             good.wait_replicas("Deployment", name, SOON, |replicas| replicas == 3).await;
             worst = worst.max(began.elapsed());
         }
-        assert!(prometheus.failed() > 2, "{}", prometheus.failed());
+        assert!(prometheus.hits() > 2, "{}", prometheus.hits());
         assert!(worst < Duration::from_secs(3), "a neighbour waited for {worst:?}");
         println!("survived: 72 slow queries of one tenant; a neighbour waited for {worst:?}");
     });
@@ -700,31 +369,6 @@ fn what_thanos_has_without_its_store_is_no_answer() {
             let text = async { reqwest::get(url).await?.text().await }.await;
             let text = text.map_err(|error| error.to_string())?;
             if text.contains("warnings") { Err(text) } else { Ok(()) }
-        })
-        .await;
-    });
-}
-
-#[test]
-fn a_definition_that_went_unseen_takes_its_autoscalers_along() {
-    on_own_bed(faulty(&["--memory-interval=0s"]), async |bed| {
-        let ns = Namespace::new(&bed.cluster, "undefined").await;
-        ns.deployment("web", 1, "queue 30").await;
-        ns.autoscaler("web", "queue", "10", 8).await;
-        ns.wait_replicas("Deployment", "web", FOLLOWS, |replicas| replicas == 3).await;
-        let api = &bed.faults.as_ref().expect("faults").api;
-        // Nothing of the kind is heard of as long as it takes to go.
-        api.fail("/autoscalers?", Fault::Silence);
-        bed.cluster.kubectl(&["delete", "crd", "autoscalers.plimsoll.dev"]).await;
-        api.pass();
-        api.end_answers();
-        eventually("nothing is decided any more", FOLLOWS, async || {
-            let metrics = bed.plimsoll.metrics(&bed.cluster).await;
-            let line = metrics.lines().find(|line| line.starts_with("plimsoll_autoscalers "));
-            match line {
-                Some("plimsoll_autoscalers 0") => Ok(()),
-                other => Err(format!("{other:?}")),
-            }
         })
         .await;
     });

@@ -31,8 +31,8 @@ fn no_scale_is_written_once_freeze_has_returned() {
         };
         let ((said, frozen), ()) = tokio::join!(freezing, stirred(&ns, Duration::from_secs(8)));
         assert!(said.contains("acknowledged by a_"), "{said}");
-        a.api.pass();
-        b.api.pass();
+        a.api.clear();
+        b.api.clear();
         stirred(&ns, Duration::from_secs(6)).await;
         let after: Vec<_> = a.scales().into_iter().filter(|at| *at > frozen).collect();
         assert!(after.is_empty(), "{after:?} after {frozen:?}");

@@ -20,7 +20,7 @@ pub struct Replica {
 
 impl Replica {
     async fn start(cluster: &Cluster, name: &str) -> Self {
-        let api = Proxy::before_tls(cluster.api_port(), cluster.ca()).await;
+        let api = Proxy::to_https(cluster.api_port(), cluster.ca()).await;
         let prometheus = Proxy::start(cluster.prometheus_port).await;
         let (process, port) = Self::launch(cluster, name, &api, &prometheus, Vec::new()).await;
         Self { process, port, api, prometheus }
@@ -251,7 +251,7 @@ fn never_two_replicas_write() {
         stirred_until(&ns, writes(a, cut, 2)).await;
         println!("cut off from the API server: the other led after {took:?}");
         let healed = Instant::now();
-        b.api.pass();
+        b.api.clear();
         stirred_until(&ns, writes(a, healed, 5)).await;
         let by_b: Vec<_> = b.scales().into_iter().filter(|at| *at > cut).collect();
         assert!(by_b.is_empty(), "{by_b:?} after {cut:?}, healed at {healed:?}");
@@ -262,7 +262,7 @@ fn never_two_replicas_write() {
         let took = stirred_until(&ns, leads(cluster, "b", SOON)).await;
         stirred_until(&ns, writes(b, blind, 2)).await;
         println!("cut off from Prometheus: the other led after {took:?}");
-        a.prometheus.pass();
+        a.prometheus.clear();
         stirred_until(&ns, writes(b, Instant::now(), 5)).await;
 
         // Taken together: one wrote, then the other, and never both at once.

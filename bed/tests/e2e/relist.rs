@@ -28,7 +28,7 @@ fn what_went_while_watches_were_away_is_decided_on_no_more() {
         let api = &bed.faults.as_ref().expect("proxies").api;
         // Watches end, and none begins: an Autoscaler, a Deployment and a pod go unseen.
         api.stall("watch=true");
-        api.end_answers();
+        api.end_responses();
         let kubectl = async |arguments: &[&str]| {
             bed.cluster.kubectl(&[&["-n", "relist"], arguments].concat()).await
         };
@@ -40,12 +40,12 @@ fn what_went_while_watches_were_away_is_decided_on_no_more() {
         // As kube-apiserver does it where the version is too old: the request is well, and what
         // comes is an error.
         api.fail("watch=true", Fault::expired_watch());
-        eventually("the watches are told", SOON, async || match api.failed() {
+        eventually("the watches are told", SOON, async || match api.hits() {
             told if told >= WATCHES => Ok(()),
             told => Err(format!("{told} of {WATCHES}")),
         })
         .await;
-        api.pass();
+        api.clear();
         // A target that is gone can't be scaled.
         let failed = |c: &Value| c["status"] == "False" && c["reason"] == "FailedGetScale";
         ns.wait_condition("gone", "AbleToScale", SOON, failed).await;

@@ -1,6 +1,6 @@
 //! Who tries to get in, or to read what is not theirs, does not.
 
-use crate::peer::{any_certificate, on_world, wait_ready};
+use crate::fixture::{any_certificate, wait_ready, with_fixture};
 use crate::{SOON, on_own_bed, on_shared_bed};
 use bed::adapter::{Adapter, Program};
 use bed::pki::{Authority, Signed};
@@ -239,23 +239,23 @@ fn no_secret_gets_into_a_log_or_an_error() {
 
 #[test]
 fn a_mistake_in_the_configuration_shows_nobody_its_neighbours() {
-    on_world(async |world| {
+    with_fixture(async |fixture| {
         let secret = "s3cr3t-beside-a-mistake";
         let config = |word: &str| {
             format!(
                 "backends:\n  other:\n    url: 'http://user:{secret}@127.0.0.1:1'\n    headers:\n    - 'Authorization=Bearer {secret}'\n    {word}: 5s\n"
             )
         };
-        let prometheus = world.cluster.prometheus_port;
+        let prometheus = fixture.cluster.prometheus_port;
         let ours = Adapter::start_as(
-            &world.cluster,
+            &fixture.cluster,
             Program::Plimsoll,
             "mistaken",
             &config("timeout"),
             prometheus,
         );
-        wait_ready(&ours, &world.token).await;
-        std::fs::write(world.cluster.folder.join("mistaken.yaml"), config("timeot")).unwrap();
+        wait_ready(&ours, &fixture.token).await;
+        std::fs::write(fixture.cluster.folder.join("mistaken.yaml"), config("timeot")).unwrap();
         let log = eventually("the mistake is told", SOON, async || {
             let log = std::fs::read_to_string(&ours.process.log).map_err(|e| e.to_string())?;
             if log.contains("timeot") { Ok(log) } else { Err(log) }
@@ -269,7 +269,7 @@ fn a_mistake_in_the_configuration_shows_nobody_its_neighbours() {
         let anybody = anybody.text().await.unwrap();
         // What fails is for those who may see it; that all goes well is for all.
         assert!(!anybody.contains("timeot") && !anybody.contains(secret), "{anybody}");
-        let told = http.get(&url).bearer_auth(&world.token).send().await.unwrap();
+        let told = http.get(&url).bearer_auth(&fixture.token).send().await.unwrap();
         let told = told.text().await.unwrap();
         assert!(told.contains("timeot") && !told.contains(secret), "{told}");
         assert!(told.contains("watch pods"), "{told}");

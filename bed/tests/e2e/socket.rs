@@ -1,12 +1,12 @@
 //! The socket against those who hold it, flood it, or send what nobody should:
 //! silent and slow connections, guessed tokens, many slow requests, odd paths.
 
-use crate::peer::{any_certificate, ask, on_world, wait_ready};
+use crate::fixture::{any_certificate, ask, wait_ready, with_fixture};
 use crate::security::ask as ask_as;
 use crate::{on_own_bed, on_shared_bed};
 use bed::Options;
 use bed::adapter::{Adapter, Program};
-use bed::pki::{Anyone, Signed};
+use bed::pki::{AcceptAny, Signed};
 use futures::StreamExt;
 use futures::future::join_all;
 use rustls::pki_types::ServerName;
@@ -23,7 +23,7 @@ async fn tls(port: u16, protocol: Option<&str>) -> std::io::Result<TlsStream<Tcp
         .with_safe_default_protocol_versions()
         .expect("versions")
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Anyone))
+        .with_custom_certificate_verifier(Arc::new(AcceptAny))
         .with_no_client_auth();
     config.alpn_protocols = protocol.map(|name| name.as_bytes().to_vec()).into_iter().collect();
     let stream = TcpStream::connect(("127.0.0.1", port)).await?;
@@ -55,16 +55,16 @@ async fn raw(port: u16, token: &str, path: &str) -> u16 {
 
 #[test]
 fn silent_tls_connections_take_no_room_from_others_and_are_ended() {
-    on_world(async |world| {
+    with_fixture(async |fixture| {
         let config = "rules: []\n";
         let ours = Adapter::start_as(
-            &world.cluster,
+            &fixture.cluster,
             Program::Plimsoll,
             "silent",
             config,
-            world.cluster.prometheus_port,
+            fixture.cluster.prometheus_port,
         );
-        wait_ready(&ours, &world.token).await;
+        wait_ready(&ours, &fixture.token).await;
         // More than may be held; some say that they speak HTTP/2, and say no more.
         let open =
             futures::stream::iter(0..1200).map(|n| tls(ours.port, [None, Some("h2")][n % 2]));
@@ -72,7 +72,7 @@ fn silent_tls_connections_take_no_room_from_others_and_are_ended() {
         let mut silent: Vec<_> = opened.into_iter().flatten().collect();
         let asked = Instant::now();
         let (code, body) =
-            ask(ours.port, &world.token, "/apis/custom.metrics.k8s.io/v1beta2").await;
+            ask(ours.port, &fixture.token, "/apis/custom.metrics.k8s.io/v1beta2").await;
         assert_eq!(code, 200, "{body}");
         assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
         // Half a head, and HTTP/2 that goes idle without ever showing who it is.
@@ -135,26 +135,26 @@ fn guessed_tokens_delay_nobody_who_is_known() {
             guesses.spawn(guess.bearer_auth(format!("guess-{n}")).send());
         }
         beside(&mut guesses, async || timed(port, &admin, path).await).await;
-        bed.faults.as_ref().expect("faults").api.pass();
+        bed.faults.as_ref().expect("faults").api.clear();
     });
 }
 
 #[test]
 fn a_tenants_slow_requests_cost_others_less_than_a_period() {
-    on_world(async |world| {
+    with_fixture(async |fixture| {
         // Another adapter that takes connections and never answers.
         let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = silent.local_addr().expect("an address");
         let config = format!(
             "passOn: {{external.metrics.k8s.io: {{url: 'https://{address}', insecureSkipTLSVerify: true}}}}\n"
         );
-        let prometheus = world.cluster.prometheus_port;
+        let prometheus = fixture.cluster.prometheus_port;
         let ours =
-            Adapter::start_as(&world.cluster, Program::Plimsoll, "tenants", &config, prometheus);
-        wait_ready(&ours, &world.token).await;
+            Adapter::start_as(&fixture.cluster, Program::Plimsoll, "tenants", &config, prometheus);
+        wait_ready(&ours, &fixture.token).await;
         let port = ours.port;
         let slow = "/apis/external.metrics.k8s.io/v1beta1/namespaces/shop/slow";
-        let tenant = world.cluster.sign("tenant", &["system:masters"]);
+        let tenant = fixture.cluster.sign("tenant", &["system:masters"]);
         let pem =
             [&tenant.certificate, &tenant.key].map(|path| std::fs::read(path).expect("a file"));
         let identity = reqwest::Identity::from_pem(&pem.concat()).expect("an identity");
@@ -168,8 +168,8 @@ fn a_tenants_slow_requests_cost_others_less_than_a_period() {
             requests.spawn(clients[n % 2].get(format!("https://localhost:{port}{slow}")).send());
         }
         let path = "/apis/custom.metrics.k8s.io/v1beta2";
-        let neighbour = world.cluster.sign("neighbour", &["system:masters"]);
-        let front = world.cluster.front_authority.sign("front-proxy-client", &[]);
+        let neighbour = fixture.cluster.sign("neighbour", &["system:masters"]);
+        let front = fixture.cluster.front_authority.sign("front-proxy-client", &[]);
         let controller = [
             ("x-remote-user", "system:kube-controller-manager"),
             ("x-remote-group", "system:masters"),
@@ -190,12 +190,12 @@ fn a_tenants_slow_requests_cost_others_less_than_a_period() {
 
 #[test]
 fn odd_paths_are_refused_and_never_passed_on() {
-    on_world(async |world| {
+    with_fixture(async |fixture| {
         let config = "rules: []\n";
-        let prometheus = world.cluster.prometheus_port;
+        let prometheus = fixture.cluster.prometheus_port;
         let ours =
-            Adapter::start_as(&world.cluster, Program::Plimsoll, "paths", config, prometheus);
-        wait_ready(&ours, &world.token).await;
+            Adapter::start_as(&fixture.cluster, Program::Plimsoll, "paths", config, prometheus);
+        wait_ready(&ours, &fixture.token).await;
         let custom = "/apis/custom.metrics.k8s.io/v1beta2/namespaces/shop";
         let external = "/apis/external.metrics.k8s.io/v1beta1/namespaces/shop";
         for path in [
@@ -214,9 +214,9 @@ fn odd_paths_are_refused_and_never_passed_on() {
             "//metrics".to_owned(),
             "/live/autoscalers/shop/..".to_owned(),
         ] {
-            assert_eq!(raw(ours.port, &world.token, &path).await, 400, "{path}");
+            assert_eq!(raw(ours.port, &fixture.token, &path).await, 400, "{path}");
         }
-        assert_eq!(raw(ours.port, &world.token, "/metrics").await, 200);
+        assert_eq!(raw(ours.port, &fixture.token, "/metrics").await, 200);
     });
 }
 

@@ -1,8 +1,8 @@
-//! What one tenant can cost all others: the time between two decisions of each other
-//! autoscaler, with the tenant and without it: `make bench-fairness`.
+//! What one tenant can cost all others: the time between two decisions for each autoscaler of the
+//! others, with and without the tenant's load. `make bench-fairness` runs it.
 
 use crate::sides;
-use crate::world::{Asked, RATE, Size, World, namespace};
+use crate::world::{MetricChoice, RATE, Size, World, namespace};
 use crate::{ROUND, say};
 use bed::proxy::{Fault, Proxy};
 use plimsoll::promql::name::generated_name;
@@ -13,34 +13,35 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// The fleet: as many autoscalers over so many metrics.
+/// The autoscalers of the others, and their metrics.
 const AUTOSCALERS: usize = 1_000;
 const METRICS: usize = 50;
-/// The tenant: as many queries of as many forms, each as slow as may be, and requests at once.
+/// The load of the tenant: queries of different shapes, each just below the timeout, and
+/// concurrent requests.
 const QUERIES: usize = 24;
 const SLOW: Duration = Duration::from_secs(8);
 const REQUESTS: usize = 400;
 const TENANT: &str = "tenant";
 
-/// What the tenant does.
+/// The load of the tenant in one run.
 #[derive(Clone, Copy, Debug)]
-struct Doing {
+struct TenantLoad {
     name: &'static str,
     queries: bool,
     requests: bool,
 }
 
-const ALL: [Doing; 4] = [
-    Doing { name: "nothing", queries: false, requests: false },
-    Doing { name: "24 slow queries", queries: true, requests: false },
-    Doing { name: "400 slow requests", queries: false, requests: true },
-    Doing { name: "both", queries: true, requests: true },
+const LOADS: [TenantLoad; 4] = [
+    TenantLoad { name: "nothing", queries: false, requests: false },
+    TenantLoad { name: "24 slow queries", queries: true, requests: false },
+    TenantLoad { name: "400 slow requests", queries: false, requests: true },
+    TenantLoad { name: "both", queries: true, requests: true },
 ];
 
-/// What came of it, for all others.
+/// The result of a run, for all others.
 struct Outcome {
     name: &'static str,
-    /// Of each other autoscaler, the time between two decisions that 99 in 100 are within.
+    /// Of each autoscaler of the others, the p99 of the time between two decisions; sorted.
     p99: Vec<f64>,
     decisions_per_second: f64,
     tenants_decisions: usize,
@@ -57,26 +58,26 @@ impl Outcome {
     }
 }
 
-/// Runs the fleet beside the tenant, for so long in each case.
+/// Runs the autoscalers beside each load of the tenant, for this time each.
 pub async fn run(time: Duration) -> ExitCode {
     let world = World::start(Size { autoscalers: AUTOSCALERS, pods: 3 }, true).await;
     world.make_autoscalers().await;
     let metric = |app: usize| format!("one_of_fifty_{}_total", app % METRICS);
-    world.ask(Asked { metric, ..Asked::OWN_LABEL }).await;
+    world.set_metrics(MetricChoice { metric, ..MetricChoice::OWN_LABEL }).await;
     make_tenant(&world).await;
     let prometheus = Proxy::start(world.cluster.prometheus_port).await;
     prometheus.fail("slow_metric", Fault::Slow(SLOW));
     let token = ["-n", TENANT, "create", "token", "default", "--duration=24h"];
     let token = world.cluster.kubectl(&token).await.trim().to_owned();
     let mut outcomes = Vec::new();
-    for doing in ALL {
-        say(&format!("the tenant does: {}, for {} s", doing.name, time.as_secs()));
-        outcomes.push(one(&world, prometheus.port, &token, doing, time).await);
+    for load in LOADS {
+        say(&format!("the tenant does: {}, for {} s", load.name, time.as_secs()));
+        outcomes.push(one(&world, prometheus.port, &token, load, time).await);
     }
     print(&outcomes, time)
 }
 
-/// The tenant's workloads, each with a pod; its Autoscalers come when it does something.
+/// Creates the tenant's workloads, each with a pod; each load creates its Autoscalers.
 async fn make_tenant(world: &World) {
     world.send("POST", "/api/v1/namespaces", json!({"metadata": {"name": TENANT}})).await;
     let path = format!("/api/v1/namespaces/{TENANT}/serviceaccounts");
@@ -94,8 +95,8 @@ fn metric(number: usize) -> String {
     format!("slow_metric_{number}")
 }
 
-/// The tenant's Autoscalers: those that decide by slow queries, each second, or those that only
-/// make metrics that can be asked for, once an hour.
+/// Creates the tenant's Autoscalers. With a period of a second they run the slow queries; with an
+/// hour they only define the metrics of the requests.
 async fn make_autoscalers(world: &World, period: u64) {
     for number in 0..QUERIES {
         let name = format!("slow-{number}");
@@ -112,16 +113,22 @@ async fn make_autoscalers(world: &World, period: u64) {
     }
 }
 
-async fn one(world: &World, prometheus: u16, token: &str, doing: Doing, time: Duration) -> Outcome {
+async fn one(
+    world: &World,
+    prometheus: u16,
+    token: &str,
+    load: TenantLoad,
+    time: Duration,
+) -> Outcome {
     let running = sides::start_logged(world, prometheus);
     let process = &running.processes[0].1;
     crate::measure::Meter::new(world, Some(&running)).wait_settled().await;
-    if doing.queries || doing.requests {
-        make_autoscalers(world, if doing.queries { 1 } else { 3600 }).await;
+    if load.queries || load.requests {
+        make_autoscalers(world, if load.queries { 1 } else { 3600 }).await;
     }
     let (stop, answers) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
-    let requests = if doing.requests { REQUESTS } else { 0 };
-    let asking: Vec<_> = (0..requests)
+    let requests = if load.requests { REQUESTS } else { 0 };
+    let clients: Vec<_> = (0..requests)
         .map(|place| {
             let number = place % QUERIES;
             let name = generated_name(&metric(number), None, TENANT, &format!("slow-{number}"));
@@ -129,18 +136,18 @@ async fn one(world: &World, prometheus: u16, token: &str, doing: Doing, time: Du
                 "https://127.0.0.1:{}/apis/custom.metrics.k8s.io/v1beta2/namespaces/{TENANT}/pods/*/{name}",
                 world.adapter_port
             );
-            tokio::spawn(ask(url, token.to_owned(), stop.clone(), answers.clone()))
+            tokio::spawn(send_requests(url, token.to_owned(), stop.clone(), answers.clone()))
         })
         .collect();
-    // What was begun before the tenant came is no measure of it.
+    // Decisions that began before the load do not count.
     tokio::time::sleep(ROUND).await;
     let begin = jiff::Timestamp::now();
     tokio::time::sleep(time).await;
     let end = jiff::Timestamp::now();
     let log = std::fs::read_to_string(&process.log).expect("the log");
     stop.store(true, Ordering::Relaxed);
-    for asking in asking {
-        asking.abort();
+    for client in clients {
+        client.abort();
     }
     let path = format!("/apis/plimsoll.dev/v1alpha1/namespaces/{TENANT}/autoscalers");
     world.send("DELETE", &path, json!({})).await;
@@ -151,7 +158,7 @@ async fn one(world: &World, prometheus: u16, token: &str, doing: Doing, time: Du
     let span = (end - begin).get_milliseconds() as f64 / 1000.0;
     let mut p99: Vec<f64> = others
         .map(|other| {
-            of_99(all.get(&other).unwrap_or(&none), (end.duration_since(begin)).as_secs_f64())
+            p99_gap(all.get(&other).unwrap_or(&none), (end.duration_since(begin)).as_secs_f64())
         })
         .collect();
     p99.sort_by(f64::total_cmp);
@@ -161,7 +168,7 @@ async fn one(world: &World, prometheus: u16, token: &str, doing: Doing, time: Du
         own.map(|(_, times)| times.len()).sum::<usize>()
     });
     Outcome {
-        name: doing.name,
+        name: load.name,
         p99,
         decisions_per_second: others as f64 / span.max(time.as_secs_f64()),
         tenants_decisions: tenants,
@@ -169,8 +176,13 @@ async fn one(world: &World, prometheus: u16, token: &str, doing: Doing, time: Du
     }
 }
 
-/// Asks again and again, as soon as it was answered.
-async fn ask(url: String, token: String, stop: Arc<AtomicBool>, answers: Arc<AtomicUsize>) {
+/// Sends requests one after the other, until `stop`.
+async fn send_requests(
+    url: String,
+    token: String,
+    stop: Arc<AtomicBool>,
+    answers: Arc<AtomicUsize>,
+) {
     let http = reqwest::Client::builder().tls_danger_accept_invalid_certs(true).http1_only();
     let http = http.timeout(Duration::from_secs(60)).build().expect("a client");
     while !stop.load(Ordering::Relaxed) {
@@ -182,7 +194,7 @@ async fn ask(url: String, token: String, stop: Arc<AtomicBool>, answers: Arc<Ato
     }
 }
 
-/// When each autoscaler was decided for, in seconds since the beginning, as the log says.
+/// The times of the decisions for each autoscaler, in seconds since `begin`, from the log.
 fn decisions(log: &str, begin: jiff::Timestamp, end: jiff::Timestamp) -> HashMap<String, Vec<f64>> {
     let mut all: HashMap<String, Vec<f64>> = HashMap::new();
     for line in log.lines().filter(|line| line.contains("plimsoll::control::")) {
@@ -198,16 +210,16 @@ fn decisions(log: &str, begin: jiff::Timestamp, end: jiff::Timestamp) -> HashMap
         {
             continue;
         }
-        // `Autoscaler NAMESPACE/NAME`, in whatever way the kind is written.
+        // `KIND NAMESPACE/NAME`.
         let name = subject.rsplit(' ').next().unwrap_or(subject).to_owned();
         all.entry(name).or_default().push(time.duration_since(begin).as_secs_f64());
     }
     all
 }
 
-/// The time between two decisions that 99 in 100 are within; the ends of the run count as decisions,
-/// so that one that is never decided for has the whole of it.
-fn of_99(times: &[f64], length: f64) -> f64 {
+/// The p99 of the time between two decisions. The ends of the run count as decisions: an autoscaler
+/// without any has the length of the run.
+fn p99_gap(times: &[f64], length: f64) -> f64 {
     let mut times: Vec<f64> = times.to_vec();
     times.sort_by(f64::total_cmp);
     let (before, after) = (std::iter::once(0.0), std::iter::once(length));

@@ -1,24 +1,24 @@
-//! How costs grow, one size after the other: the figures of docs/growth.md.
+//! How costs grow with each size: the figures of docs/growth.md.
 
 use crate::measure::Block;
 use crate::sides::Side;
-use crate::world::{Asked, Size, World};
+use crate::world::{MetricChoice, Size, World};
 use crate::{block, report};
 use serde_json::Value;
 
 const ROUNDS: usize = 2;
 const SIZE: Size = Size { autoscalers: 1_000, pods: 10 };
 
-/// What grows, to how many, and what was measured then.
+/// The size that grows, its value, and the measurements.
 type Row = (&'static str, usize, Value);
 
-/// Measures at three sizes each and prints a table.
+/// Measures three values of each size and prints a table.
 pub async fn run() {
     let mut rows: Vec<Row> = Vec::new();
     let mut world = World::start(SIZE, true).await;
     world.make_autoscalers().await;
     let idle = block(&world, None, ROUNDS).await;
-    let own = Asked::OWN_LABEL;
+    let own = MetricChoice::OWN_LABEL;
     let one: fn(usize) -> String = |_| "all".to_owned();
     let tier: fn(usize) -> String = |app| format!("tier-{}", app % 10);
     let base = alone(&world, &idle).await;
@@ -29,21 +29,25 @@ pub async fn run() {
         rows.push((what, 1, base.clone()));
     }
     rows.push(("pods of an autoscaler", 10, base));
-    let asked: [(&str, usize, Asked); 6] = [
-        ("label sets", 10, Asked { label: ("tier", tier), ..own }),
-        ("label sets", 1, Asked { label: ("fleet", one), ..own }),
-        ("metrics", 10, Asked { metric: |app| format!("one_of_ten_{}_total", app % 10), ..own }),
-        ("metrics", 1_000, Asked { metric: |app| format!("own_{app}_total"), ..own }),
-        ("series of a pod", 3, Asked { metric: |_| "split_3_total".to_owned(), ..own }),
-        ("series of a pod", 9, Asked { metric: |_| "split_9_total".to_owned(), ..own }),
+    let choices: [(&str, usize, MetricChoice); 6] = [
+        ("label sets", 10, MetricChoice { label: ("tier", tier), ..own }),
+        ("label sets", 1, MetricChoice { label: ("fleet", one), ..own }),
+        (
+            "metrics",
+            10,
+            MetricChoice { metric: |app| format!("one_of_ten_{}_total", app % 10), ..own },
+        ),
+        ("metrics", 1_000, MetricChoice { metric: |app| format!("own_{app}_total"), ..own }),
+        ("series of a pod", 3, MetricChoice { metric: |_| "split_3_total".to_owned(), ..own }),
+        ("series of a pod", 9, MetricChoice { metric: |_| "split_9_total".to_owned(), ..own }),
     ];
-    for (what, count, asked) in asked {
-        world.ask(asked).await;
+    for (what, count, metrics) in choices {
+        world.set_metrics(metrics).await;
         rows.push((what, count, alone(&world, &idle).await));
     }
-    world.ask(own).await;
+    world.set_metrics(own).await;
     for count in [300, 100] {
-        world.leave(count).await;
+        world.keep_only(count).await;
         rows.push(("autoscalers", count, alone(&world, &idle).await));
     }
     drop(world);

@@ -1,8 +1,8 @@
-//! The HTTP load tool: the same for both sides. It does as little as it can, as it
-//! shares the processors with what it measures.
+//! The HTTP load generator, the same for both sides. It does as little as possible: it shares the
+//! CPUs with the process that it measures.
 
 use crate::world::World;
-use bed::pki::Anyone;
+use bed::pki::AcceptAny;
 use bytes::Bytes;
 use http::{Request, Uri};
 use http_body_util::{BodyExt, Empty};
@@ -17,15 +17,15 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-/// What came of a load.
+/// The result of a load.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// Requests answered, a second.
+    /// Successful requests per second.
     pub rps: f64,
     /// Latencies.
     pub p50: Duration,
     pub p99: Duration,
-    /// Requests that were not answered with 200.
+    /// Requests without a 2xx response.
     pub errors: usize,
 }
 
@@ -38,7 +38,7 @@ pub fn client(world: &World) -> reqwest::Client {
     pem.extend(read("key"));
     let builder = reqwest::Client::builder()
         .identity(reqwest::Identity::from_pem(&pem).expect("a certificate"))
-        // Both make their own certificates, and nothing but figures is read from them.
+        // The certificates of both sides are self-signed.
         .tls_danger_accept_invalid_certs(true)
         .http1_only()
         .timeout(Duration::from_secs(60))
@@ -46,7 +46,7 @@ pub fn client(world: &World) -> reqwest::Client {
     builder.build().expect("a client")
 }
 
-/// Asks for the paths in turn, over so many connections, for so long.
+/// Sends requests for the paths in turn, over this number of connections, for this time.
 pub async fn send(world: &World, paths: &[String], connections: usize, time: Duration) -> Load {
     let (tls, port) = (tls(world), world.adapter_port);
     let paths: Arc<Vec<Uri>> =
@@ -96,8 +96,8 @@ fn tls(world: &World) -> TlsConnector {
     let key = PrivateKeyDer::from_pem_file(read("key")).expect("a key");
     let config = ClientConfig::builder()
         .dangerous()
-        // Both sides make their own certificates.
-        .with_custom_certificate_verifier(Arc::new(Anyone))
+        // The certificates of both sides are self-signed.
+        .with_custom_certificate_verifier(Arc::new(AcceptAny))
         .with_client_auth_cert(vec![certificate], key)
         .expect("a certificate and its key");
     TlsConnector::from(Arc::new(config))
@@ -113,7 +113,7 @@ async fn connect(tls: &TlsConnector, port: u16) -> SendRequest<Empty<Bytes>> {
     sender
 }
 
-/// Asks once; whether there was a good answer.
+/// Sends a request; whether the response is a success with a body.
 async fn ask(sender: &mut SendRequest<Empty<Bytes>>, path: &Uri) -> Result<bool, hyper::Error> {
     sender.ready().await?;
     let request = Request::get(path.clone()).header("host", "localhost").body(Empty::new());

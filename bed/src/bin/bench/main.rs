@@ -1,7 +1,6 @@
-//! Plimsoll against prometheus-adapter and kube-controller-manager's HPA, on the
-//! real parts, in one run: `make bench`. With `--large` Plimsoll alone, at ten
-//! times the size: `make bench-large`. With `--outage` what an outage costs, with `--fairness`
-//! what one tenant costs the others.
+//! The benchmark: Plimsoll and prometheus-adapter with kube-controller-manager's HPA controller, on
+//! real parts, in one run (`make bench`). `--large` measures only Plimsoll at ten times the size,
+//! `--outage` what an outage costs, and `--fairness` what one tenant costs the others.
 
 mod fairness;
 mod growth;
@@ -19,14 +18,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 use world::{Size, World};
 
-/// The period of all autoscalers: the default of kube-controller-manager.
+/// The sync period of all autoscalers: the default of kube-controller-manager.
 pub const ROUND: Duration = Duration::from_secs(15);
 
-/// How much is measured.
+/// What is measured, and how often.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     size: Size,
-    /// How often each side is measured, in turn with the others.
+    /// How often each side is measured, alternating with the others.
     turns: usize,
     /// The rounds of each turn.
     rounds: usize,
@@ -43,7 +42,7 @@ fn main() -> ExitCode {
             let requests = Duration::from_secs(3);
             Plan { size: peers, turns: 2, rounds: 4, requests, peers: true }
         }
-        // To try the benchmark itself out.
+        // To test the benchmark itself.
         ["--short"] => {
             let size = Size { autoscalers: 100, pods: 10 };
             Plan { size, turns: 1, rounds: 2, requests: Duration::from_secs(1), peers: true }
@@ -124,7 +123,7 @@ async fn run(plan: Plan) {
     }
 }
 
-/// Runs a side until it is in its stride, and then measures it round by round.
+/// Runs a side until it is warm, and then measures it round by round.
 async fn block(world: &World, side: Option<Side>, rounds: usize) -> Block {
     let name = side.map_or("nothing, for comparison", Side::name);
     say(&format!("measuring {name}: {rounds} rounds of {} s", ROUND.as_secs()));

@@ -1,4 +1,4 @@
-//! What processes use, and what they say of themselves.
+//! CPU and memory of processes, and their own metrics.
 
 use crate::ROUND;
 use crate::load;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What was measured of one side, in one go.
+/// The measurements of a side in one run.
 #[derive(Clone, Debug, Default)]
 pub struct Block {
     /// Round by round.
@@ -17,15 +17,15 @@ pub struct Block {
     pub queries: f64,
     /// Requests that kube-apiserver answered.
     pub api_requests: f64,
-    /// The most memory that each process of the side had, in MB.
+    /// The peak memory of each process of the side, in MB.
     pub memory: BTreeMap<&'static str, f64>,
-    /// How long after its time a decision was begun, 99 in 100; where the side says it.
+    /// The p99 of the delay of decisions, if the side exposes it.
     pub lag_p99: Option<f64>,
-    /// Seconds that Prometheus evaluated queries.
+    /// Seconds that Prometheus spent on evaluating queries.
     pub query_seconds: f64,
 }
 
-/// What one round took.
+/// The measurements of a round.
 #[derive(Clone, Debug, Default)]
 pub struct Round {
     pub seconds: f64,
@@ -44,7 +44,7 @@ impl Block {
     }
 }
 
-/// Reads the figures of a side and of what it runs on.
+/// Measures a side and the cluster under it.
 pub struct Meter<'a> {
     world: &'a World,
     running: Option<&'a Running>,
@@ -63,7 +63,7 @@ impl<'a> Meter<'a> {
         Self { world, running, processes, client: load::client(world) }
     }
 
-    /// Waits until Plimsoll has decided for all, and written all that a start has to.
+    /// Waits until Plimsoll has decided for each autoscaler and written all pending statuses.
     pub async fn wait_settled(&self) {
         let start = Instant::now();
         let mut settled = 0;
@@ -184,7 +184,7 @@ fn buckets(text: &str, name: &str) -> Vec<(f64, f64)> {
     samples(text, name).filter_map(|(labels, count)| Some((bound(labels)?, count))).collect()
 }
 
-/// The bound that a part of the observations between two readings is within.
+/// The upper bound of a quantile of the observations between two readings.
 fn quantile(before: &[(f64, f64)], after: &[(f64, f64)], part: f64) -> Option<f64> {
     let earlier = |bound: f64| before.iter().find(|(b, _)| *b == bound).map_or(0.0, |(_, c)| *c);
     let counts: Vec<(f64, f64)> = after.iter().map(|(b, c)| (*b, c - earlier(*b))).collect();
@@ -192,7 +192,7 @@ fn quantile(before: &[(f64, f64)], after: &[(f64, f64)], part: f64) -> Option<f6
     counts.iter().find(|(_, count)| *count >= all * part).map(|(bound, _)| *bound)
 }
 
-/// CPU seconds of a process, its own and the system's on its behalf.
+/// CPU seconds of a process, user and system.
 fn cpu_seconds(id: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
     // The name, in parentheses, may have spaces.
@@ -201,17 +201,17 @@ fn cpu_seconds(id: u32) -> f64 {
     ticks.filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
-/// The most memory that a process had so far, in MB.
+/// The peak memory of a process, in MB.
 fn peak_memory(id: u32) -> f64 {
     memory_of(id, "VmHWM:")
 }
 
-/// The memory that a process has, in MB.
+/// The resident memory of a process, in MB.
 pub fn memory(id: u32) -> f64 {
     memory_of(id, "VmRSS:")
 }
 
-/// How many lines a log has.
+/// The number of lines of a log.
 pub fn log_lines(log: &Path) -> f64 {
     let text = std::fs::read(log).unwrap_or_default();
     text.iter().filter(|byte| **byte == b'\n').count() as f64

@@ -1,5 +1,5 @@
-//! What an outage costs, and how soon it is over: Prometheus is away for a while, and
-//! then kube-apiserver, under a whole fleet: `make bench-outage`.
+//! What an outage costs, and how long recovery takes: Prometheus and then kube-apiserver are
+//! stopped for a while, under thousands of autoscalers. `make bench-outage` runs it.
 
 use crate::measure::{Meter, log_lines, memory, sum};
 use crate::sides::{self, Running};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// How large the fleet is, and for how long each is away.
+/// The number of autoscalers, and the length of each outage.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub autoscalers: usize,
@@ -18,19 +18,20 @@ pub struct Plan {
     pub apiserver: Duration,
 }
 
-/// What must hold: events a second in any ten, and the time until all are decided for again.
-const MOST_EVENTS: f64 = 20.0;
-const AGAIN: Duration = Duration::from_secs(30);
-/// How much more memory the last quarter of an outage may take than its second.
-const GROWTH: (f64, f64) = (1.1, 8.0);
-/// What is counted together.
+/// The limits: events per second in any span, and the time until each autoscaler has a decision
+/// again.
+const MAX_EVENTS: f64 = 20.0;
+const MAX_RECOVERY: Duration = Duration::from_secs(30);
+/// How much the memory may grow from the second quarter of an outage to the last: a factor and MB.
+const MAX_GROWTH: (f64, f64) = (1.1, 8.0);
+/// The time of one observation.
 const SPAN: Duration = Duration::from_secs(10);
 
-/// What was seen in ten seconds.
+/// The counts of one span.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     seconds: f64,
-    /// Events that kube-apiserver was sent; none can be counted while it is away.
+    /// Requests for events to kube-apiserver; they cannot be counted while it is stopped.
     events: f64,
     statuses: f64,
     lines: f64,
@@ -83,7 +84,7 @@ impl Phase {
     }
 }
 
-/// Runs both outages and judges them.
+/// Runs both outages and checks the limits.
 pub async fn run(plan: Plan) -> ExitCode {
     let size = Size { autoscalers: plan.autoscalers, pods: 10 };
     let mut world = World::start(size, false).await;
@@ -116,17 +117,17 @@ pub async fn run(plan: Plan) -> ExitCode {
 
     for phase in &phases {
         let [second, last] = phase.quarters();
-        if phase.name.ends_with("away") && last > second * GROWTH.0 + GROWTH.1 {
+        if phase.name.ends_with("away") && last > second * MAX_GROWTH.0 + MAX_GROWTH.1 {
             faults.push(format!("{}: memory grew from {second:.0} to {last:.0} MB", phase.name));
         }
         let most = phase.most(|span| span.events);
-        if most > MOST_EVENTS {
+        if most > MAX_EVENTS {
             faults.push(format!("{}: {most:.0} events a second", phase.name));
         }
     }
     let again = [("Prometheus", after_prometheus), ("kube-apiserver", after_apiserver)];
     for (name, again) in again {
-        if again.is_none_or(|again| again > AGAIN) {
+        if again.is_none_or(|again| again > MAX_RECOVERY) {
             faults.push(format!("{name} back: all were decided for again after {again:?}"));
         }
     }
@@ -134,7 +135,7 @@ pub async fn run(plan: Plan) -> ExitCode {
     if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// A metric of Plimsoll's own, over all its labels.
+/// The sum of a metric of Plimsoll over all labels.
 async fn own(world: &World, running: &Running, name: &str) -> f64 {
     sum(&own_text(world, running).await.unwrap_or_default(), name, "")
 }
@@ -149,7 +150,7 @@ fn plimsoll(running: &Running) -> &Process {
     &running.processes[0].1
 }
 
-/// Watches for a time, ten seconds by ten seconds.
+/// Observes for a time, span by span.
 async fn observe(
     world: &World,
     running: &Running,
@@ -188,8 +189,7 @@ async fn observe(
     Phase { name, spans }
 }
 
-/// How long it takes until each was decided for again and none fails; none where that takes
-/// more than five minutes.
+/// The time until each autoscaler has a decision again and none fails; none after five minutes.
 async fn decided_again(world: &World, running: &Running) -> Option<Duration> {
     let start = Instant::now();
     let good = |text: &str| {
@@ -219,7 +219,7 @@ async fn decided_again(world: &World, running: &Running) -> Option<Duration> {
     None
 }
 
-/// What one of the first Autoscalers says that can't be decided for.
+/// The message of the first Autoscaler whose scaling is not active.
 async fn first_failure(world: &World) -> Option<String> {
     let list = world.cluster.raw("/apis/plimsoll.dev/v1alpha1/autoscalers?limit=200").await.ok()?;
     let list: Value = serde_json::from_str(&list).ok()?;

@@ -1,54 +1,54 @@
-//! The figures side by side.
+//! The report: all figures side by side.
 
 use crate::ROUND;
 use crate::load::Load;
 use crate::measure::{Block, millis};
-use crate::sides::{CONNECTIONS, Served};
+use crate::sides::{CONNECTIONS, ServeResult};
 use crate::world::Size;
 use bed::root;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// The loads of one kind of request.
-type Loads = fn(&Served) -> &Vec<Load>;
+/// Selects the results of one kind of request.
+type Loads = fn(&ServeResult) -> &Vec<Load>;
 
-/// All that was measured.
+/// All measurements.
 #[derive(Default)]
 pub struct Report {
-    /// With nobody who decides.
+    /// Without any side, for comparison.
     pub idle: Vec<Block>,
     pub plimsoll: Vec<Block>,
     pub tuned: Vec<Block>,
     pub defaults: Vec<Block>,
-    pub plimsoll_api: Vec<Served>,
-    pub tuned_api: Vec<Served>,
-    pub defaults_api: Vec<Served>,
+    pub plimsoll_api: Vec<ServeResult>,
+    pub tuned_api: Vec<ServeResult>,
+    pub defaults_api: Vec<ServeResult>,
     /// The binaries of Plimsoll and of prometheus-adapter, in bytes.
     pub sizes: [u64; 2],
 }
 
-/// What all rounds of one side come to.
+/// The totals of a side.
 struct Summary {
-    /// CPU milliseconds a decision by process, beyond what it uses when nobody decides.
+    /// CPU milliseconds per decision by process, above the idle usage.
     cpu: BTreeMap<&'static str, f64>,
-    /// The same, of all together.
+    /// The sum of `cpu`.
     stack: f64,
-    /// The least and the most of the rounds.
+    /// The minimum and maximum over the rounds.
     stack_range: [f64; 2],
-    /// All that all processes use, what they use anyway included.
+    /// CPU milliseconds per decision of all processes, idle usage included.
     gross: f64,
     decisions_per_second: f64,
-    /// For a round in which each autoscaler is decided once.
+    /// Queries of a round with one decision for each autoscaler.
     queries: f64,
     api_requests: f64,
     query_seconds: f64,
-    /// Of all its processes together, in MB, and of each.
+    /// Peak memory in MB, of all processes and of each.
     memory: f64,
     memory_of: BTreeMap<&'static str, f64>,
     lag_p99: Option<f64>,
 }
 
-/// CPU seconds a second by process when nobody decides.
+/// CPU seconds per second by process, without any side.
 fn idle_rates(idle: &[Block]) -> BTreeMap<&'static str, f64> {
     let seconds: f64 = idle.iter().map(Block::seconds).sum();
     let mut rates = BTreeMap::new();
@@ -87,7 +87,7 @@ fn summary(blocks: &[Block], idle: &[Block], size: Size) -> Summary {
         *most = most.max(*memory);
     }
     Summary {
-        // Where one used less than it does idle that is noise, and takes nothing from the rest.
+        // A process below its idle usage is noise: it takes nothing from the sum.
         stack: cpu.values().map(|ms: &f64| ms.max(0.0)).sum(),
         stack_range: [
             of_rounds.iter().copied().fold(f64::INFINITY, f64::min),
@@ -113,7 +113,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 /// A figure of a kind of request, over the turns.
 fn served(
     turns: &[Served],
-    of: impl Fn(&Served) -> &Vec<Load>,
+    of: impl Fn(&ServeResult) -> &Vec<Load>,
     place: usize,
     figure: impl Fn(&Load) -> f64,
 ) -> f64 {
@@ -165,7 +165,7 @@ impl Report {
                 rows.push((format!("{name}, errors"), figure(|load| load.errors as f64)));
             }
         }
-        let first = |turns: &Vec<Served>| {
+        let first = |turns: &Vec<ServeResult>| {
             median(turns.iter().map(|turn| millis(turn.first_value)).collect())
         };
         rows.push(("start to first value, ms".to_owned(), turns.map(first)));
@@ -202,7 +202,7 @@ impl Report {
         let [our_rps, their_rps] = of(1, |s| &s.selector, |load| load.rps);
         let [our_p99, their_p99] = of(1, |s| &s.selector, |load| millis(load.p99));
         let [our_one, their_one] = of(1, |s| &s.one, |load| load.rps);
-        // A round of the least that can be counted, where ours needs none.
+        // Plimsoll may need no request at all: count at least one.
         let least = 1.0;
         let ratios = json!({
             "stack_cpu_per_decision": round(tuned.stack / ours.stack),

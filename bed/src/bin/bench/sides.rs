@@ -1,4 +1,4 @@
-//! Who is measured: Plimsoll, and prometheus-adapter with kube-controller-manager.
+//! The sides that are measured: Plimsoll, and prometheus-adapter with kube-controller-manager.
 
 use crate::load::{self, Load};
 use crate::world::{World, namespace};
@@ -7,23 +7,23 @@ use bed::{eventually, free_port, parts, plimsoll};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Who decides.
+/// A side of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Plimsoll in the place of both peers, with the same rule and the same HPAs.
+    /// Plimsoll in their place, with the same rule and the same HPAs.
     Plimsoll,
     /// prometheus-adapter and kube-controller-manager's HPA controller.
     Peers(Peers),
-    /// Plimsoll with Autoscalers of its own.
+    /// Plimsoll with Autoscalers, without a comparison.
     Alone,
 }
 
-/// How the peers are set.
+/// The flags of prometheus-adapter and kube-controller-manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peers {
-    /// As they come.
+    /// The defaults.
     Default,
-    /// With all limits raised.
+    /// All rate limits raised.
     Tuned,
 }
 
@@ -44,20 +44,20 @@ const RULES: &str = r#"rules:
   name: {matches: "^(.*)_total$", as: "${1}_per_second"}
   metricsQuery: sum(rate(<<.Series>>{<<.LabelMatchers>>}[1m])) by (<<.GroupBy>>)
 "#;
-/// The rate over the same time for Autoscalers' own metrics.
+/// The rate over the same window, for the custom metrics of Autoscalers.
 const OWN: &str = "podMetrics:\n  counterQuery: \
     'sum by (<<.GroupBy>>) (rate(<<.Series>>{<<.LabelMatchers>>}[1m]))'\n";
 
-/// A side that runs.
+/// A running side.
 pub struct Running {
     pub processes: Vec<(&'static str, Process)>,
-    /// Where its own metrics are.
+    /// The port of its `/metrics`.
     pub metrics_port: u16,
     /// The counter of its decisions.
     pub decisions: &'static str,
 }
 
-/// Starts a side, and waits until it serves what it needs.
+/// Starts a side, and waits until it serves metrics.
 pub async fn start(world: &World, side: Side) -> Running {
     match side {
         Side::Plimsoll | Side::Alone => {
@@ -116,7 +116,7 @@ pub async fn start(world: &World, side: Side) -> Running {
     }
 }
 
-/// Starts Plimsoll alone as a cluster has it: it leads by a Lease.
+/// Starts Plimsoll with leader election, as in a cluster.
 pub fn start_leading(world: &World) -> Running {
     let mut flags = adapter_flags(world, "plimsoll", OWN, world.cluster.prometheus_port);
     flags.insert(0, "serve".to_owned());
@@ -127,7 +127,7 @@ pub fn start_leading(world: &World) -> Running {
     running(world, &flags)
 }
 
-/// Starts Plimsoll alone behind a Prometheus at another port; each decision is in its log.
+/// Starts Plimsoll with a Prometheus at another port; it logs each decision.
 pub fn start_logged(world: &World, prometheus: u16) -> Running {
     let mut flags = adapter_flags(world, "plimsoll", OWN, prometheus);
     flags.insert(0, "serve".to_owned());
@@ -181,7 +181,7 @@ fn start_plimsoll(world: &World, side: Side, own: &[&str]) -> Process {
     let config = if side == Side::Alone { OWN } else { RULES };
     let mut flags = adapter_flags(world, "plimsoll", config, world.cluster.prometheus_port);
     flags.insert(0, "serve".to_owned());
-    // As the peers.
+    // The other side does not elect a leader either.
     flags.push("--leader-elect=false".to_owned());
     flags.push("--leader-elect-resource-namespace=kube-system".to_owned());
     flags.extend(own.iter().map(|flag| (*flag).to_owned()));
@@ -192,7 +192,7 @@ fn adapter_binary() -> PathBuf {
     parts(&["prometheus-adapter"]).join("prometheus-adapter")
 }
 
-/// Has kube-apiserver send requests for custom metrics to whichever side runs.
+/// Registers the running adapter for custom metrics with kube-apiserver.
 async fn register(world: &World) {
     let port = world.adapter_port;
     let mut manifest = format!(
@@ -229,7 +229,7 @@ fn path_of_selector(app: usize) -> String {
 
 const METRICS: &str = "/apis/custom.metrics.k8s.io/v1beta2/namespaces";
 
-/// Waits until a side serves a value; how long that took.
+/// Waits until a side serves a value; returns the time that it took.
 async fn wait_for_value(world: &World, process: &Process) -> Duration {
     let start = Instant::now();
     let client = load::client(world);
@@ -247,22 +247,22 @@ async fn wait_for_value(world: &World, process: &Process) -> Duration {
     }
 }
 
-/// What a side does under requests.
+/// The results of a side under load.
 #[derive(Clone, Debug)]
-pub struct Served {
+pub struct ServeResult {
     /// From the start of the process to the first value.
     pub first_value: Duration,
-    /// For 1, 16 and 64 connections: all pods of a workload, by selector.
+    /// Requests for all pods of a workload, by selector; for each of [`CONNECTIONS`].
     pub selector: Vec<Load>,
-    /// The same for one pod.
+    /// Requests for one pod; for each of [`CONNECTIONS`].
     pub one: Vec<Load>,
 }
 
-/// How many connections ask at once.
+/// The numbers of concurrent connections.
 pub const CONNECTIONS: [usize; 3] = [1, 16, 64];
 
-/// Sends requests to a side that does nothing else.
-pub async fn serve(world: &World, side: Side, each: Duration) -> Served {
+/// Sends requests to a side that does not decide meanwhile.
+pub async fn serve(world: &World, side: Side, each: Duration) -> ServeResult {
     crate::say(&format!("sending requests to {}", side.name()));
     let process = match side {
         Side::Peers(peers) => start_adapter(world, peers),
@@ -273,7 +273,7 @@ pub async fn serve(world: &World, side: Side, each: Duration) -> Served {
     let selectors: Vec<String> = (0..size.autoscalers).map(path_of_selector).collect();
     let pods = (0..size.autoscalers * size.pods).map(|n| path_of_one(n / size.pods, n % size.pods));
     let pods: Vec<String> = pods.collect();
-    let mut served = Served { first_value, selector: Vec::new(), one: Vec::new() };
+    let mut served = ServeResult { first_value, selector: Vec::new(), one: Vec::new() };
     for connections in CONNECTIONS {
         served.selector.push(load::send(world, &selectors, connections, each).await);
         served.one.push(load::send(world, &pods, connections, each).await);
@@ -281,7 +281,7 @@ pub async fn serve(world: &World, side: Side, each: Duration) -> Served {
     served
 }
 
-/// The sizes of the binaries in bytes: ours, the adapter's.
+/// The sizes of the binaries of Plimsoll and prometheus-adapter, in bytes.
 pub fn binary_sizes() -> [u64; 2] {
     [plimsoll::binary(), adapter_binary()]
         .map(|path| std::fs::metadata(path).map_or(0, |metadata| metadata.len()))

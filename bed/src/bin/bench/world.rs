@@ -1,4 +1,4 @@
-//! The cluster that is scaled: workloads, pods and their metrics.
+//! The cluster of the benchmark: workloads, pods and their metrics.
 
 use crate::say;
 use bed::cluster::Cluster;
@@ -8,38 +8,38 @@ use serde_json::{Value, json};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// How many there are of what.
+/// The size of the cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
     /// Workloads, each with an autoscaler.
     pub autoscalers: usize,
-    /// Pods of each.
+    /// Pods per workload.
     pub pods: usize,
 }
 
-/// The cluster, with workloads whose load is steady but for noise.
+/// The cluster, with workloads whose load is steady apart from noise.
 pub struct World {
     pub cluster: Cluster,
     pub size: Size,
-    /// Where the metrics API of whichever side runs is served.
+    /// The port of the metrics adapter that runs.
     pub adapter_port: u16,
 }
 
 /// The namespaces that workloads are spread over.
 pub const NAMESPACES: usize = 10;
-/// Requests a second of a pod, and what autoscalers ask for.
+/// Requests per second of a pod, and the target of autoscalers.
 pub const RATE: usize = 10;
-/// By which part of it the rate of a pod wobbles from scrape to scrape.
+/// The relative noise of the rate of a pod, from scrape to scrape.
 const NOISE: f64 = 0.3;
-/// How many objects are made at once.
-const AT_ONCE: usize = 24;
+/// Requests in flight while objects are created.
+const MAX_IN_FLIGHT_REQUESTS: usize = 24;
 
 pub fn namespace(app: usize) -> String {
     format!("bench-{}", app % NAMESPACES)
 }
 
 impl World {
-    /// Starts it; with `variants` the metrics are there in several forms.
+    /// Starts it; with `variants` the metrics exist in several variants (`fleet series`).
     pub async fn start(size: Size, variants: bool) -> Self {
         let options = Options { progress: say, ..Options::default() };
         let mut cluster = Cluster::control_plane(&options).await;
@@ -77,7 +77,7 @@ impl World {
         }
     }
 
-    /// Does something for each of many, some at once, and shows how far it is.
+    /// Runs `make` for each number below `count`, concurrently, and shows the progress.
     async fn each(&self, what: &str, count: usize, make: impl AsyncFn(usize)) {
         say(&format!("making {count} {what}"));
         let done = AtomicUsize::new(0);
@@ -89,7 +89,10 @@ impl World {
                 say(&format!("  {done} of {count} {what}"));
             }
         };
-        stream::iter((0..count).map(one)).buffer_unordered(AT_ONCE).collect::<Vec<()>>().await;
+        stream::iter((0..count).map(one))
+            .buffer_unordered(MAX_IN_FLIGHT_REQUESTS)
+            .collect::<Vec<()>>()
+            .await;
     }
 
     async fn make_workloads(&self) {
@@ -126,7 +129,7 @@ impl World {
         .await;
     }
 
-    /// Makes a Deployment that says it has so many pods.
+    /// Creates a Deployment whose status has this number of pods.
     pub async fn make_workload(&self, of: &str, name: &str, pods: usize) {
         let labels = json!({"app": name});
         let path = format!("/apis/apps/v1/namespaces/{of}/deployments");
@@ -141,11 +144,11 @@ impl World {
         self.send("PATCH", &format!("{path}/{name}/status"), status).await;
     }
 
-    /// Makes a pod of it that says it runs.
+    /// Creates a pod of a workload whose status is running and ready.
     pub async fn make_pod(&self, of: &str, app: &str, place: usize) {
         let path = format!("/api/v1/namespaces/{of}/pods");
         let name = format!("{app}-{place}");
-        // As many labels as a Deployment gives its pods.
+        // The labels of a Deployment's pods.
         let labels = json!({"app": app, "pod-template-hash": "75c5d6f8b9"});
         let requests = json!({"requests": {"cpu": "100m"}});
         let containers = json!([{"name": "app", "image": "app", "resources": requests}]);
@@ -158,7 +161,7 @@ impl World {
         self.send("PATCH", &format!("{path}/{name}/status"), status).await;
     }
 
-    /// Makes native HPAs, for both sides.
+    /// Creates HPAs, for both sides.
     pub async fn make_native_hpas(&self) {
         let hpa =
             async |app: usize| {
@@ -178,7 +181,7 @@ impl World {
         self.each("HorizontalPodAutoscalers", self.size.autoscalers, hpa).await;
     }
 
-    /// Makes Autoscalers, each with a label's value of its own.
+    /// Creates Autoscalers, each with its own value of a label.
     pub async fn make_autoscalers(&self) {
         let crd = bed::root().join("deploy/base/crd.yaml");
         self.cluster.kubectl(&["apply", "-f", &crd.display().to_string()]).await;
@@ -192,7 +195,7 @@ impl World {
                 "metadata": {"name": format!("app-{app}")},
                 "spec": {
                     "scaleTargetRef": target(app), "minReplicas": 1, "maxReplicas": 20,
-                    "customMetrics": Asked::OWN_LABEL.custom_metrics(app),
+                    "customMetrics": MetricChoice::OWN_LABEL.custom_metrics(app),
                 },
             });
             self.send("POST", &autoscalers(app), spec).await;
@@ -200,17 +203,17 @@ impl World {
         self.each("Autoscalers", self.size.autoscalers, autoscaler).await;
     }
 
-    /// Has the Autoscalers ask for other metrics.
-    pub async fn ask(&self, asked: Asked) {
+    /// Changes the metrics of the Autoscalers.
+    pub async fn set_metrics(&self, metrics: MetricChoice) {
         let patch = async |app: usize| {
-            let spec = json!({"spec": {"customMetrics": asked.custom_metrics(app)}});
+            let spec = json!({"spec": {"customMetrics": metrics.custom_metrics(app)}});
             self.send("PATCH", &format!("{}/app-{app}", autoscalers(app)), spec).await;
         };
         self.each("changes to Autoscalers", self.size.autoscalers, patch).await;
     }
 
-    /// Leaves so many Autoscalers.
-    pub async fn leave(&mut self, count: usize) {
+    /// Deletes Autoscalers until `count` are left.
+    pub async fn keep_only(&mut self, count: usize) {
         let delete = async |number: usize| {
             let app = count + number;
             self.send("DELETE", &format!("{}/app-{app}", autoscalers(app)), json!({})).await;
@@ -220,17 +223,17 @@ impl World {
     }
 }
 
-/// What Autoscalers ask for.
+/// The metrics of the Autoscalers.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked {
+pub struct MetricChoice {
     /// The metric of a workload.
     pub metric: fn(usize) -> String,
-    /// The label asked for, and its value for a workload.
+    /// The label that selects series, and its value for a workload.
     pub label: (&'static str, fn(usize) -> String),
 }
 
-impl Asked {
-    /// One metric, and a label's value for each workload.
+impl MetricChoice {
+    /// One metric for all, and a value of a label for each workload.
     pub const OWN_LABEL: Self = Self {
         metric: |_| "http_requests_total".to_owned(),
         label: ("app", |app| format!("app-{app}")),

@@ -1,5 +1,4 @@
-//! The main job, live, on the real parts: load rises and falls, and Plimsoll
-//! sizes the workload to it. `make demo` runs it.
+//! `make demo`: load rises and falls on a real cluster, and Plimsoll scales the workload to it.
 
 mod show;
 mod story;
@@ -20,22 +19,22 @@ fn main() -> ExitCode {
         }
     };
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let told = runtime.block_on(async {
-        let story = async {
+    let result = runtime.block_on(async {
+        let demo = async {
             tokio::select! {
-                told = run(keep) => told,
+                result = run(keep) => result,
                 _ = tokio::signal::ctrl_c() => Err("interrupted".to_owned()),
             }
         };
-        match tokio::time::timeout(Duration::from_secs(300), story).await {
-            Ok(told) => told,
-            Err(_) => Err("the story took too long".to_owned()),
+        match tokio::time::timeout(Duration::from_secs(300), demo).await {
+            Ok(result) => result,
+            Err(_) => Err("it took longer than 300 s".to_owned()),
         }
     });
-    match told {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("\nThe story did not happen: {error}");
+            eprintln!("\nThe demo failed: {error}");
             ExitCode::FAILURE
         }
     }
@@ -44,35 +43,35 @@ fn main() -> ExitCode {
 async fn run(keep: bool) -> Result<(), String> {
     let start = Instant::now();
     println!(
-        "Plimsoll's main job, on etcd, kube-apiserver, kube-controller-manager, kube-scheduler"
+        "Plimsoll scales a workload, on etcd, kube-apiserver, kube-controller-manager, kube-scheduler"
     );
-    println!("(v1.36.3) and Prometheus, all real, all on loopback.\n");
+    println!("(v1.36.3) and Prometheus, all on loopback.\n");
     let progress = |what: &str| println!("  {what} ...");
     let bed = Bed::start(Options { keep, progress, ..Options::default() }).await;
-    println!("  all is up after {:.1} s\n", start.elapsed().as_secs_f64());
+    println!("  ready after {:.1} s\n", start.elapsed().as_secs_f64());
     if keep {
-        remember(&bed);
+        record(&bed);
     }
-    let summary = story::tell(&bed).await?;
+    let summary = story::run(&bed).await?;
     println!("\n{summary}  whole demo          {:.0} s", start.elapsed().as_secs_f64());
     if keep {
-        println!("\nAll goes on. To look around:\n");
+        println!("\nThe cluster keeps running:\n");
         println!("  export KUBECONFIG={}", bed.cluster.kubeconfig.display());
         println!("  {} kubectl get autoscalers -A", bed.cluster.parts.join("cluster").display());
         println!("  Prometheus  http://127.0.0.1:{}", bed.cluster.prometheus_port);
         println!("  Plimsoll    https://127.0.0.1:{}", bed.plimsoll.port);
         println!("  logs        {}", bed.cluster.folder.display());
-        println!("\n`make demo-stop` ends it.");
+        println!("\n`make demo-stop` stops it.");
     }
     Ok(())
 }
 
-/// Where it is written which beds were left up.
+/// The file with the folders of the clusters that `--keep` left running.
 fn kept() -> std::path::PathBuf {
     bed::root().join(".cache/kept-demos")
 }
 
-fn remember(bed: &Bed) {
+fn record(bed: &Bed) {
     use std::io::Write;
     let file = std::fs::File::options().create(true).append(true).open(kept());
     let folder = bed.cluster.folder.display();
@@ -82,13 +81,13 @@ fn remember(bed: &Bed) {
 
 fn stop_kept() -> ExitCode {
     let Ok(folders) = std::fs::read_to_string(kept()) else {
-        println!("nothing was left up");
+        println!("nothing is running");
         return ExitCode::SUCCESS;
     };
     for folder in folders.lines() {
         let pids = std::fs::read_to_string(format!("{folder}/pids")).unwrap_or_default();
         for pid in pids.lines() {
-            // Only what is still ours: the number may be another program's by now.
+            // Only our guards: the process id may be reused.
             let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline"));
             if command.is_ok_and(|command| command.contains("guard\0-keep")) {
                 let _ = std::process::Command::new("kill").arg(pid).status();
@@ -96,7 +95,7 @@ fn stop_kept() -> ExitCode {
         }
         std::thread::sleep(Duration::from_secs(1));
         let _ = std::fs::remove_dir_all(folder);
-        println!("ended {folder}");
+        println!("stopped {folder}");
     }
     let _ = std::fs::remove_file(kept());
     ExitCode::SUCCESS

@@ -1,12 +1,11 @@
-//! What is seen of the story: a table that moves in a terminal, else a line now
-//! and then.
+//! Shows the state of the workload: a live chart on a terminal, else a line every few seconds.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// One look at a workload.
+/// The state of the workload at one time.
 #[derive(Clone, Debug, Default)]
-pub struct Look {
+pub struct Observation {
     pub requests: f64,
     pub replicas: i64,
     pub ready: i64,
@@ -14,24 +13,24 @@ pub struct Look {
     pub targets: String,
 }
 
-/// Shows looks as they come.
+/// Shows observations as they come.
 pub struct Screen {
     start: Instant,
     terminal: bool,
     drawn: usize,
     last_line: Option<Instant>,
-    history: Vec<Look>,
+    history: Vec<Observation>,
     title: String,
     target: f64,
 }
 
-/// How many looks a chart holds.
+/// The columns of a chart: one per observation.
 const WIDTH: usize = 64;
-/// How often a line is printed where there is no terminal.
+/// The interval of lines without a terminal.
 const LINE: Duration = Duration::from_secs(3);
 
 impl Screen {
-    /// One for a workload whose metric has a target.
+    /// A screen for a workload with this target per pod.
     pub fn new(target: f64) -> Self {
         Self {
             start: Instant::now(),
@@ -44,7 +43,7 @@ impl Screen {
         }
     }
 
-    /// A new chapter of the story.
+    /// Starts a new chapter.
     pub fn chapter(&mut self, title: &str) {
         self.leave();
         println!("\n[{:5.1} s] {title}", self.start.elapsed().as_secs_f64());
@@ -52,57 +51,66 @@ impl Screen {
         self.last_line = None;
     }
 
-    /// A look at the workload.
-    pub fn look(&mut self, look: Look) {
-        self.history.push(look.clone());
+    /// Shows an observation.
+    pub fn show(&mut self, observation: Observation) {
+        self.history.push(observation.clone());
         if self.terminal {
-            self.draw(&look);
+            self.draw(&observation);
         } else if self.last_line.is_none_or(|at| at.elapsed() >= LINE) {
             self.last_line = Some(Instant::now());
-            println!("[{:5.1} s]   {}", self.start.elapsed().as_secs_f64(), self.row(&look));
+            println!("[{:5.1} s]   {}", self.start.elapsed().as_secs_f64(), self.row(&observation));
         }
     }
 
-    /// Prints something below the table; a new table begins after it.
+    /// Prints a text below the chart; the next chart begins after it.
     pub fn say(&mut self, text: &str) {
         self.leave();
         println!("{text}");
     }
 
-    fn row(&self, look: &Look) -> String {
-        let bar = "#".repeat(usize::try_from(look.replicas).unwrap_or(0).min(20));
+    fn row(&self, observation: &Observation) -> String {
+        let bar = "#".repeat(usize::try_from(observation.replicas).unwrap_or(0).min(20));
         format!(
-            "{:6.1} requests/s   {:5.1} a pod (target {:.0})   {:2} replicas, {:2} ready  {bar}",
-            look.requests, look.per_pod, self.target, look.replicas, look.ready
+            "{:6.1} requests/s   {:5.1} per pod (target {:.0})   {:2} replicas, {:2} ready  {bar}",
+            observation.requests,
+            observation.per_pod,
+            self.target,
+            observation.replicas,
+            observation.ready
         )
     }
 
-    fn draw(&mut self, look: &Look) {
+    fn draw(&mut self, observation: &Observation) {
         let from = self.history.len().saturating_sub(WIDTH);
         let recent = &self.history[from..];
-        let chart = |value: fn(&Look) -> f64, most: f64| -> String {
+        let chart = |value: fn(&Observation) -> f64, most: f64| -> String {
             const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-            let block = |look: &Look| BLOCKS[((value(look) / most * 8.0).ceil() as usize).min(8)];
+            let block = |observation: &Observation| {
+                BLOCKS[((value(observation) / most * 8.0).ceil() as usize).min(8)]
+            };
             recent.iter().map(block).collect()
         };
         let lines = [
             format!(
                 "  requests/s  {:>6.1} │{:<WIDTH$}│",
-                look.requests,
+                observation.requests,
                 chart(|l| l.requests, 180.0)
             ),
             format!(
-                "  a pod       {:>6.1} │{:<WIDTH$}│ target {:.0}",
-                look.per_pod,
+                "  per pod     {:>6.1} │{:<WIDTH$}│ target {:.0}",
+                observation.per_pod,
                 chart(|l| l.per_pod, 60.0),
                 self.target
             ),
             format!(
                 "  replicas    {:>6} │{:<WIDTH$}│",
-                look.replicas,
+                observation.replicas,
                 chart(|l| l.replicas as f64, 10.0)
             ),
-            format!("  ready       {:>6}   autoscaler shows {}", look.ready, look.targets),
+            format!(
+                "  ready       {:>6}   autoscaler shows {}",
+                observation.ready, observation.targets
+            ),
         ];
         let mut out = std::io::stdout().lock();
         if self.drawn > 0 {
@@ -115,7 +123,7 @@ impl Screen {
         self.drawn = lines.len();
     }
 
-    /// Leaves the table standing as it is.
+    /// Leaves the chart as it is.
     fn leave(&mut self) {
         self.drawn = 0;
     }

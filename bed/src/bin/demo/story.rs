@@ -1,6 +1,6 @@
-//! The story: what is done, what is to happen, and what did.
+//! The steps of the demo: each changes something and waits for its effect.
 
-use crate::show::{Look, Screen};
+use crate::show::{Observation, Screen};
 use bed::Bed;
 use bed::workload::Namespace;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -15,42 +15,49 @@ const TARGET: f64 = 20.0;
 const METRIC: &str = "http_requests_total";
 const NEW_METRIC: &str = "checkouts_total";
 
-/// Tells it; the summary, or what did not happen.
-pub async fn tell(bed: &Bed) -> Result<String, String> {
+/// Runs all steps; the summary, or the step that failed.
+pub async fn run(bed: &Bed) -> Result<String, String> {
     let shop = Namespace::new(&bed.cluster, "shop").await;
     let mut screen = Screen::new(TARGET);
     let process = bed.plimsoll.process.id();
 
-    screen.chapter("A Deployment of 2 pods, an Autoscaler on 20 requests a second and pod; 36 requests/s come in.");
+    screen.chapter("A Deployment of 2 pods, an Autoscaler with a target of 20 requests/s per pod; 36 requests/s come in.");
     shop.deployment("web", 2, "").await;
     autoscaler(&shop, "web", METRIC, "20").await;
     load(bed, 36.0).await;
-    let calm = watch(bed, &mut screen, "2 pods serve 36 requests/s", 45, |look| {
-        look.requests > 30.0 && look.ready == 2
+    let calm = watch(bed, &mut screen, "2 pods serve 36 requests/s", 45, |observation| {
+        observation.requests > 30.0 && observation.ready == 2
     })
     .await?;
 
-    screen.chapter("Load rises to 115 requests/s: nearly three times what 2 pods are to take.");
+    screen.chapter("Load rises to 115 requests/s: nearly three times the target of 2 pods.");
     load(bed, 115.0).await;
     let (rose, mut peak) = (Instant::now(), 0.0_f64);
-    watch(bed, &mut screen, "the load per pod passes the target", 30, |look| {
-        peak = peak.max(look.per_pod);
-        look.per_pod > TARGET * 1.1
+    watch(bed, &mut screen, "the load per pod passes the target", 30, |observation| {
+        peak = peak.max(observation.per_pod);
+        observation.per_pod > TARGET * 1.1
     })
     .await?;
     let above = rose.elapsed();
-    let high =
-        watch(bed, &mut screen, "6 pods, and the load per pod is back at the target", 60, |look| {
-            peak = peak.max(look.per_pod);
-            look.ready == 6 && (look.per_pod - TARGET).abs() <= TARGET * 0.1
-        })
-        .await?;
+    let high = watch(
+        bed,
+        &mut screen,
+        "6 pods, and the load per pod is back at the target",
+        60,
+        |observation| {
+            peak = peak.max(observation.per_pod);
+            observation.ready == 6 && (observation.per_pod - TARGET).abs() <= TARGET * 0.1
+        },
+    )
+    .await?;
     let scaled_up = rose.elapsed();
 
-    screen.chapter("While all runs: a second Autoscaler, on a metric nobody has asked for yet.");
+    screen.chapter(
+        "A second Autoscaler, on a metric that Plimsoll does not know yet, without a restart.",
+    );
     shop.deployment("checkout", 1, "").await;
     bed.cluster.load("shop", "app=checkout", &format!("/hit/{NEW_METRIC}"), 8.0).await;
-    // Prometheus needs two scrapes for a rate; until then there is nothing to serve.
+    // A rate needs two scrapes; until then there is nothing to serve.
     let query = format!("rate({NEW_METRIC}[8s])>0");
     bed::eventually("Prometheus has the new metric", Duration::from_secs(20), async || {
         if prometheus(bed, &query).await.is_some() { Ok(()) } else { Err("not yet".to_owned()) }
@@ -82,16 +89,17 @@ pub async fn tell(bed: &Bed) -> Result<String, String> {
     let raw = bed.cluster.kubectl(&["get", "--raw", &path]).await;
     screen.say(&raw);
     screen.say("\n$ kubectl -n shop get autoscalers");
-    // The first decision on the new metric is shown with it.
+    // Wait for the first decision on the new metric: kubectl shows it.
     watch(bed, &mut screen, "the new Autoscaler decides", 20, |_| true).await?;
     screen.say(bed.cluster.kubectl(&["-n", "shop", "get", "autoscalers"]).await.trim_end());
 
     screen.chapter("Load falls to 36 requests/s; the stabilization window is 8 s here.");
     load(bed, 36.0).await;
     let fell = Instant::now();
-    let low =
-        watch(bed, &mut screen, "2 pods again", 60, |look| look.ready == 2 && look.replicas == 2)
-            .await?;
+    let low = watch(bed, &mut screen, "2 pods again", 60, |observation| {
+        observation.ready == 2 && observation.replicas == 2
+    })
+    .await?;
     let scaled_down = fell.elapsed();
 
     let mut events = bed
@@ -117,22 +125,25 @@ pub async fn tell(bed: &Bed) -> Result<String, String> {
     };
     line(
         "calm",
-        format!("{:.0} requests/s, {} pods, {:.1} a pod", calm.requests, calm.ready, calm.per_pod),
+        format!(
+            "{:.0} requests/s, {} pods, {:.1} per pod",
+            calm.requests, calm.ready, calm.per_pod
+        ),
     );
     line(
         "load rose",
-        format!("{:.1} a pod at most, above the target after {:.0} s", peak, above.as_secs_f64()),
+        format!("at most {:.1} per pod, above the target after {:.0} s", peak, above.as_secs_f64()),
     );
     line(
         "scaled up",
         format!(
-            "{} pods, {:.1} a pod, after {:.0} s",
+            "{} pods, {:.1} per pod, after {:.0} s",
             high.ready,
             high.per_pod,
             scaled_up.as_secs_f64()
         ),
     );
-    line("new metric", format!("served after {:.2} s, nothing restarted", served.as_secs_f64()));
+    line("new metric", format!("served after {:.2} s, no restart", served.as_secs_f64()));
     line("scaled down", format!("{} pods after {:.0} s", low.ready, scaled_down.as_secs_f64()));
     if served > Duration::from_secs(1) {
         return Err(format!("the new metric was served only after {served:?}"));
@@ -156,19 +167,19 @@ async fn autoscaler(shop: &Namespace<'_>, name: &str, metric: &str, average: &st
     shop.cluster.apply(&manifest).await;
 }
 
-/// Watches the workload until what is to happen has happened.
+/// Shows the workload until a condition holds.
 async fn watch(
     bed: &Bed,
     screen: &mut Screen,
     what: &str,
     seconds: u64,
-    mut happened: impl FnMut(&Look) -> bool,
-) -> Result<Look, String> {
+    mut condition: impl FnMut(&Observation) -> bool,
+) -> Result<Observation, String> {
     let start = Instant::now();
     loop {
-        let seen = look(bed).await;
-        screen.look(seen.clone());
-        if happened(&seen) {
+        let seen = observe(bed).await;
+        screen.show(seen.clone());
+        if condition(&seen) {
             return Ok(seen);
         }
         if start.elapsed() > Duration::from_secs(seconds) {
@@ -178,7 +189,7 @@ async fn watch(
     }
 }
 
-async fn look(bed: &Bed) -> Look {
+async fn observe(bed: &Bed) -> Observation {
     let client = &bed.cluster.client;
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), "shop");
     let autoscalers: Api<Autoscaler> = Api::namespaced(client.clone(), "shop");
@@ -189,7 +200,7 @@ async fn look(bed: &Bed) -> Look {
     let replicas = deployment.as_ref().and_then(|d| d.spec.as_ref()?.replicas).unwrap_or(0);
     let ready = deployment.as_ref().and_then(|d| d.status.as_ref()?.ready_replicas).unwrap_or(0);
     let requests = requests.unwrap_or(0.0);
-    Look {
+    Observation {
         requests,
         replicas: replicas.into(),
         ready: ready.into(),
@@ -198,7 +209,7 @@ async fn look(bed: &Bed) -> Look {
     }
 }
 
-/// The first value of a query's answer.
+/// The first value of an instant query's result.
 async fn prometheus(bed: &Bed, query: &str) -> Option<f64> {
     let url = format!("http://127.0.0.1:{}/api/v1/query", bed.cluster.prometheus_port);
     let url = reqwest::Url::parse_with_params(&url, [("query", query)]).ok()?;

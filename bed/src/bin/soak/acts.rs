@@ -1,15 +1,15 @@
-//! What is done to the cluster, at random.
+//! The random actions of the soak: churn and faults.
 
 use crate::judge::{POLICY, Timeline, WINDOW};
 use crate::{NAMESPACE, Soak, Workload};
 use bed::proxy::Fault;
 use std::time::{Duration, Instant};
 
-/// The most workloads at once that are scaled.
-const WORKLOADS: usize = 8;
+/// The maximum number of workloads with an Autoscaler.
+const MAX_WORKLOADS: usize = 8;
 
-/// Faults of one kind come for a while, and then none: a decision under faults is made on an
-/// older view, of which less can be asked.
+/// Faults of one kind alternate with calm: decisions under faults are made on older data, so fewer
+/// invariants apply.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Calm,
@@ -26,7 +26,7 @@ impl Soak<'_> {
         }
     }
 
-    /// Does one thing at random.
+    /// Performs a random action.
     pub async fn act(&mut self) {
         if self.fault.is_some_and(|until| Instant::now() >= until) {
             self.heal();
@@ -40,7 +40,7 @@ impl Soak<'_> {
         let living: Vec<usize> = (0..self.workloads.len()).filter(living).collect();
         let some = (!living.is_empty()).then(|| living[self.random.below(living.len())]);
         let action = match (which, some) {
-            (0 | 1, _) if living.len() < WORKLOADS => self.make().await,
+            (0 | 1, _) if living.len() < MAX_WORKLOADS => self.make().await,
             (2, Some(place)) if living.len() > 2 => self.remove(place).await,
             (3 | 13 | 14, Some(place)) => self.show(place).await,
             (4 | 15 | 16, Some(place)) => self.scale(place).await,
@@ -52,15 +52,15 @@ impl Soak<'_> {
                 self.fail_prometheus()
             }
             (9..=12, _) if self.fault.is_none() && phase == Phase::Api => self.fail_api(),
-            _ => self.ask().await,
+            _ => self.read_api().await,
         };
         *self.actions.entry(action).or_default() += 1;
     }
 
     pub fn heal(&mut self) {
         let faults = self.bed.faults.as_ref().expect("proxies");
-        faults.prometheus.pass();
-        faults.api.pass();
+        faults.prometheus.clear();
+        faults.api.clear();
         self.fault = None;
         self.history.blind.end();
         self.history.faulty.end();
@@ -94,7 +94,7 @@ impl Soak<'_> {
         "autoscalers made"
     }
 
-    /// Deletes an Autoscaler, and leaves its Deployment as no Autoscaler would.
+    /// Deletes an Autoscaler, and scales its Deployment to a size that the Autoscaler would change.
     async fn remove(&mut self, place: usize) -> &'static str {
         let workload = &mut self.workloads[place];
         let (autoscaler, deployment) =
@@ -147,7 +147,7 @@ impl Soak<'_> {
         "pods deleted"
     }
 
-    /// Changes the configuration, now and then to one that can't be used.
+    /// Changes the configuration, sometimes to an invalid one.
     fn reload(&mut self) -> &'static str {
         let path = self.bed.cluster.folder.join("plimsoll.yaml");
         let text = std::fs::read_to_string(&path).expect("the configuration");
@@ -212,13 +212,13 @@ impl Soak<'_> {
             2 => api.fail("PATCH", answer(500)),
             3 => api.fail("/scale", answer(429)),
             4 => {
-                // Half of the time as kube-apiserver does it: an event on an answer that is well.
+                // Half of the time as kube-apiserver does: an event in a response of status 200.
                 let expired = match self.random.below(2) {
                     0 => answer(410),
                     _ => Fault::expired_watch(),
                 };
                 api.fail("watch=true", expired);
-                api.end_answers();
+                api.end_responses();
             }
             _ => api.stall("leases"),
         }
@@ -227,8 +227,8 @@ impl Soak<'_> {
         "faults of kube-apiserver"
     }
 
-    /// Asks the API as kubectl does.
-    async fn ask(&self) -> &'static str {
+    /// Reads the metrics API, as kubectl does.
+    async fn read_api(&self) -> &'static str {
         let path = "/apis/custom.metrics.k8s.io/v1beta2";
         let _ = self.bed.cluster.try_kubectl(&["get", "--raw", path]).await;
         "requests"

@@ -1,25 +1,25 @@
-//! What is asked of each scale that Plimsoll writes, from the proxy's log of them and a
-//! watch of its own on the Deployments. How often each rule had something to look at is
-//! counted: one that never had shows nothing.
+//! The invariants of each scale that Plimsoll writes, checked on the proxy's log of updates and a
+//! separate watch of the Deployments. Each invariant counts how often it was checked: one that never
+//! was proves nothing.
 
 use crate::Workload;
-use bed::proxy::Scaled;
+use bed::proxy::ScaleUpdate;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How old the view may be that a decision is made on, while all works: what is shown
-/// must be rolled out, scraped, asked for and decided on, a round being one second.
-const VIEW: Duration = Duration::from_secs(15);
-/// The same after a fault of kube-apiserver: watches are retried with increasing delay.
-const VIEW_AFTER_FAULT: Duration = Duration::from_secs(30);
-/// How long an answer of Prometheus is used: the decision under way, and the cache.
-const ANSWER: Duration = Duration::from_secs(4);
-/// The policy that some Autoscalers have: so many pods in so much time.
+/// How old the data of a decision may be without faults: a new value is rolled out, scraped, queried
+/// and decided on, at a sync period of one second.
+const MAX_AGE: Duration = Duration::from_secs(15);
+/// The same after a fault of kube-apiserver: watches are retried with backoff.
+const MAX_AGE_AFTER_FAULT: Duration = Duration::from_secs(30);
+/// How long a query result is used: by a decision in flight, and by the cache.
+const RESULT_TTL: Duration = Duration::from_secs(4);
+/// The scale-up policy of some Autoscalers: pods per period.
 pub const POLICY: (i64, Duration) = (1, Duration::from_secs(6));
-/// The stabilization window of all.
+/// The scale-down stabilization window of all Autoscalers.
 pub const WINDOW: Duration = Duration::from_secs(10);
 
-/// A value that changes, with all that it was.
+/// A value that changes, with its history.
 pub struct Timeline<T>(Vec<(Instant, T)>);
 
 impl<T: Copy> Timeline<T> {
@@ -35,14 +35,14 @@ impl<T: Copy> Timeline<T> {
         self.0[self.0.len() - 1].1
     }
 
-    /// What it was at some time within a span.
+    /// The values that it had within a time range.
     fn within(&self, from: Instant, to: Instant) -> impl Iterator<Item = T> {
         let began = self.0.iter().rposition(|(at, _)| *at <= from).unwrap_or(0);
         self.0[began..].iter().take_while(move |(at, _)| *at <= to).map(|(_, value)| *value)
     }
 }
 
-/// When something was so.
+/// The times in which a condition held.
 #[derive(Default)]
 pub struct Spans(Vec<(Instant, Option<Instant>)>);
 
@@ -57,47 +57,47 @@ impl Spans {
         }
     }
 
-    /// Whether it was so all the time.
+    /// Whether it held for the whole range.
     pub fn cover(&self, from: Instant, to: Instant) -> bool {
         self.0.iter().any(|(began, end)| *began <= from && end.is_none_or(|end| end >= to))
     }
 
-    /// Whether it was so at any time.
+    /// Whether it held at any time of the range.
     fn touch(&self, from: Instant, to: Instant) -> bool {
         self.0.iter().any(|(began, end)| *began <= to && end.is_none_or(|end| end >= from))
     }
 }
 
-/// What was done to the cluster, and when.
+/// The faults of the cluster, and when they held.
 #[derive(Default)]
 pub struct History {
-    /// Prometheus gave no answer that can be used.
+    /// Prometheus returned no valid result.
     pub blind: Spans,
-    /// Requests to kube-apiserver failed or stalled, or its watches did.
+    /// Requests to kube-apiserver, or its watches, failed or stalled.
     pub faulty: Spans,
-    /// An administrator forbade all writes.
+    /// Scaling was frozen.
     pub frozen: Spans,
 }
 
 impl History {
-    /// How old the view of a decision may be at a time.
-    fn view(&self, at: Instant) -> Duration {
-        let faulty = self.faulty.touch(at - VIEW_AFTER_FAULT, at);
-        if faulty { VIEW_AFTER_FAULT } else { VIEW }
+    /// How old the data of a decision may be at a time.
+    fn max_age(&self, at: Instant) -> Duration {
+        let faulty = self.faulty.touch(at - MAX_AGE_AFTER_FAULT, at);
+        if faulty { MAX_AGE_AFTER_FAULT } else { MAX_AGE }
     }
 
-    /// Whether no metric can be known at a time.
+    /// Whether no metric was available at a time.
     pub fn is_blind(&self, at: Instant) -> bool {
-        self.blind.cover(at - ANSWER, at)
+        self.blind.cover(at - RESULT_TTL, at)
     }
 
-    /// Whether nothing may be written at a time.
+    /// Whether no scale may be written at a time.
     pub fn is_frozen(&self, at: Instant) -> bool {
-        self.frozen.cover(at - ANSWER, at) && !self.faulty.touch(at - VIEW_AFTER_FAULT, at)
+        self.frozen.cover(at - RESULT_TTL, at) && !self.faulty.touch(at - MAX_AGE_AFTER_FAULT, at)
     }
 }
 
-/// A change of replicas that Plimsoll wrote.
+/// A change of replicas that Plimsoll made.
 #[derive(Clone, Debug)]
 pub struct Step {
     pub at: Instant,
@@ -115,7 +115,7 @@ const RULES: [&str; 7] = [
     "not before the window ends",
 ];
 
-/// The rules, how often each was looked at, and what broke them.
+/// The invariants: how often each was checked, and the violations.
 pub struct Judge {
     pub looked_at: BTreeMap<&'static str, usize>,
     pub broken: Vec<String>,
@@ -135,10 +135,10 @@ impl Judge {
         }
     }
 
-    /// Something that was awaited did not come, where a wrong program would have written.
+    /// Checks a workload whose scale was not written where a faulty controller would have.
     pub fn left_alone(&mut self, workload: &Workload, history: &History, replicas: i64) {
         let (at, name) = (Instant::now(), &workload.name);
-        if workload.removed.is_some_and(|removed| removed + VIEW < at) {
+        if workload.removed.is_some_and(|removed| removed + MAX_AGE < at) {
             return self.rule("nothing once deleted", name, true);
         }
         let wanted = workload.settles_at() != replicas && replicas <= workload.max.now();
@@ -154,7 +154,7 @@ impl Judge {
     pub fn step(&mut self, workload: &Workload, history: &History, step: &Step) {
         let Step { at, from, to } = *step;
         let what = format!("{} went from {from} to {to}", workload.name);
-        let view = at - history.view(at);
+        let view = at - history.max_age(at);
         if let Some(removed) = workload.removed {
             return self.rule("nothing once deleted", &what, removed >= view);
         }
@@ -178,16 +178,16 @@ impl Judge {
         }
         if workload.policy && to > from {
             let (added, period) = POLICY;
-            // A period begins when a scale was written, which the proxy sees a little earlier.
+            // The period begins when the scale is written; the proxy sees the request a little earlier.
             let since = at - (period - Duration::from_millis(500));
             let earlier = workload.steps.iter().filter(|step| step.at > since);
             let change: i64 = earlier.map(|step| step.to - step.from).sum();
             self.rule("as policies allow", &what, change + (to - from) <= added);
         }
-        let steady = at - (WINDOW + VIEW);
+        let steady = at - (WINDOW + MAX_AGE);
         let known = !history.blind.touch(steady, at) && !history.faulty.touch(steady, at);
         if to < from && !to_the_limit && known && workload.made < steady {
-            // What asked for more was recommended a round before it changed, at the latest.
+            // The last higher recommendation is at most a round older than the change.
             let since = at - (WINDOW - Duration::from_secs(2));
             let low = workload.shows.within(since, at).all(|shows| shows < 10);
             self.rule("not before the window ends", &what, low);
@@ -195,17 +195,17 @@ impl Judge {
     }
 }
 
-/// Which of the changes that were seen were written by Plimsoll.
+/// The changes of replicas that the watch has seen.
 #[derive(Default)]
 pub struct Seen {
     deployments: BTreeMap<String, Changes>,
 }
 
-/// What was seen of one Deployment.
+/// The changes of one Deployment.
 struct Changes {
     /// Its replicas now.
     replicas: i64,
-    /// By the version that made it, each change of its replicas: before and after.
+    /// Each change of its replicas by resource version: before and after.
     by_version: BTreeMap<String, (i64, i64)>,
 }
 
@@ -223,8 +223,8 @@ impl Seen {
         self.deployments.get(name).map(|seen| seen.replicas)
     }
 
-    /// The step that a write made, if it made one that was seen already.
-    pub fn step(&self, write: &Scaled) -> Option<Step> {
+    /// The change that an update of a scale made, if the watch has seen it.
+    pub fn step(&self, write: &ScaleUpdate) -> Option<Step> {
         let (from, to) = *self.deployments.get(&write.name)?.by_version.get(&write.version)?;
         Some(Step { at: write.at, from, to })
     }

@@ -1,9 +1,9 @@
 //! A long run with churn and faults on the real parts: `make soak MINUTES=30`.
 //!
-//! Autoscalers, pods, metrics and the configuration come, change and go; Prometheus
-//! and kube-apiserver fail in turn; all at random from a seed that is printed.
-//! Each round the invariants are checked; at the end everything must be where its
-//! metrics say, and memory, files and tasks where they were.
+//! Autoscalers, pods, metrics and the configuration are created, changed and deleted; Prometheus
+//! and kube-apiserver fail in turn; all at random, from a seed that is printed. Each round checks
+//! the invariants. At the end every workload must have the size that its metrics ask for, and
+//! memory, open files and tasks must not have grown.
 
 mod acts;
 mod judge;
@@ -22,32 +22,32 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 const NAMESPACE: &str = "soak";
-/// How long the Deployment of an Autoscaler that was deleted is looked at.
-const HAUNTED: Duration = Duration::from_secs(60);
+/// How long the Deployment of a deleted Autoscaler is checked.
+const CHECKED_AFTER_DELETION: Duration = Duration::from_secs(60);
 
 /// A workload and its Autoscaler.
 struct Workload {
     name: String,
     made: Instant,
     max: Timeline<i64>,
-    /// What each of its pods shows; its Autoscaler wants 10.
+    /// The metric of each of its pods; the target of its Autoscaler is 10.
     shows: Timeline<i64>,
-    /// Whether it may grow by few pods in a time alone.
+    /// Whether its Autoscaler has the scale-up policy [`judge::POLICY`].
     policy: bool,
     /// When its Autoscaler was deleted.
     removed: Option<Instant>,
-    /// The changes of its scale that Plimsoll wrote.
+    /// The changes of its replicas that Plimsoll made.
     steps: Vec<Step>,
 }
 
 impl Workload {
-    /// Where it ends when it is left alone.
+    /// The replicas that it settles at without further changes.
     fn settles_at(&self) -> i64 {
         if self.shows.now() > 10 { self.max.now() } else { 1 }
     }
 }
 
-/// What Plimsoll uses.
+/// The resource usage of Plimsoll.
 #[derive(Clone, Copy, Debug)]
 struct Usage {
     megabytes: f64,
@@ -67,9 +67,9 @@ struct Soak<'a> {
     history: History,
     judge: Judge,
     seen: Arc<Mutex<Seen>>,
-    /// Scales that were written, of which the watch has not told yet.
-    written: Vec<bed::proxy::Scaled>,
-    /// Until when a fault holds.
+    /// Updates of scales that the watch has not seen yet.
+    written: Vec<bed::proxy::ScaleUpdate>,
+    /// When the present fault ends.
     fault: Option<Instant>,
     frozen: bool,
 }
@@ -139,7 +139,7 @@ impl Soak<'_> {
         self.bed.cluster.try_kubectl(&[&["-n", NAMESPACE], arguments].concat()).await
     }
 
-    /// Looks at what was written since, and at what was not.
+    /// Checks the scales that were written since the last round, and those that were not.
     async fn check(&mut self) {
         self.rounds += 1;
         self.judge_steps();
@@ -149,7 +149,9 @@ impl Soak<'_> {
                 self.judge.left_alone(workload, &self.history, replicas);
             }
         }
-        let gone = |workload: &Workload| workload.removed.is_some_and(|at| at.elapsed() > HAUNTED);
+        let gone = |workload: &Workload| {
+            workload.removed.is_some_and(|at| at.elapsed() > CHECKED_AFTER_DELETION)
+        };
         let (gone, left) = std::mem::take(&mut self.workloads).into_iter().partition(gone);
         self.workloads = left;
         for Workload { name, .. } in Vec::<Workload>::from_iter(gone) {
@@ -169,14 +171,14 @@ impl Soak<'_> {
         }
     }
 
-    /// Holds each scale that was written against the rules, as soon as the watch tells of it.
+    /// Checks the invariants of each update of a scale, once the watch has seen it.
     fn judge_steps(&mut self) {
-        self.written.extend(self.bed.faults.as_ref().expect("proxies").api.take_scaled());
+        self.written.extend(self.bed.faults.as_ref().expect("proxies").api.take_scale_updates());
         let seen = self.seen.lock().expect("no panic");
         let (judge, history, workloads) = (&mut self.judge, &self.history, &mut self.workloads);
         self.written.retain(|write| {
             let Some(step) = seen.step(write) else {
-                // A write of the number that was there already makes no step.
+                // An update to the present number changes nothing.
                 return write.at.elapsed() < Duration::from_secs(30);
             };
             if let Some(workload) = workloads.iter_mut().find(|one| one.name == write.name) {
@@ -187,7 +189,7 @@ impl Soak<'_> {
         });
     }
 
-    /// Lets everything be, and waits until all is where its metrics say and each status says so.
+    /// Ends all faults, and waits until each workload and each status is as its metrics ask for.
     async fn settle(&mut self) {
         eprintln!("  letting it settle ...");
         self.heal();
@@ -244,7 +246,7 @@ impl Soak<'_> {
             println!("  {action:26} {count:6}");
         }
         println!();
-        // Of the time when caches are full: what comes at the end against what came first.
+        // Caches are full after the first quarter: compare the last quarter with the second.
         let used = self.usage.len() / 4;
         let median = |of: &[Usage], field: fn(&Usage) -> f64| -> f64 {
             let mut values: Vec<f64> = of.iter().map(field).collect();
@@ -269,7 +271,7 @@ impl Soak<'_> {
         let length = Duration::from_secs_f64(minutes * 60.0);
         for (rule, count) in &self.judge.looked_at {
             println!("    {rule:28} {count:6}");
-            // Within less there may be no occasion.
+            // A short run may have no occasion.
             if *count == 0 && length >= Duration::from_secs(240) {
                 self.judge.broken.push(format!("{rule}: there was nothing to look at"));
             }
@@ -282,7 +284,7 @@ impl Soak<'_> {
     }
 }
 
-/// Follows the Deployments past the proxy, for ever.
+/// Watches the Deployments past the proxy, forever.
 async fn watch(client: kube::Client, seen: Arc<Mutex<Seen>>) {
     let api: Api<Deployment> = Api::namespaced(client, NAMESPACE);
     let mut events = watcher(api, watcher::Config::default()).boxed();

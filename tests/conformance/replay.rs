@@ -1,167 +1,16 @@
-//! Every decision equals that of the HPA controller of Kubernetes 1.36.
-//!
-//! The corpus holds what the real controller did, tick by tick
-//! (`tests/data/FORMAT.md`). `PLIMSOLL_CORPUS` names other files, separated by
-//! `:`, each `.jsonl` or `.jsonl.gz`.
+//! Replays a scenario: Plimsoll's decision at every tick, from what the real controller saw.
 
-use flate2::read::GzDecoder;
-use k8s_openapi::api::autoscaling::v2::{
-    HorizontalPodAutoscalerSpec, HorizontalPodAutoscalerStatus,
-};
+use crate::scenario::{ExternalAnswer, ObjectAnswer, Scenario, Template, TemplateContainer, Tick};
 use plimsoll::hpa::{
     self, AlignedSamples, Config, Context, Input, Memory, Outcome, Phase, Pod, PodContainer, Ready,
     Requests, Sample, Samples, Scale, Selected, Source, Spec, Status,
 };
 use plimsoll::k8s::{Quantity, Selector};
-use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
 
 /// 2000-01-01T00:00:00Z, where every scenario starts.
 const START: i64 = 946_684_800_000;
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Scenario {
-    title: Option<String>,
-    #[serde(default)]
-    gates: Vec<String>,
-    config: ScenarioConfig,
-    namespace: String,
-    name: String,
-    #[serde(default)]
-    other_autoscalers: Vec<OtherAutoscaler>,
-    #[serde(default)]
-    pod_labels: BTreeMap<String, String>,
-    #[serde(default)]
-    templates: HashMap<String, Template>,
-    ticks: Vec<Tick>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ScenarioConfig {
-    tolerance: f64,
-    downscale_stabilization_seconds: i32,
-    cpu_initialization_seconds: i64,
-    initial_readiness_delay_seconds: i64,
-}
-
-#[derive(Deserialize)]
-struct OtherAutoscaler {
-    name: String,
-    selector: String,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Template {
-    #[serde(default)]
-    containers: Vec<TemplateContainer>,
-    pod_requests: Option<BTreeMap<String, String>>,
-}
-
-#[derive(Deserialize)]
-struct TemplateContainer {
-    name: String,
-    #[serde(default)]
-    requests: BTreeMap<String, String>,
-    #[serde(default)]
-    sidecar: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Tick {
-    t: i64,
-    spec: Option<HorizontalPodAutoscalerSpec>,
-    scale: TickScale,
-    pods: Option<Vec<TickPod>>,
-    resource: Option<Answer<ResourceItem>>,
-    #[serde(default)]
-    custom: HashMap<String, Answer<CustomItem>>,
-    #[serde(default)]
-    object: HashMap<String, ObjectAnswer>,
-    #[serde(default)]
-    external: HashMap<String, ExternalAnswer>,
-    update_scale_error: Option<String>,
-    update_status_error: Option<String>,
-    out: Value,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct TickScale {
-    #[serde(default)]
-    spec_replicas: i32,
-    #[serde(default)]
-    status_replicas: i32,
-    #[serde(default)]
-    selector: String,
-    error: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct TickPod {
-    name: String,
-    template: Option<String>,
-    labels: Option<BTreeMap<String, String>>,
-    phase: Option<String>,
-    start: Option<i64>,
-    ready: Option<TickReady>,
-    #[serde(default)]
-    deleting: bool,
-}
-
-#[derive(Deserialize)]
-struct TickReady {
-    status: String,
-    since: i64,
-}
-
-#[derive(Deserialize)]
-struct Answer<T> {
-    items: Option<Vec<T>>,
-    error: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct ResourceItem {
-    pod: String,
-    time: i64,
-    #[serde(default)]
-    window: i64,
-    containers: Option<Vec<ResourceContainer>>,
-}
-
-#[derive(Deserialize)]
-struct ResourceContainer {
-    name: String,
-    #[serde(default)]
-    usage: BTreeMap<String, String>,
-}
-
-#[derive(Deserialize)]
-struct CustomItem {
-    pod: String,
-    value: String,
-    time: i64,
-    window: Option<i64>,
-}
-
-#[derive(Deserialize)]
-struct ObjectAnswer {
-    value: Option<String>,
-    error: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct ExternalAnswer {
-    values: Option<Vec<String>>,
-    error: Option<String>,
-}
 
 fn quantity(text: &str) -> Quantity {
     text.parse().expect("a quantity")
@@ -184,14 +33,14 @@ fn requests(template: &Template) -> Requests {
     )
 }
 
-/// What one metric's samples are, owned for the time of a decision.
-enum Owned {
+/// The samples of one metric; [`Samples`] borrows from it during a decision.
+enum OwnedSamples {
     PerPod(Result<AlignedSamples, String>),
     Value(Result<i64, String>),
     Values(Result<Vec<i64>, String>),
 }
 
-impl Owned {
+impl OwnedSamples {
     fn view(&self) -> Samples<'_> {
         match self {
             Self::PerPod(samples) => {
@@ -206,16 +55,21 @@ impl Owned {
 }
 
 impl Tick {
-    fn samples(&self, source: &Source, pods: &[Pod<'_>]) -> Owned {
+    /// The samples of a metric at this tick.
+    fn samples(&self, source: &Source, pods: &[Pod<'_>]) -> OwnedSamples {
         match source {
-            Source::Pods { metric, .. } => Owned::PerPod(self.custom_samples(&metric.name, pods)),
-            Source::Resource { name, .. } => Owned::PerPod(self.resource_samples(name, None, pods)),
+            Source::Pods { metric, .. } => {
+                OwnedSamples::PerPod(self.custom_samples(&metric.name, pods))
+            }
+            Source::Resource { name, .. } => {
+                OwnedSamples::PerPod(self.resource_samples(name, None, pods))
+            }
             Source::ContainerResource { name, container, .. } => {
-                Owned::PerPod(self.resource_samples(name, Some(container), pods))
+                OwnedSamples::PerPod(self.resource_samples(name, Some(container), pods))
             }
             Source::Object { metric, .. } => {
                 let missing = format!("the server could not find the metric {}", metric.name);
-                Owned::Value(match self.object.get(&metric.name) {
+                OwnedSamples::Value(match self.object.get(&metric.name) {
                     Some(ObjectAnswer { error: Some(error), .. }) => Err(error.clone()),
                     Some(ObjectAnswer { value: Some(value), .. }) => Ok(quantity(value).milli()),
                     _ => Err(missing),
@@ -223,7 +77,7 @@ impl Tick {
             }
             Source::External { metric, .. } => {
                 let missing = format!("the server could not find the metric {}", metric.name);
-                Owned::Values(match self.external.get(&metric.name) {
+                OwnedSamples::Values(match self.external.get(&metric.name) {
                     Some(ExternalAnswer { error: Some(error), .. }) => Err(error.clone()),
                     Some(ExternalAnswer { values, .. }) => {
                         Ok(values.iter().flatten().map(|value| quantity(value).milli()).collect())
@@ -231,7 +85,7 @@ impl Tick {
                     None => Err(missing),
                 })
             }
-            Source::Unknown(_) => Owned::Value(Err(String::new())),
+            Source::Unknown(_) => OwnedSamples::Value(Err(String::new())),
         }
     }
 
@@ -291,8 +145,8 @@ fn target_error(spec: &Spec) -> Option<String> {
     (!known).then(|| hpa::no_kind_match(&spec.target.kind, group))
 }
 
-/// Runs a scenario; returns each tick with what was done.
-fn run(scenario: &Scenario) -> Vec<Value> {
+/// Replays a scenario; returns the outcome of every tick, in the form of `out`.
+pub fn replay(scenario: &Scenario) -> Vec<Value> {
     let config = Config {
         tolerance: scenario.config.tolerance,
         downscale_stabilization_seconds: scenario.config.downscale_stabilization_seconds,
@@ -370,9 +224,9 @@ fn run(scenario: &Scenario) -> Vec<Value> {
         } else {
             Selected::Pods(&pods)
         };
-        let owned: Vec<Owned> =
+        let owned: Vec<OwnedSamples> =
             spec.metrics.iter().map(|metric| tick.samples(&metric.source, &pods)).collect();
-        let samples: Vec<Samples<'_>> = owned.iter().map(Owned::view).collect();
+        let samples: Vec<Samples<'_>> = owned.iter().map(OwnedSamples::view).collect();
         let scale_error = target_error(spec).or_else(|| tick.scale.error.clone());
         let input = Input {
             namespace: &scenario.namespace,
@@ -421,86 +275,4 @@ fn run(scenario: &Scenario) -> Vec<Value> {
         results.push(Value::Object(out));
     }
     results
-}
-
-/// An `out` in the form that two equal outcomes share: the status through its
-/// own type, where null and absent are the same.
-fn canonical(out: &Value) -> Value {
-    let status = out.get("status").filter(|status| !status.is_null()).map(|status| {
-        let mut status: HorizontalPodAutoscalerStatus =
-            serde_json::from_value(status.clone()).expect("a status");
-        status.current_replicas.get_or_insert(0);
-        status.conditions.get_or_insert_default();
-        json!(status)
-    });
-    json!({
-        "scaleTo": out.get("scaleTo"),
-        "status": status,
-        "events": out.get("events").cloned().filter(|e| !e.is_null()).unwrap_or(json!([])),
-    })
-}
-
-fn corpus() -> Vec<String> {
-    match std::env::var("PLIMSOLL_CORPUS") {
-        Ok(paths) => paths.split(':').map(str::to_owned).collect(),
-        Err(_) => ["smoke.jsonl", "open.jsonl.gz"]
-            .map(|name| format!("{}/tests/data/{name}", env!("CARGO_MANIFEST_DIR")))
-            .to_vec(),
-    }
-}
-
-fn lines(path: &str) -> impl Iterator<Item = String> {
-    let file = File::open(path).unwrap_or_else(|error| panic!("{path}: {error}"));
-    let reader: Box<dyn Read> =
-        if path.ends_with(".gz") { Box::new(GzDecoder::new(file)) } else { Box::new(file) };
-    BufReader::with_capacity(1 << 20, reader).lines().map(|line| line.expect("UTF-8 text"))
-}
-
-#[test]
-fn every_decision_equals_that_of_the_real_controller() {
-    const SHOWN: usize = 5;
-    let (mut agree, mut total, mut shown) = (0, 0, 0);
-    for path in corpus() {
-        for (number, line) in lines(&path).enumerate().filter(|(_, line)| !line.is_empty()) {
-            let scenario: Scenario = serde_json::from_str(&line)
-                .unwrap_or_else(|error| panic!("{path}:{}: {error}", number + 1));
-            for (i, (tick, ours)) in scenario.ticks.iter().zip(run(&scenario)).enumerate() {
-                total += 1;
-                let (expected, ours) = (canonical(&tick.out), canonical(&ours));
-                if expected == ours {
-                    agree += 1;
-                } else if shown < SHOWN {
-                    shown += 1;
-                    let title = scenario.title.as_deref().unwrap_or("");
-                    println!("{path}:{} {title} tick {i} (t={})", number + 1, tick.t);
-                    for part in ["scaleTo", "status", "events"] {
-                        if expected[part] != ours[part] {
-                            println!("  {part} upstream: {}", expected[part]);
-                            println!("  {part} ours:     {}", ours[part]);
-                        }
-                    }
-                }
-            }
-        }
-    }
-    println!("{agree} of {total} ticks agree");
-    assert!(total > 0, "the corpus is empty");
-    assert_eq!(agree, total, "ticks differ from the real controller's");
-}
-
-#[test]
-fn defaults_equal_those_of_the_api_server() {
-    let path = format!("{}/tests/data/defaults.jsonl", env!("CARGO_MANIFEST_DIR"));
-    let mut pairs = 0;
-    for line in lines(&path) {
-        let mut pair: Value = serde_json::from_str(&line).expect("a pair");
-        let mut spec: HorizontalPodAutoscalerSpec =
-            serde_json::from_value(pair["in"].take()).expect("a spec");
-        let expected: HorizontalPodAutoscalerSpec =
-            serde_json::from_value(pair["out"].take()).expect("a spec");
-        hpa::apply_defaults(&mut spec);
-        assert_eq!(json!(spec), json!(expected));
-        pairs += 1;
-    }
-    assert_eq!(pairs, 400);
 }

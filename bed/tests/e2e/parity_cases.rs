@@ -1,97 +1,12 @@
-//! Side by side with prometheus-adapter 0.12: the same cluster, Prometheus,
-//! configuration, flags and requests; the answers must agree. Where ours differ
-//! on purpose (docs/differences.md) a test says so.
+//! The configurations and requests of [`crate::parity`].
 
-use crate::runtime;
-use bed::adapter::{Adapter, Program};
-use bed::cluster::Cluster;
-use bed::workload::Namespace;
-use bed::{Options, eventually};
-use plimsoll::k8s::Quantity;
-use serde_json::Value;
-use std::collections::BTreeSet;
-use std::sync::OnceLock;
-use std::time::Duration;
+use crate::fixture::{OVERRIDES, SUM};
 
-/// A configuration, and what is asked under it.
-struct Case {
-    name: &'static str,
-    config: String,
-    paths: Vec<String>,
-}
-
-/// What pods expose beside `job`, `instance`, `namespace` and `pod`.
-const WEB: &str = "http_requests_total{service=\"web\",kube_apps_deployment=\"web\",ingress=\"main\",zone=\"a\",code=\"200\"} 120\n\
-http_requests_total{service=\"web\",kube_apps_deployment=\"web\",ingress=\"main\",zone=\"b\",code=\"500\"} 30\n\
-queue_depth{service=\"web\",zone=\"a\"} 7.25\n\
-container_memory_bytes{container=\"app\"} 1048576\n\
-container_memory_bytes{container=\"proxy\"} 2097153\n\
-container_cpu_usage_seconds_total{container=\"app\"} 12\n\
-cpu_usage{container=\"app\",node=\"fleet\"} 0.25\n\
-cpu_usage{container=\"proxy\",node=\"fleet\"} 0.125\n\
-gizmo_load{gizmo=\"first\"} 4\n\
-gizmo_load{gizmo=\"second\"} 5\n\
-node_load{node=\"fleet\"} 1.5\n\
-volume_used{persistentvolume=\"disk\"} 3\n\
-tenant_credit{tenant=\"a-b\"} 9";
-const BANK: &str = "http_requests_total{service=\"web\",zone=\"c\"} 999\n\
-queue_depth{service=\"web\",zone=\"c\"} 41\n\
-odd_zero 0\nodd_negative -5.5\nodd_huge 123456789012\nodd_whole 3\nodd_fraction 0.125\nodd_third 0.3333333\nodd_nan NaN\nodd_infinite +Inf\nodd_tiny 0.0004\n\
-cpu_usage{container=\"app\",node=\"fleet\"} 0.5\n\
-container_memory_bytes{container=\"app\"} 4194304";
-
-async fn world(cluster: &Cluster) {
-    let shop = Namespace::new(cluster, "shop").await;
-    let bank = Namespace::new(cluster, "bank").await;
-    shop.workload("StatefulSet", "web", 3, WEB).await;
-    bank.workload("StatefulSet", "web", 2, BANK).await;
-    shop.workload("StatefulSet", "idle", 1, "").await;
-    cluster
-        .apply(
-            "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop, labels: {app: web}}\n\
-             spec: {ports: [{port: 80}]}\n---\n\
-             apiVersion: v1\nkind: Service\nmetadata: {name: other, namespace: shop}\n\
-             spec: {ports: [{port: 80}]}\n---\n\
-             apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: main, namespace: shop}\n\
-             spec: {defaultBackend: {service: {name: web, port: {number: 80}}}}\n---\n\
-             apiVersion: v1\nkind: PersistentVolume\nmetadata: {name: disk}\n\
-             spec: {capacity: {storage: 1Gi}, accessModes: [ReadWriteOnce], hostPath: {path: /nowhere}}\n---\n\
-             apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web, namespace: shop}\n\
-             spec: {replicas: 0, selector: {matchLabels: {app: d}}, template: {metadata: {labels: {app: d}}, spec: {containers: [{name: a, image: b}]}}}\n---\n\
-             apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: gizmos.example.com}\n\
-             spec:\n  group: example.com\n  scope: Namespaced\n  names: {plural: gizmos, singular: gizmo, kind: Gizmo}\n\
-             \x20 versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}]\n",
-        )
-        .await;
-    eventually("the CRD is there", Duration::from_secs(30), async || {
-        cluster.try_kubectl(&["get", "gizmos", "-A"]).await
-    })
-    .await;
-    for name in ["first", "second", "third"] {
-        let manifest = format!(
-            "apiVersion: example.com/v1\nkind: Gizmo\nmetadata: {{name: {name}, namespace: shop}}\n"
-        );
-        cluster.apply(&manifest).await;
-    }
-    eventually("all is scraped", Duration::from_secs(30), async || {
-        let query = [("query", "count({pod!=\"\",__name__=~\"odd_third|node_load\"})")];
-        let url = format!("http://127.0.0.1:{}/api/v1/query", cluster.prometheus_port);
-        let url = reqwest::Url::parse_with_params(&url, query).expect("a URL");
-        let text = async { reqwest::get(url).await?.text().await }.await;
-        let text = text.map_err(|error| error.to_string())?;
-        if text.contains("\"5\"") { Ok(()) } else { Err(text) }
-    })
-    .await;
-    eventually("there are rates of some seconds", Duration::from_secs(60), async || {
-        // One sample is older than the window of the rules is long: it is full.
-        let query = [("query", "count(http_requests_total{zone!=\"\"} offset 9s)")];
-        let url = format!("http://127.0.0.1:{}/api/v1/query", cluster.prometheus_port);
-        let url = reqwest::Url::parse_with_params(&url, query).expect("a URL");
-        let text = async { reqwest::get(url).await?.text().await }.await;
-        let text = text.map_err(|error| error.to_string())?;
-        if text.contains("\"8\"") { Ok(()) } else { Err(text) }
-    })
-    .await;
+/// A configuration, and the requests that are sent under it.
+pub struct Case {
+    pub name: &'static str,
+    pub config: String,
+    pub paths: Vec<String>,
 }
 
 const GROUP: &str = "/apis/custom.metrics.k8s.io";
@@ -108,10 +23,6 @@ fn both(paths: &[&str]) -> Vec<String> {
 fn rule(series: &str, rest: &str) -> String {
     format!("rules:\n- seriesQuery: '{series}'\n{rest}")
 }
-
-const SUM: &str = "  metricsQuery: 'sum(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>)'\n";
-const OVERRIDES: &str =
-    "  resources: {overrides: {namespace: {resource: namespace}, pod: {resource: pod}}}\n";
 
 const SELECTORS: [&str; 16] = [
     "zone=a",
@@ -153,7 +64,7 @@ fn encode(text: &str) -> String {
 fn selectors() -> Vec<String> {
     let mut paths = Vec::new();
     for selector in SELECTORS {
-        // The peer fails on `!=` where it finds something; see `differences`.
+        // prometheus-adapter fails on `!=` if series match (docs/differences.md).
         if selector.contains("!=") {
             continue;
         }
@@ -181,7 +92,8 @@ fn selectors() -> Vec<String> {
     paths
 }
 
-fn cases() -> Vec<Case> {
+/// All cases.
+pub fn cases() -> Vec<Case> {
     let pods = "{namespace!=\"\",pod!=\"\"}";
     let external = |path: &str| format!("/apis/external.metrics.k8s.io/v1beta1/{path}");
     let resource = |path: &str| format!("/apis/metrics.k8s.io/v1beta1/{path}");
@@ -402,165 +314,4 @@ fn cases() -> Vec<Case> {
         ]),
     });
     cases
-}
-
-/// An answer, without what may differ from request to request.
-#[derive(Debug, PartialEq)]
-struct Answer {
-    code: u16,
-    reason: String,
-    kind: String,
-    items: BTreeSet<String>,
-}
-
-/// A client that takes any certificate: the peer's is its own.
-pub fn any_certificate() -> reqwest::ClientBuilder {
-    reqwest::Client::builder().tls_danger_accept_invalid_certs(true)
-}
-
-pub async fn ask(port: u16, token: &str, path: &str) -> (u16, Value) {
-    let http = any_certificate().build().expect("a client");
-    let request = http.get(format!("https://127.0.0.1:{port}{path}")).bearer_auth(token);
-    let response = request.send().await.expect("an answer");
-    let code = response.status().as_u16();
-    let body = response.bytes().await.expect("a body");
-    (code, serde_json::from_slice(&body).unwrap_or(Value::Null))
-}
-
-/// Values to a thousandth, no times.
-fn item(item: &Value) -> String {
-    let mut item = item.clone();
-    let round = |value: &mut Value| {
-        if let Some(quantity) = value.as_str().and_then(|text| text.parse::<Quantity>().ok()) {
-            // The peer cuts off below a thousandth.
-            *value = ((quantity.as_f64() * 1000.0 + 1e-6).trunc() as i64).into();
-        }
-    };
-    if let Some(fields) = item.as_object_mut() {
-        fields.remove("timestamp");
-        if let Some(metadata) = fields.get_mut("metadata").and_then(Value::as_object_mut) {
-            metadata.remove("creationTimestamp");
-        }
-        for value in fields.get_mut("value").into_iter() {
-            round(value);
-        }
-        for usage in fields.get_mut("usage").and_then(Value::as_object_mut).into_iter() {
-            usage.values_mut().for_each(round);
-        }
-        for container in
-            fields.get_mut("containers").and_then(Value::as_array_mut).into_iter().flatten()
-        {
-            for usage in container["usage"].as_object_mut().into_iter() {
-                usage.values_mut().for_each(round);
-            }
-        }
-        if let Some(containers) = fields.get_mut("containers").and_then(Value::as_array_mut) {
-            containers.sort_by_key(|container| container["name"].to_string());
-        }
-        // Its place among the fields of an item is the peer's alone.
-        fields.remove("storageVersionHash");
-    }
-    item.to_string()
-}
-
-fn normalized(code: u16, body: &Value) -> Answer {
-    let items = ["items", "resources", "versions"].iter().find_map(|field| body[field].as_array());
-    let items = match items {
-        Some(items) => items.iter().map(item).collect(),
-        None if code == 200 => BTreeSet::from([item(body)]),
-        None => BTreeSet::new(),
-    };
-    Answer {
-        code,
-        reason: body["reason"].as_str().unwrap_or_default().to_owned(),
-        kind: body["kind"].as_str().unwrap_or_default().to_owned(),
-        items,
-    }
-}
-
-async fn admin_token(cluster: &Cluster) -> String {
-    cluster.kubectl(&["-n", "default", "create", "serviceaccount", "asker"]).await;
-    let binding = [
-        "create",
-        "clusterrolebinding",
-        "asker",
-        "--clusterrole=cluster-admin",
-        "--serviceaccount=default:asker",
-    ];
-    cluster.kubectl(&binding).await;
-    cluster.kubectl(&["-n", "default", "create", "token", "asker"]).await.trim().to_owned()
-}
-
-/// Starts both with a configuration, and waits until both know its metrics.
-pub async fn pair(cluster: &Cluster, token: &str, name: &str, config: &str) -> (Adapter, Adapter) {
-    let theirs = format!("{name}-theirs");
-    let theirs = Adapter::start(cluster, &theirs, config);
-    let ours = format!("{name}-ours");
-    let port = cluster.prometheus_port;
-    let ours = Adapter::start_as(cluster, Program::Plimsoll, &ours, config, port);
-    for adapter in [&theirs, &ours] {
-        wait_ready(adapter, token).await;
-    }
-    (theirs, ours)
-}
-
-/// Waits until an adapter can answer.
-pub async fn wait_ready(adapter: &Adapter, token: &str) {
-    eventually("the adapter is ready", Duration::from_secs(60), async || {
-        let url = format!("https://127.0.0.1:{}/readyz", adapter.port);
-        let http = any_certificate().build().expect("a client");
-        match http.get(url).bearer_auth(token).send().await {
-            Ok(response) if response.status() == 200 => Ok(()),
-            other => Err(format!("{other:?}\n{}", adapter.process.tail())),
-        }
-    })
-    .await;
-}
-
-/// A cluster with all that is asked for here, and a token of one who may ask.
-pub struct World {
-    pub cluster: Cluster,
-    pub token: String,
-}
-
-/// The world, made once for all tests that break nothing in it.
-pub fn on_world(test: impl AsyncFnOnce(&World)) {
-    static WORLD: OnceLock<World> = OnceLock::new();
-    let world = WORLD.get_or_init(|| {
-        runtime().block_on(async {
-            let cluster = Cluster::start(&Options::default()).await;
-            let token = admin_token(&cluster).await;
-            world(&cluster).await;
-            World { cluster, token }
-        })
-    });
-    runtime().block_on(test(world));
-}
-
-#[test]
-fn answers_agree_with_those_of_prometheus_adapter() {
-    on_world(async |World { cluster, token }| {
-        let (mut compared, mut found, mut differences) = (0, 0, Vec::new());
-        for case in cases() {
-            let (theirs, ours) = pair(cluster, token, case.name, &case.config).await;
-            // One listing of series.
-            tokio::time::sleep(Duration::from_secs(3)).await;
-            for path in &case.paths {
-                let (their_code, their_body) = ask(theirs.port, token, path).await;
-                let (our_code, our_body) = ask(ours.port, token, path).await;
-                let (a, b) = (normalized(their_code, &their_body), normalized(our_code, &our_body));
-                compared += 1;
-                found += usize::from(!a.items.is_empty());
-                if a != b {
-                    differences.push(format!(
-                        "{}: {path}\n  theirs: {their_code} {their_body}\n  ours:   {our_code} {our_body}",
-                        case.name
-                    ));
-                }
-            }
-        }
-        let agreed = compared - differences.len();
-        println!("{agreed} of {compared} requests agree; {found} of them found something");
-        assert!(differences.is_empty(), "{}", differences.join("\n"));
-    });
 }
