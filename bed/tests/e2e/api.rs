@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 const GROUP: &str = "/apis/custom.metrics.k8s.io";
 
-/// Waits until a list has as many items; each pod's value.
+/// Waits until a list has this number of items; returns the value of each pod.
 async fn values(ns: &Namespace<'_>, path: &str, count: usize) -> BTreeMap<String, String> {
     eventually(&format!("{count} values at {path}"), SOON, async || {
         let list = ns.raw("v1beta2", path).await?;
@@ -139,7 +139,7 @@ fn discovery_shows_the_groups_and_nobodys_autoscalers() {
         assert_eq!(list["kind"], "APIGroupDiscoveryList");
         assert_eq!(list["items"][0]["versions"][0]["version"], "v1beta2");
         assert!(!body.contains(&ns.name), "{body}");
-        // kube-apiserver asks for discovery once a minute.
+        // kube-apiserver polls discovery every minute.
         eventually("kube-apiserver merges it", Duration::from_secs(100), async || {
             let request =
                 http::Request::get("/apis").header("accept", accept).body(vec![]).unwrap();
@@ -155,7 +155,7 @@ fn discovery_shows_the_groups_and_nobodys_autoscalers() {
 fn a_metric_created_at_run_time_is_served_within_a_second_and_nothing_restarts() {
     on_shared_bed("api-live", async |bed, ns| {
         ns.deployment("web", 1, "brand_new 11").await;
-        // Prometheus has it before anybody asks for it.
+        // Prometheus has the metric before the first request for it.
         let url = format!(
             "http://127.0.0.1:{}/api/v1/query?query=brand_new",
             bed.cluster.prometheus_port
@@ -266,7 +266,7 @@ fn who_may_not_is_refused_and_who_is_unknown_is_too() {
         values(ns, &format!("pods/*/{metric}"), 1).await;
         let path = format!("{GROUP}/v1beta2/namespaces/{}/pods/*/{metric}", ns.name);
 
-        // Through the aggregator, which vouches for the user, without and with permission.
+        // Through the aggregator, which authenticates the user, without and with permission.
         let mallory = bed.cluster.kubeconfig_of("mallory", &["outsiders"]);
         let ask = ["get", "--raw", path.as_str()];
         let error = bed.cluster.kubectl_as(&mallory, &ask, "").await.unwrap_err();
@@ -286,7 +286,7 @@ fn who_may_not_is_refused_and_who_is_unknown_is_too() {
         eventually("alice may look", SOON, async || bed.cluster.kubectl_as(&alice, &ask, "").await)
             .await;
 
-        // Directly: nobody, a wrong token, and headers that only a front proxy may send.
+        // Directly: anonymous, an invalid token, and headers that only a front proxy may send.
         let spoofed = [("x-remote-user", "admin"), ("x-remote-group", "system:masters")];
         for headers in [&[][..], &[("authorization", "Bearer nonsense")], &spoofed] {
             let (code, body) = bed.plimsoll.get(&path, headers).await;
@@ -298,7 +298,7 @@ fn who_may_not_is_refused_and_who_is_unknown_is_too() {
             );
             assert_eq!(status["kind"], "Status");
         }
-        // A valid token of somebody without permission.
+        // A valid token of a user without permission.
         let token = bed.cluster.kubectl(&["-n", &ns.name, "create", "token", "default"]).await;
         let bearer = format!("Bearer {}", token.trim());
         let (code, body) = bed.plimsoll.get(&path, &[("authorization", &bearer)]).await;

@@ -21,7 +21,7 @@ fn watches_resume_after_kube_apiserver_was_restarted() {
         let process = bed.plimsoll.process.id();
         bed.cluster.restart_apiserver().await;
         let ns = Namespace { cluster: &bed.cluster, name: "restart".to_owned() };
-        // Both what was there before and what comes after are seen.
+        // Objects from before and after the restart are watched.
         ns.deployment("late", 1, "queue_depth 20").await;
         ns.autoscaler("late", "queue_depth", "10", 3).await;
         ns.wait_replicas("Deployment", "late", FOLLOWS, |replicas| replicas == 3).await;
@@ -90,7 +90,7 @@ fn whatever_kube_apiserver_does_the_right_scale_is_written_in_the_end() {
             ns.wait_condition("web", "AbleToScale", SOON, |c| c["status"] == "True").await;
             println!("survived: kube-apiserver: {what}");
         }
-        // Events that can't be written keep nothing from being scaled.
+        // Failing writes of events do not prevent scaling.
         let error = status(500, "InternalError");
         api.fail("POST /api/v1/namespaces/apiserver/events", Fault::Times(2, 500, error));
         ns.deployment("untold", 1, "queue 20").await;
@@ -99,7 +99,7 @@ fn whatever_kube_apiserver_does_the_right_scale_is_written_in_the_end() {
         assert!(api.hits() > 0);
         api.clear();
         println!("survived: kube-apiserver: events that can't be written");
-        // Watches that end with 410 are begun anew, and nothing of that time is lost.
+        // Watches that end with 410 (expired) are restarted, and no change is lost.
         let expired = Fault::Answer { status: 410, headers: vec![], body: status(410, "Expired") };
         api.fail("watch=true", expired);
         api.end_responses();
@@ -125,24 +125,24 @@ fn a_watch_that_fell_silent_is_noticed_and_no_scale_is_written_on_what_it_said()
         ns.wait_condition("web", "ScalingActive", SOON, |c| c["status"] == "True").await;
         let api = &bed.faults.as_ref().unwrap().api;
         let before = api.writes("web/scale").len();
-        // All watches stand still: nothing ends, nothing comes.
+        // All watches stay open and deliver nothing.
         api.fail("watch=true", Fault::Silence);
         let began = Instant::now();
-        // By hand to five, of which Plimsoll hears nothing. Then there is more to do: the one
-        // pod it knows asks for two, and all five for eight.
+        // Scaled to five, which Plimsoll does not see. Then the load rises: the one pod that it
+        // knows needs two replicas, all five need eight.
         bed.cluster.kubectl(&["-n", "silent", "scale", "deployment/web", "--replicas=5"]).await;
         ns.wait_ready("Deployment", "web", 5).await;
         let more = "bed.plimsoll.dev/metrics=queue 15";
         let annotate = ["-n", "silent", "annotate", "--overwrite", "pods", "-l", "app=web", more];
         bed.cluster.kubectl(&annotate).await;
-        // It reads the scale before it writes, and knows that it lacks four pods.
+        // It reads the scale before it writes, and finds that four pods are missing.
         let lacks = |c: &Value| c["reason"] == "PodsNotKnown";
         let told = ns.wait_condition("web", "ScalingLimited", SOON, lacks).await;
         assert!(told.contains("1 pods are known of the 5"), "{told}");
         bed.plimsoll.decided(&bed.cluster, 8).await;
         assert_eq!(ns.replicas("Deployment", "web").await, 5);
         assert_eq!(api.writes("web/scale").len(), before);
-        // What is made now is decided for as soon as the silence is noticed.
+        // An Autoscaler created now is evaluated once the silence is detected.
         ns.deployment("late", 1, "queue 20").await;
         at_once(&ns, "late", "queue", 2).await;
         let noticed = Duration::from_secs(130);
@@ -162,7 +162,7 @@ fn what_is_written_is_for_what_is_there() {
         ns.deployment("web", 1, "queue 10").await;
         at_once(&ns, "web", "queue", 10).await;
         ns.wait_condition("web", "ScalingActive", SOON, |c| c["status"] == "True").await;
-        // Another hand writes the scale between the decision and its write.
+        // The scale is changed between the decision and its write.
         api.stall("PUT /apis/apps/v1/namespaces/writes/deployments/web/scale");
         let twice = "bed.plimsoll.dev/metrics=queue 20";
         let annotate = ["-n", "writes", "annotate", "--overwrite", "pods", "-l", "app=web", twice];
@@ -179,7 +179,7 @@ fn what_is_written_is_for_what_is_there() {
         let rescaled = |line: &str| line.contains("SuccessfulRescale") && line.contains("size: 2;");
         assert!(!events.lines().any(rescaled), "{events}");
         println!("survived: a scale that another changed in mid-decision");
-        // A status that is under way is not that of an object made anew.
+        // A status in flight is not written to an object that was recreated.
         ns.deployment("again", 1, "queue 10").await;
         at_once(&ns, "again", "queue", 3).await;
         ns.wait_condition("again", "ScalingActive", SOON, |c| c["status"] == "True").await;
@@ -193,7 +193,7 @@ fn what_is_written_is_for_what_is_there() {
         })
         .await;
         bed.cluster.kubectl(&["-n", "writes", "delete", "autoscaler", "again"]).await;
-        // Kubernetes' times are whole seconds.
+        // Timestamps of Kubernetes are whole seconds.
         tokio::time::sleep(Duration::from_millis(1_100)).await;
         let target = "apiVersion: plimsoll.dev/v1alpha1\nkind: Autoscaler\n\
              metadata: {name: again, namespace: writes}\n\
@@ -217,7 +217,7 @@ fn a_definition_that_went_unseen_takes_its_autoscalers_along() {
         ns.autoscaler("web", "queue", "10", 8).await;
         ns.wait_replicas("Deployment", "web", FOLLOWS, |replicas| replicas == 3).await;
         let api = &bed.faults.as_ref().expect("faults").api;
-        // Nothing of the kind is heard of as long as it takes to go.
+        // No event of Autoscalers arrives until the CRD is gone.
         api.fail("/autoscalers?", Fault::Silence);
         bed.cluster.kubectl(&["delete", "crd", "autoscalers.plimsoll.dev"]).await;
         api.clear();

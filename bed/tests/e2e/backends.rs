@@ -60,7 +60,7 @@ fn a_rule_may_name_its_backend_such_as_thanos() {
             rule("queue_depth"),
             rule("tenant_credit"),
         );
-        // The Prometheus of the flags goes away; the backend does not care.
+        // The Prometheus of the flags fails; the backend is not affected.
         let faults = Proxy::start(fixture.cluster.prometheus_port).await;
         let port = faults.port;
         let ours =
@@ -119,7 +119,7 @@ fn victoria_metrics_gives_the_answers_of_prometheus() {
             };
             assert_eq!(values(&theirs).await, values(&ours).await, "{path}");
         }
-        // A query that neither takes is refused by both, and said.
+        // An invalid query is rejected by both, and reported.
         let broken = "rules:\n- seriesQuery: '{__name__=~\"(\"}'\n".to_owned() + OVERRIDES + SUM;
         let name = "victoria-broken";
         let refused =
@@ -141,7 +141,7 @@ fn what_is_not_known_here_is_passed_on_to_another_adapter() {
                 "externalRules:\n- seriesQuery: '{series}'\n  resources: {{namespaced: false}}\n  metricsQuery: 'max(<<.Series>>)'\n"
             )
         };
-        // The other adapter is a real one: the peer.
+        // The other adapter is prometheus-adapter.
         let other = format!("rules:\n{}{}", rule("tenant_credit"), external("gizmo_load"));
         let other = Adapter::start(&fixture.cluster, "other", &other);
         wait_ready(&other, &fixture.token).await;

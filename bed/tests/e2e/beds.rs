@@ -13,7 +13,7 @@ fn a_bed_waits_until_what_kube_apiserver_trusts_is_what_plimsoll_shows() {
     runtime().block_on(async {
         let cluster = Cluster::control_plane(&Options::default()).await;
         plimsoll::install(&cluster, "deploy").await;
-        // Another's CA stands there already, and ours can't be written for a while.
+        // The caBundle has another CA, and Plimsoll cannot write its own for a while.
         let other =
             rcgen::generate_simple_self_signed(["other".to_owned()]).expect("a certificate");
         let other = k8s_openapi::ByteString(other.cert.pem().into_bytes());
@@ -35,7 +35,7 @@ fn a_bed_waits_until_what_kube_apiserver_trusts_is_what_plimsoll_shows() {
                 _ => Ok(()),
             })
             .await;
-            // Long enough for a bed that does not wait to say that it is ready.
+            // Long enough for a bed that does not wait to become ready.
             tokio::time::sleep(Duration::from_secs(4)).await;
         };
         tokio::select! {

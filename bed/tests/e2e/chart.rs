@@ -1,4 +1,4 @@
-//! What the Helm chart renders for values that real clusters need, and which rights it asks for.
+//! What the Helm chart renders for values that real clusters need, and the permissions it grants.
 
 use crate::{SOON, runtime};
 use bed::cluster::Cluster;
@@ -10,7 +10,7 @@ use kube::api::PostParams;
 use serde_json::{Value, json};
 use std::process::Command;
 
-/// Renders the chart as the release `plimsoll` with these arguments of Helm.
+/// Renders the chart as the release `plimsoll` with these arguments.
 fn template(arguments: &[&str]) -> Result<Vec<Value>, String> {
     template_as("plimsoll", arguments)
 }
@@ -31,7 +31,7 @@ fn text_as(release: &str, arguments: &[&str]) -> Result<String, String> {
     printed(&done)
 }
 
-/// The object of a kind; of those with this end of the name, where there are several.
+/// The object of a kind whose name ends so.
 fn object<'a>(objects: &'a [Value], kind: &str, end: &str) -> &'a Value {
     let is = |object: &&Value| {
         object["kind"] == kind
@@ -84,7 +84,7 @@ fn each_combination_of_metrics_apis_has_the_rights_it_needs_and_no_more() {
                 let answer = reviews.create(&PostParams::default(), &review).await;
                 answer.expect("an answer").status.expect("a status").allowed
             };
-            // The authorizer follows what was just written.
+            // The authorizer lags behind RBAC objects that were just created.
             eventually("the role counts", SOON, async || {
                 match can("", "pods", "watch", "").await {
                     true => Ok(()),
@@ -139,7 +139,7 @@ fn the_chart_refuses_values_that_can_not_work_together() {
         ("image.digest=latest", "/image/digest"),
         ("serviceAccount.create=false", "serviceAccount.name"),
         ("networkPolicy.extraEgress=all", "/networkPolicy/extraEgress"),
-        // A Service can't have these names.
+        // Invalid names of a Service.
         ("fullnameOverride=9a", "/fullnameOverride"),
         ("fullnameOverride=a.b", "/fullnameOverride"),
         // Probes, Service, Role and volumes follow the value, not the flag.
@@ -176,7 +176,7 @@ fn the_chart_refuses_values_that_can_not_work_together() {
     template(&set("tls.secret=tls,apiServices.custom=false")).expect("no API, so no CA is needed");
 }
 
-/// Every value and every section of values, as Helm's path to it.
+/// Every value and every section of values, as a path for `--set`.
 fn paths(values: &Value) -> Vec<String> {
     let mut paths = Vec::new();
     for (name, value) in values.as_object().expect("values") {
@@ -216,7 +216,7 @@ fn a_value_of_null_is_refused_by_its_name_or_leaves_a_chart_that_works() {
 
 #[test]
 fn values_of_an_earlier_chart_are_still_accepted() {
-    // `helm upgrade --reset-then-reuse-values` brings them along.
+    // `helm upgrade --reset-then-reuse-values` passes them.
     template(&set(
         "serviceMonitor.serviceAccount.name=x,serviceMonitor.serviceAccount.namespace=y",
     ))
@@ -227,7 +227,7 @@ fn values_of_an_earlier_chart_are_still_accepted() {
 fn labels_are_rendered_once() {
     let labels = "commonLabels.team=a,podLabels.team=b,serviceMonitor.enabled=true,\
         serviceMonitor.labels.team=c,commonLabels.app\\.kubernetes\\.io/version=mine";
-    // A key that is there twice is refused by the parser.
+    // The parser rejects duplicate keys.
     let objects = template(&set(labels)).unwrap();
     let deployment = object(&objects, "Deployment", "plimsoll");
     let pod = &deployment["spec"]["template"]["metadata"]["labels"];
@@ -371,7 +371,7 @@ fn what_a_cluster_needs_of_the_pods_can_be_said_in_values() {
     }
     let subjects = &object(&objects, "ClusterRoleBinding", "scaler")["subjects"];
     assert_eq!(subjects[0]["name"], "mine");
-    // Whatever it is called, its pods name its own Service, Lease and memory.
+    // With any release name, the flags name its own Service, Lease and scaling history.
     let arguments = container["args"].to_string();
     for expected in ["--service-name=scaler", "--leader-elect-resource-name=scaler"] {
         assert!(arguments.contains(expected), "{arguments}");

@@ -1,4 +1,4 @@
-//! Every page of docs/ that has commands in it (```console) says what they print.
+//! Runs the commands of the pages in docs/ (```console) and compares their output.
 
 use crate::runtime;
 use bed::cluster::Cluster;
@@ -6,7 +6,7 @@ use bed::plimsoll::{Plimsoll, binary};
 use bed::{Options, parts, root};
 use std::path::Path;
 
-/// A command of a page, and what is printed below it.
+/// A command of a page, and its expected output.
 struct Step {
     line: usize,
     command: String,
@@ -33,7 +33,7 @@ fn steps(page: &str) -> Vec<Step> {
     steps
 }
 
-/// Whether a line is as expected, where `...` stands for anything and blanks don't count.
+/// Whether a line is as expected: `...` matches anything, and the amount of whitespace is ignored.
 fn matches(expected: &str, line: &str) -> bool {
     let plain = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let (expected, line) = (plain(expected), plain(line));
@@ -50,7 +50,7 @@ fn matches(expected: &str, line: &str) -> bool {
     rest.is_empty() || parts.last() == Some(&"")
 }
 
-/// The first expected line that does not come in its order.
+/// The first expected line that is missing, in order.
 fn missing<'a>(expected: &'a [String], output: &str) -> Option<&'a str> {
     let mut lines = output.lines();
     let comes = |wanted: &&String| *wanted == "..." || lines.any(|line| matches(wanted, line));
@@ -84,7 +84,7 @@ async fn follow(name: &str, folder: &Path, kubeconfig: &Path) -> usize {
     steps.len()
 }
 
-/// The commands that pages use, in the folder in which they are run.
+/// Sets up the folder in which commands run, with the programs that they use.
 fn prepare(folder: &Path, cluster: &Cluster) {
     for name in ["docs", "deploy", "config"] {
         std::os::unix::fs::symlink(root().join(name), folder.join(name)).expect("a link");
@@ -113,7 +113,7 @@ fn the_commands_of_every_page_print_what_it_says() {
         prepare(folder.path(), &cluster);
         let page = async |name: &str| follow(name, folder.path(), &cluster.kubeconfig).await;
         let mut commands = page("install.md").await;
-        // There is no container runtime: a process takes the place of the pods.
+        // There is no container runtime: a process replaces the pods.
         cluster.kubectl(&["-n", "plimsoll", "scale", "deployment/plimsoll", "--replicas=0"]).await;
         let server = format!("https://127.0.0.1:{}", cluster.api_port());
         let prometheus = format!("http://127.0.0.1:{}", cluster.prometheus_port);
@@ -124,10 +124,10 @@ fn the_commands_of_every_page_print_what_it_says() {
         {
             commands += page(name).await;
         }
-        // Its Service was led to the process; the upgrade makes it anew.
+        // The Service points at the process; the upgrade recreates it.
         cluster.kubectl(&["-n", "plimsoll", "delete", "service", "plimsoll"]).await;
         commands += page("upgrade-and-uninstall.md").await;
-        // No page with commands is left out.
+        // Every page with commands was run.
         let pages = std::fs::read_dir(root().join("docs")).expect("docs").flatten();
         let texts = pages.filter_map(|page| std::fs::read_to_string(page.path()).ok());
         assert_eq!(commands, texts.map(|text| steps(&text).len()).sum::<usize>());

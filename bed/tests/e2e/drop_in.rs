@@ -61,8 +61,8 @@ fn the_time_of_a_value_is_that_of_its_sample() {
         let ours = ours(fixture, "times", &format!("rules:\n{}", rule("queue_depth"))).await;
         let path = format!("{API}/namespaces/shop/pods/web-0/queue_depth");
         served(&ours, &fixture.token, &path).await;
-        // Between two scrapes the clock moves on, the sample does not: it counts
-        // where a second began between the last sample and the request.
+        // Between two scrapes the clock advances and the sample does not. A request is conclusive
+        // if a second began between the last sample and the request.
         let mut conclusive = 0;
         for _ in 0..30 {
             tokio::time::sleep(Duration::from_millis(370)).await;
@@ -82,7 +82,7 @@ fn the_time_of_a_value_is_that_of_its_sample() {
                 .expect("a number");
             let behind = last.floor() as i64 - time.as_second();
             assert!((0..=2).contains(&behind), "{text}, Prometheus says {last}");
-            // Where samples are taken just as seconds begin, none begins after them.
+            // If samples are taken at the start of a second, none begins after them.
             conclusive += i32::from(before > time.as_second() || last.fract() < 0.15);
         }
         assert!(conclusive > 0, "a stamp of the request's own time is never late");
@@ -137,21 +137,21 @@ fn every_form_of_an_answer_is_that_of_the_peer() {
                 let a = get(&theirs, path, accept).await;
                 let b = get(&ours, path, accept).await;
                 assert_eq!((a.0, &a.1), (b.0, &b.1), "{path} as {accept}");
-                // Discovery says more here: v1beta2 is named beside v1beta1.
+                // Discovery differs on purpose: Plimsoll lists v1beta2 beside v1beta1.
                 let binary = accept.starts_with(protobuf) && path.contains("namespaces");
                 let agreed = match binary {
                     true => without_times(&a.2) == without_times(&b.2),
                     false => a.2.is_empty() == b.2.is_empty(),
                 };
-                // The message of an error is in our own words.
+                // Error messages differ.
                 assert!(agreed || *path == missing, "{path} as {accept}:\n{:?}\n{:?}", a.2, b.2);
             }
         }
     });
 }
 
-/// The bytes with the seconds of every `Time` blanked: field 3, 8 bytes long, of
-/// a varint of 5 bytes and a zero.
+/// The bytes with the seconds of every protobuf `Time` zeroed: field 3, 8 bytes long, with a varint
+/// of 5 bytes and a zero.
 fn without_times(bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     for at in 0..bytes.len().saturating_sub(9) {
@@ -169,7 +169,7 @@ fn one_failing_rule_harms_no_other() {
         let (theirs, ours) = pair(&fixture.cluster, &fixture.token, "failing-rule", &config).await;
         let path = format!("{API}/namespaces/shop/pods/*/queue_depth");
         served(&ours, &fixture.token, &path).await;
-        // The peer lost all of them.
+        // prometheus-adapter has lost all rules.
         assert_eq!(ask(theirs.port, &fixture.token, &path).await.0, 404);
         let (code, body) = ask_verbose(ours.port, &fixture.token).await;
         assert_eq!(code, 200);
@@ -258,7 +258,7 @@ fn a_storm_is_refused_in_order_and_health_always_answers() {
         served(&ours, &fixture.token, &path).await;
         let http = any_certificate().http1_only().build();
         let http = http.expect("a client");
-        // Thousands of different selectors, as fast as they go, over a thousand connections.
+        // Thousands of different selectors over a thousand connections, without a pause.
         let requests = (0..3000).map(|n| {
             let url = format!("https://127.0.0.1:{}{path}?labelSelector=app%3Dweb&metricLabelSelector=zone%3Dz{n}", ours.port);
             let request = http.get(url).bearer_auth(&fixture.token).send();
@@ -269,9 +269,9 @@ fn a_storm_is_refused_in_order_and_health_always_answers() {
             }
         });
         let storm = futures::stream::iter(requests).buffer_unordered(1000).collect::<Vec<_>>();
-        // Health is asked from a thread of its own: what waits for the storm's client is no fault
-        // of the server. And from an address of its own, as the kubelet has one: of those that
-        // wait the address with most gives way.
+        // Probes come from their own thread, so that the load of the client does not delay them,
+        // and from their own address, as from the kubelet: when connections are full, the
+        // address with the most of them loses one.
         let port = ours.port;
         let health = tokio::task::spawn_blocking(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -303,14 +303,14 @@ fn a_storm_is_refused_in_order_and_health_always_answers() {
         assert_eq!(of(200) + of(429) + of(503), answers.len());
         assert!(answers.iter().all(|(code, retry)| *code == 200 || *retry));
         assert!(slowest < Duration::from_secs(15), "{slowest:?}");
-        // Slow clients that never finish their request, more than may be held.
+        // More slow clients, which never finish their request, than the connection limit.
         let mut slow = Vec::new();
         for _ in 0..1100 {
             if let Ok(stream) = tokio::net::TcpStream::connect(("127.0.0.1", ours.port)).await {
                 slow.push(stream);
             }
         }
-        // A probe comes through as it would for kubelet, which gives up after the third failure.
+        // A probe succeeds as for the kubelet, which tolerates two failures.
         let mut tries = 0;
         let ready = loop {
             let url = format!("https://127.0.0.1:{}/readyz", ours.port);
@@ -324,10 +324,10 @@ fn a_storm_is_refused_in_order_and_health_always_answers() {
         assert_eq!(ready, 200);
         drop(slow);
         served(&ours, &fixture.token, &path).await;
-        // Oversized heads and addresses.
+        // Oversized headers and URLs.
         let long = "x".repeat(100 * 1024);
         let url = format!("https://127.0.0.1:{}{path}", ours.port);
-        // Far more than one read may bring along.
+        // Far more than one read returns.
         let head = "x".repeat(1 << 20);
         let refused =
             http.get(&url).header("x-long", &head).bearer_auth(&fixture.token).send().await;
@@ -383,10 +383,10 @@ fn monitoring_finds_what_other_api_servers_have() {
         assert!(code == 200 && version.contains("gitVersion"), "{version}");
         let pods = "/apis/metrics.k8s.io/v1beta1/namespaces/shop/pods";
         served(&ours, &fixture.token, pods).await;
-        // A list is not a watch: a client that gets one for the other asks again at once, for ever.
+        // A client that gets a list for a watch retries at once, forever.
         let (code, status) = ask(ours.port, &fixture.token, &format!("{pods}?watch=true")).await;
         assert_eq!((code, status["reason"].as_str()), (405, Some("MethodNotAllowed")), "{status}");
-        // Of the same answer nothing is sent again.
+        // An unchanged response is not sent again.
         let http = any_certificate().build().expect("a client");
         for path in [API, "/openapi/v3", "/openapi/v2", "/apis"] {
             let url = format!("https://localhost:{}{path}", ours.port);
@@ -396,7 +396,7 @@ fn monitoring_finds_what_other_api_servers_have() {
             let again = http.get(&url).bearer_auth(&fixture.token).header("if-none-match", tag);
             assert_eq!(again.send().await.expect("an answer").status(), 304, "{path}");
         }
-        // The older text for those who take nothing else.
+        // The Prometheus text format for clients that accept nothing else.
         let url = format!("https://localhost:{}/metrics", ours.port);
         for (accept, kind) in [
             ("text/plain;version=0.0.4", "text/plain"),
@@ -415,7 +415,7 @@ fn monitoring_finds_what_other_api_servers_have() {
     });
 }
 
-/// The text of rules that let one read metrics of some pods alone.
+/// A Role and RoleBinding that let a user read the metrics of one pod.
 fn may_read(user: &str, pod: &str) -> String {
     format!(
         "apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {{name: one-pod, namespace: shop}}\n\
@@ -433,7 +433,7 @@ fn one_who_may_read_a_pod_by_name_may_select_it_by_its_name() {
         fixture.cluster.apply(&may_read("selective", "web-0")).await;
         let selective = fixture.cluster.sign("selective", &[]);
         let path = "/apis/metrics.k8s.io/v1beta1/namespaces/shop/pods";
-        // There are no rules: allowed is 404, and not 403.
+        // There are no rules: 404 means allowed, 403 forbidden.
         eventually("the role counts", SOON, async || {
             let path = format!("{path}?fieldSelector=metadata.name%3Dweb-0");
             match crate::security::ask(ours.port, Some(&selective), &[], &path).await {
@@ -446,7 +446,7 @@ fn one_who_may_read_a_pod_by_name_may_select_it_by_its_name() {
     });
 }
 
-/// The process that a guard runs.
+/// The program of a guard.
 fn child_of(guard: u32) -> u32 {
     let children = std::fs::read_to_string(format!("/proc/{guard}/task/{guard}/children"));
     let children = children.expect("the guard's children");

@@ -1,6 +1,5 @@
-//! The duel: two equal fleets under the same recorded load, one sized by
-//! kube-controller-manager through a native HPA, one by Plimsoll. `make duel`
-//! shows both curves.
+//! The duel: two equal workloads under the same recorded load, one scaled by
+//! kube-controller-manager through an HPA, the other by Plimsoll. `make duel` shows both curves.
 
 use crate::on_own_bed;
 use bed::adapter::Adapter;
@@ -12,29 +11,29 @@ use serde_json::{Value, json};
 use std::fmt::Write;
 use std::time::{Duration, SystemTime};
 
-/// The sync period of both, and how long each recorded value holds.
+/// The sync period of both, and how long each recorded value lasts.
 const PERIOD: u64 = 5;
-/// Where in an epoch both decide: scrapes have seen its values by then.
+/// When both decide within an epoch: its values are scraped by then.
 const PHASE: f64 = 2.5;
-/// How far apart the same step of both may be: one sync period of phase.
+/// How far apart the same step of both may be: one sync period.
 const APART: f64 = PERIOD as f64 + 1.0;
 
 /// One duel.
 struct Duel {
     name: &'static str,
-    /// The load of the whole workload, an entry an epoch; `None`: the metric is missing.
+    /// The load of the whole workload by epoch; `None`: the metric is missing.
     recorded: Vec<(&'static str, Vec<Option<f64>>)>,
-    /// What the autoscalers are asked, beside target and metrics.
+    /// The spec of the autoscalers, without target and metrics.
     spec: Value,
-    /// Pods metrics: the name and the target a pod.
+    /// Pods metrics: the name and the target per pod.
     pods: Vec<(&'static str, &'static str)>,
     /// Other metrics, as `autoscaling/v2` writes them.
     metrics: Vec<Value>,
-    /// After how many seconds a pod is ready.
+    /// The seconds until a pod is ready.
     ready_after: u64,
 }
 
-/// A level for so many epochs, level after level.
+/// A load of levels, each for a number of epochs.
 fn levels(levels: &[(f64, usize)]) -> Vec<Option<f64>> {
     levels.iter().flat_map(|&(load, epochs)| std::iter::repeat_n(Some(load), epochs)).collect()
 }
@@ -97,7 +96,7 @@ const RULES: &str = "resourceRules:\n  window: 5s\n\
     \x20   resources: {overrides: {node: {resource: node}, namespace: {resource: namespace}, pod: {resource: pod}}}\n\
     \x20 memory: *usage\n";
 
-/// One workload's replicas, each with the time it was first seen.
+/// The replicas of a workload, each with the time when they were first seen.
 type Curve = Vec<(f64, i64)>;
 
 #[test]
@@ -109,8 +108,8 @@ fn plimsoll_decides_as_kube_controller_manager_does() {
         "--horizontal-pod-autoscaler-initial-readiness-delay=12s".to_owned(),
     ];
     let flags = vec!["--native-hpas=ignore".to_owned()];
-    // Both have CPU by the same rules: Plimsoll by its own, and kube-controller-manager by
-    // prometheus-adapter's API.
+    // Both have CPU usage by the same rules: Plimsoll by its own, kube-controller-manager through
+    // prometheus-adapter.
     on_own_bed(Options { decisions, flags, config: RULES, ..Options::default() }, async |bed| {
         let adapter = Adapter::start(&bed.cluster, "prometheus-adapter", RULES);
         adapter.register(&bed.cluster, "metrics.k8s.io", "v1beta1").await;
@@ -131,7 +130,7 @@ fn plimsoll_decides_as_kube_controller_manager_does() {
             }
         }
         assert!(disagreements.is_empty(), "{disagreements}");
-        // Chance brings one; more are a rule that one of them does not follow.
+        // One may be chance; more are a difference in the algorithm.
         assert!(passing <= 1, "{passing} steps were taken by only one side");
     });
 }
@@ -142,7 +141,7 @@ fn seconds() -> f64 {
 
 async fn fight(bed: &Bed, duel: &Duel) -> (Curve, Curve) {
     let ns = Namespace::new(&bed.cluster, &format!("duel-{}", duel.name)).await;
-    // The same moments for all: whole periods from a round time.
+    // The same times for all: whole periods from a round time.
     let start = (seconds() / 10.0).ceil() * 10.0 + 20.0;
     let mut recording = format!("{start} {PERIOD}");
     for (metric, values) in &duel.recorded {
@@ -214,7 +213,7 @@ fn embedded(ns: &Namespace<'_>, duel: &Duel) -> String {
     .to_string()
 }
 
-/// Follows both workloads for so many seconds after the start.
+/// Records both workloads for this many seconds after the start.
 async fn watch(cluster: &Cluster, namespace: &str, start: f64, for_seconds: u64) -> (Curve, Curve) {
     let (mut theirs, mut ours) = (Curve::new(), Curve::new());
     let path = format!("/apis/apps/v1/namespaces/{namespace}/deployments");
@@ -238,15 +237,15 @@ async fn watch(cluster: &Cluster, namespace: &str, start: f64, for_seconds: u64)
     (theirs, ours)
 }
 
-/// Whether only one side may have a step: it lies between its neighbours and lasts no more than
-/// one period. A decision in mid-change sees some pods before it and some after.
+/// Whether a step of only one side is tolerated: it lies between its neighbours and lasts at most
+/// one period. A decision during a change sees some pods before and some after it.
 fn is_passing(curve: &[(f64, i64)]) -> bool {
     let [(_, before), (at, replicas), (until, after), ..] = *curve else { return false };
     let between = before.min(after) < replicas && replicas < before.max(after);
     between && until - at <= 1.2 * PERIOD as f64
 }
 
-/// The step that only one of them has, taken away.
+/// Removes the step that only one side has.
 fn without_passing(theirs: &Curve, ours: &Curve) -> (Curve, Curve) {
     let (mut theirs, mut ours) = (theirs.clone(), ours.clone());
     let differ = theirs.iter().zip(&ours).position(|((_, a), (_, b))| a != b);
@@ -259,7 +258,7 @@ fn without_passing(theirs: &Curve, ours: &Curve) -> (Curve, Curve) {
     (theirs, ours)
 }
 
-/// How many steps both went, if they went the same within one period.
+/// The number of steps of both, if they are the same within one period.
 fn compare(theirs: &Curve, ours: &Curve) -> Result<usize, String> {
     let (theirs, ours) = &without_passing(theirs, ours);
     let replicas = |curve: &Curve| curve.iter().map(|(_, replicas)| *replicas).collect::<Vec<_>>();
@@ -267,7 +266,7 @@ fn compare(theirs: &Curve, ours: &Curve) -> Result<usize, String> {
     if replicas(theirs) != replicas(ours) || apart.fold(0.0, f64::max) > APART {
         return Err(format!("theirs went {theirs:.1?}, ours {ours:.1?}"));
     }
-    // A duel in which nothing happens shows nothing.
+    // A duel without steps proves nothing.
     if theirs.len() < 4 {
         return Err(format!("only {} steps", theirs.len()));
     }
@@ -280,7 +279,7 @@ fn a_step_in_mid_change_may_be_one_sides_alone() {
     let ours = vec![(0.0, 1), (17.9, 4), (22.8, 6), (77.9, 4), (107.8, 1)];
     assert_eq!(compare(&theirs, &ours), Ok(4));
     assert_eq!(compare(&ours, &theirs), Ok(4));
-    // One that lasts, and one beyond its neighbours, may not.
+    // A step that lasts, or exceeds its neighbours, is not tolerated.
     for step in [(98.0, 3), (105.5, 5)] {
         let mut theirs = theirs.clone();
         theirs[4] = step;

@@ -46,7 +46,7 @@ fn without_prometheus_nothing_is_scaled_down_and_all_recovers_by_itself() {
             // Longer than the stabilization window: a guess would have scaled down by now.
             tokio::time::sleep(Duration::from_secs(8)).await;
             assert_eq!(ns.replicas("Deployment", "web").await, 4);
-            // Who asked for a fallback has it.
+            // The fallback applies.
             ns.wait_replicas("Deployment", "safe", SOON, |replicas| replicas == 5).await;
             ns.wait_condition("safe", "FallbackActive", SOON, |c| c["status"] == "True").await;
         }
@@ -76,7 +76,7 @@ fn a_slow_query_times_out_and_other_metrics_are_unharmed() {
             ns.wait_condition("slow", "ScalingActive", SOON, |c| c["status"] == "False").await;
         assert!(message.contains("Prometheus did not answer within 1s"), "{message}");
         assert_eq!(ns.replicas("Deployment", "slow").await, 1);
-        // Its period is one second, too: rounds are missed, and that is told.
+        // Its sync period is one second, too: evaluations are skipped and counted.
         let missed = eventually("rounds are missed", SOON, async || {
             let metrics = bed.plimsoll.metrics(&bed.cluster).await;
             let line = metrics.lines().find(|l| l.starts_with("plimsoll_missed_rounds_total"));
@@ -121,7 +121,7 @@ fn whatever_prometheus_answers_nothing_is_scaled_on_it() {
     let options = faulty(&["--prometheus-max-response-bytes=100000"]);
     on_own_bed(options, async |bed| {
         let ns = Namespace::new(&bed.cluster, "answers").await;
-        // There is room below and above.
+        // It may scale in both directions.
         ns.deployment("web", 4, "queue 10").await;
         at_once(&ns, "web", "queue", 10).await;
         ns.wait_condition("web", "ScalingActive", SOON, |c| c["status"] == "True").await;
@@ -175,7 +175,7 @@ fn whatever_prometheus_answers_nothing_is_scaled_on_it() {
             ns.wait_condition("web", "ScalingActive", SOON, |c| c["status"] == "True").await;
             println!("survived: Prometheus: {what}");
         }
-        // A NaN for one pod is no 0; one whose clock is ahead says what it says.
+        // NaN and Inf are no values; a timestamp in the future is accepted.
         let pods = ["-n", "answers", "get", "pods", "-l", "app=web", "-o", "json"];
         let pods: Value = serde_json::from_str(&bed.cluster.kubectl(&pods).await).unwrap();
         let pods: Vec<Value> = pods["items"].as_array().unwrap().clone();
@@ -206,11 +206,11 @@ fn whatever_prometheus_answers_nothing_is_scaled_on_it() {
 fn samples_that_are_old_double_or_reset_scale_nothing_wrongly() {
     on_own_bed(faulty(&[]), async |bed| {
         let ns = Namespace::new(&bed.cluster, "samples").await;
-        // The last sample is older than Prometheus looks back: there is none.
+        // The last sample is older than the lookback of Prometheus.
         let old = format!("aged 1 {}", millis() - 600_000);
         ns.deployment("old", 3, &old).await;
         at_once(&ns, "old", "aged", 4).await;
-        // A user's query with two series for each pod.
+        // A user's query with two series per pod.
         ns.deployment("double", 3, "doubled{part=\"a\"} 1\ndoubled{part=\"b\"} 2").await;
         ns.autoscaler_of(
             "Deployment",
@@ -225,7 +225,7 @@ fn samples_that_are_old_double_or_reset_scale_nothing_wrongly() {
             assert_eq!(ns.replicas("Deployment", name).await, 3, "{name}");
             println!("survived: samples: {name}");
         }
-        // Counters begin at 0 again with their pods, under the same names.
+        // Counters reset to 0 with their pods, under the same names.
         ns.workload("StatefulSet", "counts", 3, "").await;
         let metric = "{metricName: http_requests_total, averageValue: 10}";
         ns.autoscaler_of("StatefulSet", "counts", metric, 8).await;
@@ -295,7 +295,7 @@ fn one_tenants_slow_queries_cost_its_neighbours_less_than_a_period() {
         let own = "{metricName: q, averageValue: 10, query: 'sum by (pod) (queue)'}";
         good.autoscaler_of("Deployment", "query", own, 3).await;
         for name in ["template", "query"] {
-            // By default no more than 4 pods are added in 15 s: fewer than are here.
+            // The default policy adds at most 4 pods in 15 s.
             let policy = r#"{"type":"Pods","value":100,"periodSeconds":1}"#;
             let behavior =
                 format!(r#"{{"spec":{{"behavior":{{"scaleUp":{{"policies":[{policy}]}}}}}}}}"#);
@@ -330,7 +330,7 @@ fn one_tenants_slow_queries_cost_its_neighbours_less_than_a_period() {
             _ => Ok(()),
         })
         .await;
-        // The period is a second: what is undone by hand is put right within some.
+        // The sync period is a second: a manual change is reverted within a few.
         let mut worst = Duration::ZERO;
         for round in 0..12 {
             let name = ["template", "query"][round % 2];
@@ -349,7 +349,7 @@ fn one_tenants_slow_queries_cost_its_neighbours_less_than_a_period() {
 #[test]
 fn what_thanos_has_without_its_store_is_no_answer() {
     on_shared_bed("thanos-down", async |bed, ns| {
-        // Prometheus has no series before it has a target.
+        // Prometheus has no series without a target.
         ns.deployment("web", 1, "queue 1").await;
         let mut thanos = Thanos::start(&bed.cluster).await;
         let url = format!("http://127.0.0.1:{}", thanos.port);
@@ -360,8 +360,8 @@ fn what_thanos_has_without_its_store_is_no_answer() {
         };
         assert_eq!(ask().await, Ok(1));
         thanos.stop_store();
-        // While the querier still knows of the store it warns; when it has forgotten
-        // it, it answers with nothing and says nothing, unless it is asked for the whole.
+        // While the querier knows the store, it returns a warning. Once it has forgotten the
+        // store, it returns an empty result, unless partial responses are disabled.
         eventually("Thanos has forgotten its store", FOLLOWS, async || {
             let answer = ask().await;
             assert!(matches!(answer, Err(Error::Unavailable { status: 422, .. })), "{answer:?}");

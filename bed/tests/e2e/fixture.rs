@@ -16,7 +16,7 @@ pub struct Fixture {
     pub token: String,
 }
 
-/// Runs a test that breaks nothing on the shared cluster, which the first such test makes.
+/// Runs a test that breaks nothing on the shared cluster, which the first such test creates.
 pub fn with_fixture(test: impl AsyncFnOnce(&Fixture)) {
     static FIXTURE: OnceLock<Fixture> = OnceLock::new();
     let fixture = FIXTURE.get_or_init(|| {
@@ -30,7 +30,7 @@ pub fn with_fixture(test: impl AsyncFnOnce(&Fixture)) {
     runtime().block_on(test(fixture));
 }
 
-/// What pods expose beside `job`, `instance`, `namespace` and `pod`.
+/// The series that pods expose; Prometheus adds `job`, `instance`, `namespace` and `pod`.
 const WEB: &str = "http_requests_total{service=\"web\",kube_apps_deployment=\"web\",ingress=\"main\",zone=\"a\",code=\"200\"} 120\n\
 http_requests_total{service=\"web\",kube_apps_deployment=\"web\",ingress=\"main\",zone=\"b\",code=\"500\"} 30\n\
 queue_depth{service=\"web\",zone=\"a\"} 7.25\n\
@@ -94,7 +94,7 @@ async fn populate(cluster: &Cluster) {
     })
     .await;
     eventually("there are rates of some seconds", Duration::from_secs(60), async || {
-        // One sample is older than the window of the rules is long: it is full.
+        // One sample is older than the window of the rules.
         let query = [("query", "count(http_requests_total{zone!=\"\"} offset 9s)")];
         let url = format!("http://127.0.0.1:{}/api/v1/query", cluster.prometheus_port);
         let url = reqwest::Url::parse_with_params(&url, query).expect("a URL");
@@ -161,7 +161,7 @@ pub async fn pair(cluster: &Cluster, token: &str, name: &str, config: &str) -> (
     (theirs, ours)
 }
 
-/// Waits until an adapter can answer.
+/// Waits until an adapter is ready.
 pub async fn wait_ready(adapter: &Adapter, token: &str) {
     eventually("the adapter is ready", Duration::from_secs(60), async || {
         let url = format!("https://127.0.0.1:{}/readyz", adapter.port);

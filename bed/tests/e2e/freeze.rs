@@ -1,4 +1,4 @@
-//! The freeze: when it holds, who is told, and that it does not hold on nothing.
+//! The freeze: when it takes effect, when it is acknowledged, and when it ends.
 
 use crate::SOON;
 use crate::ha::{leads, on_two_replicas, stirred, to_be_stirred};
@@ -7,7 +7,7 @@ use bed::plimsoll::binary;
 use bed::process::printed;
 use std::time::{Duration, Instant};
 
-/// Runs a command of Plimsoll's as an administrator; what it printed, or its complaint.
+/// Runs a command of Plimsoll as an administrator; its output, or its error.
 async fn command(cluster: &Cluster, arguments: &[&str]) -> Result<String, String> {
     let mut command = tokio::process::Command::new(binary());
     command.args(arguments).env("KUBECONFIG", &cluster.kubeconfig);
@@ -20,7 +20,7 @@ fn no_scale_is_written_once_freeze_has_returned() {
         let ns = to_be_stirred(cluster).await;
         stirred(&ns, Duration::from_secs(3)).await;
         assert!(!a.scales().is_empty(), "{}", a.process.tail());
-        // The watches of the Lease are late; what they say comes when it is no longer so.
+        // The watches of the Lease are late: their events are outdated when they come.
         let watch = "leases?";
         a.api.stall(watch);
         b.api.stall(watch);
@@ -46,7 +46,7 @@ fn no_scale_is_written_once_freeze_has_returned() {
         assert!(said.contains("acknowledged by a_"), "{said}");
         ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 2).await;
 
-        // It ends by itself at its time.
+        // It expires.
         let said = command(cluster, &["freeze", "a while", "--for", "5s"]).await.unwrap();
         assert!(said.contains("until"), "{said}");
         cluster.kubectl(&["-n", "stirred", "scale", "deployment/web", "--replicas=1"]).await;
@@ -62,7 +62,7 @@ fn a_freeze_that_nobody_hears_says_so() {
         let leases = ["-n", "plimsoll", "get", "leases", "-o", "name"];
         assert_eq!(cluster.kubectl(&leases).await.trim(), "lease.coordination.k8s.io/plimsoll");
 
-        // The leader stands still: it is waited for until it can write no more.
+        // The leader is stopped: the command waits until it can no longer write.
         b.process.stop();
         leads(cluster, "a", SOON).await;
         a.process.signal("KILL");

@@ -1,4 +1,4 @@
-//! Two replicas, each of which reaches the API server and Prometheus by ways of its own.
+//! Two replicas, each with its own proxies to kube-apiserver and Prometheus.
 
 use crate::security::ask;
 use crate::{FOLLOWS, SOON, runtime};
@@ -10,7 +10,7 @@ use bed::workload::Namespace;
 use bed::{Options, eventually, plimsoll};
 use std::time::{Duration, Instant};
 
-/// A replica, and what stands between it and the rest of the world.
+/// A replica, and its proxies.
 pub struct Replica {
     pub process: Process,
     port: u16,
@@ -26,7 +26,7 @@ impl Replica {
         Self { process, port, api, prometheus }
     }
 
-    /// Kills it, and starts it anew with this environment.
+    /// Kills it, and restarts it with this environment.
     pub async fn restart(&mut self, cluster: &Cluster, name: &str, environment: Vec<String>) {
         self.process.signal("KILL");
         let Self { api, prometheus, .. } = &*self;
@@ -46,7 +46,7 @@ impl Replica {
                 "--status-interval=1s",
                 "--memory-interval=2s",
                 "--prometheus-timeout=1s",
-                // Less than the defaults, so that less is waited for.
+                // Shorter than the defaults, so that tests take less time.
                 "--leader-elect-lease-duration=7s",
                 "--leader-elect-renew-deadline=5s",
             ]
@@ -60,7 +60,7 @@ impl Replica {
         plimsoll::launch(cluster, name, &server, &prometheus, &options).await
     }
 
-    /// What it wrote to scales, and when.
+    /// Its updates of scales, and their times.
     pub fn scales(&self) -> Vec<Instant> {
         let writes = self.api.writes("/scale");
         writes.into_iter().filter(|(_, what)| what.starts_with("PUT")).map(|(at, _)| at).collect()
@@ -73,10 +73,10 @@ async fn holder(cluster: &Cluster) -> Result<String, String> {
     cluster.try_kubectl(&arguments).await
 }
 
-/// How long it may take until another leads: the Lease, and what a busy machine adds.
+/// The timeout of a leader change: the duration of the Lease, and a margin for a busy machine.
 const TAKEN_OVER: Duration = Duration::from_secs(20);
 
-/// Waits until a replica leads; how long that took.
+/// Waits until a replica leads; returns the time that it took.
 pub async fn leads(cluster: &Cluster, name: &str, within: Duration) -> Duration {
     let start = Instant::now();
     eventually(&format!("{name} leads"), within, async || match holder(cluster).await? {
@@ -101,7 +101,7 @@ pub fn on_two_replicas(test: impl AsyncFnOnce(&mut Cluster, &mut Replica, &mut R
 
 const WINDOW: Duration = Duration::from_secs(30);
 
-/// A workload that holds three replicas by its stabilization window alone, since the time returned.
+/// A workload that only its stabilization window keeps at three replicas, since the time returned.
 pub async fn holds_by_its_window(ns: &Namespace<'_>) -> Instant {
     ns.deployment("web", 1, "").await;
     ns.autoscaler_of("Deployment", "web", "{metricName: http_requests_total, averageValue: 10}", 8)
@@ -123,8 +123,8 @@ pub async fn holds_by_its_window(ns: &Namespace<'_>) -> Instant {
     Instant::now()
 }
 
-/// The replicas go when the window that began at a time ends: not before, and not
-/// a window after anything that happened since.
+/// The workload scales down when the window that began at a time ends: not before, and not a window
+/// after any later event.
 pub async fn goes_when_its_window_ends(ns: &Namespace<'_>, began: Instant) {
     while began.elapsed() < WINDOW - Duration::from_secs(6) {
         assert_eq!(ns.replicas("Deployment", "web").await, 3, "after {:?}", began.elapsed());
@@ -158,7 +158,7 @@ fn a_leader_that_stops_orderly_hands_over_at_once() {
         ns.deployment("web", 1, "queue 20").await;
         ns.autoscaler("web", "queue", "10", 2).await;
         ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 2).await;
-        // All of them serve.
+        // All replicas serve.
         let metric = generated_name("queue", None, "orderly", "web");
         let path =
             format!("/apis/custom.metrics.k8s.io/v1beta2/namespaces/orderly/pods/*/{metric}");
@@ -173,7 +173,7 @@ fn a_leader_that_stops_orderly_hands_over_at_once() {
         ns.cluster.kubectl(&["-n", "orderly", "scale", "deployment/web", "--replicas=1"]).await;
         ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 2).await;
         assert!(a.scales().len() == by_a && !b.scales().is_empty());
-        // Both CAs are trusted, whoever answers.
+        // The CAs of both replicas are trusted.
         let path = "jsonpath={.spec.caBundle}";
         let ca = ["get", "apiservice", "v1beta2.custom.metrics.k8s.io", "-o", path];
         let bundle: k8s_openapi::ByteString =
@@ -182,8 +182,8 @@ fn a_leader_that_stops_orderly_hands_over_at_once() {
     });
 }
 
-/// Scales a workload by hand again and again, so that whoever leads writes each second, until
-/// something has happened.
+/// Scales a workload by hand again and again, so that the leader writes every second, until a
+/// condition holds.
 async fn stirred_until<T>(ns: &Namespace<'_>, until: impl Future<Output = T>) -> T {
     let stir = async {
         loop {
@@ -197,13 +197,13 @@ async fn stirred_until<T>(ns: &Namespace<'_>, until: impl Future<Output = T>) ->
     }
 }
 
-/// The same for so long.
+/// The same for a time.
 pub async fn stirred(ns: &Namespace<'_>, during: Duration) {
     stirred_until(ns, tokio::time::sleep(during)).await;
 }
 
-/// Waits until a replica has written so many scales since a time: as many rounds of any other
-/// are over by then, too.
+/// Waits until a replica has updated scales this often since a time: every other replica has had as
+/// many sync periods by then.
 async fn writes(replica: &Replica, since: Instant, count: usize) {
     eventually("it writes", SOON, async || {
         match replica.scales().iter().filter(|at| **at > since).count() {
@@ -214,7 +214,7 @@ async fn writes(replica: &Replica, since: Instant, count: usize) {
     .await;
 }
 
-/// A workload that is added to as often as it is stirred, without a limit to how often.
+/// A workload that is scaled up after each stir, without a rate limit.
 pub async fn to_be_stirred(cluster: &Cluster) -> Namespace<'_> {
     let ns = Namespace::new(cluster, "stirred").await;
     ns.deployment("web", 1, "queue 20").await;
@@ -233,7 +233,7 @@ fn never_two_replicas_write() {
         stirred_until(&ns, writes(a, Instant::now(), 3)).await;
         assert!(b.scales().is_empty());
 
-        // It stands still for longer than its lease, and goes on as if nothing had been.
+        // It is paused for longer than the Lease, and then resumes.
         a.process.signal("STOP");
         let stopped = Instant::now();
         let took = stirred_until(&ns, leads(cluster, "b", TAKEN_OVER)).await;
@@ -256,7 +256,7 @@ fn never_two_replicas_write() {
         let by_b: Vec<_> = b.scales().into_iter().filter(|at| *at > cut).collect();
         assert!(by_b.is_empty(), "{by_b:?} after {cut:?}, healed at {healed:?}");
 
-        // And the reverse: who can't ask Prometheus hands over to one that can.
+        // The reverse: a leader that cannot reach Prometheus releases the Lease.
         a.prometheus.stall("");
         let blind = Instant::now();
         let took = stirred_until(&ns, leads(cluster, "b", SOON)).await;
@@ -265,7 +265,7 @@ fn never_two_replicas_write() {
         a.prometheus.clear();
         stirred_until(&ns, writes(b, Instant::now(), 5)).await;
 
-        // Taken together: one wrote, then the other, and never both at once.
+        // At most one of them wrote at any time.
         let mut all: Vec<(Instant, char)> = a.scales().into_iter().map(|at| (at, 'a')).collect();
         all.extend(b.scales().into_iter().map(|at| (at, 'b')));
         all.sort();
@@ -286,7 +286,7 @@ fn a_frozen_cluster_is_decided_for_and_left_alone() {
         let wanted = |c: &serde_json::Value| c["message"].to_string().contains("wanted");
         let message = ns.wait_condition("web", "Frozen", SOON, wanted).await;
         assert_eq!(message, "the scale is left at 1, though 2 are wanted: incident 42");
-        // Neither a restart of the leader nor the loss of the Lease thaws.
+        // The freeze outlives a restart of the leader and the loss of the Lease.
         a.process.ask_to_stop();
         leads(cluster, "b", SOON).await;
         cluster.kubectl(&["-n", "plimsoll", "delete", "lease", "plimsoll"]).await;

@@ -1,5 +1,5 @@
-//! What `kubectl apply -k deploy` and the Helm chart install. Every bed is installed by it, and
-//! Plimsoll runs as its service account; here is what that account can't do.
+//! What `kubectl apply -k deploy` and the Helm chart install. Every bed is installed so, and Plimsoll
+//! runs as its service account; these tests check what that account must not do.
 
 use crate::{FOLLOWS, SOON, on_own_bed, on_shared_bed, runtime};
 use bed::cluster::Cluster;
@@ -90,7 +90,7 @@ fn all_three_metrics_apis_are_served_where_they_are_installed() {
             .await;
             assert!(top.contains(expected) && top.contains("m"), "{top}");
         }
-        // The right to write HPAs comes with the component of the executor alone.
+        // Only the component of the executor grants the permission to write HPAs.
         for verb in ["create", "patch", "delete"] {
             let account = "--as=system:serviceaccount:plimsoll:plimsoll";
             let words =
@@ -100,8 +100,8 @@ fn all_three_metrics_apis_are_served_where_they_are_installed() {
     });
 }
 
-/// Whether a path is in the context of `docker build`: the last line of .dockerignore that
-/// matches it says. Of patterns those are known that the file uses.
+/// Whether a path is in the context of `docker build`: the last matching line of .dockerignore
+/// decides. Supports the patterns that the file uses.
 fn in_build_context(ignored: &str, path: &str) -> bool {
     let mut inside = true;
     for line in ignored.lines().map(str::trim).filter(|line| !line.starts_with('#')) {
@@ -147,8 +147,8 @@ fn what_the_image_is_built_of_is_in_the_build_context_and_is_a_package() {
         }
     }
     assert!(!in_build_context(&ignored, "target") && !in_build_context(&ignored, ".git"));
-    // To build it would take minutes. Cargo takes all of it for a package before it looks for a
-    // program, and says only then that there is none of that name.
+    // A build would take minutes. Cargo loads the whole workspace before it looks for the binary,
+    // so this error means that the manifests and sources are complete.
     let done = std::process::Command::new(env!("CARGO"))
         .args([
             "build",
@@ -166,9 +166,9 @@ fn what_the_image_is_built_of_is_in_the_build_context_and_is_a_package() {
     assert!(said.contains("no bin target named `no-such-program`"), "{said}");
 }
 
-/// What `kubectl kustomize` makes of a kustomization with these resources and components.
+/// The output of `kubectl kustomize` for these resources and components.
 async fn kustomize(cluster: &Cluster, lines: &str) -> Vec<Value> {
-    // Components are named relative to the folder, which must not be within another.
+    // Paths of components are relative to the folder, which must not be inside another.
     let folder = tempfile::tempdir_in(root().join("target")).expect("a folder");
     let text = format!("apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n{lines}");
     std::fs::write(folder.path().join("kustomization.yaml"), text).expect("a file");
@@ -201,7 +201,7 @@ fn the_components_combine_and_each_adds_what_it_says() {
         assert_eq!(pod["containers"][0]["args"][0], "serve");
         assert!(pod["containers"][0]["args"].to_string().contains("--native-hpas=manage"));
         find("ClusterRoleBinding", "plimsoll:native-hpa-executor");
-        // What takes the definition out leaves all else that was installed, to delete it by.
+        // Without the CRD everything else is still in, so that `kubectl delete -k` removes it.
         let lines = format!("{lines}- ../../deploy/components/without-crd\n");
         let kinds = |objects: &[Value]| -> Vec<String> {
             objects
@@ -214,7 +214,7 @@ fn the_components_combine_and_each_adds_what_it_says() {
             !name.contains("\"CustomResourceDefinition\"") && !name.contains("\"Namespace\"")
         });
         assert_eq!(kinds(&kustomize(&cluster, &lines).await), expected);
-        // Without them it registers its own API, and may write no HPA.
+        // Without them it registers only its own API, and may not write HPAs.
         let plain = kustomize(&cluster, "resources: [../../deploy]\n").await;
         let registered: Vec<&Value> = plain.iter().filter(|o| o["kind"] == "APIService").collect();
         assert_eq!(registered.len(), 2);
@@ -297,7 +297,7 @@ fn an_operator_may_freeze_and_pause_and_no_more() {
 
 const CHART: [&str; 2] = ["plimsoll", "deploy/chart"];
 
-/// The rules of every role that a manifest has, role by role.
+/// The rules of every role in a manifest.
 fn rules(manifests: &str) -> std::collections::BTreeMap<String, Value> {
     let documents: Vec<Option<Value>> = serde_saphyr::from_multiple(manifests).expect("YAML");
     rules_of(&documents.into_iter().flatten().collect::<Vec<_>>())
@@ -355,7 +355,7 @@ fn the_chart_is_installed_upgraded_and_uninstalled_and_workloads_are_left_alone(
     runtime().block_on(async {
         let options = Options::default();
         let cluster = Cluster::start(&options).await;
-        // The strictest of Kubernetes's own standards for pods.
+        // The strictest Pod Security Standard.
         cluster.kubectl(&["create", "namespace", "plimsoll"]).await;
         let strict = "pod-security.kubernetes.io/enforce=restricted";
         cluster.kubectl(&["label", "namespace", "plimsoll", strict]).await;
@@ -385,7 +385,7 @@ fn the_chart_is_installed_upgraded_and_uninstalled_and_workloads_are_left_alone(
             (object["metadata"]["uid"].clone(), object["spec"].clone())
         };
         let before = written().await;
-        // An earlier chart gave the right to write its HPA.
+        // An earlier chart granted the permission to write its HPA.
         let native = json!({
             "apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
             "metadata": {"name": "native", "namespace": ns.name},
@@ -410,7 +410,7 @@ fn the_chart_is_installed_upgraded_and_uninstalled_and_workloads_are_left_alone(
         assert_eq!(written().await, before);
         assert_eq!(ns.replicas("Deployment", "web").await, 1);
 
-        // A real process under the rights that the chart gives.
+        // A process with the permissions of the chart.
         cluster.kubectl(&["-n", "plimsoll", "scale", "deployment/plimsoll", "--replicas=0"]).await;
         cluster.kubectl(&["-n", "plimsoll", "create", "serviceaccount", "scraper"]).await;
         let server = format!("https://127.0.0.1:{}", cluster.api_port());

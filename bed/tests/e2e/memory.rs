@@ -1,4 +1,4 @@
-//! What decisions remember: by which clock, over which restarts, and of whose writes.
+//! The scaling history: its clock, restarts, and the writes of other replicas.
 
 use crate::ha::{goes_when_its_window_ends, holds_by_its_window, leads, on_two_replicas};
 use crate::{FOLLOWS, SOON, on_own_bed};
@@ -17,7 +17,7 @@ fn what_decisions_remember_outlives_the_only_replica_whatever_its_clock_says() {
         b.process.stop();
         let ns = Namespace::new(cluster, "restarted").await;
         let began = holds_by_its_window(&ns).await;
-        // Without its memory it would hold for a window more from here on.
+        // Without the scaling history it would wait for another window from here on.
         tokio::time::sleep(Duration::from_secs(15)).await;
         let clock = Clock::new(&cluster.folder, "a");
         clock.set(HOUR);
@@ -56,7 +56,7 @@ fn a_follower_knows_of_a_change_of_scale_whose_status_comes_late() {
         ns.deployment("web", 1, "queue 100").await;
         ns.autoscaler("web", "queue", "10", 1).await;
         ns.wait_condition("web", "ScalingLimited", SOON, |c| c["status"] == "True").await;
-        // More than one of b's rounds lies between the scale and the status.
+        // b has more than one sync period between the scale and the status.
         a.api.fail("/status", Fault::Slow(Duration::from_millis(2_500)));
         let one = json!([{"type": "Pods", "value": 1, "periodSeconds": 600}]);
         patch(&ns, json!({"spec": {"maxReplicas": 5, "behavior": {"scaleUp": {"policies": one}}}}))
@@ -69,7 +69,7 @@ fn a_follower_knows_of_a_change_of_scale_whose_status_comes_late() {
         })
         .await;
         tokio::time::sleep(Duration::from_secs(3)).await;
-        // What is kept can't help: b can't read it.
+        // b cannot read the stored history.
         b.api.fail(
             "plimsoll-memory",
             Fault::Answer {
@@ -94,11 +94,11 @@ fn a_leader_that_returns_knows_what_the_other_did() {
         let ns = Namespace::new(cluster, "returns").await;
         ns.deployment("web", 1, "queue 100").await;
         ns.autoscaler("web", "queue", "10", 1).await;
-        // Asks each second, so that it is seen who can't reach Prometheus.
+        // Evaluates every second, which shows whether a replica reaches Prometheus.
         ns.deployment("asks", 1, "queue 1").await;
         ns.autoscaler("asks", "queue", "10", 1).await;
         ns.wait_condition("web", "ScalingLimited", SOON, |c| c["status"] == "True").await;
-        // Between its rounds of an hour, a replica hears of nothing but by what it reads.
+        // With a sync period of an hour, a replica learns of changes only by its watches.
         let one = json!([{"type": "Pods", "value": 1, "periodSeconds": 600}]);
         patch(
             &ns,
@@ -146,7 +146,7 @@ fn an_idle_autoscaler_is_not_written_down_again_and_again() {
     });
 }
 
-/// An Autoscaler `web` that goes to zero: an external metric of the pods of `source`.
+/// An Autoscaler `web` that scales to zero, on an external metric of the pods of `source`.
 async fn to_zero(ns: &Namespace<'_>) {
     ns.deployment("source", 1, "").await;
     ns.deployment("web", 1, "").await;
@@ -172,7 +172,7 @@ const BACKLOG: &str = "externalRules:\n\
 
 #[test]
 fn a_workload_that_was_scaled_to_zero_comes_back_whatever_happened_on_the_way() {
-    // The series of the rule are there later than Plimsoll.
+    // The series of the rule appear after Plimsoll has started.
     let flags =
         ["--status-interval=1s", "--metrics-relist-interval=2s"].map(str::to_owned).to_vec();
     let options = Options { faults: true, flags, config: BACKLOG, ..Options::default() };
@@ -187,7 +187,7 @@ fn a_workload_that_was_scaled_to_zero_comes_back_whatever_happened_on_the_way() 
         let is = async |wanted: fn(i64) -> bool| {
             ns.wait_replicas("Deployment", "web", FOLLOWS, wanted).await;
         };
-        // The scale is written, but that it was is not heard.
+        // The scale is written, but the response is lost.
         api.fail(scale, Fault::Late(Duration::from_secs(11)));
         load(0.0).await;
         is(|replicas| replicas == 0).await;
@@ -195,17 +195,17 @@ fn a_workload_that_was_scaled_to_zero_comes_back_whatever_happened_on_the_way() 
         api.clear();
         load(10.0).await;
         is(|replicas| replicas > 0).await;
-        // It is not scaled to zero where that can't be told to whoever comes after.
+        // It does not scale to zero if the status that records it cannot be written.
         let error = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 500,
                            "reason": "InternalError", "message": "injected"});
         let body = error.to_string();
         api.fail("autoscalers/web/status", Fault::Answer { status: 500, headers: vec![], body });
         load(0.0).await;
-        // Longer than the rate and the window look back.
+        // Longer than the rate and the stabilization window.
         tokio::time::sleep(Duration::from_secs(25)).await;
         assert_ne!(ns.replicas("Deployment", "web").await, 0);
         assert!(api.hits() > 0, "no status was written");
-        // It goes at the very moment at which the scale is written.
+        // The leader is killed while the scale is written.
         api.fail(scale, Fault::Late(Duration::from_secs(60)));
         is(|replicas| replicas == 0).await;
         bed.plimsoll.process.signal("KILL");
@@ -215,7 +215,7 @@ fn a_workload_that_was_scaled_to_zero_comes_back_whatever_happened_on_the_way() 
         let _again = plimsoll::launch(&bed.cluster, "again", &server, &prometheus, &options).await;
         load(10.0).await;
         is(|replicas| replicas > 0).await;
-        // What somebody else switched off stays so.
+        // A workload that a user scaled to zero stays there.
         bed.cluster.kubectl(&["-n", "zero", "scale", "deployment/web", "--replicas=0"]).await;
         tokio::time::sleep(Duration::from_secs(5)).await;
         is(|replicas| replicas == 0).await;

@@ -8,7 +8,7 @@ use bed::{Bed, Options, eventually, parts, root};
 use serde_json::Value;
 use std::process::Command;
 
-/// Runs a command of Plimsoll's against the cluster, as its plugin for kubectl.
+/// Runs a command of Plimsoll as a kubectl plugin.
 async fn plugin(bed: &Bed, arguments: &[&str]) -> Result<String, String> {
     let folder = bed.cluster.folder.join("plugins");
     std::fs::create_dir_all(&folder).expect("a folder");
@@ -134,7 +134,7 @@ fn each_alert_fires_on_what_it_is_for_and_has_a_page() {
 #[test]
 fn the_dashboard_shows_data_and_every_metric_has_a_sane_name() {
     on_own_bed(Options::default(), async |bed| {
-        // Prometheus scrapes it as its service account may.
+        // Prometheus scrapes it with its own service account.
         let token = ["-n", "plimsoll", "create", "token", "scraper", "--duration=24h"];
         let token = bed.cluster.kubectl(&token).await;
         let path = bed.cluster.folder.join("prometheus.yml");
@@ -155,7 +155,7 @@ fn the_dashboard_shows_data_and_every_metric_has_a_sane_name() {
         ns.autoscaler("gone", "queue", "10", 2).await;
         let metric = ns.hpa("native", "http_requests_total", "10", 5).await;
         ns.deployment("native", 1, "").await;
-        // Enough for kube-controller-manager to change the scale, which is when the two are compared.
+        // kube-controller-manager changes the scale, which is when decisions are compared.
         bed.cluster.load("dashboard", "app=native", "/hit/http_requests_total", 40.0).await;
         let dashboard = root().join("deploy/monitoring/dashboard.json");
         let dashboard: Value =
@@ -180,7 +180,7 @@ fn the_dashboard_shows_data_and_every_metric_has_a_sane_name() {
             })
             .await;
         }
-        // As Prometheus's own linter sees it.
+        // promtool's linter.
         let metrics = bed.plimsoll.metrics(&bed.cluster).await;
         let described: Vec<&str> =
             metrics.lines().filter_map(|l| l.strip_prefix("# HELP ")).collect();

@@ -18,7 +18,7 @@ struct Response {
     items: BTreeSet<String>,
 }
 
-/// Values to a thousandth, no times.
+/// An item with values truncated to a thousandth and without timestamps.
 fn item(item: &Value) -> String {
     let mut item = item.clone();
     let round = |value: &mut Value| {
@@ -75,7 +75,7 @@ fn answers_agree_with_those_of_prometheus_adapter() {
         let (mut compared, mut found, mut differences) = (0, 0, Vec::new());
         for case in cases() {
             let (theirs, ours) = pair(cluster, token, case.name, &case.config).await;
-            // One listing of series.
+            // Longer than --metrics-relist-interval.
             tokio::time::sleep(Duration::from_secs(3)).await;
             for path in &case.paths {
                 let (their_code, their_body) = ask(theirs.port, token, path).await;

@@ -11,7 +11,7 @@ pub struct Case {
 
 const GROUP: &str = "/apis/custom.metrics.k8s.io";
 
-/// Paths in both versions.
+/// The paths in both versions of the API.
 fn both(paths: &[&str]) -> Vec<String> {
     let versions = ["v1beta1", "v1beta2"];
     versions

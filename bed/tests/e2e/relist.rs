@@ -1,4 +1,4 @@
-//! Watches that can't be gone on with are listed anew, and what went meanwhile is gone.
+//! Watches that expired are relisted, and objects that were deleted meanwhile are removed.
 
 use crate::{SOON, on_own_bed};
 use bed::Options;
@@ -26,7 +26,8 @@ fn what_went_while_watches_were_away_is_decided_on_no_more() {
             names.lines().map(|line| line.trim_start_matches("pod/").to_owned()).collect()
         };
         let api = &bed.faults.as_ref().expect("proxies").api;
-        // Watches end, and none begins: an Autoscaler, a Deployment and a pod go unseen.
+        // Watches end and cannot restart: the deletions of an Autoscaler, a Deployment and a pod are
+        // missed.
         api.stall("watch=true");
         api.end_responses();
         let kubectl = async |arguments: &[&str]| {
@@ -37,8 +38,8 @@ fn what_went_while_watches_were_away_is_decided_on_no_more() {
         kubectl(&["delete", "pod", &pods().await[0]]).await;
         ns.wait_ready("Deployment", "fewer", 3).await;
         ns.scale("Deployment", "forgotten", 3).await;
-        // As kube-apiserver does it where the version is too old: the request is well, and what
-        // comes is an error.
+        // As kube-apiserver does if the resource version is too old: status 200, with an error
+        // event.
         api.fail("watch=true", Fault::expired_watch());
         eventually("the watches are told", SOON, async || match api.hits() {
             told if told >= WATCHES => Ok(()),
@@ -46,10 +47,10 @@ fn what_went_while_watches_were_away_is_decided_on_no_more() {
         })
         .await;
         api.clear();
-        // A target that is gone can't be scaled.
+        // A deleted target cannot be scaled.
         let failed = |c: &Value| c["status"] == "False" && c["reason"] == "FailedGetScale";
         ns.wait_condition("gone", "AbleToScale", SOON, failed).await;
-        // An Autoscaler that is gone makes no metric, and decides on nothing.
+        // A deleted Autoscaler defines no metric and is not evaluated.
         let name = generated_name("queue", None, "relist", "forgotten");
         eventually("its metric is gone", SOON, async || {
             match ns.raw("v1beta2", &format!("pods/*/{name}")).await {
@@ -58,7 +59,7 @@ fn what_went_while_watches_were_away_is_decided_on_no_more() {
             }
         })
         .await;
-        // A pod that is gone is no pod without a metric, which would keep this one from going down.
+        // A deleted pod does not count as a pod without a metric, which would prevent scaling down.
         for pod in pods().await {
             let shown =
                 json!({"metadata": {"annotations": {"bed.plimsoll.dev/metrics": "queue 4"}}});

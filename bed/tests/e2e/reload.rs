@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 #[test]
 fn a_changed_configuration_is_taken_up_live() {
     with_fixture(async |fixture| {
-        // As a ConfigMap's volume: a file behind a link to a folder that is swapped.
+        // As in a ConfigMap volume: a file behind a link to a directory that is swapped.
         let folder = fixture.cluster.folder.join("config-volume");
         let version = |name: &str, config: &str| {
             let of = folder.join(name);
@@ -28,7 +28,7 @@ fn a_changed_configuration_is_taken_up_live() {
             "",
             fixture.cluster.prometheus_port,
         );
-        // The flag names this file; from now on it is the volume's.
+        // The flag names this file; now it links to the volume.
         std::fs::remove_file(&file).expect("the file");
         std::os::unix::fs::symlink(folder.join("..data/config.yaml"), &file).expect("a link");
         wait_ready(&ours, &fixture.token).await;
@@ -48,7 +48,7 @@ fn a_changed_configuration_is_taken_up_live() {
         })
         .await;
         assert!(told.contains("live.yaml:3:") && told.contains("rules[0].name.matches"), "{told}");
-        // The last good one goes on.
+        // The last valid configuration stays in effect.
         assert_eq!(ask(ours.port, &fixture.token, &of("tenant_credit")).await.0, 200);
         version("4", &format!("rules:\n{}", rule("queue_depth")));
         eventually("the rule is gone", SOON, async || {
@@ -84,7 +84,7 @@ fn a_renewed_serving_certificate_is_taken_up() {
             http.get(format!("https://localhost:{port}/livez")).send().await.is_ok()
         };
         let first = renew();
-        // The flag names the folder after the adapter.
+        // --cert-dir ends with the name of the adapter.
         let ours = ours(fixture, "renewed", "").await;
         assert!(trusted(ours.port, &first).await);
         let second = renew();

@@ -1,4 +1,4 @@
-//! The control loop, and native HPAs.
+//! The control loop, for Autoscalers and HPAs.
 
 use crate::{FOLLOWS, SOON, on_own_bed, on_shared_bed};
 use bed::workload::Namespace;
@@ -6,7 +6,7 @@ use bed::{Options, eventually};
 use plimsoll::promql::name::generated_name;
 use std::time::Duration;
 
-/// Load comes and goes; replicas follow it up, hold at the target, and follow it down.
+/// Replicas follow a rising load, stay at the target, and follow a falling load.
 async fn follows_its_load(ns: &Namespace<'_>, kind: &str) {
     ns.workload(kind, "web", 1, "").await;
     let metric = "{metricName: http_requests_total, averageValue: 10}";
@@ -17,7 +17,7 @@ async fn follows_its_load(ns: &Namespace<'_>, kind: &str) {
     ns.wait_replicas(kind, "web", FOLLOWS, |replicas| replicas == 6).await;
     ns.wait_ready(kind, "web", 6).await;
     // It settles with the load per pod at the target. On a busy machine the generator catches up
-    // in bursts, of which more replicas come, and go after the stabilization window.
+    // in bursts: extra replicas come, and go after the stabilization window.
     let targets = "jsonpath={.status.targets}";
     eventually("6 replicas with 10 requests a second each", FOLLOWS, async || {
         let shown =
@@ -56,7 +56,7 @@ fn a_replicaset_and_a_custom_resource_are_scaled_too() {
         ns.workload("ReplicaSet", "set", 1, "queue_depth 30").await;
         let metric = "{metricName: queue_depth, averageValue: 10}";
         ns.autoscaler_of("ReplicaSet", "set", metric, 3).await;
-        // Something with a scale of its own; its pods are made by another.
+        // A custom resource with a scale subresource; a Deployment creates its pods.
         bed.cluster
             .apply(
                 "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: crews.example.com}\n\
@@ -108,8 +108,7 @@ fn a_native_hpa_scales_from_our_api_and_is_observed() {
         let metric = ns.hpa("web", "http_requests_total", "10", 5).await;
         bed.cluster.load(&ns.name, "app=web", "/hit/http_requests_total", 40.0).await;
         ns.wait_replicas("Deployment", "web", FOLLOWS, |replicas| replicas == 4).await;
-        // What Plimsoll would have decided stands beside what was decided, and
-        // nothing of it was written.
+        // Plimsoll reports its decision beside the actual one, and writes nothing.
         eventually("both want 4", SOON, async || {
             let metrics = bed.plimsoll.metrics(&bed.cluster).await;
             let wanted = |by: &str| {
@@ -141,7 +140,7 @@ fn a_native_hpa_scales_from_our_api_and_is_observed() {
             if compared && counted { Ok(()) } else { Err(metrics.clone()) }
         })
         .await;
-        // With the native HPA goes its metric.
+        // The metric is deleted with the HPA.
         bed.cluster.kubectl(&["-n", &ns.name, "delete", "hpa", "web"]).await;
         eventually("the metric is gone", SOON, async || {
             match ns.raw("v1beta2", &format!("pods/*/{metric}")).await {
@@ -193,7 +192,7 @@ fn an_autoscaler_may_have_a_native_hpa_execute() {
                 ["-n", &ns.name, "patch", "autoscaler", "web", "--type=merge", "-p", &body];
             bed.cluster.kubectl(&change).await;
         };
-        // A pause holds for whoever executes.
+        // A pause applies to both executors.
         patch(r#"{"spec":{"paused":true}}"#.to_owned()).await;
         ns.wait_condition("web", "Paused", SOON, |c| c["status"] == "True").await;
         bed.cluster.kubectl(&["-n", &ns.name, "scale", "deployment/web", "--replicas=1"]).await;
@@ -203,7 +202,7 @@ fn an_autoscaler_may_have_a_native_hpa_execute() {
         for direction in ["scaleUp", "scaleDown"] {
             assert_eq!(hpa["spec"]["behavior"][direction]["selectPolicy"], "Disabled", "{hpa}");
         }
-        // Until then the condition speaks of the embedded loop.
+        // Until then the condition is that of the embedded loop.
         ns.wait_condition("web", "Paused", SOON, |c| {
             c["message"].to_string().contains("selectPolicy Disabled in both directions")
         })
@@ -220,7 +219,7 @@ fn an_autoscaler_may_have_a_native_hpa_execute() {
         assert_eq!(ns.replicas("Deployment", "web").await, 1);
         patch(executor("NativeHPA")).await;
         ns.wait_replicas("Deployment", "web", FOLLOWS, |replicas| replicas == 3).await;
-        // What kube-controller-manager says is shown on the Autoscaler.
+        // The conditions of the HPA are shown on the Autoscaler.
         ns.wait_condition("web", "ScalingActive", SOON, |c| c["status"] == "True").await;
         patch(executor("Embedded")).await;
         eventually("the HPA is gone", SOON, async || match ns.get("hpa", "web").await {
@@ -405,13 +404,13 @@ fn the_schema_refuses_what_can_not_be_meant() {
 fn a_steady_round_asks_the_api_server_for_nothing() {
     on_own_bed(Options::default(), async |bed| {
         let ns = Namespace::new(&bed.cluster, "steady").await;
-        // At its target, and at its minimum.
+        // At the target, and at the minimum.
         for (name, replicas, metric) in [("a", 2, "queue 10"), ("b", 1, "queue 0")] {
             ns.deployment(name, replicas, metric).await;
             ns.autoscaler(name, "queue", "10", 5).await;
             ns.wait_condition(name, "ScalingActive", SOON, |c| c["status"] == "True").await;
         }
-        // The replicas at first sight are a recommendation, too, until the window is over.
+        // The initial replicas count as a recommendation until the window ends.
         for name in ["a", "b"] {
             let settled = |c: &serde_json::Value| c["reason"] == "ReadyForNewScale";
             ns.wait_condition(name, "AbleToScale", SOON, settled).await;

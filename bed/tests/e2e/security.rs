@@ -1,4 +1,4 @@
-//! Who tries to get in, or to read what is not theirs, does not.
+//! Authentication, authorization, TLS, and the isolation of namespaces.
 
 use crate::fixture::{any_certificate, wait_ready, with_fixture};
 use crate::{SOON, on_own_bed, on_shared_bed};
@@ -10,7 +10,7 @@ use plimsoll::promql::name::generated_name;
 use std::io::{Read, Write};
 use std::time::Duration;
 
-/// Asks with a client certificate and headers; the HTTP status.
+/// Sends a request with a client certificate and headers; the HTTP status.
 pub async fn ask(port: u16, shown: Option<&Signed>, headers: &[(&str, &str)], path: &str) -> u16 {
     let mut builder = reqwest::Client::builder().tls_danger_accept_invalid_certs(true);
     if let Some(Signed { certificate, key }) = shown {
@@ -53,13 +53,13 @@ fn front_proxy_headers_are_believed_with_its_certificate_alone() {
         ] {
             assert_eq!(ask(bed.plimsoll.port, shown, headers, path).await, expected, "{what}");
         }
-        // Headers of other spellings are other headers.
+        // Differently spelled headers are different headers.
         let spelled = [("x_remote_user", "admin"), ("x-remote-users", "admin")];
         assert_eq!(ask(bed.plimsoll.port, Some(&front), &spelled, path).await, 401);
     });
 }
 
-/// Says hello in an old way; the kind of record that comes back, and its alert.
+/// Sends a ClientHello of an old version; the type of the record that comes back, and its alert.
 fn hello(port: u16, version: [u8; 2], suites: &[u16]) -> (u8, u8) {
     let mut body = vec![version[0], version[1]];
     body.extend([7; 32]);
@@ -67,7 +67,7 @@ fn hello(port: u16, version: [u8; 2], suites: &[u16]) -> (u8, u8) {
     body.extend((suites.len() as u16 * 2).to_be_bytes());
     body.extend(suites.iter().flat_map(|suite| suite.to_be_bytes()));
     body.extend([1, 0]);
-    // Groups, signatures: what any client of the time said.
+    // The groups and signature algorithms of clients of that time.
     let extensions: &[u8] = &[
         0, 10, 0, 6, 0, 4, 0, 23, 0, 29, 0, 11, 0, 2, 1, 0, 0, 13, 0, 10, 0, 8, 4, 1, 4, 3, 5, 1,
         2, 1,
@@ -94,13 +94,13 @@ fn old_tls_and_weak_suites_are_refused() {
         let port = bed.plimsoll.port;
         let (alert, handshake) = (21, 22);
         let (no_such_version, no_such_suite) = (70, 40);
-        // AES-GCM with ECDHE of TLS 1.2 is spoken.
+        // TLS 1.2 with ECDHE and AES-GCM is accepted.
         assert_eq!(hello(port, [3, 3], &[0xc02b, 0xc02f]).0, handshake);
         for old in [[3, 0], [3, 1], [3, 2]] {
             let answer = hello(port, old, &[0xc02b, 0xc013, 0x002f]);
             assert_eq!(answer, (alert, no_such_version), "{old:?}");
         }
-        // RC4, 3DES, CBC, and RSA without forward secrecy.
+        // RC4, 3DES, CBC, and RSA key exchange.
         for suite in [0x0005, 0x000a, 0xc012, 0xc013, 0xc014, 0x002f, 0x009c, 0xc027] {
             let answer = hello(port, [3, 3], &[suite]);
             assert_eq!(answer, (alert, no_such_suite), "{suite:#06x}");
@@ -119,7 +119,7 @@ fn a_users_query_reads_no_other_namespace_whatever_it_tries() {
             }
             let ns = Namespace::new(&bed.cluster, "spies").await;
             ns.workload("StatefulSet", "spy", 1, "own 1").await;
-            // The pod is called the same everywhere, so that a value that gets through is seen.
+            // The pod has the same name in all namespaces, so that a leaked value shows.
             let tries = [
                 "secret",
                 r#"secret{namespace="vault"}"#,
@@ -172,7 +172,7 @@ fn a_users_query_reads_no_other_namespace_whatever_it_tries() {
                     .await
                     .map(|list| list["items"].to_string())
             };
-            // What an administrator shares is read; so the others had their chance as well.
+            // The shared series are read, so the other queries had their chance.
             eventually("the shared namespace is read", SOON, async || {
                 let items = items(99).await?;
                 if items.contains("\"77\"") { Ok(()) } else { Err(items) }
@@ -207,7 +207,7 @@ fn no_secret_gets_into_a_log_or_an_error() {
             ],
             ..Options::default()
         };
-        // Nobody listens there: errors with the address are said again and again.
+        // Nothing listens there: errors with the address are logged repeatedly.
         let url = format!("http://user:{}@127.0.0.1:1", secrets[0]);
         let server = format!("https://127.0.0.1:{}", bed.cluster.api_port());
         let ns = Namespace::new(&bed.cluster, "quiet").await;
@@ -267,7 +267,7 @@ fn a_mistake_in_the_configuration_shows_nobody_its_neighbours() {
         let anybody = http.get(&url).send().await.unwrap();
         assert_eq!(anybody.status(), 200);
         let anybody = anybody.text().await.unwrap();
-        // What fails is for those who may see it; that all goes well is for all.
+        // Only authorized users see failing checks; everyone sees success.
         assert!(!anybody.contains("timeot") && !anybody.contains(secret), "{anybody}");
         let told = http.get(&url).bearer_auth(&fixture.token).send().await.unwrap();
         let told = told.text().await.unwrap();
@@ -282,7 +282,7 @@ fn a_replica_is_ready_only_when_kube_apiserver_can_trust_its_certificate() {
         let cluster = &bed.cluster;
         let role = cluster.kubectl(&["get", "clusterrole", "plimsoll", "-o", "json"]).await;
         let mut role: serde_json::Value = serde_json::from_str(&role).unwrap();
-        // It is applied whatever its version is by then.
+        // It is applied regardless of its resource version.
         for field in ["resourceVersion", "uid", "creationTimestamp", "annotations"] {
             role["metadata"].as_object_mut().unwrap().remove(field);
         }
@@ -315,7 +315,7 @@ fn a_replica_is_ready_only_when_kube_apiserver_can_trust_its_certificate() {
             if others == 1 && missing && told { Ok(()) } else { Err(format!("{text}\n{log}")) }
         })
         .await;
-        // The right is given: nothing of the APIServices changes, and still it is tried again.
+        // The permission is granted: no APIService changes, but the write is retried.
         cluster.apply(&role.to_string()).await;
         eventually("the second replica is ready", SOON, async || {
             let (code, text) = ready().await?;

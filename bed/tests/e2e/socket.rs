@@ -1,5 +1,5 @@
-//! The socket against those who hold it, flood it, or send what nobody should:
-//! silent and slow connections, guessed tokens, many slow requests, odd paths.
+//! Connections under attack: silent and slow ones, guessed tokens, many slow requests, and
+//! non-canonical paths.
 
 use crate::fixture::{any_certificate, ask, wait_ready, with_fixture};
 use crate::security::ask as ask_as;
@@ -16,7 +16,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-/// A TLS connection, speaking one protocol or leaving it open.
+/// A TLS connection, with one ALPN protocol or none.
 async fn tls(port: u16, protocol: Option<&str>) -> std::io::Result<TlsStream<TcpStream>> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = rustls::ClientConfig::builder_with_provider(provider)
@@ -31,7 +31,7 @@ async fn tls(port: u16, protocol: Option<&str>) -> std::io::Result<TlsStream<Tcp
     tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await
 }
 
-/// Waits until the other side has closed a connection.
+/// Waits until the server has closed a connection.
 async fn closed(stream: &mut TlsStream<TcpStream>, within: Duration) -> bool {
     let read = async {
         let mut bytes = [0; 1024];
@@ -40,7 +40,7 @@ async fn closed(stream: &mut TlsStream<TcpStream>, within: Duration) -> bool {
     tokio::time::timeout(within, read).await.is_ok()
 }
 
-/// Sends a request as it is, with nothing made canonical; the HTTP status.
+/// Sends a request with this path as it is; the HTTP status.
 async fn raw(port: u16, token: &str, path: &str) -> u16 {
     let mut stream = tls(port, Some("http/1.1")).await.expect("TLS");
     let head = format!(
@@ -65,7 +65,7 @@ fn silent_tls_connections_take_no_room_from_others_and_are_ended() {
             fixture.cluster.prometheus_port,
         );
         wait_ready(&ours, &fixture.token).await;
-        // More than may be held; some say that they speak HTTP/2, and say no more.
+        // More connections than the limit; some negotiate HTTP/2 and then stay silent.
         let open =
             futures::stream::iter(0..1200).map(|n| tls(ours.port, [None, Some("h2")][n % 2]));
         let opened: Vec<_> = open.buffer_unordered(100).collect().await;
@@ -75,7 +75,7 @@ fn silent_tls_connections_take_no_room_from_others_and_are_ended() {
             ask(ours.port, &fixture.token, "/apis/custom.metrics.k8s.io/v1beta2").await;
         assert_eq!(code, 200, "{body}");
         assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
-        // Half a head, and HTTP/2 that goes idle without ever showing who it is.
+        // Half of the headers, and HTTP/2 that stays idle without authentication.
         let mut half = tls(ours.port, Some("http/1.1")).await.expect("TLS");
         half.write_all(b"GET /livez HTTP/1.1\r\nhost: ").await.expect("half a head");
         let mut idle = tls(ours.port, Some("h2")).await.expect("TLS");
@@ -91,15 +91,15 @@ fn silent_tls_connections_take_no_room_from_others_and_are_ended() {
     });
 }
 
-/// The status that a request of a user of the cluster gets.
+/// The HTTP status of a request of a user.
 async fn timed(port: u16, who: &Signed, path: &str) -> (u16, Duration) {
     let start = Instant::now();
     let code = ask_as(port, Some(who), &[], path).await;
     (code, start.elapsed())
 }
 
-/// Asks again and again while others' requests last: each is answered, most of them in
-/// less than a second, none later than a period.
+/// Sends requests while those of others are in flight: all succeed, most within a second, all within
+/// a sync period.
 async fn beside<T: Send + 'static>(
     others: &mut tokio::task::JoinSet<T>,
     mut ask: impl AsyncFnMut() -> (u16, Duration),
@@ -125,9 +125,9 @@ fn guessed_tokens_delay_nobody_who_is_known() {
         let admin = bed.cluster.sign("known", &["system:masters"]);
         let path = "/apis/custom.metrics.k8s.io/v1beta2";
         assert_eq!(timed(port, &admin, path).await.0, 200);
-        // kube-apiserver is slow to say whose the tokens are.
+        // TokenReviews of kube-apiserver are slow.
         bed.faults.as_ref().expect("faults").api.stall("tokenreviews");
-        // One connection has room for 250 requests.
+        // A connection carries up to 250 concurrent requests.
         let clients = [(); 2].map(|()| any_certificate().build().expect("a client"));
         let mut guesses = tokio::task::JoinSet::new();
         for n in 0..500 {
@@ -142,7 +142,7 @@ fn guessed_tokens_delay_nobody_who_is_known() {
 #[test]
 fn a_tenants_slow_requests_cost_others_less_than_a_period() {
     with_fixture(async |fixture| {
-        // Another adapter that takes connections and never answers.
+        // Another adapter that accepts connections and never responds.
         let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = silent.local_addr().expect("an address");
         let config = format!(
@@ -158,7 +158,7 @@ fn a_tenants_slow_requests_cost_others_less_than_a_period() {
         let pem =
             [&tenant.certificate, &tenant.key].map(|path| std::fs::read(path).expect("a file"));
         let identity = reqwest::Identity::from_pem(&pem.concat()).expect("an identity");
-        // One connection has room for 250 requests.
+        // A connection carries up to 250 concurrent requests.
         let clients = [(); 2].map(|()| {
             let client = any_certificate().identity(identity.clone()).build();
             client.expect("a client")

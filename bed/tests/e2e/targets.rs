@@ -1,4 +1,4 @@
-//! Scale targets and Autoscalers that come, change and go, and many at once.
+//! Scale targets and Autoscalers that are created, changed and deleted, also in large numbers.
 
 use crate::faults::{at_once, faulty};
 use crate::{FOLLOWS, SOON, on_own_bed};
@@ -23,18 +23,18 @@ fn targets_come_and_go_and_others_lay_hands_on_them() {
         let kubectl = async |arguments: &[&str]| {
             bed.cluster.kubectl(&[&["-n", "targets"], arguments].concat()).await
         };
-        // Scaled by hand.
+        // The target is scaled by a user.
         kubectl(&["scale", "deployment/web", "--replicas=4"]).await;
         ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 2).await;
         println!("survived: a target scaled by hand");
-        // Deleted and made anew.
+        // The target is deleted and recreated.
         kubectl(&["delete", "deployment", "web"]).await;
         let gone = |c: &Value| c["status"] == "False" && c["reason"] == "FailedGetScale";
         ns.wait_condition("web", "AbleToScale", SOON, gone).await;
         ns.deployment("web", 1, "queue 20").await;
         ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 2).await;
         println!("survived: a target deleted and made anew");
-        // Wanted by a second autoscaler: both are named, and nothing is written.
+        // A second autoscaler has the same target: both are named, and nothing is written.
         ns.hpa("web", "http_requests_total", "10", 5).await;
         let both = |c: &Value| c["reason"] == "AmbiguousSelector";
         let told = ns.wait_condition("web", "ScalingActive", SOON, both).await;
@@ -45,10 +45,10 @@ fn targets_come_and_go_and_others_lay_hands_on_them() {
         kubectl(&["delete", "hpa", "web"]).await;
         ns.wait_condition("web", "ScalingActive", SOON, |c| c["status"] == "True").await;
         println!("survived: a second autoscaler of one target");
-        // Deleted in mid-decision: the answer comes when nobody wants it any more.
+        // The Autoscaler is deleted during a decision: the query result comes too late.
         ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 2).await;
         prometheus.stall("queue");
-        // From then on no decision has an answer of before.
+        // From then on no decision uses an earlier result.
         eventually("a query hangs", SOON, async || {
             let hanging = prometheus.hits();
             (hanging > 0).then_some(()).ok_or(format!("{hanging} hang"))
@@ -62,7 +62,7 @@ fn targets_come_and_go_and_others_lay_hands_on_them() {
         assert_eq!(api.writes("deployments/web/scale").len(), before);
         assert_eq!(ns.replicas("Deployment", "web").await, 1);
         println!("survived: an autoscaler deleted in mid-decision");
-        // A namespace ends, and what is beside it goes on.
+        // A namespace is deleted, and others are not affected.
         let other = Namespace::new(&bed.cluster, "ending").await;
         other.deployment("web", 1, "queue 20").await;
         at_once(&other, "web", "queue", 2).await;
@@ -78,7 +78,7 @@ fn targets_come_and_go_and_others_lay_hands_on_them() {
         })
         .await;
         println!("survived: a namespace that ends");
-        // Discovery of one group fails: its kinds can't be scaled, all others can.
+        // Discovery of one API group fails: only its kinds cannot be scaled.
         let failing = json!({"kind": "Status", "status": "Failure", "code": 503}).to_string();
         api.fail("/apis/batch", Fault::Answer { status: 503, headers: Vec::new(), body: failing });
         let target = "apiVersion: plimsoll.dev/v1alpha1\nkind: Autoscaler\n\
@@ -119,7 +119,7 @@ fn a_thousand_autoscalers_at_once_are_each_decided_for() {
         let start = Instant::now();
         futures::stream::iter((0..1000).map(one)).buffer_unordered(64).collect::<Vec<_>>().await;
         let made = start.elapsed();
-        // One that is made in the crowd is decided for in it.
+        // An Autoscaler created meanwhile is evaluated, too.
         at_once(&ns, "web", "queue", 2).await;
         ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 2).await;
         let all: Api<Autoscaler> = Api::namespaced(client.clone(), "thousand");

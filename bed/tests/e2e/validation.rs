@@ -1,4 +1,4 @@
-//! What autoscaling/v2 refuses, an Autoscaler refuses, and names the same field.
+//! An Autoscaler rejects what autoscaling/v2 rejects, and names the same field.
 
 use crate::{SOON, runtime};
 use bed::cluster::Cluster;
@@ -14,11 +14,11 @@ const SPECS: usize = 5000;
 const SEED: u64 = 12;
 const AT_ONCE: usize = 8;
 
-/// What was said of a spec: how it would be stored, or the fields at fault, of which none is
-/// named where the text could not be decoded at all.
+/// The result of validation: the stored spec, or the invalid fields; no field if the object could not
+/// be decoded.
 type Verdict = Result<Value, BTreeSet<String>>;
 
-/// Asks the API server whether it would take an object.
+/// Validates an object by a dry run.
 async fn verdict(client: &Client, path: &str, kind: &str, version: &str, spec: &Value) -> Verdict {
     let object =
         json!({"apiVersion": version, "kind": kind, "metadata": {"name": "web"}, "spec": spec});
@@ -31,7 +31,7 @@ async fn verdict(client: &Client, path: &str, kind: &str, version: &str, spec: &
         Ok(mut stored) => Ok(stored["spec"].take()),
         Err(kube::Error::Api(status)) if matches!(status.code, 400 | 422) => {
             let causes = status.details.map(|details| details.causes).unwrap_or_default();
-            // Said without a field: that some rules were left out for those errors.
+            // Without a field: rules were skipped because of the errors.
             Err(causes
                 .into_iter()
                 .map(|cause| cause.field)
@@ -42,15 +42,15 @@ async fn verdict(client: &Client, path: &str, kind: &str, version: &str, spec: &
     }
 }
 
-/// Whether an Autoscaler is stricter here on purpose, as docs/differences.md says.
+/// Whether an Autoscaler is stricter on purpose (docs/differences.md).
 fn stricter(spec: &Value, field: &str) -> bool {
     let pointer = field.replace(['.', '['], "/").replace(']', "");
     let value = spec.pointer(pointer.trim_start_matches("spec"));
     let quantity = ["value", "averageValue", "tolerance"].iter().any(|name| field.ends_with(name));
     match value {
-        // The schema of a definition can't say "number or text".
+        // The schema of a CRD cannot express "number or string" here.
         Some(Value::Number(number)) if quantity => number.is_f64(),
-        // Go's reader trims blanks, and takes a sign or a dot alone for 0.
+        // Go's parser trims whitespace, and reads a single sign or dot as 0.
         Some(Value::String(text)) if quantity => {
             text.trim() != text || !text.contains(|c: char| c.is_ascii_digit())
         }
@@ -58,8 +58,8 @@ fn stricter(spec: &Value, field: &str) -> bool {
     }
 }
 
-/// Whether two names of fields mean the same fault: a whole object that is missing is named
-/// itself by a definition's schema, and by the fields that it should have by autoscaling/v2.
+/// Whether two field names mean the same error: for a missing object the schema of a CRD names the
+/// object, and autoscaling/v2 the fields that it lacks.
 fn same(ours: &str, theirs: &str) -> bool {
     let below = |field: &str, above: &str| {
         field
@@ -69,7 +69,7 @@ fn same(ours: &str, theirs: &str) -> bool {
     below(theirs, ours)
 }
 
-/// Of a metric with several sources autoscaling/v2 looks into one of them only.
+/// autoscaling/v2 validates only one source of a metric with several.
 fn in_a_second_source(spec: &Value, field: &str) -> bool {
     let Some(rest) = field.strip_prefix("spec.metrics[") else { return false };
     let index: usize = rest.split(']').next().and_then(|index| index.parse().ok()).unwrap_or(0);
@@ -77,7 +77,7 @@ fn in_a_second_source(spec: &Value, field: &str) -> bool {
     sources.iter().filter(|source| !spec["metrics"][index][**source].is_null()).count() > 1
 }
 
-/// Why the two answers differ, if they do.
+/// Why the two results differ, if they do.
 fn difference(spec: &Value, theirs: &Verdict, ours: &Verdict) -> Option<String> {
     match (theirs, ours) {
         (Ok(_), Ok(_)) => None,
@@ -86,7 +86,7 @@ fn difference(spec: &Value, theirs: &Verdict, ours: &Verdict) -> Option<String> 
             let unexpected = fields.is_empty() || !fields.iter().any(|field| stricter(spec, field));
             unexpected.then(|| "refused, and taken as an HPA".to_owned())
         }
-        // What can't be decoded has no field in the answer of autoscaling/v2.
+        // autoscaling/v2 names no field if the object cannot be decoded.
         (Err(theirs), Err(_)) if theirs.is_empty() => None,
         (Err(theirs), Err(ours)) => {
             let known = |field: &String| {
@@ -128,7 +128,7 @@ fn what_autoscaling_v2_refuses_an_autoscaler_refuses_with_the_same_field() {
             );
             let ours = verdict(client, "autoscalers", "Autoscaler", "plimsoll.dev/v1alpha1", spec);
             let (theirs, ours) = futures::join!(theirs, ours);
-            // The process reads what an older definition may have let in.
+            // The process validates, too: an older CRD may have accepted the object.
             let stored = ours.as_ref().unwrap_or(spec).clone();
             let read = AutoscalerSpec::read(stored).map_err(|error| {
                 let text = error.to_string();
@@ -154,7 +154,7 @@ fn what_autoscaling_v2_refuses_an_autoscaler_refuses_with_the_same_field() {
             if let (Err(fields), Ok(_)) = (theirs, read) {
                 faults.push(format!("read, and refused as an HPA\n  {spec}\n  HPA {fields:?}"));
             }
-            // What both take, the process must be able to read.
+            // The process must be able to read what both accept.
             if let (Ok(_), Ok(_), Err(why)) = (theirs, ours, read) {
                 faults.push(format!("taken by both, and not read: {why:?}\n  {spec}"));
             }
@@ -162,7 +162,7 @@ fn what_autoscaling_v2_refuses_an_autoscaler_refuses_with_the_same_field() {
         let shown = faults.iter().take(12).cloned().collect::<Vec<_>>().join("\n");
         assert!(faults.is_empty(), "{} of {SPECS} differ:\n{shown}", faults.len());
         println!("{SPECS} specs, {refused} refused by both, by {} fields", named.len());
-        // The comparison means something: many are refused, many are not, for all kinds of reasons.
+        // The sample is meaningful: many are accepted, and many rejected for many reasons.
         assert!((SPECS / 4..SPECS * 9 / 10).contains(&refused), "{refused} refused");
         assert!(named.len() >= 40, "{named:#?}");
     });
@@ -179,7 +179,7 @@ fn the_specs_differ_and_are_the_same_in_each_run() {
     assert!(once.iter().collect::<BTreeSet<_>>().len() > SPECS * 8 / 10);
 }
 
-/// A random spec with some faults.
+/// A random spec with some errors.
 fn mutated(random: &mut Random) -> Value {
     let mut spec = valid(random);
     for _ in 0..random.below(3) {
@@ -306,7 +306,7 @@ fn source(random: &mut Random, identifier: impl Fn(&mut Random) -> Value) -> (&'
     }
 }
 
-/// Puts one fault in, or what may be one.
+/// Inserts a possible error.
 fn mutate(random: &mut Random, spec: &mut Value) {
     let second = random.below(8) == 0;
     if let Some(metrics) = spec.get_mut("metrics").and_then(Value::as_array_mut)
@@ -341,7 +341,7 @@ fn mutate(random: &mut Random, spec: &mut Value) {
     *old = instead(random, name, old);
 }
 
-/// The places of a spec, but those within selectors, which autoscaling/v2 does not look into.
+/// The paths of a spec, without those in selectors, which autoscaling/v2 does not validate.
 fn walk(value: &Value, path: String, places: &mut Vec<String>) {
     let fields: Vec<(String, &Value)> = match value {
         Value::Object(fields) => fields.iter().map(|(name, field)| (name.clone(), field)).collect(),
@@ -359,7 +359,7 @@ fn walk(value: &Value, path: String, places: &mut Vec<String>) {
     }
 }
 
-/// Something else for a value.
+/// A different value.
 fn instead(random: &mut Random, name: &str, old: &Value) -> Value {
     const NAMES: [&str; 20] = [
         "",
