@@ -134,6 +134,8 @@ $(CYCLONEDX):
 release: $(CYCLONEDX) ## A static binary and its SBOM, in target/dist-release
 	RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --locked --profile dist --package plimsoll --target $(HOST)
 	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) cyclonedx --format json --no-build-deps --override-filename plimsoll.cdx
+	@# It writes one for each member of the workspace; the bed is not released.
+	@rm -f bed/plimsoll.cdx.json
 	@mkdir -p target/dist-release && mv plimsoll.cdx.json target/dist-release/ && cp $(RELEASE) target/dist-release/
 	@if ldd $(RELEASE) 2>/dev/null | grep -q "=>"; then echo "$(RELEASE) is not static"; exit 1; fi
 	@target/dist-release/plimsoll --version && du -h target/dist-release/*
