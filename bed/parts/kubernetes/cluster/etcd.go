@@ -12,8 +12,8 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
-// etcdCommand runs one etcd member on loopback. fsync is off: what it holds is
-// worth no more than the run it belongs to.
+// etcdCommand runs one etcd member on loopback, without fsync: its data need not
+// survive a crash of the machine.
 func etcdCommand() *cobra.Command {
 	var dataDir, clientURL, peerURL string
 	command := &cobra.Command{

@@ -1,6 +1,6 @@
-// Command cluster is every control-plane program of a Kubernetes cluster in one
-// binary: etcd, kube-apiserver, kube-controller-manager, kube-scheduler and
-// kubectl, each the real thing, chosen by the first argument.
+// Command cluster is every program of a Kubernetes control plane in one binary:
+// etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl,
+// unmodified, chosen by the first argument.
 package main
 
 import (
@@ -33,7 +33,7 @@ func main() {
 	os.Args = os.Args[1:]
 	command := programs[name]()
 	if name == "kubectl" {
-		// kubectl words its own errors: "Error from server (NotFound): ..."
+		// kubectl prints its errors itself: "Error from server (NotFound): ..."
 		if err := cli.RunNoErrOutput(command); err != nil {
 			kubectlutil.CheckErr(err)
 		}

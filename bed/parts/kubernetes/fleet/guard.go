@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// guard runs a program that ends when the guard's standard input does, that is,
-// when whoever started the guard is gone, however it went. With -keep the input
-// does not matter, and only a signal ends the program.
+// guard runs a program until the guard's standard input is closed, that is, until
+// the process that started the guard has ended in any way. With -keep only a
+// signal ends the program.
 func guard(arguments []string) error {
 	keep := len(arguments) > 0 && arguments[0] == "-keep"
 	if keep {
@@ -22,7 +22,7 @@ func guard(arguments []string) error {
 	if len(arguments) == 0 {
 		return errors.New("no program was given")
 	}
-	// The death signal is that of the thread, which must live as long as this process.
+	// Pdeathsig is sent when the thread ends: it must live as long as this process.
 	runtime.LockOSThread()
 	program := exec.Command(arguments[0], arguments[1:]...)
 	program.Stdout, program.Stderr = os.Stdout, os.Stderr

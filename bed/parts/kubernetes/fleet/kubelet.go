@@ -28,14 +28,14 @@ import (
 const (
 	nodeName = "fleet"
 	podPort  = 8080
-	// A pod's annotation whose text is added to its /metrics as it stands.
+	// The annotation of a pod whose text is added to its /metrics.
 	metricsAnnotation = "bed.plimsoll.dev/metrics"
-	// A pod's annotation that says after which time it is ready.
+	// The annotation of a pod with the delay until it is ready.
 	readyAfterAnnotation = "bed.plimsoll.dev/ready-after"
 )
 
-// kubelet registers a node and, for each pod bound to it, runs an HTTP server on
-// a loopback address of the pod's own, which it reports as the pod's IP.
+// kubelet registers a node. For each pod bound to it, it runs an HTTP server on a
+// separate loopback address, which it reports as the IP of the pod.
 func kubelet(arguments []string) error {
 	if len(arguments) != 1 {
 		return errors.New("a kubeconfig was expected")
@@ -90,7 +90,7 @@ func registerNode(ctx context.Context, clientset *kubernetes.Clientset) error {
 	if err != nil {
 		return err
 	}
-	// Admission taints a new node until a controller that does not run here untaints it.
+	// Admission taints new nodes; the controller that removes the taint does not run here.
 	created.Spec.Taints = nil
 	if created, err = nodes.Update(ctx, created, metav1.UpdateOptions{}); err != nil {
 		return err
@@ -113,14 +113,14 @@ type pod struct {
 	address string
 	server  *http.Server
 	started metav1.Time
-	// Which one of the fleet it is, and of which workload.
+	// The number of the pod, and its workload.
 	order    uint32
 	workload string
 	ready    atomic.Bool
-	// Requests by metric, as paths name them.
+	// The number of requests by metric, which is part of the path.
 	hits sync.Map
 	text atomic.Value
-	// The load it is recorded to have, if any.
+	// The recorded load, if any.
 	recording atomic.Pointer[recording]
 	kubelet   *kubeletState
 }
@@ -162,8 +162,8 @@ func (k *kubeletState) sync(ctx context.Context, object *corev1.Pod) {
 	}()
 }
 
-// start serves on the next loopback address that is free; several fleets may
-// run on one machine.
+// start serves on the next free loopback address: several fleets may run on one
+// machine.
 func (k *kubeletState) start() *pod {
 	running := &pod{started: metav1.Now(), kubelet: k}
 	running.text.Store("")
@@ -230,7 +230,7 @@ func (k *kubeletState) report(ctx context.Context, object *corev1.Pod, running *
 		types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 }
 
-// ServeHTTP counts a request to /hit/METRIC and shows all counts at /metrics.
+// ServeHTTP counts requests to /hit/METRIC and exposes the counts at /metrics.
 func (p *pod) ServeHTTP(response http.ResponseWriter, request *http.Request) {
 	if metric, hit := strings.CutPrefix(request.URL.Path, "/hit/"); hit {
 		count, _ := p.hits.LoadOrStore(metric, new(atomic.Int64))

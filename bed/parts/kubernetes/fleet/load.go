@@ -17,9 +17,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// load sends requests at the rates it is told: PUT
-// /load?namespace=N&selector=S&path=P&qps=Q sets the rate of all requests to P
-// on the ready pods of N that S selects, spread evenly; 0 ends it.
+// load generates requests. PUT /load?namespace=N&selector=S&path=P&qps=Q sets the
+// rate of requests to P on the ready pods of N that S selects, spread evenly; 0
+// stops them.
 func load(arguments []string) error {
 	if len(arguments) != 2 {
 		return errors.New("a kubeconfig and an address were expected")
@@ -79,7 +79,7 @@ func (g *generator) set(response http.ResponseWriter, request *http.Request) {
 	rates <- qps
 }
 
-// run sends requests evenly in time, to one ready pod after the other.
+// run sends requests evenly in time, to the ready pods in turn.
 func (g *generator) run(namespace string, selector labels.Selector, path string, rates chan float64) {
 	const step = 10 * time.Millisecond
 	ticker := time.NewTicker(step)

@@ -1,7 +1,7 @@
-// Command fleet stands in for what can't exist without containers: `fleet
-// kubelet` runs a real HTTP server for every pod, `fleet load` sends real
-// requests to them, `fleet series` exposes the metrics of more pods than could be
-// run, and `fleet guard` keeps any program from outliving the run it belongs to.
+// Command fleet replaces what needs containers: `fleet kubelet` runs an HTTP
+// server for every pod, `fleet load` sends requests to them, `fleet series`
+// exposes the metrics of more pods than one machine can run, and `fleet guard`
+// ends a program with the process that started it.
 package main
 
 import (

@@ -12,19 +12,19 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A recorded load is shared by the pods of a workload, so that two workloads
-// with the same recording see the very same values as long as they are of the
-// same size. An annotation holds it:
+// A recorded load is divided among the pods of a workload, so that two workloads
+// of the same size with the same recording expose the same values. An annotation
+// holds it:
 //
 //	START EPOCH; METRIC VALUE VALUE ...; METRIC VALUE ...
 //
-// START is a time in Unix seconds and EPOCH the time that each value holds, in
-// seconds. A value is the load of the whole workload; "-" says that the metric
-// is missing. The last value goes on for ever. Values change, and pods that
-// became ready are counted, only where an epoch begins.
+// START is a time in Unix seconds, and EPOCH the seconds that each value lasts. A
+// value is the load of the whole workload; "-" means that the metric is missing.
+// The last value lasts forever. Values change, and ready pods are counted, only at
+// the start of an epoch.
 const recordingAnnotation = "bed.plimsoll.dev/recording"
 
-// The load that a pod makes for itself while it is not ready, over its share.
+// The factor of the share of a pod that is not ready: starting up takes CPU.
 const startupBurn = 2
 
 type recording struct {
@@ -52,13 +52,13 @@ func parseRecording(text string) (*recording, error) {
 	return &r, nil
 }
 
-// epochAt counts from the start; before it, epochs are negative and have the first value.
+// epochAt counts epochs from the start. Before it they are negative, with the first value.
 func (r *recording) epochAt(now time.Time) int {
 	return int(math.Floor((float64(now.UnixMilli())/1000 - r.start) / r.epoch))
 }
 
-// expose writes what a pod of so many shows in an epoch. Pods differ: the first
-// has more than its share, the last less.
+// expose writes the metrics of a pod in an epoch. Pods differ: the first has more
+// than its share, the last less.
 func (r *recording) expose(epoch, place, pods int, ready bool) string {
 	var text strings.Builder
 	for _, metric := range r.metrics {
@@ -77,7 +77,7 @@ func (r *recording) expose(epoch, place, pods int, ready bool) string {
 	return text.String()
 }
 
-// workloads counts the ready pods of each workload, once an epoch.
+// workloads caches the ready pods of each workload for an epoch.
 type workloads struct {
 	mutex sync.Mutex
 	seen  map[string]*census
@@ -109,7 +109,7 @@ func (w *workloads) ready(workload string, epoch int, running func() []*pod) []*
 	return known.ready
 }
 
-// recorded shows the recorded load of a pod at this time.
+// recorded returns the metrics of the recorded load of a pod.
 func (k *kubeletState) recorded(p *pod) string {
 	r := p.recording.Load()
 	if r == nil {

@@ -12,10 +12,10 @@ import (
 
 // series exposes the counters of many pods on one address: `fleet series ADDRESS
 // APPS PODS RATE NOISE [variants]`. Pod P of app A, in the namespace and with the
-// name that the benchmark gives them, counts RATE requests a second; from scrape
-// to scrape that wobbles by up to NOISE of it. With variants the same count is
-// there as one of ten and of fifty metrics, as a metric of the app's own, and split into 3 and
-// into 9 series.
+// name that the benchmark gives them, counts RATE requests per second, with a
+// relative noise of up to NOISE from scrape to scrape. With variants the same count
+// is also exposed as one of ten and of fifty metrics, as a metric of the app, and
+// split into 3 and into 9 series.
 func series(arguments []string) error {
 	variants := len(arguments) == 6 && arguments[5] == "variants"
 	if len(arguments) != 5 && !variants {
