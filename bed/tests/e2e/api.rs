@@ -60,7 +60,7 @@ fn one_pod_all_pods_and_those_of_a_selector_are_served_in_both_versions() {
 }
 
 #[test]
-fn a_metric_may_be_asked_for_with_its_labels_and_not_with_others() {
+fn a_metric_is_served_for_its_labels_and_not_for_others() {
     on_shared_bed("api-labels", async |_, ns| {
         let series =
             "hits{view=\"default\",module=\"server\"} 3\nhits{view=\"other\",module=\"server\"} 40";
@@ -152,7 +152,7 @@ fn discovery_shows_the_groups_and_nobodys_autoscalers() {
 }
 
 #[test]
-fn a_metric_created_at_run_time_is_served_within_a_second_and_nothing_restarts() {
+fn a_metric_created_at_run_time_is_served_within_a_second_without_a_restart() {
     on_shared_bed("api-live", async |bed, ns| {
         ns.deployment("web", 1, "brand_new 11").await;
         // Prometheus has the metric before the first request for it.
@@ -200,7 +200,7 @@ fn a_metric_created_at_run_time_is_served_within_a_second_and_nothing_restarts()
 }
 
 #[test]
-fn equal_pod_names_of_two_namespaces_never_mix() {
+fn pods_of_the_same_name_in_two_namespaces_never_mix() {
     on_shared_bed("api-mix-a", async |bed, ns| {
         let other = Namespace::new(&bed.cluster, "api-mix-b").await;
         for (ns, series) in [(ns, "depth 5"), (&other, "depth 900")] {
@@ -217,7 +217,7 @@ fn equal_pod_names_of_two_namespaces_never_mix() {
 }
 
 #[test]
-fn nan_is_no_sample() {
+fn nan_is_not_a_sample() {
     on_shared_bed("api-nan", async |_, ns| {
         ns.deployment("good", 1, "ratio 4").await;
         ns.deployment("bad", 1, "ratio NaN").await;

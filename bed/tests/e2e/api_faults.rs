@@ -43,7 +43,7 @@ fn watches_resume_after_kube_apiserver_was_restarted() {
 }
 
 #[test]
-fn whatever_kube_apiserver_does_the_right_scale_is_written_in_the_end() {
+fn after_errors_of_kube_apiserver_the_right_scale_is_written() {
     on_own_bed(faulty(&[]), async |bed| {
         let ns = Namespace::new(&bed.cluster, "apiserver").await;
         ns.deployment("web", 1, "queue 20").await;
@@ -117,7 +117,7 @@ fn whatever_kube_apiserver_does_the_right_scale_is_written_in_the_end() {
 }
 
 #[test]
-fn a_watch_that_fell_silent_is_noticed_and_no_scale_is_written_on_what_it_said() {
+fn a_silent_watch_is_detected_and_no_scale_is_written_on_its_data() {
     on_own_bed(faulty(&[]), async |bed| {
         let ns = Namespace::new(&bed.cluster, "silent").await;
         ns.deployment("web", 1, "queue 10").await;
@@ -155,7 +155,7 @@ fn a_watch_that_fell_silent_is_noticed_and_no_scale_is_written_on_what_it_said()
 }
 
 #[test]
-fn what_is_written_is_for_what_is_there() {
+fn writes_apply_only_to_the_objects_they_were_decided_for() {
     on_own_bed(faulty(&[]), async |bed| {
         let ns = Namespace::new(&bed.cluster, "writes").await;
         let api = &bed.faults.as_ref().unwrap().api;
@@ -210,7 +210,7 @@ fn what_is_written_is_for_what_is_there() {
 }
 
 #[test]
-fn a_definition_that_went_unseen_takes_its_autoscalers_along() {
+fn a_crd_deleted_unseen_removes_its_autoscalers() {
     on_own_bed(faulty(&["--memory-interval=0s"]), async |bed| {
         let ns = Namespace::new(&bed.cluster, "undefined").await;
         ns.deployment("web", 1, "queue 30").await;

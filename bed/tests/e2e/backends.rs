@@ -12,7 +12,7 @@ use bed::victoria_metrics::VictoriaMetrics;
 use serde_json::Value;
 
 #[test]
-fn a_prometheus_that_fails_is_503_and_is_told() {
+fn an_error_of_prometheus_is_a_503_with_its_message() {
     with_fixture(async |fixture| {
         let config = format!("externalRules:\n{}", rule("queue_depth"));
         let faults = Proxy::start(fixture.cluster.prometheus_port).await;
@@ -76,7 +76,7 @@ fn a_rule_may_name_its_backend_such_as_thanos() {
 }
 
 #[test]
-fn victoria_metrics_gives_the_answers_of_prometheus() {
+fn victoria_metrics_gives_the_same_results_as_prometheus() {
     with_fixture(async |fixture| {
         let victoria = VictoriaMetrics::start(&fixture.cluster, "node_load").await;
         let counter = "- seriesQuery: 'http_requests_total{namespace!=\"\"}'\n".to_owned()
@@ -134,7 +134,7 @@ fn victoria_metrics_gives_the_answers_of_prometheus() {
 }
 
 #[test]
-fn what_is_not_known_here_is_passed_on_to_another_adapter() {
+fn requests_for_unknown_metrics_are_forwarded_to_another_adapter() {
     with_fixture(async |fixture| {
         let external = |series: &str| {
             format!(

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 #[test]
-fn a_bed_waits_until_what_kube_apiserver_trusts_is_what_plimsoll_shows() {
+fn a_bed_waits_until_the_ca_bundle_verifies_plimsoll() {
     runtime().block_on(async {
         let cluster = Cluster::control_plane(&Options::default()).await;
         plimsoll::install(&cluster, "deploy").await;
@@ -51,7 +51,7 @@ fn a_bed_waits_until_what_kube_apiserver_trusts_is_what_plimsoll_shows() {
 }
 
 #[test]
-fn no_two_who_ask_for_a_port_get_the_same_and_the_kernel_gives_it_to_nobody() {
+fn free_ports_are_unique_and_never_ephemeral() {
     let ephemeral = ports::ephemeral();
     let asked: Vec<_> = (0..4)
         .map(|_| std::thread::spawn(|| (0..50).map(|_| free_port()).collect::<Vec<_>>()))

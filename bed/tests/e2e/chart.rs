@@ -132,7 +132,7 @@ fn each_combination_of_metrics_apis_has_the_rights_it_needs_and_no_more() {
 }
 
 #[test]
-fn the_chart_refuses_values_that_can_not_work_together() {
+fn the_chart_rejects_values_that_contradict_each_other() {
     for (values, expected) in [
         ("tls.secret=tls", "tls.caBundle"),
         ("tls.caBundle=PEM", "tls.secret"),
@@ -188,7 +188,7 @@ fn paths(values: &Value) -> Vec<String> {
 }
 
 #[test]
-fn a_value_of_null_is_refused_by_its_name_or_leaves_a_chart_that_works() {
+fn a_null_value_is_rejected_by_name_or_leaves_a_working_chart() {
     let values = std::fs::read_to_string(root().join("deploy/chart/values.yaml")).expect("values");
     let values: Value = serde_saphyr::from_str(&values).expect("YAML");
     let on = "serviceMonitor.enabled=true,prometheusRule.enabled=true,dashboard.enabled=true";
@@ -243,7 +243,7 @@ fn labels_are_rendered_once() {
 }
 
 #[test]
-fn a_rollout_on_the_network_of_the_nodes_needs_no_port_twice() {
+fn a_rollout_on_the_host_network_needs_no_port_twice() {
     let strategy = |values: &str| {
         let objects = template(&set(values)).unwrap();
         object(&objects, "Deployment", "plimsoll")["spec"]["strategy"]["rollingUpdate"].clone()
@@ -379,7 +379,7 @@ fn what_a_cluster_needs_of_the_pods_can_be_said_in_values() {
 }
 
 #[test]
-fn monitoring_needs_no_file_of_prometheus_own() {
+fn monitoring_needs_no_file_inside_prometheus() {
     let values = "serviceMonitor.enabled=true,prometheusRule.enabled=true,dashboard.enabled=true";
     let objects = template(&set(values)).unwrap();
     let endpoint = &object(&objects, "ServiceMonitor", "plimsoll")["spec"]["endpoints"][0];

@@ -105,7 +105,7 @@ fn prepare(folder: &Path, cluster: &Cluster) {
 }
 
 #[test]
-fn the_commands_of_every_page_print_what_it_says() {
+fn the_commands_of_every_page_print_what_the_page_shows() {
     runtime().block_on(async {
         let options = Options::default();
         let cluster = Cluster::start(&options).await;

@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 #[test]
-fn the_differences_are_those_documented() {
+fn the_differences_are_as_documented() {
     with_fixture(async |fixture| {
         let config = format!(
             "rules:\n{}{}",
@@ -56,7 +56,7 @@ fn the_differences_are_those_documented() {
 }
 
 #[test]
-fn the_time_of_a_value_is_that_of_its_sample() {
+fn the_timestamp_of_a_value_is_that_of_its_sample() {
     with_fixture(async |fixture| {
         let ours = ours(fixture, "times", &format!("rules:\n{}", rule("queue_depth"))).await;
         let path = format!("{API}/namespaces/shop/pods/web-0/queue_depth");
@@ -90,7 +90,7 @@ fn the_time_of_a_value_is_that_of_its_sample() {
 }
 
 #[test]
-fn every_form_of_an_answer_is_that_of_the_peer() {
+fn every_encoding_of_a_response_equals_that_of_prometheus_adapter() {
     with_fixture(async |fixture| {
         let config = format!(
             "rules:\n{}externalRules:\n- seriesQuery: node_load\n  resources: {{namespaced: false}}\n  metricsQuery: 'max(node_load) by (node)'\n",
@@ -163,7 +163,7 @@ fn without_times(bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn one_failing_rule_harms_no_other() {
+fn a_failing_rule_does_not_affect_others() {
     with_fixture(async |fixture| {
         let config = format!("rules:\n{}{}", rule("queue_depth"), rule("{__name__=~\"(\"}"));
         let (theirs, ours) = pair(&fixture.cluster, &fixture.token, "failing-rule", &config).await;
@@ -185,7 +185,7 @@ async fn ask_text(port: u16, path: &str) -> (u16, String) {
 }
 
 #[test]
-fn kubectl_top_shows_what_rules_say() {
+fn kubectl_top_shows_the_usage_by_rules() {
     with_fixture(async |fixture| {
         let rule = |resource: &str, series: &str| {
             let query = format!("sum({series}{{<<.LabelMatchers>>}}) by (<<.GroupBy>>)");
@@ -210,7 +210,7 @@ fn kubectl_top_shows_what_rules_say() {
 }
 
 #[test]
-fn check_tells_what_rules_find() {
+fn check_reports_what_rules_find() {
     with_fixture(async |fixture| {
         let config = format!(
             "rules:\n{}{}{}- seriesQuery: 'gizmo_load'\n{OVERRIDES}  metricsQuery: 'sum('\n",
@@ -346,7 +346,7 @@ fn a_storm_is_refused_in_order_and_health_always_answers() {
 }
 
 #[test]
-fn a_registered_group_answers_discovery_with_or_without_rules() {
+fn a_registered_group_serves_discovery_with_or_without_rules() {
     with_fixture(async |fixture| {
         let ours = ours(fixture, "unruled", "").await;
         for (group, version) in [
@@ -364,7 +364,7 @@ fn a_registered_group_answers_discovery_with_or_without_rules() {
 }
 
 #[test]
-fn monitoring_finds_what_other_api_servers_have() {
+fn monitoring_finds_the_endpoints_of_other_api_servers() {
     with_fixture(async |fixture| {
         let usage = |resource: &str, series: &str| {
             let query = format!("sum({series}{{<<.LabelMatchers>>}}) by (<<.GroupBy>>)");
@@ -427,7 +427,7 @@ fn may_read(user: &str, pod: &str) -> String {
 }
 
 #[test]
-fn one_who_may_read_a_pod_by_name_may_select_it_by_its_name() {
+fn permission_for_a_pod_by_name_covers_selecting_it_by_name() {
     with_fixture(async |fixture| {
         let ours = ours(fixture, "selected", "").await;
         fixture.cluster.apply(&may_read("selective", "web-0")).await;

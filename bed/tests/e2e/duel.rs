@@ -274,7 +274,7 @@ fn compare(theirs: &Curve, ours: &Curve) -> Result<usize, String> {
 }
 
 #[test]
-fn a_step_in_mid_change_may_be_one_sides_alone() {
+fn a_step_during_a_change_may_be_of_only_one_side() {
     let theirs = vec![(0.0, 1), (18.5, 4), (24.1, 6), (80.2, 4), (105.5, 3), (110.6, 1)];
     let ours = vec![(0.0, 1), (17.9, 4), (22.8, 6), (77.9, 4), (107.8, 1)];
     assert_eq!(compare(&theirs, &ours), Ok(4));

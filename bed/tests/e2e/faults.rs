@@ -16,7 +16,7 @@ fn flags(flags: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn without_prometheus_nothing_is_scaled_down_and_all_recovers_by_itself() {
+fn without_prometheus_nothing_is_scaled_down_and_everything_recovers() {
     on_own_bed(Options::default(), async |bed| {
         let name = generated_name("queue_depth", None, "down", "web");
         let path = format!("pods/*/{name}");
@@ -203,7 +203,7 @@ fn whatever_prometheus_answers_nothing_is_scaled_on_it() {
 }
 
 #[test]
-fn samples_that_are_old_double_or_reset_scale_nothing_wrongly() {
+fn stale_duplicate_and_reset_samples_scale_nothing_wrongly() {
     on_own_bed(faulty(&[]), async |bed| {
         let ns = Namespace::new(&bed.cluster, "samples").await;
         // The last sample is older than the lookback of Prometheus.
@@ -249,7 +249,7 @@ fn samples_that_are_old_double_or_reset_scale_nothing_wrongly() {
 }
 
 #[test]
-fn an_expired_certificate_of_prometheus_is_not_believed() {
+fn an_expired_certificate_of_prometheus_is_rejected() {
     on_own_bed(Options::default(), async |bed| {
         let ns = Namespace::new(&bed.cluster, "expired").await;
         ns.deployment("web", 3, "queue 1").await;

@@ -55,7 +55,7 @@ fn no_scale_is_written_once_freeze_has_returned() {
 }
 
 #[test]
-fn a_freeze_that_nobody_hears_says_so() {
+fn an_unacknowledged_freeze_is_reported() {
     on_two_replicas(async |cluster, a, b| {
         let said = command(cluster, &["freeze", "x", "--lease=plimsol"]).await.unwrap_err();
         assert!(said.contains("there is no Lease plimsoll/plimsol"), "{said}");

@@ -152,7 +152,7 @@ fn a_follower_takes_over_warm_when_the_leader_is_killed() {
 }
 
 #[test]
-fn a_leader_that_stops_orderly_hands_over_at_once() {
+fn a_graceful_shutdown_hands_over_at_once() {
     on_two_replicas(async |cluster, a, b| {
         let ns = Namespace::new(cluster, "orderly").await;
         ns.deployment("web", 1, "queue 20").await;
@@ -276,7 +276,7 @@ fn never_two_replicas_write() {
 }
 
 #[test]
-fn a_frozen_cluster_is_decided_for_and_left_alone() {
+fn a_frozen_cluster_is_evaluated_and_not_scaled() {
     on_two_replicas(async |cluster, a, b| {
         let freeze = "plimsoll.dev/freeze=incident 42";
         cluster.kubectl(&["-n", "plimsoll", "annotate", "lease", "plimsoll", freeze]).await;

@@ -57,7 +57,7 @@ fn the_service_account_may_do_what_it_needs_and_no_more() {
 }
 
 #[test]
-fn all_three_metrics_apis_are_served_where_they_are_installed() {
+fn all_three_metrics_apis_are_served_if_installed() {
     let config = "externalRules:\n- seriesQuery: queue_depth\n\
          \x20 resources: {overrides: {namespace: {resource: namespace}}}\n\
          \x20 metricsQuery: 'sum(<<.Series>>{<<.LabelMatchers>>})'\n\
@@ -121,7 +121,7 @@ fn in_build_context(ignored: &str, path: &str) -> bool {
 }
 
 #[test]
-fn what_the_image_is_built_of_is_in_the_build_context_and_is_a_package() {
+fn the_build_context_of_the_image_has_all_that_it_is_built_from() {
     let read = |name: &str| std::fs::read_to_string(root().join(name)).expect(name);
     let (dockerfile, ignored) = (read("Dockerfile"), read(".dockerignore"));
     let context = tempfile::tempdir().expect("a folder");
@@ -230,7 +230,7 @@ fn the_components_combine_and_each_adds_what_it_says() {
 }
 
 #[test]
-fn what_kustomize_installed_is_taken_away_and_the_autoscalers_stay() {
+fn kustomize_uninstalls_what_it_installed_and_keeps_the_autoscalers() {
     runtime().block_on(async {
         let cluster = Cluster::control_plane(&Options::default()).await;
         let folder = |name: &str| root().join(name).display().to_string();
@@ -314,7 +314,7 @@ fn rules_of(objects: &[Value]) -> std::collections::BTreeMap<String, Value> {
 }
 
 #[test]
-fn the_chart_gives_the_rights_of_the_manifests_and_refuses_wrong_values() {
+fn the_chart_grants_the_permissions_of_the_manifests_and_rejects_invalid_values() {
     runtime().block_on(async {
         let cluster = Cluster::control_plane(&Options::default()).await;
         let chart = root().join(CHART[1]).display().to_string();
@@ -351,7 +351,7 @@ fn the_chart_gives_the_rights_of_the_manifests_and_refuses_wrong_values() {
 }
 
 #[test]
-fn the_chart_is_installed_upgraded_and_uninstalled_and_workloads_are_left_alone() {
+fn the_chart_is_installed_upgraded_and_uninstalled_without_touching_workloads() {
     runtime().block_on(async {
         let options = Options::default();
         let cluster = Cluster::start(&options).await;

@@ -12,7 +12,7 @@ use std::time::Duration;
 const HOUR: i64 = 3_600;
 
 #[test]
-fn what_decisions_remember_outlives_the_only_replica_whatever_its_clock_says() {
+fn the_scaling_history_outlives_the_only_replica_whatever_its_clock_says() {
     on_two_replicas(async |cluster, a, b| {
         b.process.stop();
         let ns = Namespace::new(cluster, "restarted").await;
@@ -50,7 +50,7 @@ async fn patch(ns: &Namespace<'_>, patch: Value) {
 }
 
 #[test]
-fn a_follower_knows_of_a_change_of_scale_whose_status_comes_late() {
+fn a_follower_knows_of_a_rescale_whose_status_comes_late() {
     on_two_replicas(async |cluster, a, b| {
         let ns = Namespace::new(cluster, "late").await;
         ns.deployment("web", 1, "queue 100").await;
@@ -128,7 +128,7 @@ fn a_leader_that_returns_knows_what_the_other_did() {
 }
 
 #[test]
-fn an_idle_autoscaler_is_not_written_down_again_and_again() {
+fn the_history_of_an_idle_autoscaler_is_not_rewritten() {
     on_two_replicas(async |cluster, a, _| {
         let ns = Namespace::new(cluster, "idle").await;
         ns.deployment("web", 1, "queue 0").await;
@@ -171,7 +171,7 @@ const BACKLOG: &str = "externalRules:\n\
     \x20 metricsQuery: 'sum(rate(http_requests_total{<<.LabelMatchers>>,pod=~\"source.*\"}[8s]))'\n";
 
 #[test]
-fn a_workload_that_was_scaled_to_zero_comes_back_whatever_happened_on_the_way() {
+fn a_workload_scaled_to_zero_comes_back_after_any_failure() {
     // The series of the rule appear after Plimsoll has started.
     let flags =
         ["--status-interval=1s", "--metrics-relist-interval=2s"].map(str::to_owned).to_vec();

@@ -73,7 +73,7 @@ fn kubectl_plimsoll_shows_explains_pauses_and_freezes() {
 }
 
 #[test]
-fn what_convert_makes_is_taken_by_the_api_server_and_scales() {
+fn the_output_of_convert_is_accepted_by_the_api_server_and_scales() {
     on_shared_bed("operating-convert", async |bed, ns| {
         ns.deployment("old", 1, "").await;
         let hpa = format!(
@@ -109,7 +109,7 @@ fn what_convert_makes_is_taken_by_the_api_server_and_scales() {
 }
 
 #[test]
-fn each_alert_fires_on_what_it_is_for_and_has_a_page() {
+fn each_alert_fires_on_its_condition_and_has_a_runbook() {
     let alerts = root().join("deploy/monitoring/alerts.yaml");
     let text = std::fs::read_to_string(root().join("tests/data/alerts_test.yaml")).unwrap();
     let file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
@@ -194,7 +194,7 @@ fn the_dashboard_shows_data_and_every_metric_has_a_sane_name() {
 }
 
 #[test]
-fn completions_and_the_reference_are_those_of_the_code() {
+fn completions_and_the_reference_match_the_code() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let done = Command::new(binary()).args(["completions", shell]).output().unwrap();
         let text = String::from_utf8_lossy(&done.stdout);

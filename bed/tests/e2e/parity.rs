@@ -70,7 +70,7 @@ fn normalized(code: u16, body: &Value) -> Response {
 }
 
 #[test]
-fn answers_agree_with_those_of_prometheus_adapter() {
+fn responses_agree_with_those_of_prometheus_adapter() {
     with_fixture(async |Fixture { cluster, token }| {
         let (mut compared, mut found, mut differences) = (0, 0, Vec::new());
         for case in cases() {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 const WATCHES: usize = 5;
 
 #[test]
-fn what_went_while_watches_were_away_is_decided_on_no_more() {
+fn objects_deleted_while_watches_were_down_are_forgotten() {
     on_own_bed(Options { faults: true, ..Options::default() }, async |bed| {
         let ns = Namespace::new(&bed.cluster, "relist").await;
         for (name, replicas) in [("forgotten", 1), ("gone", 1), ("fewer", 3)] {

@@ -7,7 +7,7 @@ use bed::eventually;
 use std::time::{Duration, Instant};
 
 #[test]
-fn a_changed_configuration_is_taken_up_live() {
+fn a_changed_configuration_is_reloaded() {
     with_fixture(async |fixture| {
         // As in a ConfigMap volume: a file behind a link to a directory that is swapped.
         let folder = fixture.cluster.folder.join("config-volume");
@@ -65,7 +65,7 @@ fn a_changed_configuration_is_taken_up_live() {
 }
 
 #[test]
-fn a_renewed_serving_certificate_is_taken_up() {
+fn a_renewed_serving_certificate_is_reloaded() {
     with_fixture(async |fixture| {
         let folder = fixture.cluster.folder.join("renewed");
         std::fs::create_dir_all(&folder).expect("a folder");

@@ -102,7 +102,7 @@ fn a_replicaset_and_a_custom_resource_are_scaled_too() {
 }
 
 #[test]
-fn a_native_hpa_scales_from_our_api_and_is_observed() {
+fn an_hpa_scales_on_our_api_and_is_observed() {
     on_shared_bed("scale-native", async |bed, ns| {
         ns.deployment("web", 1, "").await;
         let metric = ns.hpa("web", "http_requests_total", "10", 5).await;
@@ -153,7 +153,7 @@ fn a_native_hpa_scales_from_our_api_and_is_observed() {
 }
 
 #[test]
-fn a_native_hpa_is_managed_where_the_built_in_controller_is_off() {
+fn an_hpa_is_managed_if_the_built_in_controller_is_off() {
     let options = Options {
         hpa_controller: false,
         manifests: "deploy/overlays/manage-native-hpas",
@@ -180,7 +180,7 @@ fn a_native_hpa_is_managed_where_the_built_in_controller_is_off() {
 }
 
 #[test]
-fn an_autoscaler_may_have_a_native_hpa_execute() {
+fn an_autoscaler_may_delegate_to_an_hpa() {
     on_shared_bed("scale-executor", async |bed, ns| {
         ns.deployment("web", 1, "queue_depth 30").await;
         ns.autoscaler("web", "queue_depth", "10", 3).await;
@@ -248,7 +248,7 @@ fn an_autoscaler_for_a_missing_target_says_so() {
 }
 
 #[test]
-fn a_broken_query_is_told_by_line_and_column_and_others_go_on() {
+fn an_invalid_query_is_reported_by_line_and_column_and_others_continue() {
     on_shared_bed("scale-broken", async |_, ns| {
         ns.deployment("bad", 1, "queue_depth 20").await;
         ns.deployment("good", 1, "queue_depth 20").await;
@@ -284,7 +284,7 @@ fn a_users_query_sees_its_own_namespace_only() {
 }
 
 #[test]
-fn noise_in_a_metric_is_read_live_and_not_written() {
+fn noise_in_a_metric_causes_no_status_writes() {
     on_shared_bed("scale-noise", async |bed, ns| {
         ns.workload("StatefulSet", "web", 1, "queue_depth 10").await;
         let metric = "{metricName: queue_depth, averageValue: 10}";
@@ -326,7 +326,7 @@ fn noise_in_a_metric_is_read_live_and_not_written() {
 }
 
 #[test]
-fn a_paused_autoscaler_leaves_the_scale_alone() {
+fn a_paused_autoscaler_does_not_scale() {
     on_shared_bed("scale-paused", async |bed, ns| {
         ns.deployment("web", 1, "queue_depth 30").await;
         ns.cluster
@@ -355,7 +355,7 @@ fn a_paused_autoscaler_leaves_the_scale_alone() {
 }
 
 #[test]
-fn the_schema_refuses_what_can_not_be_meant() {
+fn the_schema_rejects_nonsensical_specs() {
     on_shared_bed("scale-schema", async |bed, ns| {
         let spec = |change: &str| {
             format!(
@@ -401,7 +401,7 @@ fn the_schema_refuses_what_can_not_be_meant() {
 }
 
 #[test]
-fn a_steady_round_asks_the_api_server_for_nothing() {
+fn a_steady_evaluation_sends_no_request_to_the_api_server() {
     on_own_bed(Options::default(), async |bed| {
         let ns = Namespace::new(&bed.cluster, "steady").await;
         // At the target, and at the minimum.

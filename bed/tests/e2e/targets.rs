@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
 #[test]
-fn targets_come_and_go_and_others_lay_hands_on_them() {
+fn targets_are_deleted_recreated_and_changed_by_others() {
     on_own_bed(faulty(&[]), async |bed| {
         let ns = Namespace::new(&bed.cluster, "targets").await;
         let Faults { prometheus, api } = bed.faults.as_ref().unwrap();
@@ -95,7 +95,7 @@ fn targets_come_and_go_and_others_lay_hands_on_them() {
 }
 
 #[test]
-fn a_thousand_autoscalers_at_once_are_each_decided_for() {
+fn a_thousand_new_autoscalers_are_all_evaluated() {
     on_own_bed(Options::default(), async |bed| {
         let ns = Namespace::new(&bed.cluster, "thousand").await;
         ns.deployment("web", 1, "queue 20").await;

@@ -169,7 +169,7 @@ fn what_autoscaling_v2_refuses_an_autoscaler_refuses_with_the_same_field() {
 }
 
 #[test]
-fn the_specs_differ_and_are_the_same_in_each_run() {
+fn the_random_specs_are_reproducible() {
     let specs = || {
         let mut random = Random(SEED);
         (0..SPECS).map(|_| mutated(&mut random).to_string()).collect::<Vec<_>>()
