@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 const SPECS: usize = 5000;
 const SEED: u64 = 12;
-const AT_ONCE: usize = 8;
+const MAX_IN_FLIGHT_DRY_RUNS: usize = 8;
 
 /// The result of validation: the stored spec, or the invalid fields; no field if the object could not
 /// be decoded.
@@ -137,7 +137,7 @@ fn what_autoscaling_v2_refuses_an_autoscaler_refuses_with_the_same_field() {
             });
             (spec, theirs, ours, read)
         });
-        let answers: Vec<_> = asked.buffer_unordered(AT_ONCE).collect().await;
+        let answers: Vec<_> = asked.buffer_unordered(MAX_IN_FLIGHT_DRY_RUNS).collect().await;
         let (mut refused, mut named, mut faults) = (0, BTreeSet::new(), Vec::new());
         for (spec, theirs, ours, read) in &answers {
             if let Err(fields) = theirs {
