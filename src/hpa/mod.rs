@@ -6,7 +6,7 @@
 //! and no global state here: the same input gives the same output.
 //!
 //! The rules are those of `k8s.io/kubernetes/pkg/controller/podautoscaler` 1.36;
-//! `tests/conformance.rs` compares every decision with what that controller did.
+//! `tests/conformance` compares every decision with what that controller did.
 
 pub mod account;
 mod decide;
