@@ -1,8 +1,11 @@
 //! prometheus-adapter 0.12, or Plimsoll with the same flags.
 
 use crate::cluster::Cluster;
+use crate::parts::parts;
+use crate::plimsoll;
+use crate::ports::free_port;
 use crate::process::Process;
-use crate::{eventually, free_port};
+use crate::wait::eventually;
 use std::time::Duration;
 
 /// A running metrics adapter.
@@ -57,13 +60,11 @@ impl Adapter {
             "--v=4".to_owned(),
         ];
         let path = match program {
-            Program::PrometheusAdapter => {
-                crate::parts(&["prometheus-adapter"]).join("prometheus-adapter")
-            }
+            Program::PrometheusAdapter => parts(&["prometheus-adapter"]).join("prometheus-adapter"),
             // Outside of a pod Plimsoll needs the subcommand.
             Program::Plimsoll => {
                 arguments.insert(0, "serve".to_owned());
-                crate::plimsoll::binary()
+                plimsoll::binary()
             }
         };
         let process = cluster.run(name, &path, &arguments);

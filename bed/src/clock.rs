@@ -1,6 +1,6 @@
 //! A wall clock for one program, which can be set while the program runs.
 
-use crate::root;
+use crate::parts::root;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,8 +1,11 @@
 //! Plimsoll in the cluster: installed from `deploy/`, with exactly the permissions of `deploy/`.
 
 use crate::cluster::Cluster;
+use crate::options::Options;
+use crate::parts::root;
+use crate::ports::free_port;
 use crate::process::Process;
-use crate::{Options, eventually, free_port, root};
+use crate::wait::eventually;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};

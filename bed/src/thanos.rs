@@ -1,8 +1,10 @@
 //! Thanos in front of the cluster's Prometheus: a sidecar and a querier.
 
 use crate::cluster::Cluster;
+use crate::parts::parts;
+use crate::ports::free_port;
 use crate::process::Process;
-use crate::{eventually, free_port};
+use crate::wait::eventually;
 use std::time::Duration;
 
 /// A running Thanos.
@@ -16,7 +18,7 @@ pub struct Thanos {
 impl Thanos {
     /// Starts Thanos and waits until the querier returns series of Prometheus.
     pub async fn start(cluster: &Cluster) -> Self {
-        let program = crate::parts(&["thanos"]).join("thanos");
+        let program = parts(&["thanos"]).join("thanos");
         let start = |name: &str, arguments: &[String]| cluster.run(name, &program, arguments);
         let [store, store_http, query, port] = std::array::from_fn(|_| free_port());
         let sidecar = start(

@@ -1,8 +1,10 @@
 //! VictoriaMetrics beside the cluster's Prometheus: it scrapes the same pods.
 
 use crate::cluster::Cluster;
+use crate::parts::parts;
+use crate::ports::free_port;
 use crate::process::Process;
-use crate::{eventually, free_port};
+use crate::wait::eventually;
 use std::time::Duration;
 
 /// A running single-node VictoriaMetrics.
@@ -15,8 +17,8 @@ pub struct VictoriaMetrics {
 impl VictoriaMetrics {
     /// Starts it with the configuration of Prometheus and waits until a query has a result.
     pub async fn start(cluster: &Cluster, query: &str) -> Self {
-        let parts = tokio::task::spawn_blocking(|| crate::parts(&["victoria-metrics"])).await;
-        let program = parts.expect("the parts").join("victoria-metrics");
+        let folder = tokio::task::spawn_blocking(|| parts(&["victoria-metrics"])).await;
+        let program = folder.expect("the parts").join("victoria-metrics");
         let port = free_port();
         let folder = &cluster.folder;
         let flags = [

@@ -1,7 +1,7 @@
 //! Workloads and autoscalers of tests.
 
 use crate::cluster::Cluster;
-use crate::eventually;
+use crate::wait::eventually;
 use plimsoll::promql::name::{Labels, generated_name};
 use serde_json::{Value, json};
 use std::time::Duration;

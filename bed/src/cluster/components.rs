@@ -1,7 +1,8 @@
 //! The flags and configuration of the control plane's components and of Prometheus.
 
+use crate::options::Options;
 use crate::pki::{Authority, token_keys};
-use crate::{Options, free_port};
+use crate::ports::free_port;
 use std::path::Path;
 
 /// The controllers that kube-controller-manager runs, beside that of HPAs.

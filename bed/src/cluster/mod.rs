@@ -4,9 +4,12 @@ mod components;
 mod kubeconfig;
 mod requests;
 
+use crate::options::Options;
+use crate::parts::parts;
 use crate::pki::{Authority, Signed};
+use crate::ports::free_port;
 use crate::process::Process;
-use crate::{Options, eventually, free_port};
+use crate::wait::eventually;
 use components::{
     apiserver_flags, controller_manager_flags, prometheus_config, prometheus_flags, scheduler_flags,
 };
@@ -77,7 +80,7 @@ impl Cluster {
     pub async fn control_plane(options: &Options) -> Self {
         let Options { keep, progress, .. } = *options;
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let parts = tokio::task::spawn_blocking(|| crate::parts(&[])).await.expect("the parts");
+        let parts = tokio::task::spawn_blocking(|| parts(&[])).await.expect("the parts");
         remove_abandoned();
         let temporary = tempfile::Builder::new().prefix(FOLDER_PREFIX).tempdir().expect("a folder");
         let folder = temporary.path().to_owned();

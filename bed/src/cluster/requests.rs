@@ -1,8 +1,9 @@
 //! Requests to kube-apiserver, as a user with kubectl, Helm or a client sends them.
 
 use super::{Cluster, READY};
-use crate::eventually;
+use crate::parts::parts;
 use crate::process::printed;
+use crate::wait::eventually;
 use kube::Resource;
 use kube::api::{DynamicObject, GroupVersionKind, TypeMeta};
 use kube::discovery::Scope;
@@ -25,8 +26,8 @@ impl Cluster {
 
     /// Runs Helm as the administrator; its output, or its error.
     pub async fn helm(&self, arguments: &[&str]) -> Result<String, String> {
-        let parts = tokio::task::spawn_blocking(|| crate::parts(&["helm"])).await;
-        let mut command = tokio::process::Command::new(parts.expect("the parts").join("helm"));
+        let folder = tokio::task::spawn_blocking(|| parts(&["helm"])).await;
+        let mut command = tokio::process::Command::new(folder.expect("the parts").join("helm"));
         command.args(arguments).env("KUBECONFIG", &self.kubeconfig);
         for folder in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
             command.env(folder, self.folder.join("helm"));

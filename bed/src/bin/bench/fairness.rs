@@ -1,9 +1,9 @@
 //! What one tenant can cost all others: the time between two decisions for each autoscaler of the
 //! others, with and without the tenant's load. `make bench-fairness` runs it.
 
+use crate::round::{ROUND, say};
 use crate::sides;
 use crate::world::{MetricChoice, RATE, Size, World, namespace};
-use crate::{ROUND, say};
 use bed::proxy::{Fault, Proxy};
 use plimsoll::promql::name::generated_name;
 use serde_json::{Value, json};

@@ -1,9 +1,10 @@
 //! How costs grow with each size: the figures of docs/growth.md.
 
+use crate::block::block;
 use crate::measure::Block;
+use crate::report;
 use crate::sides::Side;
 use crate::world::{MetricChoice, Size, World};
-use crate::{block, report};
 use serde_json::Value;
 
 const ROUNDS: usize = 2;

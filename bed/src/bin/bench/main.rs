@@ -2,24 +2,24 @@
 //! real parts, in one run (`make bench`). `--large` measures only Plimsoll at ten times the size,
 //! `--outage` what an outage costs, and `--fairness` what one tenant costs the others.
 
+mod block;
 mod fairness;
 mod growth;
 mod load;
 mod measure;
 mod outage;
 mod report;
+mod round;
 mod sides;
 mod world;
 
-use measure::{Block, Meter};
+use block::block;
 use report::Report;
+use round::say;
 use sides::{Peers, Side};
 use std::process::ExitCode;
 use std::time::Duration;
 use world::{Size, World};
-
-/// The sync period of all autoscalers: the default of kube-controller-manager.
-pub const ROUND: Duration = Duration::from_secs(15);
 
 /// What is measured, and how often.
 #[derive(Clone, Copy, Debug)]
@@ -121,31 +121,4 @@ async fn run(plan: Plan) {
         let plimsoll = block(&world, Some(Side::Alone), plan.rounds).await;
         report::print_alone(&report::alone(plan.size, &idle, &plimsoll));
     }
-}
-
-/// Runs a side until it is warm, and then measures it round by round.
-async fn block(world: &World, side: Option<Side>, rounds: usize) -> Block {
-    let name = side.map_or("nothing, for comparison", Side::name);
-    say(&format!("measuring {name}: {rounds} rounds of {} s", ROUND.as_secs()));
-    let running = match side {
-        Some(side) => Some(sides::start(world, side).await),
-        None => None,
-    };
-    let warm_up = match side {
-        None => Duration::from_secs(3),
-        Some(Side::Alone) => {
-            Meter::new(world, running.as_ref()).wait_settled().await;
-            ROUND.mul_f64(2.0)
-        }
-        Some(_) => ROUND.mul_f64(2.0),
-    };
-    tokio::time::sleep(warm_up).await;
-    let meter = Meter::new(world, running.as_ref());
-    let block = meter.measure(rounds).await;
-    drop(running);
-    block
-}
-
-fn say(what: &str) {
-    eprintln!("  {what} ...");
 }

@@ -1,7 +1,7 @@
 //! CPU and memory of processes, and their own metrics.
 
-use crate::ROUND;
 use crate::load;
+use crate::round::{ROUND, say};
 use crate::sides::Running;
 use crate::world::World;
 use std::collections::BTreeMap;
@@ -79,7 +79,7 @@ impl<'a> Meter<'a> {
             settled = if all && written { settled + 1 } else { 0 };
             assert!(start.elapsed() < Duration::from_secs(300), "it does not settle");
         }
-        crate::say(&format!("  settled after {:.0} s", start.elapsed().as_secs_f64()));
+        say(&format!("  settled after {:.0} s", start.elapsed().as_secs_f64()));
     }
 
     pub async fn measure(&self, rounds: usize) -> Block {

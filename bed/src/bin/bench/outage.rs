@@ -1,10 +1,11 @@
 //! What an outage costs, and how long recovery takes: Prometheus and then kube-apiserver are
 //! stopped for a while, under thousands of autoscalers. `make bench-outage` runs it.
 
+use crate::load;
 use crate::measure::{Meter, log_lines, memory, sum};
+use crate::round::say;
 use crate::sides::{self, Running};
 use crate::world::{Size, World};
-use crate::{load, say};
 use bed::process::Process;
 use serde_json::{Value, json};
 use std::process::ExitCode;

@@ -1,8 +1,8 @@
 //! The report: all figures side by side.
 
-use crate::ROUND;
 use crate::load::Load;
 use crate::measure::{Block, millis};
+use crate::round::ROUND;
 use crate::sides::{CONNECTIONS, ServeResult};
 use crate::world::Size;
 use bed::root;

@@ -1,6 +1,7 @@
 //! The sides that are measured: Plimsoll, and prometheus-adapter with kube-controller-manager.
 
 use crate::load::{self, Load};
+use crate::round::say;
 use crate::world::{World, namespace};
 use bed::process::Process;
 use bed::{eventually, free_port, parts, plimsoll};
@@ -263,7 +264,7 @@ pub const CONNECTIONS: [usize; 3] = [1, 16, 64];
 
 /// Sends requests to a side that does not decide meanwhile.
 pub async fn serve(world: &World, side: Side, each: Duration) -> ServeResult {
-    crate::say(&format!("sending requests to {}", side.name()));
+    say(&format!("sending requests to {}", side.name()));
     let process = match side {
         Side::Peers(peers) => start_adapter(world, peers),
         _ => start_plimsoll(world, side, &["--native-hpas=ignore"]),

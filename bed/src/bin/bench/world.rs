@@ -1,6 +1,6 @@
 //! The cluster of the benchmark: workloads, pods and their metrics.
 
-use crate::say;
+use crate::round::say;
 use bed::cluster::Cluster;
 use bed::{Options, eventually, free_port};
 use futures::{StreamExt, stream};

@@ -1,7 +1,8 @@
 //! The random actions of the soak: churn and faults.
 
-use crate::judge::{POLICY, Timeline, WINDOW};
-use crate::{NAMESPACE, Soak, Workload};
+use crate::history::Timeline;
+use crate::soak::{NAMESPACE, Soak};
+use crate::workload::{POLICY, WINDOW, Workload};
 use bed::proxy::Fault;
 use std::time::{Duration, Instant};
 
