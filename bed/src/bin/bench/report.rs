@@ -112,7 +112,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 /// A figure of a kind of request, over the turns.
 fn served(
-    turns: &[Served],
+    turns: &[ServeResult],
     of: impl Fn(&ServeResult) -> &Vec<Load>,
     place: usize,
     figure: impl Fn(&Load) -> f64,
