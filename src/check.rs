@@ -5,7 +5,7 @@ use crate::config::{CheckFlags, Config, OutputFormat};
 use crate::connect;
 use crate::prometheus::{Client as Prometheus, SeriesShape, decode_shapes};
 use crate::promql::matcher::Matcher;
-use crate::promql::query::{MetricKind, PodMetric, fields};
+use crate::promql::query::{MetricType, PodMetric, fields};
 use crate::rules::{Rule, RuleSet};
 use crate::samples::Table;
 use crate::watch::{GroupResource, ResourceMap, Resources};
@@ -153,7 +153,7 @@ struct Example<'a> {
 fn general(config: &Config) -> Vec<Example<'_>> {
     let mut examples = Vec::new();
     let metric = PodMetric { metric: SERIES.to_owned(), labels: BTreeMap::new(), query: None };
-    for (field, kind) in [("gaugeQuery", MetricKind::Gauge), ("counterQuery", MetricKind::Counter)]
+    for (field, kind) in [("gaugeQuery", MetricType::Gauge), ("counterQuery", MetricType::Counter)]
     {
         if let Ok(query) = config.pod_queries.query(&metric, kind, "some-namespace") {
             let query = query.values.to_string();

@@ -2,7 +2,7 @@
 
 use crate::cluster::Cluster;
 use crate::wait::eventually;
-use plimsoll::promql::name::{Labels, generated_name};
+use plimsoll::promql::name::{LabelSet, generated_name};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -65,7 +65,7 @@ impl<'a> Namespace<'a> {
     /// Creates an HPA for a Deployment, on a counter of its pods; returns the generated name of
     /// the metric.
     pub async fn hpa(&self, workload: &str, counter: &str, average: &str, max: i32) -> String {
-        let labels = Labels::from([("job".to_owned(), "pods".to_owned())]);
+        let labels = LabelSet::from([("job".to_owned(), "pods".to_owned())]);
         let metric = generated_name(counter, Some(&labels), &self.name, workload);
         let manifest = format!(
             "apiVersion: autoscaling/v2\nkind: HorizontalPodAutoscaler\n\

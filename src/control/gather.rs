@@ -36,7 +36,7 @@ pub async fn gather(
         Some(own) => {
             let queries = shared.config.pod_queries();
             let samples = shared.samples.pods(&queries, own, namespace, false).await;
-            let asked = samples.iter().map(|pods| pods.samples.asked().clone()).collect();
+            let asked = samples.iter().map(|pods| pods.values.handle().clone()).collect();
             (Gathered::Own(samples.map_err(|error| error.to_string())), asked)
         }
         None => {

@@ -18,7 +18,7 @@ use crate::hpa::{
 };
 use crate::k8s::Selector;
 use crate::leader::Permit;
-use crate::samples::Asked;
+use crate::samples::QueryHandle;
 use crate::watch::{AutoscalerRecord, Demand, HpaRecord, Subject, SubjectKind};
 use jiff::Timestamp;
 use std::borrow::Cow;
@@ -60,7 +60,7 @@ pub struct State {
     rescales: Rescales,
     /// What was asked of Prometheus for each metric when that last went well, and
     /// will be the next time.
-    pub(super) asked: Vec<Vec<Asked>>,
+    pub(super) asked: Vec<Vec<QueryHandle>>,
     /// The UID it is of: one that was deleted and made anew starts anew.
     uid: String,
 }
@@ -134,13 +134,13 @@ pub async fn round(
 
 impl State {
     /// What is likely to be asked of Prometheus in its next round.
-    pub fn asked(&self) -> impl Iterator<Item = &Asked> {
+    pub fn asked(&self) -> impl Iterator<Item = &QueryHandle> {
         self.asked.iter().flatten()
     }
 
     /// The form of query that it is asked by first, as a hash.
     pub fn form(&self) -> Option<u64> {
-        self.asked().next().map(|asked| hash(asked.form()))
+        self.asked().next().map(|asked| hash(asked.shape()))
     }
 
     /// One that remembers what was kept.

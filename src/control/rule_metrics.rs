@@ -5,11 +5,11 @@ use super::targets::Targets;
 use crate::hpa::{Metric, Sample, Source, parse_group, resource_usage};
 use crate::k8s::{Quantity, Selector};
 use crate::rules::{Failure, ObjectMetric, Rules, Which};
-use crate::samples::Asked;
+use crate::samples::QueryHandle;
 use crate::watch::{Cluster, GroupResource};
 
 /// What was fetched, and what was asked for it.
-pub type Found = (Fetched, Vec<Asked>);
+pub type Found = (Fetched, Vec<QueryHandle>);
 
 /// Reads one metric, for the pods that a selector (in text form) selects; none
 /// where no rule gives it.
@@ -41,7 +41,7 @@ pub async fn fetch(
             let which = Which::Selector(&selector);
             let values = rules.objects(namespace, &pods, which, &id.name, series, false).await;
             let (asked, values) = match values {
-                Ok(found) => (vec![found.asked], Ok(found.values)),
+                Ok(found) => (vec![found.handle], Ok(found.values)),
                 Err(failure) => (Vec::new(), Err(failed(failure))),
             };
             let samples = values.map(|values| {
@@ -68,7 +68,7 @@ pub async fn fetch(
                 Ok(found) => {
                     let value = found.values.first().map(|value| value.value.milli());
                     let value = value.ok_or_else(|| failed(Failure::NoValue));
-                    (Fetched::Value(value), vec![found.asked])
+                    (Fetched::Value(value), vec![found.handle])
                 }
                 Err(error) => (Fetched::Value(Err(error)), Vec::new()),
             })
@@ -79,7 +79,7 @@ pub async fn fetch(
             Some(match values.map_err(failed) {
                 Ok(samples) => {
                     let values = samples.iter().map(|sampled| sampled.value().milli()).collect();
-                    (Fetched::Values(Ok(values)), vec![samples.asked().clone()])
+                    (Fetched::Values(Ok(values)), vec![samples.handle().clone()])
                 }
                 Err(error) => (Fetched::Values(Err(error)), Vec::new()),
             })
@@ -159,5 +159,5 @@ async fn usage(
         });
         (pod, sample)
     };
-    Some((Fetched::PerPod(Ok(used.by_pod.into_iter().map(item).collect())), used.asked.into()))
+    Some((Fetched::PerPod(Ok(used.by_pod.into_iter().map(item).collect())), used.handles.into()))
 }

@@ -16,7 +16,7 @@ use crate::hpa::{self, ConditionKind, LONGEST_MS, Status};
 use crate::leader::{Leader, Permit};
 use crate::live::LiveStatus;
 use crate::rules::Rules;
-use crate::samples::{Asked, Store};
+use crate::samples::{QueryHandle, Store};
 use crate::supervise::Heartbeat;
 use crate::telemetry::Metrics;
 use crate::watch::{Cluster, Subject, SubjectKind, Synced};
@@ -568,7 +568,7 @@ impl ControlLoop {
             self.running.insert(subject.clone(), kept);
             batch.push(Due { subject, at, crowd, state });
         }
-        Asked::again(batch.iter().flat_map(|due| due.state.asked()));
+        QueryHandle::prefetch(batch.iter().flat_map(|due| due.state.asked()));
         for due in batch {
             let namespace = due.subject.key.namespace.clone();
             self.turns.push(&namespace, due);

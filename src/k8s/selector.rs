@@ -1,38 +1,40 @@
-//! Label selectors: the text form (`a=b,c in (d,e),!f`) and the object form
-//! (`matchLabels`, `matchExpressions`).
+//! Label selectors: requirements, matching, and the object form (`matchLabels`, `matchExpressions`).
 //!
-//! Grammar and error texts follow `k8s.io/apimachinery/pkg/labels`, as they
-//! reach users through conditions and events.
+//! Error texts are those of `k8s.io/apimachinery/pkg/labels`, as they
+//! reach users in conditions and events.
 
+use super::label_syntax::{validate_key, validate_value};
+pub use super::selector_error::ParseError;
+use super::selector_error::error;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::fmt;
 
-/// How many requirements a selector may have, and how many values altogether: it is looked at
-/// for each pod of a namespace.
-const REQUIREMENTS: usize = 256;
-const VALUES: usize = 4096;
+/// The most requirements of a selector, which is matched against each pod of a namespace.
+const MAX_REQUIREMENTS: usize = 256;
+/// The most values of all requirements of a selector.
+const MAX_VALUES: usize = 4096;
 
-/// A conjunction of requirements; without any it selects everything.
+/// A conjunction of requirements. Without requirements it selects everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Selector {
     requirements: Vec<Requirement>,
 }
 
-/// One condition on one label.
+/// A condition on one label.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Requirement {
     /// The label's key.
     pub key: String,
-    /// What must hold for its value.
+    /// The operator.
     pub operator: Operator,
-    /// The values the operator speaks of, sorted.
+    /// The values of the operator, sorted.
     pub values: Vec<String>,
-    /// Whether it is written with `in` or `notin`, also for one value.
+    /// Whether it is written with `in` or `notin`, even for one value.
     pub listed: bool,
 }
 
-/// What a requirement asks of a label.
+/// The operator of a requirement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operator {
     /// The label is there with one of the values (`=`, `==`, `in`).
@@ -49,24 +51,15 @@ pub enum Operator {
     LessThan,
 }
 
-/// Why a text or an object is no selector, in upstream's words where it has them.
-#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{0}")]
-pub struct ParseError(String);
-
-fn error<T>(text: impl Into<String>) -> Result<T, ParseError> {
-    Err(ParseError(text.into()))
-}
-
 impl Selector {
-    /// Of these requirements, of which equal ones are kept once.
-    fn new(mut requirements: Vec<Requirement>) -> Result<Self, ParseError> {
+    /// A selector of these requirements, without duplicates.
+    pub(super) fn new(mut requirements: Vec<Requirement>) -> Result<Self, ParseError> {
         let mut seen = HashSet::new();
         requirements.retain(|requirement| seen.insert(requirement.clone()));
         let values = requirements.iter().map(|requirement| requirement.values.len()).sum::<usize>();
-        if requirements.len() > REQUIREMENTS || values > VALUES {
+        if requirements.len() > MAX_REQUIREMENTS || values > MAX_VALUES {
             return error(format!(
-                "{} requirements with {values} values are too many: a selector may have {REQUIREMENTS} requirements, and {VALUES} values altogether",
+                "{} requirements with {values} values are too many: a selector may have {MAX_REQUIREMENTS} requirements, and {MAX_VALUES} values altogether",
                 requirements.len()
             ));
         }
@@ -108,8 +101,8 @@ impl Selector {
         Self::new(requirements)
     }
 
-    /// The same as `matchLabels` and `matchExpressions`; none where a requirement
-    /// can't be said in them.
+    /// The `matchLabels` and `matchExpressions` of the selector; none if a requirement
+    /// can't be expressed by them.
     pub fn to_object(&self) -> Option<LabelSelector> {
         let mut object = LabelSelector::default();
         for requirement in &self.requirements {
@@ -135,8 +128,8 @@ impl Selector {
         Some(object)
     }
 
-    /// The one value each label must have, where every requirement is such an
-    /// equality; none if any asks for something else.
+    /// The value that each label must have, if every requirement is an
+    /// equality with one value; otherwise none.
     pub fn as_equalities(&self) -> Option<std::collections::BTreeMap<String, String>> {
         self.requirements
             .iter()
@@ -149,7 +142,11 @@ impl Selector {
 }
 
 impl Requirement {
-    fn new(key: &str, operator: Operator, mut values: Vec<String>) -> Result<Self, ParseError> {
+    pub(super) fn new(
+        key: &str,
+        operator: Operator,
+        mut values: Vec<String>,
+    ) -> Result<Self, ParseError> {
         validate_key(key)?;
         if matches!(operator, Operator::In | Operator::NotIn) && values.is_empty() {
             return error(
@@ -176,7 +173,7 @@ impl Requirement {
         Ok(Self { key: key.to_owned(), operator, values, listed: false })
     }
 
-    fn listed(self) -> Self {
+    pub(super) fn listed(self) -> Self {
         Self { listed: matches!(self.operator, Operator::In | Operator::NotIn), ..self }
     }
 
@@ -220,271 +217,6 @@ impl fmt::Display for Selector {
         }
         Ok(())
     }
-}
-
-impl std::str::FromStr for Selector {
-    type Err = ParseError;
-
-    fn from_str(text: &str) -> Result<Self, ParseError> {
-        Parser { tokens: scan(text), position: 0 }.parse()
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Token {
-    End,
-    Identifier,
-    Open,
-    Close,
-    Comma,
-    Not,
-    Equals,
-    NotEquals,
-    Greater,
-    Less,
-    In,
-    NotIn,
-    Error,
-}
-
-const SPECIAL: &str = "=!(),><";
-
-/// Cuts a text into tokens with their literals; the last one is always `End`.
-fn scan(text: &str) -> Vec<(Token, String)> {
-    let mut tokens = Vec::new();
-    let mut rest = text.trim_start_matches([' ', '\t', '\r', '\n']);
-    while let Some(first) = rest.chars().next() {
-        let (token, length) = if SPECIAL.contains(first) {
-            match (first, rest.as_bytes().get(1)) {
-                ('=', Some(b'=')) => (Token::Equals, 2),
-                ('!', Some(b'=')) => (Token::NotEquals, 2),
-                ('=', _) => (Token::Equals, 1),
-                ('!', _) => (Token::Not, 1),
-                ('(', _) => (Token::Open, 1),
-                (')', _) => (Token::Close, 1),
-                (',', _) => (Token::Comma, 1),
-                ('>', _) => (Token::Greater, 1),
-                ('<', _) => (Token::Less, 1),
-                _ => (Token::Error, 1),
-            }
-        } else {
-            let ends = |c: char| SPECIAL.contains(c) || matches!(c, ' ' | '\t' | '\r' | '\n');
-            let length = rest.find(ends).unwrap_or(rest.len());
-            match &rest[..length] {
-                "in" => (Token::In, length),
-                "notin" => (Token::NotIn, length),
-                _ => (Token::Identifier, length),
-            }
-        };
-        tokens.push((token, rest[..length].to_owned()));
-        rest = rest[length..].trim_start_matches([' ', '\t', '\r', '\n']);
-    }
-    tokens.push((Token::End, String::new()));
-    tokens
-}
-
-struct Parser {
-    tokens: Vec<(Token, String)>,
-    position: usize,
-}
-
-impl Parser {
-    /// The token ahead, where `in` and `notin` are words like any other.
-    fn peek(&self) -> (Token, &str) {
-        let (token, literal) = &self.tokens[self.position.min(self.tokens.len() - 1)];
-        let token = match token {
-            Token::In | Token::NotIn => Token::Identifier,
-            other => *other,
-        };
-        (token, literal)
-    }
-
-    fn next(&mut self) -> (Token, String) {
-        let (token, literal) = self.peek();
-        let taken = (token, literal.to_owned());
-        self.position += 1;
-        taken
-    }
-
-    fn parse(mut self) -> Result<Selector, ParseError> {
-        let mut requirements = Vec::new();
-        loop {
-            match self.peek() {
-                (Token::End, _) => break,
-                (Token::Identifier | Token::Not, _) => {}
-                (_, literal) => {
-                    return error(format!(
-                        "found '{literal}', expected: !, identifier, or 'end of string'"
-                    ));
-                }
-            }
-            let requirement = self
-                .requirement()
-                .map_err(|e| ParseError(format!("unable to parse requirement: {e}")))?;
-            requirements.push(requirement);
-            match self.next() {
-                (Token::End, _) => break,
-                (Token::Comma, _) => match self.peek() {
-                    (Token::Identifier | Token::Not, _) => {}
-                    (_, literal) => {
-                        return error(format!("found '{literal}', expected: identifier after ','"));
-                    }
-                },
-                (_, literal) => {
-                    return error(format!("found '{literal}', expected: ',' or 'end of string'"));
-                }
-            }
-        }
-        requirements.sort_by(|a, b| a.key.cmp(&b.key));
-        Selector::new(requirements)
-    }
-
-    fn requirement(&mut self) -> Result<Requirement, ParseError> {
-        let absent = self.peek().0 == Token::Not;
-        if absent {
-            self.position += 1;
-        }
-        let (token, key) = self.next();
-        if token != Token::Identifier {
-            return error(format!("found '{key}', expected: identifier"));
-        }
-        validate_key(&key)?;
-        if absent {
-            return Requirement::new(&key, Operator::DoesNotExist, vec![]);
-        }
-        if matches!(self.peek().0, Token::End | Token::Comma) {
-            return Requirement::new(&key, Operator::Exists, vec![]);
-        }
-        let operator = self.operator()?;
-        match operator {
-            (Operator::In | Operator::NotIn, Token::In | Token::NotIn) => {
-                Ok(Requirement::new(&key, operator.0, self.values()?)?.listed())
-            }
-            _ => Requirement::new(&key, operator.0, vec![self.exact_value()?]),
-        }
-    }
-
-    fn operator(&mut self) -> Result<(Operator, Token), ParseError> {
-        // The raw token: here `in` and `notin` are operators.
-        let (token, literal) = self.tokens[self.position.min(self.tokens.len() - 1)].clone();
-        self.position += 1;
-        let operator = match token {
-            Token::In | Token::Equals => Operator::In,
-            Token::NotIn | Token::NotEquals => Operator::NotIn,
-            Token::Greater => Operator::GreaterThan,
-            Token::Less => Operator::LessThan,
-            _ => {
-                return error(format!("found '{literal}', expected: in, notin, =, ==, !=, gt, lt"));
-            }
-        };
-        Ok((operator, token))
-    }
-
-    fn values(&mut self) -> Result<Vec<String>, ParseError> {
-        let (token, literal) = self.next();
-        if token != Token::Open {
-            return error(format!("found '{literal}' expected: '('"));
-        }
-        match self.peek() {
-            (Token::Identifier | Token::Comma, _) => {}
-            (Token::Close, _) => {
-                self.position += 1;
-                return Ok(vec![String::new()]);
-            }
-            (_, literal) => {
-                return error(format!("found '{literal}', expected: ',', ')' or identifier"));
-            }
-        }
-        let mut values = BTreeSet::new();
-        loop {
-            let (token, literal) = self.next();
-            match token {
-                Token::Identifier => {
-                    values.insert(literal);
-                    match self.peek() {
-                        (Token::Comma, _) => {}
-                        (Token::Close, _) => break,
-                        (_, literal) => {
-                            return error(format!("found '{literal}', expected: ',' or ')'"));
-                        }
-                    }
-                }
-                Token::Comma => {
-                    let ahead = self.peek().0;
-                    if values.is_empty() || matches!(ahead, Token::Close | Token::Comma) {
-                        values.insert(String::new());
-                    }
-                    if ahead == Token::Close {
-                        break;
-                    }
-                }
-                _ => return error(format!("found '{literal}', expected: ',', or identifier")),
-            }
-        }
-        self.position += 1;
-        Ok(values.into_iter().collect())
-    }
-
-    fn exact_value(&mut self) -> Result<String, ParseError> {
-        if matches!(self.peek().0, Token::End | Token::Comma) {
-            return Ok(String::new());
-        }
-        match self.next() {
-            (Token::Identifier, literal) => Ok(literal),
-            (_, literal) => error(format!("found '{literal}', expected: identifier")),
-        }
-    }
-}
-
-const NAME_RULE: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character";
-
-fn is_name(text: &str) -> bool {
-    let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
-    edge(text.chars().next())
-        && edge(text.chars().last())
-        && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
-}
-
-fn is_subdomain(text: &str) -> bool {
-    text.len() <= 253
-        && text.split('.').all(|label| {
-            is_name(label)
-                && label.chars().all(|c| c.is_ascii_digit() || c.is_ascii_lowercase() || c == '-')
-        })
-}
-
-/// Source: `IsQualifiedName` of apimachinery.
-fn validate_key(key: &str) -> Result<(), ParseError> {
-    let (prefix, name) = match key.split_once('/') {
-        Some((prefix, name)) => (Some(prefix), name),
-        None => (None, key),
-    };
-    let fault = if name.is_empty() {
-        "name part must be non-empty".to_owned()
-    } else if name.len() > 63 {
-        "name part must be no more than 63 bytes".to_owned()
-    } else if !is_name(name) {
-        format!(
-            "name part {NAME_RULE} (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
-        )
-    } else if prefix.is_some_and(|prefix| !is_subdomain(prefix)) {
-        "prefix part a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character".to_owned()
-    } else {
-        return Ok(());
-    };
-    error(format!("<nil>: Invalid value: {key:?}: {fault}"))
-}
-
-/// Source: `IsValidLabelValue` of apimachinery.
-fn validate_value(key: &str, value: &str) -> Result<(), ParseError> {
-    let fault = if value.len() > 63 {
-        "must be no more than 63 bytes".to_owned()
-    } else if !value.is_empty() && !is_name(value) {
-        "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')".to_string()
-    } else {
-        return Ok(());
-    };
-    error(format!("values[0][{key}]: Invalid value: {value:?}: {fault}"))
 }
 
 #[cfg(test)]
@@ -546,18 +278,21 @@ mod tests {
         let parsed = |text: &str| text.parse::<Selector>();
         let of = |parts: &mut dyn Iterator<Item = String>| parts.collect::<Vec<_>>().join(",");
         let absent = |count: usize| of(&mut (0..count).map(|n| format!("!a{n}")));
-        assert_eq!(parsed(&absent(REQUIREMENTS)).unwrap().requirements().len(), REQUIREMENTS);
-        let error = parsed(&absent(REQUIREMENTS + 1)).unwrap_err().to_string();
+        assert_eq!(
+            parsed(&absent(MAX_REQUIREMENTS)).unwrap().requirements().len(),
+            MAX_REQUIREMENTS
+        );
+        let error = parsed(&absent(MAX_REQUIREMENTS + 1)).unwrap_err().to_string();
         assert!(error.contains("may have 256 requirements, and 4096 values"), "{error}");
         // Equal ones are one.
         let same = parsed(&vec!["!a"; 20_000].join(",")).unwrap();
         assert_eq!(same, parsed("!a").unwrap());
         let values = |count: usize| of(&mut (0..count).map(|n| format!("v{n}")));
-        let listed = parsed(&format!("a in ({})", values(VALUES))).unwrap();
+        let listed = parsed(&format!("a in ({})", values(MAX_VALUES))).unwrap();
         let known = |n: usize| format!("v{n}");
-        assert!((0..VALUES).map(known).all(|value| listed.matches(|_| Some(&value))));
+        assert!((0..MAX_VALUES).map(known).all(|value| listed.matches(|_| Some(&value))));
         assert!(!listed.matches(|_| Some("v")));
-        assert!(parsed(&format!("a in ({}),b=c", values(VALUES))).is_err());
+        assert!(parsed(&format!("a in ({}),b=c", values(MAX_VALUES))).is_err());
         let expression = |n: usize| LabelSelectorRequirement {
             key: format!("a{n}"),
             operator: "Exists".to_owned(),
@@ -567,7 +302,7 @@ mod tests {
             match_expressions: Some((0..count).map(expression).collect()),
             match_labels: None,
         };
-        assert!(Selector::from_object(&object(REQUIREMENTS)).is_ok());
-        assert!(Selector::from_object(&object(REQUIREMENTS + 1)).is_err());
+        assert!(Selector::from_object(&object(MAX_REQUIREMENTS)).is_ok());
+        assert!(Selector::from_object(&object(MAX_REQUIREMENTS + 1)).is_err());
     }
 }

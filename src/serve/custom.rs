@@ -191,7 +191,7 @@ pub fn failed(metric: &str, error: &MetricError) -> ApiError {
     match error {
         MetricError::Prometheus(
             Error::Timeout(_)
-            | Error::Crowded(_)
+            | Error::Overloaded(_)
             | Error::Unreachable(_)
             | Error::Unavailable { .. },
         ) => ApiError::unavailable(message),

@@ -6,7 +6,7 @@ use super::pods::PodRecord;
 use crate::crd::{AutoscalerSpec, ReadError};
 use crate::hpa::{Phase, PodContainer, Ready, Requests, ResourceList, Scale, Source, Spec, Status};
 use crate::k8s::{Quantity, Selector};
-use crate::promql::name::{GeneratedName, Labels};
+use crate::promql::name::{GeneratedName, LabelSet};
 use crate::promql::query::PodMetric;
 use k8s_openapi::api::autoscaling::v2::{
     HorizontalPodAutoscalerSpec, HorizontalPodAutoscalerStatus,
@@ -183,7 +183,7 @@ fn by_generated_name(source: &Source, namespace: &str) -> Option<PodMetric> {
     if selector.is_some_and(|s| s.match_expressions.as_ref().is_some_and(|e| !e.is_empty())) {
         return None;
     }
-    let labels: Option<&Labels> = selector.and_then(|selector| selector.match_labels.as_ref());
+    let labels: Option<&LabelSet> = selector.and_then(|selector| selector.match_labels.as_ref());
     let name = GeneratedName::parse(&metric.name)?;
     (name.namespace == namespace && name.is_of(labels)).then(|| PodMetric {
         metric: name.metric.to_owned(),
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn a_native_hpa_publishes_a_generated_name_only_with_its_own_labels_and_namespace() {
-        let labels = Labels::from([("view".to_owned(), "default".to_owned())]);
+        let labels = LabelSet::from([("view".to_owned(), "default".to_owned())]);
         let name = generated_name("qps", Some(&labels), "shop", "web");
         let record = native(&name, json!(labels));
         let metric = PodMetric { metric: "qps".to_owned(), labels: labels.clone(), query: None };

@@ -3,7 +3,7 @@
 use crate::{SOON, on_shared_bed};
 use bed::eventually;
 use bed::workload::Namespace;
-use plimsoll::promql::name::{Labels, generated_name};
+use plimsoll::promql::name::{LabelSet, generated_name};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -68,7 +68,7 @@ fn a_metric_is_served_for_its_labels_and_not_for_others() {
         let metric =
             "{metricName: hits, labels: {view: default, module: server}, averageValue: 100}";
         ns.autoscaler_of("Deployment", "web", metric, 5).await;
-        let labels = Labels::from([
+        let labels = LabelSet::from([
             ("view".to_owned(), "default".to_owned()),
             ("module".to_owned(), "server".to_owned()),
         ]);

@@ -1,5 +1,5 @@
-//! The planner on a real Prometheus: what is asked together has exactly the
-//! values, labels, times and errors that each query has alone.
+//! The planner on a real Prometheus: queries in a batch have exactly the
+//! values, labels, times and errors that they have by themselves.
 
 use crate::runtime;
 use axum::Router;
@@ -9,19 +9,21 @@ use bed::random::Random;
 use bed::{eventually, free_port, parts};
 use futures::future::join_all;
 use plimsoll::k8s::Quantity;
-use plimsoll::prometheus::{Client, Options, read_answer};
+use plimsoll::prometheus::{Client, Options, read_query_response};
+use plimsoll::promql::cost::{Estimates, Limits};
 use plimsoll::promql::matcher::Matcher;
-use plimsoll::promql::plan::{Asking, Learned, Limits, Own, Planned, Shape, plan};
+use plimsoll::promql::plan::{PlanInput, PlannedQuery, plan};
 use plimsoll::promql::query::{fields, times};
+use plimsoll::promql::shape::{Arguments, ShapedQuery};
 use plimsoll::promql::template::Template;
-use plimsoll::samples::{Asker, Sampled, Samples, Store};
+use plimsoll::samples::{Caller, QueryResult, SeriesRef, Store};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-/// How many groups of queries are tried.
+/// The number of random batches.
 const TRIALS: usize = 400;
 
 const LABELS: [(&str, &[&str]); 4] = [
@@ -79,46 +81,47 @@ fn exposition(seed: u64, scrape: u64, time: u128) -> String {
     text
 }
 
-/// More than a query may name of one label.
+/// More values of one label than a query may name.
 const NODES: usize = 1_100;
-/// More than are named where the label may be left unmatched.
+/// So many values that the label is left unmatched.
 const DEPLOYMENTS: usize = 80;
 
-/// What is planned where all of these are asked for at once.
-fn planned(queries: &[Arc<str>]) -> Vec<Planned> {
-    let shapes: Vec<Shape> = queries.iter().map(|query| Shape::of(query)).collect();
-    let form = &shapes[0].form;
-    assert!(shapes.iter().all(|shape| shape.form == *form), "{queries:?}");
-    let waiting: BTreeSet<Own> = shapes.iter().map(|shape| shape.own.clone()).collect();
-    let asking = Asking { waiting: &waiting, expected: &BTreeSet::new(), lately: &waiting };
-    plan(form, asking, Learned::default(), Limits::default())
+/// The plan for all of these at once.
+fn planned(queries: &[Arc<str>]) -> Vec<PlannedQuery> {
+    let shaped: Vec<ShapedQuery> = queries.iter().map(|query| ShapedQuery::of(query)).collect();
+    let shape = &shaped[0].shape;
+    assert!(shaped.iter().all(|query| query.shape == *shape), "{queries:?}");
+    let pending: BTreeSet<Arguments> = shaped.iter().map(|query| query.arguments.clone()).collect();
+    let input = PlanInput { pending: &pending, expected: &BTreeSet::new(), recent: &pending };
+    plan(shape, input, Estimates::default(), Limits::default())
 }
 
-/// Asks all at once, and some of them alone.
+/// Sends all at once, and some of them by themselves.
 async fn compare(prometheus: &Client, store: &Store, queries: &[Arc<str>]) {
-    let asker = Asker::of("shop");
-    let asked = join_all(queries.iter().map(|query| store.series(query, &asker))).await;
-    for (n, (query, joined)) in queries.iter().zip(asked).enumerate() {
-        let rows = together(&joined.unwrap_or_else(|error| panic!("{query}: {error}")));
+    let caller = Caller::of("shop");
+    let results = join_all(queries.iter().map(|query| store.series(query, &caller))).await;
+    for (n, (query, batched)) in queries.iter().zip(results).enumerate() {
+        let rows = rows_of(&batched.unwrap_or_else(|error| panic!("{query}: {error}")));
         assert!(!rows.is_empty(), "{query}");
         if n % 25 == 0 {
-            assert_eq!(rows, alone(prometheus, query).await.expect("an answer"), "{query}");
+            assert_eq!(rows, single(prometheus, query).await.expect("an answer"), "{query}");
         }
     }
 }
 
-/// Queries that are planned in each of the ways there are.
+/// Queries for each way of planning.
 async fn try_each_way(url: &str, prometheus: &Client, at: &str) {
     let of = |count: usize, query: &dyn Fn(usize) -> String| -> Vec<Arc<str>> {
         (0..count).map(|n| query(n).replace("@ T", at).into()).collect()
     };
     let store = |client: &Client| Store::new(client.clone(), Duration::ZERO);
 
-    // Wide: a label of which many values are asked for is not matched at all.
-    let wide = of(500, &|n| format!(r#"sum by (node) (w{{mode!="idle",node="node-{n}"}} @ T)"#));
-    let [only] = &planned(&wide)[..] else { panic!("more than one query") };
+    // Unfiltered: a label with many values is not matched at all.
+    let unfiltered =
+        of(500, &|n| format!(r#"sum by (node) (w{{mode!="idle",node="node-{n}"}} @ T)"#));
+    let [only] = &planned(&unfiltered)[..] else { panic!("more than one query") };
     assert_eq!(only.query, format!(r#"sum by (node) (w{{mode!="idle"}} {at})"#));
-    compare(prometheus, &store(prometheus), &wide).await;
+    compare(prometheus, &store(prometheus), &unfiltered).await;
     let bare = of(100, &|n| format!(r#"w{{node="node-{n}"}} @ T"#));
     assert_eq!(planned(&bare)[0].query, format!("w {at}"));
     compare(prometheus, &store(prometheus), &bare).await;
@@ -130,11 +133,11 @@ async fn try_each_way(url: &str, prometheus: &Client, at: &str) {
     assert!(planned_chunks.iter().all(|chunk| chunk.query.contains("node=~")));
     compare(prometheus, &store(prometheus), &chunks).await;
 
-    // Split: an answer that is too large is asked for in halves, until it is not.
+    // Split: a batch whose response is too large is halved until it is not.
     let small = Client::new(Options { max_response_bytes: 20_000, ..Options::new(url) });
-    compare(prometheus, &store(&small.expect("a client")), &wide).await;
+    compare(prometheus, &store(&small.expect("a client")), &unfiltered).await;
 
-    // With names in quotes, joined and wide.
+    // With names in quotes, filtered and unfiltered.
     let quoted = |n: usize| {
         let selector =
             format!(r#"{{"http.requests","k8s.deployment.name"="web-{n}","quo\"te"!="x"}}"#);
@@ -147,7 +150,7 @@ async fn try_each_way(url: &str, prometheus: &Client, at: &str) {
         format!(r#"{{"http.requests","k8s.deployment.name"="web-{n}","quo\"te"="0"}} @ T"#)
     });
     let [only] = &planned(&many)[..] else { panic!("more than one query") };
-    assert!(only.places.is_some() && !only.query.contains("web-1"), "{only:?}");
+    assert!(only.is_unfiltered() && !only.query.contains("web-1"), "{only:?}");
     compare(prometheus, &store(prometheus), &many).await;
 }
 
@@ -203,13 +206,13 @@ const TEMPLATES: &[&str] = &[
 /// A series with its labels sorted, and its value.
 type Row = (Vec<(String, String)>, Quantity);
 
-/// What a query gives alone, read without the planner and the store.
-async fn alone(prometheus: &Client, query: &str) -> Result<Vec<Row>, String> {
+/// The result of a query by itself, without the planner and the store.
+async fn single(prometheus: &Client, query: &str) -> Result<Vec<Row>, String> {
     let body = prometheus.query(query, &[]).await.map_err(|error| error.to_string())?;
     let mut rows: Vec<Row> = Vec::new();
-    read_answer(&body, |series| {
+    read_query_response(&body, |series| {
         let labels = series.labels.iter().map(|(n, v)| (n.to_string(), v.to_string()));
-        // A number that does not fit is no sample (`x * y` may be 1e18).
+        // A number that does not fit is an invalid sample (`x * y` may be 1e18).
         let Ok(value) = series.value else { return };
         rows.push(row(labels, Quantity::from_f64(value).expect("finite")));
     })
@@ -224,8 +227,8 @@ fn row(labels: impl Iterator<Item = (String, String)>, value: Quantity) -> Row {
     (labels, value)
 }
 
-fn together(samples: &Samples) -> Vec<Row> {
-    let own = |sampled: Sampled<'_>| {
+fn rows_of(samples: &QueryResult) -> Vec<Row> {
+    let own = |sampled: SeriesRef<'_>| {
         row(sampled.labels().map(|(n, v)| (n.to_owned(), v.to_owned())), sampled.value())
     };
     let mut rows: Vec<Row> = samples.iter().map(own).collect();
@@ -250,11 +253,11 @@ struct Tried {
     queries: usize,
     found: usize,
     failed: usize,
-    opened: usize,
+    parameterized: usize,
 }
 
 async fn try_all(prometheus: &Client, store: &Store, seed: u64, end: u128) -> Tried {
-    let mut tried = Tried { queries: 0, found: 0, failed: 0, opened: 0 };
+    let mut tried = Tried { queries: 0, found: 0, failed: 0, parameterized: 0 };
     for trial in 0..TRIALS {
         let mut random = Random(seed ^ (trial as u64) << 20);
         let place = if trial < TEMPLATES.len() { trial } else { random.below(TEMPLATES.len()) };
@@ -275,26 +278,26 @@ async fn try_all(prometheus: &Client, store: &Store, seed: u64, end: u128) -> Tr
                     .collect();
                 let text = template.render(&fields(series, &matchers, &group_by)).expect("a query");
                 match timed {
-                    // When its series were measured, as is asked beside values.
+                    // The times at which its series were measured.
                     true => times(series, &matchers, &group_by).expect("good names"),
                     false => text.into(),
                 }
             })
             .collect();
-        let asker = Asker::of("shop");
-        let asked = join_all(asks.iter().map(|query| store.series(query, &asker))).await;
-        for (query, joined) in asks.iter().zip(asked) {
+        let caller = Caller::of("shop");
+        let results = join_all(asks.iter().map(|query| store.series(query, &caller))).await;
+        for (query, batched) in asks.iter().zip(results) {
             tried.queries += 1;
-            tried.opened += usize::from(!Shape::of(query).form.open.is_empty());
-            match (alone(prometheus, query).await, joined) {
+            tried.parameterized += usize::from(!ShapedQuery::of(query).shape.parameters.is_empty());
+            match (single(prometheus, query).await, batched) {
                 (Ok(rows), Ok(samples)) => {
                     tried.found += usize::from(!rows.is_empty());
-                    assert_eq!(together(&samples), rows, "trial {trial}, seed {seed}: {query}");
+                    assert_eq!(rows_of(&samples), rows, "trial {trial}, seed {seed}: {query}");
                 }
                 (Err(_), Err(_)) => tried.failed += 1,
-                (alone, joined) => panic!(
-                    "trial {trial}, seed {seed}: {query}\n alone: {alone:?}\n together: {:?}",
-                    joined.map(|samples| together(&samples)).map_err(|e| e.to_string())
+                (single, batched) => panic!(
+                    "trial {trial}, seed {seed}: {query}\n single: {single:?}\n batched: {:?}",
+                    batched.map(|samples| rows_of(&samples)).map_err(|e| e.to_string())
                 ),
             }
         }
@@ -303,12 +306,12 @@ async fn try_all(prometheus: &Client, store: &Store, seed: u64, end: u128) -> Tr
 }
 
 #[test]
-fn what_is_asked_together_is_what_is_asked_alone() {
+fn a_query_in_a_batch_has_the_result_that_it_has_by_itself() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     runtime().block_on(async {
         let seed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
         let now = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis();
-        // A target that says the time of its samples, and stops after ten of them.
+        // A target that exposes the time of its samples, and stops after ten of them.
         let (scrapes, last) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let (counted, stopped) = (scrapes.clone(), last.clone());
         let expose = get(async move || {
@@ -331,12 +334,12 @@ fn what_is_asked_together_is_what_is_asked_alone() {
         let prometheus = Client::new(Options::new(&url)).expect("a client");
         let store = Store::new(prometheus.clone(), Duration::ZERO);
         let end = u128::from(last.load(Ordering::SeqCst));
-        let Tried { queries, found, failed, opened } =
+        let Tried { queries, found, failed, parameterized } =
             try_all(&prometheus, &store, seed, end).await;
         println!(
-            "{queries} queries, {opened} of them joined where others asked; {found} found something, {failed} failed alike"
+            "{queries} queries, {parameterized} of them with parameters; {found} found something, {failed} failed alike"
         );
-        assert!(opened * 2 > queries && found * 4 > queries && failed > 0);
+        assert!(parameterized * 2 > queries && found * 4 > queries && failed > 0);
         let at = format!("@ {}.{:03}", end / 1000, end % 1000);
         try_each_way(&url, &prometheus, &at).await;
         if std::env::var_os("QUERY_COSTS").is_some() {
@@ -345,7 +348,7 @@ fn what_is_asked_together_is_what_is_asked_alone() {
     });
 }
 
-/// A real Prometheus that scrapes this; its URL, and where it keeps its data.
+/// A real Prometheus that scrapes this target; its URL, and the folder of its data.
 async fn prometheus_of(target: Router, interval: &str) -> (Process, String, tempfile::TempDir) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -377,8 +380,8 @@ fn cpu(process: u32) -> f64 {
     fields[11..13].iter().map(|ticks| ticks.parse::<f64>().expect("a number") * 1e4).sum()
 }
 
-/// What the costs in `plan.rs` are taken from: `make query-costs`. CPU time, so that
-/// other work beside changes little; no assertion, as it is a measurement.
+/// Measures the costs in `promql/cost.rs`: `make query-costs`. CPU time, so that
+/// other processes change little; no assertion, as it is a measurement.
 async fn measure_costs() {
     let name = |n: usize| format!("app-{}-7d4f5b6c8-{n:05}", n / 10);
     let series = move |n| format!("m{{namespace=\"ns-{}\",pod=\"{}\"}} {n}\n", n % 10, name(n));
@@ -387,7 +390,7 @@ async fn measure_costs() {
     let (process, url, _folder) = prometheus_of(target, "5s").await;
     let prometheus = Client::new(Options::new(&url)).expect("a client");
     eventually("all series", Duration::from_secs(60), async || {
-        match alone(&prometheus, "m").await {
+        match single(&prometheus, "m").await {
             Ok(rows) if rows.len() == 20_000 => Ok(()),
             other => Err(format!("{:?}", other.map(|rows| rows.len()))),
         }

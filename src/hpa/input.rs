@@ -1,4 +1,4 @@
-//! What a decision is made on: the scale, the pods and the samples.
+//! The input of a decision: the scale, the pods and the samples.
 
 use super::{Requests, Spec, UnixMillis};
 use crate::k8s::Quantity;
@@ -8,13 +8,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 /// The controller's settings, the same for every autoscaler.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
-    /// The ratio by which a metric may be off without a change (default 0.1).
+    /// How far the ratio of a metric may be from 1 without a change (default 0.1).
     pub tolerance: f64,
     /// How far back recommendations hold a scale-down, in seconds (default 300).
     pub downscale_stabilization_seconds: i32,
-    /// How long after its start a pod's CPU may be that of its start-up, in ms.
+    /// The period after pod start during which CPU samples may be skipped, in ms.
     pub cpu_initialization_ms: i64,
-    /// How long after its start readiness may still be its first one, in ms.
+    /// The period after pod start during which readiness changes count as initial readiness, in ms.
     pub initial_readiness_delay_ms: i64,
     /// Whether workloads may be scaled to and from zero (`HPAScaleToZero`).
     pub scale_to_zero: bool,
@@ -33,10 +33,10 @@ impl Default for Config {
     }
 }
 
-/// All that one decision is made on, besides memory and status.
+/// The input of a decision, besides memory and status.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a> {
-    /// What the decision is asked to follow, and when it is made.
+    /// The specification, the settings and the time.
     pub context: Context<'a>,
     /// The autoscaler's namespace, for messages.
     pub namespace: &'a str,
@@ -48,10 +48,10 @@ pub struct Input<'a> {
     pub samples: &'a [Samples<'a>],
 }
 
-/// What a decision is asked to follow, and when it is made.
+/// The specification, the settings and the time of a decision.
 #[derive(Clone, Copy, Debug)]
 pub struct Context<'a> {
-    /// What the autoscaler is asked to do.
+    /// The specification of the autoscaler.
     pub spec: &'a Spec,
     /// The controller's settings.
     pub config: &'a Config,
@@ -77,9 +77,9 @@ impl Context<'_> {
 /// The numbers of a `/scale` subresource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scale {
-    /// The replicas asked for.
+    /// The desired replicas (`spec.replicas`).
     pub spec_replicas: i32,
-    /// The replicas there are.
+    /// The actual replicas (`status.replicas`).
     pub status_replicas: i32,
 }
 
@@ -88,7 +88,7 @@ pub struct Scale {
 pub enum Selected<'a> {
     /// The scale has no selector.
     Missing,
-    /// The selector can't be parsed, for this reason.
+    /// The selector can't be parsed; the error.
     Invalid(&'a str),
     /// Other autoscalers select some of the same pods.
     Ambiguous {
@@ -101,7 +101,7 @@ pub enum Selected<'a> {
     Pods(&'a [Pod<'a>]),
 }
 
-/// What is known of one pod.
+/// A pod.
 #[derive(Clone, Copy, Debug)]
 pub struct Pod<'a> {
     /// Its name.
@@ -114,7 +114,7 @@ pub struct Pod<'a> {
     pub start: Option<UnixMillis>,
     /// Its Ready condition, where it has one.
     pub ready: Option<Ready>,
-    /// What it requests.
+    /// Its resource requests.
     pub requests: &'a Requests,
 }
 
@@ -129,7 +129,7 @@ pub enum Phase {
     Succeeded,
     /// A container failed.
     Failed,
-    /// The node can't be reached, or nothing is said.
+    /// The node is unreachable, or the status has no phase.
     #[default]
     Unknown,
 }
@@ -152,7 +152,7 @@ impl Phase {
 pub struct Ready {
     /// True, False, or none for Unknown.
     pub status: Option<bool>,
-    /// Since when.
+    /// The time of its last transition.
     pub since: UnixMillis,
 }
 
@@ -163,12 +163,12 @@ pub struct Sample {
     pub milli: i64,
     /// When it was measured.
     pub time: UnixMillis,
-    /// Over which time it was measured, in ms.
+    /// The window over which it was measured, in ms.
     pub window_ms: i64,
 }
 
-/// The values of one metric, or why there are none. The error is the cause
-/// alone; the decision puts upstream's words before it.
+/// The values of one metric, or an error. The error is only the cause;
+/// the decision puts upstream's words in front of it.
 #[derive(Clone, Copy, Debug)]
 pub enum Samples<'a> {
     /// For Pods, Resource and ContainerResource metrics.
@@ -179,27 +179,27 @@ pub enum Samples<'a> {
     Values(Result<&'a [i64], &'a str>),
 }
 
-/// The samples of one metric, laid along the pods selected.
+/// The samples of one metric, aligned with the selected pods.
 #[derive(Clone, Copy, Debug)]
 pub struct PodSamples<'a> {
     /// For each selected pod, in the same order, its sample.
     pub of_pods: &'a [Option<Sample>],
     /// Samples of pods that are not among the selected ones.
     pub strays: Strays,
-    /// How many items the answer had, with or without a usable value.
+    /// The number of items in the response, with or without a usable value.
     pub items: usize,
 }
 
 /// Samples of pods that are not among the selected ones; upstream counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Strays {
-    /// How many.
+    /// The number of samples.
     pub count: i64,
     /// Their sum in milli-units.
     pub sum_milli: i64,
 }
 
-/// An owner for [`PodSamples`], filled from an answer in any order.
+/// Owns what [`PodSamples`] borrows, built from a response in any order.
 #[derive(Clone, Debug, Default)]
 pub struct AlignedSamples {
     of_pods: Vec<Option<Sample>>,
@@ -208,21 +208,21 @@ pub struct AlignedSamples {
 }
 
 impl AlignedSamples {
-    /// Lays an answer's samples along the pods. Of two samples for one pod the
-    /// later counts; an item without a sample counts as an item alone.
+    /// Aligns the samples of a response with the pods. Of two samples for one pod the
+    /// later one counts. An item without a sample counts only as an item.
     pub fn new<'s>(
         pods: &[Pod<'_>],
         items: impl IntoIterator<Item = (&'s str, Option<Sample>)>,
     ) -> Self {
-        let places: HashMap<&str, usize> =
-            pods.iter().enumerate().map(|(place, pod)| (pod.name, place)).collect();
+        let indexes: HashMap<&str, usize> =
+            pods.iter().enumerate().map(|(index, pod)| (pod.name, index)).collect();
         let mut aligned = Self { of_pods: vec![None; pods.len()], ..Self::default() };
         let mut strays: HashMap<&str, i64> = HashMap::new();
         for (name, sample) in items {
             aligned.items += 1;
             let Some(sample) = sample else { continue };
-            match places.get(name) {
-                Some(&place) => aligned.of_pods[place] = Some(sample),
+            match indexes.get(name) {
+                Some(&index) => aligned.of_pods[index] = Some(sample),
                 None => {
                     strays.insert(name, sample.milli);
                 }
@@ -233,21 +233,21 @@ impl AlignedSamples {
         aligned
     }
 
-    /// Those of an answer that has the pods' samples alone, in their order.
+    /// The samples of a response that has only the pods, in their order.
     pub fn of_pods(of_pods: Vec<Option<Sample>>) -> Self {
         let items = of_pods.iter().flatten().count();
         Self { of_pods, items, strays: Strays::default() }
     }
 
-    /// The view that a decision reads.
+    /// The samples as a decision reads them.
     pub fn view(&self) -> PodSamples<'_> {
         PodSamples { of_pods: &self.of_pods, strays: self.strays, items: self.items }
     }
 }
 
-/// A pod's usage of a resource from that of its containers, in milli-units:
-/// the sum, or that of one container where one is named; none where a
-/// container that counts says nothing of it.
+/// A pod's usage of a resource, in milli-units: the sum of its containers,
+/// or the usage of one container if it is named. None if a
+/// container that counts has no value.
 pub fn resource_usage<'a>(
     containers: impl IntoIterator<Item = (&'a str, Option<Quantity>)>,
     container: Option<&str>,
@@ -263,8 +263,8 @@ pub fn resource_usage<'a>(
     total
 }
 
-/// The autoscalers that select any of these pods by their labels, sorted. More
-/// than one of them is ambiguous, and none may decide.
+/// The autoscalers whose selectors match any of these pods, sorted. If there are several,
+/// the selector is ambiguous, and none of them may decide.
 pub fn selecting_autoscalers<'a, Name: Ord>(
     pod_labels: &[&BTreeMap<String, String>],
     autoscalers: impl IntoIterator<Item = (Name, &'a Selector)>,

@@ -1,0 +1,4 @@
+//! What a Prometheus that fails, lies or is slow does to query results.
+
+mod coalescer;
+mod store;
