@@ -205,9 +205,7 @@ fn decisions(log: &str, begin: jiff::Timestamp, end: jiff::Timestamp) -> HashMap
             continue;
         };
         let message = line["fields"]["message"].as_str().or(line["message"].as_str());
-        let decided = ["held", "rescaled", "could not decide"];
-        if !message.is_some_and(|message| decided.contains(&message)) || time < begin || time > end
-        {
+        if !message.is_some_and(is_decision) || time < begin || time > end {
             continue;
         }
         // `KIND NAMESPACE/NAME`.
@@ -215,6 +213,13 @@ fn decisions(log: &str, begin: jiff::Timestamp, end: jiff::Timestamp) -> HashMap
         all.entry(name).or_default().push(time.duration_since(begin).as_secs_f64());
     }
     all
+}
+
+/// Whether a log message is that of a decision.
+fn is_decision(message: &str) -> bool {
+    ["Held", "Rescaled", "Failed to evaluate"].iter().any(|decision| {
+        message.get(..decision.len()).is_some_and(|start| start.eq_ignore_ascii_case(decision))
+    })
 }
 
 /// The p99 of the time between two decisions. The ends of the run count as decisions: an autoscaler
