@@ -1,6 +1,6 @@
 //! The options of a bed.
 
-/// Options of a [`Bed`].
+/// Options of a [`Bed`](crate::Bed).
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Flags of decisions, which kube-controller-manager and Plimsoll both take.
