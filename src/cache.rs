@@ -78,7 +78,7 @@ mod tests {
             ("callers", samples::RECENT_QUERY_BYTES),
             ("metric types", 3 * samples::METRIC_TYPE_BYTES),
             ("unknown metrics", rules::UNKNOWN_NAME_BYTES),
-            ("connections", serve::INCOMING),
+            ("connections", serve::MAX_REQUEST_BYTES),
         ] {
             assert_eq!(of(name) << 20, bytes, "{name}");
         }

@@ -10,23 +10,21 @@
 
 pub mod app;
 mod cache;
-pub mod check;
 pub mod clock;
+pub mod commands;
 pub mod config;
 mod connect;
 pub mod control;
-pub mod convert;
 pub mod crd;
 pub mod hpa;
 pub mod k8s;
 pub mod leader;
 pub mod live;
 mod log_budget;
-pub mod operate;
 pub mod prometheus;
 pub mod promql;
 mod quota;
-pub mod reference;
+pub mod reload;
 pub mod rules;
 pub mod samples;
 pub mod serve;

@@ -4,7 +4,7 @@
 use super::correlate::{Correlator, Due, Key};
 use super::{growing, is_passing};
 use crate::hpa::{Event, EventKind};
-use crate::leader::Permit;
+use crate::leader::FencingToken;
 use crate::telemetry::Metrics;
 use crate::watch::{Subject, SubjectKind};
 use k8s_openapi::api::core::v1::{Event as ApiEvent, EventSource, ObjectReference};
@@ -41,7 +41,7 @@ struct State {
 }
 
 struct Waiting {
-    permit: Permit,
+    token: FencingToken,
     subject: Subject,
     uid: String,
     key: Key,
@@ -79,7 +79,7 @@ impl Events {
     }
 
     /// Has the events of one decision written, as far as they are worth it.
-    pub fn publish(&self, permit: &Permit, subject: &Subject, uid: &str, events: &[Event]) {
+    pub fn publish(&self, token: &FencingToken, subject: &Subject, uid: &str, events: &[Event]) {
         let mut state = self.state();
         for (index, event) in events.iter().enumerate() {
             let same = |other: &&Event| other.reason == event.reason;
@@ -96,7 +96,7 @@ impl Events {
                 continue;
             }
             queue.push_back(Waiting {
-                permit: permit.clone(),
+                token: token.clone(),
                 subject: subject.clone(),
                 uid: uid.to_owned(),
                 key,
@@ -149,9 +149,9 @@ impl Events {
 
     /// Writes one; true where the API server can't be written to now.
     async fn write(&self, waiting: Waiting) -> bool {
-        let Waiting { permit, subject, uid, key, .. } = &waiting;
+        let Waiting { token, subject, uid, key, .. } = &waiting;
         let due = self.state().correlator.due(subject, uid, key);
-        let Some(due) = due.filter(|_| permit.holds()) else {
+        let Some(due) = due.filter(|_| token.is_valid()) else {
             self.state().correlator.drop(subject, uid, key);
             return false;
         };
@@ -192,14 +192,14 @@ impl Events {
 
     /// Creates an event or counts the one there is up; its name.
     async fn put(&self, waiting: &Waiting, due: &Due) -> Result<String, kube::Error> {
-        let Waiting { permit, subject, uid, kind, reason, .. } = waiting;
+        let Waiting { token, subject, uid, kind, reason, .. } = waiting;
         let about = &subject.key;
         let api: Api<ApiEvent> = Api::namespaced(self.0.client.clone(), &about.namespace);
         let now = Time(Timestamp::now());
         if let Some(name) = &due.name {
             let patch = json!({"count": due.count, "lastTimestamp": now, "message": due.message});
             let (parameters, patch) = (PatchParams::default(), Patch::Merge(patch));
-            return permit.write(api.patch(name, &parameters, &patch)).await.map(|_| name.clone());
+            return token.write(api.patch(name, &parameters, &patch)).await.map(|_| name.clone());
         }
         // As client-go names them: unique, and beginning with the object's name.
         let unique = format!(".{:x}", now.0.as_nanosecond());
@@ -229,7 +229,7 @@ impl Events {
             count: Some(due.count),
             ..Default::default()
         };
-        permit.write(api.create(&PostParams::default(), &created)).await.map(|_| name)
+        token.write(api.create(&PostParams::default(), &created)).await.map(|_| name)
     }
 }
 
@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     /// An outage in which each of so many autoscalers has two things to say each round.
-    fn outage(events: &Events, permit: &Permit, round: usize) {
+    fn outage(events: &Events, token: &FencingToken, round: usize) {
         for number in 0..10_000 {
             let event = |reason| {
                 // As an outage goes: each cause has a text of its own.
@@ -248,20 +248,20 @@ mod tests {
             };
             let both = ["FailedGetPodsMetric", "FailedComputeMetricsReplicas"].map(event);
             let subject = fake::autoscaler(&format!("web-{number}"));
-            events.publish(permit, &subject, &format!("uid-{number}"), &both);
+            events.publish(token, &subject, &format!("uid-{number}"), &both);
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_outage_of_prometheus_is_no_storm_of_events() {
         let (client, log) = fake::api(|request| (200, request.body.clone()));
-        let permit = fake::permit(&client);
+        let token = fake::fencing_token(&client);
         let events = Events::new(client, Arc::default());
         let running = events.clone();
         let run = tokio::spawn(async move { running.run().await });
         let start = Instant::now();
         for round in 0..40 {
-            outage(&events, &permit, round);
+            outage(&events, &token, round);
             let before = log.of("").len();
             tokio::time::sleep(Duration::from_secs(15)).await;
             let written = log.of("").len() - before;
@@ -282,13 +282,13 @@ mod tests {
             let unavailable = || fake::failure(503, "ServiceUnavailable", "starting");
             if away > 20 { unavailable() } else { (200, request.body.clone()) }
         });
-        let permit = fake::permit(&client);
+        let token = fake::fencing_token(&client);
         let events = Events::new(client, Arc::default());
         let running = events.clone();
         let run = tokio::spawn(async move { running.run().await });
         let message = "New size: 3".to_owned();
         let rescaled = Event { kind: EventKind::Normal, reason: "SuccessfulRescale", message };
-        events.publish(&permit, &fake::autoscaler("web"), "u", &[rescaled]);
+        events.publish(&token, &fake::autoscaler("web"), "u", &[rescaled]);
         tokio::time::sleep(Duration::from_secs(60)).await;
         assert!(log.of("").len() <= 8, "{} tries in a minute", log.of("").len());
         tokio::time::sleep(Duration::from_secs(900)).await;

@@ -11,7 +11,7 @@ use crate::hpa::{
 };
 use crate::promql::query::PodMetric;
 use crate::samples::{Doubt, MetricError, ObjectSample, ObjectSamples};
-use crate::watch::Demand;
+use crate::watch::ScalingSpec;
 use futures::future::join_all;
 use std::borrow::Cow;
 use tokio::time::Instant;
@@ -27,14 +27,14 @@ pub enum Gathered {
 pub async fn gather(
     shared: &Shared,
     namespace: &str,
-    demand: &Demand,
+    scaling: &ScalingSpec,
     selector: &str,
     until: Instant,
     state: &mut State,
 ) -> Vec<Gathered> {
     let one = async |metric: &hpa::Metric, own: &Option<PodMetric>| match own {
         Some(own) => {
-            let queries = shared.config.pod_queries();
+            let queries = shared.pod_queries.now();
             let samples = shared.samples.pods(&queries, own, namespace, false).await;
             let asked = samples.iter().map(|pods| pods.values.handle().clone()).collect();
             (Gathered::Own(samples.map_err(|error| error.to_string())), asked)
@@ -65,7 +65,7 @@ pub async fn gather(
             (late, Vec::new())
         }
     };
-    let metrics = demand.decided.metrics.iter().zip(&demand.pod_metrics);
+    let metrics = scaling.spec.metrics.iter().zip(&scaling.pod_metrics);
     let (gathered, asked): (Vec<_>, Vec<_>) = join_all(metrics.map(one)).await.into_iter().unzip();
     state.asked.resize_with(asked.len(), Vec::new);
     for (known, asked) in state.asked.iter_mut().zip(asked).filter(|(_, new)| !new.is_empty()) {

@@ -7,7 +7,7 @@
 
 use crate::clock::Clock;
 use crate::hpa::{LONGEST_MS, Memory, UnixMillis};
-use crate::leader::{LABEL, Permit};
+use crate::leader::{FencingToken, NAME_LABEL};
 use crate::telemetry::Metrics;
 use crate::watch::{ObjectKey, Subject, SubjectKind};
 use flate2::Compression;
@@ -152,7 +152,7 @@ impl Keeper {
     }
 
     /// Writes it; how many bytes that were, where it went well.
-    pub async fn save(&self, permit: &Permit, all: Vec<(Subject, Kept)>) -> Option<usize> {
+    pub async fn save(&self, token: &FencingToken, all: Vec<(Subject, Kept)>) -> Option<usize> {
         let count = all.len();
         let unread = {
             let mut unread = self.unread();
@@ -183,12 +183,12 @@ impl Keeper {
         let map = json!({
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": {"name": self.name, "labels": {LABEL.0: LABEL.1}},
+            "metadata": {"name": self.name, "labels": {NAME_LABEL.0: NAME_LABEL.1}},
             "binaryData": binary,
         });
         let parameters = PatchParams::apply("plimsoll").force();
         let patch = Patch::Apply(map);
-        match permit.write(self.api.patch_metadata(&self.name, &parameters, &patch)).await {
+        match token.write(self.api.patch_metadata(&self.name, &parameters, &patch)).await {
             Ok(_) => {
                 tracing::debug!(autoscalers = count, bytes, "Wrote the scaling history");
                 self.metrics.history_written(bytes, left_out);

@@ -23,7 +23,7 @@ mod turns;
 
 pub use run::{ControlLoop, Settings};
 
-use crate::leader::REQUEST;
+use crate::leader::REQUEST_TIMEOUT;
 use kube::Client;
 use serde::de::DeserializeOwned;
 use std::time::Duration;
@@ -32,7 +32,7 @@ use std::time::Duration;
 async fn within<T>(
     request: impl Future<Output = Result<T, kube::Error>>,
 ) -> Result<T, kube::Error> {
-    match tokio::time::timeout(REQUEST, request).await {
+    match tokio::time::timeout(REQUEST_TIMEOUT, request).await {
         Ok(result) => result,
         Err(elapsed) => Err(kube::Error::Service(elapsed.into())),
     }
@@ -46,7 +46,7 @@ async fn send<T: DeserializeOwned>(
 ) -> Result<T, kube::Error> {
     let mut request = request.map_err(kube::Error::BuildRequest)?;
     let separator = if request.uri().query().is_none() { '?' } else { '&' };
-    let uri = format!("{}{separator}timeout={}s", request.uri(), REQUEST.as_secs());
+    let uri = format!("{}{separator}timeout={}s", request.uri(), REQUEST_TIMEOUT.as_secs());
     *request.uri_mut() =
         uri.parse().map_err(|error| kube::Error::HttpError(http::Error::from(error)))?;
     client.request(request).await
@@ -57,7 +57,7 @@ fn message(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => status.message.clone(),
         kube::Error::Service(cause) if cause.is::<tokio::time::error::Elapsed>() => {
-            format!("the API server did not answer within {REQUEST:?}")
+            format!("the API server did not answer within {REQUEST_TIMEOUT:?}")
         }
         other => other.to_string(),
     }

@@ -6,7 +6,7 @@ use super::run::Shared;
 use super::{message, send, status, within};
 use crate::crd::AutoscalerSpec;
 use crate::hpa::{self, Condition, ConditionKind, Spec};
-use crate::leader::Permit;
+use crate::leader::FencingToken;
 use crate::watch::{self, AutoscalerRecord, HpaRecord, ObjectKey, Subject};
 use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerSpec};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
@@ -20,25 +20,25 @@ const MANAGER: &str = "plimsoll";
 /// Has a native HPA decide, and shows its status.
 pub async fn delegate(
     shared: &Shared,
-    permit: &Permit,
+    token: &FencingToken,
     subject: &Subject,
     record: &AutoscalerRecord,
-    asked: &watch::Asked,
+    parsed: &watch::ParsedSpec,
     state: &mut State,
 ) -> Ended {
     let key = &subject.key;
     let known = shared.cluster.read(|index| index.hpa(key));
     let frozen = shared.leader.frozen();
-    let held = match (&frozen, asked.spec.paused) {
+    let held = match (&frozen, parsed.spec.paused) {
         (Some(why), _) => Some((ConditionKind::Frozen, "FrozenByAdministrator", &**why)),
         (None, true) => Some((ConditionKind::Paused, "PausedBySpec", "spec.paused is set")),
         (None, false) => None,
     };
-    let spec = if held.is_some() { left_alone(&asked.spec) } else { asked.spec.clone() };
+    let spec = if held.is_some() { left_alone(&parsed.spec) } else { parsed.spec.clone() };
     let Shared { client, .. } = shared;
     let is_held = held.is_some();
     let known_now = known.as_deref();
-    let written = write(client, permit, key, &record.uid, &spec, is_held, known_now).await;
+    let written = write(client, token, key, &record.uid, &spec, is_held, known_now).await;
     // What kube-controller-manager says is of this HPA once it has a status; until
     // then what was shown last still stands.
     let theirs = known.filter(|hpa| hpa.status.conditions.is_some() && written.is_ok());
@@ -70,12 +70,12 @@ pub async fn delegate(
         );
         status.set(kind, true, reason, text, now());
     }
-    let decided = &asked.demand.decided;
+    let decided = &parsed.scaling.spec;
     let mut shown = status::shown(status, decided, record.generation);
     if let Some(hpa) = theirs {
         shown.current_metrics.clone_from(&hpa.status.current_metrics);
     }
-    write_status(shared, Some(permit), subject, state, shown);
+    write_status(shared, Some(token), subject, state, shown);
     if written.is_ok() { HELD } else { FAILED }
 }
 
@@ -97,7 +97,7 @@ fn left_alone(spec: &AutoscalerSpec) -> AutoscalerSpec {
 /// Where there is one that is not ours, or it can't be written; the text is for a condition.
 pub async fn write(
     client: &Client,
-    permit: &Permit,
+    token: &FencingToken,
     key: &ObjectKey,
     uid: &str,
     spec: &AutoscalerSpec,
@@ -130,13 +130,13 @@ pub async fn write(
     let place = Request::new(api.resource_url());
     let version = match known {
         Some(known) if known.owner.as_deref() != Some(uid) => return Err(foreign()),
-        Some(known) if known.demand.decided == Spec::from_api(&wanted) => return Ok(()),
+        Some(known) if known.scaling.spec == Spec::from_api(&wanted) => return Ok(()),
         Some(known) => known.version.clone(),
         None => {
             let object = serde_json::to_vec(&hpa).map_err(|error| error.to_string())?;
             let parameters =
                 PostParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() };
-            match put(client, permit, is_held, place.create(&parameters, object)).await {
+            match put(client, token, is_held, place.create(&parameters, object)).await {
                 Ok(()) => return Ok(()),
                 Err(kube::Error::Api(status)) if status.code == 409 => {}
                 Err(error) => return Err(message(&error)),
@@ -155,17 +155,17 @@ pub async fn write(
     let parameters = PatchParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() };
     let patch = Patch::Merge(patch);
     let request = place.patch(&key.name, &parameters, &patch);
-    put(client, permit, is_held, request).await.map_err(|error| message(&error))
+    put(client, token, is_held, request).await.map_err(|error| message(&error))
 }
 
 async fn put(
     client: &Client,
-    permit: &Permit,
+    token: &FencingToken,
     is_held: bool,
     request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
 ) -> Result<(), kube::Error> {
     let request = async { send(client, request).await.map(|_: HorizontalPodAutoscaler| ()) };
-    if is_held { permit.write(request).await } else { permit.write_scale(request).await }
+    if is_held { token.write(request).await } else { token.write_scale(request).await }
 }
 
 /// A spec as a merge patch that leaves nothing of the one before it, such as the
@@ -198,7 +198,7 @@ fn whole(spec: &HorizontalPodAutoscalerSpec) -> Value {
 /// the very one that was seen to be ours, as it was seen. True where it is gone.
 pub async fn remove(
     client: &Client,
-    permit: &Permit,
+    token: &FencingToken,
     key: &ObjectKey,
     uid: &str,
     known: Option<&HpaRecord>,
@@ -210,7 +210,7 @@ pub async fn remove(
     let (uid, resource_version) = (Some(known.uid.clone()), known.version.clone());
     let preconditions = Some(Preconditions { uid, resource_version });
     let parameters = DeleteParams { preconditions, ..Default::default() };
-    match permit.write(api.delete(&key.name, &parameters)).await {
+    match token.write(api.delete(&key.name, &parameters)).await {
         // An object in the answer is one that finalizers still hold.
         Ok(answer) => answer.is_right(),
         // It has changed: the watch will tell how.
@@ -261,7 +261,7 @@ mod tests {
         });
         let key = fake::autoscaler("web").key;
         let written =
-            write(&client, &fake::permit(&client), &key, "ours", &spec(), false, None).await;
+            write(&client, &fake::fencing_token(&client), &key, "ours", &spec(), false, None).await;
         assert!(log.of("PATCH").is_empty(), "{:?}", log.of(""));
         assert!(written.unwrap_err().contains("does not belong to this Autoscaler"));
     }
@@ -270,17 +270,17 @@ mod tests {
     async fn an_hpa_that_scales_is_not_written_once_scales_are_frozen() {
         let (client, log) = fake::api(|request| (200, request.body.clone()));
         let leader = fake::leader(&client);
-        let (permit, key) = (leader.permit().unwrap(), fake::autoscaler("web").key);
+        let (token, key) = (leader.fencing_token().unwrap(), fake::autoscaler("web").key);
         // After the round had looked.
         fake::freeze(&leader);
         let ours = record(&hpa("1", Some("ours")));
         let spec = AutoscalerSpec { max_replicas: 9, ..spec() };
         for known in [None, Some(&ours)] {
-            let written = write(&client, &permit, &key, "ours", &spec, false, known).await;
+            let written = write(&client, &token, &key, "ours", &spec, false, known).await;
             assert!(written.unwrap_err().contains("frozen: incident"));
         }
         assert!(log.of("").is_empty(), "{:?}", log.of(""));
-        write(&client, &permit, &key, "ours", &left_alone(&spec), true, None).await.unwrap();
+        write(&client, &token, &key, "ours", &left_alone(&spec), true, None).await.unwrap();
         let created = &log.of("POST /apis/autoscaling/")[0];
         assert!(created.query.contains("timeout=10s"), "{created:?}");
     }
@@ -291,8 +291,8 @@ mod tests {
         let known = record(&ours);
         let (client, log) = fake::api(move |_| (200, ours.clone()));
         let key = fake::autoscaler("web").key;
-        let permit = fake::permit(&client);
-        write(&client, &permit, &key, "ours", &spec(), false, Some(&known)).await.unwrap();
+        let token = fake::fencing_token(&client);
+        write(&client, &token, &key, "ours", &spec(), false, Some(&known)).await.unwrap();
         assert!(log.of("").is_empty(), "{:?}", log.of(""));
     }
 
@@ -304,8 +304,8 @@ mod tests {
             _ => fake::failure(409, "Conflict", "the UID in the precondition is another"),
         });
         let key = fake::autoscaler("web").key;
-        let permit = fake::permit(&client);
-        assert!(!remove(&client, &permit, &key, "ours", Some(&known)).await);
+        let token = fake::fencing_token(&client);
+        assert!(!remove(&client, &token, &key, "ours", Some(&known)).await);
         let deletes = log.of("DELETE");
         assert_eq!(deletes[0].body["preconditions"]["uid"], "1", "{deletes:?}");
         assert_eq!(deletes[0].body["preconditions"]["resourceVersion"], "7", "{deletes:?}");
@@ -323,9 +323,9 @@ mod tests {
         // A change of it alone is written.
         let (client, log) = fake::api(|request| (200, request.body.clone()));
         let (key, known) = (fake::autoscaler("web").key, record(&hpa("1", Some("ours"))));
-        let permit = fake::permit(&client);
+        let token = fake::fencing_token(&client);
         let held = left_alone(&spec);
-        write(&client, &permit, &key, "ours", &held, true, Some(&known)).await.unwrap();
+        write(&client, &token, &key, "ours", &held, true, Some(&known)).await.unwrap();
         // What is given up here is not done later.
         assert!(log.of("PATCH")[0].query.contains("timeout=10s"), "{:?}", log.of("PATCH"));
         let disabled = &log.of("PATCH")[0].body;
@@ -335,7 +335,7 @@ mod tests {
         let mut paused = hpa("1", Some("ours"));
         paused["spec"]["behavior"] = behavior;
         let known = record(&paused);
-        write(&client, &permit, &key, "ours", &self::spec(), false, Some(&known)).await.unwrap();
+        write(&client, &token, &key, "ours", &self::spec(), false, Some(&known)).await.unwrap();
         let resumed = &log.of("PATCH")[1].body["spec"];
         assert_eq!(
             (resumed.get("behavior"), &resumed["maxReplicas"]),

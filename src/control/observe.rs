@@ -97,7 +97,7 @@ pub async fn round(
         let _ = shared.bounded(claim(shared, subject, record, state)).await;
         return None;
     }
-    match shared.bounded(decide(shared, None, subject, &record.demand, state)).await {
+    match shared.bounded(decide(shared, None, subject, &record.scaling, state)).await {
         Ok(round) => Some(compare(shared, subject, record, round, state)),
         Err(Broken::Late(_)) => Some(FAILED),
         Err(Broken::Stopped) => None,
@@ -105,10 +105,10 @@ pub async fn round(
 }
 
 fn observes(rules: &Rules, leads: bool, record: &HpaRecord) -> Observes {
-    let spec = &record.demand.decided;
+    let spec = &record.scaling.spec;
     let watched = parse_group(&spec.target.api_version)
         .is_ok_and(|group| Workload::of(group, &spec.target.kind).is_some());
-    let mut metrics = spec.metrics.iter().zip(&record.demand.pod_metrics);
+    let mut metrics = spec.metrics.iter().zip(&record.scaling.pod_metrics);
     match () {
         () if !leads => NO_LEADER,
         () if !watched => NO_SCALE,
@@ -142,7 +142,7 @@ fn is_served(rules: &Rules, metric: &Metric, own: Option<&PodMetric>) -> bool {
 /// Says which pods an HPA sizes, so that no Autoscaler sizes them, too. The scale of a
 /// kind that is not watched is read now and then.
 async fn claim(shared: &Shared, subject: &Subject, record: &HpaRecord, state: &mut State) {
-    let (namespace, target) = (&subject.key.namespace, &record.demand.decided.target);
+    let (namespace, target) = (&subject.key.namespace, &record.scaling.spec.target);
     let seen = shared.targets.seen(&shared.cluster, namespace, target);
     let target = match seen {
         Some(seen) => seen,
@@ -154,7 +154,7 @@ async fn claim(shared: &Shared, subject: &Subject, record: &HpaRecord, state: &m
         }
     };
     let status = Status::from_api(&record.status);
-    let (spec, config) = (&record.demand.decided, shared.decisions(&status));
+    let (spec, config) = (&record.scaling.spec, shared.decisions(&status));
     if needs_samples(Context { spec, config, now: now() }, &target, &status) {
         let selector = &target.selector;
         shared.cluster.read(|index| drop(Selection::of(shared, index, subject, selector, true)));

@@ -17,9 +17,9 @@ use crate::hpa::{
     Samples, Spec, Status, UnixMillis,
 };
 use crate::k8s::Selector;
-use crate::leader::Permit;
+use crate::leader::FencingToken;
 use crate::samples::QueryHandle;
-use crate::watch::{AutoscalerRecord, Demand, HpaRecord, Subject, SubjectKind};
+use crate::watch::{AutoscalerRecord, HpaRecord, ScalingSpec, Subject, SubjectKind};
 use jiff::Timestamp;
 use std::borrow::Cow;
 use std::fmt;
@@ -102,20 +102,20 @@ const FOLLOWED: Ended = "followed";
 /// if the subject is gone, or nothing is to be decided for it here.
 pub async fn round(
     shared: &Shared,
-    permit: Option<&Permit>,
+    token: Option<&FencingToken>,
     subject: &Subject,
     state: &mut State,
 ) -> Option<Ended> {
-    let term = permit.map(Permit::term);
+    let term = token.map(FencingToken::term);
     match subject.kind {
         SubjectKind::Autoscaler => {
             let record = shared.cluster.read(|index| index.autoscaler(&subject.key))?;
-            let spec = record.asked.as_ref().ok().map(|asked| &asked.demand.decided);
+            let spec = record.parsed.as_ref().ok().map(|parsed| &parsed.scaling.spec);
             let seen = || record.status.clone();
             if state.begin(shared, subject, (&record.uid, spec), term, seen).await.is_err() {
                 return Some(FAILED);
             }
-            Some(autoscaler(shared, permit, subject, &record, state).await)
+            Some(autoscaler(shared, token, subject, &record, state).await)
         }
         SubjectKind::Hpa => {
             let record = shared.cluster.read(|index| index.hpa(&subject.key))?;
@@ -123,11 +123,11 @@ pub async fn round(
             // Of one that is observed kube-controller-manager writes the status.
             let own = term.filter(|_| manages);
             let seen = || Status::from_api(&record.status);
-            let of = (&*record.uid, Some(&record.demand.decided));
+            let of = (&*record.uid, Some(&record.scaling.spec));
             if state.begin(shared, subject, of, own, seen).await.is_err() {
                 return Some(FAILED);
             }
-            hpa(shared, permit, subject, &record, state).await
+            hpa(shared, token, subject, &record, state).await
         }
     }
 }
@@ -336,14 +336,14 @@ fn goes_to_zero(status: &Status) -> Option<UnixMillis> {
 
 async fn autoscaler(
     shared: &Shared,
-    permit: Option<&Permit>,
+    token: Option<&FencingToken>,
     subject: &Subject,
     record: &AutoscalerRecord,
     state: &mut State,
 ) -> Ended {
     let status = &mut state.status;
-    let asked = match &record.asked {
-        Ok(asked) => asked,
+    let parsed = match &record.parsed {
+        Ok(parsed) => parsed,
         Err(error) => {
             status.set(
                 ConditionKind::AbleToScale,
@@ -363,22 +363,22 @@ async fn autoscaler(
                 ..Default::default()
             };
             shared.selectors.release(subject);
-            write_status(shared, permit, subject, state, shown);
+            write_status(shared, token, subject, state, shown);
             shared.metrics.failed("InvalidSpec");
             return FAILED;
         }
     };
-    if asked.spec.executor == Executor::NativeHPA {
+    if parsed.spec.executor == Executor::NativeHPA {
         shared.selectors.release(subject);
-        return match permit {
-            Some(permit) => native::delegate(shared, permit, subject, record, asked, state).await,
+        return match token {
+            Some(token) => native::delegate(shared, token, subject, record, parsed, state).await,
             None => FOLLOWED,
         };
     }
-    if let Some(permit) = permit {
+    if let Some(token) = token {
         let known = shared.cluster.read(|index| index.hpa(&subject.key));
         let Shared { client, cluster, selectors, .. } = shared;
-        if native::remove(client, permit, &subject.key, &record.uid, known.as_deref()).await {
+        if native::remove(client, token, &subject.key, &record.uid, known.as_deref()).await {
             // Its claim on the pods goes at once; the watch tells of it later.
             let hpa = Subject::hpa(subject.key.clone());
             cluster.write(|index| {
@@ -391,7 +391,7 @@ async fn autoscaler(
             cluster.changed(hpa);
         }
     }
-    if asked.spec.paused {
+    if parsed.spec.paused {
         // What was right before says nothing of the replicas that an owner chose since.
         state.memory.recommendations.clear();
         (state.failed_rounds, state.held) = (0, None);
@@ -402,45 +402,45 @@ async fn autoscaler(
             format_args!("spec.paused is set: the scale is left alone"),
             now(),
         );
-        let shown = status::shown(status, &asked.demand.decided, record.generation);
+        let shown = status::shown(status, &parsed.scaling.spec, record.generation);
         shared.selectors.release(subject);
-        write_status(shared, permit, subject, state, shown);
+        write_status(shared, token, subject, state, shown);
         return HELD;
     }
     status.remove(ConditionKind::Paused);
-    let limits = (asked.spec.fallback.as_ref(), record.generation);
-    effect(shared, permit, subject, &asked.demand, limits, state).await
+    let limits = (parsed.spec.fallback.as_ref(), record.generation);
+    effect(shared, token, subject, &parsed.scaling, limits, state).await
 }
 
 /// Decides and carries out, anew where another hand changed the scale in between.
 async fn effect(
     shared: &Shared,
-    permit: Option<&Permit>,
+    token: Option<&FencingToken>,
     subject: &Subject,
-    demand: &Demand,
+    scaling: &ScalingSpec,
     (fallback, generation): (Option<&Fallback>, Option<i64>),
     state: &mut State,
 ) -> Ended {
-    let demand = &*allowed(&shared.settings.decisions, demand);
+    let scaling = &*allowed(&shared.settings.decisions, scaling);
     let mut tries = 0;
     loop {
         tries += 1;
-        let round = match shared.bounded(decide(shared, permit, subject, demand, state)).await {
+        let round = match shared.bounded(decide(shared, token, subject, scaling, state)).await {
             Ok(round) => round,
             Err(Broken::Stopped) => return FOLLOWED,
             Err(Broken::Late(timeout)) => {
                 timed_out(timeout, &mut state.status);
                 state.status.remove(ConditionKind::FallbackActive);
-                let shown = status::shown(&state.status, &demand.decided, generation);
-                write_status(shared, permit, subject, state, shown);
+                let shown = status::shown(&state.status, &scaling.spec, generation);
+                write_status(shared, token, subject, state, shown);
                 shared.metrics.failed(TIMED_OUT);
                 return FAILED;
             }
         };
-        let Some(permit) = permit else { return follow(shared, subject, round, state) };
+        let Some(token) = token else { return follow(shared, subject, round, state) };
         let last = tries == TRIES;
         let carried_out =
-            carry_out(shared, permit, subject, (fallback, generation), round, last, state).await;
+            carry_out(shared, token, subject, (fallback, generation), round, last, state).await;
         match carried_out {
             Some(ended) => return ended,
             None => tracing::debug!(%subject, tries, "Decides again: the scale was changed"),
@@ -456,15 +456,15 @@ fn timed_out(timeout: Duration, status: &mut Status) {
 
 async fn hpa(
     shared: &Shared,
-    permit: Option<&Permit>,
+    token: Option<&FencingToken>,
     subject: &Subject,
     record: &HpaRecord,
     state: &mut State,
 ) -> Option<Ended> {
     if shared.settings.native_hpas != NativeHpas::Manage {
-        return observe::round(shared, permit.is_some(), subject, record, state).await;
+        return observe::round(shared, token.is_some(), subject, record, state).await;
     }
-    Some(effect(shared, permit, subject, &record.demand, (None, None), state).await)
+    Some(effect(shared, token, subject, &record.scaling, (None, None), state).await)
 }
 
 /// The time of a decision.
@@ -493,17 +493,17 @@ pub struct Round<'a> {
 /// Observes and decides; a decision that will be written is one on what is there now.
 pub async fn decide<'a>(
     shared: &'a Shared,
-    permit: Option<&Permit>,
+    token: Option<&FencingToken>,
     subject: &Subject,
-    demand: &'a Demand,
+    scaling: &'a ScalingSpec,
     state: &mut State,
 ) -> Round<'a> {
-    let (spec, namespace) = (&demand.decided, &subject.key.namespace);
+    let (spec, namespace) = (&scaling.spec, &subject.key.namespace);
     let frozen = shared.leader.frozen();
-    let writes = permit.is_some() && frozen.is_none();
+    let writes = token.is_some() && frozen.is_none();
     let targets = &shared.targets;
     // While frozen, too: a zero that its owner sets then must not be taken for its own.
-    let unsettled = permit.and_then(|_| goes_to_zero(&state.status));
+    let unsettled = token.and_then(|_| goes_to_zero(&state.status));
     let mut target = match unsettled {
         Some(_) => targets.read(namespace, &spec.target).await,
         None => targets.scale(&shared.cluster, namespace, &spec.target).await,
@@ -528,7 +528,7 @@ pub async fn decide<'a>(
             target.as_ref().is_ok_and(|target| needs_samples(context, target, &state.status));
         let gathered = match &target {
             Ok(target) if measures => {
-                gather(shared, namespace, demand, &target.selector, until, state).await
+                gather(shared, namespace, scaling, &target.selector, until, state).await
             }
             _ => {
                 state.asked.clear();
@@ -539,7 +539,7 @@ pub async fn decide<'a>(
         let (mut decision, known) =
             compute(shared, subject, context, &target, &gathered, &mut memory, &mut status);
         if subject.kind == SubjectKind::Autoscaler && !gathered.is_empty() {
-            note_types(&gathered, &demand.pod_metrics, &mut status, context.now);
+            note_types(&gathered, &scaling.pod_metrics, &mut status, context.now);
         }
         let is_held = match decision.outcome {
             Outcome::Failed if measures || target.is_err() => {
@@ -650,7 +650,7 @@ fn withhold(
 /// was changed by another and is to be decided again, unless this is the last try.
 async fn carry_out(
     shared: &Shared,
-    permit: &Permit,
+    token: &FencingToken,
     subject: &Subject,
     (fallback, generation): (Option<&Fallback>, Option<i64>),
     round: Round<'_>,
@@ -674,7 +674,7 @@ async fn carry_out(
         let (from, to) = (target.as_ref().map_or(0, |seen| seen.replicas.spec_replicas), *to);
         let written = match announce_zero(
             shared,
-            permit,
+            token,
             subject,
             context,
             to,
@@ -684,7 +684,7 @@ async fn carry_out(
         )
         .await
         {
-            Ok(()) => shared.targets.write(permit, object, to).await,
+            Ok(()) => shared.targets.write(token, object, to).await,
             Err(error) => Err(WriteError::Failed(error)),
         };
         let unanswered = matches!(written, Err(WriteError::Unanswered(_)));
@@ -692,7 +692,7 @@ async fn carry_out(
             // The write may have begun long after the decision, and be carried out yet.
             state.rescales.tried(Change { from, to, at: shared.clock.elapsed() });
         }
-        if written.is_err() && !permit.holds() {
+        if written.is_err() && !token.is_valid() {
             return Some(FOLLOWED);
         }
         if written == Err(WriteError::Changed) && !last {
@@ -733,7 +733,7 @@ async fn carry_out(
             let replicas = seen.replicas.spec_replicas;
             let fallen = fall_back(context, fallback, replicas, state.failed_rounds, &mut status);
             if let Some((to, event)) = fallen {
-                match raise(shared, permit, subject, context.spec, to, state).await {
+                match raise(shared, token, subject, context.spec, to, state).await {
                     Ok(Some(from)) => {
                         status.desired_replicas = to;
                         status.last_scale = Some(context.now);
@@ -755,7 +755,7 @@ async fn carry_out(
 
     let mut events = std::mem::take(&mut decision.events);
     events.extend(decision.late_event.take());
-    shared.events.publish(permit, subject, &state.uid, &events);
+    shared.events.publish(token, subject, &state.uid, &events);
     let mut failure = None;
     if decision.outcome == Outcome::Failed {
         let fault = [ConditionKind::AbleToScale, ConditionKind::ScalingActive]
@@ -769,7 +769,7 @@ async fn carry_out(
     log(subject, &decision, failure, state);
     let shown = status::shown(&status, context.spec, generation);
     state.status = status;
-    write_status(shared, Some(permit), subject, state, shown);
+    write_status(shared, Some(token), subject, state, shown);
     Some(match decision.outcome {
         Outcome::Rescale { .. } => RESCALED,
         Outcome::Hold => HELD,
@@ -778,13 +778,13 @@ async fn carry_out(
 }
 
 /// What may be asked of decisions: without scaling to zero no less than one replica.
-fn allowed<'a>(config: &hpa::Config, demand: &'a Demand) -> Cow<'a, Demand> {
-    if config.scale_to_zero || demand.decided.min_replicas > 0 {
-        return Cow::Borrowed(demand);
+fn allowed<'a>(config: &hpa::Config, scaling: &'a ScalingSpec) -> Cow<'a, ScalingSpec> {
+    if config.scale_to_zero || scaling.spec.min_replicas > 0 {
+        return Cow::Borrowed(scaling);
     }
-    let mut demand = demand.clone();
-    demand.decided.min_replicas = 1;
-    Cow::Owned(demand)
+    let mut scaling = scaling.clone();
+    scaling.spec.min_replicas = 1;
+    Cow::Owned(scaling)
 }
 
 /// Whether a subject is still the one that was decided for, and asks for the same.
@@ -801,7 +801,7 @@ fn is_current(
             .is_some_and(|now| now.uid == uid && now.generation == generation),
         // It may have no generation.
         SubjectKind::Hpa => index.hpa(&subject.key).is_some_and(|now| {
-            now.uid == uid && allowed(&shared.settings.decisions, &now.demand).decided == *spec
+            now.uid == uid && allowed(&shared.settings.decisions, &now.scaling).spec == *spec
         }),
     })
 }
@@ -812,7 +812,7 @@ fn is_current(
 #[allow(clippy::too_many_arguments)] // all of them are of the round
 async fn announce_zero(
     shared: &Shared,
-    permit: &Permit,
+    token: &FencingToken,
     subject: &Subject,
     context: Context<'_>,
     to: i32,
@@ -829,7 +829,7 @@ async fn announce_zero(
     status.set(ConditionKind::ScaledToZero, true, GOES_TO_ZERO, text, context.now);
     let shown = status::shown(status, context.spec, generation);
     state.written = None;
-    let recorded = shared.statuses.record(permit, subject, &state.uid, &shown).await;
+    let recorded = shared.statuses.record(token, subject, &state.uid, &shown).await;
     recorded
         .map_err(|error| format!("the status that it is scaled to zero can't be written: {error}"))
 }
@@ -942,7 +942,7 @@ fn fall_back(
 /// it writes nothing.
 async fn raise(
     shared: &Shared,
-    permit: &Permit,
+    token: &FencingToken,
     subject: &Subject,
     spec: &Spec,
     to: i32,
@@ -955,7 +955,7 @@ async fn raise(
         let Some(object) = target.object.filter(|_| (1..to).contains(&from)) else {
             return Ok(None);
         };
-        match shared.targets.write(permit, &object, to).await {
+        match shared.targets.write(token, &object, to).await {
             Ok(()) => return Ok(Some(from)),
             Err(WriteError::Changed) => {}
             Err(error) => {
@@ -973,14 +973,14 @@ async fn raise(
 /// this replica leads.
 pub fn write_status(
     shared: &Shared,
-    permit: Option<&Permit>,
+    token: Option<&FencingToken>,
     subject: &Subject,
     state: &mut State,
     shown: AutoscalerStatus,
 ) {
     let shown = Arc::new(shown);
     shared.live.set(subject, shown.clone());
-    let Some(permit) = permit else { return };
+    let Some(token) = token else { return };
     let interval = shared.settings.status_interval;
     let shows = || {
         shared.cluster.read(|index| match subject.kind {
@@ -996,7 +996,7 @@ pub fn write_status(
         None => true,
     };
     if outdated {
-        shared.statuses.put(permit, subject, &state.uid, shown.clone());
+        shared.statuses.put(token, subject, &state.uid, shown.clone());
         state.written = Some(Written::now(shown));
     }
 }
@@ -1095,10 +1095,10 @@ mod tests {
         let spec = serde_json::json!({"minReplicas": 0, "maxReplicas": 3,
             "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}});
         let spec = Spec::from_api(&serde_json::from_value(spec).unwrap());
-        let demand = Demand { decided: spec, pod_metrics: Vec::new() };
+        let scaling = ScalingSpec { spec, pod_metrics: Vec::new() };
         let least = |scale_to_zero| {
             let config = hpa::Config { scale_to_zero, ..hpa::Config::default() };
-            allowed(&config, &demand).decided.min_replicas
+            allowed(&config, &scaling).spec.min_replicas
         };
         assert_eq!((least(true), least(false)), (0, 1));
     }

@@ -11,10 +11,12 @@ use super::status;
 use super::targets::Targets;
 use super::turns::Turns;
 use crate::clock::Clock;
-use crate::config::{LiveConfig, NativeHpas};
+use crate::config::NativeHpas;
 use crate::hpa::{self, ConditionKind, LONGEST_MS, Status};
-use crate::leader::{Leader, Permit};
+use crate::leader::{FencingToken, LeaderElector};
 use crate::live::LiveStatus;
+use crate::promql::query::PodQueries;
+use crate::reload::Reloadable;
 use crate::rules::Rules;
 use crate::samples::{QueryHandle, Store};
 use crate::supervise::Heartbeat;
@@ -115,10 +117,10 @@ struct Done {
 /// What all decisions share.
 pub(super) struct Shared {
     pub client: Client,
-    pub leader: Leader,
+    pub leader: LeaderElector,
     pub cluster: Cluster,
     pub samples: Store,
-    pub config: LiveConfig,
+    pub pod_queries: Reloadable<PodQueries>,
     pub rules: Rules,
     pub settings: Settings,
     pub targets: Targets,
@@ -150,8 +152,10 @@ pub(super) enum Broken {
 
 impl Shared {
     /// Leave to write, where this replica leads and remembers what was done before.
-    pub fn permit(&self) -> Option<Permit> {
-        self.leader.permit().filter(|permit| permit.term() == self.ready.load(Ordering::Acquire))
+    pub fn fencing_token(&self) -> Option<FencingToken> {
+        self.leader
+            .fencing_token()
+            .filter(|token| token.term() == self.ready.load(Ordering::Acquire))
     }
 
     /// The longest window that any decision looks back, in ms.
@@ -211,11 +215,11 @@ impl ControlLoop {
     #[allow(clippy::too_many_arguments)] // each is one part that decisions need
     pub fn new(
         client: Client,
-        leader: Leader,
+        leader: LeaderElector,
         cluster: Cluster,
         synced: Synced,
         samples: Store,
-        config: LiveConfig,
+        pod_queries: Reloadable<PodQueries>,
         rules: Rules,
         settings: Settings,
         metrics: Arc<Metrics>,
@@ -242,7 +246,7 @@ impl ControlLoop {
             client,
             cluster,
             samples,
-            config,
+            pod_queries,
             rules,
             waking: hpa::Config { scale_to_zero: true, ..settings.decisions },
             settings,
@@ -423,7 +427,7 @@ impl ControlLoop {
     /// decides for all soon, once it knows what the leader before has left.
     fn led(&mut self) {
         let Shared { leader, metrics, ready, .. } = &*self.shared;
-        let term = leader.permit().map(|permit| permit.term());
+        let term = leader.fencing_token().map(|token| token.term());
         metrics.leads(term.is_some());
         metrics.frozen(leader.frozen().is_some());
         if term != self.term {
@@ -462,7 +466,7 @@ impl ControlLoop {
 
     /// Decides for all soon, where this replica leads: for those under way, again.
     fn decide_all(&mut self) {
-        if self.shared.permit().is_some() {
+        if self.shared.fencing_token().is_some() {
             self.again.extend(self.running.keys().cloned());
             self.schedule.hasten(Instant::now());
         }
@@ -473,7 +477,7 @@ impl ControlLoop {
     fn keep(&mut self) {
         self.keep_at = Instant::now() + self.shared.settings.memory_interval.max(self.keep_soon());
         let Some(keeper) = self.keeper.clone() else { return };
-        let Some(permit) = self.shared.permit() else { return };
+        let Some(token) = self.shared.fencing_token() else { return };
         if !self.read {
             if self.reading.is_none() {
                 self.read();
@@ -504,7 +508,7 @@ impl ControlLoop {
         let all = kept.iter().map(|(subject, kept)| (subject.clone(), kept.clone())).collect();
         self.kept = kept;
         self.kept_at = Instant::now();
-        self.keeping = Some(tokio::spawn(async move { keeper.save(&permit, all).await }));
+        self.keeping = Some(tokio::spawn(async move { keeper.save(&token, all).await }));
     }
 
     /// How soon after a change of a scale the scaling history is kept.
@@ -581,8 +585,8 @@ impl ControlLoop {
         while let Some(mut due) = self.turns.next() {
             self.join_inherited(&due.subject.clone(), &mut due.state);
             // One given later would be of a term whose past this state does not know.
-            let (shared, permit) = (self.shared.clone(), self.shared.permit());
-            self.rounds.spawn(async move { round(&shared, permit, due).await });
+            let (shared, token) = (self.shared.clone(), self.shared.fencing_token());
+            self.rounds.spawn(async move { round(&shared, token, due).await });
         }
     }
 
@@ -647,7 +651,7 @@ impl ControlLoop {
         let own = match subject.kind {
             SubjectKind::Autoscaler => {
                 let record = self.shared.cluster.read(|index| index.autoscaler(&subject.key));
-                record.and_then(|r| r.asked.as_ref().ok()?.spec.sync_period_seconds)
+                record.and_then(|r| r.parsed.as_ref().ok()?.spec.sync_period_seconds)
             }
             SubjectKind::Hpa => None,
         };
@@ -665,10 +669,10 @@ async fn finished(task: &mut Option<JoinHandle<Read>>) -> Option<Read> {
     Some(read)
 }
 
-async fn round(shared: &Shared, permit: Option<Permit>, due: Due) -> Done {
+async fn round(shared: &Shared, token: Option<FencingToken>, due: Due) -> Done {
     let Due { subject, at, crowd, mut state } = due;
     let begun = Instant::now();
-    let decided = reconcile::round(shared, permit.as_ref(), &subject, &mut state);
+    let decided = reconcile::round(shared, token.as_ref(), &subject, &mut state);
     let (ended, state) = match AssertUnwindSafe(decided).catch_unwind().await {
         Ok(ended) => (ended, Some(state)),
         Err(_) => {

@@ -8,7 +8,7 @@ use crate::hpa::{
     render_status,
 };
 use crate::k8s::Quantity;
-use crate::leader::Permit;
+use crate::leader::FencingToken;
 use crate::watch::{Subject, SubjectKind};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -219,7 +219,7 @@ struct Queue {
 }
 
 struct Waiting {
-    permit: Permit,
+    token: FencingToken,
     uid: String,
     status: Arc<AutoscalerStatus>,
 }
@@ -258,13 +258,13 @@ impl Writer {
     /// It is tried until it is written, the term ends or the subject is forgotten.
     pub fn put(
         &self,
-        permit: &Permit,
+        token: &FencingToken,
         subject: &Subject,
         uid: &str,
         status: Arc<AutoscalerStatus>,
     ) {
         let mut queue = self.queue();
-        let waiting = Waiting { permit: permit.clone(), uid: uid.to_owned(), status };
+        let waiting = Waiting { token: token.clone(), uid: uid.to_owned(), status };
         let waits = queue.statuses.insert(subject.clone(), waiting).is_some();
         if !waits && !queue.writing.contains(subject) {
             queue.order.push_back(subject.clone());
@@ -280,7 +280,7 @@ impl Writer {
     /// Where it could not be written; the text is for a condition.
     pub async fn record(
         &self,
-        permit: &Permit,
+        token: &FencingToken,
         subject: &Subject,
         uid: &str,
         status: &AutoscalerStatus,
@@ -294,7 +294,7 @@ impl Writer {
         while !begins() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        let written = write(&self.0.client, permit, subject, uid, status).await;
+        let written = write(&self.0.client, token, subject, uid, status).await;
         {
             let mut queue = self.queue();
             queue.writing.remove(subject);
@@ -356,12 +356,12 @@ impl Writer {
     }
 
     async fn write(&self, (subject, waiting): (Subject, Waiting)) -> Wrote {
-        let Waiting { permit, uid, status } = &waiting;
-        let written = write(&self.0.client, permit, &subject, uid, status).await;
+        let Waiting { token, uid, status } = &waiting;
+        let written = write(&self.0.client, token, &subject, uid, status).await;
         let mut queue = self.queue();
         queue.writing.remove(&subject);
         let error = match written {
-            Err(error) if permit.holds() => error,
+            Err(error) if token.is_valid() => error,
             _ => {
                 queue.refused.remove(&subject);
                 queue.again(&subject);
@@ -369,7 +369,7 @@ impl Writer {
             }
         };
         queue.statuses.entry(subject.clone()).or_insert_with(|| Waiting {
-            permit: permit.clone(),
+            token: token.clone(),
             uid: uid.clone(),
             status: status.clone(),
         });
@@ -390,7 +390,7 @@ impl Writer {
             tracing::warn!(%subject, error = message, "Failed to write a status");
         }
         let event = Event { kind: EventKind::Warning, reason: "FailedUpdateStatus", message };
-        self.0.events.publish(permit, &subject, uid, &[event]);
+        self.0.events.publish(token, &subject, uid, &[event]);
         Wrote::Answered
     }
 
@@ -458,7 +458,7 @@ pub async fn read(client: &Client, subject: &Subject) -> Result<Status, kube::Er
 /// Writes a status; one whose object is gone, or was made anew, is no error.
 async fn write(
     client: &Client,
-    permit: &Permit,
+    token: &FencingToken,
     subject: &Subject,
     uid: &str,
     status: &AutoscalerStatus,
@@ -485,7 +485,7 @@ async fn write(
     let of_another = |status: &kube::core::Status| {
         matches!(status.code, 409 | 422) && status.message.to_lowercase().contains("uid")
     };
-    match permit.write(api.patch_status(&key.name, &PatchParams::default(), &patch)).await {
+    match token.write(api.patch_status(&key.name, &PatchParams::default(), &patch)).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.code == 404 || of_another(&status) => Ok(()),
         Err(error) => Err(error),
@@ -560,9 +560,9 @@ mod tests {
     #[tokio::test]
     async fn a_status_is_written_to_the_very_object_that_it_is_of() {
         let (client, log) = fake::api(|request| (200, request.body.clone()));
-        let (permit, writer) = (fake::permit(&client), writer(&client));
+        let (token, writer) = (fake::fencing_token(&client), writer(&client));
         let web = fake::autoscaler("web");
-        writer.put(&permit, &web, "uid-1", Arc::default());
+        writer.put(&token, &web, "uid-1", Arc::default());
         let running = writer.clone();
         let run = tokio::spawn(async move { running.run().await });
         writer.finish().await;
@@ -574,11 +574,11 @@ mod tests {
     #[tokio::test]
     async fn what_a_status_no_longer_has_is_taken_from_the_object() {
         let (client, log) = fake::api(|request| (200, request.body.clone()));
-        let permit = fake::permit(&client);
+        let token = fake::fencing_token(&client);
         for reference in [Some("Deployment/web".to_owned()), None] {
             let readable = reference.is_some();
             let status = AutoscalerStatus { reference, ..Default::default() };
-            write(&client, &permit, &fake::autoscaler("web"), "u", &status).await.unwrap();
+            write(&client, &token, &fake::autoscaler("web"), "u", &status).await.unwrap();
             let body = log.of("PATCH").pop().unwrap().body;
             for field in ["lastScaleTime", "currentMetrics", "targets"] {
                 let expected = readable.then_some(&Value::Null);
@@ -590,9 +590,9 @@ mod tests {
     #[tokio::test]
     async fn a_status_that_waits_is_forgotten_with_its_object() {
         let (client, log) = fake::api(|request| (200, request.body.clone()));
-        let (permit, writer) = (fake::permit(&client), writer(&client));
+        let (token, writer) = (fake::fencing_token(&client), writer(&client));
         let web = fake::autoscaler("web");
-        writer.put(&permit, &web, "uid-1", Arc::default());
+        writer.put(&token, &web, "uid-1", Arc::default());
         writer.forget(&web);
         let running = writer.clone();
         let run = tokio::spawn(async move { running.run().await });
@@ -604,14 +604,14 @@ mod tests {
     #[tokio::test]
     async fn of_one_subject_a_newer_status_waits_for_the_older() {
         let (client, log) = fake::api(|request| (200, request.body.clone()));
-        let (permit, writer) = (fake::permit(&client), writer(&client));
+        let (token, writer) = (fake::fencing_token(&client), writer(&client));
         let web = fake::autoscaler("web");
         let put = |desired: i32| {
             let status = AutoscalerStatus { desired_replicas: desired, ..Default::default() };
-            writer.put(&permit, &web, "u", Arc::new(status));
+            writer.put(&token, &web, "u", Arc::new(status));
         };
         put(1);
-        writer.record(&permit, &web, "u", &AutoscalerStatus::default()).await.unwrap();
+        writer.record(&token, &web, "u", &AutoscalerStatus::default()).await.unwrap();
         put(2);
         let older = writer.take().expect("it waits");
         put(3);
@@ -630,10 +630,10 @@ mod tests {
                 true => fake::failure(503, "ServiceUnavailable", "starting"),
                 false => (200, request.body.clone()),
             });
-        let (permit, writer) = (fake::permit(&client), writer(&client));
+        let (token, writer) = (fake::fencing_token(&client), writer(&client));
         for number in 0..1_000 {
             let subject = fake::autoscaler(&format!("web-{number}"));
-            writer.put(&permit, &subject, "u", Arc::default());
+            writer.put(&token, &subject, "u", Arc::default());
         }
         let running = writer.clone();
         let run = tokio::spawn(async move { running.run().await });
@@ -653,9 +653,9 @@ mod tests {
             true => fake::failure(403, "Forbidden", "not for you"),
             false => (200, request.body.clone()),
         });
-        let (permit, writer) = (fake::permit(&client), writer(&client));
+        let (token, writer) = (fake::fencing_token(&client), writer(&client));
         for name in ["bad", "good"] {
-            writer.put(&permit, &fake::autoscaler(name), "u", Arc::default());
+            writer.put(&token, &fake::autoscaler(name), "u", Arc::default());
         }
         let running = writer.clone();
         let run = tokio::spawn(async move { running.run().await });

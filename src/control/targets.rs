@@ -5,7 +5,7 @@
 use super::{message, send, within};
 use crate::cache::{self, Cache};
 use crate::hpa::{self, TargetRef};
-use crate::leader::{Permit, may_be_done};
+use crate::leader::{FencingToken, may_have_been_applied};
 use crate::watch::{Cluster, Index, ObjectKey, ScaleRecord, Workload};
 use k8s_openapi::api::autoscaling::v1::Scale;
 use kube::api::PostParams;
@@ -159,12 +159,12 @@ impl Targets {
     /// [`WriteError::Unanswered`] where it may have been.
     pub async fn write(
         &self,
-        permit: &Permit,
+        token: &FencingToken,
         (api, scale): &(Api<DynamicObject>, Scale),
         replicas: i32,
     ) -> Result<(), WriteError> {
         let failed = |error: kube::Error| {
-            let kind = match may_be_done(&error) {
+            let kind = match may_have_been_applied(&error) {
                 true => WriteError::Unanswered,
                 false => WriteError::Failed,
             };
@@ -177,7 +177,7 @@ impl Targets {
         loop {
             tries += 1;
             scale.spec.get_or_insert_default().replicas = Some(replicas);
-            match permit.write_scale(self.replace(api, &name, &scale)).await {
+            match token.write_scale(self.replace(api, &name, &scale)).await {
                 Ok(_) => return Ok(()),
                 Err(kube::Error::Api(status)) if status.code == 409 && tries < CONFLICTS => {
                     scale = within(api.get_scale(&name)).await.map_err(failed)?;
@@ -286,19 +286,19 @@ mod tests {
         let targets = Targets::new(client.clone());
         let target = targets.read("shop", &web()).await.unwrap();
         let object = target.object.unwrap();
-        assert!(targets.write(&fake::permit(&client), &object, 6).await.is_err());
+        assert!(targets.write(&fake::fencing_token(&client), &object, 6).await.is_err());
         assert_eq!(log.of("PUT").len(), 1);
         // Where its own first try was carried out, and its answer was lost, all is done.
         let (client, log) = contested(6);
         let targets = Targets::new(client.clone());
         let target = targets.read("shop", &web()).await.unwrap();
-        targets.write(&fake::permit(&client), &target.object.unwrap(), 6).await.unwrap();
+        targets.write(&fake::fencing_token(&client), &target.object.unwrap(), 6).await.unwrap();
         assert_eq!(log.of("PUT").len(), 1);
         // A change of something else is no reason to give up.
         let (client, log) = contested(3);
         let targets = Targets::new(client.clone());
         let target = targets.read("shop", &web()).await.unwrap();
-        targets.write(&fake::permit(&client), &target.object.unwrap(), 6).await.unwrap();
+        targets.write(&fake::fencing_token(&client), &target.object.unwrap(), 6).await.unwrap();
         assert_eq!(log.of("PUT").len(), 2);
     }
 

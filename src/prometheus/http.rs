@@ -198,7 +198,7 @@ pub fn read_roots(pem: &Pem) -> Result<Vec<reqwest::Certificate>, Error> {
 mod tests {
     use super::*;
     use crate::prometheus::Client;
-    use crate::serve::{Other, OtherOptions, ServingCertificate, TlsOptions, listen};
+    use crate::serve::{ForwardOptions, ForwardTarget, ServingCertificate, TlsOptions, listen};
 
     #[tokio::test]
     async fn a_renewed_ca_is_reloaded_without_a_restart() {
@@ -221,10 +221,10 @@ mod tests {
         let router = axum::Router::new().fallback(async || "answered");
         tokio::spawn(listener.serve(router, std::future::pending()));
         let pem = Pem::read("--prometheus-ca-file", &roots).unwrap();
-        let other = Other::new(OtherOptions {
+        let other = ForwardTarget::new(ForwardOptions {
             url: url.clone(),
             roots: Some(pem.clone()),
-            any_certificate: false,
+            insecure_skip_tls_verify: false,
             token_file: None,
         });
         let other = other.unwrap();

@@ -185,7 +185,7 @@ fn the_dashboard_shows_data_and_every_metric_has_a_sane_name() {
         let described: Vec<&str> =
             metrics.lines().filter_map(|l| l.strip_prefix("# HELP ")).collect();
         assert!(described.len() > 20, "{described:?}");
-        let known = plimsoll::reference::markdown();
+        let known = plimsoll::commands::reference::markdown();
         for line in described {
             let name = line.split(' ').next().unwrap();
             assert!(known.contains(&format!("`{name}")), "{name} is not in the reference");
@@ -201,5 +201,8 @@ fn completions_and_the_reference_match_the_code() {
         assert!(done.status.success() && text.contains("prometheus-url"), "{shell}");
     }
     let written = std::fs::read_to_string(root().join("docs/reference.md")).unwrap();
-    assert!(written == plimsoll::reference::markdown(), "`make generate` writes docs/reference.md");
+    assert!(
+        written == plimsoll::commands::reference::markdown(),
+        "`make generate` writes docs/reference.md"
+    );
 }

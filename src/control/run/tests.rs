@@ -96,7 +96,7 @@ impl World {
             cluster,
             Synced::default(),
             samples,
-            LiveConfig::new(Config::default()),
+            Reloadable::new(Config::default().pod_queries),
             rules,
             settings,
             Arc::default(),
@@ -120,7 +120,7 @@ fn put(control: &ControlLoop, name: &str, spec: Value) -> Subject {
     let metadata = json!({"namespace": "shop", "name": name, "uid": name, "generation": 1});
     let object = json!({"metadata": metadata, "spec": whole});
     let record = read_autoscaler(serde_json::from_value(object).unwrap(), None);
-    assert!(record.asked.is_ok(), "{:?}", record.asked);
+    assert!(record.parsed.is_ok(), "{:?}", record.parsed);
     let subject = fake::autoscaler(name);
     control.shared.cluster.write(|index| index.put_autoscaler(subject.key.clone(), record));
     subject
@@ -151,8 +151,8 @@ fn seen(control: &ControlLoop, replicas: i32) {
 
 /// Decides once.
 async fn decided(control: &ControlLoop, subject: &Subject, state: &mut State) -> Ended {
-    let permit = control.shared.permit();
-    let ended = reconcile::round(&control.shared, permit.as_ref(), subject, state).await;
+    let token = control.shared.fencing_token();
+    let ended = reconcile::round(&control.shared, token.as_ref(), subject, state).await;
     ended.expect("it is there")
 }
 
@@ -359,7 +359,7 @@ async fn at_zero_a_new_leader_asks_the_object_itself_who_brought_it_there() {
 
 #[tokio::test]
 async fn a_freeze_that_stops_a_scale_to_zero_leaves_no_word_that_it_was_done() {
-    let leader: Arc<OnceLock<Leader>> = Arc::default();
+    let leader: Arc<OnceLock<LeaderElector>> = Arc::default();
     let known = leader.clone();
     let (control, log) = World::new(2, Some(0), move |_, request| {
         if request.line.ends_with("/status") && request.body.to_string().contains("ScalingToZero") {
@@ -600,7 +600,7 @@ async fn what_was_seen_of_a_scale_stands_while_the_spec_can_not_be_read() {
     let object = json!({"metadata": {"namespace": "shop", "name": "web", "uid": "web",
         "generation": 2}, "spec": {"maxReplicas": "many"}});
     let record = read_autoscaler(serde_json::from_value(object).unwrap(), None);
-    assert!(record.asked.is_err());
+    assert!(record.parsed.is_err());
     control.shared.cluster.write(|index| index.put_autoscaler(subject.key.clone(), record));
     assert_eq!(decided(&control, &subject, &mut state).await, FAILED);
     let shown = control.shared.live.get(&subject).unwrap();
