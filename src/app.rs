@@ -3,7 +3,7 @@
 use crate::clock::Clock;
 use crate::config::{Config, LiveConfig, ServeFlags, TlsVersion};
 use crate::connect::{self, redact_url};
-use crate::control::{ControlLoop, Settings};
+use crate::control::{ControlLoop, Dependencies, Settings};
 use crate::hpa;
 use crate::leader::{ElectionSettings, LeaderElector};
 use crate::live::LiveStatus;
@@ -137,20 +137,20 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
         live: live.clone(),
     });
     let leader = LeaderElector::new(leases, election(&flags)?, clock.clone(), metrics.clone());
-    let control = ControlLoop::new(
-        client.clone(),
-        leader.clone(),
-        cluster.clone(),
-        synced.clone(),
+    let control = ControlLoop::new(Dependencies {
+        client: client.clone(),
+        leader: leader.clone(),
+        cluster: cluster.clone(),
+        synced: synced.clone(),
         samples,
-        config.pod_queries.clone(),
-        rules.clone(),
-        settings(&flags),
-        metrics.clone(),
+        pod_queries: config.pod_queries.clone(),
+        rules: rules.clone(),
+        settings: settings(&flags),
+        metrics: metrics.clone(),
         live,
         clock,
         heartbeat,
-    );
+    });
 
     let mut tasks = Tasks::default();
     tasks.spawn("watches", run_reflectors(client.clone(), cluster, synced));

@@ -1,7 +1,7 @@
 use super::*;
 use crate::config::Config;
+use crate::control::context::SyncResult::{self, Failed, Held, Rescaled};
 use crate::control::fake::{self, Log, Request};
-use crate::control::reconcile::{HELD, RESCALED};
 use crate::hpa::{Memory, Recommendation};
 use crate::rules::{self, RuleSet};
 use crate::watch::{ObjectKey, Resources, read_autoscaler, read_pod};
@@ -90,21 +90,21 @@ impl World {
             memory_interval: Duration::ZERO,
             decision_timeout: Duration::from_secs(5),
         };
-        let mut control = ControlLoop::new(
-            client.clone(),
-            fake::leader(&client),
+        let mut control = ControlLoop::new(Dependencies {
+            leader: fake::leader(&client),
+            client,
             cluster,
-            Synced::default(),
+            synced: Synced::default(),
             samples,
-            Reloadable::new(Config::default().pod_queries),
+            pod_queries: Reloadable::new(Config::default().pod_queries),
             rules,
             settings,
-            Arc::default(),
-            LiveStatus::default(),
-            Clock::default(),
-            Heartbeat::default(),
-        );
-        control.led();
+            metrics: Arc::default(),
+            live: LiveStatus::default(),
+            clock: Clock::default(),
+            heartbeat: Heartbeat::default(),
+        });
+        control.leadership_changed();
         (control, log)
     }
 }
@@ -122,21 +122,26 @@ fn put(control: &ControlLoop, name: &str, spec: Value) -> Subject {
     let record = read_autoscaler(serde_json::from_value(object).unwrap(), None);
     assert!(record.parsed.is_ok(), "{:?}", record.parsed);
     let subject = fake::autoscaler(name);
-    control.shared.cluster.write(|index| index.put_autoscaler(subject.key.clone(), record));
+    control.ctx.cluster.write(|index| index.put_autoscaler(subject.key.clone(), record));
     subject
 }
 
 /// What is remembered of `shop/web`: one recommendation.
-fn remembering(replicas: i32, time: i64) -> State {
+fn remembering(replicas: i32, time: i64) -> AutoscalerState {
     let recommendations = vec![Recommendation { replicas, time }];
     let memory = Memory { recommendations, ..Memory::default() };
-    State::restored(Kept { uid: "web".to_owned(), memory, last_scale: None, held: None })
+    AutoscalerState::restored(Checkpoint {
+        uid: "web".to_owned(),
+        memory,
+        last_scale: None,
+        held: None,
+    })
 }
 
 /// What the watches say: so many replicas, and as many pods.
 fn seen(control: &ControlLoop, replicas: i32) {
     let key = |name: String| ObjectKey { namespace: "shop".to_owned(), name };
-    control.shared.cluster.write(|index| {
+    control.ctx.cluster.write(|index| {
         let selector = "app=web".to_owned();
         let numbers = hpa::Scale { spec_replicas: replicas, status_replicas: replicas };
         let scale = watch::ScaleRecord { replicas: numbers, selector };
@@ -150,9 +155,13 @@ fn seen(control: &ControlLoop, replicas: i32) {
 }
 
 /// Decides once.
-async fn decided(control: &ControlLoop, subject: &Subject, state: &mut State) -> Ended {
-    let token = control.shared.fencing_token();
-    let ended = reconcile::round(&control.shared, token.as_ref(), subject, state).await;
+async fn decided(
+    control: &ControlLoop,
+    subject: &Subject,
+    state: &mut AutoscalerState,
+) -> SyncResult {
+    let token = control.ctx.fencing_token();
+    let ended = reconcile(&control.ctx, token.as_ref(), subject, state).await;
     ended.expect("it is there")
 }
 
@@ -179,15 +188,15 @@ async fn a_scale_that_was_written_without_an_answer_counts_once_it_is_seen() {
     let behavior = json!({"scaleDown": {"stabilizationWindowSeconds": 0, "policies": policies}});
     let subject = put(&control, "web", json!({"maxReplicas": 3, "behavior": behavior}));
     seen(&control, 8);
-    let mut state = State::default();
-    assert_eq!(decided(&control, &subject, &mut state).await, FAILED);
+    let mut state = AutoscalerState::default();
+    assert_eq!(decided(&control, &subject, &mut state).await, Failed);
     // The watch is behind, and then is not.
     assert_eq!(state.memory.downs, []);
     seen(&control, 3);
-    assert_eq!(decided(&control, &subject, &mut state).await, HELD);
+    assert_eq!(decided(&control, &subject, &mut state).await, Held);
     let downs: Vec<i32> = state.memory.downs.iter().map(|event| event.change).collect();
     assert_eq!((downs, state.status.last_scale.is_some()), (vec![5], true));
-    assert_eq!(decided(&control, &subject, &mut state).await, HELD);
+    assert_eq!(decided(&control, &subject, &mut state).await, Held);
     assert_eq!((state.memory.downs.len(), log.of("PUT").len()), (1, 1));
 }
 
@@ -198,8 +207,8 @@ async fn a_fallback_neither_wakes_what_was_switched_off_meanwhile_nor_counts_wha
         let fallback = json!({"failedRounds": 1, "replicas": 5});
         let subject = put(&control, "web", json!({"maxReplicas": 9, "fallback": fallback}));
         seen(&control, 3);
-        let mut state = State::default();
-        assert_eq!(decided(&control, &subject, &mut state).await, FAILED);
+        let mut state = AutoscalerState::default();
+        assert_eq!(decided(&control, &subject, &mut state).await, Failed);
         assert!(log.of("PUT").is_empty(), "{:?}", log.of("PUT"));
         let Memory { recommendations, ups, .. } = &state.memory;
         assert!(ups.is_empty() && recommendations.iter().all(|r| r.replicas == 3), "{by_now}");
@@ -216,10 +225,10 @@ async fn metrics_that_hang_lead_to_the_fallback_as_those_that_fail_do() {
     let fallback = json!({"failedRounds": 2, "replicas": 5});
     let subject = put(&control, "web", json!({"maxReplicas": 9, "fallback": fallback}));
     seen(&control, 3);
-    let mut state = State::default();
+    let mut state = AutoscalerState::default();
     for _ in 0..2 {
         assert!(log.of("PUT").is_empty());
-        assert_eq!(decided(&control, &subject, &mut state).await, FAILED);
+        assert_eq!(decided(&control, &subject, &mut state).await, Failed);
     }
     assert_eq!(log.of("PUT")[0].body["spec"]["replicas"], 5);
 }
@@ -237,25 +246,25 @@ async fn metrics_that_were_away_remove_no_replica_before_they_are_back_for_as_lo
     let behavior = json!({"scaleDown": {"stabilizationWindowSeconds": 300}});
     let subject = put(&control, "web", json!({"maxReplicas": 9, "behavior": behavior}));
     seen(&control, 8);
-    let mut state = State::default();
-    let later = |state: &mut State, seconds: i64| {
+    let mut state = AutoscalerState::default();
+    let later = |state: &mut AutoscalerState, seconds: i64| {
         state.memory = std::mem::take(&mut state.memory).shifted(-seconds * 1000);
         let earlier = |time| time - seconds * 1000;
         state.held = state.held.map(|(since, until)| (earlier(since), earlier(until)));
     };
-    assert_eq!(decided(&control, &subject, &mut state).await, HELD);
+    assert_eq!(decided(&control, &subject, &mut state).await, Held);
     *queue.lock().unwrap() = None;
-    assert_eq!(decided(&control, &subject, &mut state).await, FAILED);
+    assert_eq!(decided(&control, &subject, &mut state).await, Failed);
     // The window of stabilization has nothing from before any more.
     later(&mut state, 600);
     *queue.lock().unwrap() = Some(2);
     for _ in 0..2 {
-        assert_eq!(decided(&control, &subject, &mut state).await, HELD);
+        assert_eq!(decided(&control, &subject, &mut state).await, Held);
         later(&mut state, 149);
     }
-    assert_eq!(decided(&control, &subject, &mut state).await, HELD);
+    assert_eq!(decided(&control, &subject, &mut state).await, Held);
     later(&mut state, 3);
-    assert_eq!(decided(&control, &subject, &mut state).await, RESCALED);
+    assert_eq!(decided(&control, &subject, &mut state).await, Rescaled);
     assert_eq!(log.of("PUT")[0].body["spec"]["replicas"], 2);
 }
 
@@ -268,11 +277,11 @@ async fn metrics_that_were_away_before_a_restart_remove_no_replica_at_once() {
     seen(&control, 8);
     // What was recommended last is out of the window.
     let mut state = remembering(2, -400_000);
-    assert_eq!(decided(&control, &subject, &mut state).await, HELD);
+    assert_eq!(decided(&control, &subject, &mut state).await, Held);
     let limited = state.status.condition(ConditionKind::ScalingLimited).unwrap();
     assert_eq!(limited.reason, "MetricsWereAway");
     state.held = state.held.map(|(since, until)| (since - 300_000, until - 300_000));
-    assert_eq!(decided(&control, &subject, &mut state).await, RESCALED);
+    assert_eq!(decided(&control, &subject, &mut state).await, Rescaled);
 }
 
 /// A process that begins anew while removals are withheld withholds them, too.
@@ -283,14 +292,14 @@ async fn a_restart_ends_no_hold() {
     let subject = put(&control, "web", json!({"maxReplicas": 9, "behavior": behavior}));
     seen(&control, 8);
     let mut state = remembering(8, -600_000);
-    assert_eq!(decided(&control, &subject, &mut state).await, HELD);
+    assert_eq!(decided(&control, &subject, &mut state).await, Held);
     // Metrics were away for 10 minutes, and have been back for one.
     state.memory = std::mem::take(&mut state.memory).shifted(-60_000);
     state.held = state.held.map(|(since, until)| (since - 60_000, until - 60_000));
-    let kept = state.kept(control.shared.clock.elapsed(), LONGEST_MS).expect("there is a hold");
-    let mut state = State::restored(kept);
+    let kept = state.checkpoint(control.ctx.clock.elapsed(), LONGEST_MS).expect("there is a hold");
+    let mut state = AutoscalerState::restored(kept);
     for _ in 0..2 {
-        assert_eq!(decided(&control, &subject, &mut state).await, HELD);
+        assert_eq!(decided(&control, &subject, &mut state).await, Held);
         let limited = state.status.condition(ConditionKind::ScalingLimited).unwrap();
         assert_eq!(limited.reason, "MetricsWereAway");
         // Out of the window of a minute's gap, within that of the hold.
@@ -300,7 +309,7 @@ async fn a_restart_ends_no_hold() {
     assert!(log.of("PUT").is_empty());
     state.held = state.held.map(|(since, until)| (since - 300_000, until - 300_000));
     state.memory.recommendations.retain(|one| one.replicas == 2);
-    assert_eq!(decided(&control, &subject, &mut state).await, RESCALED);
+    assert_eq!(decided(&control, &subject, &mut state).await, Rescaled);
 }
 
 /// What is withheld is a removal: nothing is added that no metric asks for.
@@ -311,7 +320,7 @@ async fn metrics_that_were_away_add_no_replica() {
     seen(&control, 4);
     let mut state = remembering(10, -400_000);
     for _ in 0..3 {
-        assert_eq!(decided(&control, &subject, &mut state).await, HELD);
+        assert_eq!(decided(&control, &subject, &mut state).await, Held);
     }
     assert!(log.of("PUT").is_empty(), "{:?}", log.of("PUT"));
 }
@@ -325,7 +334,7 @@ async fn a_window_of_scale_up_does_not_let_replicas_go_after_an_outage() {
     let subject = put(&control, "web", json!({"maxReplicas": 9, "behavior": behavior}));
     seen(&control, 8);
     let mut state = remembering(8, -400_000);
-    assert_eq!(decided(&control, &subject, &mut state).await, HELD);
+    assert_eq!(decided(&control, &subject, &mut state).await, Held);
 }
 
 /// A watch that is behind does not know that Plimsoll scaled it to zero.
@@ -346,13 +355,13 @@ async fn at_zero_a_new_leader_asks_the_object_itself_who_brought_it_there() {
         .run();
         let subject = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
         seen(&control, 0);
-        let mut state = State::default();
+        let mut state = AutoscalerState::default();
         let ended = decided(&control, &subject, &mut state).await;
-        assert_eq!(ended, if away { FAILED } else { RESCALED });
+        assert_eq!(ended, if away { Failed } else { Rescaled });
         if away {
             let written = |line: &str| log.of(line).len();
             assert_eq!((written("PATCH"), written("PUT")), (0, 0));
-            assert!(!control.shared.statuses.has(&subject), "nothing is written over what it says");
+            assert!(!control.ctx.statuses.has(&subject), "nothing is written over what it says");
         }
     }
 }
@@ -368,12 +377,12 @@ async fn a_freeze_that_stops_a_scale_to_zero_leaves_no_word_that_it_was_done() {
         None
     })
     .run();
-    let _ = leader.set(control.shared.leader.clone());
+    let _ = leader.set(control.ctx.leader.clone());
     let subject = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
     seen(&control, 2);
-    let mut state = State::default();
-    assert_eq!(decided(&control, &subject, &mut state).await, HELD);
-    assert!(log.of("PUT").is_empty() && control.shared.leader.frozen().is_some());
+    let mut state = AutoscalerState::default();
+    assert_eq!(decided(&control, &subject, &mut state).await, Held);
+    assert!(log.of("PUT").is_empty() && control.ctx.leader.frozen().is_some());
     let condition = state.status.condition(ConditionKind::ScaledToZero).unwrap();
     assert!(!condition.status, "{condition:?}");
 }
@@ -396,9 +405,9 @@ async fn a_scale_that_was_written_without_an_answer_counts_though_the_watch_is_b
     let behavior = json!({"scaleUp": {"stabilizationWindowSeconds": 0, "policies": policies}});
     let subject = put(&control, "web", json!({"maxReplicas": 40, "behavior": behavior}));
     seen(&control, 4);
-    let mut state = State::default();
-    assert_eq!(decided(&control, &subject, &mut state).await, FAILED);
-    assert_eq!(decided(&control, &subject, &mut state).await, HELD);
+    let mut state = AutoscalerState::default();
+    assert_eq!(decided(&control, &subject, &mut state).await, Failed);
+    assert_eq!(decided(&control, &subject, &mut state).await, Held);
     let ups: Vec<i32> = state.memory.ups.iter().map(|event| event.change).collect();
     assert_eq!((ups, state.status.last_scale.is_some()), (vec![4], true));
     assert_eq!(log.of("PUT").len(), 1);
@@ -418,13 +427,13 @@ async fn a_scale_to_zero_that_is_done_late_is_woken_from() {
     .run();
     let subject = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
     seen(&control, 2);
-    let mut state = State::default();
-    assert_eq!(decided(&control, &subject, &mut state).await, FAILED);
+    let mut state = AutoscalerState::default();
+    assert_eq!(decided(&control, &subject, &mut state).await, Failed);
     *now.lock().unwrap() = (2, 2);
-    assert_eq!(decided(&control, &subject, &mut state).await, HELD);
+    assert_eq!(decided(&control, &subject, &mut state).await, Held);
     *now.lock().unwrap() = (0, 2);
     seen(&control, 0);
-    assert_eq!(decided(&control, &subject, &mut state).await, RESCALED);
+    assert_eq!(decided(&control, &subject, &mut state).await, Rescaled);
     let written: Vec<_> = log.of("").into_iter().filter(is_put).collect();
     assert_eq!(written.last().unwrap().body["spec"]["replicas"], 2);
 }
@@ -434,13 +443,13 @@ async fn whether_a_scale_to_zero_was_done_is_settled_while_scales_are_frozen() {
     let (control, log) = World::new(3, Some(3), |_, _| None).run();
     let subject = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
     seen(&control, 3);
-    let mut state = State::default();
-    assert_eq!(decided(&control, &subject, &mut state).await, HELD);
+    let mut state = AutoscalerState::default();
+    assert_eq!(decided(&control, &subject, &mut state).await, Held);
     // As it is recorded before the scale is written.
     let kind = ConditionKind::ScaledToZero;
     state.status.set(kind, true, "ScalingToZero", format_args!("it is being scaled"), 0);
-    fake::freeze(&control.shared.leader);
-    assert_eq!(decided(&control, &subject, &mut state).await, HELD);
+    fake::freeze(&control.ctx.leader);
+    assert_eq!(decided(&control, &subject, &mut state).await, Held);
     let condition = state.status.condition(kind).unwrap();
     assert!(!condition.status && log.of("PUT").is_empty(), "{condition:?}");
 }
@@ -453,48 +462,51 @@ async fn one_at_zero_claims_no_pods() {
     let blue = put(&control, "blue", json!({"maxReplicas": 9, "scaleTargetRef": target}));
     let green = put(&control, "green", json!({"maxReplicas": 9}));
     seen(&control, 3);
-    control.shared.cluster.write(|index| {
+    control.ctx.cluster.write(|index| {
         let key = ObjectKey { namespace: "shop".to_owned(), name: "blue".to_owned() };
         let replicas = hpa::Scale { spec_replicas: 0, status_replicas: 0 };
         let scale = watch::ScaleRecord { replicas, selector: "app=web".to_owned() };
         index.put_scale(watch::Workload::Deployment, key, scale);
     });
-    let (mut first, mut second) = (State::default(), State::default());
-    assert_eq!(decided(&control, &blue, &mut first).await, HELD);
-    assert_eq!(decided(&control, &green, &mut second).await, RESCALED);
+    let (mut first, mut second) = (AutoscalerState::default(), AutoscalerState::default());
+    assert_eq!(decided(&control, &blue, &mut first).await, Held);
+    assert_eq!(decided(&control, &green, &mut second).await, Rescaled);
 }
 
 /// What a leader before has left, who was recommended seven replicas.
-fn left(subject: &Subject) -> (Subject, Kept) {
+fn left(subject: &Subject) -> (Subject, Checkpoint) {
     let recommendations = vec![Recommendation { replicas: 7, time: 0 }];
     let memory = Memory { recommendations, ..Memory::default() };
-    (subject.clone(), Kept { uid: subject.key.name.clone(), memory, last_scale: None, held: None })
+    (
+        subject.clone(),
+        Checkpoint { uid: subject.key.name.clone(), memory, last_scale: None, held: None },
+    )
 }
 
 #[tokio::test]
 async fn whose_round_began_before_what_a_leader_left_was_read_writes_nothing_in_it() {
     let (mut control, log) = World::new(9, Some(3), |_, _| None).run();
     // Room for one at once.
-    control.turns = Turns::new(1);
-    control.shared.ready.store(NONE, Ordering::Release);
+    control.queue = FairQueue::new(1);
+    control.ctx.ready.store(NO_TERM, Ordering::Release);
     let subjects = ["a", "b"].map(|name| put(&control, name, json!({"maxReplicas": 3})));
     seen(&control, 9);
     for subject in &subjects {
         control.schedule.set(subject.clone(), Instant::now());
     }
     control.start_due();
-    assert_eq!(control.rounds.len(), 1, "the other waits");
-    control.inherit(Ok(subjects.iter().map(left).collect()));
+    assert_eq!(control.evaluations.len(), 1, "the other waits");
+    control.loaded(Ok(subjects.iter().map(left).collect()));
     let remembers = |memory: &Memory| memory.recommendations.iter().any(|r| r.replicas == 7);
     for subject in &subjects {
         let kept = control.running[subject].as_ref().expect("it is kept while it is decided");
         assert!(remembers(&kept.memory), "{subject}");
     }
-    let first = control.rounds.join_next().await.unwrap().unwrap();
-    assert!(first.ended != Some(RESCALED) && log.of("PUT").is_empty(), "{:?}", first.ended);
-    control.decided(first);
-    let second = control.rounds.join_next().await.unwrap().unwrap();
-    assert_eq!(second.ended, Some(RESCALED));
+    let first = control.evaluations.join_next().await.unwrap().unwrap();
+    assert!(first.result != Some(Rescaled) && log.of("PUT").is_empty(), "{:?}", first.result);
+    control.evaluated(first);
+    let second = control.evaluations.join_next().await.unwrap().unwrap();
+    assert_eq!(second.result, Some(Rescaled));
     assert!(remembers(&second.state.expect("no panic").memory));
 }
 
@@ -506,10 +518,10 @@ fn is_query(request: &&Request) -> bool {
 async fn a_fallback_is_said_to_be_active_no_longer_than_there_is_one() {
     let (control, _) = World::new(5, None, |_, _| None).run();
     seen(&control, 5);
-    let mut state = State::default();
+    let mut state = AutoscalerState::default();
     for fallback in [Some(json!({"failedRounds": 1, "replicas": 5})), None] {
         let subject = put(&control, "web", json!({"maxReplicas": 9, "fallback": fallback}));
-        assert_eq!(decided(&control, &subject, &mut state).await, FAILED);
+        assert_eq!(decided(&control, &subject, &mut state).await, Failed);
         let condition = state.status.condition(ConditionKind::FallbackActive);
         assert_eq!(condition.is_some(), fallback.is_some(), "{condition:?}");
     }
@@ -522,12 +534,12 @@ async fn where_no_metric_counts_none_is_asked_for() {
     {
         let (control, log) = World::new(replicas, Some(3), |_, _| None).run();
         let subject = put(&control, "web", json!({"maxReplicas": 9}));
-        control.shared.cluster.write(|index| {
+        control.ctx.cluster.write(|index| {
             let numbers = hpa::Scale { spec_replicas: replicas, status_replicas: replicas };
             let scale = watch::ScaleRecord { replicas: numbers, selector: selector.to_owned() };
             index.put_scale(watch::Workload::Deployment, subject.key.clone(), scale);
         });
-        decided(&control, &subject, &mut State::default()).await;
+        decided(&control, &subject, &mut AutoscalerState::default()).await;
         let queries = log.of("").iter().filter(is_query).count();
         assert_eq!(queries, asked, "{replicas} {selector}");
     }
@@ -542,11 +554,11 @@ async fn those_under_way_are_decided_again_when_it_changes_what_is_frozen() {
         control.schedule.set(subject, Instant::now());
         control.start_due();
         if changes {
-            fake::freeze(&control.shared.leader);
-            control.led();
+            fake::freeze(&control.ctx.leader);
+            control.leadership_changed();
         }
-        let done = control.rounds.join_next().await.unwrap().unwrap();
-        control.decided(done);
+        let done = control.evaluations.join_next().await.unwrap().unwrap();
+        control.evaluated(done);
         let at_once = control.schedule.next().unwrap() <= Instant::now();
         assert_eq!(at_once, changes);
     }
@@ -557,7 +569,7 @@ async fn the_end_waits_for_no_round_that_only_reads() {
     let hangs = |_: &mut World, request: &Request| is_query(&request).then_some((0, Value::Null));
     let (mut control, log) = World::new(3, Some(3), hangs).run();
     // Room for one at once.
-    control.turns = Turns::new(1);
+    control.queue = FairQueue::new(1);
     let subjects = ["a", "b"].map(|name| put(&control, name, json!({"maxReplicas": 9})));
     seen(&control, 3);
     for subject in &subjects {
@@ -568,7 +580,7 @@ async fn the_end_waits_for_no_round_that_only_reads() {
     while !log.of("").iter().any(|request| is_query(&request)) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    control.stop_rounds().await;
+    control.stop_evaluations().await;
     assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
     assert!(control.running.is_empty() && subjects.iter().all(|s| control.states.contains_key(s)));
     assert_eq!(log.of("").iter().filter(is_query).count(), 1, "the other is not begun");
@@ -581,9 +593,9 @@ async fn nothing_is_remembered_of_native_hpas_that_are_ignored() {
     let hpa = json!({"metadata": {"namespace": "shop", "name": "web", "uid": "web"},
         "spec": {"maxReplicas": 9, "scaleTargetRef": {"kind": "Deployment", "name": "web"}}});
     let record = watch::read_hpa(serde_json::from_value(hpa).unwrap());
-    control.shared.cluster.write(|index| index.put_hpa(web.key.clone(), record));
+    control.ctx.cluster.write(|index| index.put_hpa(web.key.clone(), record));
     let native = Subject::hpa(web.key.clone());
-    control.take_in(vec![left(&web), left(&native)]);
+    control.take_over(vec![left(&web), left(&native)]);
     assert_eq!(
         (control.states.contains_key(&web), control.states.contains_key(&native)),
         (true, false)
@@ -595,15 +607,15 @@ async fn what_was_seen_of_a_scale_stands_while_the_spec_can_not_be_read() {
     let (control, _) = World::new(3, Some(3), |_, _| None).run();
     let subject = put(&control, "web", json!({"maxReplicas": 9}));
     seen(&control, 3);
-    let mut state = State::default();
-    assert_eq!(decided(&control, &subject, &mut state).await, HELD);
+    let mut state = AutoscalerState::default();
+    assert_eq!(decided(&control, &subject, &mut state).await, Held);
     let object = json!({"metadata": {"namespace": "shop", "name": "web", "uid": "web",
         "generation": 2}, "spec": {"maxReplicas": "many"}});
     let record = read_autoscaler(serde_json::from_value(object).unwrap(), None);
     assert!(record.parsed.is_err());
-    control.shared.cluster.write(|index| index.put_autoscaler(subject.key.clone(), record));
-    assert_eq!(decided(&control, &subject, &mut state).await, FAILED);
-    let shown = control.shared.live.get(&subject).unwrap();
+    control.ctx.cluster.write(|index| index.put_autoscaler(subject.key.clone(), record));
+    assert_eq!(decided(&control, &subject, &mut state).await, Failed);
+    let shown = control.ctx.live.get(&subject).unwrap();
     assert_eq!((shown.current_replicas, shown.reference.as_ref()), (Some(3), None));
 }
 
@@ -612,13 +624,14 @@ async fn each_period_that_a_decision_took_is_a_missed_round() {
     let (mut control, _) = World::new(3, Some(3), |_, _| None).run();
     let subject = put(&control, "web", json!({"maxReplicas": 9}));
     let Some(due) = Instant::now().checked_sub(Duration::from_secs(40)) else { return };
-    control
-        .turns
-        .push("shop", Due { subject: subject.clone(), at: due, crowd: 1, state: State::default() });
-    control.begin_rounds();
-    let done = control.rounds.join_next().await.unwrap().unwrap();
-    control.decided(done);
-    let shown = control.shared.metrics.exposition(&HeaderMap::new()).into_response();
+    control.turns.push(
+        "shop",
+        Due { subject: subject.clone(), at: due, crowd: 1, state: AutoscalerState::default() },
+    );
+    control.begin_evaluations();
+    let done = control.evaluations.join_next().await.unwrap().unwrap();
+    control.evaluated(done);
+    let shown = control.ctx.metrics.exposition(&HeaderMap::new()).into_response();
     let text = axum::body::to_bytes(shown.into_body(), usize::MAX).await.unwrap();
     let text = String::from_utf8_lossy(&text);
     assert!(text.contains("plimsoll_missed_rounds_total 2\n"), "{text}");
@@ -627,15 +640,19 @@ async fn each_period_that_a_decision_took_is_a_missed_round() {
 #[tokio::test]
 async fn a_window_of_more_than_an_hour_is_remembered_for_its_length() {
     let (mut control, _) = World::new(3, Some(3), |_, _| None).run();
-    let shared = Arc::get_mut(&mut control.shared).expect("nobody else has it");
+    let shared = Arc::get_mut(&mut control.ctx).expect("nobody else has it");
     shared.settings.decisions.downscale_stabilization_seconds = 7_200;
     let at = |replicas, time| Recommendation { replicas, time };
     let recommendations = vec![at(9, -5_000_000), at(4, 0)];
     let memory = Memory { recommendations, ..Memory::default() };
-    let state =
-        State::restored(Kept { uid: "web".to_owned(), memory, last_scale: None, held: None });
-    let remembered = |longest| state.kept(0, longest).unwrap().memory.recommendations.len();
-    assert_eq!((remembered(control.shared.longest()), remembered(LONGEST_MS)), (2, 1));
+    let state = AutoscalerState::restored(Checkpoint {
+        uid: "web".to_owned(),
+        memory,
+        last_scale: None,
+        held: None,
+    });
+    let remembered = |longest| state.checkpoint(0, longest).unwrap().memory.recommendations.len();
+    assert_eq!((remembered(control.ctx.longest_window()), remembered(LONGEST_MS)), (2, 1));
 }
 
 #[tokio::test]
@@ -649,99 +666,14 @@ async fn while_frozen_a_number_that_moves_is_not_shown_in_each_round() {
     .run();
     let subject = put(&control, "web", json!({"maxReplicas": 9}));
     seen(&control, 3);
-    fake::freeze(&control.shared.leader);
-    let mut state = State::default();
+    fake::freeze(&control.ctx.leader);
+    let mut state = AutoscalerState::default();
     for now in [5, 6, 4] {
         *queue.lock().unwrap() = now;
-        assert_eq!(decided(&control, &subject, &mut state).await, HELD);
+        assert_eq!(decided(&control, &subject, &mut state).await, Held);
         assert_eq!(state.status.desired_replicas, 5);
     }
     assert!(log.of("PUT").is_empty());
-}
-
-#[tokio::test]
-async fn a_long_history_is_written_less_often() {
-    let (mut control, _) = World::new(3, Some(3), |_, _| None).run();
-    for (bytes, soon) in [(LARGE, KEEP_SOON), (LARGE + 1, KEEP_LARGE)] {
-        control.wrote(Some(bytes));
-        assert_eq!(control.keep_soon(), soon);
-    }
-}
-
-/// A watch that is behind says that Plimsoll brought it to zero; its owner did since.
-#[tokio::test]
-async fn a_new_leader_wakes_nobody_by_what_a_late_watch_says() {
-    let condition = |status: &str| {
-        json!({"type": "ScaledToZero", "status": status, "reason": "Any", "message": "",
-            "lastTransitionTime": "2026-01-01T00:00:00Z"})
-    };
-    let now = condition("False");
-    let (control, log) = World::new(0, Some(2), move |_, request| {
-        let object = json!({"apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
-            "metadata": {"name": "web"}, "status": {"conditions": [now]}});
-        (request.line == AUTOSCALERS).then(|| (200, listed(&[object])))
-    })
-    .run();
-    let subject = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
-    let spec = json!({"minReplicas": 0, "maxReplicas": 9,
-        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
-        "metrics": [{"type": "External", "external": {"metric": {"name": "queue"},
-            "target": {"type": "AverageValue", "averageValue": "1"}}}]});
-    let metadata = json!({"namespace": "shop", "name": "web", "uid": "web", "generation": 1});
-    let late = json!({"metadata": metadata, "spec": spec,
-        "status": {"conditions": [condition("True")]}});
-    let record = read_autoscaler(serde_json::from_value(late).unwrap(), None);
-    control.shared.cluster.write(|index| index.put_autoscaler(subject.key.clone(), record));
-    seen(&control, 0);
-    assert_eq!(decided(&control, &subject, &mut State::default()).await, HELD);
-    assert!(log.of("PUT").is_empty(), "{:?}", log.of("PUT"));
-}
-
-/// A utilization is a hundred times the usage by what is requested.
-#[tokio::test]
-async fn a_usage_that_does_not_fit_a_utilization_removes_no_replica() {
-    let (control, log) = World::new(3, None, |_, request| {
-        let item = |name: &str, usage: &str| {
-            json!({"metadata": {"name": name}, "timestamp": "2026-01-01T00:00:00Z", "window": "30s",
-                "containers": [{"name": "web", "usage": {"memory": usage}}]})
-        };
-        let items = [item("0", "150000000000000"), item("1", "1Gi"), item("2", "1Gi")];
-        request.line.ends_with("/namespaces/shop/pods").then(|| (200, json!({"items": items})))
-    })
-    .run();
-    let metric = json!({"type": "Resource", "resource": {"name": "memory",
-        "target": {"type": "Utilization", "averageUtilization": 80}}});
-    let subject = put(&control, "web", json!({"maxReplicas": 9, "metrics": [metric]}));
-    seen(&control, 3);
-    control.shared.cluster.write(|index| {
-        for number in 0..3 {
-            let pod = json!({"metadata": {"labels": {"app": "web"}},
-                "spec": {"containers": [{"name": "web",
-                    "resources": {"requests": {"memory": "1Gi"}}}]},
-                "status": {"phase": "Running"}});
-            let key = ObjectKey { namespace: "shop".to_owned(), name: format!("{number}") };
-            index.put_pod(key, read_pod(serde_json::from_value(pod).unwrap()));
-        }
-    });
-    assert_eq!(decided(&control, &subject, &mut State::default()).await, FAILED);
-    assert!(log.of("PUT").is_empty(), "{:?}", log.of("PUT"));
-}
-
-#[tokio::test]
-async fn one_that_goes_while_it_is_decided_is_counted_no_more() {
-    let (mut control, _) = World::new(3, Some(3), |_, _| None).run();
-    let subject = put(&control, "web", json!({"maxReplicas": 9}));
-    seen(&control, 3);
-    control.schedule.set(subject.clone(), Instant::now());
-    control.start_due();
-    control.shared.cluster.write(|index| index.remove_autoscaler(&subject.key));
-    control.changed(subject);
-    let done = control.rounds.join_next().await.unwrap().unwrap();
-    control.decided(done);
-    let shown = control.shared.metrics.exposition(&HeaderMap::new()).into_response();
-    let text = axum::body::to_bytes(shown.into_body(), usize::MAX).await.unwrap();
-    let text = String::from_utf8_lossy(&text);
-    assert!(text.contains("plimsoll_autoscalers 0\n"), "{text}");
 }
 
 /// The HPA that was written for it claims its pods no longer than it is there.
@@ -761,8 +693,8 @@ async fn one_that_decides_itself_again_waits_for_no_watch_of_the_hpa_it_had() {
         "ownerReferences": [owner]}, "spec": {"maxReplicas": 9,
         "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}}});
     let record = watch::read_hpa(serde_json::from_value(hpa).unwrap());
-    control.shared.cluster.write(|index| index.put_hpa(subject.key.clone(), record));
-    assert_eq!(decided(&control, &subject, &mut State::default()).await, RESCALED);
+    control.ctx.cluster.write(|index| index.put_hpa(subject.key.clone(), record));
+    assert_eq!(decided(&control, &subject, &mut AutoscalerState::default()).await, Rescaled);
     assert_eq!(log.of("DELETE").len(), 1);
-    assert!(control.shared.cluster.read(|index| index.hpa(&subject.key)).is_none());
+    assert!(control.ctx.cluster.read(|index| index.hpa(&subject.key)).is_none());
 }

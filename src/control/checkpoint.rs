@@ -1,10 +1,11 @@
-//! Keeps the scaling history in a ConfigMap of Plimsoll's own namespace, so
-//! that a restart begins no stabilization window anew. The API server is there
-//! anyway, outlives pods and nodes, and takes one small write for all autoscalers.
+//! Checkpoints of the scaling history, in a ConfigMap of Plimsoll's own namespace, so that no
+//! stabilization window starts empty after a restart. The API server outlives pods and nodes, and
+//! one small write holds the history of all autoscalers.
 //!
-//! Times are kept as ages, beside kube-apiserver's time of the write: what the clock
-//! of a node says moves nothing.
+//! Times are stored as ages, beside kube-apiserver's time of the write: the clocks of nodes don't
+//! matter.
 
+use super::requests::message;
 use crate::clock::Clock;
 use crate::hpa::{LONGEST_MS, Memory, UnixMillis};
 use crate::leader::{FencingToken, NAME_LABEL};
@@ -23,41 +24,41 @@ use std::io::{Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Where the memory is kept.
+/// Reads and writes checkpoints.
 #[derive(Clone)]
-pub struct Keeper {
+pub struct CheckpointStore {
     api: Api<ConfigMap>,
     name: String,
     clock: Clock,
     metrics: Arc<Metrics>,
-    /// What was found and could not be read.
+    /// Data that was found and could not be decoded.
     unread: Arc<Mutex<Option<Unread>>>,
 }
 
-/// What another version wrote, which may come back: it is kept beside for as long as
-/// it says anything.
+/// Data of another version of Plimsoll, to which the cluster may be rolled back: it is preserved
+/// for as long as any window looks back.
 struct Unread {
     data: Vec<u8>,
     until: Instant,
 }
 
-/// The memory of one autoscaler. Its times are those of this process's clock.
+/// The scaling history of one autoscaler. Its times are those of this process's clock.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Kept {
+pub struct Checkpoint {
     /// The UID of the object: one that was made anew starts anew.
     pub uid: String,
-    /// What is remembered.
+    /// Recommendations and scale events.
     pub memory: Memory,
-    /// `status.lastScaleTime` of the last change that is remembered, in Unix seconds.
+    /// `status.lastScaleTime` of the last change of the scale in `memory`, in Unix seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_scale: Option<i64>,
-    /// Since when, and until when, no replica is removed, as the metrics were away.
+    /// Since when, and until when, no replica is removed because the metrics were missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<(UnixMillis, UnixMillis)>,
 }
 
-impl Kept {
+impl Checkpoint {
     /// The same by a clock that is ahead by so much.
     fn shifted(self, by: UnixMillis) -> Self {
         let held = self.held.map(|(since, until)| (since + by, until + by));
@@ -65,11 +66,11 @@ impl Kept {
     }
 }
 
-/// All that is kept, as it is written.
+/// The stored document.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct All {
-    /// The form: in 1 times are those of a wall clock, in 2 they are negative ages, in ms.
+struct Document {
+    /// The format: in 1 times are of a wall clock, in 2 they are negative ages, in ms.
     version: u32,
     /// kube-apiserver's time of the write; none where it was not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -83,24 +84,24 @@ struct Entry {
     namespace: String,
     name: String,
     #[serde(flatten)]
-    kept: Kept,
+    checkpoint: Checkpoint,
 }
 
 const VERSION: u32 = 2;
-/// The key in the ConfigMap, and that of what could not be read.
+/// The keys in the ConfigMap: of the checkpoints, and of data that could not be decoded.
 const KEY: &str = "memory.json.gz";
 const UNREAD: &str = "unread-memory.gz";
-/// The most that is written; an object may have one MiB altogether.
-const LARGEST: usize = 900 << 10;
-/// The most that is kept of what could not be read.
-const LARGEST_UNREAD: usize = LARGEST / 4 * 3;
-/// The most that is read back; far more than what fits into an object when compressed.
-const LARGEST_TEXT: u64 = 256 << 20;
-/// How long one try to read it may take.
-const REQUEST: Duration = Duration::from_secs(5);
+/// The maximum size of the data, in bytes; an object may have 1 MiB altogether.
+const MAX_BYTES: usize = 900 << 10;
+/// The maximum size of preserved data that could not be decoded.
+const MAX_UNREAD_BYTES: usize = MAX_BYTES / 4 * 3;
+/// The maximum size of the document when decompressed: far more than fits when compressed.
+const MAX_DECOMPRESSED_BYTES: u64 = 256 << 20;
+/// The time limit of reading.
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
-impl Keeper {
-    /// Keeps it beside the Lease of this namespace and name.
+impl CheckpointStore {
+    /// A store beside the Lease of this namespace and name.
     pub fn new(
         client: Client,
         (namespace, name): (&str, &str),
@@ -111,21 +112,21 @@ impl Keeper {
         Self { api, name: format!("{name}-memory"), clock, metrics, unread: Arc::default() }
     }
 
-    /// What was kept.
+    /// Reads all checkpoints.
     ///
     /// # Errors
-    /// Where the ConfigMap could not be read; what is in it is not to be overwritten then.
-    pub async fn load(&self) -> Result<Vec<(Subject, Kept)>, String> {
-        let read = match tokio::time::timeout(REQUEST, self.api.get_opt(&self.name)).await {
+    /// Where the ConfigMap could not be read; it must not be overwritten then.
+    pub async fn load(&self) -> Result<Vec<(Subject, Checkpoint)>, String> {
+        let read = match tokio::time::timeout(READ_TIMEOUT, self.api.get_opt(&self.name)).await {
             Ok(Ok(read)) => read,
-            Ok(Err(error)) => return Err(super::message(&error)),
-            Err(_) => return Err(format!("the API server did not answer within {REQUEST:?}")),
+            Ok(Err(error)) => return Err(message(&error)),
+            Err(_) => return Err(format!("the API server did not answer within {READ_TIMEOUT:?}")),
         };
         let mut data = read.and_then(|map| map.binary_data).unwrap_or_default();
         let (now, server) = (self.clock.elapsed(), self.clock.server());
         let mut all = Vec::new();
-        // What was put aside counts where the newer can't be read, and is put aside again
-        // where it can't be read either.
+        // Preserved data counts where the newer data can't be decoded, and is preserved again where
+        // it can't be decoded either.
         for key in [KEY, UNREAD] {
             let Some(ByteString(data)) = data.remove(key) else { continue };
             match decode(&data, now, server) {
@@ -151,17 +152,17 @@ impl Keeper {
         self.unread.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes it; how many bytes that were, where it went well.
-    pub async fn save(&self, token: &FencingToken, all: Vec<(Subject, Kept)>) -> Option<usize> {
+    /// Writes all checkpoints; gives the size in bytes where that succeeded.
+    pub async fn save(&self, token: &FencingToken, all: Vec<(Subject, Checkpoint)>) -> Option<usize> {
         let count = all.len();
         let unread = {
             let mut unread = self.unread();
             unread.take_if(|unread| {
-                unread.until < Instant::now() || unread.data.len() > LARGEST_UNREAD
+                unread.until < Instant::now() || unread.data.len() > MAX_UNREAD_BYTES
             });
             unread.as_ref().map(|unread| unread.data.clone())
         };
-        let largest = LARGEST - unread.as_ref().map_or(0, Vec::len);
+        let largest = MAX_BYTES - unread.as_ref().map_or(0, Vec::len);
         let (now, server) = (self.clock.elapsed(), self.clock.server());
         let encoded = tokio::task::spawn_blocking(move || encode(all, now, server, largest)).await;
         let (data, written) = match encoded {
@@ -195,7 +196,7 @@ impl Keeper {
                 Some(bytes)
             }
             Err(error) => {
-                let error = super::message(&error);
+                let error = message(&error);
                 tracing::warn!(configmap = self.name, error, "Failed to write the scaling history");
                 None
             }
@@ -203,29 +204,29 @@ impl Keeper {
     }
 }
 
-/// The data, and of how many it is. Where all don't fit, those come first of
-/// which more is remembered than what they see anyway when they start anew.
+/// Encodes checkpoints; gives the data and how many of them fit. Those with the longest history
+/// come first: a short one is nearly what an autoscaler without history starts with.
 fn encode(
-    mut all: Vec<(Subject, Kept)>,
+    mut all: Vec<(Subject, Checkpoint)>,
     now: UnixMillis,
     written_at: Option<UnixMillis>,
     largest: usize,
 ) -> (Vec<u8>, usize) {
-    let remembered = |kept: &Kept| {
-        let Memory { recommendations, ups, downs } = &kept.memory;
+    let remembered = |checkpoint: &Checkpoint| {
+        let Memory { recommendations, ups, downs } = &checkpoint.memory;
         recommendations.len() + ups.len() + downs.len()
     };
     all.sort_by(|(a, of_a), (b, of_b)| {
         remembered(of_b).cmp(&remembered(of_a)).then_with(|| a.cmp(b))
     });
-    let entry = |(subject, kept): (Subject, Kept)| Entry {
+    let entry = |(subject, checkpoint): (Subject, Checkpoint)| Entry {
         kind: subject.kind.as_str().to_owned(),
         namespace: subject.key.namespace,
         name: subject.key.name,
-        kept: kept.shifted(-now),
+        checkpoint: checkpoint.shifted(-now),
     };
     let autoscalers = all.into_iter().map(entry).collect();
-    let mut all = All { version: VERSION, written_at, autoscalers };
+    let mut all = Document { version: VERSION, written_at, autoscalers };
     loop {
         let text = serde_json::to_vec(&all).expect("it is plain data");
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
@@ -239,19 +240,19 @@ fn encode(
     }
 }
 
-/// What was written, by a clock that says `now` while kube-apiserver's says `server`.
-/// What can't be known of an age makes it younger: nothing ends too soon by that.
+/// Decodes checkpoints, by a clock that says `now` while kube-apiserver's says `server`. An age that
+/// can't be known counts as the youngest possible, so that no window ends too soon.
 fn decode(
     data: &[u8],
     now: UnixMillis,
     server: Option<UnixMillis>,
-) -> Result<Vec<(Subject, Kept)>, String> {
+) -> Result<Vec<(Subject, Checkpoint)>, String> {
     let mut text = Vec::new();
-    let read = GzDecoder::new(data).take(LARGEST_TEXT).read_to_end(&mut text);
+    let read = GzDecoder::new(data).take(MAX_DECOMPRESSED_BYTES).read_to_end(&mut text);
     read.map_err(|error| error.to_string())?;
-    let All { version, written_at, autoscalers } =
+    let Document { version, written_at, autoscalers } =
         serde_json::from_slice(&text).map_err(|error| error.to_string())?;
-    // What is to be added to the times in it.
+    // The offset of the times in it.
     let by = match version {
         1 => now - server.unwrap_or_else(|| newest(&autoscalers)),
         2 => now - server.zip(written_at).map_or(0, |(server, at)| (server - at).max(0)),
@@ -261,22 +262,23 @@ fn decode(
         let key = ObjectKey { namespace: entry.namespace, name: entry.name };
         let kinds = [SubjectKind::Autoscaler, SubjectKind::Hpa];
         let kind = kinds.into_iter().find(|kind| kind.as_str() == entry.kind)?;
-        let Kept { mut memory, held, uid, last_scale } = entry.kept.shifted(by);
-        // Nothing was done later than now, whatever its clock said.
+        let Checkpoint { mut memory, held, uid, last_scale } = entry.checkpoint.shifted(by);
+        // Nothing was done later than now, whatever the clock of the writer said.
         memory.recommendations.iter_mut().for_each(|r| r.time = r.time.min(now));
         memory.ups.iter_mut().chain(&mut memory.downs).for_each(|e| e.time = e.time.min(now));
         let held = held.map(|(since, until)| (since.min(now), until));
-        Some((Subject { kind, key }, Kept { uid, memory, last_scale, held }))
+        Some((Subject { kind, key }, Checkpoint { uid, memory, last_scale, held }))
     };
     Ok(autoscalers.into_iter().filter_map(subject).collect())
 }
 
-/// The latest time that any of them speaks of.
+/// The latest time in any of them.
 fn newest(autoscalers: &[Entry]) -> UnixMillis {
-    let times = autoscalers.iter().flat_map(|Entry { kept: Kept { memory, .. }, .. }| {
-        let events = memory.ups.iter().chain(&memory.downs).map(|event| event.time);
-        memory.recommendations.iter().map(|r| r.time).chain(events)
-    });
+    let times =
+        autoscalers.iter().flat_map(|Entry { checkpoint: Checkpoint { memory, .. }, .. }| {
+            let events = memory.ups.iter().chain(&memory.downs).map(|event| event.time);
+            memory.recommendations.iter().map(|r| r.time).chain(events)
+        });
     times.max().unwrap_or(0)
 }
 
@@ -288,7 +290,7 @@ mod tests {
     const NOW: UnixMillis = 5_000;
     const SERVER: UnixMillis = 1_800_000_000_000;
 
-    fn kept(number: usize, recommendations: usize) -> (Subject, Kept) {
+    fn kept(number: usize, recommendations: usize) -> (Subject, Checkpoint) {
         let key = ObjectKey { namespace: "shop".to_owned(), name: format!("web-{number}") };
         let recommendation = |n: usize| Recommendation {
             replicas: (n * number) as i32,
@@ -299,11 +301,12 @@ mod tests {
         let uid = format!("{number:032x}");
         let held = number.is_multiple_of(3).then_some((NOW - 100_000, NOW + 200_000));
         let last_scale = Some(number as i64);
-        (Subject::autoscaler(key), Kept { uid, memory, last_scale, held })
+        (Subject::autoscaler(key), Checkpoint { uid, memory, last_scale, held })
     }
 
-    fn shifted(all: &[(Subject, Kept)], by: i64) -> Vec<(Subject, Kept)> {
-        let shift = |(subject, kept): &(Subject, Kept)| (subject.clone(), kept.clone().shifted(by));
+    fn shifted(all: &[(Subject, Checkpoint)], by: i64) -> Vec<(Subject, Checkpoint)> {
+        let shift =
+            |(subject, kept): &(Subject, Checkpoint)| (subject.clone(), kept.clone().shifted(by));
         all.iter().map(shift).collect()
     }
 
@@ -311,7 +314,7 @@ mod tests {
     fn what_is_kept_is_read_back_by_another_clock_at_its_age() {
         let mut all: Vec<_> = (0..100).map(|number| kept(number, 3)).collect();
         all.sort_by(|(a, _), (b, _)| a.cmp(b));
-        let (data, count) = encode(all.clone(), NOW, Some(SERVER), LARGEST);
+        let (data, count) = encode(all.clone(), NOW, Some(SERVER), MAX_BYTES);
         assert_eq!(count, 100);
         // Another process, whose clock has another beginning, 30 s later.
         let read = decode(&data, 777, Some(SERVER + 30_000)).unwrap();
@@ -320,7 +323,7 @@ mod tests {
         for server in [None, Some(SERVER - 30_000)] {
             assert_eq!(decode(&data, 777, server).unwrap(), shifted(&all, 777 - NOW));
         }
-        let (data, _) = encode(all.clone(), NOW, None, LARGEST);
+        let (data, _) = encode(all.clone(), NOW, None, MAX_BYTES);
         assert_eq!(decode(&data, 777, Some(SERVER)).unwrap(), shifted(&all, 777 - NOW));
         assert!(decode(b"no gzip", NOW, None).is_err());
     }

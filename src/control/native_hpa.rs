@@ -1,9 +1,12 @@
-//! Autoscalers whose executor is a native HPA: Plimsoll writes the HPA with the
-//! generated names, and kube-controller-manager decides.
+//! The executor `NativeHPA`: Plimsoll writes a HorizontalPodAutoscaler with the generated metric
+//! names, and kube-controller-manager decides.
 
-use super::reconcile::{Ended, FAILED, HELD, State, now, write_status};
-use super::run::Shared;
-use super::{message, send, status, within};
+use super::context::{ControllerContext, SyncResult};
+use super::moment::now;
+use super::publish::publish;
+use super::requests::{message, send, within};
+use super::state::AutoscalerState;
+use super::status;
 use crate::crd::AutoscalerSpec;
 use crate::hpa::{self, Condition, ConditionKind, Spec};
 use crate::leader::FencingToken;
@@ -14,33 +17,32 @@ use kube::core::Request;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-/// Who is named as the writer of fields.
-const MANAGER: &str = "plimsoll";
+/// The field manager of what Plimsoll writes.
+const FIELD_MANAGER: &str = "plimsoll";
 
-/// Has a native HPA decide, and shows its status.
-pub async fn delegate(
-    shared: &Shared,
+/// Writes the HPA, and shows its status as the Autoscaler's.
+pub async fn apply(
+    ctx: &ControllerContext,
     token: &FencingToken,
     subject: &Subject,
     record: &AutoscalerRecord,
     parsed: &watch::ParsedSpec,
-    state: &mut State,
-) -> Ended {
+    state: &mut AutoscalerState,
+) -> SyncResult {
     let key = &subject.key;
-    let known = shared.cluster.read(|index| index.hpa(key));
-    let frozen = shared.leader.frozen();
+    let known = ctx.cluster.read(|index| index.hpa(key));
+    let frozen = ctx.leader.frozen();
     let held = match (&frozen, parsed.spec.paused) {
         (Some(why), _) => Some((ConditionKind::Frozen, "FrozenByAdministrator", &**why)),
         (None, true) => Some((ConditionKind::Paused, "PausedBySpec", "spec.paused is set")),
         (None, false) => None,
     };
-    let spec = if held.is_some() { left_alone(&parsed.spec) } else { parsed.spec.clone() };
-    let Shared { client, .. } = shared;
+    let spec = if held.is_some() { disabled(&parsed.spec) } else { parsed.spec.clone() };
+    let ControllerContext { client, .. } = ctx;
     let is_held = held.is_some();
     let known_now = known.as_deref();
     let written = write(client, token, key, &record.uid, &spec, is_held, known_now).await;
-    // What kube-controller-manager says is of this HPA once it has a status; until
-    // then what was shown last still stands.
+    // Until kube-controller-manager has written a status to this HPA, the one shown last stays.
     let theirs = known.filter(|hpa| hpa.status.conditions.is_some() && written.is_ok());
     let status = &mut state.status;
     if let Some(hpa) = &theirs {
@@ -71,16 +73,16 @@ pub async fn delegate(
         status.set(kind, true, reason, text, now());
     }
     let decided = &parsed.scaling.spec;
-    let mut shown = status::shown(status, decided, record.generation);
+    let mut shown = status::render(status, decided, record.generation);
     if let Some(hpa) = theirs {
         shown.current_metrics.clone_from(&hpa.status.current_metrics);
     }
-    write_status(shared, Some(token), subject, state, shown);
-    if written.is_ok() { HELD } else { FAILED }
+    publish(ctx, Some(token), subject, state, shown);
+    if written.is_ok() { SyncResult::Held } else { SyncResult::Failed }
 }
 
-/// The same, so that nothing is scaled: that is what an HPA has for it.
-fn left_alone(spec: &AutoscalerSpec) -> AutoscalerSpec {
+/// The spec with `selectPolicy: Disabled` in both directions, the way to pause an HPA.
+fn disabled(spec: &AutoscalerSpec) -> AutoscalerSpec {
     let mut spec = spec.clone();
     let behavior = spec.behavior.get_or_insert_default();
     for rules in [&mut behavior.scale_up, &mut behavior.scale_down] {
@@ -89,12 +91,13 @@ fn left_alone(spec: &AutoscalerSpec) -> AutoscalerSpec {
     spec
 }
 
-/// Writes the HPA of an Autoscaler where it is not as it should be. One of that
-/// name that is not ours is not touched, whether a watch has told of it or not. One that
-/// is not held, so that it scales, is written as a scale is: not while scales are frozen.
+/// Writes the HPA of an Autoscaler where its spec differs. An HPA of that name that Plimsoll does not
+/// own is not touched, whether a watch has told of it or not. An HPA that is not held, so that it
+/// scales, is written as a scale is: not while scales are frozen.
 ///
 /// # Errors
-/// Where there is one that is not ours, or it can't be written; the text is for a condition.
+/// Where an HPA of that name is not owned by the Autoscaler, or it can't be written; the text is
+/// for a condition.
 pub async fn write(
     client: &Client,
     token: &FencingToken,
@@ -135,13 +138,13 @@ pub async fn write(
         None => {
             let object = serde_json::to_vec(&hpa).map_err(|error| error.to_string())?;
             let parameters =
-                PostParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() };
+                PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
             match put(client, token, is_held, place.create(&parameters, object)).await {
                 Ok(()) => return Ok(()),
                 Err(kube::Error::Api(status)) if status.code == 409 => {}
                 Err(error) => return Err(message(&error)),
             }
-            // It is there, though no watch has told of it.
+            // It exists, though no watch has told of it.
             let found = within(api.get_metadata(&key.name)).await.map_err(|e| message(&e))?;
             if watch::owner(&found.metadata).as_deref() != Some(uid) {
                 return Err(foreign());
@@ -149,10 +152,11 @@ pub async fn write(
             found.metadata.resource_version
         }
     };
-    // Who changes it meanwhile, such as its owner, is seen first: the API server
-    // refuses another version.
+    // With the version the API server rejects the patch where another hand, such as the owner,
+    // changed the HPA meanwhile.
     let patch = json!({"metadata": {"resourceVersion": version}, "spec": whole(&wanted)});
-    let parameters = PatchParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() };
+    let parameters =
+        PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
     let patch = Patch::Merge(patch);
     let request = place.patch(&key.name, &parameters, &patch);
     put(client, token, is_held, request).await.map_err(|error| message(&error))
@@ -168,8 +172,8 @@ async fn put(
     if is_held { token.write(request).await } else { token.write_scale(request).await }
 }
 
-/// A spec as a merge patch that leaves nothing of the one before it, such as the
-/// `selectPolicy` of a pause: a merge patch keeps what it does not name.
+/// A spec as a merge patch that replaces the old one, such as the `selectPolicy` of a pause: a merge
+/// patch keeps the fields that it does not name.
 fn whole(spec: &HorizontalPodAutoscalerSpec) -> Value {
     let mut spec = json!(spec);
     let name_all = |object: &mut Value, fields: &[&str]| {
@@ -194,8 +198,8 @@ fn whole(spec: &HorizontalPodAutoscalerSpec) -> Value {
     spec
 }
 
-/// Deletes the HPA that was written for an Autoscaler which no longer wants one:
-/// the very one that was seen to be ours, as it was seen. True where it is gone.
+/// Deletes the HPA of an Autoscaler whose executor is no longer `NativeHPA`, by UID and version:
+/// only as it was seen to be Plimsoll's. Returns whether it is gone.
 pub async fn remove(
     client: &Client,
     token: &FencingToken,
@@ -211,13 +215,13 @@ pub async fn remove(
     let preconditions = Some(Preconditions { uid, resource_version });
     let parameters = DeleteParams { preconditions, ..Default::default() };
     match token.write(api.delete(&key.name, &parameters)).await {
-        // An object in the answer is one that finalizers still hold.
+        // An object in the answer is still held by finalizers.
         Ok(answer) => answer.is_right(),
-        // It has changed: the watch will tell how.
+        // It has changed: the watch tells how.
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => false,
         Err(error) => {
             let error = message(&error);
-            tracing::warn!(autoscaler = %key, error, "could not delete its HorizontalPodAutoscaler");
+            tracing::warn!(autoscaler = %key, error, "Failed to delete the HorizontalPodAutoscaler");
             false
         }
     }
