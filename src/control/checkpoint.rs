@@ -153,7 +153,11 @@ impl CheckpointStore {
     }
 
     /// Writes all checkpoints; gives the size in bytes where that succeeded.
-    pub async fn save(&self, token: &FencingToken, all: Vec<(Subject, Checkpoint)>) -> Option<usize> {
+    pub async fn save(
+        &self,
+        token: &FencingToken,
+        all: Vec<(Subject, Checkpoint)>,
+    ) -> Option<usize> {
         let count = all.len();
         let unread = {
             let mut unread = self.unread();

@@ -9,7 +9,7 @@ use crate::clock::Clock;
 use crate::config::NativeHpas;
 use crate::crd::Fallback;
 use crate::hpa::{self, ConditionKind, LONGEST_MS, Status};
-use crate::leader::{LeaderElector, FencingToken};
+use crate::leader::{FencingToken, LeaderElector};
 use crate::live::LiveStatus;
 use crate::promql::query::PodQueries;
 use crate::reload::Reloadable;
@@ -113,7 +113,9 @@ impl ControllerContext {
     /// The right to write, where this replica leads and has taken over the scaling history of
     /// the terms before.
     pub fn fencing_token(&self) -> Option<FencingToken> {
-        self.leader.fencing_token().filter(|token| token.term() == self.ready.load(Ordering::Acquire))
+        self.leader
+            .fencing_token()
+            .filter(|token| token.term() == self.ready.load(Ordering::Acquire))
     }
 
     /// The longest window that any decision looks back, in ms.

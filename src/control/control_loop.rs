@@ -16,7 +16,7 @@ use super::targets::Targets;
 use crate::clock::Clock;
 use crate::config::NativeHpas;
 use crate::hpa;
-use crate::leader::{LeaderElector, FencingToken};
+use crate::leader::{FencingToken, LeaderElector};
 use crate::live::LiveStatus;
 use crate::promql::query::PodQueries;
 use crate::reload::Reloadable;

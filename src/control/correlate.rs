@@ -162,8 +162,16 @@ impl Object {
                 self.seen.swap_remove(oldest.unwrap_or(0));
             }
             let key = key.clone();
-            let (waiting, name, written) = (None, None, None);
-            self.seen.push(Seen { key, count: 0, at: now, waiting, name, written, interval: MIN_INTERVAL });
+            let (pending, name, written) = (None, None, None);
+            self.seen.push(Seen {
+                key,
+                count: 0,
+                at: now,
+                pending,
+                name,
+                written,
+                interval: MIN_INTERVAL,
+            });
             self.seen.len() - 1
         });
         let seen = &mut self.seen[index];
@@ -198,7 +206,7 @@ mod tests {
     }
 
     /// Says an event and, where it is queued, takes it for written; whether it was.
-    fn observe(correlator: &mut Correlator, name: &str, event: &Event, now: Instant) -> bool {
+    fn say(correlator: &mut Correlator, name: &str, event: &Event, now: Instant) -> bool {
         let (subject, key) = (fake::autoscaler(name), Key::of(event, 0));
         let queued = correlator.observe(&subject, "u", &key, &event.message, now);
         if queued {

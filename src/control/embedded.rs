@@ -87,7 +87,7 @@ impl Applying<'_> {
                 .autoscaler(&subject.key)
                 .is_some_and(|now| now.uid == uid && now.generation == *generation),
             SubjectKind::Hpa => index.hpa(&subject.key).is_some_and(|now| {
-                now.uid == uid && allowed(&ctx.settings.decisions, &now.scaling).decided == *spec
+                now.uid == uid && allowed(&ctx.settings.decisions, &now.scaling).spec == *spec
             }),
         })
     }

@@ -133,8 +133,9 @@ impl Events {
     /// Waits until all queued events are written, for at most [`SHUTDOWN`].
     pub async fn finish(&self) {
         let start = Instant::now();
-        let idle =
-            |queues: &Queues| queues.normal.is_empty() && queues.warnings.is_empty() && !queues.in_flight;
+        let idle = |queues: &Queues| {
+            queues.normal.is_empty() && queues.warnings.is_empty() && !queues.in_flight
+        };
         while !idle(&self.queues()) && start.elapsed() < SHUTDOWN {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }

@@ -3,7 +3,7 @@
 
 use crate::clock::Clock;
 use crate::leader::freeze::FREEZE;
-use crate::leader::{ElectionSettings, LeaderElector, FencingToken};
+use crate::leader::{ElectionSettings, FencingToken, LeaderElector};
 use crate::watch::{ObjectKey, Subject};
 use http_body_util::BodyExt;
 use kube::Client;

@@ -68,7 +68,8 @@ pub async fn gather(
         }
     };
     let metrics = scaling.spec.metrics.iter().zip(&scaling.pod_metrics);
-    let (gathered, queries): (Vec<_>, Vec<_>) = join_all(metrics.map(one)).await.into_iter().unzip();
+    let (gathered, queries): (Vec<_>, Vec<_>) =
+        join_all(metrics.map(one)).await.into_iter().unzip();
     state.queries.resize_with(queries.len(), Vec::new);
     for (known, new) in state.queries.iter_mut().zip(queries).filter(|(_, new)| !new.is_empty()) {
         *known = new;

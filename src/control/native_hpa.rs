@@ -284,7 +284,7 @@ mod tests {
             assert!(written.unwrap_err().contains("frozen: incident"));
         }
         assert!(log.of("").is_empty(), "{:?}", log.of(""));
-        write(&client, &token, &key, "ours", &left_alone(&spec), true, None).await.unwrap();
+        write(&client, &token, &key, "ours", &disabled(&spec), true, None).await.unwrap();
         let created = &log.of("POST /apis/autoscaling/")[0];
         assert!(created.query.contains("timeout=10s"), "{created:?}");
     }
@@ -316,11 +316,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_hpa_is_left_alone_by_disabling_both_directions() {
+    async fn an_hpa_is_disabled_by_disabling_both_directions() {
         let mut spec = spec();
         let rules = json!({"scaleDown": {"stabilizationWindowSeconds": 60}});
         spec.behavior = serde_json::from_value(rules).unwrap();
-        let behavior = json!(left_alone(&spec).behavior);
+        let behavior = json!(disabled(&spec).behavior);
         assert_eq!(behavior["scaleUp"]["selectPolicy"], "Disabled");
         assert_eq!(behavior["scaleDown"]["selectPolicy"], "Disabled");
         assert_eq!(behavior["scaleDown"]["stabilizationWindowSeconds"], 60);
@@ -328,7 +328,7 @@ mod tests {
         let (client, log) = fake::api(|request| (200, request.body.clone()));
         let (key, known) = (fake::autoscaler("web").key, record(&hpa("1", Some("ours"))));
         let token = fake::fencing_token(&client);
-        let held = left_alone(&spec);
+        let held = disabled(&spec);
         write(&client, &token, &key, "ours", &held, true, Some(&known)).await.unwrap();
         // What is given up here is not done later.
         assert!(log.of("PATCH")[0].query.contains("timeout=10s"), "{:?}", log.of("PATCH"));

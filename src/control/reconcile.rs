@@ -11,7 +11,7 @@ use crate::config::NativeHpas;
 use crate::crd::{AutoscalerStatus, Executor, Fallback, ReadError};
 use crate::hpa::{self, ConditionKind, Spec, Status};
 use crate::leader::FencingToken;
-use crate::watch::{AutoscalerRecord, ScalingSpec, HpaRecord, Subject, SubjectKind};
+use crate::watch::{AutoscalerRecord, HpaRecord, ScalingSpec, Subject, SubjectKind};
 
 /// How often a decision is made again because another hand changed the scale meanwhile.
 const ATTEMPTS: u32 = 5;

@@ -99,7 +99,12 @@ impl Rescales {
 
     /// Notes the replicas of the scale while this replica leads. It knows of all its changes except an
     /// unanswered one, which is given here once it took effect.
-    pub fn note_scale_as_leader(&mut self, replicas: i32, is_read: bool, now: UnixMillis) -> Option<Change> {
+    pub fn note_scale_as_leader(
+        &mut self,
+        replicas: i32,
+        is_read: bool,
+        now: UnixMillis,
+    ) -> Option<Change> {
         (self.seen, self.ahead) = (Some(replicas), None);
         self.unreported.clear();
         let unanswered = self.unanswered.take()?;
@@ -210,14 +215,19 @@ mod tests {
             let mut rescales = Rescales::default();
             rescales.note_scale_as_leader(1, true, 0);
             rescales.note_unanswered(change(1, 4, 5));
-            let heard = seen.iter().map(|replicas| rescales.note_scale_as_leader(*replicas, true, 6));
+            let heard =
+                seen.iter().map(|replicas| rescales.note_scale_as_leader(*replicas, true, 6));
             assert_eq!(heard.collect::<Vec<_>>(), expected, "{seen:?}");
         }
         let mut rescales = Rescales::default();
         rescales.note_scale_as_leader(1, true, 0);
         rescales.note_unanswered(change(1, 4, 5));
         assert_eq!(rescales.note_scale_as_leader(1, true, 6 + REPORT_TIMEOUT_MS), None);
-        assert_eq!(rescales.note_scale_as_leader(4, true, 7 + REPORT_TIMEOUT_MS), None, "it is another's");
+        assert_eq!(
+            rescales.note_scale_as_leader(4, true, 7 + REPORT_TIMEOUT_MS),
+            None,
+            "it is another's"
+        );
         // Whoever does not lead sees it as any other.
         rescales.note_scale_as_leader(1, true, 0);
         rescales.note_unanswered(change(1, 4, 5));
@@ -243,7 +253,11 @@ mod tests {
             let mut rescales = tried();
             rescales.note_scale(behind, 6);
             assert_eq!(rescales.note_scale_as_leader(behind, false, 6), None);
-            assert_eq!(rescales.note_scale_as_leader(12, false, 7), Some(change(8, 12, 5)), "{behind}");
+            assert_eq!(
+                rescales.note_scale_as_leader(12, false, 7),
+                Some(change(8, 12, 5)),
+                "{behind}"
+            );
         }
     }
 

@@ -152,7 +152,11 @@ impl Phases {
             }
         }
         if let Some(shape) = shape {
-            let spread = if crowd > MAX_UNSPREAD { fraction_of(COMMON_PERIOD, hash(&shape)) } else { Duration::ZERO };
+            let spread = if crowd > MAX_UNSPREAD {
+                fraction_of(COMMON_PERIOD, hash(&shape))
+            } else {
+                Duration::ZERO
+            };
             let namespaces = HashMap::new();
             let new = || Cohort { size: 0, namespaces, anchor: due + spread };
             self.cohorts.entry(shape).or_insert_with(new).join(&subject.key.namespace);

@@ -130,7 +130,8 @@ impl Namespace {
         for (label, value) in labels {
             let Some(required) = self.required.get(label) else { continue };
             candidates.extend(&required.any.found);
-            candidates.extend(required.values.get(value).into_iter().flat_map(|users| &users.found));
+            candidates
+                .extend(required.values.get(value).into_iter().flat_map(|users| &users.found));
         }
         candidates
     }

@@ -147,7 +147,7 @@ impl AutoscalerState {
         }
         self.status = status;
         if let Some(written) = &mut self.written {
-            written.look_at_once();
+            written.compare_soon();
         }
         self.took_over = term.is_some();
         self.term = term;
@@ -197,7 +197,8 @@ impl AutoscalerState {
         if self.term.is_none() || self.took_over {
             self.rescales.note_scale(replicas, now);
             let Status { last_scale, desired_replicas, .. } = self.status;
-            let reported = self.rescales.note_status(last_scale.map(seconds), desired_replicas, now);
+            let reported =
+                self.rescales.note_status(last_scale.map(seconds), desired_replicas, now);
             let unreported = std::mem::take(&mut self.took_over).then(|| self.rescales.take_over());
             if let Some(Change { from, to, at }) = reported {
                 self.memory.scaled(from, to, spec, at);

@@ -267,7 +267,7 @@ impl Queue {
 mod tests {
     use super::super::fake;
     use super::*;
-    use crate::watch::SubjectKind;
+    use serde_json::Value;
 
     fn writer(client: &Client) -> StatusWriter {
         let events = Events::new(client.clone(), Arc::default());

@@ -2,7 +2,7 @@ use super::*;
 use crate::config::Config;
 use crate::control::context::SyncResult::{self, Failed, Held, Rescaled};
 use crate::control::fake::{self, Log, Request};
-use crate::hpa::{Memory, Recommendation};
+use crate::hpa::{ConditionKind, LONGEST_MS, Memory, Recommendation};
 use crate::rules::{self, RuleSet};
 use crate::watch::{ObjectKey, Resources, read_autoscaler, read_pod};
 use crate::{prometheus, watch};
@@ -624,7 +624,7 @@ async fn each_period_that_a_decision_took_is_a_missed_round() {
     let (mut control, _) = World::new(3, Some(3), |_, _| None).run();
     let subject = put(&control, "web", json!({"maxReplicas": 9}));
     let Some(due) = Instant::now().checked_sub(Duration::from_secs(40)) else { return };
-    control.turns.push(
+    control.queue.push(
         "shop",
         Due { subject: subject.clone(), at: due, crowd: 1, state: AutoscalerState::default() },
     );
