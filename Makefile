@@ -9,13 +9,13 @@ help: ## List what there is
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
 build: ## Build the release binary
-	$(CARGO) build --release --locked
+	$(CARGO) build --release --locked --package plimsoll
 
-parts: ## Build the real parts that the demo runs on
-	@tests/bed/build-parts >/dev/null
+parts: ## Build the real parts that tests and the demo run on
+	@bed/build >/dev/null
 
-all-parts: ## Build those that only tests need, too
-	@tests/bed/build-parts all >/dev/null
+all-parts: ## Build those that only some tests need, too
+	@bed/build all >/dev/null
 
 test: ## Everything CI runs; how long each part took
 	@tests/timed $(PARTS)
@@ -26,65 +26,73 @@ test-all: ## That, and what takes longer: MINUTES=5 of soak, the benchmark in sm
 PARTS := lint licenses unit conformance all-parts e2e
 
 lint: ## Formatting, lints, and the links of comments
-	$(CARGO) fmt --check
+	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D rustdoc::broken_intra_doc_links" $(CARGO) doc --locked --no-deps --document-private-items --quiet
 
 unit: ## Unit tests and the command line
-	$(CARGO) test --locked --lib --bins --test cli
+	$(CARGO) test --locked --package plimsoll --lib --bins --test cli
 
 conformance: ## Every decision against the real controller's, and the properties of all decisions
-	$(CARGO) test --locked --test conformance --test properties --test queries -- --nocapture
+	$(CARGO) test --locked --package plimsoll --test conformance --test properties --test queries -- --nocapture
 
 # They wait more than they compute: three times the cores of CI.
 E2E_THREADS ?= 6
 # What measures times runs alone, afterwards.
 ALONE := duel::plimsoll_decides faults::one_tenants_slow_queries
 
+# Cargo builds the binary of Plimsoll with the tests of its package, such as `cli`.
+E2E_BUILD := $(CARGO) test --locked --quiet --test cli --test e2e --no-run
+E2E_RUN := $(CARGO) test --locked --test e2e
+E2E := $(E2E_BUILD) && $(E2E_RUN)
+
 e2e: all-parts ## End-to-end tests on the real parts
-	$(CARGO) test --locked --test e2e -- --test-threads=$(E2E_THREADS) $(addprefix --skip ,$(ALONE))
-	$(CARGO) test --locked --test e2e -- --test-threads=1 $(ALONE)
+	$(E2E) -- --test-threads=$(E2E_THREADS) $(addprefix --skip ,$(ALONE))
+	$(E2E) -- --test-threads=1 $(ALONE)
 
 duel: all-parts ## Plimsoll and kube-controller-manager side by side under the same load
-	@$(CARGO) test --locked --test e2e duel -- --nocapture
+	@$(E2E) duel -- --nocapture
+
+# The product and a program of the bed, of the same build.
+PROGRAM := $(CARGO) build --locked --release --bin plimsoll --bin
 
 bench: all-parts ## Plimsoll and its peers side by side, on 1,000 autoscalers; writes target/bench/peers.json
-	@$(CARGO) build --locked --release --bins --example bench
-	@target/release/examples/bench
+	@$(PROGRAM) bench
+	@target/release/bench
 
 bench-smoke: all-parts ## The benchmark in small, to see that it works
-	@$(CARGO) build --locked --release --bins --example bench
-	@target/release/examples/bench --short
+	@$(PROGRAM) bench
+	@target/release/bench --short
 
 bench-large: parts ## Plimsoll alone, on 10,000 autoscalers and 100,000 pods
-	@$(CARGO) build --locked --release --bins --example bench
-	@target/release/examples/bench --large
+	@$(PROGRAM) bench
+	@target/release/bench --large
 
 bench-growth: parts ## How costs grow: one size after the other, as docs/growth.md shows them
-	@$(CARGO) build --locked --release --bins --example bench
-	@target/release/examples/bench --growth
+	@$(PROGRAM) bench
+	@target/release/bench --growth
 
 bench-outage: parts ## Prometheus away for 10 minutes and kube-apiserver for 2, under 10,000 autoscalers; OUTAGE="1000 60 30"
-	@$(CARGO) build --locked --release --bins --example bench
-	@target/release/examples/bench --outage $(OUTAGE)
+	@$(PROGRAM) bench
+	@target/release/bench --outage $(OUTAGE)
 
 bench-fairness: parts ## What one tenant costs 1,000 autoscalers of others; FAIRNESS=30 for 30 s each
-	@$(CARGO) build --locked --release --bins --example bench
-	@target/release/examples/bench --fairness $(FAIRNESS)
+	@$(PROGRAM) bench
+	@target/release/bench --fairness $(FAIRNESS)
 
-query-costs: parts ## What queries cost Prometheus, in CPU time: the figures behind src/promql/plan.rs
-	@QUERY_COSTS=1 $(CARGO) test --locked --test e2e what_is_asked_together -- --nocapture
+query-costs: parts ## What queries cost Prometheus, in CPU time: the figures behind src/promql/cost.rs
+	@$(E2E_BUILD) && QUERY_COSTS=1 $(E2E_RUN) what_is_asked_together -- --nocapture
 
 soak: parts ## A long run with churn and faults; MINUTES=10, SEED= to repeat one
-	@$(CARGO) build --locked --release --bins --example soak
-	@target/release/examples/soak $(or $(MINUTES),10) $(SEED)
+	@$(PROGRAM) soak
+	@target/release/soak $(or $(MINUTES),10) $(SEED)
 
-demo: parts ## The main job, live; KEEP=1 leaves it all up
-	@$(CARGO) build --locked --release --bins --example demo
-	@target/release/examples/demo $(if $(KEEP),--keep)
+demo: ## The main job, live; KEEP=1 leaves it all up
+	@bed/build demo >/dev/null
+	@target/demo/demo $(if $(KEEP),--keep)
 
 demo-stop: ## End what `make demo KEEP=1` left up
-	@target/release/examples/demo --stop
+	@target/demo/demo --stop
 
 # libFuzzer's instrumentation, in the words that a stable compiler takes.
 FUZZ_FLAGS := -Cpasses=sancov-module $(addprefix -Cllvm-args=-sanitizer-coverage-,level=4 \
@@ -102,9 +110,9 @@ fuzz: ## Fuzz each target of fuzz/; SECONDS=60 each
 	done
 
 generate: ## Write what is made from the code
-	$(CARGO) run --locked --quiet -- crd > deploy/base/crd.yaml.new
+	$(CARGO) run --locked --quiet --package plimsoll -- crd > deploy/base/crd.yaml.new
 	mv deploy/base/crd.yaml.new deploy/base/crd.yaml
-	$(CARGO) run --locked --quiet -- reference > docs/reference.md.new
+	$(CARGO) run --locked --quiet --package plimsoll -- reference > docs/reference.md.new
 	mv docs/reference.md.new docs/reference.md
 	(printf '# Made by `make generate` from alerts.yaml.\napiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\nmetadata:\n  name: plimsoll\n  namespace: plimsoll\nspec:\n'; \
 		sed 's/^\(.\)/  \1/' deploy/monitoring/alerts.yaml) > deploy/monitoring/prometheusrule.yaml
@@ -124,8 +132,10 @@ $(CYCLONEDX):
 	$(CARGO) install --quiet --locked --root $(TOOLS) cargo-cyclonedx@0.5.9
 
 release: $(CYCLONEDX) ## A static binary and its SBOM, in target/dist-release
-	RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --locked --profile dist --bin plimsoll --target $(HOST)
+	RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --locked --profile dist --package plimsoll --target $(HOST)
 	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) cyclonedx --format json --no-build-deps --override-filename plimsoll.cdx
+	@# It writes one for each member of the workspace; the bed is not released.
+	@rm -f bed/plimsoll.cdx.json
 	@mkdir -p target/dist-release && mv plimsoll.cdx.json target/dist-release/ && cp $(RELEASE) target/dist-release/
 	@if ldd $(RELEASE) 2>/dev/null | grep -q "=>"; then echo "$(RELEASE) is not static"; exit 1; fi
 	@target/dist-release/plimsoll --version && du -h target/dist-release/*

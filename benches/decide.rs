@@ -1,5 +1,5 @@
-//! `decide` in the steady state: one metric whose values wobble from round to
-//! round, at 10, 100 and 1,000 pods; time, and that nothing is allocated.
+//! `decide` in the steady state: one metric whose values change a little from evaluation to
+//! evaluation, with 10, 100 and 1,000 pods; the time, and that nothing is allocated.
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use plimsoll::hpa::{
@@ -17,8 +17,8 @@ struct Workload {
     requests: Requests,
 }
 
-/// How many answers a workload cycles through.
-const ANSWERS: usize = 8;
+/// The number of responses that a workload cycles through.
+const RESPONSES: usize = 8;
 
 impl Workload {
     fn new(pods: usize, metric: Value, behavior: Value) -> Self {
@@ -36,8 +36,8 @@ impl Workload {
         }
     }
 
-    /// Hands over a function that decides the next round.
-    fn with_rounds<T>(&self, run: impl FnOnce(&mut dyn FnMut()) -> T) -> T {
+    /// Hands over a function that runs the next evaluation.
+    fn with_evaluations<T>(&self, run: impl FnOnce(&mut dyn FnMut()) -> T) -> T {
         let ready = Some(Ready { status: Some(true), since: 0 });
         let pods: Vec<Pod<'_>> = self
             .names
@@ -51,11 +51,11 @@ impl Workload {
                 requests: &self.requests,
             })
             .collect();
-        // All within the tolerance, none like the one before.
-        let answers: Vec<AlignedSamples> = (0..ANSWERS)
-            .map(|answer| {
-                let items = self.names.iter().enumerate().map(|(place, name)| {
-                    let wobble = ((place * 31 + answer * 17) % 61) as i64 - 30;
+        // All within the tolerance, none equal to the one before.
+        let responses: Vec<AlignedSamples> = (0..RESPONSES)
+            .map(|response| {
+                let items = self.names.iter().enumerate().map(|(index, name)| {
+                    let wobble = ((index * 31 + response * 17) % 61) as i64 - 30;
                     let sample = Sample { milli: 80 + wobble / 10, time: i64::MAX, window_ms: 0 };
                     (name.as_str(), Some(sample))
                 });
@@ -66,9 +66,9 @@ impl Workload {
         let (mut memory, mut status) = (Memory::default(), Status::default());
         let replicas = self.names.len() as i32;
         let mut tick = 0;
-        let mut round = || {
+        let mut evaluate = || {
             tick += 1;
-            let samples = [Samples::PerPod(Ok(answers[tick % ANSWERS].view()))];
+            let samples = [Samples::PerPod(Ok(responses[tick % RESPONSES].view()))];
             let input = Input {
                 context: Context {
                     spec: &self.spec,
@@ -82,9 +82,9 @@ impl Workload {
             };
             black_box(hpa::decide(black_box(&input), &mut memory, &mut status, &mut ()));
         };
-        // Into the steady state: every window is full.
-        (0..100).for_each(|_| round());
-        run(&mut round)
+        // Until the steady state: every window is full.
+        (0..100).for_each(|_| evaluate());
+        run(&mut evaluate)
     }
 }
 
@@ -102,12 +102,15 @@ fn decide(criterion: &mut Criterion) {
         let mut group = criterion.benchmark_group(name);
         for pods in [10, 100, 1_000] {
             let workload = Workload::new(pods, metric.clone(), behavior.clone());
-            workload.with_rounds(|round| {
-                let allocated = allocation_counter::measure(|| (0..1_000).for_each(|_| round()));
-                println!("{name}/{pods}: {} allocations in 1,000 rounds", allocated.count_total);
+            workload.with_evaluations(|evaluate| {
+                let allocated = allocation_counter::measure(|| (0..1_000).for_each(|_| evaluate()));
+                println!(
+                    "{name}/{pods}: {} allocations in 1,000 evaluations",
+                    allocated.count_total
+                );
                 assert_eq!(allocated.count_total, 0, "the steady state allocates nothing");
                 let id = BenchmarkId::from_parameter(pods);
-                group.bench_function(id, |bencher| bencher.iter(&mut *round));
+                group.bench_function(id, |bencher| bencher.iter(&mut *evaluate));
             });
         }
     }

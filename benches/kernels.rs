@@ -1,16 +1,18 @@
-//! What a round costs beside decisions and I/O: taking queries apart, planning,
-//! reading an answer, and finding the values of pods in it. `cargo bench --bench kernels`.
+//! The costs of an evaluation besides the decision and I/O: parsing queries, planning,
+//! reading a response, and finding the values of pods in it. `cargo bench --bench kernels`.
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use plimsoll::config::Config;
-use plimsoll::promql::plan::{Asking, Learned, Limits, Own, Shape, plan};
-use plimsoll::promql::query::{MetricKind, PodMetric};
-use plimsoll::samples::{Samples, Table};
+use plimsoll::promql::cost::{Estimates, Limits};
+use plimsoll::promql::plan::{PlanInput, plan};
+use plimsoll::promql::query::{MetricType, PodMetric};
+use plimsoll::promql::shape::{Arguments, ShapedQuery};
+use plimsoll::samples::{QueryResult, Table};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hint::black_box;
 use std::sync::Arc;
 
-/// The query of one autoscaler of a workload of its own.
+/// The query of one autoscaler, for a workload of its own.
 fn query(app: usize) -> Arc<str> {
     let metric = PodMetric {
         metric: "http_requests_total".to_owned(),
@@ -19,11 +21,11 @@ fn query(app: usize) -> Arc<str> {
     };
     let queries = Config::default().pod_queries;
     let namespace = format!("namespace-{}", app % 10);
-    queries.query(&metric, MetricKind::Counter, &namespace).expect("a query").values
+    queries.query(&metric, MetricType::Counter, &namespace).expect("a query").values
 }
 
-/// The answer to the queries of so many of them, each with ten pods.
-fn answer(apps: usize) -> String {
+/// The response to the queries of so many workloads, each with ten pods.
+fn response(apps: usize) -> String {
     let series = (0..apps * 10).map(|pod| {
         let app = pod / 10;
         format!(
@@ -39,32 +41,34 @@ fn answer(apps: usize) -> String {
 fn planning(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("plan");
     let text = query(7);
-    group.bench_function("take a query apart", |bencher| {
-        bencher.iter(|| Shape::of(black_box(&text)));
+    group.bench_function("parse a query", |bencher| {
+        bencher.iter(|| ShapedQuery::of(black_box(&text)));
     });
     for count in [1_000, 10_000] {
-        let shapes: Vec<Shape> = (0..count).map(|app| Shape::of(&query(app))).collect();
-        let waiting: BTreeSet<Own> = shapes.iter().map(|shape| shape.own.clone()).collect();
+        let queries: Vec<ShapedQuery> =
+            (0..count).map(|app| ShapedQuery::of(&query(app))).collect();
+        let pending: BTreeSet<Arguments> =
+            queries.iter().map(|query| query.arguments.clone()).collect();
         let none = BTreeSet::new();
         group.throughput(Throughput::Elements(count as u64));
-        group.bench_function(BenchmarkId::new("join queries", count), |bencher| {
+        group.bench_function(BenchmarkId::new("batch queries", count), |bencher| {
             bencher.iter(|| {
-                let asking =
-                    Asking { waiting: black_box(&waiting), expected: &none, lately: &waiting };
-                plan(&shapes[0].form, asking, Learned::default(), Limits::default())
+                let input =
+                    PlanInput { pending: black_box(&pending), expected: &none, recent: &pending };
+                plan(&queries[0].shape, input, Estimates::default(), Limits::default())
             });
         });
     }
 }
 
 fn decoding(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("read an answer");
+    let mut group = criterion.benchmark_group("read a response");
     group.sample_size(20);
     for series in [10_000, 100_000] {
-        let body = answer(series / 10);
+        let body = response(series / 10);
         group.throughput(Throughput::Bytes(body.len() as u64));
         group.bench_function(BenchmarkId::new("series", series), |bencher| {
-            bencher.iter(|| Table::read(black_box(body.as_bytes())).expect("an answer"));
+            bencher.iter(|| Table::read(black_box(body.as_bytes())).expect("a response"));
         });
     }
 }
@@ -73,10 +77,11 @@ fn matching(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("find the values of ten pods");
     for series in [10_000, 100_000] {
         let apps = series / 10;
-        let body = answer(apps);
-        let table = Arc::new(Table::read(body.as_bytes()).expect("an answer"));
-        let of = |app: usize| Samples::alone(table.clone(), Shape::of(&query(app)).into());
-        let samples: Vec<Samples> = (0..apps).map(of).collect();
+        let body = response(apps);
+        let table = Arc::new(Table::read(body.as_bytes()).expect("a response"));
+        let of =
+            |app: usize| QueryResult::detached(table.clone(), ShapedQuery::of(&query(app)).into());
+        let results: Vec<QueryResult> = (0..apps).map(of).collect();
         let pods: Vec<Vec<String>> = (0..apps)
             .map(|app| {
                 (app * 10..app * 10 + 10)
@@ -89,10 +94,10 @@ fn matching(criterion: &mut Criterion) {
             bencher.iter_batched(
                 || next.next().expect("it goes round"),
                 |app| {
-                    let by_pod = samples[app].by("pod");
+                    let by_pod = results[app].by("pod");
                     let values = pods[app].iter().filter_map(|pod| by_pod.get(pod).next());
                     let found =
-                        values.map(|sampled| sampled.value().milli()).fold(0, i64::wrapping_add);
+                        values.map(|series| series.value().milli()).fold(0, i64::wrapping_add);
                     assert!(found > 0);
                     found
                 },

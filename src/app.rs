@@ -2,21 +2,21 @@
 
 use crate::clock::Clock;
 use crate::config::{Config, LiveConfig, ServeFlags, TlsVersion};
-use crate::connect::{self, without_password};
-use crate::control::{ControlLoop, Settings};
+use crate::connect::{self, redact_url};
+use crate::control::{ControlLoop, Dependencies, Settings};
 use crate::hpa;
-use crate::leader::{ElectionSettings, Leader};
+use crate::leader::{ElectionSettings, LeaderElector};
 use crate::live::LiveStatus;
 use crate::rules::{self, Rules};
 use crate::samples::Store;
 use crate::serve::{
-    Authenticator, Authorizer, AuthorizerOptions, Bundled, Health, OwnCa, OwnTrust, Server,
-    ServingCertificate, TlsError, TlsOptions, Tokens, Trust, follow_trust, keep_ca_bundles, listen,
-    router,
+    Authenticator, Authorizer, AuthorizerOptions, CaBundleStatus, Health, Server, ServingCa,
+    ServingCertificate, TlsError, TlsOptions, TokenAuthenticator, TrustOptions, TrustStore, listen,
+    router, run_ca_injector, run_trust_reflector,
 };
 use crate::supervise::{Heartbeat, Tasks};
 use crate::telemetry::Metrics;
-use crate::watch::{Cluster, Resources, Synced, follow_cluster};
+use crate::watch::{Cluster, Resources, Synced, run_reflectors};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -45,9 +45,9 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
         connect::prometheus(&flags.prometheus_url, &flags.prometheus)?.counted(metrics.clone());
     let reached = prometheus.clone();
     let certificate = serving_certificate(&flags)?;
-    let self_made_ca = certificate.self_made_ca.clone();
-    let own_trust = own_trust(&flags);
-    let own_cas = own_trust.read()?;
+    let self_signed_ca = certificate.self_signed_ca.clone();
+    let trust_options = trust_options(&flags);
+    let ca_files = trust_options.read()?;
     let clock = Clock::default();
     let qps = flags.client_qps;
     let connect = async |flag, path: Option<&Path>, clock: Clock, qps| {
@@ -76,13 +76,13 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
     let listener = listener.counted(&metrics.serving);
     let address = listener.address()?;
 
-    let (cluster, synced, trust) = (Cluster::default(), Synced::default(), Trust::default());
+    let (cluster, synced, trust) = (Cluster::default(), Synced::default(), TrustStore::default());
     metrics.show(synced.clone());
-    let own_bundle = own_trust.bundle(None, &own_cas)?;
+    let own_bundle = trust_options.bundle(None, &ca_files)?;
     if flags.authentication_skip_lookup || flags.authentication_tolerate_lookup_failure {
         trust.set(own_bundle);
     }
-    let (bundled, heartbeat) = (Bundled::default(), Heartbeat::default());
+    let (ca_bundles, heartbeat) = (CaBundleStatus::default(), Heartbeat::default());
     let samples = Store::new(prometheus.clone(), flags.sample_max_age);
     let resources = Resources::new(client.clone());
     let rules = Rules::new(
@@ -98,25 +98,26 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
             sample_max_age: flags.sample_max_age,
         },
     );
-    let config = LiveConfig::new(config);
+    let config = LiveConfig::new(&config);
     let live = LiveStatus::default();
     let health = Health {
         synced: synced.clone(),
         trust: trust.clone(),
-        bundled: bundled.clone(),
+        ca_bundles: ca_bundles.clone(),
         heartbeat: heartbeat.clone(),
-        config: config.clone(),
+        config_error: config.error.clone(),
         rules: rules.clone(),
     };
     let server = router(Server {
         cluster: cluster.clone(),
         samples: samples.clone(),
-        config: config.clone(),
+        pod_queries: config.pod_queries.clone(),
+        forward: config.forward.clone(),
         rules: rules.clone(),
         groups: flags.metrics_apis.clone(),
         authenticator: Authenticator::new(
             trust.clone(),
-            Tokens::new(
+            TokenAuthenticator::new(
                 authentication.clone(),
                 flags.authentication_token_webhook_cache_ttl,
                 metrics.clone(),
@@ -125,8 +126,8 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
         authorizer: Authorizer::new(
             authorization,
             AuthorizerOptions {
-                allowed_age: flags.authorization_webhook_cache_authorized_ttl,
-                refused_age: flags.authorization_webhook_cache_unauthorized_ttl,
+                authorized_ttl: flags.authorization_webhook_cache_authorized_ttl,
+                unauthorized_ttl: flags.authorization_webhook_cache_unauthorized_ttl,
                 always_allow_paths: flags.authorization_always_allow_paths.clone(),
             },
             metrics.clone(),
@@ -135,32 +136,32 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
         metrics: metrics.clone(),
         live: live.clone(),
     });
-    let leader = Leader::new(leases, election(&flags)?, clock.clone(), metrics.clone());
-    let control = ControlLoop::new(
-        client.clone(),
-        leader.clone(),
-        cluster.clone(),
-        synced.clone(),
+    let leader = LeaderElector::new(leases, election(&flags)?, clock.clone(), metrics.clone());
+    let control = ControlLoop::new(Dependencies {
+        client: client.clone(),
+        leader: leader.clone(),
+        cluster: cluster.clone(),
+        synced: synced.clone(),
         samples,
-        config.clone(),
-        rules.clone(),
-        settings(&flags),
-        metrics.clone(),
+        pod_queries: config.pod_queries.clone(),
+        rules: rules.clone(),
+        settings: settings(&flags),
+        metrics: metrics.clone(),
         live,
         clock,
         heartbeat,
-    );
+    });
 
     let mut tasks = Tasks::default();
-    tasks.spawn("watches", follow_cluster(client.clone(), cluster, synced));
+    tasks.spawn("watches", run_reflectors(client.clone(), cluster, synced));
     let lookup = (!flags.authentication_skip_lookup).then_some(authentication);
-    tasks.spawn("trust", follow_trust(lookup, trust, own_trust, own_cas));
+    tasks.spawn("trust", run_trust_reflector(lookup, trust, trust_options, ca_files));
     tasks.spawn("rules", follow_rules(resources, rules.clone(), flags.discovery_interval));
-    tasks.spawn("certificate", listener.follow_certificate(&metrics.serving));
-    if let Some(ca) = self_made_ca {
+    tasks.spawn("certificate", listener.run_certificate_reloader(&metrics.serving));
+    if let Some(ca) = self_signed_ca {
         let (service, namespace) = (flags.service_name.clone(), flags.service_namespace());
-        let own = OwnCa { service, namespace, ca };
-        tasks.spawn("caBundles", keep_ca_bundles(client, own, bundled, metrics.clone()));
+        let ca = ServingCa { service, namespace, ca };
+        tasks.spawn("caBundles", run_ca_injector(client, ca, ca_bundles, metrics.clone()));
     }
     if let Some(path) = flags.config.clone() {
         let changed = move |taken: Result<&Config, &_>| {
@@ -169,10 +170,10 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
                 rules.replace(config.rules.clone());
             }
         };
-        tasks.spawn("configuration", config.follow(path, changed));
+        tasks.spawn("configuration", config.run_reloader(path, changed));
     }
     let stop = stop_signal()?;
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), %address, prometheus = without_password(&flags.prometheus_url), "serving");
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), %address, prometheus = redact_url(&flags.prometheus_url), "serving");
     let (breaking, broken) = watch::channel(false);
     let stopping = || {
         let (stop, broken) = (stop.clone(), broken.clone());
@@ -218,7 +219,7 @@ async fn follow_rules(resources: Resources, rules: Rules, interval: Duration) {
     tokio::join!(resources.follow(interval, read), rules.follow());
 }
 
-/// The certificate of the flags, or of `--cert-dir`, or a self-made one.
+/// The certificate of the flags, or of `--cert-dir`, or a self-signed one.
 fn serving_certificate(flags: &ServeFlags) -> Result<ServingCertificate, TlsError> {
     if let (Some(certificate), Some(key)) = (&flags.tls_cert_file, &flags.tls_private_key_file) {
         return ServingCertificate::from_files(certificate, key);
@@ -227,16 +228,16 @@ fn serving_certificate(flags: &ServeFlags) -> Result<ServingCertificate, TlsErro
     if files.iter().all(|file| file.exists()) {
         return ServingCertificate::from_files(&files[0], &files[1]);
     }
-    ServingCertificate::self_made(&flags.service_name, &flags.service_namespace())
+    ServingCertificate::self_signed(&flags.service_name, &flags.service_namespace())
 }
 
-fn own_trust(flags: &ServeFlags) -> OwnTrust {
+fn trust_options(flags: &ServeFlags) -> TrustOptions {
     let given = |names: &[String]| -> Vec<String> {
         names.iter().filter(|name| !name.is_empty()).cloned().collect()
     };
-    OwnTrust {
-        client_ca: flags.client_ca_file.clone(),
-        front_proxy_ca: flags.requestheader_client_ca_file.clone(),
+    TrustOptions {
+        client_ca_file: flags.client_ca_file.clone(),
+        requestheader_client_ca_file: flags.requestheader_client_ca_file.clone(),
         allowed_names: given(&flags.requestheader_allowed_names),
         username_headers: given(&flags.requestheader_username_headers),
         group_headers: given(&flags.requestheader_group_headers),
@@ -261,9 +262,9 @@ fn election(flags: &ServeFlags) -> Result<ElectionSettings, StartError> {
         namespace: namespace.cloned().unwrap_or_else(|| flags.service_namespace()),
         name: flags.leader_elect_resource_name.clone(),
         identity: ElectionSettings::identity(),
-        lease,
+        lease_duration: lease,
         renew_deadline,
-        retry,
+        retry_period: retry,
     })
 }
 

@@ -1,6 +1,6 @@
-//! Caches that are bounded by bytes and by age: moka's, with what an entry costs
-//! beside its own bytes. When a cache is full, the entries that are used least
-//! make room; a whole cache is never cleared.
+//! TTL caches bounded by bytes: moka's, with the overhead of an entry
+//! added to its own bytes. A full cache evicts the entries that are used least,
+//! and is never cleared as a whole.
 
 use std::hash::Hash;
 use std::time::Duration;
@@ -8,13 +8,13 @@ use std::time::Duration;
 /// A cache of `K` to `V`, shared by its clones.
 pub type Cache<K, V> = moka::sync::Cache<K, V>;
 
-/// What the cache itself needs for an entry, in bytes: its node, its place in the
-/// queues of use and of age, and its slot in the hash table.
-pub const ENTRY: usize = 256;
+/// The overhead of an entry in bytes: its node, its positions in the
+/// queues of use and of age, and its bucket in the hash table.
+pub const ENTRY_OVERHEAD: usize = 256;
 
-/// An empty cache of at most so many bytes. An entry is dropped `ttl` after it was
-/// inserted. `weigh` gives the bytes of a key and its value, those on the heap
-/// included; [`ENTRY`] is added to them.
+/// An empty cache of at most so many bytes. An entry expires `ttl` after it was
+/// inserted. `weigh` returns the bytes of a key and its value, including those on the heap;
+/// [`ENTRY_OVERHEAD`] is added.
 pub fn of_bytes<K, V>(
     bytes: usize,
     ttl: Duration,
@@ -31,9 +31,9 @@ where
         .build()
 }
 
-/// An entry's weight of so many bytes of its own.
+/// The weight of an entry with so many bytes.
 pub fn weight(bytes: usize) -> u32 {
-    u32::try_from(bytes.saturating_add(ENTRY)).unwrap_or(u32::MAX)
+    u32::try_from(bytes.saturating_add(ENTRY_OVERHEAD)).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
@@ -41,15 +41,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_are_kept_until_they_are_old_and_never_more_bytes_than_fit() {
-        let cache = of_bytes(10 * (ENTRY + 100), Duration::from_secs(60), |_, v: &String| v.len());
+    fn entries_are_cached_until_they_expire_and_never_exceed_the_bytes() {
+        let cache =
+            of_bytes(10 * (ENTRY_OVERHEAD + 100), Duration::from_secs(60), |_, v: &String| v.len());
         cache.insert(0, "x".repeat(100));
         assert_eq!(cache.get(&0).map(|text| text.len()), Some(100));
         for n in 1..1_000 {
             cache.insert(n, "x".repeat(100));
         }
         cache.run_pending_tasks();
-        assert!(cache.weighted_size() <= 10 * (ENTRY as u64 + 100));
+        assert!(cache.weighted_size() <= 10 * (ENTRY_OVERHEAD as u64 + 100));
         // Full, and not empty.
         assert_eq!(cache.entry_count(), 10);
         cache.insert(0, "x".repeat(5_000));
@@ -70,14 +71,14 @@ mod tests {
             rows.iter().find(|(known, _)| *known == name).unwrap_or_else(|| panic!("{name}")).1
         };
         for (name, bytes) in [
-            ("answers", prometheus::ANSWERS),
-            ("query shapes", samples::SHAPES),
-            ("narrowed queries", samples::NARROWED),
-            ("forms", samples::FORMS),
-            ("callers", samples::REMEMBERED),
-            ("metric types", 3 * samples::KINDS),
-            ("unknown metrics", rules::NAMES),
-            ("connections", serve::INCOMING),
+            ("answers", prometheus::RESPONSE_BYTES),
+            ("query shapes", samples::SHAPED_QUERY_BYTES),
+            ("narrowed queries", samples::GUARDED_QUERY_BYTES),
+            ("forms", samples::SHAPE_BYTES),
+            ("callers", samples::RECENT_QUERY_BYTES),
+            ("metric types", 3 * samples::METRIC_TYPE_BYTES),
+            ("unknown metrics", rules::UNKNOWN_NAME_BYTES),
+            ("connections", serve::MAX_REQUEST_BYTES),
         ] {
             assert_eq!(of(name) << 20, bytes, "{name}");
         }
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_of_no_age_keeps_nothing() {
+    fn a_cache_without_ttl_keeps_nothing() {
         let cache = of_bytes(10_000, Duration::ZERO, |_, _: &i32| 0);
         cache.insert("a", 1);
         assert_eq!(cache.get("a"), None);

@@ -1,5 +1,5 @@
-//! Time that no hand sets: that of this process, and, where its answers are seen,
-//! that of kube-apiserver, which is the same for all replicas.
+//! Clocks that do not depend on the wall clock of this host: a monotonic one, and kube-apiserver's, which
+//! is the same for all replicas and known from the `Date` headers of its responses.
 
 use crate::hpa::UnixMillis;
 use http::header::DATE;
@@ -8,26 +8,26 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-/// A monotonic clock, and what it tells of kube-apiserver's. Cheap to clone.
+/// A monotonic clock, with the offset of kube-apiserver's clock. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Clock(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     start: Instant,
-    server: Mutex<Option<Server>>,
+    server: Mutex<Option<ServerOffset>>,
 }
 
-/// How far kube-apiserver's clock is before this process's.
+/// How far kube-apiserver's clock is ahead of the monotonic one.
 #[derive(Clone, Copy, Debug)]
-struct Server {
+struct ServerOffset {
     ahead_ms: i64,
-    at: Instant,
+    observed: Instant,
 }
 
-/// How long the best of what was seen is believed: a clock may be set, and
-/// another kube-apiserver may answer.
-const BELIEVED: Duration = Duration::from_secs(60);
+/// How long the best observation is used: clocks may be set, and
+/// another kube-apiserver may respond.
+const OBSERVATION_TTL: Duration = Duration::from_secs(60);
 
 impl Default for Clock {
     fn default() -> Self {
@@ -36,31 +36,30 @@ impl Default for Clock {
 }
 
 impl Clock {
-    /// Milliseconds since this clock was made. Never goes back, and moves as real
-    /// time does, whatever the wall clock is set to.
+    /// Milliseconds since the start of this clock. Monotonic, and independent of the wall clock.
     pub fn elapsed(&self) -> i64 {
         i64::try_from(self.0.start.elapsed().as_millis()).unwrap_or(i64::MAX)
     }
 
-    /// kube-apiserver's time, to about a second; none before its first answer.
+    /// kube-apiserver's time, to about a second; none before its first response.
     pub fn server(&self) -> Option<UnixMillis> {
         let server = *self.0.server.lock().unwrap_or_else(PoisonError::into_inner);
         Some(self.elapsed() + server?.ahead_ms)
     }
 
-    /// An answer with this date has come. Dates are cut off to seconds and take
-    /// time to come, so none is ahead of the server's clock: the latest is the best.
-    fn saw(&self, date: UnixMillis) {
-        let seen = Server { ahead_ms: date - self.elapsed(), at: Instant::now() };
+    /// Records the date of a response. Dates are truncated to seconds and take
+    /// time to arrive, so none is ahead of the server's clock: the latest is the best.
+    fn observe(&self, date: UnixMillis) {
+        let new = ServerOffset { ahead_ms: date - self.elapsed(), observed: Instant::now() };
         let mut server = self.0.server.lock().unwrap_or_else(PoisonError::into_inner);
-        let best = server.filter(|best| best.at.elapsed() < BELIEVED);
-        if best.is_none_or(|best| best.ahead_ms <= seen.ahead_ms) {
-            *server = Some(seen);
+        let best = server.filter(|best| best.observed.elapsed() < OBSERVATION_TTL);
+        if best.is_none_or(|best| best.ahead_ms <= new.ahead_ms) {
+            *server = Some(new);
         }
     }
 }
 
-/// Has a [`Clock`] see the dates of all answers.
+/// A service that has a [`Clock`] observe the dates of all responses.
 #[derive(Clone)]
 pub struct Dated<S> {
     inner: S,
@@ -68,7 +67,7 @@ pub struct Dated<S> {
 }
 
 impl<S> Dated<S> {
-    /// A service whose answers a clock sees.
+    /// Wraps a service.
     pub const fn new(inner: S, clock: Clock) -> Self {
         Self { inner, clock }
     }
@@ -88,14 +87,14 @@ where
     }
 
     fn call(&mut self, request: http::Request<B>) -> Self::Future {
-        let (answer, clock) = (self.inner.call(request), self.clock.clone());
+        let (response, clock) = (self.inner.call(request), self.clock.clone());
         Box::pin(async move {
-            let answer = answer.await?;
-            let date = answer.headers().get(DATE).and_then(|date| date.to_str().ok());
+            let response = response.await?;
+            let date = response.headers().get(DATE).and_then(|date| date.to_str().ok());
             if let Some(date) = date.and_then(|date| rfc2822::parse(date).ok()) {
-                clock.saw(date.timestamp().as_millisecond());
+                clock.observe(date.timestamp().as_millisecond());
             }
-            Ok(answer)
+            Ok(response)
         })
     }
 }
@@ -106,7 +105,7 @@ mod tests {
     use tower::{Service, service_fn};
 
     #[tokio::test]
-    async fn the_servers_time_is_that_of_its_answers_to_a_second() {
+    async fn the_servers_time_is_that_of_its_responses_to_a_second() {
         let clock = Clock::default();
         assert_eq!(clock.server(), None);
         let answer = async |_: http::Request<()>| {
@@ -118,10 +117,10 @@ mod tests {
         let date = "2026-11-21T22:01:28Z".parse::<jiff::Timestamp>().unwrap().as_millisecond();
         let seen = clock.server().unwrap();
         assert!((date..date + 1_000).contains(&seen), "{seen}");
-        // One that was long on its way is older than what is known already.
-        clock.saw(date - 5_000);
+        // A delayed response does not set the clock back.
+        clock.observe(date - 5_000);
         assert!(clock.server().unwrap() >= seen);
-        clock.saw(date + 5_000);
+        clock.observe(date + 5_000);
         assert!(clock.server().unwrap() >= date + 5_000);
     }
 }

@@ -1,17 +1,17 @@
-//! The statuses as they are now. What is written to the cluster may be older:
-//! a write costs the control plane more than the decision it tells of.
+//! The current statuses. The objects in the cluster may show older ones: a write costs the control
+//! plane more than the evaluation that it reports.
 
 use crate::crd::AutoscalerStatus;
 use crate::watch::Subject;
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// The latest status of each autoscaler that is decided for.
+/// The latest status of each autoscaler.
 #[derive(Clone, Default)]
 pub struct LiveStatus(Arc<RwLock<HashMap<Subject, Arc<AutoscalerStatus>>>>);
 
 impl LiveStatus {
-    /// Keeps the latest status.
+    /// Sets the latest status.
     pub fn set(&self, subject: &Subject, status: Arc<AutoscalerStatus>) {
         let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
         match all.get_mut(subject) {
@@ -20,7 +20,7 @@ impl LiveStatus {
         }
     }
 
-    /// Forgets one that is gone.
+    /// Removes the status of an autoscaler that is gone.
     pub fn remove(&self, subject: &Subject) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).remove(subject);
     }

@@ -1,5 +1,5 @@
-//! A budget for log lines: whatever fails, and for however many autoscalers, each
-//! place in the code writes so many a second at most, and what is left out is counted.
+//! A rate limit for log lines, per callsite: a failure of many autoscalers does not
+//! flood the log. Suppressed lines are counted.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,47 +9,47 @@ use tracing::callsite::Identifier;
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Filter};
 
-/// How many lines of one place a second.
-const LINES: u32 = 20;
+/// The most lines of a callsite per second.
+const MAX_LINES_PER_SECOND: u32 = 20;
 const SECOND: Duration = Duration::from_secs(1);
-/// The time between two lines that tell how many were left out.
-const TOLD: Duration = Duration::from_secs(10);
+/// The interval of reports of suppressed lines.
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Lets lines pass as long as their place in the code has some left. Lines of debug
-/// and trace pass, as they are written only where somebody asked for them.
+/// Limits the log lines of each callsite. Lines of levels debug
+/// and trace pass, as these levels are off by default.
 #[derive(Clone, Default)]
 pub struct LogBudget(Arc<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    /// By place, as many as the code has: when its second began, and its lines since.
-    places: Mutex<HashMap<Identifier, (Option<Instant>, u32)>>,
-    left_out: AtomicU64,
+    /// By callsite: when its second began, and its lines since then. Bounded by the callsites of the code.
+    callsites: Mutex<HashMap<Identifier, (Option<Instant>, u32)>>,
+    suppressed: AtomicU64,
 }
 
 impl LogBudget {
-    fn allows(&self, place: Identifier, now: Instant) -> bool {
-        let mut places = self.0.places.lock().unwrap_or_else(PoisonError::into_inner);
-        let (began, lines) = places.entry(place).or_default();
+    fn allows(&self, callsite: Identifier, now: Instant) -> bool {
+        let mut callsites = self.0.callsites.lock().unwrap_or_else(PoisonError::into_inner);
+        let (began, lines) = callsites.entry(callsite).or_default();
         if began.is_none_or(|began| now - began >= SECOND) {
             (*began, *lines) = (Some(now), 0);
         }
         *lines = lines.saturating_add(1);
-        let allowed = *lines <= LINES;
+        let allowed = *lines <= MAX_LINES_PER_SECOND;
         if !allowed {
-            self.0.left_out.fetch_add(1, Ordering::Relaxed);
+            self.0.suppressed.fetch_add(1, Ordering::Relaxed);
         }
         allowed
     }
 
-    /// Tells now and then how many lines were left out, on a thread of its own.
+    /// Reports suppressed lines at intervals, on a thread of its own.
     pub fn tell(&self) {
         let budget = self.clone();
         std::thread::spawn(move || {
             loop {
-                std::thread::sleep(TOLD);
-                if let lines @ 1.. = budget.0.left_out.swap(0, Ordering::Relaxed) {
-                    tracing::warn!(lines, "Left out log lines that repeat others");
+                std::thread::sleep(REPORT_INTERVAL);
+                if let lines @ 1.. = budget.0.suppressed.swap(0, Ordering::Relaxed) {
+                    tracing::warn!(lines, "Suppressed repeated log lines");
                 }
             }
         });
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn one_place_writes_so_many_lines_and_others_theirs() {
+    fn the_lines_of_one_callsite_are_limited_and_others_are_not_affected() {
         let (lines, budget) = (Lines::default(), LogBudget::default());
         let to = lines.clone();
         let layer = fmt::layer().with_ansi(false).with_writer(move || to.clone());
@@ -106,6 +106,6 @@ mod tests {
         let written = text.matches("it fails").count();
         assert!((20..=20 * seconds).contains(&written), "{written}");
         assert!(text.contains("another"), "{text}");
-        assert_eq!(budget.0.left_out.load(Ordering::Relaxed), 1_000 - written as u64);
+        assert_eq!(budget.0.suppressed.load(Ordering::Relaxed), 1_000 - written as u64);
     }
 }

@@ -4,12 +4,13 @@
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
-use plimsoll::config::{Cli, Command};
-use plimsoll::operate;
+use plimsoll::commands::operate::{self, OperateError};
+use plimsoll::commands::{check, convert, reference};
+use plimsoll::config::{Cli, Command, IgnoredFlag, ServeFlags};
 use std::process::ExitCode;
 
-/// Lists of thousands of objects come and go beside what is kept of them: the
-/// system's allocator keeps half as much again.
+/// jemalloc returns the memory of large lists. The system's allocator keeps half as much again as
+/// the index needs.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -21,10 +22,10 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() && !called_as_plugin();
-    let arguments = plimsoll::config::as_command(arguments, in_pod);
+    let arguments = plimsoll::config::normalize_command(arguments, in_pod);
     let command = match Cli::try_parse_from(&arguments) {
         Ok(cli) => cli.command,
-        Err(error) => return refused(&error, &arguments),
+        Err(error) => return usage_error(&error, &arguments),
     };
     match command {
         Command::Crd => {
@@ -32,30 +33,30 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Command::Reference => {
-            print!("{}", plimsoll::reference::markdown());
+            print!("{}", reference::markdown());
             ExitCode::SUCCESS
         }
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "plimsoll", &mut std::io::stdout());
             ExitCode::SUCCESS
         }
-        Command::Check(flags) => check(&flags),
-        Command::Convert(flags) => convert(&flags),
-        Command::Status(flags) => operate(operate::status(&flags)),
-        Command::Explain(flags) => operate(operate::explain(&flags)),
-        Command::Pause(flags) => operate(operate::pause(&flags, true)),
-        Command::Resume(flags) => operate(operate::pause(&flags, false)),
-        Command::Freeze(flags) => operate(operate::freeze(&flags)),
-        Command::Thaw(flags) => operate(operate::thaw(&flags)),
-        Command::Serve(flags) => match run(*flags, &ignored) {
+        Command::Check(flags) => run_check(&flags),
+        Command::Convert(flags) => run_convert(&flags),
+        Command::Status(flags) => run_operate(operate::status(&flags)),
+        Command::Explain(flags) => run_operate(operate::explain(&flags)),
+        Command::Pause(flags) => run_operate(operate::pause(&flags, true)),
+        Command::Resume(flags) => run_operate(operate::pause(&flags, false)),
+        Command::Freeze(flags) => run_operate(operate::freeze(&flags)),
+        Command::Thaw(flags) => run_operate(operate::thaw(&flags)),
+        Command::Serve(flags) => match serve(*flags, &ignored) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => failed(error),
         },
     }
 }
 
-/// What is wrong with a command line, or the help that was asked for.
-fn refused(error: &clap::Error, arguments: &[std::ffi::OsString]) -> ExitCode {
+/// Prints the error of a command line, or the requested help.
+fn usage_error(error: &clap::Error, arguments: &[std::ffi::OsString]) -> ExitCode {
     let _ = error.print();
     let flag_first = arguments[1].to_str().is_some_and(|first| first.starts_with('-'));
     if flag_first && error.kind() == ErrorKind::UnknownArgument {
@@ -69,10 +70,10 @@ fn failed(error: impl std::fmt::Display) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn check(flags: &plimsoll::config::CheckFlags) -> ExitCode {
+fn run_check(flags: &plimsoll::config::CheckFlags) -> ExitCode {
     let checked = start_tls().and_then(|()| {
         let runtime = tokio::runtime::Runtime::new()?;
-        Ok(runtime.block_on(plimsoll::check::run(flags)))
+        Ok(runtime.block_on(check::run(flags)))
     });
     match checked {
         Ok((text, good)) => {
@@ -83,14 +84,14 @@ fn check(flags: &plimsoll::config::CheckFlags) -> ExitCode {
     }
 }
 
-/// Whether kubectl called it as its plugin.
+/// Whether kubectl runs this process as its plugin.
 fn called_as_plugin() -> bool {
     let called = std::env::args_os().next().map(std::path::PathBuf::from);
     called.is_some_and(|path| path.file_name().is_some_and(|name| name == "kubectl-plimsoll"))
 }
 
-fn convert(flags: &plimsoll::config::ConvertFlags) -> ExitCode {
-    match plimsoll::convert::run(flags) {
+fn run_convert(flags: &plimsoll::config::ConvertFlags) -> ExitCode {
+    match convert::run(flags) {
         Ok((text, converted)) => {
             print!("{text}");
             for note in &converted.notes {
@@ -105,7 +106,7 @@ fn convert(flags: &plimsoll::config::ConvertFlags) -> ExitCode {
     }
 }
 
-fn operate(command: impl Future<Output = Result<String, operate::OperateError>>) -> ExitCode {
+fn run_operate(command: impl Future<Output = Result<String, OperateError>>) -> ExitCode {
     let done = start_tls().and_then(|()| {
         let runtime = tokio::runtime::Runtime::new()?;
         Ok(runtime.block_on(command)?)
@@ -124,13 +125,17 @@ fn start_tls() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     provider.install_default().map_err(|_| "a TLS provider was installed twice".into())
 }
 
-fn run(
-    flags: plimsoll::config::ServeFlags,
-    ignored: &[plimsoll::config::Ignored],
+fn serve(
+    flags: ServeFlags,
+    ignored: &[IgnoredFlag],
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     plimsoll::telemetry::start_logging(flags.log_format, &flags.log_filter())?;
     for ignored in ignored {
-        tracing::warn!(flag = ignored.flag, reason = ignored.reason, "the flag has no effect");
+        tracing::warn!(
+            flag = ignored.flag,
+            reason = ignored.reason,
+            "Ignored a flag without an effect"
+        );
     }
     start_tls()?;
     tokio::runtime::Runtime::new()?.block_on(plimsoll::app::serve(flags))

@@ -6,15 +6,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::task::{Id, JoinSet};
 
-/// Tasks that last as long as the process. One that ends, or panics, ends it: what
-/// goes on without one of its parts is wrong in ways that nobody sees.
+/// Tasks that run as long as the process. When one ends or panics, the process ends: without one of
+/// its parts it would be wrong in ways that nobody sees.
 #[derive(Default)]
 pub struct Tasks {
     tasks: JoinSet<()>,
     names: HashMap<Id, &'static str>,
 }
 
-/// A task that should have gone on.
+/// A task that should still run.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("the task {name:?} {how}: the process can't go on without it")]
 pub struct TaskEnded {
@@ -23,18 +23,18 @@ pub struct TaskEnded {
 }
 
 impl Tasks {
-    /// Starts one.
+    /// Starts a task.
     pub fn spawn(&mut self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
         let started = self.tasks.spawn(task);
         self.names.insert(started.id(), name);
     }
 
-    /// Waits until all of them have ended.
+    /// Waits until all tasks have ended.
     pub async fn all_ended(&mut self) {
         while self.tasks.join_next().await.is_some() {}
     }
 
-    /// Waits until one of them ends, and says which and how; for ever where there is none.
+    /// Waits until a task ends, and gives which and how; forever where there is none.
     pub async fn first_end(&mut self) -> TaskEnded {
         let Some(ended) = self.tasks.join_next_with_id().await else {
             return std::future::pending().await;

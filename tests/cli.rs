@@ -8,7 +8,7 @@ fn plimsoll(arguments: &[&str]) -> Output {
     plimsoll_in("", arguments)
 }
 
-/// Runs it where this is the address of the cluster's API server; outside of a pod, if empty.
+/// Runs it in a pod whose API server has this address; outside of a pod, if empty.
 fn plimsoll_in(cluster: &str, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
     command.args(arguments).env_remove("KUBERNETES_SERVICE_HOST");
@@ -29,7 +29,7 @@ fn the_name_alone_prints_help_and_serves_nothing() {
 
 #[test]
 fn a_pod_called_as_prometheus_adapter_serves_and_a_person_is_told_how() {
-    // The flag at fault is one of `serve`: so that is what was called.
+    // The invalid flag is one of `serve`: so `serve` was run.
     let wrong = "--prometheus-url=ftp://x";
     for arguments in [&["/adapter", wrong][..], &["adapter", wrong], &[wrong], &["serve", wrong]] {
         let output = plimsoll_in("10.0.0.1", arguments);
@@ -82,7 +82,7 @@ fn check_finds_what_prometheus_would_refuse() {
 }
 
 #[test]
-fn check_says_what_its_own_parser_refuses_and_who_may_know_more() {
+fn check_names_its_own_parser_and_points_to_prometheus() {
     let config = "rules:\n- seriesQuery: x\n  metricsQuery: 'sum(rate(<<.Series>>{<<.LabelMatchers>>}[5m*2])) by (<<.GroupBy>>)'\n  \
                   resources: {template: <<.Resource>>}\n";
     let (code, text) = checked(config, &[]);
@@ -93,7 +93,7 @@ fn check_says_what_its_own_parser_refuses_and_who_may_know_more() {
 }
 
 #[test]
-fn check_says_what_to_do_with_an_object_of_kubernetes() {
+fn check_hints_at_what_to_do_with_a_kubernetes_object() {
     for (kind, expected) in [
         ("ConfigMap", "jsonpath='{.data.config\\.yaml}'"),
         ("Autoscaler", "kubectl plimsoll explain"),
@@ -116,7 +116,7 @@ fn check_contacts_a_prometheus_whenever_one_is_given() {
         assert_eq!(code, Some(1), "{text}");
         assert!(text.contains(expected), "{text}");
     }
-    // It logs in as the server does.
+    // It authenticates as the server does.
     let flags = ["--prometheus-url=http://127.0.0.1:1", "--prometheus-token-file=/nowhere/token"];
     let (code, _) = checked("", &flags);
     assert_eq!(code, Some(1));
@@ -142,7 +142,7 @@ fn convert_fails_where_an_object_was_left_out() {
 }
 
 #[test]
-fn a_wrong_configuration_is_refused_with_file_line_and_field() {
+fn an_invalid_configuration_is_refused_with_file_line_and_field() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("wrong.yaml");
     std::fs::write(&path, "podMetrics:\n  podLabel: pod\n  counterQuery: rate(<<.Series>>[2m])\n")
@@ -155,7 +155,7 @@ fn a_wrong_configuration_is_refused_with_file_line_and_field() {
 }
 
 #[test]
-fn a_wrong_flag_is_refused_with_what_would_be_right() {
+fn an_invalid_flag_is_refused_with_the_expected_values() {
     for (flag, expected) in [
         ("--prometheus-url=ftp://x", "http:// or https:// was expected"),
         ("--prometheus-timeout=5", "such as 250ms, 15s or 5m"),
@@ -172,7 +172,7 @@ fn a_wrong_flag_is_refused_with_what_would_be_right() {
 }
 
 #[test]
-fn the_definition_is_printed_as_it_is_checked_in() {
+fn the_printed_definition_is_the_checked_in_one() {
     let printed = plimsoll(&["crd"]).stdout;
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/base/crd.yaml");
     assert_eq!(printed, std::fs::read(path).unwrap());
@@ -190,10 +190,10 @@ fn commands_reach_the_api_server_through_the_proxy_of_the_environment() {
     std::fs::write(&kubeconfig, text).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
     command.arg("status").arg("--kubeconfig").arg(&kubeconfig).stderr(Stdio::piped());
-    // The name of the proxy is excepted, not that of the server.
+    // NO_PROXY matches the proxy, not the server.
     command.env("HTTPS_PROXY", format!("http://{address}")).env("NO_PROXY", "127.0.0.1");
     let child = command.spawn().unwrap();
-    // It connects, or says why not: then this does.
+    // If it does not connect, this unblocks the accept below.
     let waker = std::thread::spawn(move || {
         let output = child.wait_with_output().unwrap();
         let _ = std::net::TcpStream::connect(address);

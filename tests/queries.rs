@@ -1,4 +1,4 @@
-//! What holds of every query that is kept within a namespace or planned.
+//! Properties of the guard and the planner, for all queries.
 
 #[path = "queries/mod.rs"]
 mod queries;
@@ -6,7 +6,7 @@ mod queries;
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Without optimization a case takes some ms; `make conformance` runs as many as are meant.
+/// Without optimization a case takes some ms; `make conformance` runs the full number.
 const CASES: u32 = if cfg!(debug_assertions) { 128 } else { 4096 };
 
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
@@ -23,7 +23,7 @@ fn every_selector_of_what_is_sent_has_the_namespace() {
             sent.fetch_add(usize::from(queries::check_guard(&query).is_some()), Ordering::Relaxed);
         }
     });
-    // Nearly all that is PromQL is taken: a guard that refuses all would hold as well.
+    // Most queries are admitted: a guard that refuses everything would hold as well.
     let (made, sent) = (made.into_inner(), sent.into_inner());
     println!("{sent} of {made} queries are sent");
     assert!(sent * 2 > made, "{sent} of {made}");
@@ -33,19 +33,19 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: CASES, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_text_at_all_is_narrowed_or_refused(text in "\\PC{0,200}") {
+    fn every_text_is_guarded_or_refused(text in "\\PC{0,200}") {
         queries::check_guard(&text);
     }
 
     #[test]
-    fn what_is_sent_for_a_query_says_what_it_says(bytes in bytes()) {
+    fn what_is_sent_for_a_query_means_what_it_means(bytes in bytes()) {
         if let Some(query) = queries::query(&bytes, "") {
-            queries::check_alone(&query);
+            queries::check_single(&query);
         }
     }
 
     #[test]
-    fn what_is_planned_is_promql_and_answers_all(bytes in bytes()) {
+    fn what_is_planned_is_promql_and_answers_all_queries(bytes in bytes()) {
         queries::check_plan(&bytes);
     }
 }
@@ -57,7 +57,7 @@ fn no_text_needs_more_than_a_small_stack() {
     for text in [signs, parentheses, "x or ".repeat(1_600) + "x", "up offset Inf".to_owned()] {
         queries::on_a_small_stack(|| {
             queries::check_guard(&text);
-            queries::check_alone(&text);
+            queries::check_single(&text);
         });
     }
 }
@@ -67,9 +67,9 @@ fn no_text_needs_more_than_a_small_stack() {
 fn patterns_that_only_prometheus_knows_pass_as_they_are() {
     let braces = r#"wb{namespase=~"in{{{{fra|ba"}"#;
     assert!(queries::check_guard(braces).is_some());
-    queries::check_alone(braces);
-    // Nobody knows this one: it is refused where a user wrote it, and else by Prometheus.
+    queries::check_single(braces);
+    // Neither accepts this one: it is refused if a user wrote it, and otherwise by Prometheus.
     let broken = r#"{name=~")+",node="{n}"}"#;
     assert!(queries::check_guard(broken).is_none());
-    queries::check_alone(broken);
+    queries::check_single(broken);
 }

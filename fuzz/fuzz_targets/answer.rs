@@ -1,15 +1,15 @@
-//! Whatever Prometheus answers is read or refused: no panic, and no value that is
+//! Every response of Prometheus is read or refused: no panic, and no value that is
 //! not finite.
 #![no_main]
 
-use plimsoll::prometheus::{decode_shapes, read_answer};
+use plimsoll::prometheus::{decode_shapes, read_query_response};
 use plimsoll::samples::Table;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let mut series = 0;
-    let read = read_answer(bytes, |sample| {
+    let read = read_query_response(bytes, |sample| {
         assert!(sample.value.is_ok_and(f64::is_finite) || sample.value.is_err());
-        // A series whose value can't be used counts, too: its error is reported.
+        // A series with an invalid sample counts, too: its error is reported.
         series += 1;
     });
     let table = Table::read(bytes);

@@ -1,4 +1,4 @@
-//! Every decision keeps the invariants, whatever the scenario.
+//! Every decision holds the invariants, in any scenario.
 #![no_main]
 
 #[path = "../../tests/invariants/mod.rs"]

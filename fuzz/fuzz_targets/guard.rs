@@ -1,5 +1,5 @@
-//! Whatever a user writes as a query ends in a text in which every selector has the
-//! namespace, or in a refusal: no panic, no overflow of a small stack.
+//! For every user's query, every selector of what is sent has the
+//! namespace, or it is refused: no panic, no overflow of a small stack.
 #![no_main]
 
 #[path = "../../tests/queries/mod.rs"]
@@ -10,7 +10,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         if let Ok(text) = std::str::from_utf8(bytes) {
             queries::check_guard(text);
         }
-        // The same bytes as choices make a query that is PromQL.
+        // The bytes as choices make a query that is PromQL.
         if let Some(query) = queries::query(bytes, "") {
             queries::check_guard(&query);
         }

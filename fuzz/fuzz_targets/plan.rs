@@ -1,5 +1,4 @@
-//! What is planned for a query is PromQL, says what the query says, and answers
-//! all who asked.
+//! Every planned query is PromQL, means what its queries mean, and no query is left out.
 #![no_main]
 
 #[path = "../../tests/queries/mod.rs"]
@@ -8,7 +7,7 @@ mod queries;
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     queries::on_a_small_stack(|| {
         if let Ok(text) = std::str::from_utf8(bytes) {
-            queries::check_alone(text);
+            queries::check_single(text);
         }
         queries::check_plan(bytes);
     });

@@ -3,11 +3,11 @@
 #![no_main]
 
 use plimsoll::k8s::Selector;
-use plimsoll::serve::Target;
+use plimsoll::serve::RequestInfo;
 
 libfuzzer_sys::fuzz_target!(|text: &str| {
-    let _ = Target::parse(text);
-    let _ = Target::parse(&format!("/apis/custom.metrics.k8s.io/v1beta1/{text}"));
+    let _ = RequestInfo::parse(text);
+    let _ = RequestInfo::parse(&format!("/apis/custom.metrics.k8s.io/v1beta1/{text}"));
     if let Ok(selector) = text.parse::<Selector>() {
         let again: Selector = selector.to_string().parse().expect("what was written is read");
         assert_eq!(selector, again, "{text:?}");

@@ -1,11 +1,11 @@
-//! How prometheus-adapter 0.12 is called: its Deployment works on with another image.
-//! Flags that have no effect here are taken, and each says once why it has none.
+//! The command line of prometheus-adapter 0.12, so that its Deployment works with our image. Flags
+//! without an effect here are accepted, and each is logged once with the reason.
 
 use std::ffi::OsString;
 
-/// A flag that was given and has no effect.
+/// A given flag without an effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ignored {
+pub struct IgnoredFlag {
     /// The flag, without its value.
     pub flag: String,
     /// Why it has no effect.
@@ -20,7 +20,7 @@ const SOCKET: &str = "the address is bound plainly";
 const CIPHERS: &str = "TLS 1.2 and 1.3 with the safe suites of rustls are spoken, and no others";
 const SNI: &str = "one certificate is served under all names: --tls-cert-file";
 
-/// The flags without effect: name, whether a value follows, why.
+/// The flags without an effect: name, whether they take a value, why they have none.
 const IGNORED: [(&str, bool, &str); 15] = [
     ("audit-policy-file", true, AUDIT),
     ("audit-", true, AUDIT),
@@ -39,8 +39,8 @@ const IGNORED: [(&str, bool, &str); 15] = [
     ("tls-sni-cert-key", true, SNI),
 ];
 
-/// Flags of the audit log that are switches.
-const SWITCHES: [&str; 6] = [
+/// Flags of the audit log that take no value.
+const BOOLEAN_FLAGS: [&str; 6] = [
     "audit-log-batch-throttle-enable",
     "audit-log-compress",
     "audit-log-truncate-enabled",
@@ -49,10 +49,10 @@ const SWITCHES: [&str; 6] = [
     "audit-log-truncate-enable",
 ];
 
-/// The command line with `serve` in its place, where a pod is called as prometheus-adapter's are: with
-/// flags alone, or with `/adapter` first, as its Helm chart has it. Elsewhere a line without a
-/// command is a person's, who has not asked to serve.
-pub fn as_command(mut arguments: Vec<OsString>, in_pod: bool) -> Vec<OsString> {
+/// Inserts the command `serve` where a pod is started as prometheus-adapter's are: with only flags,
+/// or with `/adapter` first, as in its Helm chart. Outside of a pod, a person has to write
+/// `serve`.
+pub fn normalize_command(mut arguments: Vec<OsString>, in_pod: bool) -> Vec<OsString> {
     let Some(first) = arguments.get(1).and_then(|first| first.to_str()).filter(|_| in_pod) else {
         return arguments;
     };
@@ -65,10 +65,10 @@ pub fn as_command(mut arguments: Vec<OsString>, in_pod: bool) -> Vec<OsString> {
     arguments
 }
 
-/// Takes the flags without effect out of a command line.
+/// Removes the flags without an effect from a command line.
 pub fn take_ignored(
     arguments: impl IntoIterator<Item = OsString>,
-) -> (Vec<OsString>, Vec<Ignored>) {
+) -> (Vec<OsString>, Vec<IgnoredFlag>) {
     let (mut kept, mut ignored) = (Vec::new(), Vec::new());
     let mut arguments = arguments.into_iter();
     while let Some(argument) = arguments.next() {
@@ -80,19 +80,20 @@ pub fn take_ignored(
         if takes_value {
             arguments.next();
         }
-        ignored.push(Ignored { flag, reason });
+        ignored.push(IgnoredFlag { flag, reason });
     }
     (kept, ignored)
 }
 
-/// The flag that an argument is, whether its value is the next argument, and why.
+/// The ignored flag of an argument: its name, whether its value is the next argument, and the
+/// reason.
 fn find(argument: &str) -> Option<(String, bool, &'static str)> {
     let flag = argument.strip_prefix("--")?;
     let (name, value) = flag.split_once('=').map_or((flag, None), |(name, v)| (name, Some(v)));
     let (_, takes_value, reason) = IGNORED
         .iter()
         .find(|(known, ..)| name == *known || known.ends_with('-') && name.starts_with(known))?;
-    let takes_value = *takes_value && !SWITCHES.contains(&name);
+    let takes_value = *takes_value && !BOOLEAN_FLAGS.contains(&name);
     Some((format!("--{name}"), takes_value && value.is_none(), reason))
 }
 
@@ -101,19 +102,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_of_prometheus_adapter_serves_and_a_person_says_so() {
+    fn a_pod_of_prometheus_adapter_serves_without_the_command() {
         let line = |text: &str| text.split_whitespace().map(OsString::from).collect::<Vec<_>>();
         for given in ["plimsoll /adapter --v=4", "plimsoll adapter --v=4", "plimsoll --v=4"] {
-            assert_eq!(as_command(line(given), true), line("plimsoll serve --v=4"), "{given}");
-            assert_eq!(as_command(line(given), false), line(given), "{given}");
+            assert_eq!(
+                normalize_command(line(given), true),
+                line("plimsoll serve --v=4"),
+                "{given}"
+            );
+            assert_eq!(normalize_command(line(given), false), line(given), "{given}");
         }
         for kept in ["plimsoll", "plimsoll --help", "plimsoll -V", "plimsoll check x"] {
-            assert_eq!(as_command(line(kept), true), line(kept), "{kept}");
+            assert_eq!(normalize_command(line(kept), true), line(kept), "{kept}");
         }
     }
 
     #[test]
-    fn flags_without_effect_are_taken_with_their_values() {
+    fn flags_without_an_effect_are_removed_with_their_values() {
         let given = "plimsoll --audit-log-path=- --v=4 --audit-log-maxage 3 --profiling=false \
                      --audit-log-compress --secure-port 6443 --vmodule a=2";
         let (kept, ignored) = take_ignored(given.split_whitespace().map(OsString::from));

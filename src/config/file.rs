@@ -1,29 +1,29 @@
 //! The configuration file.
 
-use super::rules::{self, At, GivenBackend, GivenResourceRules, GivenRule};
+use super::rules::{self, GivenBackend, GivenResourceRules, GivenRule, Located};
 use crate::prometheus::Pem;
 use crate::promql::query::PodQueries;
 use crate::promql::template::Template;
 use crate::rules::RuleSet;
-use crate::serve::{ApiGroup, Other, OtherOptions, Others};
+use crate::serve::{ApiGroup, ForwardOptions, ForwardTarget, ForwardTargets};
 use serde::Deserialize;
 use serde_saphyr::Spanned;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The configuration, checked.
+/// A valid configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// How metrics of pods are asked for.
+    /// The queries of pod metrics.
     pub pod_queries: Arc<PodQueries>,
     /// The rules of prometheus-adapter's configuration.
     pub rules: RuleSet,
-    /// The adapters that requests for unknown metrics are passed on to.
-    pub pass_on: Others,
+    /// The adapters that requests for unknown metrics are forwarded to (`passOn`).
+    pub forward: ForwardTargets,
 }
 
-/// Why a configuration can't be used.
+/// Why a configuration is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file can't be read.
@@ -31,20 +31,20 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         error: std::io::Error,
     },
-    /// The file is no YAML, or has a field that is unknown or of the wrong type.
+    /// The file is not YAML, or has a field that is unknown or of the wrong type.
     #[error("{}: {error}", path.display())]
     Syntax {
         /// The file.
         path: PathBuf,
-        /// Where and why, without any of the file's values: it may be logged.
+        /// Where and why, without any values of the file, so that it may be logged.
         error: String,
-        /// The same, with the lines around the mistake. They may have secrets in them.
+        /// The same, with the lines around the error, which may contain secrets.
         lines: String,
     },
-    /// A field has a value that can't be used.
+    /// A field has an invalid value.
     #[error("{}:{line}:{column}: {field}: {error}", path.display())]
     Value {
         /// The file.
@@ -55,7 +55,7 @@ pub enum ConfigError {
         column: u64,
         /// The field's path.
         field: String,
-        /// What is wrong and what would be right.
+        /// What is wrong, and what was expected.
         error: String,
     },
 }
@@ -63,17 +63,18 @@ pub enum ConfigError {
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 struct File {
-    pod_metrics: PodMetrics,
+    pod_metrics: GivenPodMetrics,
     rules: Option<Vec<GivenRule>>,
     external_rules: Option<Vec<GivenRule>>,
     resource_rules: Option<GivenResourceRules>,
     backends: Option<BTreeMap<String, GivenBackend>>,
-    pass_on: Option<BTreeMap<String, GivenOther>>,
+    #[serde(rename = "passOn")]
+    forward: Option<BTreeMap<String, GivenForwardTarget>>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-struct PodMetrics {
+struct GivenPodMetrics {
     namespace_label: Option<Spanned<String>>,
     pod_label: Option<Spanned<String>>,
     gauge_query: Option<Spanned<String>>,
@@ -85,8 +86,8 @@ const GAUGE: &str = "sum by (<<.GroupBy>>) (<<.Series>>{<<.LabelMatchers>>})";
 const COUNTER: &str = "sum by (<<.GroupBy>>) (rate(<<.Series>>{<<.LabelMatchers>>}[2m]))";
 
 impl Default for Config {
-    /// Labels `namespace` and `pod`; gauges as they are, counters as the rate
-    /// per second over two minutes.
+    /// The labels are `namespace` and `pod`. Gauges are read as they are, counters as the rate per
+    /// second over two minutes.
     fn default() -> Self {
         let template = |text| Template::parse(text).expect("the default is a template");
         Self {
@@ -98,14 +99,13 @@ impl Default for Config {
                 shared: Vec::new(),
             }),
             rules: RuleSet::default(),
-            pass_on: Others::new(),
+            forward: ForwardTargets::new(),
         }
     }
 }
 
 impl ConfigError {
-    /// The error with the lines around the mistake, for the terminal of the one who wrote
-    /// them, and for no log.
+    /// The error with the lines around it, for the terminal of the author; never for a log.
     pub fn with_lines(&self) -> String {
         match self {
             Self::Syntax { path, lines, .. } => format!("{}: {lines}", path.display()),
@@ -114,8 +114,8 @@ impl ConfigError {
     }
 }
 
-/// serde's words on a mistake, without the value that was found: `invalid type: string
-/// "SECRET", expected a sequence`.
+/// serde's message without the value that it found: `invalid type: string "SECRET", expected a
+/// sequence` becomes `invalid type: string, expected a sequence`.
 fn without_values(error: &str) -> String {
     let Some(found) = ["invalid type: ", "invalid value: "].iter().find_map(|w| error.find(w))
     else {
@@ -134,8 +134,7 @@ impl Config {
     /// Reads a file.
     ///
     /// # Errors
-    /// Where it can't be read or has anything in it that can't be used; the
-    /// error names file, line and field.
+    /// If it can't be read or is invalid. The error names file, line and field.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| ConfigError::Read { path: path.to_owned(), error })?;
@@ -143,7 +142,7 @@ impl Config {
     }
 
     fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
-        // A file of comments alone is an empty configuration.
+        // A file of only comments is an empty configuration.
         let file: Option<File> =
             serde_saphyr::from_str(text).map_err(|error| ConfigError::Syntax {
                 path: path.to_owned(),
@@ -151,7 +150,7 @@ impl Config {
                 lines: error.to_string(),
             })?;
         let file = file.unwrap_or_default();
-        let located = |At { at, field, error }| match at {
+        let located = |Located { at, field, error }| match at {
             Some((line, column)) => {
                 ConfigError::Value { path: path.to_owned(), line, column, field, error }
             }
@@ -176,19 +175,19 @@ impl Config {
             backends,
         };
         rules::check_backends(&config.rules).map_err(located)?;
-        let pass_on = file.pass_on.unwrap_or_default().into_iter();
-        config.pass_on = pass_on
-            .map(|(group, given)| other(&group, given))
+        let forward = file.forward.unwrap_or_default().into_iter();
+        config.forward = forward
+            .map(|(group, given)| forward_target(&group, given))
             .collect::<Result<_, _>>()
             .map_err(located)?;
         Ok(config)
     }
 }
 
-/// Another adapter.
+/// An adapter that requests are forwarded to.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct GivenOther {
+struct GivenForwardTarget {
     url: Spanned<String>,
     #[serde(default)]
     ca_file: Option<PathBuf>,
@@ -198,29 +197,32 @@ struct GivenOther {
     token_file: Option<PathBuf>,
 }
 
-fn other(group: &str, given: GivenOther) -> Result<(ApiGroup, Other), At> {
+fn forward_target(
+    group: &str,
+    given: GivenForwardTarget,
+) -> Result<(ApiGroup, ForwardTarget), Located> {
     let path = format!("passOn.{group}");
-    let wrong = |error: String| At::of(&given.url, path.clone(), error);
+    let wrong = |error: String| Located::of(&given.url, path.clone(), error);
     let known = [ApiGroup::Custom, ApiGroup::External];
     let group = known.into_iter().find(|known| known.as_str() == group).ok_or_else(|| {
         wrong(format!("{} or {} was expected", known[0].as_str(), known[1].as_str()))
     })?;
     let roots = given.ca_file.as_ref().map(|file| Pem::read("caFile", file)).transpose();
-    let other = Other::new(OtherOptions {
+    let target = ForwardTarget::new(ForwardOptions {
         url: given.url.value.clone(),
         roots: roots.map_err(|error| wrong(error.to_string()))?,
-        any_certificate: given.insecure_skip_tls_verify,
+        insecure_skip_tls_verify: given.insecure_skip_tls_verify,
         token_file: given.token_file.clone(),
     });
-    Ok((group, other.map_err(wrong)?))
+    Ok((group, target.map_err(wrong)?))
 }
 
-fn pod_queries(queries: &mut PodQueries, given: PodMetrics) -> Result<(), At> {
+fn pod_queries(queries: &mut PodQueries, given: GivenPodMetrics) -> Result<(), Located> {
     let label = |field: &str, given: Option<Spanned<String>>, label: &mut String| match given {
-        // Prometheus 3 takes any other name, too.
+        // Prometheus 3 accepts any other name.
         Some(text) if text.value.is_empty() => {
             let error = "a label name must not be empty".to_owned();
-            Err(At::of(&text, format!("podMetrics.{field}"), error))
+            Err(Located::of(&text, format!("podMetrics.{field}"), error))
         }
         Some(text) => {
             *label = text.value;
@@ -232,7 +234,7 @@ fn pod_queries(queries: &mut PodQueries, given: PodMetrics) -> Result<(), At> {
     label("podLabel", given.pod_label, &mut queries.pod_label)?;
     let template = |field: &str, given: Option<Spanned<String>>, template: &mut Template| {
         let Some(text) = given else { return Ok(()) };
-        let wrong = |error| At::of(&text, format!("podMetrics.{field}"), error);
+        let wrong = |error| Located::of(&text, format!("podMetrics.{field}"), error);
         let parsed = Template::parse(&text.value).map_err(|error| wrong(error.to_string()))?;
         for (name, reason) in [
             ("Series", "every metric would be the same one"),
@@ -277,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_yaml_allows_in_a_configuration_of_the_peer_is_read() {
+    fn a_configuration_of_prometheus_adapter_is_read_however_its_yaml_is_written() {
         let config = parse(
             "rules:\n- &first\n  seriesQuery: 'a'\n  seriesFilters: null\n  resources:\n    namespaced: no\n\
              \x20   overrides:\n      ns: {group: null, resource: namespace}\n  name:\n    matches: \n    as: b\n\
@@ -312,7 +314,7 @@ mod tests {
         let text = format!("{backend}    timeot: 5s\n");
         let error = Config::parse(Path::new("plimsoll.yaml"), &text).unwrap_err();
         assert!(error.to_string().contains("timeot") && error.to_string().contains("line 4"));
-        // Who wrote it is shown the lines.
+        // Its author sees the lines.
         assert!(error.with_lines().contains("timeot: 5s"), "{}", error.with_lines());
     }
 

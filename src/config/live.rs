@@ -1,77 +1,68 @@
-//! The configuration in use, reloaded when its file changes.
+//! Reloads the configuration file when it changes.
 
 use super::file::{Config, ConfigError};
 use crate::promql::query::PodQueries;
+use crate::reload::Reloadable;
+use crate::serve::ForwardTargets;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-/// The configuration in force; the last good one where the file has none.
+/// The current configuration, part by part: the last valid one of the file. Cheap to clone.
 #[derive(Clone)]
-pub struct LiveConfig(Arc<Inner>);
-
-struct Inner {
-    current: RwLock<Arc<Config>>,
-    /// What is wrong with the file now.
-    fault: Mutex<Option<String>>,
+pub struct LiveConfig {
+    /// The queries of pod metrics.
+    pub pod_queries: Reloadable<PodQueries>,
+    /// The adapters that requests for unknown metrics are forwarded to.
+    pub forward: Reloadable<ForwardTargets>,
+    /// Why the file can't be reloaded, if it can't.
+    pub error: Reloadable<Option<String>>,
 }
 
-/// How often the file is looked at. The volume of a ConfigMap changes by a
-/// symbolic link, which notifications of the file itself would miss.
-const LOOK: Duration = Duration::from_millis(500);
+/// The time between two reads of the file. The volume of a ConfigMap changes by a symbolic link,
+/// of which notifications of the file itself say nothing.
+const RELOAD_INTERVAL: Duration = Duration::from_millis(500);
 
 impl LiveConfig {
-    /// This configuration, for now.
-    pub fn new(config: Config) -> Self {
-        let current = RwLock::new(Arc::new(config));
-        Self(Arc::new(Inner { current, fault: Mutex::default() }))
+    /// A configuration that was not reloaded yet.
+    pub fn new(config: &Config) -> Self {
+        Self {
+            pod_queries: Reloadable::new(config.pod_queries.clone()),
+            forward: Reloadable::new(config.forward.clone()),
+            error: Reloadable::default(),
+        }
     }
 
-    /// The configuration in force.
-    pub fn now(&self) -> Arc<Config> {
-        self.0.current.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// How metrics of pods are asked for now.
-    pub fn pod_queries(&self) -> Arc<PodQueries> {
-        self.now().pod_queries.clone()
-    }
-
-    /// Why the file could not be reloaded.
-    pub fn fault(&self) -> Option<String> {
-        self.0.fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Follows a file for ever; `changed` is told of each try to take it up.
-    pub async fn follow(self, path: PathBuf, changed: impl Fn(Result<&Config, &ConfigError>)) {
+    /// Reloads a file when it changes, for ever. `reloaded` is called after each attempt.
+    pub async fn run_reloader(
+        self,
+        path: PathBuf,
+        reloaded: impl Fn(Result<&Config, &ConfigError>),
+    ) {
         let mut seen = tokio::fs::read(&path).await.ok();
         loop {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(RELOAD_INTERVAL).await;
             let now = tokio::fs::read(&path).await.ok();
             if now == seen {
                 continue;
             }
             seen = now;
-            self.take_up(&path, &changed);
+            self.reload(&path, &reloaded);
         }
     }
 
-    fn take_up(&self, path: &Path, changed: &impl Fn(Result<&Config, &ConfigError>)) {
-        let mut fault = self.0.fault.lock().unwrap_or_else(PoisonError::into_inner);
+    fn reload(&self, path: &Path, reloaded: &impl Fn(Result<&Config, &ConfigError>)) {
         match Config::read(path) {
             Ok(config) => {
-                *fault = None;
-                let config = Arc::new(config);
-                let mut current = self.0.current.write().unwrap_or_else(PoisonError::into_inner);
-                *current = config.clone();
-                drop(current);
-                tracing::info!(file = %path.display(), "Reloaded the configuration");
-                changed(Ok(&config));
+                self.pod_queries.replace(config.pod_queries.clone());
+                self.forward.replace(config.forward.clone());
+                self.error.replace(None);
+                tracing::info!(file = %path.display(), "Reloaded configuration");
+                reloaded(Ok(&config));
             }
             Err(error) => {
-                *fault = Some(error.to_string());
-                tracing::error!(%error, "Failed to reload the configuration; the last good one stays in use");
-                changed(Err(&error));
+                self.error.replace(Some(error.to_string()));
+                tracing::error!(%error, "Failed to reload configuration, keeping the previous one");
+                reloaded(Err(&error));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What an administrator sets: flags and the configuration file.
+//! The settings of administrators: flags and the configuration file.
 
 mod adapter_flags;
 mod file;
@@ -6,10 +6,10 @@ mod flags;
 mod live;
 mod rules;
 
-pub use adapter_flags::{Ignored, as_command, take_ignored};
+pub use adapter_flags::{IgnoredFlag, normalize_command, take_ignored};
 pub use file::{Config, ConfigError};
 pub use flags::{
-    CheckFlags, Cli, ClusterFlags, Command, ConvertFlags, FreezeFlags, LogFormat, NativeHpas,
-    ObjectFlags, OutputFormat, PrometheusFlags, PrometheusVerb, ServeFlags, TlsVersion,
+    CheckFlags, Cli, ClusterFlags, Command, ConvertFlags, FreezeFlags, NativeHpas, ObjectFlags,
+    OutputFormat, PrometheusFlags, PrometheusVerb, ServeFlags, TlsVersion,
 };
 pub use live::LiveConfig;

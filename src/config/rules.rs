@@ -14,18 +14,18 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where in the file something is wrong, and what.
-pub struct At {
+/// An error with its position in the file.
+pub struct Located {
     /// Line and column, counted from 1, where they are known.
     pub at: Option<(u64, u64)>,
     /// The field's path.
     pub field: String,
-    /// What is wrong and what would be right.
+    /// What is wrong, and what was expected.
     pub error: String,
 }
 
-impl At {
-    /// At a value.
+impl Located {
+    /// An error at the position of a value.
     pub fn of<T>(value: &Spanned<T>, field: String, error: impl Into<String>) -> Self {
         let place = value.referenced;
         Self { at: Some((place.line(), place.column())), field, error: error.into() }
@@ -47,12 +47,12 @@ pub struct GivenRule {
     name: Option<GivenName>,
     #[serde(default)]
     metrics_query: Text,
-    /// Ours: the server of `backends` that the series are in.
+    /// An extension: the server of `backends` that has the series.
     #[serde(default)]
     backend: Option<String>,
 }
 
-/// Ours: another Prometheus-compatible server.
+/// An extension: another Prometheus-compatible server.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct GivenBackend {
@@ -71,10 +71,10 @@ pub struct GivenBackend {
     timeout: Text,
 }
 
-/// Makes the clients of the backends.
+/// Creates the clients of the backends.
 pub fn compile_backends(
     given: BTreeMap<String, GivenBackend>,
-) -> Result<BTreeMap<String, Client>, At> {
+) -> Result<BTreeMap<String, Client>, Located> {
     given
         .into_iter()
         .map(|(name, given)| {
@@ -84,8 +84,9 @@ pub fn compile_backends(
         .collect()
 }
 
-fn compile_backend(path: &str, given: &GivenBackend) -> Result<Client, At> {
-    let wrong = |error: prometheus::Error| At::of(&given.url, path.to_owned(), error.to_string());
+fn compile_backend(path: &str, given: &GivenBackend) -> Result<Client, Located> {
+    let wrong =
+        |error: prometheus::Error| Located::of(&given.url, path.to_owned(), error.to_string());
     let pem = |field: &str, file: &PathBuf| Pem::read(field, file).map_err(wrong);
     let identity = match (&given.client_cert_file, &given.client_key_file) {
         (Some(certificate), Some(key)) => {
@@ -94,7 +95,7 @@ fn compile_backend(path: &str, given: &GivenBackend) -> Result<Client, At> {
         _ => None,
     };
     let timeout = match text(&given.timeout) {
-        "" => BACKEND_TIMEOUT,
+        "" => DEFAULT_BACKEND_TIMEOUT,
         given_timeout => prometheus_duration(given_timeout).ok_or_else(|| {
             let error = "a duration was expected, such as 10s";
             at(&given.timeout, format!("{path}.timeout"), error)
@@ -108,18 +109,18 @@ fn compile_backend(path: &str, given: &GivenBackend) -> Result<Client, At> {
         token: given.token_file.clone().map(Token::File),
         headers: given.headers.clone(),
         get: false,
-        max_response_bytes: BACKEND_RESPONSE,
+        max_response_bytes: MAX_BACKEND_RESPONSE_BYTES,
     })
     .map_err(wrong)
 }
 
-/// How long a request to a backend may take, where nothing is said.
-const BACKEND_TIMEOUT: Duration = Duration::from_secs(10);
-/// The largest answer taken from a backend, in bytes.
-const BACKEND_RESPONSE: usize = 64 << 20;
+/// The default timeout of a request to a backend.
+const DEFAULT_BACKEND_TIMEOUT: Duration = Duration::from_secs(10);
+/// The largest response of a backend, in bytes.
+const MAX_BACKEND_RESPONSE_BYTES: usize = 64 << 20;
 
-/// Whether each rule's backend is there.
-pub fn check_backends(rules: &RuleSet) -> Result<(), At> {
+/// Checks that the backend of each rule exists.
+pub fn check_backends(rules: &RuleSet) -> Result<(), Located> {
     let named = rules.placed().map(|(path, rule)| (path, rule.series.backend.as_ref()));
     let usage = rules.resource.as_ref().and_then(|rules| rules.backend.as_ref());
     for (path, name) in named.chain([("resourceRules".to_owned(), usage)]) {
@@ -146,7 +147,8 @@ struct GivenResources {
     template: Text,
     overrides: Option<BTreeMap<String, GivenGroupResource>>,
     namespaced: Option<bool>,
-    /// Ours: an external metric is read from this namespace, whoever asks.
+    /// An extension: an external metric is read from this namespace, whatever the namespace of
+    /// the request.
     namespace: Option<String>,
 }
 
@@ -192,21 +194,21 @@ fn text(given: &Text) -> &str {
     given.as_ref().map_or("", |text| text.value.as_str())
 }
 
-/// An error at the text that is at fault, where it was given.
-fn at(given: &Text, field: String, error: impl ToString) -> At {
+/// An error at a text, if the text was given.
+fn at(given: &Text, field: String, error: impl ToString) -> Located {
     match given {
-        Some(text) => At::of(text, field, error.to_string()),
-        None => At { at: None, field, error: error.to_string() },
+        Some(text) => Located::of(text, field, error.to_string()),
+        None => Located { at: None, field, error: error.to_string() },
     }
 }
 
-/// Compiles the rules of a list.
-pub fn compile(list: &str, given: Vec<GivenRule>) -> Result<Vec<Rule>, At> {
+/// Compiles a list of rules.
+pub fn compile(list: &str, given: Vec<GivenRule>) -> Result<Vec<Rule>, Located> {
     let compile = |(place, rule)| compile_rule(&format!("{list}[{place}]"), rule);
     given.into_iter().enumerate().map(compile).collect()
 }
 
-fn compile_rule(path: &str, given: GivenRule) -> Result<Rule, At> {
+fn compile_rule(path: &str, given: GivenRule) -> Result<Rule, Located> {
     let field = |name: &str| format!("{path}.{name}");
     if text(&given.series_query).is_empty() {
         let error =
@@ -239,11 +241,11 @@ fn compile_rule(path: &str, given: GivenRule) -> Result<Rule, At> {
     })
 }
 
-fn template(given: &Text, field: String) -> Result<Template, At> {
+fn template(given: &Text, field: String) -> Result<Template, Located> {
     Template::parse(text(given)).map_err(|error| at(given, field, error))
 }
 
-fn compile_filter(path: &str, given: &GivenFilter) -> Result<Filter, At> {
+fn compile_filter(path: &str, given: &GivenFilter) -> Result<Filter, Located> {
     let (is, is_not) = (text(&given.is), text(&given.is_not));
     let (source, name, is) = match (is, is_not) {
         ("", "") => {
@@ -260,7 +262,7 @@ fn compile_filter(path: &str, given: &GivenFilter) -> Result<Filter, At> {
     Ok(Filter { pattern: pattern(text(source)).map_err(wrong)?, is })
 }
 
-fn compile_labels(path: &str, given: GivenResources) -> Result<ResourceLabels, At> {
+fn compile_labels(path: &str, given: GivenResources) -> Result<ResourceLabels, Located> {
     let overrides = given.overrides.unwrap_or_default().into_iter();
     let overrides = overrides
         .map(|(label, named)| {
@@ -273,7 +275,7 @@ fn compile_labels(path: &str, given: GivenResources) -> Result<ResourceLabels, A
 }
 
 /// Compiles the rules of `metrics.k8s.io`.
-pub fn compile_resource_rules(given: GivenResourceRules) -> Result<ResourceRules, At> {
+pub fn compile_resource_rules(given: GivenResourceRules) -> Result<ResourceRules, Located> {
     let window = prometheus_duration(text(&given.window)).ok_or_else(|| {
         let error = format!(
             "{:?} is no duration of Prometheus, such as 30s or 5m: a duration was expected",
@@ -289,7 +291,7 @@ pub fn compile_resource_rules(given: GivenResourceRules) -> Result<ResourceRules
     })
 }
 
-fn compile_usage(path: &str, given: GivenUsageRule) -> Result<UsageRule, At> {
+fn compile_usage(path: &str, given: GivenUsageRule) -> Result<UsageRule, Located> {
     let field = |name: &str| format!("{path}.{name}");
     Ok(UsageRule {
         container_query: template(&given.container_query, field("containerQuery"))?,

@@ -1,8 +1,8 @@
-//! Metrics that another provider serves, read through the API server.
+//! Metrics of other providers, read through the API server.
 
-use super::rule_metrics::{NO_SELECTOR, is_of_pods};
+use super::fetched::{Fetched, NO_SELECTOR, is_of_pods};
+use super::requests::{message, within};
 use super::targets::Targets;
-use super::{message, within};
 use crate::hpa::{Metric, ObjectRef, Sample, Source, parse_group, resource_usage};
 use crate::k8s::Quantity;
 use jiff::Timestamp;
@@ -11,29 +11,6 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 
-/// The samples of a metric, owned. Errors are causes, for a decision to word.
-pub enum Fetched {
-    /// For metrics of pods: one for each item of the answer.
-    PerPod(Result<Vec<(String, Option<Sample>)>, String>),
-    /// For Object metrics, in milli-units.
-    Value(Result<i64, String>),
-    /// For External metrics, in milli-units.
-    Values(Result<Vec<i64>, String>),
-}
-
-impl Fetched {
-    /// What there is of a metric that could not be read.
-    pub fn failed(metric: &Metric, error: String) -> Self {
-        match &metric.source {
-            Source::Pods { .. } | Source::Resource { .. } | Source::ContainerResource { .. } => {
-                Self::PerPod(Err(error))
-            }
-            Source::External { .. } => Self::Values(Err(error)),
-            Source::Object { .. } | Source::Unknown(_) => Self::Value(Err(error)),
-        }
-    }
-}
-
 #[derive(Deserialize)]
 #[serde(bound = "T: Deserialize<'de>")]
 struct List<T> {
@@ -41,7 +18,7 @@ struct List<T> {
     items: Vec<T>,
 }
 
-/// What Go's nil slices and maps are read as: `null` is empty, as upstream takes it.
+/// Reads `null` as empty: Go's nil slices and maps, as upstream takes them.
 fn or_empty<'de, T, D>(deserializer: D) -> Result<T, D::Error>
 where
     T: Default + Deserialize<'de>,
@@ -85,10 +62,10 @@ struct ContainerMetrics {
     usage: BTreeMap<String, String>,
 }
 
-/// The window of a sample that says none. Source: `metricServerDefaultMetricWindow`.
+/// The window of a sample without one. Source: `metricServerDefaultMetricWindow`.
 const WINDOW_MS: i64 = 60_000;
 
-/// Reads one metric, for the pods that a selector (in text form) selects.
+/// Reads one metric, for the pods that a selector (as text) selects.
 pub async fn fetch(
     client: &Client,
     targets: &Targets,

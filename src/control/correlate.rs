@@ -1,6 +1,6 @@
-//! Which events are worth a write. The same event again is counted, and written
-//! again after a growing wait; what one object may have written is bounded as by
-//! client-go's correlator. Plain state: time comes in as an argument.
+//! Which events are worth a write. A repeated event is counted, and written again with increasing
+//! intervals; the rate per object is limited as by client-go's correlator. Plain state: time comes in
+//! as an argument.
 
 use crate::hpa::{Event, EventKind};
 use crate::watch::Subject;
@@ -8,48 +8,49 @@ use lru::LruCache;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// What makes two events the same: not their text, which may name a cause that
-/// changes from round to round, but for the text of what went well, such as a new size.
+/// What makes two events the same: the reason, not the message, which may name a cause that changes
+/// from evaluation to evaluation. Of a normal event, such as a new size, the message counts, too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key {
     reason: &'static str,
-    /// How many of this reason come before it in the same decision.
-    place: usize,
+    /// How many of this reason come before it in the same evaluation.
+    index: usize,
     text: Option<String>,
 }
 
 impl Key {
-    /// That of an event which so many of the same reason come before.
-    pub fn of(event: &Event, place: usize) -> Self {
+    /// The key of an event.
+    pub fn of(event: &Event, index: usize) -> Self {
         let text = (event.kind == EventKind::Normal).then(|| event.message.clone());
-        Self { reason: event.reason, place, text }
+        Self { reason: event.reason, index, text }
     }
 }
 
-/// What was said of each object lately.
+/// The recent events of each object.
 pub struct Correlator {
     objects: LruCache<Subject, Object>,
 }
 
 struct Object {
     uid: String,
-    /// How many writes it may have at once, and when that was so.
+    /// The tokens of its rate limit, and when they were counted.
     tokens: f64,
     counted: Instant,
-    said: Vec<Said>,
+    seen: Vec<Seen>,
 }
 
-struct Said {
+/// An event of an object.
+struct Seen {
     key: Key,
     count: i32,
     at: Instant,
-    /// The text that waits to be written.
-    waiting: Option<String>,
+    /// The message to be written.
+    pending: Option<String>,
     /// The name under which it was written.
     name: Option<String>,
-    /// When it was written last, and how long after that it may be written again.
+    /// When it was written last, and after which interval it may be written again.
     written: Option<Instant>,
-    wait: Duration,
+    interval: Duration,
 }
 
 /// An event as it is to be written now.
@@ -57,26 +58,25 @@ struct Said {
 pub struct Due {
     /// The name under which it is known; none where it is to be created.
     pub name: Option<String>,
-    /// How often it was said.
+    /// How often it was published.
     pub count: i32,
-    /// Its latest text.
+    /// Its latest message.
     pub message: String,
 }
 
-/// How long an event is counted up before a new one is made.
-const RECENT: Duration = Duration::from_secs(600);
-/// The time between the first two writes of an event, which doubles ...
-const AGAIN: Duration = Duration::from_secs(60);
-/// ... until it is this.
-const SELDOM: Duration = Duration::from_secs(600);
-/// How many events of an object are remembered; the oldest goes first.
-const KEYS: usize = 8;
-/// How many objects are remembered, as those that go are forgotten; the one of
-/// which nothing was said for longest goes first.
-const OBJECTS: usize = 65_536;
-/// How many writes an object may have at once. Source: client-go's `EventSourceObjectSpamFilter`.
+/// How long a repeated event increments the count of an existing one.
+const AGGREGATION: Duration = Duration::from_secs(600);
+/// The interval between the first two writes of an event, which doubles ...
+const MIN_INTERVAL: Duration = Duration::from_secs(60);
+/// ... up to this one.
+const MAX_INTERVAL: Duration = Duration::from_secs(600);
+/// The maximum of events remembered per object; the oldest goes first.
+const MAX_EVENTS: usize = 8;
+/// The maximum of objects remembered; the least recently used goes first.
+const MAX_OBJECTS: usize = 65_536;
+/// The burst of writes per object. Source: client-go's `EventSourceObjectSpamFilter`.
 const BURST: f64 = 25.0;
-/// How long until it may have one more. Source: the same.
+/// The time until one more write is allowed. Source: the same.
 const REFILL: Duration = Duration::from_secs(300);
 
 impl Default for Correlator {
@@ -86,8 +86,8 @@ impl Default for Correlator {
 }
 
 impl Correlator {
-    /// Counts an event; true where it is to be put into the queue now.
-    pub fn say(
+    /// Counts an event; returns whether it is to be queued now.
+    pub fn observe(
         &mut self,
         subject: &Subject,
         uid: &str,
@@ -97,83 +97,91 @@ impl Correlator {
     ) -> bool {
         if self.objects.get(subject).is_none_or(|object| object.uid != uid) {
             let uid = uid.to_owned();
-            let object = Object { uid, tokens: BURST, counted: now, said: Vec::new() };
+            let object = Object { uid, tokens: BURST, counted: now, seen: Vec::new() };
             self.objects.put(subject.clone(), object);
-            while self.objects.len() > OBJECTS {
+            while self.objects.len() > MAX_OBJECTS {
                 self.objects.pop_lru();
             }
         }
         let Some(object) = self.objects.get_mut(subject) else { return false };
-        object.say(key, message, now)
+        object.observe(key, message, now)
     }
 
-    /// The event as it is to be written; none where it was forgotten meanwhile.
+    /// The event to be written; none where it was forgotten meanwhile.
     pub fn due(&mut self, subject: &Subject, uid: &str, key: &Key) -> Option<Due> {
-        let said = self.said(subject, uid, key)?;
-        let message = said.waiting.clone()?;
-        Some(Due { name: said.name.clone(), count: said.count, message })
+        let seen = self.seen(subject, uid, key)?;
+        let message = seen.pending.clone()?;
+        Some(Due { name: seen.name.clone(), count: seen.count, message })
     }
 
-    /// An event was written under a name.
+    /// Notes that an event was written under a name.
     pub fn written(&mut self, subject: &Subject, uid: &str, key: &Key, name: &str, now: Instant) {
-        let Some(said) = self.said(subject, uid, key) else { return };
-        let before = said.written.replace(now);
-        said.wait = before.map_or(AGAIN, |_| (said.wait * 2).min(SELDOM));
-        said.name = Some(name.to_owned());
-        said.waiting = None;
+        let Some(seen) = self.seen(subject, uid, key) else { return };
+        let before = seen.written.replace(now);
+        seen.interval = before.map_or(MIN_INTERVAL, |_| (seen.interval * 2).min(MAX_INTERVAL));
+        seen.name = Some(name.to_owned());
+        seen.pending = None;
     }
 
-    /// An event that was written is no longer there: it is to be created anew.
-    pub fn lost(&mut self, subject: &Subject, uid: &str, key: &Key) {
-        if let Some(said) = self.said(subject, uid, key) {
-            said.name = None;
+    /// Notes that an event has expired in the cluster: it is to be created again.
+    pub fn expired(&mut self, subject: &Subject, uid: &str, key: &Key) {
+        if let Some(seen) = self.seen(subject, uid, key) {
+            seen.name = None;
         }
     }
 
-    /// An event is not written, and costs its object nothing; it may be queued when it
-    /// is said again.
+    /// Notes that an event was not written: it costs its object no token, and may be queued when it is
+    /// published again.
     pub fn drop(&mut self, subject: &Subject, uid: &str, key: &Key) {
         if let Some(object) = self.objects.peek_mut(subject).filter(|object| object.uid == uid)
-            && let Some(said) = object.said.iter_mut().find(|said| said.key == *key)
-            && said.waiting.take().is_some()
+            && let Some(seen) = object.seen.iter_mut().find(|seen| seen.key == *key)
+            && seen.pending.take().is_some()
         {
             object.tokens = (object.tokens + 1.0).min(BURST);
         }
     }
 
-    /// An object is gone.
+    /// Forgets an object that is gone.
     pub fn forget(&mut self, subject: &Subject) {
         self.objects.pop(subject);
     }
 
-    fn said(&mut self, subject: &Subject, uid: &str, key: &Key) -> Option<&mut Said> {
+    fn seen(&mut self, subject: &Subject, uid: &str, key: &Key) -> Option<&mut Seen> {
         let object = self.objects.peek_mut(subject).filter(|object| object.uid == uid)?;
-        object.said.iter_mut().find(|said| said.key == *key)
+        object.seen.iter_mut().find(|seen| seen.key == *key)
     }
 }
 
 impl Object {
-    fn say(&mut self, key: &Key, message: &str, now: Instant) -> bool {
-        self.said.retain(|said| said.waiting.is_some() || now - said.at < RECENT);
-        let known = self.said.iter().position(|said| said.key == *key);
-        let place = known.unwrap_or_else(|| {
-            if self.said.len() == KEYS {
-                let oldest = (0..KEYS).min_by_key(|place| self.said[*place].at);
-                self.said.swap_remove(oldest.unwrap_or(0));
+    fn observe(&mut self, key: &Key, message: &str, now: Instant) -> bool {
+        self.seen.retain(|seen| seen.pending.is_some() || now - seen.at < AGGREGATION);
+        let known = self.seen.iter().position(|seen| seen.key == *key);
+        let index = known.unwrap_or_else(|| {
+            if self.seen.len() == MAX_EVENTS {
+                let oldest = (0..MAX_EVENTS).min_by_key(|index| self.seen[*index].at);
+                self.seen.swap_remove(oldest.unwrap_or(0));
             }
             let key = key.clone();
-            let (waiting, name, written) = (None, None, None);
-            self.said.push(Said { key, count: 0, at: now, waiting, name, written, wait: AGAIN });
-            self.said.len() - 1
+            let (pending, name, written) = (None, None, None);
+            self.seen.push(Seen {
+                key,
+                count: 0,
+                at: now,
+                pending,
+                name,
+                written,
+                interval: MIN_INTERVAL,
+            });
+            self.seen.len() - 1
         });
-        let said = &mut self.said[place];
-        said.count = said.count.saturating_add(1);
-        said.at = now;
-        if let Some(waiting) = &mut said.waiting {
+        let seen = &mut self.seen[index];
+        seen.count = seen.count.saturating_add(1);
+        seen.at = now;
+        if let Some(waiting) = &mut seen.pending {
             message.clone_into(waiting);
             return false;
         }
-        if said.written.is_some_and(|written| now - written < said.wait) {
+        if seen.written.is_some_and(|written| now - written < seen.interval) {
             return false;
         }
         let refilled = (now - self.counted).as_secs_f64() / REFILL.as_secs_f64();
@@ -183,7 +191,7 @@ impl Object {
             return false;
         }
         self.tokens -= 1.0;
-        self.said[place].waiting = Some(message.to_owned());
+        self.seen[index].pending = Some(message.to_owned());
         true
     }
 }
@@ -200,7 +208,7 @@ mod tests {
     /// Says an event and, where it is queued, takes it for written; whether it was.
     fn say(correlator: &mut Correlator, name: &str, event: &Event, now: Instant) -> bool {
         let (subject, key) = (fake::autoscaler(name), Key::of(event, 0));
-        let queued = correlator.say(&subject, "u", &key, &event.message, now);
+        let queued = correlator.observe(&subject, "u", &key, &event.message, now);
         if queued {
             correlator.written(&subject, "u", &key, "name", now);
         }
@@ -239,10 +247,10 @@ mod tests {
     fn what_waits_has_the_latest_text_and_two_metrics_have_two_events() {
         let (mut correlator, now) = (Correlator::default(), Instant::now());
         let subject = fake::autoscaler("web");
-        let [first, second] = [0, 1].map(|place| Key::of(&warning("Failed", ""), place));
-        assert!(correlator.say(&subject, "u", &first, "a", now));
-        assert!(correlator.say(&subject, "u", &second, "b", now));
-        assert!(!correlator.say(&subject, "u", &first, "c", now));
+        let [first, second] = [0, 1].map(|index| Key::of(&warning("Failed", ""), index));
+        assert!(correlator.observe(&subject, "u", &first, "a", now));
+        assert!(correlator.observe(&subject, "u", &second, "b", now));
+        assert!(!correlator.observe(&subject, "u", &first, "c", now));
         let due = Due { name: None, count: 2, message: "c".to_owned() };
         assert_eq!(correlator.due(&subject, "u", &first), Some(due));
         // One that was made anew, and one that is gone, have nothing that waits.

@@ -1,10 +1,10 @@
-//! Events about what is decided, written beside the decisions and so many a second
-//! at most: whatever fails, and for however many, neither etcd nor a round pays for it.
+//! Events, written beside the evaluations at a limited rate: however many fail, neither etcd nor an
+//! evaluation pays for it.
 
 use super::correlate::{Correlator, Due, Key};
-use super::{growing, is_passing};
+use super::requests::{backoff, is_transient, message};
 use crate::hpa::{Event, EventKind};
-use crate::leader::Permit;
+use crate::leader::FencingToken;
 use crate::telemetry::Metrics;
 use crate::watch::{Subject, SubjectKind};
 use k8s_openapi::api::core::v1::{Event as ApiEvent, EventSource, ObjectReference};
@@ -25,23 +25,23 @@ pub struct Events(Arc<Inner>);
 
 struct Inner {
     client: Client,
-    state: Mutex<State>,
+    queues: Mutex<Queues>,
     added: Notify,
     metrics: Arc<Metrics>,
 }
 
 #[derive(Default)]
-struct State {
+struct Queues {
     correlator: Correlator,
-    /// What went well comes before warnings, of which there may be many.
-    normal: VecDeque<Waiting>,
-    warnings: VecDeque<Waiting>,
-    /// Whether one is being written.
-    writing: bool,
+    /// Normal events come before warnings, of which there may be many.
+    normal: VecDeque<Queued>,
+    warnings: VecDeque<Queued>,
+    /// Whether a write is in flight.
+    in_flight: bool,
 }
 
-struct Waiting {
-    permit: Permit,
+struct Queued {
+    token: FencingToken,
     subject: Subject,
     uid: String,
     key: Key,
@@ -49,16 +49,16 @@ struct Waiting {
     reason: &'static str,
 }
 
-/// The least time between two writes: at most 20 a second.
-const PACE: Duration = Duration::from_millis(50);
-/// How many of either kind may wait; what is said beyond them is said again later.
-const WAITING: usize = 1_000;
-/// The longest wait while the API server can't be written to.
-const LONGEST_WAIT: Duration = Duration::from_secs(30);
-/// How long what waits at an orderly end is waited for.
-const LAST: Duration = Duration::from_secs(2);
-/// The longest name of an object.
-const LONGEST_NAME: usize = 253;
+/// The least time between two writes: at most 20 per second.
+const WRITE_INTERVAL: Duration = Duration::from_millis(50);
+/// The maximum of queued events of either kind; an event beyond it is published again later.
+const MAX_QUEUED: usize = 1_000;
+/// The maximum backoff while the API server is unavailable.
+const MAX_BACKOFF: Duration = Duration::from_secs(30);
+/// How long a graceful shutdown waits for queued events.
+const SHUTDOWN: Duration = Duration::from_secs(2);
+/// The maximum length of the name of an object.
+const MAX_NAME_LENGTH: usize = 253;
 
 fn api_version(kind: SubjectKind) -> &'static str {
     match kind {
@@ -70,33 +70,33 @@ fn api_version(kind: SubjectKind) -> &'static str {
 impl Events {
     /// A publisher over this client; [`Events::run`] writes.
     pub fn new(client: Client, metrics: Arc<Metrics>) -> Self {
-        let (state, added) = (Mutex::default(), Notify::new());
-        Self(Arc::new(Inner { client, state, added, metrics }))
+        let (queues, added) = (Mutex::default(), Notify::new());
+        Self(Arc::new(Inner { client, queues, added, metrics }))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn queues(&self) -> MutexGuard<'_, Queues> {
+        self.0.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the events of one decision written, as far as they are worth it.
-    pub fn publish(&self, permit: &Permit, subject: &Subject, uid: &str, events: &[Event]) {
-        let mut state = self.state();
+    /// Queues the events of one evaluation, as far as the correlator passes them.
+    pub fn publish(&self, token: &FencingToken, subject: &Subject, uid: &str, events: &[Event]) {
+        let mut queues = self.queues();
         for (index, event) in events.iter().enumerate() {
             let same = |other: &&Event| other.reason == event.reason;
             let key = Key::of(event, events[..index].iter().filter(same).count());
             let now = Instant::now();
-            if !state.correlator.say(subject, uid, &key, &event.message, now) {
+            if !queues.correlator.observe(subject, uid, &key, &event.message, now) {
                 continue;
             }
-            let State { correlator, normal, warnings, .. } = &mut *state;
+            let Queues { correlator, normal, warnings, .. } = &mut *queues;
             let queue = if event.kind == EventKind::Normal { normal } else { warnings };
-            if queue.len() == WAITING {
+            if queue.len() == MAX_QUEUED {
                 correlator.drop(subject, uid, &key);
                 self.0.metrics.published("dropped");
                 continue;
             }
-            queue.push_back(Waiting {
-                permit: permit.clone(),
+            queue.push_back(Queued {
+                token: token.clone(),
                 subject: subject.clone(),
                 uid: uid.to_owned(),
                 key,
@@ -104,77 +104,78 @@ impl Events {
                 reason: event.reason,
             });
         }
-        drop(state);
+        drop(queues);
         self.0.added.notify_one();
     }
 
-    /// Forgets what was said of an object that is gone.
+    /// Forgets the events of an object that is gone.
     pub fn forget(&self, subject: &Subject) {
-        self.state().correlator.forget(subject);
+        self.queues().correlator.forget(subject);
     }
 
-    /// Writes what waits, for ever.
+    /// Writes queued events, forever.
     pub async fn run(&self) {
         let mut failures = 0;
         loop {
-            let Some(waiting) = self.take() else {
+            let Some(queued) = self.take() else {
                 self.0.added.notified().await;
                 continue;
             };
             let begun = Instant::now();
-            let failed = self.write(waiting).await;
-            self.state().writing = false;
+            let failed = self.write(queued).await;
+            self.queues().in_flight = false;
             failures = if failed { failures + 1 } else { 0 };
-            let wait = if failed { growing(failures, LONGEST_WAIT) } else { PACE };
+            let wait = if failed { backoff(failures, MAX_BACKOFF) } else { WRITE_INTERVAL };
             tokio::time::sleep_until(begun + wait).await;
         }
     }
 
-    /// Waits until all is written that waits now, for a bounded time.
+    /// Waits until all queued events are written, for at most [`SHUTDOWN`].
     pub async fn finish(&self) {
         let start = Instant::now();
-        let idle =
-            |state: &State| state.normal.is_empty() && state.warnings.is_empty() && !state.writing;
-        while !idle(&self.state()) && start.elapsed() < LAST {
+        let idle = |queues: &Queues| {
+            queues.normal.is_empty() && queues.warnings.is_empty() && !queues.in_flight
+        };
+        while !idle(&self.queues()) && start.elapsed() < SHUTDOWN {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
 
-    fn take(&self) -> Option<Waiting> {
-        let mut state = self.state();
-        let next = state.normal.pop_front().or_else(|| state.warnings.pop_front());
-        state.writing = next.is_some();
+    fn take(&self) -> Option<Queued> {
+        let mut queues = self.queues();
+        let next = queues.normal.pop_front().or_else(|| queues.warnings.pop_front());
+        queues.in_flight = next.is_some();
         next
     }
 
-    /// Writes one; true where the API server can't be written to now.
-    async fn write(&self, waiting: Waiting) -> bool {
-        let Waiting { permit, subject, uid, key, .. } = &waiting;
-        let due = self.state().correlator.due(subject, uid, key);
-        let Some(due) = due.filter(|_| permit.holds()) else {
-            self.state().correlator.drop(subject, uid, key);
+    /// Writes one event; returns whether the API server is unavailable.
+    async fn write(&self, queued: Queued) -> bool {
+        let Queued { token, subject, uid, key, .. } = &queued;
+        let due = self.queues().correlator.due(subject, uid, key);
+        let Some(due) = due.filter(|_| token.is_valid()) else {
+            self.queues().correlator.drop(subject, uid, key);
             return false;
         };
-        let outcome = match self.put(&waiting, &due).await {
+        let outcome = match self.put(&queued, &due).await {
             Ok(name) => {
-                self.state().correlator.written(subject, uid, key, &name, Instant::now());
+                self.queues().correlator.written(subject, uid, key, &name, Instant::now());
                 "written"
             }
-            // It has outlived its time.
+            // Its event has expired.
             Err(kube::Error::Api(status)) if status.code == 404 && due.name.is_some() => {
-                self.state().correlator.lost(subject, uid, key);
-                self.put_back(waiting);
+                self.queues().correlator.expired(subject, uid, key);
+                self.requeue(queued);
                 return false;
             }
-            Err(error) if is_passing(&error) => {
-                tracing::warn!(%error, "could not publish an event; it is tried again");
-                self.put_back(waiting);
+            Err(error) if is_transient(&error) => {
+                tracing::warn!(%error, "Failed to publish an event, retrying");
+                self.requeue(queued);
                 return true;
             }
             Err(error) => {
-                let error = super::message(&error);
-                tracing::debug!(%subject, reason = waiting.reason, error, "could not publish an event");
-                self.state().correlator.drop(subject, uid, key);
+                let error = message(&error);
+                tracing::debug!(%subject, reason = queued.reason, error, "Failed to publish an event");
+                self.queues().correlator.drop(subject, uid, key);
                 "refused"
             }
         };
@@ -182,28 +183,28 @@ impl Events {
         false
     }
 
-    fn put_back(&self, waiting: Waiting) {
-        let mut state = self.state();
-        match waiting.kind {
-            EventKind::Normal => state.normal.push_front(waiting),
-            EventKind::Warning => state.warnings.push_front(waiting),
+    fn requeue(&self, queued: Queued) {
+        let mut queues = self.queues();
+        match queued.kind {
+            EventKind::Normal => queues.normal.push_front(queued),
+            EventKind::Warning => queues.warnings.push_front(queued),
         }
     }
 
-    /// Creates an event or counts the one there is up; its name.
-    async fn put(&self, waiting: &Waiting, due: &Due) -> Result<String, kube::Error> {
-        let Waiting { permit, subject, uid, kind, reason, .. } = waiting;
+    /// Creates an event, or increments the count of the existing one; gives its name.
+    async fn put(&self, queued: &Queued, due: &Due) -> Result<String, kube::Error> {
+        let Queued { token, subject, uid, kind, reason, .. } = queued;
         let about = &subject.key;
         let api: Api<ApiEvent> = Api::namespaced(self.0.client.clone(), &about.namespace);
         let now = Time(Timestamp::now());
         if let Some(name) = &due.name {
             let patch = json!({"count": due.count, "lastTimestamp": now, "message": due.message});
             let (parameters, patch) = (PatchParams::default(), Patch::Merge(patch));
-            return permit.write(api.patch(name, &parameters, &patch)).await.map(|_| name.clone());
+            return token.write(api.patch(name, &parameters, &patch)).await.map(|_| name.clone());
         }
         // As client-go names them: unique, and beginning with the object's name.
         let unique = format!(".{:x}", now.0.as_nanosecond());
-        let beginning = about.name.chars().take(LONGEST_NAME - unique.len());
+        let beginning = about.name.chars().take(MAX_NAME_LENGTH - unique.len());
         let name: String = beginning.chain(unique.chars()).collect();
         let created = ApiEvent {
             metadata: ObjectMeta {
@@ -229,7 +230,7 @@ impl Events {
             count: Some(due.count),
             ..Default::default()
         };
-        permit.write(api.create(&PostParams::default(), &created)).await.map(|_| name)
+        token.write(api.create(&PostParams::default(), &created)).await.map(|_| name)
     }
 }
 
@@ -239,7 +240,7 @@ mod tests {
     use super::*;
 
     /// An outage in which each of so many autoscalers has two things to say each round.
-    fn outage(events: &Events, permit: &Permit, round: usize) {
+    fn outage(events: &Events, token: &FencingToken, round: usize) {
         for number in 0..10_000 {
             let event = |reason| {
                 // As an outage goes: each cause has a text of its own.
@@ -248,29 +249,29 @@ mod tests {
             };
             let both = ["FailedGetPodsMetric", "FailedComputeMetricsReplicas"].map(event);
             let subject = fake::autoscaler(&format!("web-{number}"));
-            events.publish(permit, &subject, &format!("uid-{number}"), &both);
+            events.publish(token, &subject, &format!("uid-{number}"), &both);
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_outage_of_prometheus_is_no_storm_of_events() {
         let (client, log) = fake::api(|request| (200, request.body.clone()));
-        let permit = fake::permit(&client);
+        let token = fake::fencing_token(&client);
         let events = Events::new(client, Arc::default());
         let running = events.clone();
         let run = tokio::spawn(async move { running.run().await });
         let start = Instant::now();
         for round in 0..40 {
-            outage(&events, &permit, round);
+            outage(&events, &token, round);
             let before = log.of("").len();
             tokio::time::sleep(Duration::from_secs(15)).await;
             let written = log.of("").len() - before;
             assert!((250..=301).contains(&written), "{written} in 15 s");
         }
         assert_eq!(start.elapsed(), Duration::from_secs(600));
-        let state = events.state();
-        assert!(state.warnings.len() <= WAITING && state.normal.is_empty());
-        drop(state);
+        let queues = events.queues();
+        assert!(queues.warnings.len() <= MAX_QUEUED && queues.normal.is_empty());
+        drop(queues);
         run.abort();
     }
 
@@ -282,13 +283,13 @@ mod tests {
             let unavailable = || fake::failure(503, "ServiceUnavailable", "starting");
             if away > 20 { unavailable() } else { (200, request.body.clone()) }
         });
-        let permit = fake::permit(&client);
+        let token = fake::fencing_token(&client);
         let events = Events::new(client, Arc::default());
         let running = events.clone();
         let run = tokio::spawn(async move { running.run().await });
         let message = "New size: 3".to_owned();
         let rescaled = Event { kind: EventKind::Normal, reason: "SuccessfulRescale", message };
-        events.publish(&permit, &fake::autoscaler("web"), "u", &[rescaled]);
+        events.publish(&token, &fake::autoscaler("web"), "u", &[rescaled]);
         tokio::time::sleep(Duration::from_secs(60)).await;
         assert!(log.of("").len() <= 8, "{} tries in a minute", log.of("").len());
         tokio::time::sleep(Duration::from_secs(900)).await;

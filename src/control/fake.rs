@@ -3,7 +3,7 @@
 
 use crate::clock::Clock;
 use crate::leader::freeze::FREEZE;
-use crate::leader::{ElectionSettings, Leader, Permit};
+use crate::leader::{ElectionSettings, FencingToken, LeaderElector};
 use crate::watch::{ObjectKey, Subject};
 use http_body_util::BodyExt;
 use kube::Client;
@@ -69,28 +69,28 @@ pub fn failure(code: u16, reason: &str, message: &str) -> (u16, Value) {
 }
 
 /// Leave to write, of a replica that leads without election.
-pub fn permit(client: &Client) -> Permit {
-    leader(client).permit().expect("it leads")
+pub fn fencing_token(client: &Client) -> FencingToken {
+    leader(client).fencing_token().expect("it leads")
 }
 
 /// A replica that leads without election.
-pub fn leader(client: &Client) -> Leader {
+pub fn leader(client: &Client) -> LeaderElector {
     let settings = ElectionSettings {
         elect: false,
         namespace: "plimsoll".to_owned(),
         name: "plimsoll".to_owned(),
         identity: "a".to_owned(),
-        lease: Duration::from_secs(7),
+        lease_duration: Duration::from_secs(7),
         renew_deadline: Duration::from_secs(5),
-        retry: Duration::from_secs(2),
+        retry_period: Duration::from_secs(2),
     };
-    Leader::new(client.clone(), settings, Clock::default(), Arc::default())
+    LeaderElector::new(client.clone(), settings, Clock::default(), Arc::default())
 }
 
 /// Freezes scales, as the Lease's annotation does.
-pub fn freeze(leader: &Leader) {
+pub fn freeze(leader: &LeaderElector) {
     let lease = json!({"metadata": {"annotations": {FREEZE: "incident"}}});
-    leader.see_freeze(&serde_json::from_value(lease).expect("a Lease"), false);
+    leader.observe_freeze(&serde_json::from_value(lease).expect("a Lease"));
 }
 
 /// An Autoscaler of the namespace `shop`.

@@ -1,50 +1,52 @@
-//! Gathers the samples of an autoscaler's metrics, wherever they come from, and
-//! lays them along its pods.
+//! Gathers the samples of an autoscaler's metrics, whichever provider serves them, and aligns them
+//! with its pods.
 
-use super::api_metrics::{self, Fetched};
-use super::reconcile::State;
-use super::rule_metrics;
-use super::run::Shared;
+use super::context::ControllerContext;
+use super::fetched::Fetched;
+use super::state::AutoscalerState;
+use super::{api_metrics, rule_metrics};
 use crate::hpa::{
     self, AlignedSamples, ConditionKind, Pod, ResourceTarget, Sample, Samples, Source, Status,
     UnixMillis,
 };
 use crate::promql::query::PodMetric;
 use crate::samples::{Doubt, MetricError, ObjectSample, ObjectSamples};
-use crate::watch::Demand;
+use crate::watch::ScalingSpec;
 use futures::future::join_all;
 use std::borrow::Cow;
 use tokio::time::Instant;
 
-/// A metric's samples before they are laid along the pods.
+/// A metric's samples before they are aligned with pods.
 pub enum Gathered {
+    /// A generated metric, queried by Plimsoll.
     Own(Result<ObjectSamples, String>),
+    /// A metric of a rule or of another provider.
     Other(Fetched),
 }
 
-/// Reads all metrics at once, and remembers what was asked for them. Those that have not
-/// come by a time have failed.
+/// Reads all metrics concurrently, and keeps the queries to repeat them. A metric that has not
+/// been read by `until` has failed.
 pub async fn gather(
-    shared: &Shared,
+    ctx: &ControllerContext,
     namespace: &str,
-    demand: &Demand,
+    scaling: &ScalingSpec,
     selector: &str,
     until: Instant,
-    state: &mut State,
+    state: &mut AutoscalerState,
 ) -> Vec<Gathered> {
     let one = async |metric: &hpa::Metric, own: &Option<PodMetric>| match own {
         Some(own) => {
-            let queries = shared.config.pod_queries();
-            let samples = shared.samples.pods(&queries, own, namespace, false).await;
-            let asked = samples.iter().map(|pods| pods.samples.asked().clone()).collect();
-            (Gathered::Own(samples.map_err(|error| error.to_string())), asked)
+            let queries = ctx.pod_queries.now();
+            let samples = ctx.samples.pods(&queries, own, namespace, false).await;
+            let queries = samples.iter().map(|pods| pods.values.handle().clone()).collect();
+            (Gathered::Own(samples.map_err(|error| error.to_string())), queries)
         }
         None => {
-            let Shared { client, targets, rules, cluster, .. } = shared;
+            let ControllerContext { client, targets, rules, cluster, .. } = ctx;
             let by_rule =
                 rule_metrics::fetch(rules, cluster, targets, namespace, selector, metric).await;
             match by_rule {
-                Some((fetched, asked)) => (Gathered::Other(fetched), asked),
+                Some((fetched, queries)) => (Gathered::Other(fetched), queries),
                 None => {
                     let fetched =
                         api_metrics::fetch(client, targets, namespace, selector, metric).await;
@@ -56,7 +58,7 @@ pub async fn gather(
     let one = async |(metric, own)| match tokio::time::timeout_at(until, one(metric, own)).await {
         Ok(read) => read,
         Err(_) => {
-            let limit = shared.settings.decision_timeout;
+            let limit = ctx.settings.decision_timeout;
             let late = format!("the metric could not be read within {limit:?}");
             let late = match own {
                 Some(_) => Gathered::Own(Err(late)),
@@ -65,17 +67,18 @@ pub async fn gather(
             (late, Vec::new())
         }
     };
-    let metrics = demand.decided.metrics.iter().zip(&demand.pod_metrics);
-    let (gathered, asked): (Vec<_>, Vec<_>) = join_all(metrics.map(one)).await.into_iter().unzip();
-    state.asked.resize_with(asked.len(), Vec::new);
-    for (known, asked) in state.asked.iter_mut().zip(asked).filter(|(_, new)| !new.is_empty()) {
-        *known = asked;
+    let metrics = scaling.spec.metrics.iter().zip(&scaling.pod_metrics);
+    let (gathered, queries): (Vec<_>, Vec<_>) =
+        join_all(metrics.map(one)).await.into_iter().unzip();
+    state.queries.resize_with(queries.len(), Vec::new);
+    for (known, new) in state.queries.iter_mut().zip(queries).filter(|(_, new)| !new.is_empty()) {
+        *known = new;
     }
     gathered
 }
 
-/// Says of metrics whose type nobody knows that they are read as gauges. What could
-/// not be read changes nothing of that.
+/// Sets the condition `MetricTypeUnknown` for metrics that are read as gauges because their type is
+/// unknown. A metric that could not be read leaves the condition as it is.
 pub fn note_types(
     gathered: &[Gathered],
     metrics: &[Option<PodMetric>],
@@ -92,7 +95,7 @@ pub fn note_types(
             _ => {}
         }
     }
-    // What looks like a counter is said first.
+    // A metric that looks like a counter comes first.
     doubts.sort_by_key(|(_, doubt)| *doubt != Doubt::NeverFalls);
     let kind = ConditionKind::MetricTypeUnknown;
     let Some((metric, doubt)) = doubts.first() else {
@@ -121,13 +124,13 @@ pub fn note_types(
     }
 }
 
-/// The sum that a decision makes of them would not fit: it would be taken for another number,
-/// such as one below zero.
+/// The sum that a decision makes of these values would overflow, to a number such as one below
+/// zero.
 const TOO_MUCH: &str = "the values together are beyond the most that can be counted: 9.2e15, or 9.2e13 of a utilization";
 
-/// The most that the values of a metric may sum up to: a utilization is a hundred times the
-/// usage by what is requested.
-fn limit(metric: &hpa::Metric) -> u64 {
+/// The maximum sum of the values of a metric, in milli-units: a utilization is a hundred times the
+/// usage, divided by the requests.
+fn max_sum(metric: &hpa::Metric) -> u64 {
     let by_percent = matches!(
         &metric.source,
         Source::Resource { target: ResourceTarget::Utilization(_), .. }
@@ -136,7 +139,7 @@ fn limit(metric: &hpa::Metric) -> u64 {
     i64::MAX.unsigned_abs() / if by_percent { 100 } else { 1 }
 }
 
-/// Whether the sum of these is within a limit, whichever of them are counted.
+/// Whether the sum of these values is within a limit, whichever of them are counted.
 fn fit(millis: impl Iterator<Item = i64>, limit: u64) -> bool {
     let mut left = limit;
     for milli in millis {
@@ -148,7 +151,7 @@ fn fit(millis: impl Iterator<Item = i64>, limit: u64) -> bool {
     true
 }
 
-/// A metric's samples laid along the pods.
+/// A metric's samples, aligned with pods.
 pub enum Aligned<'a> {
     PerPod(Result<AlignedSamples, Cow<'a, str>>),
     Value(Result<i64, &'a str>),
@@ -156,12 +159,12 @@ pub enum Aligned<'a> {
 }
 
 impl<'a> Aligned<'a> {
-    /// Lays them along these pods.
+    /// Aligns samples with these pods.
     pub fn new(gathered: &'a Gathered, metric: &hpa::Metric, pods: &[Pod<'_>]) -> Self {
-        let limit = limit(metric);
+        let limit = max_sum(metric);
         match gathered {
             Gathered::Own(Ok(samples)) => {
-                // As through the API, which gives the pods of the selector alone.
+                // As through the API, which returns only the pods of the selector.
                 let by_pod = samples.by_object();
                 let of_pod = |pod: &Pod<'_>| {
                     let sample = by_pod.one(pod.name)?;
@@ -206,7 +209,7 @@ impl<'a> Aligned<'a> {
         }
     }
 
-    /// What a decision reads.
+    /// The samples as an input of the decision.
     pub fn view(&self) -> Samples<'_> {
         match self {
             Self::PerPod(samples) => {

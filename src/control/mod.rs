@@ -1,78 +1,46 @@
-//! The control loop: decides for each autoscaler in its time, and carries the
-//! decisions out.
+//! The control loop: evaluates each Autoscaler and native HPA once per sync period, and applies
+//! the decision.
+//!
+//! One evaluation is a line: [`reconcile`] finds the object and its executor, [`observe`] reads
+//! the scale and the metrics, [`evaluate`] decides, and one of four ways applies the decision:
+//! [`embedded`] (this replica leads and writes the scale), [`follower`] (another replica leads),
+//! [`native_hpa`] (kube-controller-manager decides on an HPA that Plimsoll writes), [`shadow`]
+//! (kube-controller-manager decides, Plimsoll only compares).
 
 mod api_metrics;
+mod census;
+mod checkpoint;
+mod checkpointer;
+mod comparison;
+mod context;
+mod control_loop;
 mod correlate;
+mod embedded;
+mod evaluate;
 mod events;
+mod fair_queue;
 #[cfg(test)]
 mod fake;
+mod fallback;
+mod fetched;
+mod follower;
 mod gather;
-mod keep;
 mod moment;
-mod native;
+mod native_hpa;
 mod observe;
+mod publish;
 mod reconcile;
+mod requests;
 mod rescales;
 mod rule_metrics;
-mod run;
 mod schedule;
 mod selectors;
+mod shadow;
+mod state;
 mod status;
+mod status_writer;
 mod targets;
-mod turns;
+mod zero;
 
-pub use run::{ControlLoop, Settings};
-
-use crate::leader::REQUEST;
-use kube::Client;
-use serde::de::DeserializeOwned;
-use std::time::Duration;
-
-/// Waits for a request to the API server, for a bounded time.
-async fn within<T>(
-    request: impl Future<Output = Result<T, kube::Error>>,
-) -> Result<T, kube::Error> {
-    match tokio::time::timeout(REQUEST, request).await {
-        Ok(result) => result,
-        Err(elapsed) => Err(kube::Error::Service(elapsed.into())),
-    }
-}
-
-/// Sends a write that the API server carries out in a request's time or not at all: what was
-/// given up here must not be done later.
-async fn send<T: DeserializeOwned>(
-    client: &Client,
-    request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
-) -> Result<T, kube::Error> {
-    let mut request = request.map_err(kube::Error::BuildRequest)?;
-    let separator = if request.uri().query().is_none() { '?' } else { '&' };
-    let uri = format!("{}{separator}timeout={}s", request.uri(), REQUEST.as_secs());
-    *request.uri_mut() =
-        uri.parse().map_err(|error| kube::Error::HttpError(http::Error::from(error)))?;
-    client.request(request).await
-}
-
-/// What a user is told of a failed request: the API server's own message.
-fn message(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) => status.message.clone(),
-        kube::Error::Service(cause) if cause.is::<tokio::time::error::Elapsed>() => {
-            format!("the API server did not answer within {REQUEST:?}")
-        }
-        other => other.to_string(),
-    }
-}
-
-/// Whether a failed request says nothing of what was asked, but that the API server
-/// can't be reached or is overloaded: others would fail, too, and it may be well again.
-fn is_passing(error: &kube::Error) -> bool {
-    match error {
-        kube::Error::Api(status) => matches!(status.code, 429 | 502 | 503 | 504),
-        _ => true,
-    }
-}
-
-/// How long to wait after so many failures in a row: it doubles, up to `most`.
-fn growing(failures: u32, most: Duration) -> Duration {
-    Duration::from_secs(1).saturating_mul(1 << failures.saturating_sub(1).min(16)).min(most)
-}
+pub use context::Settings;
+pub use control_loop::{ControlLoop, Dependencies};

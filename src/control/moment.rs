@@ -14,10 +14,15 @@ pub struct Moment {
     pub process: UnixMillis,
 }
 
+/// The present time of the wall clock.
+pub fn now() -> UnixMillis {
+    Timestamp::now().as_millisecond()
+}
+
 impl Moment {
-    /// The present one.
+    /// The present moment.
     pub fn now(clock: &Clock) -> Self {
-        Self { wall: Timestamp::now().as_millisecond(), process: clock.elapsed() }
+        Self { wall: now(), process: clock.elapsed() }
     }
 
     /// A memory as a decision at this moment reads it, by the wall clock.

@@ -1,18 +1,18 @@
-//! Metrics that rules give, read in-process.
+//! Metrics of rules, read in-process.
 
-use super::api_metrics::Fetched;
+use super::fetched::{Fetched, NO_SELECTOR, is_of_pods};
 use super::targets::Targets;
 use crate::hpa::{Metric, Sample, Source, parse_group, resource_usage};
 use crate::k8s::{Quantity, Selector};
 use crate::rules::{Failure, ObjectMetric, Rules, Which};
-use crate::samples::Asked;
+use crate::samples::QueryHandle;
 use crate::watch::{Cluster, GroupResource};
 
-/// What was fetched, and what was asked for it.
-pub type Found = (Fetched, Vec<Asked>);
+/// The samples of a metric, and the queries that gave them.
+pub type Found = (Fetched, Vec<QueryHandle>);
 
-/// Reads one metric, for the pods that a selector (in text form) selects; none
-/// where no rule gives it.
+/// Reads one metric, for the pods that a selector (as text) selects; none where no rule serves the
+/// metric.
 pub async fn fetch(
     rules: &Rules,
     cluster: &Cluster,
@@ -22,7 +22,7 @@ pub async fn fetch(
     metric: &Metric,
 ) -> Option<Found> {
     let failed = |failure: Failure| failure.to_string();
-    // An empty selector selects all pods of the namespace, which no autoscaler is of.
+    // An empty selector would select all pods of the namespace.
     if selector.is_empty() && is_of_pods(metric) {
         return Some((Fetched::PerPod(Err(NO_SELECTOR.to_owned())), Vec::new()));
     }
@@ -40,8 +40,8 @@ pub async fn fetch(
             let series = id.parsed.as_ref().ok()?;
             let which = Which::Selector(&selector);
             let values = rules.objects(namespace, &pods, which, &id.name, series, false).await;
-            let (asked, values) = match values {
-                Ok(found) => (vec![found.asked], Ok(found.values)),
+            let (queries, values) = match values {
+                Ok(found) => (vec![found.handle], Ok(found.values)),
                 Err(failure) => (Vec::new(), Err(failed(failure))),
             };
             let samples = values.map(|values| {
@@ -49,7 +49,7 @@ pub async fn fetch(
                 let values = values.into_iter();
                 values.map(|v| (v.name, Some(sample(v.value.milli(), v.time)))).collect()
             });
-            Some((Fetched::PerPod(samples), asked))
+            Some((Fetched::PerPod(samples), queries))
         }
         Source::Object { object, metric: id, .. } => {
             let group = parse_group(object.api_version.as_deref().unwrap_or_default()).ok()?;
@@ -68,7 +68,7 @@ pub async fn fetch(
                 Ok(found) => {
                     let value = found.values.first().map(|value| value.value.milli());
                     let value = value.ok_or_else(|| failed(Failure::NoValue));
-                    (Fetched::Value(value), vec![found.asked])
+                    (Fetched::Value(value), vec![found.handle])
                 }
                 Err(error) => (Fetched::Value(Err(error)), Vec::new()),
             })
@@ -79,7 +79,7 @@ pub async fn fetch(
             Some(match values.map_err(failed) {
                 Ok(samples) => {
                     let values = samples.iter().map(|sampled| sampled.value().milli()).collect();
-                    (Fetched::Values(Ok(values)), vec![samples.asked().clone()])
+                    (Fetched::Values(Ok(values)), vec![samples.handle().clone()])
                 }
                 Err(error) => (Fetched::Values(Err(error)), Vec::new()),
             })
@@ -94,18 +94,7 @@ pub async fn fetch(
     }
 }
 
-/// What is said of a metric of pods where nothing says which pods.
-pub const NO_SELECTOR: &str = "the scale has no selector: its pods are not known";
-
-/// Whether a metric is read for each pod of the selector.
-pub fn is_of_pods(metric: &Metric) -> bool {
-    match &metric.source {
-        Source::Pods { .. } | Source::Resource { .. } | Source::ContainerResource { .. } => true,
-        Source::Object { .. } | Source::External { .. } | Source::Unknown(_) => false,
-    }
-}
-
-/// Whether it is known who gives a metric, before all series were listed.
+/// Whether the provider of a metric is known before all series were listed.
 fn is_known(rules: &Rules, metric: &Metric) -> bool {
     let set = rules.rules();
     match &metric.source {
@@ -159,5 +148,5 @@ async fn usage(
         });
         (pod, sample)
     };
-    Some((Fetched::PerPod(Ok(used.by_pod.into_iter().map(item).collect())), used.asked.into()))
+    Some((Fetched::PerPod(Ok(used.by_pod.into_iter().map(item).collect())), used.handles.into()))
 }

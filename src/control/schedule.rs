@@ -1,43 +1,43 @@
-//! Who is due when.
+//! When each autoscaler is evaluated next.
 
 use crate::watch::Subject;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};
 
-/// The times of the next decisions, one for each autoscaler.
+/// The times of the next evaluations, one per autoscaler.
 #[derive(Debug, Default)]
 pub struct Schedule {
     due: HashMap<Subject, Instant>,
-    /// The same in their order.
+    /// The same, ordered by time.
     order: BTreeSet<(Instant, Subject)>,
 }
 
 impl Schedule {
-    /// Sets the time of an autoscaler's next decision.
+    /// Sets the time of an autoscaler's next evaluation.
     pub fn set(&mut self, key: Subject, at: Instant) {
         self.remove(&key);
         self.due.insert(key.clone(), at);
         self.order.insert((at, key));
     }
 
-    /// Sets the time of one's next decision, where none is set.
+    /// Sets the time of an autoscaler's next evaluation, where none is set.
     pub fn set_if_none(&mut self, key: Subject, at: Instant) {
         if !self.due.contains_key(&key) {
             self.set(key, at);
         }
     }
 
-    /// Has all decided soon: at once, or where they are too many for that within
-    /// [`COMMON`], most of them at their own times. Asked for all at once, an answer would be
-    /// too old before each of them is decided.
+    /// Has all evaluated soon: at once, or within [`COMMON_PERIOD`] where they are more than
+    /// [`MAX_TOGETHER`], most of them at their own times. If thousands were due at once, the batched
+    /// query result would expire before each of them is evaluated.
     pub fn hasten(&mut self, now: Instant) {
-        let crowd = self.due.len() > TOGETHER;
+        let crowd = self.due.len() > MAX_TOGETHER;
         for (key, due) in &mut self.due {
             *due = match crowd {
                 false => now,
-                true if *due <= now + COMMON => *due,
-                true => now + part_of(COMMON, hash(&key.key.namespace)),
+                true if *due <= now + COMMON_PERIOD => *due,
+                true => now + fraction_of(COMMON_PERIOD, hash(&key.key.namespace)),
             };
         }
         self.order = self.due.iter().map(|(key, due)| (*due, key.clone())).collect();
@@ -50,7 +50,7 @@ impl Schedule {
         }
     }
 
-    /// How many there are.
+    /// The number of autoscalers.
     pub fn len(&self) -> usize {
         self.due.len()
     }
@@ -60,7 +60,7 @@ impl Schedule {
         self.order.first().map(|(at, _)| *at)
     }
 
-    /// Takes one that is due, with the time it was due at.
+    /// Takes one that is due, with the time at which it was due.
     pub fn take_due(&mut self, now: Instant) -> Option<(Subject, Instant)> {
         self.next().filter(|at| *at <= now)?;
         let (at, key) = self.order.pop_first()?;
@@ -69,29 +69,29 @@ impl Schedule {
     }
 }
 
-/// When in a period autoscalers are decided.
+/// At which phase of their sync period autoscalers are evaluated.
 ///
-/// Those that ask for the same form of query are decided together, so that they
-/// ask once; beyond [`TOGETHER`] in parts, by namespace and in a namespace of more by
-/// name, each at a time of its own. Others keep the time of their first decision. Where a crowd is decided at
-/// once, as at a start, its rounds are spread from then on.
+/// Autoscalers whose queries have the same shape are evaluated together, so that their queries are
+/// batched; more than [`MAX_TOGETHER`] in parts, by namespace, and by name within a larger
+/// namespace, each part at a phase of its own. Others keep the phase of their first evaluation. A
+/// crowd that is evaluated at once, as after a start, is spread from then on.
 #[derive(Debug, Default)]
 pub struct Phases {
-    groups: HashMap<u64, Group>,
-    forms: HashMap<Subject, u64>,
+    cohorts: HashMap<u64, Cohort>,
+    shapes: HashMap<Subject, u64>,
 }
 
-/// Those that ask for one form.
+/// The autoscalers of one query shape.
 #[derive(Debug)]
-struct Group {
+struct Cohort {
     size: usize,
-    /// How many of each namespace.
+    /// The number per namespace.
     namespaces: HashMap<String, usize>,
-    /// A time at which they are decided.
+    /// A time at which they are evaluated.
     anchor: Instant,
 }
 
-impl Group {
+impl Cohort {
     fn join(&mut self, namespace: &str) {
         self.size += 1;
         match self.namespaces.get_mut(namespace) {
@@ -112,9 +112,9 @@ impl Group {
         }
     }
 
-    /// When in the common period one of its subjects is decided, from 0 to 1.
-    fn part_of(&self, subject: &Subject) -> f64 {
-        let parts = |size: usize| size.div_ceil(TOGETHER).next_power_of_two() as u64;
+    /// The phase of one of its subjects in the common period, from 0 to 1.
+    fn phase_of(&self, subject: &Subject) -> f64 {
+        let parts = |size: usize| size.div_ceil(MAX_TOGETHER).next_power_of_two() as u64;
         let own = self.namespaces.get(&subject.key.namespace).copied().unwrap_or(0);
         let (all, own) = (parts(self.size), parts(own));
         let (namespace, name) = (hash(&subject.key.namespace), hash(&subject.key.name));
@@ -124,43 +124,46 @@ impl Group {
     }
 }
 
-/// How many are decided at one time, as far as they can be told apart.
-const TOGETHER: usize = 1_000;
+/// The maximum of autoscalers at one phase, as far as they can be told apart.
+const MAX_TOGETHER: usize = 1_000;
 /// How many may be due at one time without being spread.
-const CROWD: usize = 16;
-/// What the parts of a group, and a crowd's groups, are spread over, whatever
-/// the period of each autoscaler.
-const COMMON: Duration = Duration::from_secs(15);
+const MAX_UNSPREAD: usize = 16;
+/// The time over which the parts of a cohort, and a crowd's cohorts, are spread, whatever the
+/// period of each autoscaler.
+const COMMON_PERIOD: Duration = Duration::from_secs(15);
 
 impl Phases {
-    /// Sets the form of query that an autoscaler asks for, or none. `due` is the
-    /// time of the decision that told it, one of so many.
-    pub fn set(&mut self, subject: &Subject, form: Option<u64>, due: Instant, crowd: usize) {
-        if self.forms.get(subject) == form.as_ref() {
+    /// Sets the query shape of an autoscaler, or none. `due` is the time of the evaluation that showed
+    /// it, one of a crowd.
+    pub fn set(&mut self, subject: &Subject, shape: Option<u64>, due: Instant, crowd: usize) {
+        if self.shapes.get(subject) == shape.as_ref() {
             return;
         }
-        let before = match form {
-            Some(form) => self.forms.insert(subject.clone(), form),
-            None => self.forms.remove(subject),
+        let before = match shape {
+            Some(shape) => self.shapes.insert(subject.clone(), shape),
+            None => self.shapes.remove(subject),
         };
         if let Some(before) = before
-            && let Some(group) = self.groups.get_mut(&before)
+            && let Some(cohort) = self.cohorts.get_mut(&before)
         {
-            group.leave(&subject.key.namespace);
-            if group.size == 0 {
-                self.groups.remove(&before);
+            cohort.leave(&subject.key.namespace);
+            if cohort.size == 0 {
+                self.cohorts.remove(&before);
             }
         }
-        if let Some(form) = form {
-            let spread = if crowd > CROWD { part_of(COMMON, hash(&form)) } else { Duration::ZERO };
+        if let Some(shape) = shape {
+            let spread = if crowd > MAX_UNSPREAD {
+                fraction_of(COMMON_PERIOD, hash(&shape))
+            } else {
+                Duration::ZERO
+            };
             let namespaces = HashMap::new();
-            let new = || Group { size: 0, namespaces, anchor: due + spread };
-            self.groups.entry(form).or_insert_with(new).join(&subject.key.namespace);
+            let new = || Cohort { size: 0, namespaces, anchor: due + spread };
+            self.cohorts.entry(shape).or_insert_with(new).join(&subject.key.namespace);
         }
     }
 
-    /// The time after one that was due, with such a period. One that was missed
-    /// is not made up for.
+    /// The time of the evaluation after one that was due. Periods that were overrun are skipped.
     pub fn next(
         &self,
         subject: &Subject,
@@ -169,13 +172,13 @@ impl Phases {
         now: Instant,
         crowd: usize,
     ) -> Instant {
-        let group = self.forms.get(subject).and_then(|form| self.groups.get(form));
-        let anchor = match group {
-            Some(group) => group.anchor + COMMON.mul_f64(group.part_of(subject)),
-            None if crowd > CROWD => due + part_of(period, hash(subject)),
+        let cohort = self.shapes.get(subject).and_then(|shape| self.cohorts.get(shape));
+        let anchor = match cohort {
+            Some(cohort) => cohort.anchor + COMMON_PERIOD.mul_f64(cohort.phase_of(subject)),
+            None if crowd > MAX_UNSPREAD => due + fraction_of(period, hash(subject)),
             None => due,
         };
-        // The first such time after now; the anchor itself may yet come.
+        // The first such time after now; the anchor may be in the future.
         let nanos = |time: Duration| time.as_nanos();
         let wait = match now.checked_duration_since(anchor) {
             Some(passed) => nanos(period) - nanos(passed) % nanos(period),
@@ -188,13 +191,12 @@ impl Phases {
     }
 }
 
-/// The part of a time that a hash stands for.
-fn part_of(time: Duration, hash: u64) -> Duration {
+/// The fraction of a duration that a hash stands for.
+fn fraction_of(time: Duration, hash: u64) -> Duration {
     time.mul_f64(hash as f64 / 2_f64.powi(64))
 }
 
-/// A hash that is the same in every process of one build, so that replicas decide at
-/// like times.
+/// A hash that is the same in every process of one build, so that replicas evaluate at like times.
 pub fn hash(value: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
@@ -256,7 +258,7 @@ mod tests {
         for subject in &subjects {
             phases.set(subject, None, start, 1);
         }
-        assert!(phases.groups.is_empty() && phases.forms.is_empty());
+        assert!(phases.cohorts.is_empty() && phases.shapes.is_empty());
     }
 
     #[test]
@@ -287,8 +289,8 @@ mod tests {
             let namespace = format!("ns-{}", n % 100);
             Subject::hpa(ObjectKey { namespace, name: n.to_string() })
         };
-        for n in 0..10 * TOGETHER {
-            phases.set(&subject(n), Some(7), start, 10 * TOGETHER);
+        for n in 0..10 * MAX_TOGETHER {
+            phases.set(&subject(n), Some(7), start, 10 * MAX_TOGETHER);
         }
         let next = |n| phases.next(&subject(n), PERIOD, start, start, 1);
         let times: BTreeSet<Instant> = (0..100).map(next).collect();
@@ -300,24 +302,24 @@ mod tests {
     fn one_large_namespace_is_decided_in_parts_too() {
         let start = Instant::now();
         let mut phases = Phases::default();
-        for n in 0..10 * TOGETHER {
-            phases.set(&key(&n.to_string()), Some(7), start, 10 * TOGETHER);
+        for n in 0..10 * MAX_TOGETHER {
+            phases.set(&key(&n.to_string()), Some(7), start, 10 * MAX_TOGETHER);
         }
         let next = |n: usize| phases.next(&key(&n.to_string()), PERIOD, start, start, 1);
-        let times: BTreeSet<Instant> = (0..10 * TOGETHER).map(next).collect();
+        let times: BTreeSet<Instant> = (0..10 * MAX_TOGETHER).map(next).collect();
         assert!((8..=16).contains(&times.len()), "{}", times.len());
     }
 
     #[test]
     fn few_are_hastened_at_once_and_a_crowd_within_a_common_period() {
         let start = Instant::now();
-        for (count, at_once) in [(TOGETHER, true), (TOGETHER + 1, false)] {
+        for (count, at_once) in [(MAX_TOGETHER, true), (MAX_TOGETHER + 1, false)] {
             let mut schedule = Schedule::default();
             let time = |n: usize| start + Duration::from_secs(n as u64);
             (0..count).for_each(|n| schedule.set(key(&n.to_string()), time(n)));
             schedule.hasten(start);
             let at = |n: usize| schedule.due[&key(&n.to_string())];
-            assert!((0..count).all(|n| at(n) <= start + COMMON));
+            assert!((0..count).all(|n| at(n) <= start + COMMON_PERIOD));
             assert_eq!((0..10).all(|n| at(n) == time(n)), !at_once);
             assert_eq!(schedule.order.len(), count);
             assert_eq!(schedule.next(), Some(start));

@@ -1,9 +1,7 @@
-//! Whose pods are whose: the selectors of those who scale, found by the labels
-//! of pods, so that a decision looks at its neighbours alone.
+//! Which autoscalers size which pods: an inverted index from pod labels to selectors, so that an
+//! evaluation looks only at selectors that may match the same pods.
 
-use super::run::Shared;
 use super::targets::Target;
-use crate::config::NativeHpas;
 use crate::hpa::{self, Pod, Selected};
 use crate::k8s::Selector;
 use crate::k8s::selector::{Operator, Requirement};
@@ -11,28 +9,31 @@ use crate::watch::{Index, PodRecord, Subject, SubjectKind};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The selectors of a cluster's autoscalers, by namespace. Each namespace has a
-/// lock of its own, so that a large one holds up no other.
+/// The selectors of a cluster's autoscalers, by namespace. Each namespace has a lock of its own, so
+/// that a large one blocks no other.
 #[derive(Default)]
-pub struct Selectors(Mutex<HashMap<String, Arc<Mutex<Namespace>>>>);
+pub struct Selectors {
+    namespaces: Mutex<HashMap<String, Arc<Mutex<Namespace>>>>,
+    /// Whether Plimsoll decides for native HPAs in place of kube-controller-manager.
+    manages_native_hpas: bool,
+}
 
-/// Selectors by what a pod must have to be selected. Each is found by the one of
-/// its requirements that the fewest others share: where all ask for `app=shop`, each
-/// is found by its `component`.
+/// The selectors of a namespace, indexed by label. Each is indexed by the one of its requirements
+/// that the fewest others share: where all require `app=shop`, each is indexed by its `component`.
 #[derive(Default)]
 struct Namespace {
     all: HashMap<Subject, Selector>,
     /// How many selectors require a label, or one of these values of it.
     required: HashMap<String, Required>,
-    /// Those that require nothing, such as `tier!=cache`: near to all.
+    /// Selectors that require no label, such as `tier!=cache`: candidates for all pods.
     others: BTreeSet<Subject>,
 }
 
 #[derive(Default)]
 struct Required {
-    /// By value, how many ask for it and who is found by it.
+    /// The selectors by required value.
     values: HashMap<String, Users>,
-    /// Those that ask for the label, whatever its value.
+    /// Those that require the label, whatever its value.
     any: Users,
 }
 
@@ -42,8 +43,8 @@ struct Users {
     found: BTreeSet<Subject>,
 }
 
-/// What of its labels a requirement asks for; none where it asks for the absence of some.
-fn asks_for(requirement: &Requirement) -> Option<(&str, &[String])> {
+/// The label and values that a requirement demands of a pod; none where it demands an absence.
+fn demanded(requirement: &Requirement) -> Option<(&str, &[String])> {
     match requirement.operator {
         Operator::In => Some((&requirement.key, &requirement.values)),
         Operator::Exists | Operator::GreaterThan | Operator::LessThan => {
@@ -54,8 +55,8 @@ fn asks_for(requirement: &Requirement) -> Option<(&str, &[String])> {
 }
 
 impl Required {
-    /// Visits the users of each of these values, or of any value where none is given,
-    /// and forgets those that are no longer used.
+    /// Visits the entries of these values, or the entry of any value where none is given, and removes
+    /// those that are no longer used.
     fn visit(&mut self, values: &[String], mut visit: impl FnMut(&mut Users)) {
         if values.is_empty() {
             return visit(&mut self.any);
@@ -82,7 +83,7 @@ impl Namespace {
         self.remove(subject);
         let mut rarest: Option<(usize, &Requirement)> = None;
         for requirement in selector.requirements() {
-            let Some((label, values)) = asks_for(requirement) else { continue };
+            let Some((label, values)) = demanded(requirement) else { continue };
             let required = self.required.entry(label.to_owned()).or_default();
             let mut count = 0;
             required.visit(values, |users| {
@@ -93,7 +94,7 @@ impl Namespace {
                 rarest = Some((count, requirement));
             }
         }
-        match rarest.and_then(|(_, requirement)| asks_for(requirement)) {
+        match rarest.and_then(|(_, requirement)| demanded(requirement)) {
             Some((label, values)) => {
                 let required = self.required.entry(label.to_owned()).or_default();
                 required.visit(values, |users| {
@@ -110,7 +111,7 @@ impl Namespace {
     fn remove(&mut self, subject: &Subject) {
         let Some(selector) = self.all.remove(subject) else { return };
         self.others.remove(subject);
-        for (label, values) in selector.requirements().iter().filter_map(asks_for) {
+        for (label, values) in selector.requirements().iter().filter_map(demanded) {
             let Some(required) = self.required.get_mut(label) else { continue };
             required.visit(values, |users| {
                 users.count = users.count.saturating_sub(1);
@@ -122,26 +123,32 @@ impl Namespace {
         }
     }
 
-    /// Those that may select one of these pods.
-    fn near(&self, pods: &[&BTreeMap<String, String>]) -> BTreeSet<&Subject> {
+    /// The subjects whose selectors may match one of these pods.
+    fn candidates(&self, pods: &[&BTreeMap<String, String>]) -> BTreeSet<&Subject> {
         let labels: HashSet<(&String, &String)> = pods.iter().copied().flatten().collect();
-        let mut near: BTreeSet<&Subject> = self.others.iter().collect();
+        let mut candidates: BTreeSet<&Subject> = self.others.iter().collect();
         for (label, value) in labels {
             let Some(required) = self.required.get(label) else { continue };
-            near.extend(&required.any.found);
-            near.extend(required.values.get(value).into_iter().flat_map(|users| &users.found));
+            candidates.extend(&required.any.found);
+            candidates
+                .extend(required.values.get(value).into_iter().flat_map(|users| &users.found));
         }
-        near
+        candidates
     }
 }
 
 impl Selectors {
-    fn all(&self) -> MutexGuard<'_, HashMap<String, Arc<Mutex<Namespace>>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// An empty index.
+    pub fn new(manages_native_hpas: bool) -> Self {
+        Self { namespaces: Mutex::default(), manages_native_hpas }
     }
 
-    /// A subject sizes the pods that a selector selects; those of its namespace
-    /// that select some of these pods too, itself among them, sorted.
+    fn all(&self) -> MutexGuard<'_, HashMap<String, Arc<Mutex<Namespace>>>> {
+        self.namespaces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a subject sizes the pods that a selector selects. Gives the subjects of its
+    /// namespace that select some of these pods, sorted, itself included.
     pub fn claim(
         &self,
         subject: &Subject,
@@ -158,12 +165,49 @@ impl Selectors {
         };
         let mut namespace = namespace.lock().unwrap_or_else(PoisonError::into_inner);
         namespace.set(subject, selector);
-        let near = namespace.near(pods).into_iter().filter(|other| counts(other));
-        let near = near.filter_map(|other| Some((other, namespace.all.get(other)?)));
-        hpa::selecting_autoscalers(pods, near).into_iter().cloned().collect()
+        let candidates = namespace.candidates(pods).into_iter().filter(|other| counts(other));
+        let candidates = candidates.filter_map(|other| Some((other, namespace.all.get(other)?)));
+        hpa::selecting_autoscalers(pods, candidates).into_iter().cloned().collect()
     }
 
-    /// A subject no longer sizes the pods that it selects.
+    /// The pods that the selector of a subject's target selects. It claims them, or only
+    /// selects them.
+    pub fn select<'a>(
+        &self,
+        index: &'a Index,
+        subject: &Subject,
+        target: Option<&Target>,
+        claims: bool,
+    ) -> Selection<'a> {
+        let nothing = |parsed| Selection { parsed, pods: Vec::new(), autoscalers: Vec::new() };
+        // An empty selector would select all pods of the namespace.
+        let target = target.filter(|target| !target.selector.is_empty());
+        let Some(Target { parsed_selector, .. }) = target else { return nothing(Ok(())) };
+        let selector = match parsed_selector {
+            Ok(selector) => selector,
+            Err(error) => return nothing(Err(error.to_string())),
+        };
+        let pods = index.select(&subject.key.namespace, selector);
+        if !claims {
+            return Selection { parsed: Ok(()), pods, autoscalers: Vec::new() };
+        }
+        // Pods of one template share one label set.
+        let mut labels: Vec<&BTreeMap<String, String>> = Vec::new();
+        for (_, pod) in &pods {
+            if labels.last().is_none_or(|last| !std::ptr::eq(*last, &*pod.labels)) {
+                labels.push(&pod.labels);
+            }
+        }
+        // As long as kube-controller-manager decides for native HPAs, it also says which
+        // selectors are ambiguous; it knows only native HPAs.
+        let observing = subject.kind == SubjectKind::Hpa && !self.manages_native_hpas;
+        let counts = |other: &Subject| !observing || other.kind == SubjectKind::Hpa;
+        let selecting = self.claim(subject, selector, &labels, counts);
+        let autoscalers = selecting.iter().map(|other| subject.name_of(other)).collect();
+        Selection { parsed: Ok(()), pods, autoscalers }
+    }
+
+    /// Notes that a subject no longer sizes pods.
     pub fn release(&self, subject: &Subject) {
         let mut all = self.all();
         let Some(namespace) = all.get_mut(&subject.key.namespace) else { return };
@@ -172,14 +216,14 @@ impl Selectors {
             namespace.remove(subject);
             namespace.all.is_empty()
         };
-        // Who claims in it now has it, too, and only gets it under the lock of all.
+        // A claim in progress holds a reference, and can only get one under the outer lock.
         if empty && Arc::strong_count(namespace) == 1 {
             all.remove(&subject.key.namespace);
         }
     }
 }
 
-/// What a scale's selector selects, and who else selects some of the same.
+/// The pods that a scale's selector selects, and the autoscalers that select some of them, too.
 pub struct Selection<'a> {
     parsed: Result<(), String>,
     /// The pods, by name.
@@ -188,44 +232,7 @@ pub struct Selection<'a> {
 }
 
 impl<'a> Selection<'a> {
-    /// That of a subject's target, if there is one; it claims the pods, or only selects them.
-    pub fn of(
-        shared: &Shared,
-        index: &'a Index,
-        subject: &Subject,
-        target: Option<&Target>,
-        claims: bool,
-    ) -> Self {
-        let nothing = |parsed| Self { parsed, pods: Vec::new(), autoscalers: Vec::new() };
-        // An empty one would select all pods of the namespace.
-        let target = target.filter(|target| !target.selector.is_empty());
-        let Some(Target { selects, .. }) = target else { return nothing(Ok(())) };
-        let selector = match selects {
-            Ok(selector) => selector,
-            Err(error) => return nothing(Err(error.to_string())),
-        };
-        let pods = index.select(&subject.key.namespace, selector);
-        if !claims {
-            return Self { parsed: Ok(()), pods, autoscalers: Vec::new() };
-        }
-        // Mostly they share one set of labels.
-        let mut labels: Vec<&BTreeMap<String, String>> = Vec::new();
-        for (_, pod) in &pods {
-            if labels.last().is_none_or(|last| !std::ptr::eq(*last, &*pod.labels)) {
-                labels.push(&pod.labels);
-            }
-        }
-        // Who manages the pods of a native HPA is for kube-controller-manager to
-        // say, as long as it decides; it knows of native HPAs alone.
-        let observing =
-            subject.kind == SubjectKind::Hpa && shared.settings.native_hpas != NativeHpas::Manage;
-        let counts = |other: &Subject| !observing || other.kind == SubjectKind::Hpa;
-        let selecting = shared.selectors.claim(subject, selector, &labels, counts);
-        let autoscalers = selecting.iter().map(|other| subject.name_of(other)).collect();
-        Self { parsed: Ok(()), pods, autoscalers }
-    }
-
-    /// What a decision sees of it.
+    /// The selection as an input of the decision.
     pub fn selected<'s>(&'s self, selector: &'s str, pods: &'s [Pod<'s>]) -> Selected<'s> {
         match &self.parsed {
             _ if selector.is_empty() => Selected::Missing,
@@ -274,7 +281,7 @@ mod tests {
         for name in ["a", "b"] {
             selectors.release(&subject(name));
         }
-        assert!(selectors.0.lock().unwrap().is_empty());
+        assert!(selectors.namespaces.lock().unwrap().is_empty());
     }
 
     #[test]

@@ -1,13 +1,12 @@
-//! Scale targets: anything with a `/scale` subresource. The scales of Deployments
-//! and StatefulSets are watched, so that a round in which nothing changes asks the
-//! API server for nothing.
+//! Scale targets: anything with a `/scale` subresource. The scales of Deployments and StatefulSets
+//! are watched, so that an evaluation in which nothing changes sends no request to the API server.
 
-use super::{message, send, within};
+use super::requests::{message, send, within};
 use crate::cache::{self, Cache};
 use crate::hpa::{self, TargetRef};
 use crate::k8s::Selector;
 use crate::k8s::selector::ParseError;
-use crate::leader::{Permit, may_be_done};
+use crate::leader::{FencingToken, may_have_been_applied};
 use crate::watch::{Cluster, Index, ObjectKey, ScaleRecord, Workload};
 use k8s_openapi::api::autoscaling::v1::Scale;
 use kube::api::PostParams;
@@ -16,39 +15,38 @@ use kube::{Api, Client, discovery};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Reads and writes scales. Which resource a kind is, is kept for a while.
+/// Reads and writes scales. Caches which resource a kind is.
 #[derive(Clone)]
 pub struct Targets {
     client: Client,
     /// By group and kind.
     resources: Cache<(String, String), Arc<[ApiResource]>>,
-    /// Kinds that were not there when they were looked for.
+    /// Kinds that were not found.
     absent: Cache<(String, String), ()>,
 }
 
-/// A target's scale.
+/// The scale of a target.
 pub struct Target {
-    /// The numbers of its replicas.
+    /// Its replicas in spec and status.
     pub replicas: hpa::Scale,
     /// The selector of its pods, as text.
     pub selector: String,
-    /// What it says: read once, under no lock.
-    pub selects: Result<Selector, ParseError>,
-    /// The object to be written; none where it was seen by a watch alone, which
-    /// may be behind.
+    /// The same, parsed: once per read of the scale, and under no lock.
+    pub parsed_selector: Result<Selector, ParseError>,
+    /// The object to be written; none where only a watch has told of the scale, which may be behind.
     pub object: Option<Box<(Api<DynamicObject>, Scale)>>,
 }
 
 /// Why a scale was not written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
-    /// Its replicas or its selector are not those that were decided on.
+    /// Its replicas or its selector differ from those that were decided on.
     #[error("the scale was changed by another while it was decided on")]
     Changed,
-    /// It can't be written; the API server's words.
+    /// The API server rejected the write, with this message.
     #[error("{0}")]
     Failed(String),
-    /// No answer says whether it was written; what there was instead of one.
+    /// There was no answer, so that it may have been written; the error instead of one.
     #[error("{0}")]
     Unanswered(String),
 }
@@ -68,28 +66,28 @@ impl Target {
         (replicas, selector): (hpa::Scale, String),
         object: Option<Box<(Api<DynamicObject>, Scale)>>,
     ) -> Self {
-        let selects = selector.parse();
-        Self { replicas, selector, selects, object }
+        let parsed_selector = selector.parse();
+        Self { replicas, selector, parsed_selector, object }
     }
 
-    /// Whether a decision on one is a decision on the other.
+    /// Whether a decision on one target is a decision on the other.
     pub fn is_as(&self, other: &Self) -> bool {
         self.replicas == other.replicas && self.selector == other.selector
     }
 }
 
-/// How long it is believed which resource a kind is.
-const RESOURCE_AGE: Duration = Duration::from_secs(600);
-/// How long a kind that is not there is not looked for again: its definition may come
-/// any time, and those who name a kind that never does ask in each of their rounds.
-const ABSENT_AGE: Duration = Duration::from_secs(10);
-/// How many bytes of them are kept.
-const RESOURCES: usize = 1 << 20;
-/// How often a write is tried against changes by others.
-const CONFLICTS: usize = 5;
+/// The TTL of the resources of a kind.
+const RESOURCE_TTL: Duration = Duration::from_secs(600);
+/// The TTL of a kind that was not found: its CustomResourceDefinition may be created at any time,
+/// and an Autoscaler that names a kind which never is asks in every evaluation.
+const ABSENT_TTL: Duration = Duration::from_secs(10);
+/// The maximum size of each cache, in bytes.
+const CACHE_BYTES: usize = 1 << 20;
+/// How often a write is tried against conflicts.
+const ATTEMPTS: usize = 5;
 
 impl Targets {
-    /// Those of the cluster that the client speaks to.
+    /// The targets of the cluster that the client is connected to.
     pub fn new(client: Client) -> Self {
         let texts = |texts: &[&String]| -> usize {
             texts.iter().map(|text| size_of::<String>() + text.len()).sum()
@@ -104,13 +102,13 @@ impl Targets {
         let absent = |(group, kind): &(String, String), (): &()| group.len() + kind.len();
         Self {
             client,
-            resources: cache::of_bytes(RESOURCES, RESOURCE_AGE, bytes),
-            absent: cache::of_bytes(RESOURCES, ABSENT_AGE, absent),
+            resources: cache::of_bytes(CACHE_BYTES, RESOURCE_TTL, bytes),
+            absent: cache::of_bytes(CACHE_BYTES, ABSENT_TTL, absent),
         }
     }
 
-    /// The scale of a target, from the watch of its kind where there is one. The
-    /// error is upstream's, for a condition.
+    /// The scale of a target, from the watch of its kind where there is one. The error is upstream's
+    /// text, for a condition.
     pub async fn scale(
         &self,
         cluster: &Cluster,
@@ -123,7 +121,7 @@ impl Targets {
         }
     }
 
-    /// The scale of a target as the watch of its kind says, where there is one.
+    /// The scale of a target from the watch of its kind, where there is one.
     pub fn seen(&self, cluster: &Cluster, namespace: &str, target: &TargetRef) -> Option<Target> {
         let group = hpa::parse_group(&target.api_version).ok()?;
         let workload = Workload::of(group, &target.kind)?;
@@ -133,13 +131,13 @@ impl Targets {
         Some(Target::new((replicas, selector), None))
     }
 
-    /// The scale of a target, as it is now, to be written.
+    /// Reads the scale of a target from the API server, to be written.
     pub async fn read(&self, namespace: &str, target: &TargetRef) -> Result<Target, String> {
         let group = hpa::parse_group(&target.api_version)?;
         let resources = self.resources(group, &target.kind).await?;
         let mut first_error = None;
         let mut found = None;
-        // As upstream, which tries all resources of a kind and tells the first error.
+        // As upstream, which tries all resources of a kind and returns the first error.
         for resource in resources.iter() {
             let api: Api<DynamicObject> =
                 Api::namespaced_with(self.client.clone(), namespace, resource);
@@ -158,11 +156,11 @@ impl Targets {
         Ok(Target::new(numbers(&scale), Some(Box::new((api, scale)))))
     }
 
-    /// Writes a number of replicas to a scale that was read. Where another writer
-    /// came between, it is tried again as long as replicas and selector are those that
-    /// were decided on. That writer is this very request where its first try was carried
-    /// out without an answer, and was then sent again: the replicas are as wanted. No other replica leads by the Lease itself when the write
-    /// begins, nor by the clock when it ends.
+    /// Writes replicas to a scale that was read. After a conflict it is tried again as long as
+    /// replicas and selector are those that were decided on. The other writer may be this very request,
+    /// if its first attempt took effect without an answer and was sent again: then the replicas are as
+    /// desired. By the Lease no other replica leads when the write begins, and by the clock none when
+    /// it ends.
     ///
     /// # Errors
     /// [`WriteError::Changed`] where the scale is another by now: it is to be decided
@@ -170,12 +168,12 @@ impl Targets {
     /// [`WriteError::Unanswered`] where it may have been.
     pub async fn write(
         &self,
-        permit: &Permit,
+        token: &FencingToken,
         (api, scale): &(Api<DynamicObject>, Scale),
         replicas: i32,
     ) -> Result<(), WriteError> {
         let failed = |error: kube::Error| {
-            let kind = match may_be_done(&error) {
+            let kind = match may_have_been_applied(&error) {
                 true => WriteError::Unanswered,
                 false => WriteError::Failed,
             };
@@ -188,9 +186,9 @@ impl Targets {
         loop {
             tries += 1;
             scale.spec.get_or_insert_default().replicas = Some(replicas);
-            match permit.write_scale(self.replace(api, &name, &scale)).await {
+            match token.write_scale(self.replace(api, &name, &scale)).await {
                 Ok(_) => return Ok(()),
-                Err(kube::Error::Api(status)) if status.code == 409 && tries < CONFLICTS => {
+                Err(kube::Error::Api(status)) if status.code == 409 && tries < ATTEMPTS => {
                     scale = within(api.get_scale(&name)).await.map_err(failed)?;
                     let (now, selector_now) = numbers(&scale);
                     match now.spec_replicas {
@@ -217,7 +215,7 @@ impl Targets {
         send(&self.client, request).await
     }
 
-    /// Which resource a kind of a group is: the first, where there are several.
+    /// The resource of a kind of a group: the first, where there are several.
     ///
     /// # Errors
     /// Where there is none, or discovery fails; the text is for a condition.
@@ -226,7 +224,7 @@ impl Targets {
         all.first().cloned().ok_or_else(|| hpa::no_kind_match(kind, group))
     }
 
-    /// The resources that a kind of a group has, one at least.
+    /// The resources of a kind of a group, at least one.
     async fn resources(&self, group: &str, kind: &str) -> Result<Arc<[ApiResource]>, String> {
         let key = (group.to_owned(), kind.to_owned());
         if let Some(resources) = self.resources.get(&key) {
@@ -238,7 +236,7 @@ impl Targets {
         let found: Arc<[ApiResource]> =
             match within(discovery::oneshot::group(&self.client, group)).await {
                 Ok(group) => {
-                    // One for each name that it has in any version, the most stable first.
+                    // One per plural name in any version, the most stable first.
                     let mut found: Vec<ApiResource> = Vec::new();
                     for version in group.versions() {
                         for (resource, _) in group.versioned_resources(version) {
@@ -297,19 +295,19 @@ mod tests {
         let targets = Targets::new(client.clone());
         let target = targets.read("shop", &web()).await.unwrap();
         let object = target.object.unwrap();
-        assert!(targets.write(&fake::permit(&client), &object, 6).await.is_err());
+        assert!(targets.write(&fake::fencing_token(&client), &object, 6).await.is_err());
         assert_eq!(log.of("PUT").len(), 1);
         // Where its own first try was carried out, and its answer was lost, all is done.
         let (client, log) = contested(6);
         let targets = Targets::new(client.clone());
         let target = targets.read("shop", &web()).await.unwrap();
-        targets.write(&fake::permit(&client), &target.object.unwrap(), 6).await.unwrap();
+        targets.write(&fake::fencing_token(&client), &target.object.unwrap(), 6).await.unwrap();
         assert_eq!(log.of("PUT").len(), 1);
         // A change of something else is no reason to give up.
         let (client, log) = contested(3);
         let targets = Targets::new(client.clone());
         let target = targets.read("shop", &web()).await.unwrap();
-        targets.write(&fake::permit(&client), &target.object.unwrap(), 6).await.unwrap();
+        targets.write(&fake::fencing_token(&client), &target.object.unwrap(), 6).await.unwrap();
         assert_eq!(log.of("PUT").len(), 2);
     }
 

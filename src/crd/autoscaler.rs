@@ -188,7 +188,7 @@ pub struct AutoscalerStatus {
     pub conditions: Option<Vec<HorizontalPodAutoscalerCondition>>,
 }
 
-/// Why an object can't be read as an Autoscaler.
+/// Why the spec of an Autoscaler is invalid.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0}")]
 pub struct ReadError(String);
@@ -198,12 +198,11 @@ fn one() -> i32 {
 }
 
 impl AutoscalerSpec {
-    /// Reads the `spec` of an object as it came from the API server, where
-    /// quantities may be numbers.
+    /// Parses the `spec` of an object of the API server, where quantities may be numbers.
     ///
     /// # Errors
-    /// Where it has a fault that the definition's schema refuses, too: the one that is installed
-    /// may be older than this process. The text begins with the field.
+    /// If it is invalid. The schema refuses that, too, but the installed one may be older than this
+    /// process. The text begins with the field.
     pub fn read(spec: Value) -> Result<Self, ReadError> {
         let spec: Self =
             serde_json::from_value(spec).map_err(|error| ReadError(format!("spec: {error}")))?;
@@ -225,7 +224,7 @@ impl AutoscalerSpec {
         Ok(spec)
     }
 
-    /// The fields that a HorizontalPodAutoscaler has, too.
+    /// The fields that are the same in a HorizontalPodAutoscaler.
     fn shared(&self) -> HorizontalPodAutoscalerSpec {
         HorizontalPodAutoscalerSpec {
             scale_target_ref: self.scale_target_ref.clone(),
@@ -236,8 +235,8 @@ impl AutoscalerSpec {
         }
     }
 
-    /// The HorizontalPodAutoscaler spec that means the same: `metrics`, then
-    /// `customMetrics` as Pods metrics with their generated names.
+    /// The equivalent HorizontalPodAutoscaler spec: `metrics`, then `customMetrics` as Pods metrics
+    /// with their generated names.
     pub fn as_hpa(&self, namespace: &str, name: &str) -> HorizontalPodAutoscalerSpec {
         let mut metrics = self.metrics.clone().unwrap_or_default();
         metrics.extend(self.custom_metrics.iter().map(|metric| MetricSpec {
@@ -296,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_spec_is_refused_with_the_field_at_fault() {
+    fn an_invalid_spec_is_refused_with_the_field() {
         for (change, expected) in [
             (
                 json!({"averageValue": "ten", "metricName": "m"}),

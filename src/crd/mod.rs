@@ -1,5 +1,5 @@
-//! The `Autoscaler` custom resource: its types, the schema made from them, and
-//! how one object is read.
+//! The `Autoscaler` custom resource: its types, the schema generated from them, and the parsing of
+//! objects.
 
 mod autoscaler;
 mod schema;

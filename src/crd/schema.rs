@@ -1,11 +1,12 @@
-//! The CustomResourceDefinition made from the types.
+//! The CustomResourceDefinition, generated from the types.
 
-use super::{Autoscaler, validation};
+use super::autoscaler::Autoscaler;
+use super::validation;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 use serde_json::{Value, json};
 
-/// The definition of `Autoscaler`, as it is installed.
+/// The CustomResourceDefinition of `Autoscaler`, as it is installed.
 pub fn custom_resource_definition() -> CustomResourceDefinition {
     let mut value = json!(Autoscaler::crd());
     let schema = "/spec/versions/0/schema/openAPIV3Schema";
@@ -26,7 +27,7 @@ pub fn custom_resource_definition_yaml() -> String {
     format!("# Made by `make generate` from src/crd/autoscaler.rs.\n{body}")
 }
 
-/// Has the API server take `null` for a field that is not given, as it does in its own objects.
+/// Removes `nullable`, so that the API server drops fields that are `null`, as in built-in objects.
 fn absent_instead_of_null(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -38,7 +39,7 @@ fn absent_instead_of_null(value: &mut Value) {
     }
 }
 
-/// Lets quantities be numbers, as they may be in a HorizontalPodAutoscaler.
+/// Allows numbers for quantities, as in a HorizontalPodAutoscaler.
 fn allow_numbers_for_quantities(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -72,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_definition_checked_in_is_the_one_made_from_the_types() {
+    fn the_checked_in_definition_is_generated_from_the_types() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/base/crd.yaml");
         let checked_in = std::fs::read_to_string(path).unwrap_or_default();
         assert!(

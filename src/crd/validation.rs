@@ -1,22 +1,22 @@
-//! What the definition's schema refuses beyond types: over the fields that an Autoscaler shares with
-//! `autoscaling/v2`, what kube-apiserver refuses in a HorizontalPodAutoscaler, at the same field.
+//! The validation in the schema: in the fields that an Autoscaler shares with `autoscaling/v2`, it
+//! refuses what kube-apiserver refuses in a HorizontalPodAutoscaler, at the same field.
 //!
-//! Source: `ValidateHorizontalPodAutoscaler` of Kubernetes 1.36. What a schema can say
-//! (`enum`, `minimum`, `pattern`) is said so; what relates fields is CEL. `tests/e2e/validation.rs`
-//! compares both on a real API server, and [`crate::hpa::validate`] is the same for the process,
-//! as an installed definition may be older.
+//! Source: `ValidateHorizontalPodAutoscaler` of Kubernetes 1.36. Rules of one field use `enum`,
+//! `minimum` and `pattern`; rules across fields use CEL. The end-to-end test `validation` compares
+//! both on a real API server. [`crate::hpa::validate`] is the same in the process, as the installed
+//! definition may be older.
 
 use serde_json::{Value, json};
 
-/// A name that can be part of a path: not `.` or `..`, without `/` and `%`.
+/// A path segment: not `.` or `..`, and without `/` and `%`.
 const PATH_SEGMENT: &str = r"^([^/%.][^/%]*|\.[^/%.][^/%]*|\.\.[^/%]+)$";
 /// At most one `/`, as in `apps/v1`.
 const GROUP_VERSION: &str = r"^[^/]*(/[^/]*)?$";
 const DNS_LABEL: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
-/// A resource of containers: a standard one, or one with a domain in front.
+/// A resource of containers: a standard one, or one with a domain prefix.
 const RESOURCE: &str = r"^(cpu|memory|ephemeral-storage|hugepages-[-A-Za-z0-9_.]{0,52}[A-Za-z0-9]|[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9])$";
 
-/// The sources of a metric: the value of `type`, and the field that it asks for.
+/// The sources of a metric: the value of `type`, and the field that it requires.
 const SOURCES: [(&str, &str); 5] = [
     ("Object", "object"),
     ("External", "external"),
@@ -41,7 +41,7 @@ pub fn add(spec: &mut Value) {
     metric(&mut field(spec, "metrics")["items"]);
 }
 
-/// The schema of a field; all of them are there, as the types of `k8s-openapi` have them.
+/// The schema of a field, which the types of `k8s-openapi` have.
 fn field<'a>(schema: &'a mut Value, name: &str) -> &'a mut Value {
     let field = &mut schema["properties"][name];
     assert!(field.is_object(), "autoscaling/v2 has no field {name} here");
@@ -56,7 +56,7 @@ fn limit(schema: &mut Value, keywords: Value) {
     schema.extend(keywords);
 }
 
-/// Adds a rule in CEL; `at` is the field that is at fault, relative to the schema, and the reason.
+/// Adds a rule in CEL. `at` is the invalid field, relative to the schema, and the reason.
 fn rule(schema: &mut Value, rule: &str, message: &str, at: Option<(&str, &str)>) {
     let mut added = json!({"rule": rule, "message": message});
     if let Some((path, reason)) = at {
@@ -89,7 +89,7 @@ fn scaling_rules(rules: &mut Value) {
     limit(field(policy, "periodSeconds"), json!({"minimum": 1, "maximum": 1800}));
 }
 
-/// A quantity that is more than 0, or at least 0.
+/// Requires a quantity to be more than 0, or at least 0.
 fn quantity(schema: &mut Value, compared: &str, message: &str) {
     let text = match compared {
         ">" => "quantity(self).isGreaterThan(quantity('0'))",
@@ -134,7 +134,8 @@ fn metric(metric: &mut Value) {
 fn container_resource(schema: &mut Value) {
     let name = field(schema, "name");
     limit(name, json!({"maxLength": 317, "pattern": RESOURCE}));
-    // A prefix of at most 253; of what is not Kubernetes's own, with `requests.` in front.
+    // A prefix has at most 253 characters. One that is not of Kubernetes itself must leave room for
+    // `requests.`, which quotas put in front.
     rule(
         name,
         "self.indexOf('/') <= 253 && (!self.contains('/') || self.contains('kubernetes.io/') || (self.indexOf('/') <= 244 && !self.startsWith('requests.')))",

@@ -1,9 +1,9 @@
-//! The account of a decision: what was counted and which step changed the
-//! number. Whoever does not want it passes `()` and pays nothing.
+//! The account of a decision: what was counted, and which steps changed the
+//! number of replicas. `()` records nothing, at no cost.
 
 use super::UnixMillis;
 
-/// Takes the account of a decision while it is made.
+/// Receives the account of a decision while it is made.
 pub trait Account {
     /// One metric was computed, or failed.
     fn metric(&mut self, index: usize, account: MetricAccount);
@@ -30,19 +30,19 @@ pub struct MetricAccount {
     pub missing: i64,
     /// Pods that failed or are being deleted.
     pub ignored: i64,
-    /// Samples of pods that the selector does not select.
+    /// Samples of pods that are not selected.
     pub strays: i64,
     /// The sum of the samples that counted.
     pub sum_milli: i64,
-    /// What was measured over what was asked for, before unready and missing pods are weighed in.
+    /// The measured value divided by the target, before unready and missing pods are included.
     pub ratio: f64,
-    /// The same after they are weighed in, where there were any.
+    /// The ratio with unready and missing pods, if there are any.
     pub weighed_ratio: Option<f64>,
     /// How far below 1 the ratio may be without a change.
     pub tolerance_down: f64,
     /// How far above 1 the ratio may be without a change.
     pub tolerance_up: f64,
-    /// The replicas the metric asks for; none if it failed.
+    /// The replicas that the metric proposes; none if it failed.
     pub proposal: Option<i32>,
 }
 
@@ -54,7 +54,7 @@ pub enum Step {
     Proposed {
         /// The replicas.
         replicas: i32,
-        /// The metric that asked for them.
+        /// The index of the metric that proposed them.
         metric: usize,
     },
     /// A recommendation within the stabilization window won over the proposal.
@@ -71,17 +71,17 @@ pub enum Step {
         /// The limit's name, as in the ScalingLimited condition.
         by: &'static str,
     },
-    /// The scale was outside min and max, so no metric was looked at.
+    /// The scale was outside min and max, so no metric was evaluated.
     OutOfBounds {
-        /// The bound that was taken.
+        /// The bound that was applied.
         replicas: i32,
     },
 }
 
-/// An account kept as data.
+/// An account recorded as data.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Record {
-    /// One entry for each metric that was looked at, with its place in the specification.
+    /// An entry for each evaluated metric, with its index in the specification.
     pub metrics: Vec<(usize, MetricAccount)>,
     /// The steps in their order.
     pub steps: Vec<Step>,

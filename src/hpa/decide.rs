@@ -2,30 +2,31 @@
 //! [`settle`] after. Source: `reconcileAutoscaler` of upstream.
 
 use super::account::{Account, Step};
+use super::input::{Context, Input, Pod, Scale, Selected};
 use super::memory::Memory;
-use super::metric::{self, Tolerance};
+use super::metric;
 use super::normalize::normalize;
-use super::observe::{Context, Input, Pod, Scale, Selected};
+use super::replica_calculator::Tolerance;
 use super::status::{ConditionKind, Current, Status};
 use std::fmt::Arguments;
 
-/// What was decided.
+/// A decision.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
-    /// What is to be done.
+    /// The action.
     pub outcome: Outcome,
-    /// What went wrong, for a log; a decision may stand in spite of it.
+    /// An error for the log. The decision may hold in spite of it.
     pub error: Option<String>,
     /// Events to publish, before the status is written.
     pub events: Vec<Event>,
     /// An event to publish after the status is written, as upstream does.
     pub late_event: Option<Event>,
-    /// Whether it could not be decided as metrics failed. Where the selector is at
-    /// fault, or the scale can't be read, they were not looked at.
+    /// Whether no decision was possible because metrics failed. If the selector is
+    /// invalid, or the scale can't be read, metrics were not evaluated.
     pub metrics_failed: bool,
 }
 
-/// What is to be done with the scale.
+/// The action on the scale.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     /// Write this number of replicas, then call [`settle`].
@@ -37,16 +38,16 @@ pub enum Outcome {
         /// Why, for the event.
         reason: String,
     },
-    /// Leave it.
+    /// Leave the scale as it is.
     Hold,
-    /// It could not be decided; leave it.
+    /// No decision was possible; leave the scale as it is.
     Failed,
 }
 
 /// An event about the autoscaler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// How grave it is.
+    /// Its type.
     pub kind: EventKind,
     /// Why, as one word.
     pub reason: &'static str,
@@ -54,17 +55,17 @@ pub struct Event {
     pub message: String,
 }
 
-/// How grave an event is.
+/// The type of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// As it should be.
+    /// Everything is as expected.
     Normal,
-    /// Something is wrong.
+    /// Something failed.
     Warning,
 }
 
 impl EventKind {
-    /// The API's name of it.
+    /// Its name in the API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Normal => "Normal",
@@ -89,24 +90,24 @@ impl Decision {
     }
 }
 
-/// What the metrics together ask for.
+/// What the metrics together propose.
 enum Proposed {
     Replicas {
         replicas: i32,
         metric: usize,
     },
-    /// Nothing can be told; the error.
+    /// No proposal; the error.
     Nothing(String),
 }
 
-/// Where a scale stands before any metric is looked at.
+/// The state of a scale before any metric is evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    /// At zero, where nobody but its owner leads it away from.
+    /// At zero, and only its owner may scale it up.
     Disabled,
     AboveMax,
     BelowMin,
-    /// Where metrics say how many there should be.
+    /// The metrics decide.
     Measured,
 }
 
@@ -132,13 +133,13 @@ fn scaled_to_zero(context: Context<'_>, status: &Status) -> bool {
         && status.condition(ConditionKind::ScaledToZero).is_some_and(|c| c.status)
 }
 
-/// Whether [`decide`] looks at metrics, for a target with such a scale. Where it does
-/// not, `samples` may be empty.
+/// Whether [`decide`] evaluates metrics for a target with such a scale. If not,
+/// `samples` may be empty.
 pub fn needs_samples(context: Context<'_>, scale: Scale, status: &Status) -> bool {
     Standing::of(context, scale, status) == Standing::Measured
 }
 
-/// Decides once. Afterwards `status` is what is to be written, unless the
+/// Decides once. Afterwards `status` is ready to be written, unless the
 /// outcome is [`Outcome::Rescale`]: then [`settle`] completes it.
 pub fn decide(
     input: &Input<'_>,
@@ -246,8 +247,8 @@ pub fn decide(
     decision
 }
 
-/// Completes a decision to rescale with how writing the scale went. Afterwards
-/// `status` is what is to be written.
+/// Completes a decision to rescale with the result of the write. Afterwards
+/// `status` is ready to be written.
 pub fn settle(
     context: Context<'_>,
     decision: &mut Decision,
@@ -328,8 +329,8 @@ fn set(
     status.set(kind, holds, reason, message, context.now);
 }
 
-/// Computes every metric; the largest proposal wins, and one failed metric
-/// forbids to go down.
+/// Computes every metric. The largest proposal wins, and a failed metric
+/// prevents a scale-down.
 fn propose(
     input: &Input<'_>,
     scale: Scale,
@@ -412,7 +413,7 @@ fn active(input: &Input<'_>, status: &mut Status, replicas: i32, metric: usize) 
     Proposed::Replicas { replicas, metric }
 }
 
-/// The pods, or why the selector gives none to decide on.
+/// The selected pods, or why the selector is invalid.
 fn select<'a>(
     input: &Input<'a>,
     status: &mut Status,
@@ -465,7 +466,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_decision_without_need_of_samples_looks_at_none() {
+    fn a_decision_that_needs_no_samples_reads_none() {
         let spec = serde_json::from_value(serde_json::json!({
             "scaleTargetRef": {"kind": "Deployment", "name": "web"},
             "minReplicas": 2, "maxReplicas": 5,

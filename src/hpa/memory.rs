@@ -1,4 +1,4 @@
-//! What one decision leaves to the next besides the status: recommendations
+//! The scaling history that one decision leaves to the next, besides the status: recommendations
 //! and scale events.
 
 use super::UnixMillis;
@@ -10,7 +10,7 @@ use super::spec::Spec;
 /// decision period leaves within the longest window.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Memory {
-    /// What was recommended, before stabilization and limits.
+    /// The recommendations, before stabilization and limits.
     pub recommendations: Vec<Recommendation>,
     /// Replicas added.
     pub ups: Vec<ScaleEvent>,
@@ -18,7 +18,7 @@ pub struct Memory {
     pub downs: Vec<ScaleEvent>,
 }
 
-/// A number of replicas that was recommended.
+/// A recommended number of replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Recommendation {
     /// The replicas.
@@ -43,12 +43,12 @@ pub struct ScaleEvent {
 }
 
 impl Memory {
-    /// Whether nothing is remembered.
+    /// Whether it has no entries.
     pub fn is_empty(&self) -> bool {
         self.recommendations.is_empty() && self.ups.is_empty() && self.downs.is_empty()
     }
 
-    /// The same by a clock that is so far before the one it was made by.
+    /// The same history by a clock that is ahead by so much.
     #[must_use]
     pub fn shifted(mut self, by: UnixMillis) -> Self {
         for recommendation in &mut self.recommendations {
@@ -67,7 +67,7 @@ impl Memory {
         self.recommendations.extend(other.recommendations);
         for (own, others) in [(&mut self.ups, other.ups), (&mut self.downs, other.downs)] {
             let mut unmatched = others.clone();
-            // Seen later than done, by less than a minute.
+            // A change is observed up to a minute after it was made.
             own.retain(|event| {
                 let is = |known: &ScaleEvent| {
                     known.change == event.change && (0..60_000).contains(&(event.time - known.time))
@@ -79,8 +79,8 @@ impl Memory {
         }
     }
 
-    /// Remembers that the scale was raised past the metrics, by a fallback: as a change
-    /// for the policies, and as what is to be held for a window.
+    /// Records that a fallback raised the scale: as a scale event
+    /// for the policies, and as a recommendation for the stabilization window.
     pub fn raised(&mut self, from: i32, to: i32, spec: &Spec, now: UnixMillis) {
         self.scaled(from, to, spec, now);
         self.recommend(to, now, None);
@@ -110,33 +110,33 @@ impl Memory {
         Self { recommendations: kept, ups: events(&self.ups), downs: events(&self.downs) }
     }
 
-    /// Takes the replicas at first sight as the first recommendation.
+    /// Records the initial replicas as the first recommendation.
     pub(super) fn see(&mut self, replicas: i32, now: UnixMillis) {
         if self.recommendations.is_empty() {
             self.recommendations.push(Recommendation { replicas, time: now });
         }
     }
 
-    /// Keeps a recommendation, in the place of an outdated one where there is one.
+    /// Records a recommendation, in place of an outdated one if there is one.
     pub(super) fn recommend(&mut self, replicas: i32, now: UnixMillis, outdated: Option<usize>) {
         let new = Recommendation { replicas, time: now };
         match outdated {
-            Some(place) => self.recommendations[place] = new,
+            Some(index) => self.recommendations[index] = new,
             None => self.recommendations.push(new),
         }
     }
 
-    /// Keeps a change of the scale for the policies, where there are any.
+    /// Records a change of the scale for the policies, if there are any.
     pub fn scaled(&mut self, from: i32, to: i32, spec: &Spec, now: UnixMillis) {
-        self.note(from, to, spec, now, false);
+        self.record(from, to, spec, now, false);
     }
 
-    /// The same of a change that another may have made.
+    /// Records a change that another writer may have made.
     pub fn maybe_scaled(&mut self, from: i32, to: i32, spec: &Spec, now: UnixMillis) {
-        self.note(from, to, spec, now, true);
+        self.record(from, to, spec, now, true);
     }
 
-    fn note(&mut self, from: i32, to: i32, spec: &Spec, now: UnixMillis, unsure: bool) {
+    fn record(&mut self, from: i32, to: i32, spec: &Spec, now: UnixMillis, unsure: bool) {
         let Some(behavior) = &spec.behavior else { return };
         let (events, rules, change) = if to > from {
             (&mut self.ups, &behavior.scale_up, to.wrapping_sub(from))
@@ -146,15 +146,15 @@ impl Memory {
         let longest = rules.policies.iter().map(|policy| policy.period_seconds).max().unwrap_or(0);
         let cutoff = now - i64::from(longest.max(0)) * 1000;
         let mut free = None;
-        for (place, event) in events.iter_mut().enumerate() {
+        for (index, event) in events.iter_mut().enumerate() {
             event.outdated |= event.time < cutoff;
             if event.outdated {
-                free = Some(place);
+                free = Some(index);
             }
         }
         let new = ScaleEvent { change, time: now, outdated: false, unsure };
         match free {
-            Some(place) => events[place] = new,
+            Some(index) => events[index] = new,
             None => events.push(new),
         }
     }
@@ -164,7 +164,7 @@ impl Memory {
 /// validation of both, `MaxStabilizationWindowSeconds` and `MaxPeriodSeconds`.
 pub const LONGEST_MS: i64 = 3_600_000;
 
-/// By how many replicas the scale changed within a period, for changes in the same
+/// The replicas by which the scale changed within a period, for changes in the same
 /// direction or in the other.
 pub(super) fn change_within(
     events: &[ScaleEvent],

@@ -1,19 +1,20 @@
 //! The decision of the Horizontal Pod Autoscaler, as a pure function.
 //!
-//! [`decide()`] takes what was observed and proposes a number of replicas;
-//! [`settle`] takes how writing it went and completes the status. Both change
-//! only the [`Memory`] and [`Status`] they are given. There is no I/O, no clock
-//! and no global state here: the same input gives the same output.
+//! [`decide()`] takes the [`Input`] and decides on a number of replicas;
+//! [`settle`] takes the result of writing it and completes the status. Both change
+//! only the [`Memory`] and [`Status`] that they are given. No I/O, no clock
+//! and no global state: the same input gives the same output.
 //!
 //! The rules are those of `k8s.io/kubernetes/pkg/controller/podautoscaler` 1.36;
-//! `tests/conformance.rs` compares every decision with what that controller did.
+//! `tests/conformance` compares every decision with that controller's.
 
 pub mod account;
 mod decide;
+mod input;
 mod memory;
 mod metric;
 mod normalize;
-mod observe;
+mod replica_calculator;
 mod requests;
 mod spec;
 mod status;
@@ -21,11 +22,11 @@ mod validation;
 
 pub use account::{Account, MetricAccount, Record, Step};
 pub use decide::{Decision, Event, EventKind, Outcome, decide, needs_samples, settle};
-pub use memory::{LONGEST_MS, Memory, Recommendation, ScaleEvent};
-pub use observe::{
+pub use input::{
     AlignedSamples, Config, Context, Input, Phase, Pod, PodSamples, Ready, Sample, Samples, Scale,
     Selected, Strays, resource_usage, selecting_autoscalers,
 };
+pub use memory::{LONGEST_MS, Memory, Recommendation, ScaleEvent};
 pub use requests::{PodContainer, Requests, ResourceList};
 pub use spec::{
     Behavior, Metric, MetricId, Metrics, ObjectRef, Policy, PolicyKind, ResourceTarget,

@@ -1,14 +1,14 @@
-//! From what the metrics ask for to what is done: stabilization, policies, min
+//! From the proposal of the metrics to the desired replicas: stabilization, policies, min
 //! and max. Source: `normalizeDesiredReplicas*` of upstream.
 
 use super::UnixMillis;
 use super::account::{Account, Step};
+use super::input::Input;
 use super::memory::{Memory, change_within};
-use super::observe::Input;
 use super::spec::{Behavior, Policy, PolicyKind, ScalingRules, SelectPolicy};
 use super::status::{ConditionKind, Status};
 
-/// The replicas before and after a limit, and the limit's condition.
+/// The replicas after a limit, and the limit's condition.
 struct Limited {
     replicas: i32,
     reason: &'static str,
@@ -21,7 +21,7 @@ const LOWERED: &str =
     "recent recommendations were lower than current one, applying the lowest recent recommendation";
 const RAISED: &str = "recent recommendations were higher than current one, applying the highest recent recommendation";
 
-/// Brings a proposal within what stabilization, policies, min and max allow.
+/// Limits a proposal by stabilization, policies, min and max.
 pub(super) fn normalize(
     input: &Input<'_>,
     memory: &mut Memory,
@@ -69,7 +69,7 @@ pub(super) fn normalize(
     limited.replicas
 }
 
-/// Without `behavior`: the highest recommendation of the downscale window.
+/// Without `behavior`: the highest recommendation within the downscale stabilization window.
 fn stabilize(
     input: &Input<'_>,
     memory: &mut Memory,
@@ -79,9 +79,9 @@ fn stabilize(
     let [_, window] = input.context.windows();
     let cutoff = input.context.now - window;
     let (mut highest, mut winner, mut outdated) = (proposed, None, None);
-    for (place, recommendation) in memory.recommendations.iter().enumerate() {
+    for (index, recommendation) in memory.recommendations.iter().enumerate() {
         if recommendation.time < cutoff {
-            outdated = Some(place);
+            outdated = Some(index);
         } else if recommendation.replicas > highest {
             highest = recommendation.replicas;
             winner = Some(recommendation.time);
@@ -94,8 +94,8 @@ fn stabilize(
     (highest, "ScaleDownStabilized", RAISED)
 }
 
-/// With `behavior`: the current scale, moved as far as the recommendations of
-/// each direction's window agree.
+/// With `behavior`: the current scale, raised to the lowest recommendation of the scale-up window, and
+/// lowered to the highest of the scale-down window.
 fn stabilize_both_ways(
     input: &Input<'_>,
     memory: &mut Memory,
@@ -106,7 +106,7 @@ fn stabilize_both_ways(
     let [up_cutoff, down_cutoff] = input.context.windows().map(|window| input.context.now - window);
     let (mut lowest, mut highest) = (proposed, proposed);
     let (mut lowest_at, mut highest_at, mut outdated) = (None, None, None);
-    for (place, recommendation) in memory.recommendations.iter().enumerate() {
+    for (index, recommendation) in memory.recommendations.iter().enumerate() {
         let super::Recommendation { replicas, time } = *recommendation;
         if time > up_cutoff && replicas < lowest {
             (lowest, lowest_at) = (replicas, Some(time));
@@ -115,7 +115,7 @@ fn stabilize_both_ways(
             (highest, highest_at) = (replicas, Some(time));
         }
         if time < up_cutoff && time < down_cutoff {
-            outdated = Some(place);
+            outdated = Some(index);
         }
     }
     let mut stabilized = (current, None);
@@ -205,7 +205,7 @@ fn highest_allowed(max_replicas: i32, fastest: i32) -> (i32, &'static str, &'sta
     }
 }
 
-/// How far the policies of a direction let the scale go.
+/// The limit of the scale by the policies of a direction.
 fn policy_limit(
     rules: &ScalingRules,
     up: bool,

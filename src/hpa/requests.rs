@@ -1,4 +1,4 @@
-//! What a pod requests, which utilization is measured against.
+//! The resource requests of a pod, which utilization is relative to.
 //! Source: `calculateRequests` of upstream and KEP-2837 (pod-level resources).
 
 use crate::k8s::Quantity;
@@ -7,16 +7,16 @@ use std::collections::BTreeMap;
 /// Requests by resource.
 pub type ResourceList = BTreeMap<String, Quantity>;
 
-/// What a pod requests, as far as autoscaling looks at it.
+/// The resource requests of a pod, as far as autoscaling uses them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Requests {
     /// Containers, then the init containers that keep running (sidecars).
     containers: Vec<PodContainer>,
-    /// What the whole pod requests, where its spec says so.
+    /// The pod-level requests, if the pod has any.
     pod_level: Option<ResourceList>,
 }
 
-/// What one container requests.
+/// The requests of one container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PodContainer {
     /// Its name.
@@ -26,8 +26,8 @@ pub struct PodContainer {
 }
 
 impl Requests {
-    /// Those of a pod with these containers, these init containers (with
-    /// whether each keeps running), these requests of its own, and this overhead.
+    /// The requests of a pod with these containers, these init containers (and
+    /// whether each is a sidecar), these pod-level requests, and this overhead.
     pub fn new(
         mut containers: Vec<PodContainer>,
         init_containers: Vec<(PodContainer, bool)>,
@@ -53,8 +53,8 @@ impl Requests {
         Self { containers, pod_level }
     }
 
-    /// What is requested of a resource, in milli-units: by the pod, or by one
-    /// container where one is named. The error is upstream's, for this pod.
+    /// The request of a resource, in milli-units: of the pod, or of one
+    /// container if it is named. The error is upstream's, for this pod.
     pub fn milli(&self, resource: &str, container: Option<&str>, pod: &str) -> Result<i64, String> {
         if let (Some(pod_level), None) = (&self.pod_level, container) {
             return pod_level
@@ -81,7 +81,7 @@ impl Requests {
     }
 }
 
-/// What containers and init containers need together (`AggregateContainerRequests`).
+/// The requests of containers and init containers together (`AggregateContainerRequests`).
 fn effective(
     containers: &[PodContainer],
     init_containers: &[(PodContainer, bool)],
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pod_requests_itself_goes_before_its_containers_and_overhead_is_added() {
+    fn pod_level_requests_take_precedence_over_containers_and_overhead_is_added() {
         let requests = Requests::new(
             vec![container("app", &[("cpu", "100m"), ("memory", "64Mi")])],
             vec![],
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn containers_at_the_start_raise_what_a_pod_requests() {
+    fn init_containers_raise_the_request_of_a_pod() {
         let of = |init: Vec<(PodContainer, bool)>| {
             let containers = vec![container("app", &[("memory", "100")])];
             let requests =

@@ -1,5 +1,5 @@
-//! The autoscaler's specification, read once when it changes: quantities as
-//! milli-units, selectors parsed, defaults filled in.
+//! The autoscaler's specification, converted once when it changes: quantities as
+//! milli-units, selectors parsed, defaults applied.
 
 use crate::k8s::{Quantity, Selector};
 use k8s_openapi::api::autoscaling::v2 as api;
@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// What an autoscaler is asked to do (`autoscaling/v2` HorizontalPodAutoscalerSpec).
+/// The specification of an autoscaler (`autoscaling/v2` HorizontalPodAutoscalerSpec).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spec {
     /// The object whose `/scale` is written.
@@ -17,9 +17,9 @@ pub struct Spec {
     pub min_replicas: i32,
     /// Upper bound of the replicas.
     pub max_replicas: i32,
-    /// What is measured, in the order of the specification.
+    /// The metrics, in the order of the specification.
     pub metrics: Metrics,
-    /// The scaling rules of each direction, where any are given.
+    /// The scaling rules of each direction, if `behavior` is given.
     pub behavior: Option<Behavior>,
 }
 
@@ -34,7 +34,7 @@ pub struct TargetRef {
     pub name: String,
 }
 
-/// The metrics of a specification, shared with the status that speaks of them.
+/// The metrics of a specification, shared with the status.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Metrics(Arc<[Metric]>);
 
@@ -56,27 +56,27 @@ impl Metrics {
 /// One metric of the specification.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Metric {
-    /// Where its value comes from and what it should be.
+    /// The source of its value, and its target.
     pub source: Source,
-    /// What an event calls it when it asks for more replicas.
+    /// The name of the metric in the event of a scale-up.
     pub(super) label: String,
 }
 
-/// Where a metric's value comes from and what it should be.
+/// The source of a metric's value, and its target.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Source {
     /// A metric of each pod, averaged.
     Pods {
-        /// Which metric.
+        /// The metric.
         metric: MetricId,
-        /// The wanted average, in milli-units.
+        /// The target average, in milli-units.
         average_milli: i64,
     },
     /// CPU or memory of each whole pod.
     Resource {
         /// The resource's name, such as `cpu`.
         name: String,
-        /// What it should be.
+        /// The target.
         target: ResourceTarget,
     },
     /// CPU or memory of one container of each pod.
@@ -85,23 +85,23 @@ pub enum Source {
         name: String,
         /// The container's name.
         container: String,
-        /// What it should be.
+        /// The target.
         target: ResourceTarget,
     },
     /// A metric of one object of the namespace.
     Object {
         /// The object that is described.
         object: ObjectRef,
-        /// Which metric.
+        /// The metric.
         metric: MetricId,
-        /// What it should be.
+        /// The target.
         target: ScalarTarget,
     },
-    /// A metric of nothing in the cluster.
+    /// A metric that describes no object of the cluster.
     External {
-        /// Which metric.
+        /// The metric.
         metric: MetricId,
-        /// What it should be.
+        /// The target.
         target: ScalarTarget,
     },
     /// A type that `autoscaling/v2` does not know.
@@ -115,7 +115,7 @@ pub struct MetricId {
     pub name: String,
     /// The selector as given, to be shown in the status.
     pub selector: Option<LabelSelector>,
-    /// The selector parsed, or why it can't be.
+    /// The parsed selector, or the error.
     pub parsed: Result<Selector, String>,
 }
 
@@ -130,18 +130,18 @@ pub struct ObjectRef {
     pub name: String,
 }
 
-/// What a resource's usage should be.
+/// The target of a resource's usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResourceTarget {
     /// An average over the pods, in milli-units.
     Average(i64),
-    /// A percentage of what the pods request.
+    /// A percentage of the pods' requests.
     Utilization(i32),
     /// Neither was given.
     Invalid,
 }
 
-/// What an Object or External metric should be, in milli-units.
+/// The target of an Object or External metric, in milli-units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScalarTarget {
     /// The value itself.
@@ -164,13 +164,13 @@ pub struct Behavior {
 /// The scaling rules of one direction (HPAScalingRules).
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScalingRules {
-    /// How far back recommendations count, in seconds; none: the controller's default.
+    /// The stabilization window, in seconds; none for the controller's default.
     pub stabilization_seconds: Option<i32>,
     /// Which policy wins.
     pub select_policy: SelectPolicy,
-    /// How much may change in which time.
+    /// The policies.
     pub policies: Vec<Policy>,
-    /// The ratio by which the metric may be off without a change.
+    /// How far the ratio of a metric may be from 1 without a change.
     pub tolerance: Option<f64>,
 }
 
@@ -185,14 +185,14 @@ pub enum SelectPolicy {
     Disabled,
 }
 
-/// How much may change in which time.
+/// A policy: how many replicas may change within a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// What `value` counts.
     pub kind: PolicyKind,
     /// Pods or percent.
     pub value: i32,
-    /// The time, in seconds.
+    /// The period, in seconds.
     pub period_seconds: i32,
 }
 
@@ -214,15 +214,15 @@ pub fn parse_group(api_version: &str) -> Result<&str, String> {
     }
 }
 
-/// What upstream says of a kind that discovery does not know.
+/// Upstream's error for a kind that discovery does not have.
 pub fn no_kind_match(kind: &str, group: &str) -> String {
     format!("no matches for kind {kind:?} in group {group:?}")
 }
 
 impl Spec {
-    /// Reads an API object's spec, with the API server's defaults filled in.
+    /// Converts the spec of an API object, with the API server's defaults.
     ///
-    /// Nothing is refused: what is wrong in one metric fails that metric alone,
+    /// Nothing is refused: an invalid metric only fails itself,
     /// at each decision, with upstream's words.
     pub fn from_api(spec: &api::HorizontalPodAutoscalerSpec) -> Self {
         let mut spec = spec.clone();
@@ -302,7 +302,7 @@ impl Metric {
     }
 }
 
-/// What upstream's events call a metric that asks for more replicas.
+/// The name of a metric in upstream's event of a scale-up.
 fn label(source: &Source) -> String {
     match source {
         Source::Pods { metric, .. } => format!("pods metric {}", metric.name),
@@ -376,9 +376,9 @@ impl ResourceTarget {
 }
 
 impl ScalingRules {
-    /// A word that is not known forbids any change in its direction: it may have been `Disabled`, or
-    /// stand for less than what it would be taken for. An Autoscaler with one is refused before; the
-    /// API server of a later Kubernetes may let one into a HorizontalPodAutoscaler.
+    /// An unknown value prevents any change in its direction: it may be a misspelt `Disabled`, or
+    /// stricter than the known ones. Autoscalers with unknown values are refused before, but the
+    /// API server of a later Kubernetes may accept new values in a HorizontalPodAutoscaler.
     fn from_api(rules: api::HPAScalingRules) -> Self {
         let policies = rules.policies.unwrap_or_default();
         let known: Option<Vec<Policy>> = policies.iter().map(Policy::from_api).collect();
@@ -399,7 +399,7 @@ impl ScalingRules {
 }
 
 impl Policy {
-    /// None where the type is not known.
+    /// None if the type is unknown.
     fn from_api(policy: &api::HPAScalingPolicy) -> Option<Self> {
         let kind = match policy.type_.as_str() {
             "Pods" => PolicyKind::Pods,
@@ -414,8 +414,8 @@ fn milli(quantity: &Option<ApiQuantity>) -> Option<i64> {
     quantity.as_ref()?.0.parse::<Quantity>().ok().map(Quantity::milli)
 }
 
-/// Fills in what the API server would: `minReplicas` 1, 80 % CPU where no
-/// metric is named, and each direction's rules where `behavior` is given.
+/// Applies the API server's defaults: `minReplicas` 1, 80 % CPU if no
+/// metric is named, and the rules of each direction if `behavior` is given.
 /// Source: `SetDefaults_HorizontalPodAutoscaler` of Kubernetes 1.36.
 pub fn apply_defaults(spec: &mut api::HorizontalPodAutoscalerSpec) {
     spec.min_replicas.get_or_insert(1);
@@ -454,7 +454,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_that_is_not_known_forbids_a_change_in_its_direction() {
+    fn an_unknown_value_prevents_changes_in_its_direction() {
         let read = |rules: serde_json::Value| {
             let spec = serde_json::json!({
                 "scaleTargetRef": {"kind": "Deployment", "name": "web"}, "maxReplicas": 3,

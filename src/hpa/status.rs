@@ -14,19 +14,19 @@ use std::fmt::{self, Write};
 pub struct Status {
     /// When the scale was last changed.
     pub last_scale: Option<UnixMillis>,
-    /// The replicas asked for when it was last looked at.
+    /// The replicas at the last evaluation.
     pub current_replicas: i32,
-    /// The replicas last wanted.
+    /// The desired replicas of the last evaluation.
     pub desired_replicas: i32,
-    /// The metrics that `current` speaks of.
+    /// The metrics of `current`.
     pub metrics: Metrics,
-    /// What each of them was; empty where none was looked at.
+    /// The current value of each metric; empty if none was evaluated.
     pub current: Vec<Current>,
     /// Conditions in the order of their first appearance.
     pub conditions: Vec<Condition>,
 }
 
-/// Equal statuses are shown alike: what is asked of a metric is no part of them.
+/// Equal statuses render alike. The targets of metrics are not part of a status.
 impl PartialEq for Status {
     fn eq(&self, other: &Self) -> bool {
         self.last_scale == other.last_scale
@@ -40,7 +40,7 @@ impl PartialEq for Status {
     }
 }
 
-/// What one metric was.
+/// The current value of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Current {
     /// It could not be computed.
@@ -53,30 +53,30 @@ pub enum Current {
     Utilization(i32, i64),
 }
 
-/// What a condition speaks of.
+/// The type of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConditionKind {
     /// Whether the scale can be read and written.
     AbleToScale,
     /// Whether replicas are computed from metrics.
     ScalingActive,
-    /// Whether a limit kept the replicas from what the metrics ask.
+    /// Whether a limit kept the replicas from the proposal of the metrics.
     ScalingLimited,
     /// Whether the autoscaler itself scaled the workload to zero.
     ScaledToZero,
-    /// Whether the metrics failed for so long that the fallback holds (Autoscalers only).
+    /// Whether the metrics failed for so long that the fallback applies (Autoscalers only).
     FallbackActive,
-    /// Whether the scale is left alone as its owner asked (Autoscalers only).
+    /// Whether the autoscaler is paused (Autoscalers only).
     Paused,
     /// Whether an administrator has stopped all writes to scales.
     Frozen,
-    /// Whether a metric is read as a gauge because nothing says what it is
+    /// Whether a metric of unknown type is read as a gauge
     /// (Autoscalers only).
     MetricTypeUnknown,
 }
 
 impl ConditionKind {
-    /// The API's name of it.
+    /// Its name in the API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::AbleToScale => "AbleToScale",
@@ -109,7 +109,7 @@ impl ConditionKind {
 /// One condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
-    /// What it speaks of.
+    /// Its type.
     pub kind: ConditionKind,
     /// Whether it holds.
     pub status: bool,
@@ -122,13 +122,13 @@ pub struct Condition {
 }
 
 impl Status {
-    /// The condition of a kind, where it was ever set.
+    /// The condition of a type; none if it was never set.
     pub fn condition(&self, kind: ConditionKind) -> Option<&Condition> {
         self.conditions.iter().find(|condition| condition.kind == kind)
     }
 
-    /// Sets a condition; its time moves only when its status does. Allocates
-    /// only when a text changed.
+    /// Sets a condition. Its time changes only if its status does. Allocates
+    /// only if a text changed.
     pub fn set(
         &mut self,
         kind: ConditionKind,
@@ -165,7 +165,7 @@ impl Status {
         self.conditions.retain(|condition| condition.kind != kind);
     }
 
-    /// The status of an API object, as far as decisions build on it.
+    /// The status of an API object, as far as decisions depend on it.
     pub fn from_api(status: &api::HorizontalPodAutoscalerStatus) -> Self {
         let millis = |time: &Time| time.0.as_millisecond();
         Self {
@@ -192,7 +192,7 @@ impl Status {
     }
 }
 
-/// Whether a message would be written as this text.
+/// Whether a message renders as this text.
 fn writes_as(message: fmt::Arguments<'_>, text: &str) -> bool {
     struct Rest<'a>(&'a str);
     impl Write for Rest<'_> {
@@ -205,7 +205,7 @@ fn writes_as(message: fmt::Arguments<'_>, text: &str) -> bool {
     rest.write_fmt(message).is_ok() && rest.0.is_empty()
 }
 
-/// The status as the API shows it.
+/// The status as an API object.
 pub fn render_status(status: &Status) -> api::HorizontalPodAutoscalerStatus {
     let current = render_metrics(status);
     api::HorizontalPodAutoscalerStatus {
@@ -305,7 +305,7 @@ fn decimal(milli: i64) -> ApiQuantity {
     ApiQuantity(Quantity::from_milli(milli).to_string())
 }
 
-/// Memory is shown with binary suffixes, all else with decimal ones.
+/// Memory has binary suffixes, everything else decimal ones.
 fn resource_quantity(milli: i64, source: &Source) -> ApiQuantity {
     match source {
         Source::Resource { name, .. } | Source::ContainerResource { name, .. }

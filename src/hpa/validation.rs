@@ -1,4 +1,4 @@
-//! What is wrong with a specification, as kube-apiserver finds it in a HorizontalPodAutoscaler.
+//! Validation of a specification, as kube-apiserver validates a HorizontalPodAutoscaler.
 //!
 //! Source: `validateHorizontalPodAutoscalerSpec` of Kubernetes 1.36, with `HPAScaleToZero`.
 
@@ -22,7 +22,7 @@ pub struct InvalidField {
     pub reason: String,
 }
 
-/// All fields of a specification that kube-apiserver would refuse; its defaults need not be set.
+/// All fields of a specification that kube-apiserver would refuse. Defaults need not be set.
 pub fn validate(spec: &api::HorizontalPodAutoscalerSpec) -> Vec<InvalidField> {
     let mut faults = Faults::default();
     let min = spec.min_replicas.unwrap_or(1);
@@ -66,7 +66,7 @@ impl Faults {
         self.0.push(InvalidField { field: field.into(), reason: reason.into() });
     }
 
-    /// Where it does not hold, the field is at fault.
+    /// Adds a fault unless the condition holds.
     fn check(&mut self, holds: bool, field: String, reason: &str) {
         if !holds {
             self.add(field, reason);
@@ -140,7 +140,7 @@ impl Faults {
             }
         };
         let mut present = Vec::new();
-        // Of several sources the first is looked into.
+        // Only the first of several sources is validated.
         let mut first = |name: &'static str| {
             present.push(name);
             present.len() == 1

@@ -4,14 +4,14 @@
 
 use std::fmt;
 
-/// How many billionths make one unit.
+/// Billionths per unit.
 const NANO: i128 = 1_000_000_000;
-/// How many billionths make one thousandth.
+/// Billionths per thousandth.
 const NANO_PER_MILLI: i128 = 1_000_000;
 
 /// A fixed-point number in billionths of a unit.
 ///
-/// Bounds: about +-1.7e29 units; what is larger saturates. A finer input than
+/// Bounds: about +-1.7e29 units; larger values saturate. An input finer than
 /// one billionth is rounded away from zero, as upstream does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Quantity(i128);
@@ -36,8 +36,8 @@ impl Quantity {
 
     /// Thousandths, rounded away from zero (upstream's `MilliValue`).
     ///
-    /// What does not fit in 64 bits is what upstream makes of it, because its
-    /// decisions follow: 0 for a number of at most 18 decimal digits (`9E`), else
+    /// A value that does not fit in 64 bits becomes what upstream makes of it, as
+    /// upstream decides on that: 0 for a number of at most 18 decimal digits (`9E`), otherwise
     /// the low 64 bits.
     pub fn milli(self) -> i64 {
         let whole = self.0 / NANO_PER_MILLI;

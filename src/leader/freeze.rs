@@ -1,6 +1,6 @@
-//! The freeze: annotations of the Lease that stop all writes to scales. Whoever
-//! freezes or thaws leaves a request, which the leader answers when it holds: no
-//! write that began before is under way any more.
+//! The freeze: annotations of the Lease that stop all writes to scales. Each freeze or thaw
+//! carries a request, which the leader acknowledges once it is in effect: no write that
+//! began before is in flight any more.
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -9,35 +9,35 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// The annotation of the Lease that stops all writes to scales; its value says why.
+/// The annotation of the Lease that stops all writes to scales; its value is the reason.
 pub const FREEZE: &str = "plimsoll.dev/freeze";
-/// Who froze.
+/// The user that froze.
 pub const BY: &str = "plimsoll.dev/frozen-by";
-/// When (RFC 3339).
+/// The time of the freeze (RFC 3339).
 pub const SINCE: &str = "plimsoll.dev/frozen-since";
-/// When the leader ends the freeze by itself, by kube-apiserver's clock (RFC 3339);
-/// without it the freeze lasts until it is ended.
+/// The time at which the leader ends the freeze, by kube-apiserver's clock (RFC 3339).
+/// Without it, the freeze lasts until a thaw.
 pub const UNTIL: &str = "plimsoll.dev/frozen-until";
-/// The last request of a freeze or thaw: any text that no other request has.
+/// The last request of a freeze or thaw: any text that is unique to the request.
 pub const REQUEST: &str = "plimsoll.dev/freeze-request";
-/// The last request that the leader has taken up.
+/// The last request that the leader has acknowledged.
 pub const ACKNOWLEDGED: &str = "plimsoll.dev/freeze-acknowledged";
 
-/// What a freeze is.
+/// A freeze of all scales.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Freeze {
-    /// Why.
+    /// The reason.
     pub reason: Arc<str>,
-    /// Who froze, where that is known.
+    /// The user that froze, if known.
     pub by: Option<String>,
-    /// When, where that is known.
+    /// The time of the freeze, if known.
     pub since: Option<Timestamp>,
-    /// When it ends by itself.
+    /// The time at which it ends by itself.
     pub until: Option<Timestamp>,
 }
 
 impl Freeze {
-    /// The freeze that a Lease carries. Times that can't be read are none.
+    /// The freeze that a Lease carries. Times that can't be parsed are ignored.
     pub fn of(lease: &Lease) -> Option<Self> {
         let annotations = lease.metadata.annotations.as_ref()?;
         let time = |name| annotations.get(name)?.parse().ok();
@@ -49,7 +49,7 @@ impl Freeze {
         })
     }
 
-    /// The annotations that say so.
+    /// The annotations of this freeze.
     pub fn annotations(&self) -> BTreeMap<String, String> {
         let since = self.since.map(|time| time.to_string());
         let until = self.until.map(|time| time.to_string());
@@ -60,7 +60,7 @@ impl Freeze {
             .collect()
     }
 
-    /// A merge patch of annotations from whatever there is to this, or to no freeze.
+    /// A merge patch from any annotations to those of this freeze, or of none.
     pub fn patch(freeze: Option<&Self>, request: &str) -> Value {
         let mut annotations: Map<String, Value> = [FREEZE, BY, SINCE, UNTIL]
             .map(|name| (name.to_owned(), Value::Null))
@@ -89,22 +89,22 @@ impl fmt::Display for Freeze {
     }
 }
 
-/// The request that the leader has not answered yet.
-pub(super) fn unanswered(lease: &Lease) -> Option<&str> {
+/// The request that the leader has not acknowledged yet.
+pub(super) fn pending_request(lease: &Lease) -> Option<&str> {
     let annotations = lease.metadata.annotations.as_ref()?;
     let request = annotations.get(REQUEST)?;
     (annotations.get(ACKNOWLEDGED) != Some(request)).then_some(request)
 }
 
-/// Answers the last request.
-pub(super) fn answer(lease: &mut Lease) {
-    if let Some(request) = unanswered(lease).map(str::to_owned) {
+/// Acknowledges the last request.
+pub(super) fn acknowledge(lease: &mut Lease) {
+    if let Some(request) = pending_request(lease).map(str::to_owned) {
         let annotations = lease.metadata.annotations.get_or_insert_default();
         annotations.insert(ACKNOWLEDGED.to_owned(), request);
     }
 }
 
-/// Ends a freeze whose time is over; whether it did.
+/// Ends a freeze whose time is over. Returns whether it did.
 pub(super) fn expire(lease: &mut Lease, now: Timestamp) -> bool {
     let over = Freeze::of(lease).and_then(|freeze| freeze.until).is_some_and(|until| until <= now);
     if over && let Some(annotations) = &mut lease.metadata.annotations {

@@ -1,82 +1,80 @@
-//! How many bytes of answers are held at once, whoever asks for them.
+//! The budget of memory for responses.
 
 use super::{Error, Flow};
-use crate::shares::Shares;
+use crate::quota::ByteQuota;
 use std::sync::Arc;
 
-/// The bytes that all answers together may take: what has come of each, and the
-/// samples that are made of it, for as long as somebody has them.
-pub const ANSWERS: usize = 128 << 20;
-/// The part of them that answers to users' own queries may take. No namespace takes
+/// The bytes of all responses: of the bodies while they are received, and of the tables that are read
+/// from them for as long as they are used.
+pub const RESPONSE_BYTES: usize = 128 << 20;
+/// The part of them for responses to users' own queries. No namespace uses
 /// more of it than it leaves free.
-pub const USER_ANSWERS: usize = 32 << 20;
-/// What a byte of an answer takes until it is read: itself with room to grow, and
-/// then the samples beside it. Samples that take more are counted as they are read.
-const TIMES: usize = 2;
+pub const USER_RESPONSE_BYTES: usize = 32 << 20;
+/// What a byte of a body takes until it is read: itself with spare capacity, and
+/// then the table beside it. Tables that take more are counted as they are read.
+const BYTES_PER_BODY_BYTE: usize = 2;
 
-/// Bytes for answers, shared by all clients of a process.
+/// The bytes for responses, shared by all clients of a process.
 #[derive(Clone, Debug)]
 pub struct Budget {
-    all: Arc<Shares>,
-    users: Arc<Shares>,
-    /// Whose bytes all of `all` are.
-    nobody: Arc<str>,
+    all: Arc<ByteQuota>,
+    users: Arc<ByteQuota>,
+    /// The empty namespace, to which all of `all` is charged.
+    cluster: Arc<str>,
 }
 
-impl Budget {
-    /// [`ANSWERS`], or more where one answer may be so large that it needs more.
-    pub fn for_answers_of(bytes: usize) -> Self {
-        let all = ANSWERS.max(bytes.saturating_mul(TIMES));
-        let users = Arc::new(Shares::new(USER_ANSWERS));
-        Self { all: Arc::new(Shares::new(all)), users, nobody: "".into() }
-    }
-}
-
-/// Bytes that are held until this is dropped.
+/// Bytes of the budget, released on drop.
 #[derive(Debug)]
-pub struct Held {
+pub struct Reservation {
     budget: Budget,
-    /// Whose own query it is an answer to.
+    /// For a user's own query, the namespace.
     user: Option<Arc<str>>,
     bytes: usize,
 }
 
 impl Budget {
-    /// Holds nothing yet, for an answer that is counted among a flow.
-    pub fn begin(&self, flow: &Flow) -> Held {
+    /// [`RESPONSE_BYTES`], or more if a single response of so many bytes needs more.
+    pub fn for_responses_of(bytes: usize) -> Self {
+        let all = RESPONSE_BYTES.max(bytes.saturating_mul(BYTES_PER_BODY_BYTE));
+        let users = Arc::new(ByteQuota::new(USER_RESPONSE_BYTES));
+        Self { all: Arc::new(ByteQuota::new(all)), users, cluster: "".into() }
+    }
+
+    /// A reservation of nothing yet, for a response to a request of a flow.
+    pub fn reserve(&self, flow: &Flow) -> Reservation {
         let user = match flow {
             Flow::User(namespace) => Some(namespace.clone()),
             Flow::Shared | Flow::Namespace(_) => None,
         };
-        Held { budget: self.clone(), user, bytes: 0 }
+        Reservation { budget: self.clone(), user, bytes: 0 }
     }
 }
 
-impl Held {
-    /// Takes room for so many more bytes of an answer. It does not wait: those
-    /// that hold a part each would wait for one another.
+impl Reservation {
+    /// Reserves memory for so many more bytes of a body. It does not wait: requests
+    /// with a part of their response each would wait for one another.
     ///
     /// # Errors
-    /// [`Error::Memory`] where there is none.
-    pub fn take(&mut self, bytes: usize) -> Result<(), Error> {
-        self.grow(bytes.saturating_mul(TIMES))
+    /// [`Error::Memory`] if the budget has no room.
+    pub fn add_body(&mut self, bytes: usize) -> Result<(), Error> {
+        self.grow(bytes.saturating_mul(BYTES_PER_BODY_BYTE))
     }
 
-    /// Takes so many bytes more, as they are.
+    /// Reserves so many bytes more.
     ///
     /// # Errors
-    /// [`Error::Memory`] where there are none.
+    /// [`Error::Memory`] if the budget has no room.
     pub fn grow(&mut self, bytes: usize) -> Result<(), Error> {
-        let Budget { all, users, nobody } = &self.budget;
-        let full = |of: &Shares| Err(Error::Memory { limit: of.limit() });
+        let Budget { all, users, cluster } = &self.budget;
+        let full = |quota: &ByteQuota| Err(Error::Memory { limit: quota.limit() });
         if let Some(user) = &self.user
-            && !users.take(user, bytes)
+            && !users.try_reserve(user, bytes)
         {
             return full(users);
         }
-        if !all.take(nobody, bytes) {
+        if !all.try_reserve(cluster, bytes) {
             if let Some(user) = &self.user {
-                users.give(user, bytes);
+                users.release(user, bytes);
             }
             return full(all);
         }
@@ -84,37 +82,37 @@ impl Held {
         Ok(())
     }
 
-    /// The bytes that are held.
+    /// The reserved bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Holds so many bytes from now on.
+    /// Changes the reservation to so many bytes.
     ///
     /// # Errors
-    /// [`Error::Memory`] where those are more, and there are none.
+    /// [`Error::Memory`] if these are more, and the budget has no room.
     pub fn resize(&mut self, bytes: usize) -> Result<(), Error> {
         match bytes.checked_sub(self.bytes) {
             Some(more) => self.grow(more),
             None => {
-                self.give(self.bytes - bytes);
+                self.release(self.bytes - bytes);
                 Ok(())
             }
         }
     }
 
-    fn give(&mut self, bytes: usize) {
-        self.budget.all.give(&self.budget.nobody, bytes);
+    fn release(&mut self, bytes: usize) {
+        self.budget.all.release(&self.budget.cluster, bytes);
         if let Some(user) = &self.user {
-            self.budget.users.give(user, bytes);
+            self.budget.users.release(user, bytes);
         }
         self.bytes -= bytes;
     }
 }
 
-impl Drop for Held {
+impl Drop for Reservation {
     fn drop(&mut self) {
-        self.give(self.bytes);
+        self.release(self.bytes);
     }
 }
 
@@ -127,37 +125,45 @@ mod tests {
     }
 
     #[test]
-    fn answers_together_are_bounded_and_users_take_no_more_than_their_part() {
-        let budget = Budget::for_answers_of(1 << 20);
-        let mut users: Vec<Held> = Vec::new();
+    fn responses_together_are_bounded_and_users_take_no_more_than_their_part() {
+        let budget = Budget::for_responses_of(1 << 20);
+        let mut users: Vec<Reservation> = Vec::new();
         for n in 0..64 {
-            let mut held = budget.begin(&user(&n.to_string()));
-            while held.take(1 << 10).is_ok() {}
-            users.push(held);
+            let mut reservation = budget.reserve(&user(&n.to_string()));
+            while reservation.add_body(1 << 10).is_ok() {}
+            users.push(reservation);
         }
-        let taken: usize = users.iter().map(Held::bytes).sum();
-        assert!((USER_ANSWERS - (64 << 10)..=USER_ANSWERS).contains(&taken), "{taken}");
-        let mut other = budget.begin(&Flow::Shared);
-        other.take((ANSWERS - taken) / TIMES).unwrap();
-        let full = Err(Error::Memory { limit: ANSWERS });
-        assert_eq!(budget.begin(&Flow::Shared).take(1), full);
+        let taken: usize = users.iter().map(Reservation::bytes).sum();
+        assert!(
+            (USER_RESPONSE_BYTES - (64 << 10)..=USER_RESPONSE_BYTES).contains(&taken),
+            "{taken}"
+        );
+        let mut other = budget.reserve(&Flow::Shared);
+        other.add_body((RESPONSE_BYTES - taken) / BYTES_PER_BODY_BYTE).unwrap();
+        let full = Err(Error::Memory { limit: RESPONSE_BYTES });
+        assert_eq!(budget.reserve(&Flow::Shared).add_body(1), full);
         drop(users);
-        assert!(budget.begin(&user("a")).take(1_000).is_ok());
+        assert!(budget.reserve(&user("a")).add_body(1_000).is_ok());
         drop(other);
-        assert!(budget.begin(&Flow::Namespace("a".into())).take(ANSWERS / TIMES).is_ok());
+        assert!(
+            budget
+                .reserve(&Flow::Namespace("a".into()))
+                .add_body(RESPONSE_BYTES / BYTES_PER_BODY_BYTE)
+                .is_ok()
+        );
     }
 
     #[test]
-    fn one_namespaces_answers_leave_room_for_those_of_others() {
-        let budget = Budget::for_answers_of(1 << 20);
-        // As large as one answer may be, and kept.
-        let mut kept = budget.begin(&user("greedy"));
-        kept.take(8 << 20).unwrap();
-        assert!(budget.begin(&user("greedy")).take(1).is_err());
-        assert!(budget.begin(&user("good")).take(4 << 20).is_ok());
+    fn one_namespaces_responses_leave_room_for_those_of_others() {
+        let budget = Budget::for_responses_of(1 << 20);
+        // As large as one response may be, and still used.
+        let mut kept = budget.reserve(&user("greedy"));
+        kept.add_body(8 << 20).unwrap();
+        assert!(budget.reserve(&user("greedy")).add_body(1).is_err());
+        assert!(budget.reserve(&user("good")).add_body(4 << 20).is_ok());
         kept.resize(100).unwrap();
-        assert!(budget.begin(&user("greedy")).take(7 << 20).is_ok());
-        // What turns out to be larger takes what it is.
+        assert!(budget.reserve(&user("greedy")).add_body(7 << 20).is_ok());
+        // A table that turns out to be larger takes what it needs.
         kept.resize(15 << 20).unwrap();
         assert!(kept.resize(17 << 20).is_err());
         assert_eq!(kept.bytes(), 15 << 20);

@@ -1,9 +1,9 @@
 //! The client of a Prometheus-compatible server.
 
-use super::budget::{Budget, Held};
+use super::budget::{Budget, Reservation};
 use super::error::{causes, failure};
 use super::http::Http;
-use super::queue::{Ended, Flow, Queue, Sign};
+use super::queue::{Completion, Flow, LateCause, RequestQueue};
 use super::{Error, Options, Token, decode};
 use crate::telemetry::Metrics;
 use futures::StreamExt;
@@ -22,32 +22,32 @@ pub struct Client {
     get: bool,
     timeout: Duration,
     max_response_bytes: usize,
-    queue: Queue,
+    queue: RequestQueue,
     budget: Budget,
-    /// Since when it did not answer at all.
-    failing: Arc<Mutex<Option<Instant>>>,
+    /// Since when all requests have failed.
+    failing_since: Arc<Mutex<Option<Instant>>>,
     metrics: Option<Arc<Metrics>>,
 }
 
-/// How long a query may be to be sent in an address; proxies refuse longer ones.
-const LONGEST_ADDRESS: usize = 2048;
-/// The largest answer to users' own queries, in bytes.
-const USER_RESPONSE: usize = 8 << 20;
-/// The most series of an answer to users' own queries. Prometheus leaves out what
-/// is beyond and warns of it.
-const USER_SERIES: &str = "50000";
+/// The longest query in a URL, in bytes. Proxies refuse longer ones.
+const MAX_URL_QUERY: usize = 2048;
+/// The largest response to users' own queries, in bytes.
+const MAX_USER_RESPONSE: usize = 8 << 20;
+/// The most series of a response to users' own queries. Prometheus leaves out the
+/// others, with a warning.
+const MAX_USER_SERIES: &str = "50000";
 
-/// The body of an answer, which holds its part of the bytes for answers.
+/// The body of a response, with its part of the memory budget.
 #[derive(Debug)]
 pub struct Body {
     bytes: Vec<u8>,
-    held: Held,
+    reservation: Reservation,
 }
 
 impl Body {
-    /// The body, and what holds its part of the bytes.
-    pub fn into_parts(self) -> (Vec<u8>, Held) {
-        (self.bytes, self.held)
+    /// The bytes, and their reservation in the budget.
+    pub fn into_parts(self) -> (Vec<u8>, Reservation) {
+        (self.bytes, self.reservation)
     }
 }
 
@@ -59,12 +59,12 @@ impl Deref for Body {
     }
 }
 
-/// A request, and the bounds it has.
+/// A request.
 struct Request<'a> {
     path: &'static str,
     form: &'a [(&'a str, &'a str)],
     flows: &'a [Flow],
-    /// Whether it has no effect to send it with GET alone.
+    /// Whether it may be sent with GET.
     get: bool,
 }
 
@@ -72,7 +72,7 @@ impl Client {
     /// A client with these options; connects on the first request.
     ///
     /// # Errors
-    /// Where an option can't be used.
+    /// If an option is invalid.
     pub fn new(options: Options) -> Result<Self, Error> {
         let settings = |error: String| Error::Settings(format!("--prometheus-url: {error}"));
         let mut base = Url::parse(&options.url)
@@ -91,54 +91,54 @@ impl Client {
             get: options.get,
             timeout: options.timeout,
             max_response_bytes: options.max_response_bytes,
-            queue: Queue::default(),
-            budget: Budget::for_answers_of(options.max_response_bytes),
-            failing: Arc::default(),
+            queue: RequestQueue::default(),
+            budget: Budget::for_responses_of(options.max_response_bytes),
+            failing_since: Arc::default(),
             metrics: None,
         })
     }
 
-    /// The same, counting its requests.
+    /// The same client, with metrics of its requests.
     pub fn counted(self, metrics: Arc<Metrics>) -> Self {
         Self { metrics: Some(metrics), ..self }
     }
 
-    /// Counts a listing of series, and what brought it on.
+    /// Counts a listing of series by its reason.
     pub fn count_listing(&self, reason: &'static str) {
         if let Some(metrics) = &self.metrics {
             metrics.listed(reason);
         }
     }
 
-    /// The same, holding its answers in the bytes of another.
-    pub fn sharing(self, other: &Self) -> Self {
+    /// The same client, with the memory budget of another.
+    pub fn sharing_budget(self, other: &Self) -> Self {
         Self { budget: other.budget.clone(), ..self }
     }
 
-    /// Runs an instant query for these flows; the body is for
-    /// [`Table::read`](crate::samples::Table::read). A query for users alone has
-    /// half of the time, and at most 8 MiB and 50,000 series of an answer.
+    /// Sends an instant query for these flows; the body is for
+    /// [`Table::read`](crate::samples::Table::read). A user's own query has
+    /// half of the timeout, and a response of at most 8 MiB and 50,000 series.
     ///
     /// # Errors
     /// As [`Error`] says.
     pub async fn query(&self, query: &str, flows: &[Flow]) -> Result<Body, Error> {
-        let timeout = format!("{}ms", self.time_of(flows).as_millis());
+        let timeout = format!("{}ms", self.timeout_of(flows).as_millis());
         let form = [
             ("query", query),
             ("timeout", &timeout),
-            // Thanos; others don't look at it.
+            // For Thanos; other servers ignore it.
             ("partial_response", "false"),
-            ("limit", USER_SERIES),
+            ("limit", MAX_USER_SERIES),
         ];
         let form = if is_user(flows) { &form[..] } else { &form[..3] };
         self.body(Request { path: "api/v1/query", form, flows, get: self.get }).await
     }
 
-    /// What Prometheus's own parser says is wrong with a query, with line and
-    /// column; none where it finds nothing wrong.
+    /// The error of Prometheus's own parser for a query, with line and
+    /// column; none if it accepts the query.
     ///
     /// # Errors
-    /// Where it can't be asked, as [`Error`] says.
+    /// If the request fails, as [`Error`] says.
     pub async fn parse_error(&self, query: &str, flows: &[Flow]) -> Result<Option<String>, Error> {
         let form = [("query", query)];
         let request = Request { path: "api/v1/format_query", form: &form, flows, get: self.get };
@@ -149,8 +149,8 @@ impl Client {
         }
     }
 
-    /// The type of a metric by its targets' own word (`counter`, `gauge`, ...),
-    /// where any of them said one.
+    /// The type of a metric by the metadata of its targets (`counter`, `gauge`, ...);
+    /// none if no target has one.
     ///
     /// # Errors
     /// As [`Error`] says.
@@ -166,7 +166,7 @@ impl Client {
         decode::metric_type(&body)
     }
 
-    /// The series that a selector selects and that had a sample since a time (in
+    /// The series of a selector that have had a sample since a time (in
     /// Unix seconds); the body is for [`decode_shapes`](super::decode_shapes).
     ///
     /// # Errors
@@ -178,49 +178,51 @@ impl Client {
         self.body(request).await
     }
 
-    /// For how long now every request has failed, where the last one did.
+    /// For how long all requests have failed; none if the last one succeeded.
     pub fn failing_for(&self) -> Option<Duration> {
-        let failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
-        failing.map(|since| since.elapsed())
+        let since = self.failing_since.lock().unwrap_or_else(PoisonError::into_inner);
+        since.map(|since| since.elapsed())
     }
 
-    /// How long a request for these may take.
-    fn time_of(&self, flows: &[Flow]) -> Duration {
+    /// The timeout of a request for these flows.
+    fn timeout_of(&self, flows: &[Flow]) -> Duration {
         if is_user(flows) { self.timeout / 2 } else { self.timeout }
     }
 
-    /// Sends a request when it is its turn; the body of an answer of 200.
+    /// Sends a request once it has a seat; the body of a response with status 200.
     async fn body(&self, request: Request<'_>) -> Result<Body, Error> {
-        let time = self.time_of(request.flows);
-        let slot = tokio::time::timeout(time, self.queue.take(request.flows)).await;
-        let slot = slot.ok().flatten().ok_or(Error::Crowded(time))?;
-        let begun = Instant::now();
-        let answer = self.exchange(request, time, slot.flow()).await;
-        self.note(&answer, begun);
-        let ended = match &answer {
-            Err(Error::Timeout(_) | Error::Unavailable { status: 429 | 503, .. }) => Ended::Late,
-            Err(Error::Unreachable(_) | Error::Settings(_)) => Ended::Unknown,
-            _ => Ended::InTime,
+        let timeout = self.timeout_of(request.flows);
+        let seat = tokio::time::timeout(timeout, self.queue.acquire(request.flows)).await;
+        let seat = seat.ok().flatten().ok_or(Error::Overloaded(timeout))?;
+        let started = Instant::now();
+        let result = self.exchange(request, timeout, seat.flow()).await;
+        self.record(&result, started);
+        let completion = match &result {
+            Err(Error::Timeout(_) | Error::Unavailable { status: 429 | 503, .. }) => {
+                Completion::Late
+            }
+            Err(Error::Unreachable(_) | Error::Settings(_)) => Completion::Unknown,
+            _ => Completion::InTime,
         };
-        match (slot.ended(ended), answer) {
-            (Sign::TooMany, Err(Error::Timeout(time))) => Err(Error::Crowded(time)),
-            (_, answer) => answer,
+        match (seat.complete(completion), result) {
+            (LateCause::Overload, Err(Error::Timeout(timeout))) => Err(Error::Overloaded(timeout)),
+            (_, result) => result,
         }
     }
 
-    /// Counts a request, and remembers whether the server serves.
-    fn note(&self, answer: &Result<Body, Error>, begun: Instant) {
+    /// Counts a request, and records whether the server serves.
+    fn record(&self, result: &Result<Body, Error>, started: Instant) {
         if let Some(metrics) = &self.metrics {
-            let bytes = answer.as_ref().ok().map(|body| body.len());
-            metrics.queried(outcome(answer), begun.elapsed(), bytes);
+            let bytes = result.as_ref().ok().map(|body| body.len());
+            metrics.queried(outcome(result), started.elapsed(), bytes);
         }
-        let serves = match answer {
+        let serves = match result {
             Ok(_) => true,
             Err(error) => match error {
-                // Of the query or its answer alone, or it is for one flow to wait.
+                // The fault is the query's or the response's, or the budget of one flow is used up.
                 Error::Refused(_)
                 | Error::TooLong { .. }
-                | Error::Answer(_)
+                | Error::InvalidResponse(_)
                 | Error::Partial(_)
                 | Error::Memory { .. } => true,
                 // Another replica's credentials may still be good.
@@ -229,18 +231,18 @@ impl Client {
                 }
                 Error::Settings(_)
                 | Error::Timeout(_)
-                | Error::Crowded(_)
+                | Error::Overloaded(_)
                 | Error::Unreachable(_) => false,
             },
         };
-        let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
-        *failing = if serves { None } else { failing.or(Some(Instant::now())) };
+        let mut since = self.failing_since.lock().unwrap_or_else(PoisonError::into_inner);
+        *since = if serves { None } else { since.or(Some(Instant::now())) };
     }
 
     async fn exchange(
         &self,
         request: Request<'_>,
-        time: Duration,
+        timeout: Duration,
         flow: &Flow,
     ) -> Result<Body, Error> {
         let mut url =
@@ -248,75 +250,76 @@ impl Client {
         let http = self.http.client().await;
         let form = request.form;
         let length: usize = form.iter().map(|(name, value)| name.len() + value.len()).sum();
-        let asked = if request.get && length <= LONGEST_ADDRESS {
+        let builder = if request.get && length <= MAX_URL_QUERY {
             url.query_pairs_mut().extend_pairs(form);
             http.request(Method::GET, url)
         } else {
             http.request(Method::POST, url).form(form)
         };
-        let asked = match &self.token {
+        let builder = match &self.token {
             Some(Token::File(path)) => {
                 let token = tokio::fs::read_to_string(path).await.map_err(|error| {
                     Error::Settings(format!("--prometheus-token-file: {}: {error}", path.display()))
                 })?;
-                asked.bearer_auth(token.trim())
+                builder.bearer_auth(token.trim())
             }
-            Some(Token::Text(token)) => asked.bearer_auth(token),
-            None => asked,
+            Some(Token::Text(token)) => builder.bearer_auth(token),
+            None => builder,
         };
         let failed = |error: reqwest::Error| match error.is_timeout() {
-            true => Error::Timeout(time),
+            true => Error::Timeout(timeout),
             false => Error::Unreachable(causes(&error.without_url())),
         };
-        let response = asked.timeout(time).send().await.map_err(failed)?;
+        let response = builder.timeout(timeout).send().await.map_err(failed)?;
         let status = response.status();
         let user = is_user(request.flows);
-        let most = if user { USER_RESPONSE } else { usize::MAX }.min(self.max_response_bytes);
-        let mut held = self.budget.begin(flow);
+        let limit = if user { MAX_USER_RESPONSE } else { usize::MAX }.min(self.max_response_bytes);
+        let mut reservation = self.budget.reserve(flow);
         let mut bytes: Vec<u8> = Vec::new();
         let mut chunks = response.bytes_stream();
         while let Some(chunk) = chunks.next().await {
             let chunk = chunk.map_err(failed)?;
-            if bytes.len() + chunk.len() > most {
-                return Err(Error::Answer(match user && most == USER_RESPONSE {
+            if bytes.len() + chunk.len() > limit {
+                return Err(Error::InvalidResponse(match user && limit == MAX_USER_RESPONSE {
                     true => {
-                        format!("it is larger than {most} bytes, the most of a user's own query")
+                        format!("it is larger than {limit} bytes, the most of a user's own query")
                     }
                     false => {
-                        format!("it is larger than {most} bytes (--prometheus-max-response-bytes)")
+                        format!("it is larger than {limit} bytes (--prometheus-max-response-bytes)")
                     }
                 }));
             }
-            held.take(chunk.len())?;
-            // By a quarter each time: what is held counts the body but once more.
+            reservation.add_body(chunk.len())?;
+            // Grows by a quarter: the reservation allows for at most the body again.
             if bytes.capacity() - bytes.len() < chunk.len() {
                 bytes.reserve_exact(chunk.len().max(bytes.len() / 4));
             }
             bytes.extend_from_slice(&chunk);
         }
         match status {
-            StatusCode::OK => Ok(Body { bytes, held }),
-            _ => Err(failure(status, &bytes, time)),
+            StatusCode::OK => Ok(Body { bytes, reservation }),
+            _ => Err(failure(status, &bytes, timeout)),
         }
     }
 }
 
-/// Whether a request is for users' own queries alone.
+/// Whether a request is only for users' own queries.
 fn is_user(flows: &[Flow]) -> bool {
     !flows.is_empty() && flows.iter().all(|flow| matches!(flow, Flow::User(_)))
 }
 
-/// How a request went, for the metrics.
-fn outcome(answer: &Result<Body, Error>) -> &'static str {
-    let Err(error) = answer else { return "answered" };
+/// The outcome of a request, for the metrics.
+fn outcome(result: &Result<Body, Error>) -> &'static str {
+    let Err(error) = result else { return "answered" };
     match error {
         Error::Unavailable { status: 404, .. } => "answered",
         Error::Refused(_) => "refused",
         Error::Unavailable { .. } => "unavailable",
-        Error::Timeout(_) | Error::Crowded(_) => "timeout",
+        Error::Timeout(_) | Error::Overloaded(_) => "timeout",
         Error::Unreachable(_) | Error::Settings(_) => "unreachable",
-        Error::Answer(_) | Error::TooLong { .. } | Error::Partial(_) | Error::Memory { .. } => {
-            "unusable"
-        }
+        Error::InvalidResponse(_)
+        | Error::TooLong { .. }
+        | Error::Partial(_)
+        | Error::Memory { .. } => "unusable",
     }
 }

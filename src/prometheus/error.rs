@@ -1,58 +1,59 @@
-//! Why Prometheus gives no answer.
+//! Why a request to Prometheus fails.
 
 use reqwest::StatusCode;
 use serde::Deserialize;
 use std::time::Duration;
 
-/// Why there is no answer. No text holds the address's user or password.
+/// Why a request fails. No text has the user or password of the URL.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
-    /// It can't be talked to with these settings.
+    /// The settings are invalid.
     #[error("{0}")]
     Settings(String),
-    /// It did not answer in time, or said so itself.
+    /// Prometheus did not respond in time, or aborted the query itself.
     #[error("Prometheus did not answer within {0:?}")]
     Timeout(Duration),
-    /// It did not answer in time while many queries ran; fewer will from now on.
+    /// The request found no seat in time, or timed out with so many others in flight that the
+    /// limit of seats was lowered.
     #[error("Prometheus did not answer within {0:?}, with many queries at once")]
-    Crowded(Duration),
-    /// It can't be reached.
+    Overloaded(Duration),
+    /// The connection failed.
     #[error("Prometheus can't be reached: {0}")]
     Unreachable(String),
-    /// It can't serve now, but may later.
+    /// Prometheus can't serve now, but may later.
     #[error("Prometheus answered {status}: {message}")]
     Unavailable {
         /// The HTTP status.
         status: u16,
-        /// What it said.
+        /// The message of the response.
         message: String,
     },
-    /// It refused the query.
+    /// Prometheus refused the query.
     #[error("Prometheus refused the query: {0}")]
     Refused(String),
-    /// The request is too long for it, or for a proxy before it.
+    /// The request is too long for Prometheus, or for a proxy in front of it.
     #[error(
         "Prometheus, or a proxy before it, answered {status}: the query is too long: {message}"
     )]
     TooLong {
         /// The HTTP status: 413, 414 or 431.
         status: u16,
-        /// What it said.
+        /// The message of the response.
         message: String,
     },
-    /// Its answer can't be used.
+    /// The response can't be used.
     #[error("Prometheus's answer can't be used: {0}")]
-    Answer(String),
-    /// It answered with a part of what there is, such as Thanos without one of its stores.
+    InvalidResponse(String),
+    /// The response is incomplete, such as that of Thanos without one of its stores.
     #[error("Prometheus gave only a part of the answer: {0}")]
     Partial(String),
-    /// The answers that are held already leave no room for this one.
+    /// The memory budget has no room for the response.
     #[error(
         "the answers of Prometheus that are held leave no room for this one: they may take {limit} \
          bytes together, and those to one namespace's own queries no more than are free"
     )]
     Memory {
-        /// The bytes.
+        /// The bytes of the budget.
         limit: usize,
     },
 }
@@ -61,27 +62,29 @@ pub enum Error {
 struct Failure {
     error: String,
     #[serde(default, rename = "errorType")]
-    kind: String,
+    error_type: String,
 }
 
-/// The longest that is kept of what a server said, in bytes.
-const MESSAGE: usize = 1_000;
+/// The longest message of a server that is kept, in bytes.
+const MAX_MESSAGE: usize = 1_000;
 
-/// What an answer other than 200 means.
+/// The error of a response with a status other than 200.
 pub(super) fn failure(status: StatusCode, body: &[u8], timeout: Duration) -> Error {
-    let said: Failure = serde_json::from_slice(body).unwrap_or_else(|_| {
+    let response: Failure = serde_json::from_slice(body).unwrap_or_else(|_| {
         let error = String::from_utf8_lossy(&body[..body.len().min(200)]).trim().to_owned();
         Failure { error, ..Failure::default() }
     });
-    let message = shortened(&said.error, MESSAGE);
+    let message = shortened(&response.error, MAX_MESSAGE);
     match status {
-        // A store could not be read, such as one of Thanos's; the query is right.
+        // A store of Thanos failed; the query is valid.
         StatusCode::UNPROCESSABLE_ENTITY if message.starts_with("expanding series") => {
             Error::Unavailable { status: status.as_u16(), message }
         }
         StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY => Error::Refused(message),
-        // Prometheus's own limit (`--query.timeout`), and those of proxies.
-        StatusCode::SERVICE_UNAVAILABLE if said.kind == "timeout" => Error::Timeout(timeout),
+        // The timeout of Prometheus (`--query.timeout`), and those of proxies.
+        StatusCode::SERVICE_UNAVAILABLE if response.error_type == "timeout" => {
+            Error::Timeout(timeout)
+        }
         StatusCode::GATEWAY_TIMEOUT => Error::Timeout(timeout),
         StatusCode::PAYLOAD_TOO_LARGE
         | StatusCode::URI_TOO_LONG
@@ -92,7 +95,7 @@ pub(super) fn failure(status: StatusCode, body: &[u8], timeout: Duration) -> Err
     }
 }
 
-/// The beginning of a text, with a sign where something is left out.
+/// The beginning of a text, followed by `...` and the length if the rest is left out.
 pub fn shortened(text: &str, bytes: usize) -> String {
     if text.len() <= bytes {
         return text.to_owned();
@@ -104,7 +107,7 @@ pub fn shortened(text: &str, bytes: usize) -> String {
     format!("{}... ({} bytes)", &text[..end], text.len())
 }
 
-/// An error with all that led to it.
+/// An error with all its causes.
 pub(super) fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -120,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_came_too_late_or_is_too_long_is_told_from_what_is_out_of_order() {
+    fn late_and_too_long_queries_are_told_from_a_server_that_is_out_of_order() {
         let second = Duration::from_secs(1);
         let of = |status: u16, body: &str| {
             failure(StatusCode::from_u16(status).unwrap(), body.as_bytes(), second)
@@ -133,7 +136,7 @@ mod tests {
         }
         assert!(matches!(of(503, "starting"), Error::Unavailable { status: 503, .. }));
         assert!(matches!(of(422, r#"{"error":"no"}"#), Error::Refused(_)));
-        // As Thanos says it with `partial_response=false`.
+        // The response of Thanos with `partial_response=false`.
         let store = r#"{"status":"error","errorType":"execution","error":"expanding series: proxy Series(): No StoreAPIs available"}"#;
         assert!(matches!(of(422, store), Error::Unavailable { status: 422, .. }));
     }

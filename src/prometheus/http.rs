@@ -1,5 +1,5 @@
-//! The HTTP client, made anew where the files it was made of have changed:
-//! certificates live for a day in many clusters.
+//! An HTTP client that is rebuilt when its certificate files change: in many clusters,
+//! certificates live for a day.
 
 use super::error::causes;
 use super::{Error, Options, Pem};
@@ -9,21 +9,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How often the files are looked at, at most.
-const LOOKED_AT: Duration = Duration::from_secs(5);
+/// How often the files are checked at most.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The client of one server.
 #[derive(Clone, Debug)]
 pub struct Http(Arc<Inner>);
 
 struct Inner {
-    /// Whose client it is, for the log.
-    of: String,
+    /// The name of the server, for the log.
+    server: String,
     build: Box<Build>,
     current: Mutex<Current>,
 }
 
-/// Makes a client of certificate authorities and a client certificate.
+/// Builds a client with certificate authorities and a client certificate.
 type Build = dyn Fn(Option<&Pem>, Option<&Pem>) -> Result<reqwest::Client, Error> + Send + Sync;
 
 #[derive(Debug)]
@@ -31,20 +31,20 @@ struct Current {
     client: reqwest::Client,
     roots: Option<Pem>,
     identity: Option<Pem>,
-    looked: Instant,
+    checked: Instant,
 }
 
 impl std::fmt::Debug for Inner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Http").field("of", &self.of).finish_non_exhaustive()
+        f.debug_struct("Http").field("server", &self.server).finish_non_exhaustive()
     }
 }
 
 impl Http {
-    /// A client of Prometheus at a base address.
+    /// A client of Prometheus at a base URL.
     ///
     /// # Errors
-    /// Where an option can't be used.
+    /// If an option is invalid.
     pub fn new(base: Url, options: &Options) -> Result<Self, Error> {
         let (timeout, headers) = (options.timeout, read_headers(&options.headers)?);
         Self::with(
@@ -54,12 +54,12 @@ impl Http {
         )
     }
 
-    /// A client that is made like this of certificate authorities and a client certificate.
+    /// A client that `build` builds with certificate authorities and a client certificate.
     ///
     /// # Errors
-    /// Where it can't be made of those that are given.
+    /// If it can't be built with the given ones.
     pub fn with(
-        of: String,
+        server: String,
         (roots, identity): (Option<Pem>, Option<Pem>),
         build: impl Fn(Option<&Pem>, Option<&Pem>) -> Result<reqwest::Client, Error>
         + Send
@@ -67,57 +67,57 @@ impl Http {
         + 'static,
     ) -> Result<Self, Error> {
         let client = build(roots.as_ref(), identity.as_ref())?;
-        let current = Current { client, roots, identity, looked: Instant::now() };
-        Ok(Self(Arc::new(Inner { of, build: Box::new(build), current: Mutex::new(current) })))
+        let current = Current { client, roots, identity, checked: Instant::now() };
+        Ok(Self(Arc::new(Inner { server, build: Box::new(build), current: Mutex::new(current) })))
     }
 
     fn current(&self) -> MutexGuard<'_, Current> {
         self.0.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The client, with what the files say now. Where that can't be used, such as a
-    /// certificate whose key is not written yet, the client of before.
+    /// The client with the current files. If these are invalid, such as a
+    /// certificate whose key is not written yet, the previous client.
     pub async fn client(&self) -> reqwest::Client {
         let (roots, identity) = {
             let mut current = self.current();
-            if current.looked.elapsed() < LOOKED_AT {
+            if current.checked.elapsed() < CHECK_INTERVAL {
                 return current.client.clone();
             }
-            // Whoever else comes meanwhile takes the client of before.
-            current.looked = Instant::now();
+            // Callers in the meantime get the previous client.
+            current.checked = Instant::now();
             (current.roots.clone(), current.identity.clone())
         };
-        let of = &self.0.of;
-        match self.renewed(roots, identity).await {
+        let server = &self.0.server;
+        match self.reload(roots, identity).await {
             Ok(None) => {}
             Ok(Some(renewed)) => {
-                tracing::info!(server = of, "Reloaded certificates");
+                tracing::info!(server, "Reloaded certificates");
                 *self.current() = renewed;
             }
             Err(error) => {
-                tracing::warn!(server = of, %error, "Failed to reload certificates; keeping those of before");
+                tracing::warn!(server, %error, "Failed to reload certificates, keeping the previous ones");
             }
         }
         self.current().client.clone()
     }
 
-    /// A client of what the files say, where that is something new.
-    async fn renewed(
+    /// A client with the current files, if these have changed.
+    async fn reload(
         &self,
         roots: Option<Pem>,
         identity: Option<Pem>,
     ) -> Result<Option<Current>, Error> {
-        let again = async |pem: &Option<Pem>| match pem {
-            Some(pem) => pem.again().await.map(Some),
+        let reloaded = async |pem: &Option<Pem>| match pem {
+            Some(pem) => pem.reload().await.map(Some),
             None => Ok(None),
         };
-        let now = (again(&roots).await?, again(&identity).await?);
+        let now = (reloaded(&roots).await?, reloaded(&identity).await?);
         if now == (roots, identity) {
             return Ok(None);
         }
         let (roots, identity) = now;
         let client = (self.0.build)(roots.as_ref(), identity.as_ref())?;
-        Ok(Some(Current { client, roots, identity, looked: Instant::now() }))
+        Ok(Some(Current { client, roots, identity, checked: Instant::now() }))
     }
 }
 
@@ -136,7 +136,7 @@ fn client(
         .user_agent(concat!("plimsoll/", env!("CARGO_PKG_VERSION")));
     let own_roots = match roots {
         Some(pem) => Some(read_roots(pem)?),
-        // Without TLS no roots are needed, not even those of the system.
+        // Without TLS, not even the roots of the system are needed.
         None => (base.scheme() == "http").then(Vec::new),
     };
     if let Some(roots) = own_roots {
@@ -160,7 +160,7 @@ fn client(
 fn read_headers(headers: &[String]) -> Result<HeaderMap, Error> {
     let mut all = HeaderMap::new();
     for header in headers {
-        // Without the sign all of it may be a secret, but for the word it begins with.
+        // Without `=`, everything but the first word may be a secret.
         let word = || header.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').next();
         let (name, value) = header
             .split_once('=')
@@ -180,14 +180,14 @@ fn read_headers(headers: &[String]) -> Result<HeaderMap, Error> {
     Ok(all)
 }
 
-/// The certificates of authorities.
+/// The certificates of certificate authorities.
 ///
 /// # Errors
-/// Where there is none, or one can't be read.
+/// If there is none, or one can't be read.
 pub fn read_roots(pem: &Pem) -> Result<Vec<reqwest::Certificate>, Error> {
     let roots = reqwest::Certificate::from_pem_bundle(&pem.text)
         .map_err(|error| Error::Settings(format!("{}: {error}", pem.origin)))?;
-    // A file that is not written yet; to trust nobody is never meant.
+    // The file may not be written yet. Trusting no CA is never meant.
     if roots.is_empty() {
         return Err(Error::Settings(format!("{}: there is no certificate in it", pem.origin)));
     }
@@ -198,10 +198,10 @@ pub fn read_roots(pem: &Pem) -> Result<Vec<reqwest::Certificate>, Error> {
 mod tests {
     use super::*;
     use crate::prometheus::Client;
-    use crate::serve::{Other, OtherOptions, ServingCertificate, TlsOptions, listen};
+    use crate::serve::{ForwardOptions, ForwardTarget, ServingCertificate, TlsOptions, listen};
 
     #[tokio::test]
-    async fn a_renewed_ca_is_taken_up_without_a_restart() {
+    async fn a_renewed_ca_is_reloaded_without_a_restart() {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str| {
@@ -221,10 +221,10 @@ mod tests {
         let router = axum::Router::new().fallback(async || "answered");
         tokio::spawn(listener.serve(router, std::future::pending()));
         let pem = Pem::read("--prometheus-ca-file", &roots).unwrap();
-        let other = Other::new(OtherOptions {
+        let other = ForwardTarget::new(ForwardOptions {
             url: url.clone(),
             roots: Some(pem.clone()),
-            any_certificate: false,
+            insecure_skip_tls_verify: false,
             token_file: None,
         });
         let other = other.unwrap();
@@ -232,20 +232,20 @@ mod tests {
         let error = client.query("up", &[]).await.err().unwrap().to_string();
         assert!(error.contains("certificate"), "{error}");
         assert!(other.get("/", None).await.is_err());
-        // As it is while it is being written: what can't be used changes nothing.
+        // The file while it is being written: an invalid one changes nothing.
         std::fs::write(&roots, "").unwrap();
-        tokio::time::sleep(LOOKED_AT).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
         assert!(client.query("up", &[]).await.is_err());
         assert!(other.get("/", None).await.is_err());
         std::fs::copy(&certificate, &roots).unwrap();
         let began = std::time::Instant::now();
         while let Err(error) = client.query("up", &[]).await {
-            assert!(began.elapsed() < 10 * LOOKED_AT, "{error}");
+            assert!(began.elapsed() < 10 * CHECK_INTERVAL, "{error}");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        // The adapter that requests are passed on to is trusted by the same rule.
+        // The adapter that requests are forwarded to is trusted by the same rule.
         while let Err(error) = other.get("/", None).await {
-            assert!(began.elapsed() < 10 * LOOKED_AT, "{}", error.message);
+            assert!(began.elapsed() < 10 * CHECK_INTERVAL, "{}", error.message);
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }

@@ -1,4 +1,4 @@
-//! Talking to Prometheus.
+//! The client of Prometheus: requests, their queue, and decoding of responses.
 
 mod budget;
 mod client;
@@ -8,9 +8,11 @@ mod http;
 mod options;
 mod queue;
 
-pub use budget::{ANSWERS, Held, USER_ANSWERS};
+pub use budget::{RESPONSE_BYTES, Reservation, USER_RESPONSE_BYTES};
 pub use client::{Body, Client};
-pub use decode::{AnswerKind, Label, NoSample, Series, SeriesShape, decode_shapes, read_answer};
+pub use decode::{
+    InvalidSample, Label, ResultType, Series, SeriesShape, decode_shapes, read_query_response,
+};
 pub use error::{Error, shortened};
 pub use http::{Http, read_roots};
 pub use options::{Options, Pem, Token};

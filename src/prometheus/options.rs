@@ -1,17 +1,17 @@
-//! How Prometheus is reached.
+//! The connection settings of a Prometheus server.
 
 use super::Error;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How to talk to Prometheus.
+/// The connection settings of a Prometheus server.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Its address, with a path prefix where it has one.
+    /// The URL, with a path prefix if it has one.
     pub url: String,
-    /// How long one request may take; a user's own query may take half of it.
+    /// The timeout of a request; a user's own query has half of it.
     pub timeout: Duration,
-    /// Certificate authorities to trust instead of those of the system.
+    /// The certificate authorities to trust instead of those of the system.
     pub roots: Option<Pem>,
     /// A client certificate and its key.
     pub identity: Option<Pem>,
@@ -21,12 +21,12 @@ pub struct Options {
     pub headers: Vec<String>,
     /// Whether queries are sent with GET instead of POST.
     pub get: bool,
-    /// The largest answer taken, in bytes.
+    /// The largest accepted response, in bytes.
     pub max_response_bytes: usize,
 }
 
 impl Options {
-    /// Those of a server that asks for no credentials.
+    /// The settings of a server that requires no credentials.
     pub fn new(url: &str) -> Self {
         Self {
             url: url.to_owned(),
@@ -41,27 +41,27 @@ impl Options {
     }
 }
 
-/// Text in PEM, and where it comes from.
+/// A PEM text, and its origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pem {
     /// The flag and file, for errors.
     pub origin: String,
     /// The text.
     pub text: Vec<u8>,
-    /// The files it was read from, in their order; none where it was given as text.
+    /// The files it was read from, in their order; none if it was given as text.
     files: Vec<PathBuf>,
 }
 
 impl Pem {
-    /// Text that was not read from a file of its own.
+    /// A text that was not read from a file of its own.
     pub fn new(origin: String, text: Vec<u8>) -> Self {
         Self { origin, text, files: Vec::new() }
     }
 
-    /// Reads a file that a flag names.
+    /// Reads the file that a flag names.
     ///
     /// # Errors
-    /// Where it can't be read.
+    /// If it can't be read.
     pub fn read(flag: &str, path: &Path) -> Result<Self, Error> {
         let origin = format!("{flag}: {}", path.display());
         match std::fs::read(path) {
@@ -70,7 +70,7 @@ impl Pem {
         }
     }
 
-    /// Both in one, such as a certificate and its key.
+    /// Both texts in one, such as a certificate and its key.
     pub fn and(mut self, other: Self) -> Self {
         self.text.push(b'\n');
         self.text.extend(other.text);
@@ -78,11 +78,11 @@ impl Pem {
         self
     }
 
-    /// What its files say now; itself where it was not read from files.
+    /// The current text of its files; the same text if it was not read from files.
     ///
     /// # Errors
-    /// Where one can't be read.
-    pub async fn again(&self) -> Result<Self, Error> {
+    /// If a file can't be read.
+    pub async fn reload(&self) -> Result<Self, Error> {
         let mut texts = Vec::with_capacity(self.files.len());
         for file in &self.files {
             let text = tokio::fs::read(file).await;
@@ -95,16 +95,16 @@ impl Pem {
     }
 }
 
-/// Where a bearer token comes from.
+/// The source of a bearer token.
 #[derive(Clone)]
 pub enum Token {
-    /// A file, read at each request: tokens are renewed.
+    /// A file. It is read for each request, as tokens are renewed.
     File(PathBuf),
-    /// This one.
+    /// The token itself.
     Text(String),
 }
 
-/// Without the token itself.
+/// Leaves out the token itself.
 impl std::fmt::Debug for Token {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

@@ -1,8 +1,9 @@
-//! Requests to Prometheus are shared fairly: each namespace has a queue of its
-//! own, and whoever has the fewest requests running for its weight is next. How
-//! many run at once shrinks while Prometheus can't keep up and grows again as it
-//! does; without that, queries that come too late are asked again on top of those
-//! that still run, and a server that was slow for a moment stays so.
+//! Fair queuing and congestion control of the requests to Prometheus.
+//!
+//! Each flow, such as a namespace, has a queue of its own, as in API Priority and Fairness. The next free seat
+//! goes to the flow with the fewest requests in flight for its weight. The number of seats is limited: the limit is
+//! halved while Prometheus can't keep up, and grows again while it does. Without that, queries that
+//! time out would be repeated on top of those that still run, and a server that was slow for a moment would stay slow.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,21 +11,21 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// For whom a request is made. Requests of one flow wait for one another; flows
-/// share what runs at once.
+/// The flow that a request belongs to. Requests of one flow wait in one queue; flows
+/// share the seats.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Flow {
-    /// Queries that the templates and rules of the administrator give for several
-    /// namespaces at once, and what all need: metadata, and listings of series.
+    /// Queries of the administrator's templates and rules for several namespaces
+    /// together, and what all need: metadata, and listings of series.
     Shared,
-    /// Queries that templates and rules give for one namespace.
+    /// Queries of templates and rules for one namespace.
     Namespace(Arc<str>),
-    /// Queries in the words of a user of this namespace.
+    /// Users' own queries of this namespace.
     User(Arc<str>),
 }
 
 impl Flow {
-    /// Its share beside others, where all have requests waiting.
+    /// The share of seats, relative to other flows, while all have requests waiting.
     fn weight(&self) -> usize {
         match self {
             Self::Shared => 8,
@@ -34,288 +35,296 @@ impl Flow {
     }
 }
 
-/// The most requests at once.
-const MOST: usize = 64;
-/// The fewest; one that never ends must not stop all others.
-const LEAST: usize = 4;
-/// The most requests at once of one namespace in its users' words. Prometheus
-/// itself runs 20 queries at once by default.
-const USER: usize = 2;
-/// The most that wait in one flow; more are refused at once.
-const WAITING: usize = 2_000;
-/// How far back answers are looked at to tell whether Prometheus keeps up: once to
-/// twice as far, as answers are counted in two halves. About as long as a request
-/// may take, so that what was answered before it hung does not count.
-const HALF: Duration = Duration::from_secs(8);
-/// So many in the window that came too late are no chance.
-const LATE: usize = 4;
+/// The highest limit of seats.
+const MAX_SEATS: usize = 64;
+/// The lowest limit of seats. A request that never ends must not stop all others.
+const MIN_SEATS: usize = 4;
+/// The most seats of one namespace's own queries. Prometheus runs 20 queries at once by default.
+const MAX_USER_SEATS: usize = 2;
+/// The most requests that wait in one flow; more are rejected at once.
+const MAX_QUEUE_LENGTH: usize = 2_000;
+/// Half of the window in which late responses are counted. The window is one to two halves long, about as
+/// long as a request may take, so that responses from before Prometheus hung don't count.
+const HALF_WINDOW: Duration = Duration::from_secs(8);
+/// The fewest late responses in the window that count as overload. Fewer may be chance.
+const MIN_LATE: usize = 4;
+/// The limit grows by this part of itself after as many responses in time as it has seats.
+const INCREASE: usize = 4;
+/// The limit is divided by this under overload.
+const DECREASE: usize = 2;
 
-/// The requests that run, and those that wait.
+/// The requests in flight, and those that wait for a seat.
 #[derive(Clone, Debug, Default)]
-pub struct Queue(Arc<Mutex<State>>);
+pub struct RequestQueue(Arc<Mutex<QueueState>>);
 
 #[derive(Debug)]
-struct State {
-    /// How many requests may run at once.
-    allowed: usize,
-    running: usize,
-    /// How many of those that run are in users' words.
-    users: usize,
-    flows: HashMap<Flow, Load>,
-    /// How many have come; whoever came first is first among equals.
+struct QueueState {
+    /// The limit of seats.
+    limit: usize,
+    in_flight: usize,
+    /// The users' own queries in flight.
+    users_in_flight: usize,
+    flows: HashMap<Flow, FlowQueue>,
+    /// The number of requests so far. The earlier request is first among equals.
     arrived: u64,
-    /// Which answers came in time lately, but those to users' queries.
-    lately: [HashMap<Flow, Counts>; 2],
-    /// When the first half of `lately` began.
-    turned: Instant,
-    /// Answers in time since `allowed` changed.
-    answers: usize,
+    /// The responses in the window, but those to users' own queries: the current half, and the one before.
+    window: [HashMap<Flow, Responses>; 2],
+    /// When the current half began.
+    half_began: Instant,
+    /// The responses in time since the limit changed.
+    in_time: usize,
 }
 
 #[derive(Debug, Default)]
-struct Load {
-    running: usize,
-    waiting: VecDeque<(u64, oneshot::Sender<Slot>)>,
+struct FlowQueue {
+    in_flight: usize,
+    waiting: VecDeque<(u64, oneshot::Sender<Seat>)>,
 }
 
-/// Answers of a flow.
+/// The number of responses to requests of a flow.
 #[derive(Clone, Copy, Debug, Default)]
-struct Counts {
+struct Responses {
     all: usize,
     late: usize,
 }
 
-/// Room for one request, until this is dropped.
+/// The seat of one request, freed on drop.
 #[derive(Debug)]
-pub struct Slot {
-    queue: Option<Queue>,
+pub struct Seat {
+    queue: Option<RequestQueue>,
     flow: Flow,
 }
 
-/// How a request ended, as the queue sees it.
+/// How a request completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// It was answered in time, well or not.
+pub enum Completion {
+    /// With a response in time, or an error other than overload.
     InTime,
-    /// It was not, or Prometheus said that it can't keep up.
+    /// Too late, or Prometheus said that it can't keep up.
     Late,
-    /// It says nothing of how Prometheus keeps up: the connection failed.
+    /// The connection failed, which tells nothing about the load of Prometheus.
     Unknown,
 }
 
-/// What a late answer is a sign of.
+/// Why a response was late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sign {
-    /// The query is too large: most others are answered in time, or no fewer
-    /// requests may run at once.
+pub enum LateCause {
+    /// The query is too large: most other responses are in time, or the limit is at its
+    /// lowest.
     TooLarge,
-    /// Too many ran at once; fewer will.
-    TooMany,
+    /// Too many requests were in flight; the limit is lower now.
+    Overload,
 }
 
-impl Default for State {
+impl Default for QueueState {
     fn default() -> Self {
         Self {
-            allowed: MOST,
-            running: 0,
-            users: 0,
+            limit: MAX_SEATS,
+            in_flight: 0,
+            users_in_flight: 0,
             flows: HashMap::new(),
             arrived: 0,
-            lately: Default::default(),
-            turned: Instant::now(),
-            answers: 0,
+            window: Default::default(),
+            half_began: Instant::now(),
+            in_time: 0,
         }
     }
 }
 
-impl Queue {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl RequestQueue {
+    fn state(&self) -> MutexGuard<'_, QueueState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for room in the least busy of these flows; [`Flow::Shared`] where there
-    /// are none. None where too many wait already.
-    pub async fn take(&self, flows: &[Flow]) -> Option<Slot> {
+    /// Waits for a seat for the least busy of these flows, or [`Flow::Shared`] if there
+    /// are none. None if too many wait already.
+    pub async fn acquire(&self, flows: &[Flow]) -> Option<Seat> {
         let waiting = {
             let mut state = self.state();
             let flow = state.least_busy(flows);
             if state.may_start(&flow) && state.waiting(&flow) == 0 {
                 state.start(&flow);
-                return Some(Slot { queue: Some(self.clone()), flow });
+                return Some(Seat { queue: Some(self.clone()), flow });
             }
             state.arrived += 1;
             let arrived = state.arrived;
-            let load = state.flows.entry(flow).or_default();
-            // Those that have stopped waiting take no place.
-            load.waiting.retain(|(_, sender)| !sender.is_closed());
-            if load.waiting.len() >= WAITING {
+            let queue = state.flows.entry(flow).or_default();
+            // Requests that were given up no longer count.
+            queue.waiting.retain(|(_, sender)| !sender.is_closed());
+            if queue.waiting.len() >= MAX_QUEUE_LENGTH {
                 return None;
             }
             let (sender, receiver) = oneshot::channel();
-            load.waiting.push_back((arrived, sender));
+            queue.waiting.push_back((arrived, sender));
             receiver
         };
         waiting.await.ok()
     }
 
-    /// Gives room to those who wait, as far as there is any.
-    fn hand_out(&self, state: &mut State) {
+    /// Gives the free seats to waiting requests.
+    fn dispatch(&self, state: &mut QueueState) {
         while let Some(flow) = state.next() {
-            let load = state.flows.get_mut(&flow).expect("it has somebody waiting");
-            let Some((_, sender)) = load.waiting.pop_front() else { return };
-            let slot = Slot { queue: Some(self.clone()), flow: flow.clone() };
-            match sender.send(slot) {
+            let queue = state.flows.get_mut(&flow).expect("a request of it waits");
+            let Some((_, sender)) = queue.waiting.pop_front() else { return };
+            let seat = Seat { queue: Some(self.clone()), flow: flow.clone() };
+            match sender.send(seat) {
                 Ok(()) => state.start(&flow),
-                // It stopped waiting. The lock is held: this slot gives nothing back.
-                Err(mut slot) => slot.queue = None,
+                // The request was given up. The lock is held, so that dropping the seat must not free it.
+                Err(mut seat) => seat.queue = None,
             }
             state.forget_idle(&flow);
         }
     }
 }
 
-impl State {
+impl QueueState {
     fn waiting(&self, flow: &Flow) -> usize {
-        self.flows.get(flow).map_or(0, |load| load.waiting.len())
+        self.flows.get(flow).map_or(0, |queue| queue.waiting.len())
     }
 
     fn least_busy(&self, flows: &[Flow]) -> Flow {
         let busy = |flow: &&Flow| {
-            self.flows.get(*flow).map_or(0, |load| load.running + load.waiting.len())
+            self.flows.get(*flow).map_or(0, |queue| queue.in_flight + queue.waiting.len())
         };
         flows.iter().min_by_key(busy).cloned().unwrap_or(Flow::Shared)
     }
 
-    /// Whether one more of a flow may run. A namespace may take as many as it
-    /// leaves free, so that there is always room for the next; users' own queries
-    /// have a small share each and a quarter together.
+    /// Whether a flow may have one more seat. A namespace may have as many as it
+    /// leaves free, so that there is always a seat for the next. Users' own queries
+    /// have few seats per namespace, and a quarter of all together.
     fn may_start(&self, flow: &Flow) -> bool {
-        let running = self.flows.get(flow).map_or(0, |load| load.running);
-        let free = self.allowed.saturating_sub(self.running);
+        let in_flight = self.flows.get(flow).map_or(0, |queue| queue.in_flight);
+        let free = self.limit.saturating_sub(self.in_flight);
         free > 0
             && match flow {
                 Flow::Shared => true,
-                Flow::Namespace(_) => running < free,
-                Flow::User(_) => running < USER && self.users < (self.allowed / 4).max(1),
+                Flow::Namespace(_) => in_flight < free,
+                Flow::User(_) => {
+                    in_flight < MAX_USER_SEATS && self.users_in_flight < (self.limit / 4).max(1)
+                }
             }
     }
 
     fn start(&mut self, flow: &Flow) {
-        self.running += 1;
-        self.users += usize::from(matches!(flow, Flow::User(_)));
-        self.flows.entry(flow.clone()).or_default().running += 1;
+        self.in_flight += 1;
+        self.users_in_flight += usize::from(matches!(flow, Flow::User(_)));
+        self.flows.entry(flow.clone()).or_default().in_flight += 1;
     }
 
-    /// The flow that is next: the one with the fewest running for its weight, and
-    /// of those the one whose first has waited longest.
+    /// The flow whose request is next: the one with the fewest in flight for its weight, and
+    /// of equals the one whose first request has waited longest.
     fn next(&self) -> Option<Flow> {
         let waits =
-            |(flow, load): &(&Flow, &Load)| !load.waiting.is_empty() && self.may_start(flow);
-        // By running / weight, without fractions.
-        let order = |(flow, load): &(&Flow, &Load)| {
-            let first = load.waiting.front().map_or(0, |(arrived, _)| *arrived);
-            (load.running * Flow::Shared.weight() / flow.weight(), first)
+            |(flow, queue): &(&Flow, &FlowQueue)| !queue.waiting.is_empty() && self.may_start(flow);
+        // By in_flight / weight, without fractions.
+        let order = |(flow, queue): &(&Flow, &FlowQueue)| {
+            let first = queue.waiting.front().map_or(0, |(arrived, _)| *arrived);
+            (queue.in_flight * Flow::Shared.weight() / flow.weight(), first)
         };
         self.flows.iter().filter(waits).min_by_key(order).map(|(flow, _)| flow.clone())
     }
 
     fn forget_idle(&mut self, flow: &Flow) {
-        if self.flows.get(flow).is_some_and(|load| load.running == 0 && load.waiting.is_empty()) {
+        if self
+            .flows
+            .get(flow)
+            .is_some_and(|queue| queue.in_flight == 0 && queue.waiting.is_empty())
+        {
             self.flows.remove(flow);
         }
     }
 
     fn end(&mut self, flow: &Flow) {
-        self.running -= 1;
-        self.users -= usize::from(matches!(flow, Flow::User(_)));
-        if let Some(load) = self.flows.get_mut(flow) {
-            load.running -= 1;
+        self.in_flight -= 1;
+        self.users_in_flight -= usize::from(matches!(flow, Flow::User(_)));
+        if let Some(queue) = self.flows.get_mut(flow) {
+            queue.in_flight -= 1;
         }
         self.forget_idle(flow);
     }
 
-    fn note(&mut self, flow: &Flow, late: bool, now: Instant) {
-        let halves = now.duration_since(self.turned).as_secs() / HALF.as_secs();
+    fn record(&mut self, flow: &Flow, late: bool, now: Instant) {
+        let halves = now.duration_since(self.half_began).as_secs() / HALF_WINDOW.as_secs();
         if halves > 0 {
-            let first = std::mem::take(&mut self.lately[0]);
-            self.lately[1] = if halves == 1 { first } else { HashMap::new() };
-            self.turned = now;
+            let current = std::mem::take(&mut self.window[0]);
+            self.window[1] = if halves == 1 { current } else { HashMap::new() };
+            self.half_began = now;
         }
-        let counts = self.lately[0].entry(flow.clone()).or_default();
-        counts.all += 1;
-        counts.late += usize::from(late);
+        let responses = self.window[0].entry(flow.clone()).or_default();
+        responses.all += 1;
+        responses.late += usize::from(late);
     }
 
-    /// Whether most come too late. The queries of several namespaces are one half
-    /// of it and the namespaces alone the other, each namespace with the same vote,
-    /// so that no namespace can make the room smaller for all.
+    /// Whether most responses are late. The shared flow counts for one half,
+    /// and all namespaces together for the other, each with the same vote,
+    /// so that no single namespace can lower the limit for all.
     fn is_overloaded(&self) -> bool {
-        let mut shares: HashMap<&Flow, Counts> = HashMap::new();
-        for (flow, counts) in self.lately.iter().flatten() {
-            let sum = shares.entry(flow).or_default();
-            *sum = Counts { all: sum.all + counts.all, late: sum.late + counts.late };
+        let mut by_flow: HashMap<&Flow, Responses> = HashMap::new();
+        for (flow, Responses { all, late }) in self.window.iter().flatten() {
+            let sum = by_flow.entry(flow).or_default();
+            *sum = Responses { all: sum.all + all, late: sum.late + late };
         }
-        let share = |Counts { all, late }| late as f64 / all as f64;
-        let late: usize = shares.values().map(|counts| counts.late).sum();
-        let shared = shares.remove(&Flow::Shared).map(share);
-        let count = shares.len() as f64;
+        let share = |Responses { all, late }| late as f64 / all as f64;
+        let late: usize = by_flow.values().map(|responses| responses.late).sum();
+        let shared = by_flow.remove(&Flow::Shared).map(share);
+        let count = by_flow.len() as f64;
         let namespaces =
-            (count > 0.0).then(|| shares.into_values().map(share).sum::<f64>() / count);
+            (count > 0.0).then(|| by_flow.into_values().map(share).sum::<f64>() / count);
         let share = match (shared, namespaces) {
             (Some(shared), Some(namespaces)) => (shared + namespaces) / 2.0,
             (shared, namespaces) => shared.or(namespaces).unwrap_or(0.0),
         };
-        late >= LATE && share > 0.5
+        late >= MIN_LATE && share > 0.5
     }
 }
 
-impl Slot {
-    /// The flow that the request is counted among.
+impl Seat {
+    /// The flow of the request.
     pub fn flow(&self) -> &Flow {
         &self.flow
     }
 
-    /// The request has ended. Tells what a late answer is a sign of.
-    pub fn ended(self, ended: Ended) -> Sign {
-        let Some(queue) = &self.queue else { return Sign::TooLarge };
+    /// Frees the seat of a completed request. Tells why a late response was late.
+    pub fn complete(self, completion: Completion) -> LateCause {
+        let Some(queue) = &self.queue else { return LateCause::TooLarge };
         let mut state = queue.state();
-        // Users' own queries have a bound of their own, and no say in that of others.
+        // Users' own queries have few seats of their own, and don't lower the limit of others.
         let counts = !matches!(self.flow, Flow::User(_));
-        match ended {
-            Ended::Unknown => Sign::TooLarge,
-            Ended::InTime => {
+        match completion {
+            Completion::Unknown => LateCause::TooLarge,
+            Completion::InTime => {
                 if counts {
-                    state.note(&self.flow, false, Instant::now());
+                    state.record(&self.flow, false, Instant::now());
                 }
-                state.answers += 1;
-                if state.answers >= state.allowed && state.allowed < MOST {
-                    let more = (state.allowed / 4).max(1);
-                    (state.allowed, state.answers) = ((state.allowed + more).min(MOST), 0);
+                state.in_time += 1;
+                if state.in_time >= state.limit && state.limit < MAX_SEATS {
+                    let more = (state.limit / INCREASE).max(1);
+                    (state.limit, state.in_time) = ((state.limit + more).min(MAX_SEATS), 0);
                 }
-                Sign::TooLarge
+                LateCause::TooLarge
             }
-            Ended::Late if !counts => Sign::TooLarge,
-            Ended::Late => {
-                state.note(&self.flow, true, Instant::now());
+            Completion::Late if !counts => LateCause::TooLarge,
+            Completion::Late => {
+                state.record(&self.flow, true, Instant::now());
                 if !state.is_overloaded() {
-                    return Sign::TooLarge;
+                    return LateCause::TooLarge;
                 }
-                // What comes next is judged by itself.
-                state.lately = Default::default();
-                let fewest = state.allowed == LEAST;
-                (state.allowed, state.answers) = ((state.allowed / 2).max(LEAST), 0);
-                if fewest { Sign::TooLarge } else { Sign::TooMany }
+                // The new limit is judged by new responses.
+                state.window = Default::default();
+                let at_lowest = state.limit == MIN_SEATS;
+                (state.limit, state.in_time) = ((state.limit / DECREASE).max(MIN_SEATS), 0);
+                if at_lowest { LateCause::TooLarge } else { LateCause::Overload }
             }
         }
     }
 }
 
-impl Drop for Slot {
+impl Drop for Seat {
     fn drop(&mut self) {
         let Some(queue) = self.queue.take() else { return };
         let mut state = queue.state();
         state.end(&self.flow);
-        queue.hand_out(&mut state);
+        queue.dispatch(&mut state);
     }
 }
 
@@ -332,74 +341,74 @@ mod tests {
         Flow::User(name.into())
     }
 
-    /// The room that is there at once.
-    fn taken(queue: &Queue, flow: &Flow, wanted: usize) -> Vec<Slot> {
-        let take = |_| queue.take(std::slice::from_ref(flow)).now_or_never().flatten();
+    /// The seats that are free, as many as wanted.
+    fn taken(queue: &RequestQueue, flow: &Flow, wanted: usize) -> Vec<Seat> {
+        let take = |_| queue.acquire(std::slice::from_ref(flow)).now_or_never().flatten();
         (0..wanted).map_while(take).collect()
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_namespace_leaves_room_for_all_others() {
-        let queue = Queue::default();
+    async fn one_namespace_leaves_seats_for_all_others() {
+        let queue = RequestQueue::default();
         let slow = taken(&queue, &user("greedy"), 24);
-        assert_eq!(slow.len(), USER);
+        assert_eq!(slow.len(), MAX_USER_SEATS);
         let greedy = taken(&queue, &namespace("greedy"), 100);
-        assert!(greedy.len() <= MOST / 2, "{}", greedy.len());
+        assert!(greedy.len() <= MAX_SEATS / 2, "{}", greedy.len());
         assert_eq!(taken(&queue, &namespace("good"), 1).len(), 1);
         let many: Vec<_> = (0..40).flat_map(|n| taken(&queue, &user(&n.to_string()), 9)).collect();
-        assert_eq!(many.len(), MOST / 4 - USER);
+        assert_eq!(many.len(), MAX_SEATS / 4 - MAX_USER_SEATS);
         assert_eq!(taken(&queue, &Flow::Shared, 1).len(), 1);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_one_namespace_waits_for_makes_the_room_smaller_for_nobody() {
-        let queue = Queue::default();
+    async fn slow_queries_of_one_namespace_lower_the_limit_for_no_other() {
+        let queue = RequestQueue::default();
         for _ in 0..100 {
             for name in ["a", "b", "c"] {
-                taken(&queue, &namespace(name), 1).pop().unwrap().ended(Ended::InTime);
+                taken(&queue, &namespace(name), 1).pop().unwrap().complete(Completion::InTime);
             }
-            taken(&queue, &Flow::Shared, 1).pop().unwrap().ended(Ended::InTime);
-            for slot in taken(&queue, &namespace("greedy"), 8) {
-                assert_eq!(slot.ended(Ended::Late), Sign::TooLarge);
+            taken(&queue, &Flow::Shared, 1).pop().unwrap().complete(Completion::InTime);
+            for seat in taken(&queue, &namespace("greedy"), 8) {
+                assert_eq!(seat.complete(Completion::Late), LateCause::TooLarge);
             }
-            taken(&queue, &user("greedy"), 1).pop().unwrap().ended(Ended::Late);
+            taken(&queue, &user("greedy"), 1).pop().unwrap().complete(Completion::Late);
             tokio::time::advance(Duration::from_secs(1)).await;
         }
-        assert_eq!(taken(&queue, &Flow::Shared, 1_000).len(), MOST);
+        assert_eq!(taken(&queue, &Flow::Shared, 1_000).len(), MAX_SEATS);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn fewer_run_at_once_while_the_server_can_not_keep_up_and_soon_as_many_again() {
-        let queue = Queue::default();
-        let mut signs = Vec::new();
-        for slot in taken(&queue, &Flow::Shared, MOST) {
-            signs.push(slot.ended(Ended::Late));
+    async fn the_limit_falls_while_the_server_can_not_keep_up_and_recovers_soon() {
+        let queue = RequestQueue::default();
+        let mut causes = Vec::new();
+        for seat in taken(&queue, &Flow::Shared, MAX_SEATS) {
+            causes.push(seat.complete(Completion::Late));
         }
-        assert!(signs[..LATE - 1].iter().all(|sign| *sign == Sign::TooLarge));
-        assert!(signs.contains(&Sign::TooMany));
-        assert_eq!(taken(&queue, &Flow::Shared, MOST).len(), LEAST);
+        assert!(causes[..MIN_LATE - 1].iter().all(|cause| *cause == LateCause::TooLarge));
+        assert!(causes.contains(&LateCause::Overload));
+        assert_eq!(taken(&queue, &Flow::Shared, MAX_SEATS).len(), MIN_SEATS);
         for _ in 0..400 {
-            taken(&queue, &Flow::Shared, 1).pop().unwrap().ended(Ended::InTime);
+            taken(&queue, &Flow::Shared, 1).pop().unwrap().complete(Completion::InTime);
         }
-        assert_eq!(taken(&queue, &Flow::Shared, 100).len(), MOST);
-        tokio::time::advance(2 * HALF).await;
+        assert_eq!(taken(&queue, &Flow::Shared, 100).len(), MAX_SEATS);
+        tokio::time::advance(2 * HALF_WINDOW).await;
         // A server that can't be reached is not one that has room for more.
-        for slot in taken(&queue, &Flow::Shared, MOST) {
-            slot.ended(Ended::Late);
+        for seat in taken(&queue, &Flow::Shared, MAX_SEATS) {
+            seat.complete(Completion::Late);
         }
         for _ in 0..400 {
-            taken(&queue, &Flow::Shared, 1).pop().unwrap().ended(Ended::Unknown);
+            taken(&queue, &Flow::Shared, 1).pop().unwrap().complete(Completion::Unknown);
         }
-        assert_eq!(taken(&queue, &Flow::Shared, 100).len(), LEAST);
+        assert_eq!(taken(&queue, &Flow::Shared, 100).len(), MIN_SEATS);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn those_with_the_least_running_are_next_and_none_is_lost() {
-        let queue = Queue::default();
-        let mut running = taken(&queue, &Flow::Shared, MOST);
+    async fn the_flow_with_the_fewest_in_flight_is_next_and_no_request_is_lost() {
+        let queue = RequestQueue::default();
+        let mut running = taken(&queue, &Flow::Shared, MAX_SEATS);
         let wait = |flow: Flow| {
             let queue = queue.clone();
-            tokio::spawn(async move { queue.take(std::slice::from_ref(&flow)).await })
+            tokio::spawn(async move { queue.acquire(std::slice::from_ref(&flow)).await })
         };
         let greedy: Vec<_> = (0..5).map(|_| wait(namespace("greedy"))).collect();
         tokio::task::yield_now().await;
@@ -408,14 +417,14 @@ mod tests {
         tokio::task::yield_now().await;
         gone.abort();
         let _ = gone.await;
-        running.truncate(MOST - 2);
+        running.truncate(MAX_SEATS - 2);
         let good = good.await.unwrap().unwrap();
         assert_eq!(greedy.iter().filter(|task| task.is_finished()).count(), 1);
         drop((good, running));
         for task in greedy {
             task.await.unwrap().unwrap();
         }
-        assert_eq!(taken(&queue, &Flow::Shared, 100).len(), MOST);
+        assert_eq!(taken(&queue, &Flow::Shared, 100).len(), MAX_SEATS);
         assert!(queue.state().flows.len() <= 1);
     }
 }

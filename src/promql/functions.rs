@@ -1,28 +1,28 @@
 //! The functions of PromQL: what a user's query may call, and what each does to series.
 
-/// What a function gives for each series of its argument.
+/// What a function returns for the series of its argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// One series, made of that series alone; its labels stay but for the name.
+pub enum FunctionKind {
+    /// A series for each series, computed only from it, with its labels but the metric name.
     EachSeries,
-    /// No series: the same number, whatever series there are.
-    Scalar,
-    /// Anything else: the series are seen together, or lose or gain labels.
-    Whole,
+    /// A number that depends on no series.
+    Constant,
+    /// Anything else: it depends on several series, or changes labels.
+    Other,
 }
 
-use Kind::{EachSeries, Scalar, Whole};
+use FunctionKind::{Constant, EachSeries, Other};
 
 /// The functions that a user's query may call.
 ///
-/// What is not named here is refused. `info` is not: with one argument it selects
-/// series (`target_info`) that stand nowhere in the query, so that nothing can
-/// keep them in a namespace. A function may be added when all series that
+/// All others are refused. `info` is: it selects
+/// series (`target_info`) that the query does not name, so that they
+/// can't be kept in a namespace. A function may be added if all series that
 /// it reads come from its arguments.
-const FUNCTIONS: &[(&str, Kind)] = &[
+const FUNCTIONS: &[(&str, FunctionKind)] = &[
     ("abs", EachSeries),
-    ("absent", Whole),
-    ("absent_over_time", Whole),
+    ("absent", Other),
+    ("absent_over_time", Other),
     ("acos", EachSeries),
     ("acosh", EachSeries),
     ("asin", EachSeries),
@@ -45,72 +45,72 @@ const FUNCTIONS: &[(&str, Kind)] = &[
     ("deg", EachSeries),
     ("delta", EachSeries),
     ("deriv", EachSeries),
-    ("double_exponential_smoothing", Whole),
-    ("end", Whole),
+    ("double_exponential_smoothing", Other),
+    ("end", Other),
     ("exp", EachSeries),
-    ("first_over_time", Whole),
+    ("first_over_time", Other),
     ("floor", EachSeries),
     ("histogram_avg", EachSeries),
     ("histogram_count", EachSeries),
-    // Those two see the buckets of a histogram together: the planner knows them by name.
-    ("histogram_fraction", Whole),
-    ("histogram_quantile", Whole),
-    ("histogram_quantiles", Whole),
+    // These two depend on all buckets of a histogram: `exactness` has a rule for them.
+    ("histogram_fraction", Other),
+    ("histogram_quantile", Other),
+    ("histogram_quantiles", Other),
     ("histogram_stddev", EachSeries),
     ("histogram_stdvar", EachSeries),
     ("histogram_sum", EachSeries),
     ("hour", EachSeries),
     ("idelta", EachSeries),
     ("increase", EachSeries),
-    ("integral", Whole),
+    ("integral", Other),
     ("irate", EachSeries),
-    // Those two read and write labels: the planner knows them by name.
-    ("label_join", Whole),
-    ("label_replace", Whole),
+    // These two read and write labels: `exactness` has a rule for them.
+    ("label_join", Other),
+    ("label_replace", Other),
     ("last_over_time", EachSeries),
     ("ln", EachSeries),
     ("log10", EachSeries),
     ("log2", EachSeries),
-    ("mad_over_time", Whole),
-    ("max_of", Whole),
+    ("mad_over_time", Other),
+    ("max_of", Other),
     ("max_over_time", EachSeries),
-    ("min_of", Whole),
+    ("min_of", Other),
     ("min_over_time", EachSeries),
     ("minute", EachSeries),
     ("month", EachSeries),
-    ("pi", Scalar),
+    ("pi", Constant),
     ("predict_linear", EachSeries),
     ("present_over_time", EachSeries),
     ("quantile_over_time", EachSeries),
     ("rad", EachSeries),
-    ("range", Whole),
+    ("range", Other),
     ("rate", EachSeries),
     ("resets", EachSeries),
     ("round", EachSeries),
-    ("scalar", Whole),
+    ("scalar", Other),
     ("sgn", EachSeries),
     ("sin", EachSeries),
     ("sinh", EachSeries),
-    ("sort", Whole),
-    ("sort_by_label", Whole),
-    ("sort_by_label_desc", Whole),
-    ("sort_desc", Whole),
+    ("sort", Other),
+    ("sort_by_label", Other),
+    ("sort_by_label_desc", Other),
+    ("sort_desc", Other),
     ("sqrt", EachSeries),
-    ("start", Whole),
-    ("start_timestamp", Whole),
+    ("start", Other),
+    ("start_timestamp", Other),
     ("stddev_over_time", EachSeries),
     ("stdvar_over_time", EachSeries),
-    ("step", Whole),
+    ("step", Other),
     ("sum_over_time", EachSeries),
     ("tan", EachSeries),
     ("tanh", EachSeries),
-    ("time", Scalar),
+    ("time", Constant),
     ("timestamp", EachSeries),
-    ("ts_of_first_over_time", Whole),
-    ("ts_of_last_over_time", Whole),
-    ("ts_of_max_over_time", Whole),
-    ("ts_of_min_over_time", Whole),
-    ("vector", Whole),
+    ("ts_of_first_over_time", Other),
+    ("ts_of_last_over_time", Other),
+    ("ts_of_max_over_time", Other),
+    ("ts_of_min_over_time", Other),
+    ("vector", Other),
     ("year", EachSeries),
 ];
 
@@ -118,8 +118,8 @@ const FUNCTIONS: &[(&str, Kind)] = &[
 #[cfg(test)]
 const REFUSED: &[&str] = &["info"];
 
-/// What a function does; none where a user's query may not call it.
-pub fn kind(name: &str) -> Option<Kind> {
+/// The kind of a function; none if a user's query may not call it.
+pub fn kind(name: &str) -> Option<FunctionKind> {
     let found = FUNCTIONS.binary_search_by_key(&name, |(name, _)| name);
     found.ok().map(|at| FUNCTIONS[at].1)
 }
@@ -130,7 +130,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::process::Command;
 
-    /// The source of the parser's table, which it shows to nobody.
+    /// The source of the parser's table, which is private.
     fn table() -> String {
         let host = Command::new("rustc").arg("-vV").output().unwrap().stdout;
         let host = String::from_utf8(host).unwrap();
@@ -158,7 +158,7 @@ mod tests {
         assert!(known.len() > 80, "{known:?}");
         let ours: BTreeSet<&str> =
             FUNCTIONS.iter().map(|(name, _)| *name).chain(REFUSED.iter().copied()).collect();
-        // A new one is refused until somebody has read what it does.
+        // A new function must be added to one of the lists.
         assert_eq!(known, ours);
     }
 

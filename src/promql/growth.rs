@@ -1,8 +1,8 @@
-//! How long the labels may grow that a user's query writes.
+//! Bounds the length of the labels that a user's query writes.
 //!
-//! `label_replace` and `label_join` write what they read, as often as they say, and one may
-//! read what another wrote: three that say `$1` a thousand times each make gigabytes of the 30 bytes of
-//! a pod's name. No limit of Prometheus sees that. So it is bounded here.
+//! `label_replace` and `label_join` copy labels, any number of times, and may
+//! copy what another call wrote. Three calls with a thousand `$1` each make gigabytes of the 30 bytes of
+//! a pod's name. Prometheus has no limit for that.
 
 use super::tree;
 use promql_parser::label::Matcher;
@@ -10,38 +10,38 @@ use promql_parser::parser::Expr;
 use promql_parser::parser::token::T_COUNT_VALUES;
 use std::collections::BTreeMap;
 
-/// How many values of labels may stand in all labels together that a query writes to a series.
-const COPIES: usize = 32;
-/// How many bytes of text may, names of labels included.
-const BYTES: usize = 1024;
-/// What a number takes that is written to a label.
-const NUMBER: usize = 32;
+/// The most copies of label values in all labels that a query writes to a series.
+const MAX_COPIES: usize = 32;
+/// The most bytes of text in them, including label names.
+const MAX_BYTES: usize = 1024;
+/// The bytes of a number that is written to a label.
+const NUMBER_BYTES: usize = 32;
 
 /// Why a query is refused.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
     "the labels that this query writes can grow too long: with label_replace(), label_join(), \
-     count_values() and absent() it may write at most {COPIES} values of other labels ($1, or a \
-     source) and {BYTES} bytes of text to a series"
+     count_values() and absent() it may write at most {MAX_COPIES} values of other labels ($1, or a \
+     source) and {MAX_BYTES} bytes of text to a series"
 )]
 pub struct TooLong;
 
-/// The most that a label may hold.
+/// An upper bound of a label's length.
 #[derive(Clone, Copy, Default)]
 struct Size {
-    /// Values of labels that series had before.
+    /// Copies of labels that the series had before.
     copies: usize,
-    /// Bytes of text beside.
+    /// Bytes of other text.
     bytes: usize,
 }
 
-/// The labels that were written, by their names.
+/// The written labels, by name.
 type Written = BTreeMap<String, Size>;
 
-/// Checks a query whose depth is bounded. Gives the regular expressions of its functions.
+/// Checks a query whose depth is bounded. Returns the regular expressions of its functions.
 ///
 /// # Errors
-/// Where the labels that it writes may grow longer than is allowed.
+/// If the labels that it writes may be longer than is allowed.
 pub fn check(expr: &mut Expr) -> Result<Vec<String>, TooLong> {
     let mut patterns = Vec::new();
     written(expr, &mut patterns).map(|_| patterns)
@@ -51,11 +51,11 @@ fn written(expr: &mut Expr, patterns: &mut Vec<String>) -> Result<Written, TooLo
     let mut all = Written::new();
     for child in tree::parts(expr).into_iter().flat_map(|parts| parts.children) {
         for (name, size) in written(child, patterns)? {
-            note(&mut all, name, size);
+            record(&mut all, name, size);
         }
     }
-    // A label that was written may also stand as it was: where the pattern did not match, or in
-    // a series of another operand.
+    // A written label may still have its old value: the pattern may not match, or
+    // the series may be of another operand.
     let of = |all: &Written, name: &str| {
         let Size { copies, bytes } = all.get(name).copied().unwrap_or_default();
         Size { copies: copies.max(1), bytes }
@@ -63,21 +63,21 @@ fn written(expr: &mut Expr, patterns: &mut Vec<String>) -> Result<Written, TooLo
     match expr {
         Expr::Aggregate(aggregate) if aggregate.op.id() == T_COUNT_VALUES => {
             let name = aggregate.param.as_deref().and_then(tree::text).ok_or(TooLong)?;
-            note(&mut all, name.to_owned(), Size { copies: 0, bytes: NUMBER });
+            record(&mut all, name.to_owned(), Size { copies: 0, bytes: NUMBER_BYTES });
         }
-        // The values that its matchers say.
+        // It writes the values of its matchers.
         Expr::Call(call) if matches!(call.func.name, "absent" | "absent_over_time") => {
             for arg in &mut call.args.args {
                 tree::selectors(arg, &mut |selector| {
                     for Matcher { name, value, op: _ } in &selector.matchers.matchers {
-                        note(&mut all, name.clone(), Size { copies: 0, bytes: value.len() });
+                        record(&mut all, name.clone(), Size { copies: 0, bytes: value.len() });
                     }
                 });
             }
         }
         Expr::Call(call) => {
             let args = &call.args.args;
-            let arg = |place: usize| args.get(place).and_then(|arg| tree::text(arg)).ok_or(TooLong);
+            let arg = |index: usize| args.get(index).and_then(|arg| tree::text(arg)).ok_or(TooLong);
             let size = match call.func.name {
                 "label_replace" => {
                     let (replacement, source) = (arg(2)?, of(&all, arg(3)?));
@@ -88,27 +88,27 @@ fn written(expr: &mut Expr, patterns: &mut Vec<String>) -> Result<Written, TooLo
                 }
                 "label_join" => {
                     let mut joined = Size::default();
-                    for place in 3..args.len() {
-                        let Size { copies, bytes } = of(&all, arg(place)?);
+                    for index in 3..args.len() {
+                        let Size { copies, bytes } = of(&all, arg(index)?);
                         joined.copies += copies;
                         joined.bytes += bytes + arg(2)?.len();
                     }
                     joined
                 }
-                "histogram_quantiles" => Size { copies: 0, bytes: NUMBER },
+                "histogram_quantiles" => Size { copies: 0, bytes: NUMBER_BYTES },
                 _ => return Ok(all),
             };
-            note(&mut all, arg(1)?.to_owned(), size);
+            record(&mut all, arg(1)?.to_owned(), size);
         }
         _ => return Ok(all),
     }
     let copies: usize = all.values().map(|size| size.copies).sum();
     let bytes: usize = all.iter().map(|(name, size)| name.len() + size.bytes).sum();
-    if copies > COPIES || bytes > BYTES { Err(TooLong) } else { Ok(all) }
+    if copies > MAX_COPIES || bytes > MAX_BYTES { Err(TooLong) } else { Ok(all) }
 }
 
-/// A label may be written in several places; each series has what one of them wrote.
-fn note(all: &mut Written, name: String, size: Size) {
+/// Records a write. Of several writes to a label, each series has one.
+fn record(all: &mut Written, name: String, size: Size) {
     let known = all.entry(name).or_default();
     known.copies = known.copies.max(size.copies);
     known.bytes = known.bytes.max(size.bytes);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_that_people_write_are_allowed() {
+    fn common_label_functions_are_allowed() {
         let renamed =
             (0..20).fold("x".to_owned(), |of, n| replace(&of, &format!("l{n}"), "$1", "a"));
         let joined = format!("label_join(x,\"all\",\"-\",{})", vec![r#""a""#; 30].join(","));
@@ -173,7 +173,7 @@ mod tests {
             &replace("x", &text, &text, ""),
             &format!(r#"count_values("{text}{text}", x)"#),
             &format!(r#"label_join(x, ("a"), ("{text}"), "b", "c")"#),
-            // What is written with nothing may stand as it was: no match, or another branch.
+            // A label that is written empty may have its old value: no match, or another operand.
             &grown(&replace("x", "a", "", "")),
             &grown(r#"(label_join(y, "a", "") or x)"#),
             // absent() writes the values of its matchers, and group_left gives them to many series.

@@ -1,16 +1,19 @@
-//! Keeps a user's own query within the namespace it was written in: the one place
-//! that admits PromQL of users.
+//! Keeps a user's own query within its namespace. All PromQL of users is admitted here.
 //!
-//! In this order: size and depth are bounded before anything parses the text
-//! ([`bounds`]); it is parsed, and a panic of the parser is a refusal ([`tree::read`]);
-//! each node must be of a kind that is known, each function on the list
-//! ([`functions`]); the labels that it writes stay short ([`growth`]); each selector gets the namespace; the tree is printed, and what is
-//! printed is read again: it must say what the tree says, and each selector in it
-//! must have the namespace. What is sent to Prometheus is that printed text.
+//! The steps, in this order:
+//!
+//! 1. Size and depth of the text are bounded ([`scan`](super::scan)).
+//! 2. It is parsed. A panic of the parser is a refusal ([`tree::read`]).
+//! 3. Each node must be of a known kind, and each function on the list ([`functions`]).
+//! 4. Each selector gets a matcher for the namespace.
+//! 5. The labels that the query writes must stay short ([`growth`]).
+//! 6. The tree is printed and read again. It must mean the same, and each selector must have the
+//!    namespace. Prometheus gets the printed text.
 
 use super::bounds::{self, OutOfBounds};
 use super::functions;
 use super::growth::{self, TooLong};
+use super::patterns as pattern_bounds;
 use super::tree::{self, NotPromQl, Parts, ReadError};
 use promql_parser::label::{MatchOp, Matcher};
 use promql_parser::parser::token::{
@@ -19,16 +22,16 @@ use promql_parser::parser::token::{
 };
 use promql_parser::parser::{Expr, VectorSelector};
 
-/// Why a query can't be run.
+/// Why a query is refused.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum GuardError {
-    /// It is no PromQL; the parser's words, or Prometheus's where it was asked.
+    /// It is not PromQL; the message of our parser, or of Prometheus if that was queried.
     #[error("{0}")]
     Syntax(String),
-    /// It is no PromQL that our lexer knows, and so may be of any depth; the lexer's words.
+    /// Our lexer does not accept it, so that its depth is unknown; the lexer's message.
     #[error("{0}")]
     Words(String),
-    /// Prometheus finds nothing wrong with it, our parser does.
+    /// Prometheus accepts it, but our parser does not.
     #[error(
         "Prometheus accepts this query, but Plimsoll's own parser, which keeps it in its \
          namespace, does not: {0}. \"PromQL that Plimsoll's parser refuses\" in \
@@ -38,7 +41,7 @@ pub enum GuardError {
     /// It is larger or deeper than may be.
     #[error(transparent)]
     Bounds(#[from] OutOfBounds),
-    /// It calls what reads series that stand nowhere in it.
+    /// It calls a function that may read series that the query does not select.
     #[error("the function {0}() is not allowed in a query: it can't be kept in its namespace")]
     Function(String),
     /// It writes labels that can grow too long.
@@ -50,19 +53,19 @@ pub enum GuardError {
     /// The parser failed on it.
     #[error("{0}")]
     Parser(String),
-    /// It has a number that is too long when it is written out.
+    /// It has a number with too many digits.
     #[error(
-        "the number {0} takes more than {DIGITS} digits when it is written out, as it is for \
+        "the number {0} takes more than {MAX_DIGITS} digits when it is written out, as it is for \
          Prometheus: write one that takes fewer"
     )]
     Number(String),
-    /// It is too long with its namespace.
+    /// It is too long with the namespace added.
     #[error(
-        "the query takes {0} bytes when each of its selectors is given the namespace, {NARROWED} are \
+        "the query takes {0} bytes when each of its selectors is given the namespace, {MAX_BYTES} are \
          allowed: shorten it"
     )]
     Long(usize),
-    /// It could not be written back without a change of meaning.
+    /// It can't be printed without a change of its meaning.
     #[error(
         "Plimsoll can't add the namespace to this query without a change of its meaning: {0}. \
          \"PromQL that Plimsoll's parser refuses\" in docs/troubleshooting.md says what to write instead"
@@ -87,7 +90,7 @@ impl From<NotPromQl> for GuardError {
     }
 }
 
-/// The aggregations that a user's query may have. All read their arguments alone.
+/// The aggregations that a user's query may have. They read only their arguments.
 const AGGREGATIONS: &[TokenId] = &[
     T_AVG,
     T_BOTTOMK,
@@ -105,20 +108,21 @@ const AGGREGATIONS: &[TokenId] = &[
     T_TOPK,
 ];
 
-/// How many selectors a user's query may have: each grows by a matcher.
-const SELECTORS: usize = 100;
-/// How long a number may be when it is written out: `1e308` has 309 digits.
-const DIGITS: usize = 32;
-/// How many bytes a user's query may take with its namespace. It is kept, and read for each plan.
-const NARROWED: usize = 32 << 10;
+/// The most selectors of a user's query. Each grows by a matcher.
+const MAX_SELECTORS: usize = 100;
+/// The most digits of a number when printed: `1e308` has 309.
+const MAX_DIGITS: usize = 32;
+/// The most bytes of a user's query with the namespace added. It is cached, and parsed for each plan.
+const MAX_BYTES: usize = 32 << 10;
 
-/// The query with every selector in it, however deep, narrowed to one
-/// namespace. A matcher the query has itself on that label stays, so that a
-/// query for another namespace finds nothing. Only a selector that names one of
-/// the shared namespaces by an equality is left as it is.
+/// The query with a matcher for the namespace in every selector, however deep.
 ///
-/// Takes time and memory in proportion to the text, which is bounded; never
-/// panics, and needs no more than half a MiB of stack.
+/// The query's own matchers of that label stay, so that a
+/// query for another namespace finds nothing. A selector that names one of
+/// the shared namespaces by an equality is not changed.
+///
+/// Takes time and memory in proportion to the text, which is bounded. Never
+/// panics, and needs at most half a MiB of stack.
 ///
 /// # Errors
 /// As [`GuardError`] says.
@@ -129,44 +133,45 @@ pub fn within_namespace(
     shared: &[String],
 ) -> Result<String, GuardError> {
     let mut expr = tree::read(query, &bounds::OF_USERS)?;
-    // Walking and printing are the parser's code, too, in part.
-    let narrowed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        let own = Own { label: namespace_label, namespace, shared };
-        let selectors = own.narrow(&mut expr)?;
-        if selectors > SELECTORS {
+    // Walking and printing partly are the parser's code, too, which may panic.
+    let guarded = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let guard = NamespaceGuard { label: namespace_label, namespace, shared };
+        let selectors = guard.add_to_all(&mut expr)?;
+        if selectors > MAX_SELECTORS {
             return Err(GuardError::Unsupported(format!(
-                "it has {selectors} selectors, {SELECTORS} are allowed"
+                "it has {selectors} selectors, {MAX_SELECTORS} are allowed"
             )));
         }
         let patterns = growth::check(&mut expr)?;
         let patterns: Vec<&str> = patterns.iter().map(String::as_str).collect();
-        bounds::check_patterns(&patterns, &bounds::OF_USERS).map_err(GuardError::Pattern)?;
-        tree::settle(&mut expr);
+        pattern_bounds::check_of_functions(&patterns, &bounds::OF_USERS)
+            .map_err(GuardError::Pattern)?;
+        tree::normalize(&mut expr);
         let text = expr.to_string();
-        if text.len() > NARROWED {
+        if text.len() > MAX_BYTES {
             return Err(GuardError::Long(text.len()));
         }
         let changed = || GuardError::Unsupported(format!("it would be run as {text}"));
         let mut again = tree::read(&text, &bounds::OF_OURS).map_err(|_| changed())?;
-        tree::settle(&mut again);
-        if again != expr || own.narrowed(&mut again) != Some(selectors) {
+        tree::normalize(&mut again);
+        if again != expr || guard.guarded(&mut again) != Some(selectors) {
             return Err(changed());
         }
         Ok(text)
     }));
-    narrowed.unwrap_or_else(|_| Err(ReadError::Panicked.into()))
+    guarded.unwrap_or_else(|_| Err(ReadError::Panicked.into()))
 }
 
-/// The namespace that a query may read, and those that all may read.
-struct Own<'a> {
+/// The namespace that a query may read, and the shared ones.
+struct NamespaceGuard<'a> {
     label: &'a str,
     namespace: &'a str,
     shared: &'a [String],
 }
 
-impl Own<'_> {
-    /// Adds the namespace to every selector; how many there are.
-    fn narrow(&self, expr: &mut Expr) -> Result<usize, GuardError> {
+impl NamespaceGuard<'_> {
+    /// Adds the namespace to every selector; the number of selectors.
+    fn add_to_all(&self, expr: &mut Expr) -> Result<usize, GuardError> {
         let mut selectors = 0;
         tree::walk(expr, &mut |node| {
             match node {
@@ -181,7 +186,7 @@ impl Own<'_> {
                     }
                 }
                 Expr::NumberLiteral(number) => {
-                    if number.to_string().len() > DIGITS {
+                    if number.to_string().len() > MAX_DIGITS {
                         return Err(GuardError::Number(format!("{:e}", number.val)));
                     }
                 }
@@ -219,8 +224,8 @@ impl Own<'_> {
         })
     }
 
-    /// How many selectors there are, where each has the namespace.
-    fn narrowed(&self, expr: &mut Expr) -> Option<usize> {
+    /// The number of selectors if all have the namespace.
+    fn guarded(&self, expr: &mut Expr) -> Option<usize> {
         let (mut selectors, mut all) = (0, true);
         tree::selectors(expr, &mut |selector| {
             selectors += 1;
@@ -243,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_selector_is_narrowed() {
+    fn every_selector_gets_the_namespace() {
         for (query, expected) in [
             ("up", r#"up{namespace="shop"}"#),
             (
@@ -281,9 +286,9 @@ mod tests {
             ("quantile(scalar(topk(scalar(x), y)), max_over_time(x[5m]))", 3),
             ("time() - vector(1)", 0),
         ] {
-            let narrowed = within_namespace(query, "namespace", "shop", &[]);
-            let guarded = |text: String| text.matches(r#"{namespace="shop"}"#).count();
-            assert_eq!(narrowed.map_or(0, guarded), selectors, "{query}");
+            let guarded = within_namespace(query, "namespace", "shop", &[]);
+            let count = |text: String| text.matches(r#"{namespace="shop"}"#).count();
+            assert_eq!(guarded.map_or(0, count), selectors, "{query}");
         }
     }
 
@@ -308,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parameter_is_narrowed_as_all_else() {
+    fn the_parameter_of_an_aggregation_gets_the_namespace() {
         for (query, expected) in [
             (
                 r#"topk(scalar(secret{namespace="vault"}), own)"#,
@@ -333,7 +338,7 @@ mod tests {
         assert!(error.to_string().contains("info"), "{error}");
     }
 
-    /// On a stack as small as a worker's.
+    /// The refusal of a query, on a stack as small as a worker's.
     fn refused(query: String) -> String {
         let ask = move || within_namespace(&query, "namespace", "shop", &[]);
         let thread = std::thread::Builder::new().stack_size(2 << 20).spawn(ask).unwrap();
@@ -363,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_run_is_hardly_longer_than_what_is_written() {
+    fn what_is_sent_is_hardly_longer_than_what_is_written() {
         let sum = |number: &str, count: usize| vec![number; count].join("+");
         let groups = vec![format!("({})", sum("1e308", 50)); 27].join("+");
         assert!(refused(format!("x+{groups}")).contains("the number 1e308 takes"));
@@ -373,8 +378,8 @@ mod tests {
         assert!(error.contains("given the namespace, 32768 are allowed"), "{error}");
         for number in ["1e30", "-1.5e-9", "0.30000000000000004", "Inf", "NaN", "0x1F"] {
             let query = format!("x > {number}");
-            let narrowed = within_namespace(&query, "namespace", "shop", &[]);
-            assert!(narrowed.is_ok(), "{number}: {narrowed:?}");
+            let guarded = within_namespace(&query, "namespace", "shop", &[]);
+            assert!(guarded.is_ok(), "{number}: {guarded:?}");
         }
     }
 
@@ -409,9 +414,9 @@ mod tests {
         assert!(refused(many).contains("more than 16 regular expressions"));
     }
 
-    /// Prometheus compiles the patterns of functions, and says what is wrong with them.
+    /// Only Prometheus compiles the patterns of functions.
     #[test]
-    fn patterns_of_functions_are_as_prometheus_knows_them() {
+    fn patterns_of_functions_may_be_all_that_prometheus_accepts() {
         for pattern in [
             "([^[]+).*",
             "[[a](.*)",
@@ -423,13 +428,13 @@ mod tests {
             "(",
         ] {
             let query = format!(r#"label_replace(x, "a", "$1", "pod", "{pattern}")"#);
-            let narrowed = within_namespace(&query, "namespace", "shop", &[]);
-            assert!(narrowed.is_ok_and(|text| text.contains(pattern)), "{pattern}");
+            let guarded = within_namespace(&query, "namespace", "shop", &[]);
+            assert!(guarded.is_ok_and(|text| text.contains(pattern)), "{pattern}");
         }
     }
 
     #[test]
-    fn what_is_no_query_is_refused() {
+    fn an_invalid_query_is_refused() {
         let refusal = |query| within_namespace(query, "namespace", "shop", &[]).unwrap_err();
         assert!(matches!(refusal("sum(rate(x[5m])"), GuardError::Words(_)));
         assert!(matches!(refusal("sum x"), GuardError::Syntax(_)));

@@ -1,10 +1,10 @@
-//! What a label must be, written as PromQL.
+//! Label matchers, and names as PromQL writes them.
 
-use super::template::quoted;
+use super::quote::quoted;
 use crate::k8s::selector::{Operator, Requirement};
 use std::borrow::Cow;
 
-/// What a label must be.
+/// A condition on a label.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Matcher {
     /// This value.
@@ -22,13 +22,13 @@ pub enum Matcher {
 }
 
 impl Matcher {
-    /// One of these values, in the shortest form.
+    /// One of these values; `Is` for a single one.
     pub fn any_of(mut values: Vec<String>) -> Self {
         if values.len() == 1 { Self::Is(values.remove(0)) } else { Self::AnyOf(values) }
     }
 
-    /// What a selector's requirement asks for; none for `>` and `<`, which
-    /// PromQL can't ask of a label.
+    /// The matcher for a requirement of a label selector; none for `>` and `<`, which
+    /// PromQL does not have for labels.
     pub fn of(requirement: &Requirement) -> Option<Self> {
         let values = requirement.values.clone();
         Some(match (requirement.operator, values.as_slice()) {
@@ -41,7 +41,7 @@ impl Matcher {
         })
     }
 
-    /// Writes it as PromQL. No value can end its literal or act as a pattern.
+    /// The matcher as PromQL. No value can end its literal or act as a pattern.
     pub fn render(&self, label: &str) -> String {
         let label = label_name(label);
         let pattern = |values: &[String]| quoted(&pattern_of(values));
@@ -67,10 +67,10 @@ impl Matcher {
 
 /// The pattern that matches these texts and no other.
 ///
-/// Prometheus looks texts up, instead of matching each value there is with a
-/// pattern, only where Go's `regexp.QuoteMeta` would leave nothing to escape
-/// (`optimizeAlternatingLiterals` in its `model/labels/regexp.go`). So what Go
-/// escapes is escaped, and nothing else: `regex::escape` writes `web\-1`, which
+/// Prometheus looks texts up in its index, instead of matching each value of the label with the
+/// pattern, only if Go's `regexp.QuoteMeta` would leave nothing to escape
+/// (`optimizeAlternatingLiterals` in its `model/labels/regexp.go`). So only what Go
+/// escapes is escaped: `regex::escape` writes `web\-1`, which
 /// costs a hundred times as much as `web-1`.
 pub fn pattern_of<S: AsRef<str>>(values: impl IntoIterator<Item = S>) -> String {
     let mut pattern = String::new();
@@ -91,7 +91,7 @@ pub fn pattern_of<S: AsRef<str>>(values: impl IntoIterator<Item = S>) -> String 
     pattern
 }
 
-/// A label name as PromQL writes it: in quotes where it needs them.
+/// A label name as PromQL writes it, in quotes if it needs them.
 pub fn label_name(name: &str) -> Cow<'_, str> {
     if is_label_name(name) { Cow::Borrowed(name) } else { Cow::Owned(quoted(name)) }
 }

@@ -5,14 +5,14 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// The labels a metric is narrowed by; none and an empty map hash differently.
-pub type Labels = BTreeMap<String, String>;
+/// The labels that select the series of a metric. No map and an empty map have different hashes.
+pub type LabelSet = BTreeMap<String, String>;
 
-/// How many hex digits of the hash a name carries.
+/// The hex digits of the hash in a name.
 const HASH_DIGITS: usize = 12;
 
 /// The first 12 hex digits of SHA-256 over the labels as [`labels_json`].
-pub fn labels_hash(labels: Option<&Labels>) -> String {
+pub fn labels_hash(labels: Option<&LabelSet>) -> String {
     let digest = Sha256::digest(labels_json(labels));
     let mut hash = String::with_capacity(HASH_DIGITS);
     for byte in &digest[..HASH_DIGITS / 2] {
@@ -21,9 +21,9 @@ pub fn labels_hash(labels: Option<&Labels>) -> String {
     hash
 }
 
-/// Labels as Go's `encoding/json` writes a `map[string]string`: compact, keys
+/// LabelSet as Go's `encoding/json` writes a `map[string]string`: compact, keys
 /// sorted bytewise, and `<`, `>`, `&`, U+2028, U+2029 escaped; `null` for no map.
-pub fn labels_json(labels: Option<&Labels>) -> String {
+pub fn labels_json(labels: Option<&LabelSet>) -> String {
     let Some(labels) = labels else {
         return "null".to_owned();
     };
@@ -63,14 +63,14 @@ fn push_go_string(json: &mut String, text: &str) {
 /// The name under which a metric of an autoscaler is published.
 pub fn generated_name(
     metric: &str,
-    labels: Option<&Labels>,
+    labels: Option<&LabelSet>,
     namespace: &str,
     autoscaler: &str,
 ) -> String {
     format!("{metric}_{}_{namespace}_{autoscaler}", labels_hash(labels))
 }
 
-/// A published name taken apart.
+/// A parsed published name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GeneratedName<'a> {
     /// The metric in Prometheus.
@@ -84,7 +84,7 @@ pub struct GeneratedName<'a> {
 }
 
 impl<'a> GeneratedName<'a> {
-    /// Takes a name apart; none if it is not of the scheme. Unambiguous, as
+    /// Parses a name; none if it is not of the scheme. Unambiguous, as
     /// neither namespaces nor object names have underscores.
     pub fn parse(name: &'a str) -> Option<Self> {
         let mut parts = name.rsplitn(4, '_');
@@ -102,13 +102,13 @@ impl<'a> GeneratedName<'a> {
         })
     }
 
-    /// Whether the hash is that of these labels. The API server drops empty
-    /// maps, so that no map and an empty one stand for each other here.
-    pub fn is_of(&self, labels: Option<&Labels>) -> bool {
+    /// Whether the hash matches these labels. The API server drops empty
+    /// maps, so that no map and an empty one are equal here.
+    pub fn is_of(&self, labels: Option<&LabelSet>) -> bool {
         match labels.filter(|labels| !labels.is_empty()) {
             Some(labels) => self.hash == labels_hash(Some(labels)),
             None => {
-                self.hash == labels_hash(None) || self.hash == labels_hash(Some(&Labels::new()))
+                self.hash == labels_hash(None) || self.hash == labels_hash(Some(&LabelSet::new()))
             }
         }
     }
@@ -122,7 +122,7 @@ mod tests {
     #[derive(Deserialize)]
     struct Vector {
         metric: String,
-        labels: Option<Labels>,
+        labels: Option<LabelSet>,
         json: String,
         hash: String,
         namespace: String,
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn every_published_vector_is_composed_and_taken_apart() {
+    fn every_published_vector_is_composed_and_parsed() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/generated-names.jsonl");
         let vectors = std::fs::read_to_string(path).unwrap();
         let mut count = 0;
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_not_of_the_scheme_is_not_taken_apart() {
+    fn a_name_that_is_not_of_the_scheme_is_not_parsed() {
         for name in [
             "http_requests_total",
             "m_820193bd2d6_default_web",

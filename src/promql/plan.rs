@@ -1,338 +1,327 @@
-//! From the queries that are due to the fewest that give exactly the same values.
+//! From the pending queries of a shape to the queries that are sent: the fewest that give exactly
+//! the same results.
 //!
-//! Queries of one [`Form`] can be asked as one: each selector matches the values of all
-//! of them, and each finds its own rows in the answer (see [`shape`](super::shape), which
-//! has an example). Three ways are there for those who wait:
+//! Two pending queries, and the batch that answers both:
 //!
-//! - **alone**, a query each: `sum by (pod, app) (x{app="web",ns="shop"})`;
-//! - **joined**, with the values of all: `sum by (pod, app) (x{app=~"api|web",ns="shop"})`, in chunks
-//!   where one query would name too many values or give too many series;
-//! - **wide**, with one label not matched at all, because so many of its values are asked for:
-//!   `sum by (pod, app) (x{ns="shop"})`. It answers whoever asks for any value of that label.
+//! ```text
+//! query A    sum by (pod) (x{app="web",ns="shop"})
+//! query B    sum by (pod) (x{app="api",ns="shop"})
+//! shape      sum by (pod, app, ns) (x{PLACEHOLDER})         parameters: app, ns
+//! arguments  A: [["web"], ["shop"]]                         B: [["api"], ["shop"]]
+//! batch      sum by (pod, app, ns) (x{app=~"api|web",ns="shop"})
+//! rows       {pod="web-1",app="web",ns="shop"} 7            read by A as {pod="web-1"} 7
+//!            {pod="api-1",app="api",ns="shop"} 5            read by B as {pod="api-1"} 5
+//! ```
 //!
-//! [`plan`] takes the one that costs least for each answer, by what earlier answers taught.
+//! [`shape`](super::shape) describes shapes, [`exactness`](super::exactness) proves that each query gets the rows that it
+//! would get by itself. [`plan`] takes the cheapest of three ways for each response, by [`cost`](super::cost):
+//!
+//! - **single**: a query each, `sum by (pod, app, ns) (x{app="web",ns="shop"})`.
+//! - **batched and filtered**: the values of all queries, as above. Several batches if one would name too many values
+//!   or return too many series.
+//! - **batched and unfiltered**: one parameter is not matched, because the queries name so many of its values:
+//!   `sum by (pod, app, ns) (x{ns="shop"})`. The response also answers queries for any other value of that label.
 
-pub use super::shape::{Form, OpenLabel, Own, Shape};
+use super::cost::{self, Estimates, Limits};
+use super::shape::{Arguments, QueryShape};
 use std::collections::BTreeSet;
 
-/// What earlier answers taught of a form.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Learned {
-    /// The series of an answer that is exact, for each of its queries.
-    pub narrow: Option<f64>,
-    /// The series of an answer that is wide, for each of its places (see [`Planned`]).
-    pub wide: Option<f64>,
-    /// How many queries may be joined: fewer, after a joined one took too long.
-    pub most: usize,
-}
+/// A label is left unmatched only if the queries name more values of it than this.
+const MIN_UNFILTERED_VALUES: usize = 65;
 
-impl Default for Learned {
-    fn default() -> Self {
-        Self { narrow: None, wide: None, most: usize::MAX }
-    }
-}
-
-/// How large a joined query may grow.
+/// The queries of one shape, by their arguments.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// The series that an answer should have at most.
-    pub series: usize,
-    /// The values of one label that a query names at most.
-    pub values: usize,
+pub struct PlanInput<'a> {
+    /// The queries with callers that wait for the result.
+    pub pending: &'a BTreeSet<Arguments>,
+    /// The queries whose result has expired, and that are likely to be repeated at once.
+    pub expected: &'a BTreeSet<Arguments>,
+    /// All recent queries, with a cached result or without: about as many are likely to come before
+    /// long.
+    pub recent: &'a BTreeSet<Arguments>,
 }
 
-impl Default for Limits {
-    fn default() -> Self {
-        Self { series: 50_000, values: LOOKED_UP }
-    }
-}
-
-// What a query costs Prometheus 3.13, in CPU time, by `make query-costs` on 20,000 series: 490 us for
-// itself, 3.5 us for each series in its answer (2.2 us where there are many), and 4 to 5.5 us for each
-// value that it names. Where a value has a `.` or another sign that a pattern escapes, so
-// that all are parsed as a pattern, 12 us each. All are counted in series.
-
-/// What a query costs beside its series, in series.
-const QUERY_COST: f64 = 150.0;
-/// What one value that a query names costs beside its series, in series.
-const VALUE_COST: f64 = 2.0;
-/// As many values of a label as Prometheus looks up in its index. From 256 on
-/// (`maxSetMatches` in its `model/labels/regexp.go`) it compares every value that the label
-/// has with those: of 20,000, that takes 2 ms more, and 15 ms more where one of the values named has a `.`.
-/// Four queries of 250 values cost no more than one of 1,000 there, and less where there are more pods.
-const LOOKED_UP: usize = 255;
-/// A label need not be matched where more than so many of its values are asked for.
-const FEW_VALUES: usize = 64;
-
-/// Who asks.
-#[derive(Clone, Copy, Debug)]
-pub struct Asking<'a> {
-    /// Those who wait for an answer.
-    pub waiting: &'a BTreeSet<Own>,
-    /// Those whose answer grew too old, and who are likely to ask again at once.
-    pub expected: &'a BTreeSet<Own>,
-    /// All who asked lately, whether they have an answer or not: as many are
-    /// likely to ask for something else before long.
-    pub lately: &'a BTreeSet<Own>,
-}
-
-/// A query to run, and whom it answers.
+/// A query to send, and the queries that it answers.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Planned {
-    /// Its text.
+pub struct PlannedQuery {
+    /// The text.
     pub query: String,
-    /// Whom it was made for.
-    pub of: Vec<Own>,
-    /// All that it answers.
-    pub cover: Cover,
-    /// How many different values of the labels that it matches it was made for,
-    /// where it is wide: where it leaves a label unmatched.
-    pub places: Option<usize>,
+    /// The queries that it was planned for.
+    pub batch: Vec<Arguments>,
+    /// All queries that its result answers.
+    pub coverage: Coverage,
+    /// For an unfiltered query, the number of distinct values of the other parameters in the batch:
+    /// about how many times the series of one object its result has. None if filtered.
+    pub argument_sets: Option<usize>,
 }
 
-/// For each open label, the values that an answer has all series of; none for any value.
+impl PlannedQuery {
+    /// Whether a parameter is not matched.
+    pub fn is_unfiltered(&self) -> bool {
+        self.argument_sets.is_some()
+    }
+}
+
+/// For each parameter, the values whose series a result has; none stands for all values.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Cover(Vec<Option<BTreeSet<String>>>);
+pub struct Coverage(Vec<Option<BTreeSet<String>>>);
 
-impl Cover {
-    /// Whether an answer has all that is asked for.
-    pub fn contains(&self, own: &Own) -> bool {
-        let within = |(cover, values): (&Option<BTreeSet<String>>, &Vec<String>)| {
-            cover.as_ref().is_none_or(|cover| values.iter().all(|value| cover.contains(value)))
+impl Coverage {
+    /// Whether a result has all series of a query.
+    pub fn contains(&self, arguments: &Arguments) -> bool {
+        let within = |(covered, values): (&Option<BTreeSet<String>>, &Vec<String>)| {
+            covered
+                .as_ref()
+                .is_none_or(|covered| values.iter().all(|value| covered.contains(value)))
         };
-        self.0.iter().zip(own.iter()).all(within)
+        self.0.iter().zip(arguments.iter()).all(within)
     }
 }
 
-/// Plans the queries for those who wait, in the way that costs least for each
-/// answer: one each, joined with those who are expected, or wide, without the
-/// label that names objects, where so many ask lately that it pays.
-pub fn plan(form: &Form, asking: Asking<'_>, learned: Learned, limits: Limits) -> Vec<Planned> {
-    let Asking { waiting, expected, lately } = asking;
-    if form.open.is_empty() {
-        let query = form.query(&[]);
-        let of = waiting.iter().cloned().collect();
-        return vec![Planned { query, of, cover: Cover(Vec::new()), places: None }];
+/// Plans the queries that answer all pending ones at the least cost per query: single ones, filtered
+/// batches that include the expected queries, or an unfiltered query if the recent ones make it pay.
+pub fn plan(
+    shape: &QueryShape,
+    input: PlanInput<'_>,
+    estimates: Estimates,
+    limits: Limits,
+) -> Vec<PlannedQuery> {
+    let PlanInput { pending, expected, recent } = input;
+    if shape.parameters.is_empty() {
+        let query = shape.render(&[]);
+        let batch = pending.iter().cloned().collect();
+        let coverage = Coverage(Vec::new());
+        return vec![PlannedQuery { query, batch, coverage, argument_sets: None }];
     }
-    let narrow = learned.narrow.unwrap_or(0.0);
-    let most = |series: f64, values: usize| {
-        let by_series = limits.series as f64 / series.max(1.0);
-        (limits.values / values.max(1)).min(by_series as usize).min(learned.most).max(1)
-    };
-    let queries = |count: usize, most: usize| count.div_ceil(most) as f64 * QUERY_COST;
+    let series = estimates.filtered_series.unwrap_or(0.0);
 
-    let joined: Vec<&Own> = waiting.union(expected).collect();
-    let named: usize = joined.iter().flat_map(|own| own.iter().map(Vec::len)).sum();
-    // Those that ask for the most values of a label fill a query first.
-    let largest = joined.iter().flat_map(|own| own.iter().map(Vec::len)).max().unwrap_or(1);
-    let named = named as f64 * VALUE_COST / joined.len() as f64;
-    let alone = QUERY_COST + named + narrow;
-    let at_once = most(narrow, largest);
-    let exact = queries(joined.len(), at_once) / joined.len() as f64 + named + narrow;
+    let queries: Vec<&Arguments> = pending.union(expected).collect();
+    let lengths = || queries.iter().flat_map(|arguments| arguments.iter().map(Vec::len));
+    let values = lengths().sum::<usize>() as f64 / queries.len() as f64;
+    let single = cost::single(values, series);
+    // The query that names the most values of a label fills a batch first.
+    let max_batch = limits.max_batch(series, lengths().max().unwrap_or(1), &estimates);
+    let filtered = cost::filtered(queries.len(), max_batch, values, series);
 
-    let all: Vec<&Own> = waiting.union(lately).collect();
-    let wide = many_valued(form, &all).and_then(|label| {
-        let places = places(&all, label);
-        let series = learned.wide.map_or(narrow * all.len() as f64, |wide| wide * places as f64);
-        let fits = places <= limits.values && series <= limits.series as f64;
-        fits.then_some((label, (QUERY_COST + series) / all.len() as f64))
+    let likely: Vec<&Arguments> = pending.union(recent).collect();
+    let unfiltered = unfiltered_parameter(shape, &likely).and_then(|parameter| {
+        let sets = argument_sets(&likely, parameter);
+        let series = estimates
+            .unfiltered_series
+            .map_or(series * likely.len() as f64, |per_set| per_set * sets as f64);
+        let fits = sets <= limits.values && series <= limits.series as f64;
+        fits.then(|| (parameter, cost::unfiltered(likely.len(), series)))
     });
-    match wide {
-        Some((label, cost)) if cost < exact.min(alone) => {
-            vec![join(form, &all, Some(label))]
+    match unfiltered {
+        Some((parameter, cost)) if cost < filtered.min(single) => {
+            vec![batch(shape, &likely, Some(parameter))]
         }
-        _ if exact < alone && joined.len() > 1 => {
-            // Chunks of one size, so that none is left over that is hardly worth a query.
-            let size = joined.len().div_ceil(joined.len().div_ceil(at_once));
-            joined.chunks(size).map(|chunk| join(form, chunk, None)).collect()
+        _ if filtered < single && queries.len() > 1 => {
+            // Batches of equal size: a small remainder would hardly be worth a query.
+            let size = queries.len().div_ceil(queries.len().div_ceil(max_batch));
+            queries.chunks(size).map(|chunk| batch(shape, chunk, None)).collect()
         }
-        _ => waiting.iter().map(|own| join(form, &[own], None)).collect(),
+        _ => pending.iter().map(|arguments| batch(shape, &[arguments], None)).collect(),
     }
 }
 
-/// The label of which the queries ask for the most values, where those are many.
-/// One that the queries' own series don't have is left unmatched only where
-/// another narrows the answer: it may be had by many more than ask.
-fn many_valued(form: &Form, of: &[&Own]) -> Option<usize> {
-    if !form.may_be_wide() {
+/// The parameter to leave unmatched: the one with the most values, if these are many.
+///
+/// A label that the queries' own results lack is left unmatched only if there is another parameter. In
+/// `sum by (pod, app) (x)` without a namespace, many more `app` than the queries name may exist.
+fn unfiltered_parameter(shape: &QueryShape, queries: &[&Arguments]) -> Option<usize> {
+    if !shape.may_be_unfiltered() {
         return None;
     }
-    let values = |place: usize| -> usize {
-        of.iter().flat_map(|own| &own[place]).collect::<BTreeSet<_>>().len()
+    let values = |index: usize| -> usize {
+        queries.iter().flat_map(|arguments| &arguments[index]).collect::<BTreeSet<_>>().len()
     };
-    let narrowed = form.open.len() > 1;
-    let open = form.open.iter().enumerate().filter(|(_, open)| open.kept || narrowed);
-    let (values, place) = open.map(|(place, _)| (values(place), place)).max()?;
-    (values > FEW_VALUES).then_some(place)
+    let has_others = shape.parameters.len() > 1;
+    let parameters = shape.parameters.iter().enumerate();
+    let parameters = parameters.filter(|(_, parameter)| parameter.in_result || has_others);
+    let (values, index) = parameters.map(|(index, _)| (values(index), index)).max()?;
+    (values >= MIN_UNFILTERED_VALUES).then_some(index)
 }
 
-/// How many different values of all labels but one there are.
-fn places(of: &[&Own], without: usize) -> usize {
-    let others = |own: &&Own| -> Vec<Vec<String>> {
-        let others = own.iter().enumerate().filter(|(place, _)| *place != without);
+/// The number of distinct values of all parameters but one.
+fn argument_sets(queries: &[&Arguments], except: usize) -> usize {
+    let others = |arguments: &&Arguments| -> Vec<Vec<String>> {
+        let others = arguments.iter().enumerate().filter(|(index, _)| *index != except);
         others.map(|(_, values)| values.clone()).collect()
     };
-    of.iter().map(others).collect::<BTreeSet<_>>().len()
+    queries.iter().map(others).collect::<BTreeSet<_>>().len()
 }
 
-/// Plans one query for these, without matching one of the labels where one is named.
-pub fn join(form: &Form, of: &[&Own], unmatched: Option<usize>) -> Planned {
-    let values = |place: usize| -> Option<BTreeSet<&String>> {
-        (unmatched != Some(place)).then(|| of.iter().flat_map(|own| &own[place]).collect())
+/// One query for all of these; the parameter with the index `unfiltered` is not matched.
+pub fn batch(
+    shape: &QueryShape,
+    queries: &[&Arguments],
+    unfiltered: Option<usize>,
+) -> PlannedQuery {
+    let values = |index: usize| -> Option<BTreeSet<&String>> {
+        (unfiltered != Some(index))
+            .then(|| queries.iter().flat_map(|arguments| &arguments[index]).collect())
     };
-    let values: Vec<_> = (0..form.open.len()).map(values).collect();
-    let query = form.query(&values);
+    let values: Vec<_> = (0..shape.parameters.len()).map(values).collect();
+    let query = shape.render(&values);
     let owned = |values: &Option<BTreeSet<&String>>| {
         values.as_ref().map(|values| values.iter().copied().cloned().collect())
     };
-    Planned {
+    PlannedQuery {
         query,
-        of: of.iter().map(|own| (*own).clone()).collect(),
-        cover: Cover(values.iter().map(owned).collect()),
-        places: unmatched.map(|label| places(of, label)),
+        batch: queries.iter().map(|arguments| (*arguments).clone()).collect(),
+        coverage: Coverage(values.iter().map(owned).collect()),
+        argument_sets: unfiltered.map(|parameter| argument_sets(queries, parameter)),
     }
+}
+
+/// The query for one by itself.
+pub fn single(shape: &QueryShape, arguments: &Arguments) -> PlannedQuery {
+    batch(shape, &[arguments], None)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::shape::ShapedQuery;
     use super::*;
 
-    fn open(shape: &Shape) -> Vec<(&str, bool)> {
-        shape.form.open.iter().map(|open| (open.name.as_str(), open.kept)).collect()
+    fn parameters(query: &ShapedQuery) -> Vec<(&str, bool)> {
+        query.shape.parameters.iter().map(|p| (p.name.as_str(), p.in_result)).collect()
+    }
+
+    /// The plan for these queries, when there are no others.
+    fn planned(
+        shape: &QueryShape,
+        pending: &BTreeSet<Arguments>,
+        estimates: Estimates,
+        limits: Limits,
+    ) -> Vec<PlannedQuery> {
+        let none = BTreeSet::new();
+        let input = PlanInput { pending, expected: &none, recent: pending };
+        let planned = plan(shape, input, estimates, limits);
+        let answered: BTreeSet<Arguments> = planned.iter().flat_map(|p| p.batch.clone()).collect();
+        assert_eq!(&answered, pending);
+        planned
     }
 
     #[test]
-    fn queries_that_differ_in_values_alone_are_one() {
+    fn queries_that_differ_only_in_values_are_one() {
         let query = |ns: &str, a: &str| {
             format!(
                 r#"sum by (namespace,pod) (rate(x_total{{a={a:?},namespace={ns:?},pod!=""}}[2m]))"#
             )
         };
-        let shapes = [Shape::of(&query("shop", "1")), Shape::of(&query("ba\"nk", "x.y"))];
-        assert_eq!(shapes[0].form, shapes[1].form);
-        assert_eq!(open(&shapes[0]), [("a", false), ("namespace", true)]);
-        let waiting: BTreeSet<Own> = shapes.iter().map(|shape| shape.own.clone()).collect();
-        let planned = planned(&shapes[0].form, &waiting, Learned::default(), Limits::default());
-        let [joined] = &planned[..] else { panic!("more than one query") };
+        let queries =
+            [ShapedQuery::of(&query("shop", "1")), ShapedQuery::of(&query("ba\"nk", "x.y"))];
+        assert_eq!(queries[0].shape, queries[1].shape);
+        assert_eq!(parameters(&queries[0]), [("a", false), ("namespace", true)]);
+        let pending: BTreeSet<Arguments> =
+            queries.iter().map(|query| query.arguments.clone()).collect();
+        let planned = planned(&queries[0].shape, &pending, Estimates::default(), Limits::default());
+        let [batch] = &planned[..] else { panic!("more than one query") };
         let selector = r#"x_total{a=~"1|x\\.y",namespace=~"ba\"nk|shop",pod!=""}"#;
         let expected = format!(r#"sum by (namespace, pod, a) (rate({selector}[2m]))"#);
-        assert_eq!(joined.query, expected);
-        assert!(waiting.iter().all(|own| joined.cover.contains(own)));
-        assert!(!joined.cover.contains(&Shape::of(&query("mint", "1")).own));
-    }
-
-    /// The plan for those who wait, where nobody else asks.
-    fn planned(
-        form: &Form,
-        waiting: &BTreeSet<Own>,
-        learned: Learned,
-        limits: Limits,
-    ) -> Vec<Planned> {
-        let nobody = BTreeSet::new();
-        let asking = Asking { waiting, expected: &nobody, lately: waiting };
-        let planned = plan(form, asking, learned, limits);
-        let answered: BTreeSet<Own> = planned.iter().flat_map(|p| p.of.clone()).collect();
-        assert_eq!(&answered, waiting);
-        planned
+        assert_eq!(batch.query, expected);
+        assert!(pending.iter().all(|arguments| batch.coverage.contains(arguments)));
+        assert!(!batch.coverage.contains(&ShapedQuery::of(&query("mint", "1")).arguments));
     }
 
     #[test]
-    fn queries_are_joined_and_split_where_they_grow_too_large() {
-        let own = |n: usize| Shape::of(&format!(r#"sum by (pod) (x{{a="{n}"}})"#)).own;
-        let form = Shape::of(r#"sum by (pod) (x{a="0"})"#).form;
-        let all: BTreeSet<Own> = (0..100).map(own).collect();
-        let count = |learned, limits| planned(&form, &all, learned, limits).len();
-        let (first, limits) = (Learned::default(), Limits::default());
+    fn queries_are_batched_and_split_where_batches_grow_too_large() {
+        let arguments =
+            |n: usize| ShapedQuery::of(&format!(r#"sum by (pod) (x{{a="{n}"}})"#)).arguments;
+        let shape = ShapedQuery::of(r#"sum by (pod) (x{a="0"})"#).shape;
+        let all: BTreeSet<Arguments> = (0..100).map(arguments).collect();
+        let count = |estimates, limits| planned(&shape, &all, estimates, limits).len();
+        let (first, limits) = (Estimates::default(), Limits::default());
         assert_eq!(count(first, limits), 1);
-        let large = Learned { narrow: Some(1_000.0), ..first };
+        let large = Estimates { filtered_series: Some(1_000.0), ..first };
         assert_eq!(count(large, limits), 2);
         assert_eq!(count(first, Limits { values: 30, ..limits }), 4);
-        assert_eq!(count(Learned { most: 10, ..first }, limits), 10);
-        assert_eq!(count(Learned { most: 1, ..first }, limits), 100);
-        // One who waits alone is answered alone, unless others are expected.
-        let (one, nobody) = (BTreeSet::from([own(7)]), BTreeSet::new());
-        let asking = Asking { waiting: &one, expected: &nobody, lately: &all };
-        let [alone] = &plan(&form, asking, first, limits)[..] else { panic!("not one") };
-        assert_eq!(alone.query, r#"sum by (pod, a) (x{a="7"})"#);
-        let asking = Asking { expected: &all, ..asking };
-        assert_eq!(plan(&form, asking, first, limits)[0].of.len(), 100);
+        assert_eq!(count(Estimates { max_batch: 10, ..first }, limits), 10);
+        assert_eq!(count(Estimates { max_batch: 1, ..first }, limits), 100);
+        // A query that is pending by itself is sent by itself, unless others are expected.
+        let (one, none) = (BTreeSet::from([arguments(7)]), BTreeSet::new());
+        let input = PlanInput { pending: &one, expected: &none, recent: &all };
+        let [single] = &plan(&shape, input, first, limits)[..] else { panic!("not one") };
+        assert_eq!(single.query, r#"sum by (pod, a) (x{a="7"})"#);
+        let input = PlanInput { expected: &all, ..input };
+        assert_eq!(plan(&shape, input, first, limits)[0].batch.len(), 100);
     }
 
     #[test]
     fn objects_are_named_or_not_whichever_costs_less() {
         let pods = |app: usize| {
             let names: Vec<String> = (0..10).map(|pod| format!("p-{app}-{pod}")).collect();
-            Shape::of(&format!(r#"sum by (pod) (x{{ns="n",pod=~"{}"}})"#, names.join("|")))
+            ShapedQuery::of(&format!(r#"sum by (pod) (x{{ns="n",pod=~"{}"}})"#, names.join("|")))
         };
-        let form = pods(0).form;
-        let all: BTreeSet<Own> = (0..100).map(|app| pods(app).own).collect();
-        let first = Learned { narrow: Some(10.0), ..Learned::default() };
-        let [wide] = &planned(&form, &all, first, Limits::default())[..] else { panic!("not one") };
+        let shape = pods(0).shape;
+        let all: BTreeSet<Arguments> = (0..100).map(|app| pods(app).arguments).collect();
+        let first = Estimates { filtered_series: Some(10.0), ..Estimates::default() };
+        let [unfiltered] = &planned(&shape, &all, first, Limits::default())[..] else {
+            panic!("not one")
+        };
         assert_eq!(
-            (wide.query.as_str(), wide.places),
+            (unfiltered.query.as_str(), unfiltered.argument_sets),
             (r#"sum by (pod, ns) (x{ns="n"})"#, Some(1))
         );
-        assert!(wide.cover.contains(&pods(1_000).own));
-        // Where the place has many more, they are named, as many as a query may.
-        let crowded = Learned { wide: Some(40_000.0), ..first };
-        assert_eq!(planned(&form, &all, crowded, Limits::default()).len(), 4);
-        let named = planned(&form, &all, crowded, Limits { values: 500, ..Limits::default() });
-        assert!(named.len() == 2 && named[0].places.is_none());
-        // One who waits is answered wide where many asked lately, as more will.
-        let (one, nobody) = (BTreeSet::from([pods(500).own]), BTreeSet::new());
-        let asking = Asking { waiting: &one, expected: &nobody, lately: &all };
-        assert!(plan(&form, asking, first, Limits::default())[0].places.is_some());
-        let asking = Asking { lately: &nobody, ..asking };
-        assert!(plan(&form, asking, first, Limits::default())[0].places.is_none());
+        assert!(unfiltered.coverage.contains(&pods(1_000).arguments));
+        // If the namespace has many more pods, they are named, as many as a query may.
+        let crowded = Estimates { unfiltered_series: Some(40_000.0), ..first };
+        assert_eq!(planned(&shape, &all, crowded, Limits::default()).len(), 4);
+        let named = planned(&shape, &all, crowded, Limits { values: 500, ..Limits::default() });
+        assert!(named.len() == 2 && !named[0].is_unfiltered());
+        // A single pending query is unfiltered if many are recent, as more will come.
+        let (one, none) = (BTreeSet::from([pods(500).arguments]), BTreeSet::new());
+        let input = PlanInput { pending: &one, expected: &none, recent: &all };
+        assert!(plan(&shape, input, first, Limits::default())[0].is_unfiltered());
+        let input = PlanInput { recent: &none, ..input };
+        assert!(!plan(&shape, input, first, Limits::default())[0].is_unfiltered());
     }
 
     #[test]
-    fn a_label_that_tells_queries_apart_is_not_named_where_another_narrows_the_answer() {
+    fn a_label_that_tells_queries_apart_is_not_named_where_another_narrows_the_result() {
         let query = |app: usize| format!(r#"sum by (pod) (x{{app="{app}",ns="n"}})"#);
-        let form = Shape::of(&query(0)).form;
-        let all: BTreeSet<Own> = (0..100).map(|app| Shape::of(&query(app)).own).collect();
-        let [wide] = &planned(&form, &all, Learned::default(), Limits::default())[..] else {
-            panic!("not one")
-        };
-        assert_eq!(wide.query, r#"sum by (pod, app, ns) (x{ns="n"})"#);
+        let shape = ShapedQuery::of(&query(0)).shape;
+        let all: BTreeSet<Arguments> =
+            (0..100).map(|app| ShapedQuery::of(&query(app)).arguments).collect();
+        let planned = planned(&shape, &all, Estimates::default(), Limits::default());
+        let [unfiltered] = &planned[..] else { panic!("not one") };
+        assert_eq!(unfiltered.query, r#"sum by (pod, app, ns) (x{ns="n"})"#);
     }
 
     #[test]
     fn a_quoted_name_stays_quoted() {
         let query = r#"sum by (pod) ({"http.requests","k8s.deployment.name"="web",ns="shop"})"#;
-        let shape = Shape::of(query);
-        assert_eq!(open(&shape), [("k8s.deployment.name", false), ("ns", false)]);
-        let joined = join(&shape.form, &[&shape.own], None).query;
+        let shaped = ShapedQuery::of(query);
+        assert_eq!(parameters(&shaped), [("k8s.deployment.name", false), ("ns", false)]);
+        let sent = single(&shaped.shape, &shaped.arguments).query;
         let selector = r#"{"k8s.deployment.name"="web",__name__="http.requests",ns="shop"}"#;
-        assert_eq!(joined, format!(r#"sum by (pod, "k8s.deployment.name", ns) ({selector})"#));
+        assert_eq!(sent, format!(r#"sum by (pod, "k8s.deployment.name", ns) ({selector})"#));
     }
 
     #[test]
-    fn a_wide_query_in_which_nothing_else_is_open_is_valid() {
+    fn an_unfiltered_query_without_other_parameters_is_valid() {
         let node =
-            |n: usize| Shape::of(&format!(r#"sum by (node) (x{{mode!="idle",node="{n}"}})"#));
-        let form = node(0).form;
-        let all: BTreeSet<Own> = (0..100).map(|n| node(n).own).collect();
-        let [wide] = &planned(&form, &all, Learned::default(), Limits::default())[..] else {
-            panic!("not one")
+            |n: usize| ShapedQuery::of(&format!(r#"sum by (node) (x{{mode!="idle",node="{n}"}})"#));
+        let bare = |n: usize| ShapedQuery::of(&format!(r#"x{{node="{n}"}}"#));
+        let sent = |query: &dyn Fn(usize) -> ShapedQuery| {
+            let all: BTreeSet<Arguments> = (0..100).map(|n| query(n).arguments).collect();
+            let planned = planned(&query(0).shape, &all, Estimates::default(), Limits::default());
+            let [unfiltered] = &planned[..] else { panic!("not one") };
+            unfiltered.query.clone()
         };
-        assert_eq!(wide.query, r#"sum by (node) (x{mode!="idle"})"#);
-        let bare = |n: usize| Shape::of(&format!(r#"x{{node="{n}"}}"#));
-        let all: BTreeSet<Own> = (0..100).map(|n| bare(n).own).collect();
-        let [wide] = &planned(&bare(0).form, &all, Learned::default(), Limits::default())[..]
-        else {
-            panic!("not one")
-        };
-        assert_eq!(wide.query, "x");
+        assert_eq!(sent(&node), r#"sum by (node) (x{mode!="idle"})"#);
+        assert_eq!(sent(&bare), "x");
     }
 
     #[test]
     fn a_selector_without_a_name_always_names_values() {
-        let query = |n: usize| Shape::of(&format!(r#"{{namespace="{n}",pod!=""}}"#));
-        let all: BTreeSet<Own> = (0..100).map(|n| query(n).own).collect();
-        let planned = planned(&query(0).form, &all, Learned::default(), Limits::default());
+        let query = |n: usize| ShapedQuery::of(&format!(r#"{{namespace="{n}",pod!=""}}"#));
+        let all: BTreeSet<Arguments> = (0..100).map(|n| query(n).arguments).collect();
+        let planned = planned(&query(0).shape, &all, Estimates::default(), Limits::default());
         assert!(planned.iter().all(|planned| planned.query.contains("namespace")));
-        let any = |n: usize| Shape::of(&format!(r#"{{__name__=~".+",node="{n}"}}"#));
-        assert!(!any(1).form.may_be_wide());
+        let any = |n: usize| ShapedQuery::of(&format!(r#"{{__name__=~".+",node="{n}"}}"#));
+        assert!(!any(1).shape.may_be_unfiltered());
     }
 }

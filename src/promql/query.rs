@@ -1,16 +1,17 @@
-//! From a metric that an autoscaler asks for to the query that gives it.
+//! From the metric of an autoscaler to its query.
 
 use super::guard::{self, GuardError};
 use super::matcher::{Matcher, is_metric_name, label_name};
-use super::name::Labels;
-use super::template::{Template, Value, quoted};
+use super::name::LabelSet;
+use super::quote::quoted;
+use super::template::{Template, Value};
 use super::{bounds, tree};
 use promql_parser::label::{self, MatchOp};
 use promql_parser::parser::Expr;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// How metrics of pods are asked for.
+/// The query templates for metrics of pods.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodQueries {
     /// The Prometheus label that names the namespace.
@@ -21,54 +22,54 @@ pub struct PodQueries {
     pub gauge: Template,
     /// For counters.
     pub counter: Template,
-    /// The namespaces that every user's own query may read.
+    /// The namespaces that all users' own queries may read.
     pub shared: Vec<String>,
 }
 
-/// A metric that an autoscaler asks for.
+/// A metric of an autoscaler.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PodMetric {
     /// Its name in Prometheus.
     pub metric: String,
-    /// What its labels must be.
-    pub labels: Labels,
-    /// PromQL to be run instead of a template.
+    /// The values that its labels must have.
+    pub labels: LabelSet,
+    /// The user's own query, in place of a template.
     pub query: Option<String>,
 }
 
-/// How values are asked for, and when they were measured.
+/// The queries for values, and for the times at which they were measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Query {
     /// The values.
     pub values: Arc<str>,
-    /// For each group of series the time of its oldest last sample, in Unix
-    /// seconds: Prometheus stamps values with the time of the query. None where
-    /// the series behind the values are not known.
+    /// The query for the time of the oldest last sample of each group of series, in Unix
+    /// seconds. Prometheus itself stamps values with the time of the query. None if
+    /// the series behind the values are unknown.
     pub times: Option<Arc<str>>,
 }
 
-/// Whether a metric only ever goes up.
+/// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MetricKind {
-    /// It only goes up, and counts from 0 after a restart.
+pub enum MetricType {
+    /// It only increases, and restarts at 0.
     Counter,
-    /// It goes up and down.
+    /// It increases and decreases.
     Gauge,
 }
 
-/// Why a metric can't be asked for.
+/// Why a query can't be made.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum QueryError {
-    /// The name can't be a metric's.
+    /// The metric name is invalid.
     #[error("a metric name must not be empty")]
     MetricName,
-    /// The name can't be a label's.
+    /// A label name is invalid.
     #[error("a label name must not be empty")]
     LabelName,
-    /// The template can't be filled in.
+    /// The template can't be rendered.
     #[error("the query template: {0}")]
     Template(String),
-    /// The query can't be run.
+    /// The user's own query is refused.
     #[error("the query of {metric} can't be run: {error}")]
     Query {
         /// The metric.
@@ -78,16 +79,16 @@ pub enum QueryError {
     },
 }
 
-/// What a metric name says of its kind, where it does: counters, and the parts of
-/// histograms and summaries, have suffixes of their own; a colon is in the names of
-/// recording rules alone, which have rates inside.
+/// The type of a metric by its name, if the name tells: counters, and the parts of
+/// histograms and summaries, have suffixes of their own. Only recording rules have a colon in their
+/// names; these compute rates themselves.
 /// Source: Prometheus's naming rules and the OpenMetrics suffixes.
-pub fn kind_by_name(metric: &str) -> Option<MetricKind> {
+pub fn type_by_name(metric: &str) -> Option<MetricType> {
     const COUNTERS: [&str; 4] = ["_total", "_count", "_sum", "_bucket"];
     if COUNTERS.iter().any(|end| metric.ends_with(end)) {
-        return Some(MetricKind::Counter);
+        return Some(MetricType::Counter);
     }
-    metric.contains(':').then_some(MetricKind::Gauge)
+    metric.contains(':').then_some(MetricType::Gauge)
 }
 
 impl PodQueries {
@@ -95,12 +96,12 @@ impl PodQueries {
     pub fn query(
         &self,
         metric: &PodMetric,
-        kind: MetricKind,
+        metric_type: MetricType,
         namespace: &str,
     ) -> Result<Query, QueryError> {
         if let Some(query) = &metric.query {
             return self
-                .narrowed(query, namespace)
+                .guarded(query, namespace)
                 .map(|query| Query { values: query.into(), times: None })
                 .map_err(|error| QueryError::Query { metric: metric.metric.clone(), error });
         }
@@ -114,12 +115,12 @@ impl PodQueries {
             }
             matchers.insert(label, Matcher::Is(value.clone()));
         }
-        // The namespace comes last: no label of the metric may stand for it.
+        // Last, so that no label of the metric can replace the namespace.
         matchers.entry(&self.pod_label).or_insert(Matcher::NotEmpty);
         matchers.insert(&self.namespace_label, Matcher::Is(namespace.to_owned()));
-        let template = match kind {
-            MetricKind::Counter => &self.counter,
-            MetricKind::Gauge => &self.gauge,
+        let template = match metric_type {
+            MetricType::Counter => &self.counter,
+            MetricType::Gauge => &self.gauge,
         };
         let group_by = [self.namespace_label.clone(), self.pod_label.clone()];
         let matchers: Vec<_> = matchers.into_iter().collect();
@@ -129,23 +130,23 @@ impl PodQueries {
         Ok(Query { values: query.into(), times })
     }
 
-    /// A user's own query, kept within a namespace.
+    /// What is sent in place of a user's own query, to keep it within a namespace.
     ///
     /// # Errors
     /// As [`GuardError`] says.
-    pub fn narrowed(&self, query: &str, namespace: &str) -> Result<String, GuardError> {
+    pub fn guarded(&self, query: &str, namespace: &str) -> Result<String, GuardError> {
         guard::within_namespace(query, &self.namespace_label, namespace, &self.shared)
     }
 }
 
-/// Fills a query template in.
+/// Renders a query template.
 ///
-/// A series whose name needs quotes can't stand where a template has
-/// `<<.Series>>{...}`. So such a template is filled in for a plain name, and the name
-/// is put into the tree of that.
+/// A name that needs quotes is not valid in
+/// `<<.Series>>{...}`. So the template is rendered for a plain name, which is then replaced in the
+/// tree of the query.
 ///
 /// # Errors
-/// As [`Template::render`]; for a name that needs quotes also where our parser does
+/// As [`Template::render`]. For a name that needs quotes, also if our parser does
 /// not read the query.
 pub fn render(
     template: &Template,
@@ -186,16 +187,16 @@ pub fn render(
             }
         }
     });
-    tree::settle(&mut tree);
+    tree::normalize(&mut tree);
     let text = tree.to_string();
-    match tree::says(&text, &tree) {
+    match tree::means(&text, &tree) {
         true => Ok(text),
         false => Err(format!("the name {series:?} can't be put into {text}")),
     }
 }
 
 /// The query for the time of the oldest last sample of each group of series; none
-/// where the series have no one name, or groups no label.
+/// if the series have different names, or a label to group by is empty.
 pub fn times(series: &str, matchers: &[(&str, Matcher)], group_by: &[String]) -> Option<Arc<str>> {
     if series.is_empty() || group_by.iter().any(String::is_empty) {
         return None;
@@ -216,7 +217,7 @@ fn labels(names: &[String]) -> Vec<String> {
     names.iter().map(|name| label_name(name).into_owned()).collect()
 }
 
-/// What a query template can be filled in with, as prometheus-adapter names it.
+/// The fields of a query template, by the names of prometheus-adapter.
 pub fn fields(
     series: &str,
     matchers: &[(&str, Matcher)],
@@ -256,17 +257,17 @@ mod tests {
             query.values.to_string()
         };
         assert_eq!(
-            query("hits_total", MetricKind::Counter),
+            query("hits_total", MetricType::Counter),
             r#"sum by (namespace,pod) (rate(hits_total{a="b",namespace="shop",pod!=""}[2m]))"#
         );
         assert_eq!(
-            query("queue", MetricKind::Gauge),
+            query("queue", MetricType::Gauge),
             r#"sum by (namespace,pod) (queue{a="b",namespace="shop",pod!=""})"#
         );
     }
 
     #[test]
-    fn times_are_asked_of_the_series_behind_the_values() {
+    fn times_are_queried_of_the_series_behind_the_values() {
         let matchers = [("pod", Matcher::Is("a\"b".to_owned()))];
         let query = times("queue", &matchers, &["pod".to_owned()]).unwrap();
         assert_eq!(&*query, r#"min by (pod) (timestamp(queue{pod="a\"b"}))"#);
@@ -277,7 +278,7 @@ mod tests {
     fn no_label_of_a_metric_can_stand_for_the_namespace() {
         let queries = Config::default().pod_queries;
         let query = queries
-            .query(&metric("m", &[("namespace", "bank")]), MetricKind::Gauge, "shop")
+            .query(&metric("m", &[("namespace", "bank")]), MetricType::Gauge, "shop")
             .unwrap();
         let query = query.values;
         assert!(query.contains(r#"namespace="shop""#) && !query.contains("bank"), "{query}");
@@ -287,8 +288,8 @@ mod tests {
     fn any_name_that_prometheus_takes_is_taken_in_quotes() {
         let mut queries = PodQueries::clone(&Config::default().pod_queries);
         queries.pod_label = "k8s.pod.name".to_owned();
-        let asked = metric("http.server.request.duration", &[("k8s.deployment.name", "web")]);
-        let query = queries.query(&asked, MetricKind::Gauge, "shop").unwrap();
+        let quoted = metric("http.server.request.duration", &[("k8s.deployment.name", "web")]);
+        let query = queries.query(&quoted, MetricType::Gauge, "shop").unwrap();
         let selector = r#"{"k8s.deployment.name"="web","k8s.pod.name"!="",__name__="http.server.request.duration",namespace="shop"}"#;
         let expected = format!(r#"sum by (namespace, "k8s.pod.name") ({selector})"#);
         assert_eq!(&*query.values, expected);
@@ -304,19 +305,19 @@ mod tests {
     fn no_name_can_break_out() {
         use promql_parser::parser::{Expr, parse};
         let queries = Config::default().pod_queries;
-        for asked in [
+        for hostile in [
             metric("m{}", &[]),
             metric("m\"} or up{b=\"", &[]),
             metric("m", &[("a=\"\"} or up{b", "c"), ("x\"y", "z")]),
         ] {
-            let query = queries.query(&asked, MetricKind::Gauge, "shop").unwrap();
+            let query = queries.query(&hostile, MetricType::Gauge, "shop").unwrap();
             let Expr::Aggregate(sum) = parse(&query.values).unwrap() else { panic!("{query:?}") };
             let Expr::VectorSelector(selector) = &*sum.expr else { panic!("{query:?}") };
             let own = selector.matchers.find_matchers("namespace");
             assert!(own.len() == 1 && own[0].value == "shop", "{query:?}");
         }
         for none in [metric("", &[]), metric("m", &[("", "x")])] {
-            assert!(queries.query(&none, MetricKind::Gauge, "shop").is_err());
+            assert!(queries.query(&none, MetricType::Gauge, "shop").is_err());
         }
     }
 }

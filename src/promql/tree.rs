@@ -1,7 +1,8 @@
-//! A query as a tree: read within bounds, walked whole, printed.
+//! The tree of a query: reading within bounds, walking, printing.
 
-use super::bounds::{self, Bounds, OutOfBounds, Pattern};
-use super::template::quoted;
+use super::bounds::{self, Bounds, OutOfBounds};
+use super::quote::quoted;
+use super::scan::{self, Pattern};
 use promql_parser::label::{MatchOp, Matcher, Matchers};
 use promql_parser::parser::{
     self, AggregateExpr, BinModifier, BinaryExpr, Call, Expr, FunctionArgs, MatrixSelector,
@@ -10,19 +11,19 @@ use promql_parser::parser::{
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
-/// Why a text gives no tree.
+/// Why a text can't be read.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ReadError {
-    /// It is no PromQL; the parser's words.
+    /// It is not PromQL; the parser's message.
     #[error("{0}")]
     Syntax(String),
-    /// Its words can't be told apart, so that nobody knows how deep it is; the lexer's words.
+    /// The lexer does not accept it, so that its depth is unknown; the lexer's message.
     #[error("{0}")]
     Words(String),
-    /// It is larger, deeper or dearer than may be.
+    /// It is out of bounds.
     #[error(transparent)]
     Bounds(#[from] OutOfBounds),
-    /// The parser failed on it.
+    /// The parser panicked.
     #[error("Plimsoll's parser failed on this query: simplify it, and report it as a bug")]
     Panicked,
 }
@@ -34,27 +35,27 @@ pub enum ReadError {
 /// As [`ReadError`] says.
 pub fn read(text: &str, bounds: &Bounds) -> Result<Expr, ReadError> {
     if text.len() > bounds.bytes {
-        bounds::check(text, bounds)?;
+        scan::check(text, bounds)?;
     }
     let text = &*plain_strings(text);
     let caught = std::panic::catch_unwind(|| {
-        // Only of a text that the lexer reads does the scan know where strings end.
+        // The scan finds the ends of strings only in a text that the lexer accepts.
         parser::lexer(text).map(drop).map_err(ReadError::Words)?;
-        let patterns = bounds::check(text, bounds)?;
+        let patterns = scan::check(text, bounds)?;
         let mut tree = parser::parse(&numbered(text, &patterns)).map_err(ReadError::Syntax)?;
         name_patterns(&mut tree, &patterns).then_some(tree).ok_or(ReadError::Panicked)
     });
     caught.unwrap_or(Err(ReadError::Panicked))
 }
 
-/// The text with a number in place of each pattern. The parser compiles every pattern that it
-/// reads, and each plan reads a query again: numbers cost microseconds, patterns milliseconds.
+/// The text with a number in place of each pattern. The parser compiles every pattern,
+/// and each plan reads its query again: numbers take microseconds, patterns milliseconds.
 fn numbered(text: &str, patterns: &[Pattern]) -> String {
     let mut numbered = String::with_capacity(text.len());
     let mut end = 0;
     for (number, pattern) in patterns.iter().enumerate() {
         numbered.push_str(&text[end..pattern.literal.start]);
-        // The parser refuses a selector of which every matcher matches the empty text.
+        // The parser refuses a selector whose matchers all match the empty text.
         let or_nothing = if pattern.matches_empty { "|" } else { "" };
         numbered.push_str(&format!("\"{number}{or_nothing}\""));
         end = pattern.literal.end;
@@ -63,7 +64,7 @@ fn numbered(text: &str, patterns: &[Pattern]) -> String {
     numbered
 }
 
-/// Puts the patterns in place of their numbers; false where there is another, which the
+/// Puts the patterns back in place of their numbers; false if there is another pattern, which the
 /// parser has compiled without a bound.
 fn name_patterns(tree: &mut Expr, patterns: &[Pattern]) -> bool {
     let (mut all, mut named) = (0, 0);
@@ -116,7 +117,7 @@ fn plain_strings(text: &str) -> Cow<'_, str> {
     Cow::Owned(plain)
 }
 
-/// Where a string ends that begins with a quote, and has escapes.
+/// The end of a string that begins with a quote, and may have escapes.
 fn end_of_string(text: &str, quote: char) -> Option<usize> {
     let mut escaped = false;
     text.char_indices().skip(1).find_map(|(at, c)| {
@@ -126,20 +127,20 @@ fn end_of_string(text: &str, quote: char) -> Option<usize> {
     })
 }
 
-/// What a node of a tree is made of.
+/// The parts of a node.
 pub struct Parts<'a> {
-    /// The series that it selects itself.
+    /// Its own selector.
     pub selector: Option<&'a mut VectorSelector>,
-    /// The nodes below it, all of them.
+    /// All nodes below it.
     pub children: Vec<&'a mut Expr>,
 }
 
-/// Takes a node apart.
+/// The parts of a node; none if it is not PromQL's.
 ///
-/// The one place that knows the parser's nodes, with no wildcard and no `..`: a
-/// new kind of node, or a new field that may have one, does not compile before
-/// somebody has read what it is. (The parser's own visitor leaves the parameter of
-/// an aggregation out.) None for a node that is not PromQL's.
+/// All walks are built on this function. It has no wildcard and no `..`, so that a
+/// new kind of node, or a new field that may have one, does not compile until
+/// it is handled here. (The parser's own visitor skips the parameter of
+/// an aggregation.)
 pub fn parts(expr: &mut Expr) -> Option<Parts<'_>> {
     let mut selector = None;
     let children = match expr {
@@ -165,13 +166,13 @@ pub fn parts(expr: &mut Expr) -> Option<Parts<'_>> {
         Expr::Call(Call { func: _, args: FunctionArgs { args } }) => {
             args.iter_mut().map(|child| &mut **child).collect()
         }
-        // Only a program makes one; its `children` are copies.
+        // No text makes one, and its `children` are copies.
         Expr::Extension(_) => return None,
     };
     Some(Parts { selector, children })
 }
 
-/// What a string says, in parentheses or not.
+/// The text of a string literal, in parentheses or not.
 pub fn text(expr: &Expr) -> Option<&str> {
     match expr {
         Expr::StringLiteral(literal) => Some(&literal.val),
@@ -180,10 +181,10 @@ pub fn text(expr: &Expr) -> Option<&str> {
     }
 }
 
-/// Does this to each node, those above first, while it goes well.
+/// Calls `each` for every node, parents first, until it fails.
 ///
 /// # Errors
-/// Where it fails, and for nodes that are not PromQL's.
+/// If a call fails, or a node is not PromQL's.
 pub fn walk<E: From<NotPromQl>>(
     expr: &mut Expr,
     each: &mut dyn FnMut(&mut Expr) -> Result<(), E>,
@@ -193,7 +194,7 @@ pub fn walk<E: From<NotPromQl>>(
     children.into_iter().try_for_each(|child| walk(child, each))
 }
 
-/// Does this to each selector.
+/// Calls `each` for every selector.
 pub fn selectors(expr: &mut Expr, each: &mut dyn FnMut(&mut VectorSelector)) {
     let walked: Result<(), NotPromQl> = walk(expr, &mut |node| {
         if let Some(Parts { selector: Some(selector), children: _ }) = parts(node) {
@@ -201,7 +202,7 @@ pub fn selectors(expr: &mut Expr, each: &mut dyn FnMut(&mut VectorSelector)) {
         }
         Ok(())
     });
-    // No text makes one, and nobody here does.
+    // Only a tree that is not read from a text can have such a node.
     walked.expect("a tree that was read from PromQL");
 }
 
@@ -210,17 +211,17 @@ pub fn selectors(expr: &mut Expr, each: &mut dyn FnMut(&mut VectorSelector)) {
 #[error("a node that is not PromQL's")]
 pub struct NotPromQl;
 
-/// The lists of matchers of a selector, of which a series must match one.
+/// The alternative lists of matchers of a selector (`a="1" or b="2"`).
 pub fn branches(selector: &mut VectorSelector) -> Vec<&mut Vec<Matcher>> {
     let VectorSelector { name: _, matchers, offset: _, at: _ } = selector;
     let Matchers { matchers, or_matchers } = matchers;
     if or_matchers.is_empty() { vec![matchers] } else { or_matchers.iter_mut().collect() }
 }
 
-/// Brings a tree to the form in which two that say the same are equal: matchers in
-/// one order, empty lists of labels left out as they are when printed, and patterns
-/// by their text alone.
-pub fn settle(expr: &mut Expr) {
+/// Normalizes a tree, so that trees with the same meaning are equal: matchers are
+/// sorted, empty lists of labels left out as when printed, and patterns
+/// compared by their text.
+pub fn normalize(expr: &mut Expr) {
     selectors(expr, &mut |selector| {
         for branch in branches(selector) {
             for matcher in branch.iter_mut() {
@@ -255,16 +256,16 @@ pub fn settle(expr: &mut Expr) {
     walked.expect("a tree that was read from PromQL");
 }
 
-/// Whether a text says what a tree says that was [settled](settle).
-pub fn says(text: &str, tree: &Expr) -> bool {
+/// Whether a text means the same as a [normalized](normalize) tree.
+pub fn means(text: &str, tree: &Expr) -> bool {
     read(text, &bounds::OF_OURS).is_ok_and(|mut again| {
-        settle(&mut again);
+        normalize(&mut again);
         again == *tree
     })
 }
 
-/// Stands in trees of ours for every compiled pattern: what is printed and compared
-/// is a matcher's text, and a compiled pattern takes kilobytes.
+/// Takes the place of every compiled pattern in our trees: only the
+/// text of a matcher is printed and compared, and a compiled pattern takes kilobytes.
 pub fn uncompiled() -> regex::Regex {
     static NONE: LazyLock<regex::Regex> =
         LazyLock::new(|| regex::Regex::new("").expect("the empty pattern"));
@@ -325,10 +326,10 @@ mod tests {
         ] {
             let work = move || {
                 let mut tree = read(&text, &bounds::OF_USERS).expect("within bounds");
-                settle(&mut tree);
-                assert!(says(&tree.to_string(), &tree.clone()), "{text}");
+                normalize(&mut tree);
+                assert!(means(&tree.to_string(), &tree.clone()), "{text}");
             };
-            // A quarter of what tokio's workers have, whatever else they hold.
+            // A quarter of the stack of tokio's workers.
             let thread = std::thread::Builder::new().stack_size(512 << 10).spawn(work);
             thread.unwrap().join().unwrap();
         }

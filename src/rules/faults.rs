@@ -1,4 +1,4 @@
-//! What rules do where series are not listed yet, or metrics do not exist.
+//! Rules while series are not listed yet, or for metrics that do not exist.
 
 use super::{MetricName, Rule, RuleSet, Rules, SeriesQuery, Settings};
 use crate::k8s::Selector;
@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Rules for external metrics before a server without any series, and how often
-/// these were listed.
+/// Rules for external metrics, with a server without any series, and the number of
+/// listings.
 async fn rules() -> (Rules, Arc<AtomicUsize>) {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let listed = Arc::new(AtomicUsize::new(0));
@@ -58,12 +58,12 @@ async fn rules() -> (Rules, Arc<AtomicUsize>) {
 }
 
 #[tokio::test]
-async fn a_metric_that_does_not_exist_has_series_listed_once_and_not_each_round() {
+async fn a_metric_that_does_not_exist_causes_one_listing_and_not_one_each_time() {
     let (rules, listed) = rules().await;
     for round in 0..3 {
         assert!(rules.external("shop", "nosuch", &Selector::default()).await.is_err());
         if round < 2 {
-            // Longer than what was once the least time between two listings.
+            // Longer than the least time between two listings once was.
             tokio::time::sleep(Duration::from_millis(2_100)).await;
         }
     }

@@ -1,7 +1,8 @@
-//! When series are listed because a metric is asked for that no listing had: once
-//! for each name and some minutes, and never more often than a floor for all.
-//! Listing series is among the most expensive things to ask of a large Prometheus,
-//! and everybody may ask for names that do not exist.
+//! Listings of series for unknown metrics: at most once per name and some minutes, and
+//! rate-limited for all names together.
+//!
+//! Listing series is among the most expensive requests to a large Prometheus,
+//! and any client may request names that do not exist.
 
 use crate::cache::{self, Cache};
 use futures::FutureExt;
@@ -11,35 +12,35 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// The least time between two such listings.
-const FLOOR: Duration = Duration::from_secs(20);
-/// How long it is believed that a name that was not listed does not exist; a
-/// listing at the interval finds it sooner.
-const UNKNOWN: Duration = Duration::from_secs(180);
+const MIN_INTERVAL: Duration = Duration::from_secs(20);
+/// The TTL of a name that was not listed. A
+/// listing at the regular interval finds it sooner.
+const UNKNOWN_TTL: Duration = Duration::from_secs(180);
 /// How long a request for a name waits for the listing.
 pub const PATIENCE: Duration = Duration::from_secs(3);
-/// The bytes of names that are known not to exist.
-pub const NAMES: usize = 2 << 20;
+/// The bytes of the cache of unknown names.
+pub const UNKNOWN_NAME_BYTES: usize = 2 << 20;
 /// The most names that wait for one listing.
-const WAITING: usize = 1_000;
+const MAX_WAITING: usize = 1_000;
 
-/// A listing that runs or will; it goes on whether somebody waits for it or not.
+/// A pending or running listing. It completes even if no request waits for it.
 pub type Listed = Shared<BoxFuture<'static, ()>>;
 
-/// The listings that unknown names bring on.
+/// The listings for unknown names.
 pub struct Listings {
     /// The names that were not listed.
     unknown: Cache<String, ()>,
-    state: Mutex<State>,
+    state: Mutex<ListingState>,
 }
 
 #[derive(Default)]
-struct State {
+struct ListingState {
     last: Option<Instant>,
-    /// The one that has not begun.
-    next: Option<Next>,
+    /// The listing that has not begun.
+    next: Option<PendingListing>,
 }
 
-struct Next {
+struct PendingListing {
     listed: Listed,
     begins: Instant,
     names: Vec<String>,
@@ -47,19 +48,20 @@ struct Next {
 
 impl Default for Listings {
     fn default() -> Self {
-        let unknown = cache::of_bytes(NAMES, UNKNOWN, |name: &String, ()| name.len());
+        let unknown =
+            cache::of_bytes(UNKNOWN_NAME_BYTES, UNKNOWN_TTL, |name: &String, ()| name.len());
         Self { unknown, state: Mutex::default() }
     }
 }
 
 impl Listings {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ListingState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has series listed for a name that is not known. `list` tells whether all were
-    /// listed. None where it was listed lately without that name, or will not be
-    /// listed soon enough to wait for.
+    /// Requests a listing for an unknown name; `list` returns whether all series were
+    /// listed. None if a recent listing did not have the name, or the next one comes too late
+    /// to wait for.
     pub fn list_for(
         self: &Arc<Self>,
         name: &str,
@@ -70,14 +72,14 @@ impl Listings {
         }
         let (mut state, now) = (self.state(), Instant::now());
         if state.next.is_none() {
-            let begins = state.last.map_or(now, |last| now.max(last + FLOOR));
+            let begins = state.last.map_or(now, |last| now.max(last + MIN_INTERVAL));
             let listed = self.clone().list(begins, list).boxed().shared();
-            // Its own task: whoever asked may stop waiting.
+            // A task of its own: the request may stop waiting.
             tokio::spawn(listed.clone());
-            state.next = Some(Next { listed, begins, names: Vec::new() });
+            state.next = Some(PendingListing { listed, begins, names: Vec::new() });
         }
         let next = state.next.as_mut()?;
-        if next.names.len() < WAITING && !next.names.iter().any(|known| known == name) {
+        if next.names.len() < MAX_WAITING && !next.names.iter().any(|known| known == name) {
             next.names.push(name.to_owned());
         }
         (next.begins <= now + PATIENCE).then(|| next.listed.clone())
@@ -91,7 +93,7 @@ impl Listings {
             state.next.take().map(|next| next.names).unwrap_or_default()
         };
         if list.await {
-            // Those that are known by now are not looked up here.
+            // Names that are known by now are found before they get here.
             names.into_iter().for_each(|name| self.unknown.insert(name, ()));
         }
     }
@@ -103,7 +105,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[tokio::test(start_paused = true)]
-    async fn names_that_do_not_exist_have_series_listed_seldom() {
+    async fn names_that_do_not_exist_cause_few_listings() {
         let (listings, count) = (Arc::new(Listings::default()), Arc::new(AtomicUsize::new(0)));
         let ask = async |name: &str| {
             let count = count.clone();
@@ -114,7 +116,7 @@ mod tests {
             };
             let listed = listings.list_for(name, list);
             if let Some(listed) = listed {
-                // Who asks does not wait for the end of it.
+                // The request does not wait for the end of it.
                 let _ = tokio::time::timeout(Duration::from_millis(100), listed).await;
             }
             tokio::time::sleep(Duration::from_secs(1)).await;

@@ -1,21 +1,23 @@
-//! Rules: from the series there are to metrics of the cluster's objects, as
-//! prometheus-adapter's configuration describes it.
+//! Rules in prometheus-adapter's format: from the series in Prometheus to metrics of the cluster's objects.
 
+mod failure;
 #[cfg(test)]
 mod faults;
 mod listing;
+mod objects;
 mod registry;
 mod rule;
 mod service;
 mod usage;
+mod values;
 
-pub use listing::NAMES;
+pub use failure::Failure;
+pub use listing::UNKNOWN_NAME_BYTES;
+pub use objects::pod_info;
 pub use registry::{KnownSeries, ObjectMetric, Registry, Source};
 pub use rule::{
     Filter, MetricName, ResourceLabels, Rule, RuleError, RuleSet, SeriesQuery, pattern,
 };
-pub use service::{
-    Failure, NodeUsage, ObjectValue, ObjectValues, PodUsage, PodsUsage, Rules, Settings, Which,
-    pod_info,
-};
+pub use service::{Rules, Settings};
 pub use usage::{ResourceRules, UsageRule};
+pub use values::{NodeUsage, ObjectValue, ObjectValues, PodUsage, PodsUsage, Which};

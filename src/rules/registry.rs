@@ -1,4 +1,4 @@
-//! Which metrics there are: rules applied to the series of Prometheus.
+//! The registry of metrics: rules applied to the series in Prometheus.
 
 use super::rule::{RuleSet, SeriesQuery, is_cluster_wide};
 use crate::prometheus::SeriesShape;
@@ -9,39 +9,39 @@ use std::sync::Arc;
 /// A metric of objects of a resource.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectMetric {
-    /// The resource, in the form it is known by.
+    /// The resource, normalized.
     pub resource: GroupResource,
-    /// Whether it is asked for in a namespace.
+    /// Whether requests for it have a namespace.
     pub namespaced: bool,
     /// The metric's name.
     pub metric: String,
 }
 
-/// What gives a metric.
+/// The source of a metric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// The place of the rule.
+    /// The index of the rule.
     pub rule: usize,
     /// The name of the series.
     pub series: String,
 }
 
-/// The metrics there are, and what gives each.
+/// The metrics, and the source of each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Registry {
     custom: BTreeMap<ObjectMetric, Source>,
     external: BTreeMap<String, Source>,
 }
 
-/// The series known for each series query.
+/// The known series of each series query.
 pub type KnownSeries = HashMap<SeriesQuery, Arc<Vec<SeriesShape>>>;
 
 impl Registry {
-    /// Applies rules. Of two that give the same metric the later counts, as in
+    /// Applies rules. Of two rules for the same metric the later one counts, as in
     /// prometheus-adapter.
     pub fn new(rules: &RuleSet, known: &KnownSeries, map: &ResourceMap) -> Self {
         let mut registry = Self::default();
-        for (place, rule) in rules.custom.iter().enumerate() {
+        for (index, rule) in rules.custom.iter().enumerate() {
             for shape in known.get(&rule.series).into_iter().flat_map(|s| s.iter()) {
                 let Some(metric) = rule.takes(&shape.name).then(|| rule.name.of(&shape.name))
                 else {
@@ -53,18 +53,18 @@ impl Registry {
                 for resource in resources {
                     let namespaced = namespaced && !is_cluster_wide(&resource);
                     let key = ObjectMetric { resource, namespaced, metric: metric.clone() };
-                    let source = Source { rule: place, series: shape.name.clone() };
+                    let source = Source { rule: index, series: shape.name.clone() };
                     registry.custom.insert(key, source);
                 }
             }
         }
-        for (place, rule) in rules.external.iter().enumerate() {
+        for (index, rule) in rules.external.iter().enumerate() {
             for shape in known.get(&rule.series).into_iter().flat_map(|s| s.iter()) {
                 if !rule.takes(&shape.name) {
                     continue;
                 }
                 if let Some(metric) = rule.name.of(&shape.name) {
-                    let source = Source { rule: place, series: shape.name.clone() };
+                    let source = Source { rule: index, series: shape.name.clone() };
                     registry.external.insert(metric, source);
                 }
             }
@@ -72,22 +72,22 @@ impl Registry {
         registry
     }
 
-    /// What gives a metric of objects.
+    /// The source of a metric of objects.
     pub fn custom(&self, metric: &ObjectMetric) -> Option<&Source> {
         self.custom.get(metric)
     }
 
-    /// What gives an external metric.
+    /// The source of an external metric.
     pub fn external(&self, metric: &str) -> Option<&Source> {
         self.external.get(metric)
     }
 
-    /// The metrics of objects there are.
+    /// All metrics of objects.
     pub fn custom_metrics(&self) -> impl Iterator<Item = (&ObjectMetric, &Source)> {
         self.custom.iter()
     }
 
-    /// The external metrics there are.
+    /// All external metrics.
     pub fn external_metrics(&self) -> impl Iterator<Item = (&String, &Source)> {
         self.external.iter()
     }

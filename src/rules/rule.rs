@@ -17,27 +17,27 @@ pub struct RuleSet {
     pub external: Vec<Rule>,
     /// For `metrics.k8s.io`.
     pub resource: Option<super::ResourceRules>,
-    /// The servers that rules name, besides the one of the flags.
+    /// The servers that rules name, besides the server of the flags.
     pub backends: BTreeMap<String, Client>,
 }
 
 impl RuleSet {
-    /// The rules for objects and the external ones, each with its place in the configuration.
+    /// The rules for objects and the external ones, each with its path in the configuration.
     pub fn placed(&self) -> impl Iterator<Item = (String, &Rule)> {
         let of = |list: &'static str| {
-            move |(place, rule): (usize, _)| (format!("{list}[{place}]"), rule)
+            move |(index, rule): (usize, _)| (format!("{list}[{index}]"), rule)
         };
         let custom = self.custom.iter().enumerate().map(of("rules"));
         custom.chain(self.external.iter().enumerate().map(of("externalRules")))
     }
 }
 
-/// Which series are listed, and where.
+/// The series that are listed for a rule, and the server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SeriesQuery {
-    /// The server's name; the one of the flags, if none.
+    /// The server's name; none for the server of the flags.
     pub backend: Option<String>,
-    /// PromQL's selector.
+    /// The selector, in PromQL.
     pub selector: String,
 }
 
@@ -51,47 +51,47 @@ impl std::fmt::Display for SeriesQuery {
 /// A rule for metrics of objects, or for external ones.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// Which series it looks at.
+    /// The series that it applies to.
     pub series: SeriesQuery,
-    /// What the names of the series must match besides.
+    /// Additional filters of the series by name.
     pub filters: Vec<Filter>,
-    /// What the metric is called.
+    /// The name of the metric.
     pub name: MetricName,
-    /// Which labels name which objects.
+    /// The labels that name objects.
     pub labels: ResourceLabels,
-    /// Whether a query for an external metric asks for the namespace's series alone.
+    /// Whether a query for an external metric selects only the namespace's series.
     pub namespaced: bool,
-    /// The namespace that an external metric is read from, where it is not the
-    /// namespace of who asks.
+    /// The namespace that an external metric is read from, if not the
+    /// namespace of the request.
     pub namespace: Option<String>,
     /// The query.
     pub query: Template,
 }
 
-/// What a series' name must match, or must not.
+/// A filter of series by name.
 #[derive(Clone, Debug)]
 pub struct Filter {
     /// The pattern.
     pub pattern: Regex,
-    /// Whether it must match.
+    /// Whether the name must match, rather than not match.
     pub is: bool,
 }
 
-/// How a series' name becomes a metric's.
+/// Makes the name of a metric from that of a series.
 #[derive(Clone, Debug)]
 pub struct MetricName {
     pattern: Option<Regex>,
     template: String,
 }
 
-/// Which labels name which objects.
+/// The labels that name objects.
 #[derive(Clone, Debug, Default)]
 pub struct ResourceLabels {
     template: Option<(Template, Regex)>,
     overrides: BTreeMap<String, GroupResource>,
 }
 
-/// What is wrong with a rule's part.
+/// Why a part of a rule is invalid.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0}")]
 pub struct RuleError(pub String);
@@ -100,7 +100,7 @@ impl MetricName {
     /// From `name.matches` and `name.as`, either of which may be empty.
     ///
     /// # Errors
-    /// Where `matches` is no pattern, or has groups and `as` does not say which.
+    /// If `matches` is not a pattern, or has several groups and `as` is empty.
     pub fn new(matches: &str, template: &str) -> Result<Self, RuleError> {
         let pattern = match matches {
             "" => None,
@@ -120,7 +120,7 @@ impl MetricName {
         Ok(Self { pattern, template: template.to_owned() })
     }
 
-    /// What a series' metric is called; none where its name does not match.
+    /// The name of the metric for a series; none if the series' name does not match.
     pub fn of(&self, series: &str) -> Option<String> {
         let Some(pattern) = &self.pattern else {
             // Without a pattern the whole name is group 0.
@@ -148,7 +148,7 @@ fn expand_whole(template: &str, series: &str) -> String {
 /// Compiles a pattern.
 ///
 /// # Errors
-/// Where it is none; the text shows where.
+/// If it is invalid; the text shows where.
 pub fn pattern(text: &str) -> Result<Regex, RuleError> {
     Regex::new(text)
         .map_err(|error| RuleError(format!("{text:?} is no regular expression: {error}")))
@@ -158,7 +158,7 @@ impl ResourceLabels {
     /// From `resources.template` and `resources.overrides`.
     ///
     /// # Errors
-    /// Where the template is none, or does not tell resources apart.
+    /// If the template is invalid, or does not name the resource.
     pub fn new(
         template: &str,
         overrides: BTreeMap<String, GroupResource>,
@@ -185,8 +185,8 @@ impl ResourceLabels {
         rendered.ok().filter(|label| !label.is_empty())
     }
 
-    /// The resource that a label names objects of; none where it names none.
-    /// The second tells whether the label has the form of one that would.
+    /// The resource whose objects a label names, and whether the label has the form of
+    /// one that names objects.
     fn resource(&self, label: &str, map: &ResourceMap) -> (Option<GroupResource>, bool) {
         if let Some(named) = self.overrides.get(label) {
             return (map.normalize(named), true);
@@ -198,10 +198,10 @@ impl ResourceLabels {
         (map.normalize(&named), true)
     }
 
-    /// The resources that a series speaks of, and whether it is of something
-    /// that lives in a namespace. Source: `ResourcesForSeries` of prometheus-adapter,
-    /// which takes any label that is none of a cluster-wide resource for a sign
-    /// of a namespace, but for those that only look like a resource's.
+    /// The resources that the labels of a series name, and whether its objects are namespaced.
+    ///
+    /// Source: `ResourcesForSeries` of prometheus-adapter. There, a series is namespaced if any label names a
+    /// namespaced resource, or does not have the form of a resource's label at all.
     pub fn resources<'a>(
         &self,
         labels: impl IntoIterator<Item = &'a str>,
@@ -210,17 +210,17 @@ impl ResourceLabels {
         let mut found = Vec::new();
         let mut namespaced = false;
         for label in labels {
-            let (resource, of_form) = self.resource(label, map);
+            let (resource, has_form) = self.resource(label, map);
             namespaced |= match &resource {
                 Some(resource) => !is_cluster_wide(resource),
-                None => !of_form,
+                None => !has_form,
             };
             found.extend(resource);
         }
         (found, namespaced)
     }
 
-    /// The overrides that name no resource of the cluster.
+    /// The overrides whose resource the cluster lacks.
     pub fn unknown(&self, map: &ResourceMap) -> Vec<(&str, &GroupResource)> {
         let unknown = |named: &GroupResource| map.normalize(named).is_none();
         let overrides = self.overrides.iter().filter(|(_, named)| unknown(named));
@@ -228,7 +228,7 @@ impl ResourceLabels {
     }
 }
 
-/// The resources whose metrics have no namespace, as prometheus-adapter counts them.
+/// Whether metrics of a resource have no namespace, as in prometheus-adapter.
 pub fn is_cluster_wide(resource: &GroupResource) -> bool {
     resource.group.is_empty()
         && matches!(resource.resource.as_str(), "namespaces" | "nodes" | "persistentvolumes")
@@ -255,15 +255,15 @@ fn label_template(text: &str) -> Result<(Template, Regex), RuleError> {
 }
 
 impl Rule {
-    /// Whether it takes a series of this name.
+    /// Whether it applies to a series of this name.
     pub fn takes(&self, series: &str) -> bool {
         self.filters.iter().all(|filter| filter.pattern.is_match(series) == filter.is)
     }
 
-    /// Fills the query in.
+    /// Renders the query.
     ///
     /// # Errors
-    /// Where the template can't be filled in, or gives no query.
+    /// If the template can't be rendered, or the query is empty.
     pub fn render(
         &self,
         series: &str,

@@ -1,4 +1,4 @@
-//! Rules for `metrics.k8s.io`: what containers and nodes use.
+//! Rules for `metrics.k8s.io`: the usage of containers and nodes.
 
 use super::rule::ResourceLabels;
 use crate::promql::matcher::Matcher;
@@ -7,27 +7,27 @@ use crate::promql::template::Template;
 use crate::watch::{GroupResource, ResourceMap};
 use std::time::Duration;
 
-/// How CPU and memory are asked for.
+/// The rules for CPU and memory.
 #[derive(Clone, Debug)]
 pub struct ResourceRules {
     /// For CPU, in cores.
     pub cpu: UsageRule,
     /// For memory, in bytes.
     pub memory: UsageRule,
-    /// The time that the queries look back.
+    /// The window of the queries.
     pub window: Duration,
-    /// The server's name; the one of the flags, if none.
+    /// The server's name; none for the server of the flags.
     pub backend: Option<String>,
 }
 
-/// How one resource's usage is asked for.
+/// The rule for one resource.
 #[derive(Clone, Debug)]
 pub struct UsageRule {
     /// The query for containers.
     pub container_query: Template,
     /// The query for nodes.
     pub node_query: Template,
-    /// Which labels name which objects.
+    /// The labels that name objects.
     pub labels: ResourceLabels,
     /// The label that names the container.
     pub container_label: String,
@@ -38,7 +38,7 @@ impl UsageRule {
     /// names the pod.
     ///
     /// # Errors
-    /// Where the template can't be filled in, or no label names pods.
+    /// If the template can't be rendered, or no label names pods.
     pub fn containers(
         &self,
         map: &ResourceMap,
@@ -59,7 +59,7 @@ impl UsageRule {
     /// The query for nodes, and the label that names the node.
     ///
     /// # Errors
-    /// Where the template can't be filled in, or no label names nodes.
+    /// If the template can't be rendered, or no label names nodes.
     pub fn nodes(&self, map: &ResourceMap, nodes: Vec<String>) -> Result<(String, String), String> {
         let label = self.label(map, "nodes")?;
         let matchers = [(label.as_str(), Matcher::any_of(nodes))];

@@ -1,129 +1,79 @@
-//! A query that runs, and who gets its answer.
+//! A query in flight or completed, and the callers that share its result.
 
-use super::MetricError;
+use super::error::MetricError;
 use super::table::Table;
-use crate::prometheus::Flow;
-use crate::promql::plan::{Cover, Own};
+use crate::promql::plan::Coverage;
+use crate::promql::shape::Arguments;
 use futures::future::{BoxFuture, Shared};
-use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// An answer, shared by all who asked.
-pub type Answer = Result<Arc<Table>, MetricError>;
+/// The result of a query that was sent, shared by all callers.
+pub type TableResult = Result<Arc<Table>, MetricError>;
 
-/// Who asks.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Asker {
-    /// The namespace that it is asked for; empty for the whole cluster.
-    pub namespace: Arc<str>,
-    /// Whether the query is in the words of a user, not those of a template or rule.
-    pub user: bool,
-}
-
-impl Asker {
-    /// One who asks by a template or rule.
-    pub fn of(namespace: &str) -> Self {
-        Self { namespace: namespace.into(), user: false }
-    }
-
-    /// One who asks in a user's words.
-    pub fn user(namespace: &str) -> Self {
-        Self { namespace: namespace.into(), user: true }
-    }
-}
-
-/// The flows that a query for these may be counted among. Users' queries that are
-/// asked as one are those of any of them; what a template asks for several
-/// namespaces is nobody's own.
-pub fn flows<'a>(askers: impl Iterator<Item = &'a Asker> + Clone) -> Vec<Flow> {
-    let namespaces: BTreeSet<&Arc<str>> = askers.clone().map(|asker| &asker.namespace).collect();
-    if askers.clone().all(|asker| asker.user) {
-        return namespaces.into_iter().cloned().map(Flow::User).collect();
-    }
-    match namespaces.into_iter().collect::<Vec<_>>()[..] {
-        [one] if !one.is_empty() => vec![Flow::Namespace(one.clone())],
-        _ => vec![Flow::Shared],
-    }
-}
-
-/// A query that runs, or was answered.
+/// A query in flight or completed.
 #[derive(Clone)]
 pub struct Flight {
-    /// What its answer has.
-    pub cover: Arc<Cover>,
-    /// Those it was made for. What is wrong with it is for them alone.
-    of: Arc<[Own]>,
-    began: Instant,
-    /// Until when a failure is not asked for again.
-    hold: Arc<OnceLock<Instant>>,
-    /// How it ends.
-    pub landed: Shared<BoxFuture<'static, Arc<Landed>>>,
+    /// The queries that its result answers.
+    pub coverage: Arc<Coverage>,
+    /// The queries that it was planned for. Only they get its error.
+    batch: Arc<[Arguments]>,
+    started: Instant,
+    /// After a failure, when the query may be sent again.
+    backoff_until: Arc<OnceLock<Instant>>,
+    /// How it completes.
+    pub outcome: Shared<BoxFuture<'static, Arc<FlightOutcome>>>,
 }
 
-/// How a query ended.
-pub enum Landed {
-    /// With this answer.
-    Whole(Answer),
-    /// It could not be answered, and is asked in parts.
-    Parts(Vec<Flight>),
+/// How a query completed.
+pub enum FlightOutcome {
+    /// With this result.
+    Completed(TableResult),
+    /// The batch failed and was split into these.
+    Split(Vec<Flight>),
 }
 
 impl Flight {
-    /// A query that begins now.
+    /// A query that starts now.
     pub fn new(
-        cover: Cover,
-        of: Vec<Own>,
-        hold: Arc<OnceLock<Instant>>,
-        began: Instant,
-        landed: Shared<BoxFuture<'static, Arc<Landed>>>,
+        coverage: Coverage,
+        batch: Vec<Arguments>,
+        backoff_until: Arc<OnceLock<Instant>>,
+        started: Instant,
+        outcome: Shared<BoxFuture<'static, Arc<FlightOutcome>>>,
     ) -> Self {
-        Self { cover: Arc::new(cover), of: of.into(), began, hold, landed }
+        Self { coverage: Arc::new(coverage), batch: batch.into(), started, backoff_until, outcome }
     }
 
-    /// When its answer is too old to be used.
-    pub fn ends(&self, max_age: Duration) -> Instant {
-        // Of the time it was asked for, not of the time it came.
-        let ends = self.began + max_age;
-        self.hold.get().map_or(ends, |hold| ends.max(*hold))
+    /// When the cached result expires. The age counts from the start of the query, as
+    /// Prometheus evaluates it for that time.
+    pub fn expires(&self, max_age: Duration) -> Instant {
+        let expires = self.started + max_age;
+        self.backoff_until.get().map_or(expires, |backoff| expires.max(*backoff))
     }
 
-    /// Whether whoever asks now is given its answer.
+    /// Whether a new caller gets its result: it is in flight, or cached and not expired.
     pub fn is_fresh(&self, max_age: Duration, now: Instant) -> bool {
-        self.landed.peek().is_none() || now <= self.ends(max_age)
+        self.outcome.peek().is_none() || now <= self.expires(max_age)
     }
 
-    /// What it has for a query. None where it failed, and was not made for it.
-    pub async fn answer(self, own: &Own) -> Option<Answer> {
+    /// The result for a query that it covers. None if it failed and was not planned for that query: the failure
+    /// may be the fault of another query in the batch.
+    pub async fn result(self, arguments: &Arguments) -> Option<TableResult> {
         let mut flight = self;
         loop {
-            let landed = flight.landed.clone().await;
-            match &*landed {
-                Landed::Whole(answer) => {
-                    let own = answer.is_ok() || flight.of.contains(own);
-                    return own.then(|| answer.clone());
+            let outcome = flight.outcome.clone().await;
+            match &*outcome {
+                FlightOutcome::Completed(result) => {
+                    let valid = result.is_ok() || flight.batch.contains(arguments);
+                    return valid.then(|| result.clone());
                 }
-                Landed::Parts(parts) => {
-                    flight = parts.iter().find(|part| part.cover.contains(own))?.clone();
+                FlightOutcome::Split(parts) => {
+                    let part = parts.iter().find(|part| part.coverage.contains(arguments));
+                    flight = part?.clone();
                 }
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_query_is_counted_among_those_it_is_for() {
-        let flows = |askers: &[Asker]| flows(askers.iter());
-        let user = |name: &str| Flow::User(name.into());
-        assert_eq!(flows(&[Asker::of("a"), Asker::of("a")]), [Flow::Namespace("a".into())]);
-        assert_eq!(flows(&[Asker::of("a"), Asker::of("b")]), [Flow::Shared]);
-        assert_eq!(flows(&[Asker::of("")]), [Flow::Shared]);
-        assert_eq!(flows(&[Asker::user("a"), Asker::user("b")]), [user("a"), user("b")]);
-        assert_eq!(flows(&[Asker::user("a"), Asker::of("a")]), [Flow::Namespace("a".into())]);
     }
 }

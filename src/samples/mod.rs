@@ -1,16 +1,29 @@
-//! The samples that the API and the control loop share.
+//! The query results that the API and the control loop share.
 
-#[cfg(test)]
-mod faults;
+mod caller;
+mod coalesce;
+mod dispatch;
+mod error;
+mod estimator;
 mod flight;
-mod groups;
-mod kinds;
-mod learned;
+mod handle;
+mod metric_types;
+mod objects;
+mod recent_quota;
+mod result;
+mod shape_queries;
 mod store;
 mod table;
+#[cfg(test)]
+mod tests;
 
-pub use flight::Asker;
-pub use groups::{Asked, FORMS, REMEMBERED};
-pub use kinds::{Doubt, KINDS};
-pub use store::{ByObject, MetricError, NARROWED, ObjectSample, ObjectSamples, SHAPES, Store};
-pub use table::{Finder, Sampled, Samples, Table};
+pub use caller::Caller;
+pub use coalesce::SHAPE_BYTES;
+pub use error::MetricError;
+pub use handle::QueryHandle;
+pub use metric_types::{Doubt, METRIC_TYPE_BYTES};
+pub use objects::{ByObject, ObjectSample, ObjectSamples};
+pub use recent_quota::RECENT_QUERY_BYTES;
+pub use result::{Lookup, QueryResult, SeriesRef};
+pub use store::{GUARDED_QUERY_BYTES, SHAPED_QUERY_BYTES, Store};
+pub use table::Table;

@@ -1,10 +1,10 @@
-//! Whether who asks may: the API server decides (SubjectAccessReview).
+//! Authorization by the API server (SubjectAccessReview).
 
 use super::admission::{self, tenant};
-use super::identity::Identity;
-use super::parameters::{Listing, selected_name};
-use super::request::{ApiGroup, Target, Version};
-use super::response::ApiError;
+use super::error::ApiError;
+use super::options::{ListOptions, selected_name};
+use super::request::{ApiGroup, RequestInfo, Version};
+use super::user::UserInfo;
 use crate::cache;
 use crate::telemetry::Metrics;
 use axum::extract::Query;
@@ -22,40 +22,40 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-type Key = (Identity, Action);
+type DecisionKey = (UserInfo, Attributes);
 
-/// Asks the API server what users may do, and remembers it for a short time.
+/// Authorizes requests, and caches the decisions of the API server. Cheap to clone.
 #[derive(Clone)]
 pub struct Authorizer(Arc<Inner>);
 
 struct Inner {
     client: Client,
     metrics: Arc<Metrics>,
-    allowed: Cache<Key, ()>,
-    refused: Cache<Key, String>,
-    always_allowed: Vec<String>,
-    rate: RateLimiter<String, HashMapStateStore<String>, DefaultClock>,
+    allowed: Cache<DecisionKey, ()>,
+    denied: Cache<DecisionKey, String>,
+    always_allow_paths: Vec<String>,
+    rate_limit: RateLimiter<String, HashMapStateStore<String>, DefaultClock>,
 }
 
-/// How reviews are asked for and kept.
+/// The options of authorization, named as upstream's flags.
 #[derive(Clone, Debug)]
 pub struct AuthorizerOptions {
-    /// How long it is believed that somebody may.
-    pub allowed_age: Duration,
-    /// How long it is believed that somebody may not.
-    pub refused_age: Duration,
-    /// Paths that anybody may read; `*` at the end stands for anything.
+    /// How long an allowed request is cached.
+    pub authorized_ttl: Duration,
+    /// How long a denied request is cached.
+    pub unauthorized_ttl: Duration,
+    /// Paths that need no authorization; a trailing `*` matches any suffix.
     pub always_allow_paths: Vec<String>,
 }
 
-/// What somebody wants to do.
+/// What a request is authorized for, as upstream's `authorizer.Attributes`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Action {
-    /// Read something of an API group.
-    Read {
+pub enum Attributes {
+    /// A request for a resource.
+    Resource {
         /// The group.
         group: &'static str,
-        /// The version asked in.
+        /// The version.
         version: &'static str,
         /// `get`, `list` or `watch`.
         verb: &'static str,
@@ -63,75 +63,75 @@ pub enum Action {
         namespace: String,
         /// The resource.
         resource: String,
-        /// What of it, such as a metric; empty for itself.
+        /// The subresource, such as a metric; empty for the resource itself.
         subresource: String,
         /// The object's name, or `*`; empty for all.
         name: String,
     },
-    /// Read a path that is no object.
-    Path {
+    /// A request for a path that is no resource.
+    NonResource {
         /// The path.
         path: String,
-        /// The method, in small letters: `get`.
+        /// The method in lower case: `get`.
         verb: String,
     },
 }
 
-/// How many bytes of answers are kept of each kind.
-const ANSWERS: u64 = 8 << 20;
-/// How many reviews a tenant may bring on each second, and at once; the control plane
-/// as many as it needs.
-const RATE: NonZeroU32 = NonZeroU32::new(100).unwrap();
-const BURST: NonZeroU32 = NonZeroU32::new(400).unwrap();
-/// Of how many tenants the rate is kept before those that asked long ago are forgotten.
-const TENANTS: usize = 4096;
-/// How long a review may take.
-const REVIEW: Duration = Duration::from_secs(10);
+/// The size of the cache of each decision, in bytes.
+const DECISION_CACHE_BYTES: u64 = 8 << 20;
+/// The rate limit per tenant: reviews per second, and at once. The control plane has none.
+const REVIEWS_PER_SECOND: NonZeroU32 = NonZeroU32::new(100).unwrap();
+const REVIEW_BURST: NonZeroU32 = NonZeroU32::new(400).unwrap();
+/// The number of rate-limited tenants from which on idle ones are dropped.
+const MAX_IDLE_TENANTS: usize = 4096;
+/// The longest time for a review.
+const REVIEW_TIMEOUT: Duration = Duration::from_secs(10);
 
-impl Action {
-    /// What a request wants to do.
-    pub fn of(target: Option<&Target>, method: &Method, uri: &Uri) -> Self {
-        let listing = Query::<Listing>::try_from_uri(uri).map(|Query(listing)| listing);
-        let listing = listing.unwrap_or_default();
-        let read = |group: ApiGroup, version: Version, namespace: &str, resource: &str| {
+impl Attributes {
+    /// The attributes of a request; `info` is none where the path is not one of the metrics APIs.
+    pub fn of(info: Option<&RequestInfo>, method: &Method, uri: &Uri) -> Self {
+        let options = Query::<ListOptions>::try_from_uri(uri).map(|Query(options)| options);
+        let options = options.unwrap_or_default();
+        let resource = |group: ApiGroup, version: Version, namespace: &str, resource: &str| {
             (group.as_str(), version.as_str(), namespace.to_owned(), resource.to_owned())
         };
         let v1beta1 = Version::V1Beta1;
-        let (parts, subresource, name) = match target {
-            // A metric of a namespace is, by its path, an object called as the metric.
-            Some(Target::Object(object)) if object.of_namespace => {
-                let parts = read(ApiGroup::Custom, object.version, &object.name, "metrics");
+        let (parts, subresource, name) = match info {
+            // The path of a namespace's metric (`namespaces/shop/metrics/load`) reads as an object
+            // `load` of the resource `metrics`.
+            Some(RequestInfo::Object(object)) if object.of_namespace => {
+                let parts = resource(ApiGroup::Custom, object.version, &object.name, "metrics");
                 (parts, "", Some(object.metric.as_str()))
             }
-            Some(Target::Object(object)) => (
-                read(ApiGroup::Custom, object.version, &object.namespace, &object.resource),
+            Some(RequestInfo::Object(object)) => (
+                resource(ApiGroup::Custom, object.version, &object.namespace, &object.resource),
                 object.metric.as_str(),
                 Some(object.name.as_str()),
             ),
-            Some(Target::External { namespace, metric }) => {
-                (read(ApiGroup::External, v1beta1, namespace, metric), "", None)
+            Some(RequestInfo::External { namespace, metric }) => {
+                (resource(ApiGroup::External, v1beta1, namespace, metric), "", None)
             }
-            Some(Target::Nodes { name }) => {
-                (read(ApiGroup::Resource, v1beta1, "", "nodes"), "", name.as_deref())
+            Some(RequestInfo::Nodes { name }) => {
+                (resource(ApiGroup::Resource, v1beta1, "", "nodes"), "", name.as_deref())
             }
-            Some(Target::Pods { namespace, name }) => {
+            Some(RequestInfo::Pods { namespace, name }) => {
                 let namespace = namespace.as_deref().unwrap_or_default();
-                (read(ApiGroup::Resource, v1beta1, namespace, "pods"), "", name.as_deref())
+                (resource(ApiGroup::Resource, v1beta1, namespace, "pods"), "", name.as_deref())
             }
             _ => {
                 let (path, verb) = (uri.path().to_owned(), method.as_str().to_ascii_lowercase());
-                return Self::Path { path, verb };
+                return Self::NonResource { path, verb };
             }
         };
         let (group, version, namespace, resource) = parts;
         // Source: `RequestInfoFactory` of k8s.io/apiserver.
         let verb = match name {
             Some(_) => "get",
-            None if listing.watches() => "watch",
+            None if options.is_watch() => "watch",
             None => "list",
         };
-        let name = name.or_else(|| selected_name(listing.field_selector.trim()));
-        Self::Read {
+        let name = name.or_else(|| selected_name(options.field_selector.trim()));
+        Self::Resource {
             group,
             version,
             verb,
@@ -142,22 +142,23 @@ impl Action {
         }
     }
 
-    /// About how many bytes it takes to keep.
+    /// The approximate size of its texts in memory, in bytes.
     fn bytes(&self) -> usize {
         match self {
-            Self::Read { namespace, resource, subresource, name, .. } => {
+            Self::Resource { namespace, resource, subresource, name, .. } => {
                 namespace.len() + resource.len() + subresource.len() + name.len()
             }
-            Self::Path { path, verb } => path.len() + verb.len(),
+            Self::NonResource { path, verb } => path.len() + verb.len(),
         }
     }
 
-    fn refusal(&self, user: &str, reason: &str) -> ApiError {
+    /// The error for a user that may not, in upstream's words.
+    fn forbidden(&self, user: &str, reason: &str) -> ApiError {
         let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
         ApiError::forbidden(match self {
-            Self::Read { group, verb, namespace, resource, subresource, name, .. } => {
+            Self::Resource { group, verb, namespace, resource, subresource, name, .. } => {
                 let name = if name.is_empty() { String::new() } else { format!(" {name:?}") };
-                let whole = match subresource.as_str() {
+                let qualified = match subresource.as_str() {
                     "" => resource.clone(),
                     subresource => format!("{resource}/{subresource}"),
                 };
@@ -166,134 +167,159 @@ impl Action {
                     namespace => format!("in the namespace {namespace:?}"),
                 };
                 format!(
-                    "{resource}.{group}{name} is forbidden: User {user:?} cannot {verb} resource {whole:?} in API group {group:?} {scope}{reason}"
+                    "{resource}.{group}{name} is forbidden: User {user:?} cannot {verb} resource {qualified:?} in API group {group:?} {scope}{reason}"
                 )
             }
-            Self::Path { path, verb } => {
+            Self::NonResource { path, verb } => {
                 format!("forbidden: User {user:?} cannot {verb} path {path:?}{reason}")
             }
         })
     }
 }
 
-/// Why there is no leave.
+/// Why a request is not authorized.
 #[derive(Clone, Debug)]
-enum No {
-    /// The API server says so, and why.
-    Refused(String),
-    /// It can't be asked.
+enum AuthorizationError {
+    /// The API server denied it, for this reason.
+    Denied(String),
+    /// The API server could not decide.
     Unavailable(String),
-    /// Too much was asked lately.
-    TooMany,
+    /// The tenant's rate limit of reviews is exceeded.
+    RateLimited,
 }
 
 impl Authorizer {
-    /// One that asks over this client.
+    /// An authorizer with this client.
     pub fn new(client: Client, options: AuthorizerOptions, metrics: Arc<Metrics>) -> Self {
-        let bytes = |key: &Key| size_of::<Key>() + key.0.bytes() + key.1.bytes();
+        let bytes = |key: &DecisionKey| size_of::<DecisionKey>() + key.0.bytes() + key.1.bytes();
         let allowed = Cache::builder().weigher(move |key, ()| cache::weight(bytes(key)));
-        let refused = Cache::builder()
+        let denied = Cache::builder()
             .weigher(move |key, reason: &String| cache::weight(bytes(key) + reason.len()));
         Self(Arc::new(Inner {
             client,
             metrics,
-            allowed: allowed.max_capacity(ANSWERS).time_to_live(options.allowed_age).build(),
-            refused: refused.max_capacity(ANSWERS).time_to_live(options.refused_age).build(),
-            always_allowed: options.always_allow_paths,
-            rate: RateLimiter::hashmap(Quota::per_second(RATE).allow_burst(BURST)),
+            allowed: allowed
+                .max_capacity(DECISION_CACHE_BYTES)
+                .time_to_live(options.authorized_ttl)
+                .build(),
+            denied: denied
+                .max_capacity(DECISION_CACHE_BYTES)
+                .time_to_live(options.unauthorized_ttl)
+                .build(),
+            always_allow_paths: options.always_allow_paths,
+            rate_limit: RateLimiter::hashmap(
+                Quota::per_second(REVIEWS_PER_SECOND).allow_burst(REVIEW_BURST),
+            ),
         }))
     }
 
-    /// Whether anybody may read a path, known or not.
-    pub fn is_open(&self, path: &str) -> bool {
-        self.0.always_allowed.iter().any(|open| match open.strip_suffix('*') {
-            Some(start) => path.starts_with(start),
-            None => path == open,
+    /// Whether a path needs no authorization, nor authentication.
+    pub fn is_always_allowed(&self, path: &str) -> bool {
+        self.0.always_allow_paths.iter().any(|allowed| match allowed.strip_suffix('*') {
+            Some(prefix) => path.starts_with(prefix),
+            None => path == allowed,
         })
     }
 
-    /// Whether a user may.
+    /// Authorizes a request of a user.
     ///
     /// # Errors
-    /// 403 with who may not do what, 429 where too much was asked lately, or 503 where
-    /// the API server can't be asked.
-    pub async fn authorize(&self, identity: &Identity, action: Action) -> Result<(), ApiError> {
-        // As upstream: nothing limits the group of administrators.
-        if identity.groups.iter().any(|group| group == "system:masters") {
+    /// 403 if the API server denies it, 429 if the tenant's rate limit is exceeded, and 503 if
+    /// the API server can't decide.
+    pub async fn authorize(&self, user: &UserInfo, attributes: Attributes) -> Result<(), ApiError> {
+        // As upstream's privileged group.
+        if user.groups.iter().any(|group| group == "system:masters") {
             return Ok(());
         }
-        let (inner, key) = (&*self.0, (identity.clone(), action));
-        if let Some(reason) = inner.refused.get(&key).await {
+        let (inner, key) = (&*self.0, (user.clone(), attributes));
+        if let Some(reason) = inner.denied.get(&key).await {
             inner.metrics.serving.reviewed("access", "cached", Duration::ZERO);
-            return Err(key.1.refusal(&key.0.name, &reason));
+            return Err(key.1.forbidden(&key.0.name, &reason));
         }
         if inner.allowed.get(&key).await.is_some() {
             inner.metrics.serving.reviewed("access", "cached", Duration::ZERO);
             return Ok(());
         }
-        // Those who ask the same at the same time wait for one review.
+        // Single-flight: equal requests at the same time share one review.
         let review = inner.review(&key.0, &key.1);
-        let Err(no) = inner.allowed.try_get_with_by_ref(&key, review).await else {
+        let Err(error) = inner.allowed.try_get_with_by_ref(&key, review).await else {
             return Ok(());
         };
-        Err(match &*no {
-            No::Refused(reason) => {
-                inner.refused.insert(key.clone(), reason.clone()).await;
-                key.1.refusal(&key.0.name, reason)
+        Err(match &*error {
+            AuthorizationError::Denied(reason) => {
+                inner.denied.insert(key.clone(), reason.clone()).await;
+                key.1.forbidden(&key.0.name, reason)
             }
-            No::Unavailable(error) => {
+            AuthorizationError::Unavailable(error) => {
                 ApiError::unavailable(format!("the request could not be authorized: {error}"))
             }
-            No::TooMany => ApiError::too_many(),
+            AuthorizationError::RateLimited => ApiError::too_many_requests(),
         })
     }
 }
 
 impl Inner {
-    async fn review(&self, identity: &Identity, action: &Action) -> Result<(), No> {
-        if !admission::is_control_plane(identity) {
-            if self.rate.len() >= TENANTS {
-                self.rate.retain_recent();
+    async fn review(
+        &self,
+        user: &UserInfo,
+        attributes: &Attributes,
+    ) -> Result<(), AuthorizationError> {
+        if !admission::is_control_plane(user) {
+            if self.rate_limit.len() >= MAX_IDLE_TENANTS {
+                self.rate_limit.retain_recent();
             }
-            if self.rate.check_key(&tenant(identity).to_owned()).is_err() {
+            if self.rate_limit.check_key(&tenant(user).to_owned()).is_err() {
                 self.metrics.serving.rejected("access_reviews");
-                return Err(No::TooMany);
+                return Err(AuthorizationError::RateLimited);
             }
         }
         let begun = Instant::now();
-        let asked = self.ask(identity, action).await;
-        let outcome = match &asked {
+        let reviewed = self.create_review(user, attributes).await;
+        let outcome = match &reviewed {
             Ok(()) => "allowed",
-            Err(No::Refused(_)) => "denied",
+            Err(AuthorizationError::Denied(_)) => "denied",
             Err(_) => "failed",
         };
         self.metrics.serving.reviewed("access", outcome, begun.elapsed());
-        asked
+        reviewed
     }
 
-    async fn ask(&self, identity: &Identity, action: &Action) -> Result<(), No> {
+    /// Creates a SubjectAccessReview.
+    async fn create_review(
+        &self,
+        user: &UserInfo,
+        attributes: &Attributes,
+    ) -> Result<(), AuthorizationError> {
         let mut spec = SubjectAccessReviewSpec {
-            user: Some(identity.name.clone()),
-            uid: Some(identity.uid.clone()).filter(|uid| !uid.is_empty()),
-            groups: Some(identity.groups.clone()),
-            extra: Some(identity.extra.clone()),
+            user: Some(user.name.clone()),
+            uid: Some(user.uid.clone()).filter(|uid| !uid.is_empty()),
+            groups: Some(user.groups.clone()),
+            extra: Some(user.extra.clone()),
             ..Default::default()
         };
-        match action {
-            Action::Read { group, version, verb, namespace, resource, subresource, name } => {
-                let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+        match attributes {
+            Attributes::Resource {
+                group,
+                version,
+                verb,
+                namespace,
+                resource,
+                subresource,
+                name,
+            } => {
+                let non_empty = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
                 spec.resource_attributes = Some(ResourceAttributes {
                     group: Some((*group).to_owned()),
                     version: Some((*version).to_owned()),
-                    namespace: given(namespace),
+                    namespace: non_empty(namespace),
                     resource: Some(resource.clone()),
-                    name: given(name),
-                    subresource: given(subresource),
+                    name: non_empty(name),
+                    subresource: non_empty(subresource),
                     verb: Some((*verb).to_owned()),
                     ..Default::default()
                 });
             }
-            Action::Path { path, verb } => {
+            Attributes::NonResource { path, verb } => {
                 spec.non_resource_attributes = Some(NonResourceAttributes {
                     path: Some(path.clone()),
                     verb: Some(verb.clone()),
@@ -302,13 +328,17 @@ impl Inner {
         }
         let review = SubjectAccessReview { spec, ..Default::default() };
         let api: Api<SubjectAccessReview> = Api::all(self.client.clone());
-        let unavailable = No::Unavailable;
-        let review = tokio::time::timeout(REVIEW, api.create(&PostParams::default(), &review))
-            .await
-            .map_err(|_| unavailable("the API server did not answer in time".to_owned()))?
-            .map_err(|error| unavailable(error.to_string()))?;
+        let unavailable = AuthorizationError::Unavailable;
+        let review =
+            tokio::time::timeout(REVIEW_TIMEOUT, api.create(&PostParams::default(), &review))
+                .await
+                .map_err(|_| unavailable("the API server did not answer in time".to_owned()))?
+                .map_err(|error| unavailable(error.to_string()))?;
         let status = review.status.unwrap_or_default();
-        if status.allowed { Ok(()) } else { Err(No::Refused(status.reason.unwrap_or_default())) }
+        match status.allowed {
+            true => Ok(()),
+            false => Err(AuthorizationError::Denied(status.reason.unwrap_or_default())),
+        }
     }
 }
 
@@ -316,13 +346,13 @@ impl Inner {
 mod tests {
     use super::*;
 
-    fn action(method: &Method, uri: &str) -> Action {
+    fn attributes(method: &Method, uri: &str) -> Attributes {
         let uri: Uri = uri.parse().unwrap();
-        Action::of(Target::parse(uri.path()).ok().as_ref(), method, &uri)
+        Attributes::of(RequestInfo::parse(uri.path()).ok().as_ref(), method, &uri)
     }
 
     #[test]
-    fn what_is_asked_of_the_api_server_is_what_upstream_asks() {
+    fn the_attributes_of_a_request_are_those_of_upstream() {
         let pods = "/apis/metrics.k8s.io/v1beta1/namespaces/shop/pods";
         for (uri, verb, name) in [
             (pods.to_owned(), "list", ""),
@@ -332,12 +362,14 @@ mod tests {
             (format!("{pods}?fieldSelector=metadata.name%3Dweb-0"), "list", "web-0"),
             (format!("{pods}/web-0?watch=1"), "get", "web-0"),
         ] {
-            let Action::Read { verb: asked, name: named, .. } = action(&Method::GET, &uri) else {
-                panic!("{uri} is an object")
+            let Attributes::Resource { verb: of_uri, name: named, .. } =
+                attributes(&Method::GET, &uri)
+            else {
+                panic!("{uri} is a resource")
             };
-            assert_eq!((asked, named.as_str()), (verb, name), "{uri}");
+            assert_eq!((of_uri, named.as_str()), (verb, name), "{uri}");
         }
-        let head = Action::Path { path: "/metrics".to_owned(), verb: "head".to_owned() };
-        assert_eq!(action(&Method::HEAD, "/metrics"), head);
+        let head = Attributes::NonResource { path: "/metrics".to_owned(), verb: "head".to_owned() };
+        assert_eq!(attributes(&Method::HEAD, "/metrics"), head);
     }
 }

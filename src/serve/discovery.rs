@@ -1,26 +1,25 @@
-//! What there is to ask for: discovery, old (a list a version) and new
-//! (aggregated, all in one).
+//! Discovery: one document per group and version, and aggregated discovery of all groups in one.
 
 use super::request::{ApiGroup, Version};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Something that a group offers.
+/// A resource of an API group.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Offered {
-    /// The resource, such as `pods` or `deployments.apps`; of external metrics the metric.
+pub struct ServedResource {
+    /// The resource, such as `pods` or `deployments.apps`; for an external metric, its name.
     pub resource: String,
-    /// Whether it is asked for in a namespace.
+    /// Whether it is namespaced.
     pub namespaced: bool,
-    /// The metric, where metrics are subresources.
+    /// The metric, if metrics are subresources of the resource.
     pub metric: Option<String>,
-    /// The kind of the answer.
+    /// The kind of the response.
     pub kind: &'static str,
-    /// What can be done.
+    /// The verbs.
     pub verbs: &'static [&'static str],
 }
 
-impl Offered {
+impl ServedResource {
     /// A metric of objects.
     pub fn object_metric(resource: String, namespaced: bool, metric: String) -> Self {
         let metric = Some(metric);
@@ -33,16 +32,16 @@ impl Offered {
         Self { resource: metric, namespaced: true, metric: None, kind, verbs: &["get"] }
     }
 
-    /// What pods and nodes use.
+    /// Resource usage of pods and nodes.
     pub fn resource_metrics() -> [Self; 2] {
-        let offered = |resource: &str, namespaced, kind| Self {
+        let served = |resource: &str, namespaced, kind| Self {
             resource: resource.to_owned(),
             namespaced,
             metric: None,
             kind,
             verbs: &["get", "list"],
         };
-        [offered("nodes", false, "NodeMetrics"), offered("pods", true, "PodMetrics")]
+        [served("nodes", false, "NodeMetrics"), served("pods", true, "PodMetrics")]
     }
 }
 
@@ -77,18 +76,18 @@ pub fn groups(groups: &[ApiGroup]) -> Value {
 }
 
 /// The `APIResourceList` of a version.
-pub fn resources(group: ApiGroup, version: Version, offered: &BTreeSet<Offered>) -> Value {
-    let resources = offered.iter().map(|offered| {
-        let name = match &offered.metric {
-            Some(metric) => format!("{}/{metric}", offered.resource),
-            None => offered.resource.clone(),
+pub fn resources(group: ApiGroup, version: Version, resources: &BTreeSet<ServedResource>) -> Value {
+    let resources = resources.iter().map(|served| {
+        let name = match &served.metric {
+            Some(metric) => format!("{}/{metric}", served.resource),
+            None => served.resource.clone(),
         };
         json!({
             "name": name,
             "singularName": "",
-            "namespaced": offered.namespaced,
-            "kind": offered.kind,
-            "verbs": offered.verbs,
+            "namespaced": served.namespaced,
+            "kind": served.kind,
+            "verbs": served.verbs,
         })
     });
     json!({
@@ -101,12 +100,12 @@ pub fn resources(group: ApiGroup, version: Version, offered: &BTreeSet<Offered>)
 
 /// The `APIGroupDiscoveryList` (`apidiscovery.k8s.io/v2`): metrics of objects are
 /// subresources of what they describe.
-pub fn aggregated(groups: &[(ApiGroup, BTreeSet<Offered>)]) -> Value {
-    let items = groups.iter().map(|(group, offered)| {
+pub fn aggregated(groups: &[(ApiGroup, BTreeSet<ServedResource>)]) -> Value {
+    let items = groups.iter().map(|(group, served)| {
         let versions = group.versions().iter().map(|version| {
             json!({
                 "version": version.as_str(),
-                "resources": aggregated_resources(*group, *version, offered),
+                "resources": aggregated_resources(*group, *version, served),
                 "freshness": "Current",
             })
         });
@@ -126,30 +125,30 @@ pub fn aggregated(groups: &[(ApiGroup, BTreeSet<Offered>)]) -> Value {
 fn aggregated_resources(
     group: ApiGroup,
     version: Version,
-    offered: &BTreeSet<Offered>,
+    served: &BTreeSet<ServedResource>,
 ) -> Vec<Value> {
-    let answer =
+    let response_kind =
         |kind: &str| json!({"group": group.as_str(), "version": version.as_str(), "kind": kind});
     let mut resources: BTreeMap<(&str, bool), Value> = BTreeMap::new();
-    for one in offered {
+    for one in served {
         let resource =
             resources.entry((one.resource.as_str(), one.namespaced)).or_insert_with(|| {
-                let whole = one.metric.is_none();
+                let is_resource = one.metric.is_none();
                 json!({
                     "resource": one.resource,
-                    // Clients of 1.26 fail without one.
-                    "responseKind": if whole {
-                        answer(one.kind)
+                    // Clients of Kubernetes 1.26 fail without a response kind.
+                    "responseKind": if is_resource {
+                        response_kind(one.kind)
                     } else {
                         json!({"group": "", "version": "", "kind": ""})
                     },
                     "scope": if one.namespaced { "Namespaced" } else { "Cluster" },
                     "singularResource": "",
-                    "verbs": if whole { one.verbs } else { &[] },
+                    "verbs": if is_resource { one.verbs } else { &[] },
                 })
             });
         if let Some(metric) = &one.metric {
-            let subresource = json!({"subresource": metric, "responseKind": answer(one.kind), "verbs": one.verbs});
+            let subresource = json!({"subresource": metric, "responseKind": response_kind(one.kind), "verbs": one.verbs});
             match resource["subresources"].as_array_mut() {
                 Some(subresources) => subresources.push(subresource),
                 None => resource["subresources"] = json!([subresource]),
@@ -162,41 +161,19 @@ fn aggregated_resources(
 /// The content type of aggregated discovery.
 pub const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-/// Whether a client that accepts this understands aggregated discovery.
-pub fn accepts_aggregated(accept: &str) -> bool {
-    accept.split(',').any(|kind| {
-        let parameters: Vec<&str> = kind.split(';').map(str::trim).collect();
-        ["application/json", "g=apidiscovery.k8s.io", "v=v2", "as=APIGroupDiscoveryList"]
-            .iter()
-            .all(|part| parameters.contains(part))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn aggregated_discovery_is_given_to_those_who_ask_for_it() {
-        assert!(accepts_aggregated(AGGREGATED));
-        assert!(accepts_aggregated(&format!("{AGGREGATED}, application/json")));
-        assert!(accepts_aggregated(
-            "application/json; as=APIGroupDiscoveryList; v=v2; g=apidiscovery.k8s.io"
-        ));
-        assert!(!accepts_aggregated("application/json"));
-        assert!(!accepts_aggregated(
-            "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList"
-        ));
-    }
-
-    #[test]
     fn metrics_of_objects_are_subresources_and_others_resources() {
-        let object = |metric: &str| Offered::object_metric("pods".into(), true, metric.into());
+        let object =
+            |metric: &str| ServedResource::object_metric("pods".into(), true, metric.into());
         let custom = BTreeSet::from([object("a"), object("b")]);
         let resources = aggregated_resources(ApiGroup::Custom, Version::V1Beta2, &custom);
         assert_eq!(resources.len(), 1);
         assert_eq!(resources[0]["subresources"].as_array().map(Vec::len), Some(2));
-        let external = BTreeSet::from([Offered::external_metric("queue".into())]);
+        let external = BTreeSet::from([ServedResource::external_metric("queue".into())]);
         let resources = aggregated_resources(ApiGroup::External, Version::V1Beta1, &external);
         assert_eq!(resources[0]["responseKind"]["kind"], "ExternalMetricValueList");
     }

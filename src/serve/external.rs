@@ -1,10 +1,10 @@
-//! `external.metrics.k8s.io`: metrics of what is outside the cluster, by rules.
+//! `external.metrics.k8s.io`: metrics of systems outside the cluster, by rules.
 
-use super::custom::{failed, timestamp};
-use super::parameters::label_selector;
+use super::error::ApiError;
+use super::options::label_selector;
 use super::request::{ApiGroup, Version};
-use super::response::ApiError;
-use super::router::Server;
+use super::server::Server;
+use super::timestamp::timestamp;
 use crate::rules::Failure;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -12,27 +12,32 @@ use serde_json::{Map, Value, json};
 /// The query parameters of a request.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Parameters {
-    /// Which series of the metric.
+pub struct ExternalMetricOptions {
+    /// Selects series of the metric by label.
     label_selector: String,
 }
 
-/// Answers a request for an external metric.
+/// The values of an external metric.
+///
+/// # Errors
+/// 404 if there is no such metric, or none of its series match.
 pub async fn values(
     server: &Server,
     namespace: &str,
     metric: &str,
-    parameters: &Parameters,
+    options: &ExternalMetricOptions,
 ) -> Result<Value, ApiError> {
-    let selector = label_selector(&parameters.label_selector)?;
+    let selector = label_selector(&options.label_selector)?;
     let values = server.rules.external(namespace, metric, &selector).await;
     let values = values.map_err(|failure| match failure {
         Failure::NotFound | Failure::NoValue => {
             // Source: `selectGroupResource` of prometheus-adapter.
-            let of = if namespace == "default" { "namespaces" } else { "" };
-            ApiError::not_found(format!("the server could not find the metric {metric} for {of}"))
+            let resource = if namespace == "default" { "namespaces" } else { "" };
+            ApiError::not_found(format!(
+                "the server could not find the metric {metric} for {resource}"
+            ))
         }
-        Failure::Metric(error) => failed(metric, &error),
+        Failure::Metric(error) => ApiError::fetch_failed(metric, &error),
         failure => ApiError::internal(format!(
             "Internal error occurred: unable to fetch metric {metric}: {failure}"
         )),

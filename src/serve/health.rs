@@ -1,9 +1,9 @@
-//! `/livez`, `/readyz`, `/healthz`, `/version`: open to anybody. What exactly fails
-//! is told to those alone who may read the path with `verbose`.
+//! `/livez`, `/readyz`, `/healthz` and `/version`, which are always allowed. Only users that may
+//! read `/readyz/verbose` see why a check fails.
 
-use super::apiservice::Bundled;
-use super::trust::Trust;
-use crate::config::LiveConfig;
+use super::ca_injector::CaBundleStatus;
+use super::trust::TrustStore;
+use crate::reload::Reloadable;
 use crate::rules::Rules;
 use crate::supervise::Heartbeat;
 use crate::watch::Synced;
@@ -16,36 +16,36 @@ use axum::routing::get;
 use std::fmt::Write;
 use tower::ServiceExt;
 
-/// What health depends on.
+/// The state that the health checks look at.
 #[derive(Clone)]
 pub struct Health {
-    /// The watches.
+    /// The health of the watches.
     pub synced: Synced,
-    /// Whom to believe.
-    pub trust: Trust,
-    /// Whether kube-apiserver can trust our certificate.
-    pub bundled: Bundled,
-    /// Whether the control loop turns.
+    /// The trusted CAs.
+    pub trust: TrustStore,
+    /// Whether the APIServices have the CA of the serving certificate.
+    pub ca_bundles: CaBundleStatus,
+    /// Whether the control loop makes progress.
     pub heartbeat: Heartbeat,
-    /// The configuration in force.
-    pub config: LiveConfig,
+    /// Why the configuration file can't be reloaded, if it can't.
+    pub config_error: Reloadable<Option<String>>,
     /// The rules.
     pub rules: Rules,
 }
 
-/// How much is told.
+/// How much a health endpoint shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
-    /// `ok`, or the checks that fail.
+    /// `ok`, or the checks if one fails.
     Failed,
-    /// Every check by its name.
+    /// Every check.
     Checks,
-    /// Every check, and what is known of watches, configuration and rules.
+    /// Every check, and details of the watches, the configuration and the rules.
     All,
 }
 
-/// The paths of health, which are answered in any crowd. With `verbose` and
-/// credentials a request goes the way of all others.
+/// The health endpoints, which overflow connections may read, too. With `verbose`, a request is
+/// authenticated and authorized as any other.
 pub fn routes(health: Health, api: &Router) -> Router {
     let ping = || get(|| async { "ok" });
     let ready = |State((health, api)): State<(Health, Router)>, request: Request| async move {
@@ -77,7 +77,7 @@ async fn ready(health: Health, api: Router, request: Request) -> Response<Body> 
     if !is_verbose(&request) {
         return health.ready(Detail::Failed).into_response();
     }
-    // Whoever may not see the details is told as much as anybody.
+    // Without authorization, the response is the one without details.
     let Ok(answer) = api.oneshot(detailed(request)).await;
     match answer.status() {
         StatusCode::OK | StatusCode::INTERNAL_SERVER_ERROR => answer,
@@ -85,13 +85,13 @@ async fn ready(health: Health, api: Router, request: Request) -> Response<Body> 
     }
 }
 
-/// The path by which details are asked for, after authorization. The first part is
-/// what a client has to be allowed: `/readyz` itself is open.
-const DETAILED: &str = "/readyz/verbose";
+/// The path that a client must be allowed to read for details: `/readyz` itself is always
+/// allowed.
+const DETAILED_PATH: &str = "/readyz/verbose";
 
-/// Whether a path is that of the details.
+/// Whether a path is the one of the details.
 pub fn is_detailed(path: &str) -> bool {
-    path == DETAILED
+    path == DETAILED_PATH
 }
 
 fn is_verbose(request: &Request) -> bool {
@@ -100,12 +100,12 @@ fn is_verbose(request: &Request) -> bool {
 }
 
 fn detailed(mut request: Request) -> Request {
-    *request.uri_mut() = axum::http::Uri::from_static(DETAILED);
+    *request.uri_mut() = axum::http::Uri::from_static(DETAILED_PATH);
     request
 }
 
 impl Health {
-    /// Whether the process is of use: a loop that stands still is not.
+    /// The liveness check: fails if the control loop is stuck.
     pub fn live(&self) -> (StatusCode, String) {
         match self.heartbeat.stands_still_for() {
             None => (StatusCode::OK, "ok".to_owned()),
@@ -119,10 +119,10 @@ impl Health {
         }
     }
 
-    /// Whether requests can be answered, check by check.
+    /// The readiness checks.
     pub fn ready(&self, detail: Detail) -> (StatusCode, String) {
         let missing = self.synced.missing();
-        let untrusted = self.bundled.missing();
+        let untrusted = self.ca_bundles.missing();
         let checks = [
             ("ping", None),
             (
@@ -161,18 +161,18 @@ impl Health {
         (code, text)
     }
 
-    /// The last good state stays in use: these faults are shown and fail no check.
+    /// The details. These faults fail no check, as the last good state stays in use.
     fn details(&self, text: &mut String) {
         for watch in self.synced.watches() {
             let _ = writeln!(text, "{watch}");
         }
-        if let Some(fault) = self.config.fault() {
+        if let Some(fault) = &*self.config_error.now() {
             let _ = writeln!(
                 text,
                 "[!]config: the file can't be reloaded, the last good one is in use: {fault}"
             );
         }
-        if self.bundled.is_forbidden() {
+        if self.ca_bundles.is_forbidden() {
             let _ = writeln!(
                 text,
                 "[!]caBundle: listing APIServices is forbidden, so our CA is not written; allow list, watch and patch"

@@ -1,86 +1,88 @@
-//! What each request passes on its way to an answer, from the outside in: it is
-//! observed, its form is checked, who asks is told, room of theirs is found, whether
-//! they may is asked, and room of the namespace is found. The order is a security
-//! property: nothing is spent on a request before it is known whose it is, and nothing
-//! of others before it is known that it is allowed.
+//! The layers around the handlers, from the outside in: a request is observed, its path is
+//! canonicalized, then it is authenticated, admitted by tenant, authorized, and admitted by
+//! namespace. The order is a security property: an anonymous request takes no seats, and an
+//! unauthorized one takes no seats that other tenants share.
 
 use super::admission::{Admission, tenant};
-use super::authorize::{Action, Authorizer};
-use super::identity::{Authenticator, Identity, Unidentified};
-use super::listen::Peer;
-use super::negotiate::{Form, form};
-use super::request::{NoTarget, Target, is_canonical};
-use super::response::{ApiError, Held};
+use super::authenticate::Authenticator;
+use super::authorize::{Attributes, Authorizer};
+use super::body::GuardedBody;
+use super::connections::Peer;
+use super::encode::encode_error;
+use super::error::ApiError;
+use super::negotiate::{Encoding, encoding};
+use super::request::{PathError, RequestInfo, is_canonical};
+use super::user::{AuthenticationError, UserInfo};
 use crate::telemetry::Metrics;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{Extensions, HeaderMap, Response, header};
+use axum::http::{Extensions, HeaderMap, Response};
 use axum::middleware::Next;
 use axum::response::IntoResponse;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long answering may take altogether, once there is room.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// The least time between two warnings that a front proxy is not believed.
-const WARNING: Duration = Duration::from_secs(10);
+/// The longest time for a request, once it has a seat of its tenant.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// The least time between two warnings about an untrusted front proxy.
+const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What a request asks for, found once by [`canonical`].
+/// The parsed path of a request, as [`canonicalize`] leaves it for the layers within.
 #[derive(Clone, Debug)]
-pub struct Asked(pub Result<Target, NoTarget>);
+pub struct ParsedPath(pub Result<RequestInfo, PathError>);
 
-/// Who asks; none where the path is open to anybody.
+/// The user of a request; none if the path is always allowed.
 #[derive(Clone, Debug)]
-pub struct Who(pub Option<Identity>);
+pub struct RequestUser(pub Option<UserInfo>);
 
-/// Counts, times and logs each request, and gives errors the form that the client takes.
+/// Counts, times and logs each request, and encodes errors as the client accepts.
 pub async fn observe(
     State(metrics): State<Arc<Metrics>>,
     request: Request,
     next: Next,
 ) -> Response<Body> {
-    let errors = form(request.headers(), false).unwrap_or(Form::Json);
+    let error_encoding = encoding(request.headers(), false).unwrap_or(Encoding::Json);
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let _in_flight = metrics.serving.in_flight();
     let begun = Instant::now();
     let mut response = next.run(request).await;
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {
-        let user = response.extensions_mut().remove::<User>();
-        response = error.into_form(errors);
+        let user = response.extensions_mut().remove::<LoggedUser>();
+        response = encode_error(error, error_encoding);
         response.extensions_mut().extend(user.map(extension).unwrap_or_default());
     }
     let (code, took) = (response.status().as_u16(), begun.elapsed());
     metrics.answered(code);
-    metrics.serving.answered(kind_of(&path), took);
-    let user = response.extensions().get::<User>().map_or("", |user| user.0.as_str());
-    tracing::debug!(%method, path, user, code, ?took, "answered");
+    metrics.serving.answered(request_kind(&path), took);
+    let user = response.extensions().get::<LoggedUser>().map_or("", |user| user.0.as_str());
+    tracing::debug!(%method, path, user, code, ?took, "Answered request");
     response
 }
 
-/// The user that a response is for, for the log.
+/// The name of a response's user, for the log.
 #[derive(Clone)]
-struct User(String);
+struct LoggedUser(String);
 
-fn extension(user: User) -> axum::http::Extensions {
+fn extension(user: LoggedUser) -> axum::http::Extensions {
     let mut extensions = axum::http::Extensions::new();
     extensions.insert(user);
     extensions
 }
 
-/// What kind of request a path is, as a label.
-fn kind_of(path: &str) -> &'static str {
-    match Target::parse(path) {
-        Ok(Target::Object(_)) => "custom",
-        Ok(Target::External { .. }) => "external",
-        Ok(Target::Nodes { .. } | Target::Pods { .. }) => "resource",
-        Ok(Target::Groups | Target::Group(_) | Target::Resources(..)) => "discovery",
+/// The kind of a request, as a metric label.
+fn request_kind(path: &str) -> &'static str {
+    match RequestInfo::parse(path) {
+        Ok(RequestInfo::Object(_)) => "custom",
+        Ok(RequestInfo::External { .. }) => "external",
+        Ok(RequestInfo::Nodes { .. } | RequestInfo::Pods { .. }) => "resource",
+        Ok(RequestInfo::Groups | RequestInfo::Group(_) | RequestInfo::Resources(..)) => "discovery",
         Err(_) if path == "/metrics" => "metrics",
         Err(_) => "other",
     }
 }
 
-/// Refuses what has no canonical path, and what asks to be taken for somebody else.
-pub async fn canonical(mut request: Request, next: Next) -> Response<Body> {
+/// Refuses paths that are not canonical, and impersonation. Parses the path.
+pub async fn canonicalize(mut request: Request, next: Next) -> Response<Body> {
     let path = request.uri().path();
     if !is_canonical(path) {
         let message = "invalid request path: it has an empty segment, or one of . .. / % or control characters";
@@ -92,26 +94,24 @@ pub async fn canonical(mut request: Request, next: Next) -> Response<Body> {
         let message = "impersonation is not supported here: ask by kube-apiserver, which honours Impersonate- headers";
         return ApiError::forbidden(message).into_response();
     }
-    let asked = Asked(Target::parse(path));
-    request.extensions_mut().insert(asked);
+    let parsed = ParsedPath(RequestInfo::parse(path));
+    request.extensions_mut().insert(parsed);
     next.run(request).await
 }
 
-/// What telling who asks needs.
+/// The state of [`authenticate`].
 #[derive(Clone)]
-pub struct Authentication {
-    /// Tells who asks.
-    pub authenticator: Authenticator,
-    /// Tells which paths are open.
-    pub authorizer: Authorizer,
-    /// Counts what is refused.
-    pub metrics: Arc<Metrics>,
-    /// When it was last warned of a front proxy that is not believed.
+pub struct AuthenticationLayer {
+    authenticator: Authenticator,
+    /// Says which paths are always allowed.
+    authorizer: Authorizer,
+    metrics: Arc<Metrics>,
+    /// The time of the last warning about an untrusted front proxy.
     warned: Arc<Mutex<Option<Instant>>>,
 }
 
-impl Authentication {
-    /// By these.
+impl AuthenticationLayer {
+    /// The state of the layer.
     pub fn new(
         authenticator: Authenticator,
         authorizer: Authorizer,
@@ -120,130 +120,126 @@ impl Authentication {
         Self { authenticator, authorizer, metrics, warned: Arc::default() }
     }
 
+    /// Warns if the request failed because its front proxy is not trusted.
     fn warn(&self, peer: &Peer, headers: &HeaderMap) {
-        let Some(reason) = self.authenticator.doubt(peer, headers) else { return };
+        let Some(reason) = self.authenticator.untrusted_front_proxy(peer, headers) else { return };
         let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
-        if warned.is_none_or(|at| at.elapsed() >= WARNING) {
+        if warned.is_none_or(|at| at.elapsed() >= WARNING_INTERVAL) {
             *warned = Some(Instant::now());
-            tracing::warn!(source = %peer.source, reason, "front proxy not believed");
+            tracing::warn!(source = %peer.source, reason, "Ignored request headers of an untrusted front proxy");
         }
     }
 }
 
-/// Tells who asks. What came in a crowd is answered only where it is the front proxy's.
+/// Authenticates a request. On an overflow connection, only requests of the front proxy are
+/// served.
 pub async fn authenticate(
-    State(by): State<Authentication>,
+    State(layer): State<AuthenticationLayer>,
     mut request: Request,
     next: Next,
 ) -> Response<Body> {
     let Some(peer) = request.extensions().get::<Peer>().cloned() else {
         return ApiError::unauthorized().into_response();
     };
-    if by.authenticator.is_front_proxy(&peer.certificates) {
-        peer.place.is_of_front_proxy();
+    if layer.authenticator.is_front_proxy(&peer.certificates) {
+        peer.connection.mark_front_proxy();
     }
-    if peer.place.is_crowded() {
-        by.metrics.serving.rejected("connections");
-        return ApiError::too_many().into_response();
+    if peer.connection.is_overflow() {
+        layer.metrics.serving.rejected("connections");
+        return ApiError::too_many_requests().into_response();
     }
-    if by.authorizer.is_open(request.uri().path()) {
-        request.extensions_mut().insert(Who(None));
+    if layer.authorizer.is_always_allowed(request.uri().path()) {
+        request.extensions_mut().insert(RequestUser(None));
         return next.run(request).await;
     }
-    let identity = match by.authenticator.identify(&peer, request.headers()).await {
-        Ok(identity) => identity,
+    let user = match layer.authenticator.authenticate(&peer, request.headers()).await {
+        Ok(user) => user,
         Err(error) => {
-            by.warn(&peer, request.headers());
+            layer.warn(&peer, request.headers());
             return match error {
-                Unidentified::Unknown => ApiError::unauthorized(),
-                Unidentified::TooMany => ApiError::too_many(),
-                Unidentified::Unavailable => ApiError::unavailable(error.to_string()),
+                AuthenticationError::InvalidCredentials => ApiError::unauthorized(),
+                AuthenticationError::TooManyReviews => ApiError::too_many_requests(),
+                AuthenticationError::Unavailable => ApiError::unavailable(error.to_string()),
             }
             .into_response();
         }
     };
-    peer.place.is_known(tenant(&identity));
-    let user = User(identity.name.clone());
-    request.extensions_mut().insert(Who(Some(identity)));
+    peer.connection.mark_authenticated(tenant(&user));
+    let logged = LoggedUser(user.name.clone());
+    request.extensions_mut().insert(RequestUser(Some(user)));
     let mut response = next.run(request).await;
-    response.extensions_mut().insert(user);
+    response.extensions_mut().insert(logged);
     response
 }
 
-/// Finds room of who asks. It is held until the client has taken the answer.
+/// Waits for a seat of the user's tenant. The request occupies it until the client has received
+/// the response.
 pub async fn admit(
     State((admission, metrics)): State<(Admission, Arc<Metrics>)>,
     request: Request,
     next: Next,
 ) -> Response<Body> {
-    let Some(admitted) = admission.admit(who(request.extensions())).await else {
+    let Some(seats) = admission.admit(user(request.extensions())).await else {
         return rejected(&metrics);
     };
-    match tokio::time::timeout(PATIENCE, next.run(request)).await {
-        Ok(response) => Held::while_sent(response, admitted),
+    match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
+        Ok(response) => GuardedBody::guard(response, seats),
         Err(_) => ApiError::unavailable("the answer took too long").into_response(),
     }
 }
 
-/// Finds room of the namespace asked about, and among all. It is held as long.
-pub async fn admit_allowed(
+/// Waits for a seat of the request's namespace, and for one of all. The request occupies them as
+/// long.
+pub async fn admit_authorized(
     State((admission, metrics)): State<(Admission, Arc<Metrics>)>,
     request: Request,
     next: Next,
 ) -> Response<Body> {
-    let asked = request.extensions().get::<Asked>();
-    let namespace = asked.and_then(|asked| asked.0.as_ref().ok()?.namespace());
-    match admission.admit_allowed(who(request.extensions()), namespace).await {
-        Some(admitted) => Held::while_sent(next.run(request).await, admitted),
+    let parsed = request.extensions().get::<ParsedPath>();
+    let namespace = parsed.and_then(|parsed| parsed.0.as_ref().ok()?.namespace());
+    match admission.admit_authorized(user(request.extensions()), namespace).await {
+        Some(seats) => GuardedBody::guard(next.run(request).await, seats),
         None => rejected(&metrics),
     }
 }
 
-/// Who asks; nobody where the path is open to anybody.
-fn who(extensions: &Extensions) -> &Identity {
-    static NOBODY: LazyLock<Identity> = LazyLock::new(Identity::default);
-    extensions.get::<Who>().and_then(|who| who.0.as_ref()).unwrap_or(&NOBODY)
+/// The user of a request; anonymous if the path is always allowed.
+fn user(extensions: &Extensions) -> &UserInfo {
+    static ANONYMOUS: LazyLock<UserInfo> = LazyLock::new(UserInfo::default);
+    extensions.get::<RequestUser>().and_then(|user| user.0.as_ref()).unwrap_or(&ANONYMOUS)
 }
 
 fn rejected(metrics: &Metrics) -> Response<Body> {
     metrics.serving.rejected("requests");
-    ApiError::too_many().into_response()
+    ApiError::too_many_requests().into_response()
 }
 
-/// Asks whether they may.
+/// Authorizes a request, unless its path is always allowed.
 pub async fn authorize(
     State(authorizer): State<Authorizer>,
     request: Request,
     next: Next,
 ) -> Response<Body> {
     let extensions = request.extensions();
-    if let Some(Who(Some(identity))) = extensions.get::<Who>() {
-        let target = extensions.get::<Asked>().and_then(|asked| asked.0.as_ref().ok());
-        let action = Action::of(target, request.method(), request.uri());
-        if let Err(error) = authorizer.authorize(identity, action).await {
+    if let Some(RequestUser(Some(user))) = extensions.get::<RequestUser>() {
+        let info = extensions.get::<ParsedPath>().and_then(|parsed| parsed.0.as_ref().ok());
+        let attributes = Attributes::of(info, request.method(), request.uri());
+        if let Err(error) = authorizer.authorize(user, attributes).await {
             return error.into_response();
         }
     }
     next.run(request).await
 }
 
-/// Answers from a client's own copy where it has the same already (RFC 9110, 13.1.2).
-pub fn not_modified(headers: &HeaderMap, tag: &str) -> bool {
-    let given = headers.get_all(header::IF_NONE_MATCH).into_iter();
-    given.filter_map(|tags| tags.to_str().ok()).flat_map(|tags| tags.split(',')).any(|given| {
-        let given = given.trim();
-        given == "*" || given.trim_start_matches("W/").trim_matches('"') == tag
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::connections::Connections;
-    use super::super::tokens::Tokens;
-    use super::super::trust::Trust;
+    use super::super::authorize::AuthorizerOptions;
+    use super::super::connections::ConnectionLimiter;
+    use super::super::token_review::TokenAuthenticator;
+    use super::super::trust::TrustStore;
     use super::*;
     use axum::Router;
-    use axum::http::StatusCode;
+    use axum::http::{StatusCode, header};
     use axum::middleware::from_fn;
     use axum::middleware::from_fn_with_state;
     use tower::ServiceExt;
@@ -257,11 +253,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn odd_paths_and_impersonation_reach_nothing_further_in() {
+    async fn ambiguous_paths_and_impersonation_are_refused() {
         let metrics = Arc::new(Metrics::default());
         let router = Router::new()
             .fallback(|| async { "in" })
-            .layer(from_fn(canonical))
+            .layer(from_fn(canonicalize))
             .layer(from_fn_with_state(metrics, observe));
         assert_eq!(status(router.clone(), get("/metrics")).await, StatusCode::OK);
         for path in ["/a//b", "/a/../b", "/a/%2e%2e/b", "/a/b%2fc", "/a/%zz"] {
@@ -274,34 +270,35 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_not_known_takes_no_room_and_who_is_has_it_until_the_answer_is_sent() {
+    async fn only_authenticated_requests_take_seats_and_keep_them_until_the_response_is_sent() {
         let client = || {
             let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
                 Err::<http::Response<kube::client::Body>, _>(tower::BoxError::from(
-                    "nobody is asked",
+                    "the API server is down",
                 ))
             });
             kube::Client::new(service, "default")
         };
         let metrics = Arc::new(Metrics::default());
-        let tokens = Tokens::new(client(), Duration::ZERO, metrics.clone());
-        let authenticator = Authenticator::new(Trust::default(), tokens);
-        let options = super::super::AuthorizerOptions {
-            allowed_age: Duration::ZERO,
-            refused_age: Duration::ZERO,
+        let tokens = TokenAuthenticator::new(client(), Duration::ZERO, metrics.clone());
+        let authenticator = Authenticator::new(TrustStore::default(), tokens);
+        let options = AuthorizerOptions {
+            authorized_ttl: Duration::ZERO,
+            unauthorized_ttl: Duration::ZERO,
             always_allow_paths: vec!["/open".to_owned()],
         };
         let authorizer = Authorizer::new(client(), options, metrics.clone());
         let admission = Admission::default();
-        let authentication = Authentication::new(authenticator, authorizer, metrics.clone());
+        let authentication = AuthenticationLayer::new(authenticator, authorizer, metrics.clone());
         let router = Router::new()
             .fallback(|| async { "in" })
             .layer(from_fn_with_state((admission.clone(), metrics.clone()), admit))
             .layer(from_fn_with_state(authentication, authenticate))
             .layer(from_fn_with_state(metrics, observe));
-        let (place, _ended) = Connections::default().admit([10, 0, 0, 1].into()).unwrap();
-        let peer = Peer { certificates: Arc::new([]), place, source: [10, 0, 0, 1].into() };
-        let ask_as = async |path: &str, token: Option<&str>| {
+        let (connection, _evicted) =
+            ConnectionLimiter::default().admit([10, 0, 0, 1].into()).unwrap();
+        let peer = Peer { certificates: Arc::new([]), connection, source: [10, 0, 0, 1].into() };
+        let get_as = async |path: &str, token: Option<&str>| {
             let mut request = get(path);
             if let Some(token) = token {
                 let bearer = format!("Bearer {token}").parse().unwrap();
@@ -310,40 +307,29 @@ mod tests {
             request.extensions_mut().insert(peer.clone());
             router.clone().oneshot(request).await.unwrap()
         };
-        let ask = async |path: &str| ask_as(path, None).await;
-        // All the room of those who are nobody is taken.
-        let mut held = Vec::new();
-        while let Some(one) =
-            futures::FutureExt::now_or_never(admission.admit(&Identity::default())).flatten()
+        let get_anonymously = async |path: &str| get_as(path, None).await;
+        // All seats of anonymous users are occupied.
+        let mut occupied = Vec::new();
+        while let Some(seats) =
+            futures::FutureExt::now_or_never(admission.admit(&UserInfo::default())).flatten()
         {
-            held.push(one);
+            occupied.push(seats);
         }
-        assert_eq!(ask("/closed").await.status(), StatusCode::UNAUTHORIZED);
-        // Why the API server was not asked is for the log alone.
-        let answer = ask_as("/closed", Some("x")).await;
-        assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
-        let body = axum::body::to_bytes(answer.into_body(), 10_000).await.unwrap();
+        assert_eq!(get_anonymously("/closed").await.status(), StatusCode::UNAUTHORIZED);
+        // Why the review failed is only logged.
+        let response = get_as("/closed", Some("x")).await;
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+        let body = axum::body::to_bytes(response.into_body(), 10_000).await.unwrap();
         let status: serde_json::Value = serde_json::from_slice(&body).unwrap();
         assert_eq!(status["message"], "the token could not be reviewed");
-        held.pop();
-        let answer = ask("/open").await;
-        assert_eq!(answer.status(), StatusCode::OK);
+        occupied.pop();
+        let response = get_anonymously("/open").await;
+        assert_eq!(response.status(), StatusCode::OK);
         // It is not sent yet.
-        let nobody = Identity::default();
-        let room = || admission.admit(&nobody);
-        assert!(futures::FutureExt::now_or_never(room()).flatten().is_none());
-        drop(answer);
-        assert!(futures::FutureExt::now_or_never(room()).flatten().is_some());
-    }
-
-    #[test]
-    fn a_client_that_has_it_already_is_told_so() {
-        let has = |tags: &str| {
-            let mut headers = HeaderMap::new();
-            headers.insert(header::IF_NONE_MATCH, tags.parse().unwrap());
-            not_modified(&headers, "abc")
-        };
-        assert!(has("\"abc\"") && has("W/\"abc\"") && has("\"x\", \"abc\"") && has("*"));
-        assert!(!has("\"x\"") && !not_modified(&HeaderMap::new(), "abc"));
+        let anonymous = UserInfo::default();
+        let admit = || admission.admit(&anonymous);
+        assert!(futures::FutureExt::now_or_never(admit()).flatten().is_none());
+        drop(response);
+        assert!(futures::FutureExt::now_or_never(admit()).flatten().is_some());
     }
 }

@@ -1,7 +1,10 @@
-//! Connections: TLS, limits, and an orderly end.
+//! The listener: accepts connections, serves TLS and HTTP on them, and shuts down gracefully.
 
-use super::connections::{CONNECTIONS, Connections, FRONT_PROXY, Place, RESERVE, WAITING};
-use super::tls::{Current, ServingCertificate, TlsError, TlsOptions};
+use super::connections::{
+    ConnectionHandle, ConnectionLimiter, MAX_CONNECTIONS, MAX_FRONT_PROXY_CONNECTIONS, MAX_QUEUED,
+    OVERFLOW_SLOTS, Peer,
+};
+use super::tls::{ReloadedCertificate, ServingCertificate, TlsError, TlsOptions};
 use crate::telemetry::ServingMetrics;
 use axum::Router;
 use axum::extract::Request;
@@ -22,65 +25,57 @@ use tokio::time::{sleep_until, timeout, timeout_at};
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
-/// The connection that a request came on.
-#[derive(Clone)]
-pub struct Peer {
-    /// The certificates that the client showed; not yet checked.
-    pub certificates: Arc<[CertificateDer<'static>]>,
-    /// The connection's place among all.
-    pub place: Arc<Place>,
-    /// Where the connection comes from.
-    pub source: IpAddr,
-}
-
-/// How much a request's head may hold, in bytes.
-const HEAD: usize = 64 * 1024;
-/// How many requests run at once on one connection, by default.
-const STREAMS: u32 = 250;
-/// How much of the bodies of requests is taken that nobody reads, in bytes, for one request and
-/// for a connection over HTTP/2: nothing here needs a body.
-const BODY: u32 = 64 * 1024;
-/// What all connections may hold of requests that come, in bytes: of each a head or a body.
-pub const INCOMING: usize = (CONNECTIONS + FRONT_PROXY + RESERVE) * HEAD;
+/// The largest head of a request, in bytes.
+const MAX_HEADER_BYTES: usize = 64 * 1024;
+/// The default number of concurrent streams per HTTP/2 connection.
+const DEFAULT_MAX_STREAMS: u32 = 250;
+/// The HTTP/2 flow-control window of a stream and of a connection, in bytes. It bounds bodies of
+/// requests, which no handler reads.
+const BODY_WINDOW_BYTES: u32 = 64 * 1024;
+/// The most memory that incoming requests of all connections take, in bytes: a head or a body
+/// per connection.
+pub const MAX_REQUEST_BYTES: usize =
+    (MAX_CONNECTIONS + MAX_FRONT_PROXY_CONNECTIONS + OVERFLOW_SLOTS) * MAX_HEADER_BYTES;
 /// How long a client may take to send the head of a request over HTTP/1.1.
-const NEXT_HEAD: Duration = Duration::from_secs(30);
-/// How long requests under way may take once the server is asked to stop.
-const GRACE: Duration = Duration::from_secs(10);
-/// How long the end of a connection may take whose time is over.
-const OVERDUE: Duration = Duration::from_secs(1);
-/// How long a connection waits for a place in a crowd.
-const IN_CROWD: Duration = Duration::from_secs(10);
-/// How many connections are held, wait, and are about to end; more wait in the kernel. Those
-/// that are held and wait are fewer.
-const TASKS: usize = 2 * (CONNECTIONS + FRONT_PROXY + RESERVE + WAITING);
-/// How many connections wait in the kernel to be accepted.
+const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long requests in flight may take during a graceful shutdown.
+const SHUTDOWN_GRACE_PERIOD: Duration = Duration::from_secs(10);
+/// How long a connection may take to close after its deadline.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long an overflow connection waits for a slot.
+const OVERFLOW_TIMEOUT: Duration = Duration::from_secs(10);
+/// The number of connection tasks: open, queued and closing connections. Further connections
+/// wait in the kernel. Open and queued ones are fewer.
+const MAX_TASKS: usize =
+    2 * (MAX_CONNECTIONS + MAX_FRONT_PROXY_CONNECTIONS + OVERFLOW_SLOTS + MAX_QUEUED);
+/// The number of connections that wait in the kernel to be accepted.
 const BACKLOG: i32 = 1024;
 
-/// A bound address, ready to serve.
+/// A bound address, ready to accept connections.
 pub struct Listener {
     tcp: TcpListener,
     tls: TlsAcceptor,
-    certificate: Arc<Current>,
-    streams: u32,
-    connections: Connections,
+    certificate: Arc<ReloadedCertificate>,
+    max_streams: u32,
+    limiter: ConnectionLimiter,
 }
 
-/// Binds an address. The unspecified address of either family stands for all
-/// addresses of both, as in Go; where there is no IPv6, for those of IPv4.
+/// Binds an address. The unspecified address of either family binds both, as in Go; only IPv4 if
+/// there is no IPv6. `max_streams` is per HTTP/2 connection; 0 is the default.
 ///
 /// # Errors
-/// Where it can't be bound or the certificate can't be served.
+/// If the address can't be bound, or the certificate can't be served.
 pub async fn listen(
     address: SocketAddr,
     certificate: ServingCertificate,
     options: TlsOptions,
-    streams: u32,
+    max_streams: u32,
 ) -> Result<Listener, ListenError> {
     let (config, certificate) = certificate.server_config(options)?;
     let tls = TlsAcceptor::from(Arc::new(config));
     let tcp = bind(address).map_err(|error| ListenError::Bind { address, error })?;
-    let streams = if streams == 0 { STREAMS } else { streams };
-    Ok(Listener { tcp, tls, certificate, streams, connections: Connections::default() })
+    let max_streams = if max_streams == 0 { DEFAULT_MAX_STREAMS } else { max_streams };
+    Ok(Listener { tcp, tls, certificate, max_streams, limiter: ConnectionLimiter::default() })
 }
 
 fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
@@ -91,7 +86,7 @@ fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
         Err(error)
             if !matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::PermissionDenied) =>
         {
-            tracing::debug!(%error, "no IPv6: listening on IPv4 only");
+            tracing::debug!(%error, "Failed to listen on IPv6, listening on IPv4");
             bind_one((Ipv4Addr::UNSPECIFIED, address.port()).into())
         }
         bound => bound,
@@ -110,7 +105,7 @@ fn bind_one(address: SocketAddr) -> std::io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// Why nothing can be served.
+/// Why the listener can't start.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// The address can't be bound.
@@ -118,7 +113,7 @@ pub enum ListenError {
     Bind {
         /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The cause.
         error: std::io::Error,
     },
     /// The certificate can't be served.
@@ -127,40 +122,41 @@ pub enum ListenError {
 }
 
 impl Listener {
-    /// The address bound.
+    /// The bound address.
     ///
     /// # Errors
-    /// Where the system does not say.
+    /// If the system does not know it.
     pub fn address(&self) -> std::io::Result<SocketAddr> {
         self.tcp.local_addr()
     }
 
-    /// Shows in metrics how many connections there are.
+    /// Shows the number of connections in metrics.
     #[must_use]
     pub fn counted(mut self, metrics: &ServingMetrics) -> Self {
-        self.connections = Connections::shown_by(metrics.connections());
+        self.limiter = ConnectionLimiter::new(metrics.connections());
         self
     }
 
-    /// Takes up what the files of the certificate hold, whenever it changes, for ever.
-    pub fn follow_certificate(
+    /// Reloads the files of the serving certificate when they change, for ever.
+    pub fn run_certificate_reloader(
         &self,
         metrics: &ServingMetrics,
     ) -> impl Future<Output = ()> + Send + 'static {
-        self.certificate.clone().follow(metrics.not_after())
+        self.certificate.clone().run_reloader(metrics.not_after())
     }
 
-    /// Serves until `stop` ends; then takes nothing new and ends what is under way.
+    /// Serves until `stop` ends, then shuts down gracefully: accepts no new connections, and waits
+    /// for requests in flight.
     pub async fn serve(self, router: Router, stop: impl Future<Output = ()>) {
         let (stopping, stopped) = watch::channel(false);
         let mut tasks = JoinSet::new();
         tokio::pin!(stop);
         loop {
             let (stream, source) = tokio::select! {
-                accepted = self.tcp.accept(), if tasks.len() < TASKS => match accepted {
+                accepted = self.tcp.accept(), if tasks.len() < MAX_TASKS => match accepted {
                     Ok(accepted) => accepted,
                     Err(error) => {
-                        tracing::warn!(%error, "could not accept a connection");
+                        tracing::warn!(%error, "Failed to accept connection");
                         tokio::time::sleep(Duration::from_millis(50)).await;
                         continue;
                     }
@@ -169,101 +165,104 @@ impl Listener {
                 () = &mut stop => break,
             };
             let source = source.ip().to_canonical();
-            let admitted = self.connections.admit(source);
-            let waiting = admitted.is_none().then(|| self.connections.admit_in_crowd(source));
+            let admitted = self.limiter.admit(source);
+            let overflow = admitted.is_none().then(|| self.limiter.admit_overflow(source));
             let stopped = stopped.clone();
-            let service =
-                Service { tls: self.tls.clone(), streams: self.streams, router: router.clone() };
-            // Those that come when there is no room wait here, and hold up nobody else.
+            let service = Service {
+                tls: self.tls.clone(),
+                max_streams: self.max_streams,
+                router: router.clone(),
+            };
+            // Overflow connections wait in their own task, and block no other connection.
             tasks.spawn(async move {
-                let admitted = match waiting {
-                    Some(waiting) => timeout(IN_CROWD, waiting).await.ok().flatten(),
+                let admitted = match overflow {
+                    Some(overflow) => timeout(OVERFLOW_TIMEOUT, overflow).await.ok().flatten(),
                     None => admitted,
                 };
-                let Some((place, evicted)) = admitted else {
-                    return tracing::debug!(%source, "connection refused: too many wait");
+                let Some((handle, evicted)) = admitted else {
+                    return tracing::debug!(%source, "Dropped connection: the queue is full");
                 };
                 tokio::select! {
-                    () = connection(stream, source, service, place, stopped) => {}
-                    _ = evicted => tracing::debug!(%source, "connection ended: there are too many"),
+                    () = serve_connection(stream, source, service, handle, stopped) => {}
+                    _ = evicted => tracing::debug!(%source, "Evicted connection"),
                 }
             });
         }
         let _ = stopping.send(true);
         let all = async { while tasks.join_next().await.is_some() {} };
-        if timeout(GRACE, all).await.is_err() {
-            tracing::warn!("requests were still under way at the end");
+        if timeout(SHUTDOWN_GRACE_PERIOD, all).await.is_err() {
+            tracing::warn!("Aborted requests in flight at shutdown");
         }
     }
 }
 
-/// What a connection is served with.
+/// The TLS and HTTP settings of connections.
 struct Service {
     tls: TlsAcceptor,
-    streams: u32,
+    max_streams: u32,
     router: Router,
 }
 
-async fn connection(
+async fn serve_connection(
     stream: TcpStream,
     source: IpAddr,
     service: Service,
-    place: Arc<Place>,
+    handle: Arc<ConnectionHandle>,
     mut stopped: watch::Receiver<bool>,
 ) {
-    let Service { tls, streams, router } = service;
+    let Service { tls, max_streams, router } = service;
     let _ = stream.set_nodelay(true);
-    let stream = match timeout_at(place.deadline().into(), tls.accept(stream)).await {
+    let stream = match timeout_at(handle.deadline().into(), tls.accept(stream)).await {
         Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return tracing::debug!(%source, %error, "no TLS"),
-        Err(_) => return tracing::debug!(%source, "no TLS in time"),
+        Ok(Err(error)) => return tracing::debug!(%source, %error, "TLS handshake failed"),
+        Err(_) => return tracing::debug!(%source, "TLS handshake timed out"),
     };
     let session = stream.get_ref().1;
     let http2 = session.alpn_protocol() == Some(b"h2");
     let certificates = session.peer_certificates().unwrap_or_default();
     let certificates: Arc<[CertificateDer<'static>]> =
         certificates.iter().map(|certificate| certificate.clone().into_owned()).collect();
-    let peer = Peer { certificates, place: place.clone(), source };
+    let peer = Peer { certificates, connection: handle.clone(), source };
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
-        let under_way = peer.place.clone().begin();
+        let in_flight = peer.connection.clone().begin_request();
         request.extensions_mut().insert(peer.clone());
-        let answer = router.clone().oneshot(request);
+        let response = router.clone().oneshot(request);
         async move {
-            let answer = answer.await;
-            drop(under_way);
-            answer
+            let response = response.await;
+            drop(in_flight);
+            response
         }
     });
-    let builder = builder(http2, streams, place.is_crowded());
+    let builder = builder(http2, max_streams, handle.is_overflow());
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
-    let overdue = async {
-        // What happens on it moves the deadline.
-        while place.deadline() > std::time::Instant::now() {
-            sleep_until(place.deadline().into()).await;
+    let expired = async {
+        // Requests move the deadline.
+        while handle.deadline() > std::time::Instant::now() {
+            sleep_until(handle.deadline().into()).await;
         }
     };
     let grace = tokio::select! {
-        ended = connection.as_mut() => return said(source, ended),
-        () = async { _ = stopped.wait_for(|stopped| *stopped).await.is_ok() } => GRACE,
-        () = overdue => OVERDUE,
+        ended = connection.as_mut() => return log_end(source, ended),
+        () = async { _ = stopped.wait_for(|stopped| *stopped).await.is_ok() } => SHUTDOWN_GRACE_PERIOD,
+        () = expired => CLOSE_TIMEOUT,
     };
     connection.as_mut().graceful_shutdown();
     match timeout(grace, connection).await {
-        Ok(ended) => said(source, ended),
-        Err(_) => tracing::debug!(%source, "connection ended: it was silent or slow"),
+        Ok(ended) => log_end(source, ended),
+        Err(_) => tracing::debug!(%source, "Closed idle or slow connection"),
     }
 }
 
-fn said<E: std::fmt::Display>(source: IpAddr, ended: Result<(), E>) {
+fn log_end<E: std::fmt::Display>(source: IpAddr, ended: Result<(), E>) {
     if let Err(error) = ended {
-        tracing::debug!(%source, %error, "connection ended");
+        tracing::debug!(%source, %error, "Connection failed");
     }
 }
 
-/// The protocol is that which TLS agreed on: nothing is guessed from first bytes,
-/// which may never come.
-fn builder(http2: bool, streams: u32, crowded: bool) -> Builder<TokioExecutor> {
+/// The HTTP settings of a connection. ALPN chose the protocol: guessing it from the first bytes
+/// would wait for a silent client.
+fn builder(http2: bool, max_streams: u32, is_overflow: bool) -> Builder<TokioExecutor> {
     let mut builder = match http2 {
         true => Builder::new(TokioExecutor::new()).http2_only(),
         false => Builder::new(TokioExecutor::new()).http1_only(),
@@ -271,17 +270,17 @@ fn builder(http2: bool, streams: u32, crowded: bool) -> Builder<TokioExecutor> {
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(NEXT_HEAD)
-        .max_buf_size(HEAD)
-        // One answer, and the place is free for the next.
-        .keep_alive(!crowded);
+        .header_read_timeout(HEADER_READ_TIMEOUT)
+        .max_buf_size(MAX_HEADER_BYTES)
+        // An overflow connection frees its slot after one response.
+        .keep_alive(!is_overflow);
     builder
         .http2()
         .timer(TokioTimer::new())
-        .max_concurrent_streams(streams)
-        .max_header_list_size(HEAD as u32)
-        .initial_stream_window_size(BODY)
-        .initial_connection_window_size(BODY)
+        .max_concurrent_streams(max_streams)
+        .max_header_list_size(MAX_HEADER_BYTES as u32)
+        .initial_stream_window_size(BODY_WINDOW_BYTES)
+        .initial_connection_window_size(BODY_WINDOW_BYTES)
         .keep_alive_interval(Duration::from_secs(30));
     builder
 }
@@ -292,7 +291,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     async fn reached(bound: &str, from: &str) -> bool {
-        let certificate = ServingCertificate::self_made("a", "b").unwrap();
+        let certificate = ServingCertificate::self_signed("a", "b").unwrap();
         let address = bound.parse().unwrap();
         let listener = listen(address, certificate, TlsOptions::default(), 0).await.unwrap();
         let port = listener.address().unwrap().port();
@@ -301,18 +300,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bodies_that_nobody_reads_take_little_room() {
+    async fn bodies_of_requests_take_little_memory() {
         let (mut client, server) = tokio::io::duplex(1 << 16);
         let service = hyper::service::service_fn(|_: Request<Incoming>| {
             std::future::pending::<Result<axum::response::Response, std::convert::Infallible>>()
         });
-        let serving = builder(true, STREAMS, false);
+        let serving = builder(true, DEFAULT_MAX_STREAMS, false);
         let serving = async move { serving.serve_connection(TokioIo::new(server), service).await };
         let serving = tokio::spawn(serving);
         let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
         client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
         client.write_all(&settings).await.unwrap();
-        // The window of a connection begins at 65,535 and is changed by WINDOW_UPDATE (8) alone,
+        // The window of a connection begins at 65,535 and is changed only by WINDOW_UPDATE (8),
         // that of a stream by the setting 4 (RFC 9113, 6.5.2 and 6.9).
         let (mut of_connection, mut of_stream) = (65_535, 65_535);
         let read = async {
@@ -332,15 +331,18 @@ mod tests {
             }
         };
         let _ = timeout(Duration::from_millis(300), read).await;
-        assert!(of_connection <= BODY && of_stream <= BODY, "{of_connection}, {of_stream}");
+        assert!(
+            of_connection <= BODY_WINDOW_BYTES && of_stream <= BODY_WINDOW_BYTES,
+            "{of_connection}, {of_stream}"
+        );
         serving.abort();
     }
 
     #[tokio::test]
-    async fn any_address_of_either_family_stands_for_both() {
+    async fn the_unspecified_address_of_either_family_binds_both() {
         for bound in ["0.0.0.0:0", "[::]:0"] {
             assert!(reached(bound, "127.0.0.1").await, "{bound}");
-            // Where this machine has no IPv6, IPv4 is all there is.
+            // This machine may have no IPv6.
             if std::net::TcpListener::bind("[::1]:0").is_ok() {
                 assert!(reached(bound, "[::1]").await, "{bound}");
             }

@@ -1,14 +1,14 @@
-//! OpenAPI: enough for the API server to merge and for `kubectl` to go on.
+//! OpenAPI documents without paths: enough for kube-apiserver to aggregate them, and for kubectl.
 
 use super::request::ApiGroup;
 use serde_json::{Map, Value, json};
 
-/// Where the documents are.
+/// The prefix of the documents' paths.
 pub const BASE: &str = "/openapi/";
 const V2: &str = "/openapi/v2";
 const V3: &str = "/openapi/v3";
 
-/// The document at a path, where there is one.
+/// The document at a path, if there is one.
 pub fn document(path: &str, groups: &[ApiGroup]) -> Option<Value> {
     let info = json!({"title": "plimsoll", "version": env!("CARGO_PKG_VERSION")});
     if path == V2 {
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn documents_are_there_for_what_is_served() {
+    fn only_served_groups_have_documents() {
         let served = [ApiGroup::Custom];
         let index = document("/openapi/v3", &served).unwrap();
         let path = "apis/custom.metrics.k8s.io/v1beta2";

@@ -1,35 +1,35 @@
-//! Answers as protobuf, for clients that take nothing else. The messages are
-//! those of `k8s.io/metrics` and `k8s.io/apimachinery`, each in a `runtime.Unknown`.
+//! Encodes API objects as protobuf, for clients that accept nothing else. The messages are those of
+//! `k8s.io/metrics` and `k8s.io/apimachinery`, each in a `runtime.Unknown`.
 
 use serde_json::Value;
 
-/// One field of a message.
-struct Field(&'static str, u32, Kind);
+/// A field of a message: its JSON name, its number and its type.
+struct Field(&'static str, u32, FieldType);
 
-/// What a field holds.
+/// The type of a field.
 #[derive(Clone, Copy)]
-enum Kind {
+enum FieldType {
     Text,
     Number,
     Truth,
-    /// Seconds of a time in RFC 3339, as a message.
+    /// A time in RFC 3339, as a message of its seconds.
     Time,
     /// A Go duration, as a message of nanoseconds.
     Duration,
-    /// A quantity, as a message of its text.
+    /// A quantity, as a message of its string.
     Quantity,
     Message(&'static [Field]),
-    /// A message that is left out where there is none.
+    /// A message that is left out if the value is null.
     Optional(&'static [Field]),
     Messages(&'static [Field]),
     Texts,
-    /// Texts in a message of their own.
+    /// Strings in a message of their own.
     Verbs,
     TextMap,
     QuantityMap,
 }
 
-use Kind::{
+use FieldType::{
     Duration, Message, Messages, Number, Optional, Quantity, QuantityMap, Text, TextMap, Texts,
     Time, Truth, Verbs,
 };
@@ -118,7 +118,7 @@ const STATUS: &[Field] = &[
     Field("code", 6, Number),
 ];
 
-/// A list's message, by that of its items.
+/// The message of a list, by that of its items.
 macro_rules! list_of {
     ($items:expr) => {
         &[Field("metadata", 1, Message(LIST_META)), Field("items", 2, Messages($items))]
@@ -147,7 +147,7 @@ fn message_of(api_version: &str, kind: &str) -> Option<&'static [Field]> {
 /// The content type.
 pub const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
-/// An object as protobuf; none where its message is not known.
+/// An object as protobuf; none if the message of its kind is not known.
 pub fn encode(object: &Value) -> Option<Vec<u8>> {
     let text = |field: &str| object[field].as_str().unwrap_or_default();
     let (api_version, kind) = (text("apiVersion"), text("kind"));
@@ -165,15 +165,15 @@ pub fn encode(object: &Value) -> Option<Vec<u8>> {
 
 fn message(object: &Value, fields: &[Field]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    for Field(name, number, kind) in fields {
-        put(&mut bytes, *number, *kind, &object[*name]);
+    for Field(name, number, field_type) in fields {
+        put(&mut bytes, *number, *field_type, &object[*name]);
     }
     bytes
 }
 
-fn put(bytes: &mut Vec<u8>, number: u32, kind: Kind, value: &Value) {
+fn put(bytes: &mut Vec<u8>, number: u32, field_type: FieldType, value: &Value) {
     let text = value.as_str().unwrap_or_default();
-    match kind {
+    match field_type {
         Text => put_bytes(bytes, number, text.as_bytes()),
         Number => put_number(bytes, number, value.as_u64().unwrap_or(0)),
         Truth => put_number(bytes, number, value.as_bool().unwrap_or(false).into()),
@@ -216,7 +216,7 @@ fn put(bytes: &mut Vec<u8>, number: u32, kind: Kind, value: &Value) {
                 let mut entry = Vec::new();
                 put_bytes(&mut entry, 1, key.as_bytes());
                 let text = value.as_str().unwrap_or_default();
-                match kind {
+                match field_type {
                     QuantityMap => put_bytes(&mut entry, 2, &quantity(text)),
                     _ => put_bytes(&mut entry, 2, text.as_bytes()),
                 }

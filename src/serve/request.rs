@@ -1,4 +1,4 @@
-//! What a path of the API asks for.
+//! The parsed path of a request.
 
 use percent_encoding::percent_decode_str;
 
@@ -8,19 +8,19 @@ pub enum ApiGroup {
     /// Metrics of objects in the cluster.
     #[value(name = "custom.metrics.k8s.io")]
     Custom,
-    /// Metrics of what is outside of it.
+    /// Metrics of systems outside the cluster.
     #[value(name = "external.metrics.k8s.io")]
     External,
-    /// What pods and nodes use.
+    /// Resource usage of pods and nodes.
     #[value(name = "metrics.k8s.io")]
     Resource,
 }
 
 impl ApiGroup {
-    /// All of them.
+    /// All groups.
     pub const ALL: [Self; 3] = [Self::Custom, Self::External, Self::Resource];
 
-    /// Its name.
+    /// The name in the API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Custom => "custom.metrics.k8s.io",
@@ -29,7 +29,7 @@ impl ApiGroup {
         }
     }
 
-    /// Its versions, the preferred one first.
+    /// The served versions, the preferred one first.
     pub const fn versions(self) -> &'static [Version] {
         match self {
             Self::Custom => &[Version::V1Beta2, Version::V1Beta1],
@@ -42,66 +42,66 @@ impl ApiGroup {
     }
 }
 
-/// A path, taken apart.
+/// The parsed path of a request, as upstream's `RequestInfo`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum RequestInfo {
     /// `/apis`.
     Groups,
     /// `/apis/{group}`.
     Group(ApiGroup),
     /// `/apis/{group}/{version}`.
     Resources(ApiGroup, Version),
-    /// A metric of an object, or of all of a kind.
-    Object(ObjectTarget),
+    /// A metric of an object, or of all objects of a resource.
+    Object(ObjectMetricRequest),
     /// An external metric.
     External {
-        /// Where it is asked for.
+        /// The namespace of the request.
         namespace: String,
-        /// Its name.
+        /// The name of the metric.
         metric: String,
     },
-    /// What nodes use.
+    /// Resource usage of nodes.
     Nodes {
-        /// One of them; all, if none.
+        /// The name of one object; all, if none.
         name: Option<String>,
     },
-    /// What pods use.
+    /// Resource usage of pods.
     Pods {
-        /// Their namespace; all, if none.
+        /// The namespace; all, if none.
         namespace: Option<String>,
-        /// One of them; all, if none.
+        /// The name of one object; all, if none.
         name: Option<String>,
     },
 }
 
-/// A metric of an object, or of all of a kind.
+/// A request for a metric of an object, or of all objects of a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ObjectTarget {
-    /// The version to answer in.
+pub struct ObjectMetricRequest {
+    /// The API version of the response.
     pub version: Version,
-    /// The object's namespace; empty for what has none.
+    /// The object's namespace; empty for cluster-scoped objects.
     pub namespace: String,
     /// The object's resource, such as `pods` or `deployments.apps`.
     pub resource: String,
-    /// Its name, or `*`.
+    /// The object's name, or `*` for all that a selector matches.
     pub name: String,
     /// The metric's name.
     pub metric: String,
-    /// Whether it was asked for as `namespaces/{name}/metrics/{metric}`.
+    /// Whether the path was `namespaces/{name}/metrics/{metric}`.
     pub of_namespace: bool,
 }
 
-/// A version of a group.
+/// A version of an API group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Version {
-    /// The older one, which the HPA controller understands too.
+    /// `v1beta1`.
     V1Beta1,
-    /// The newer one.
+    /// `v1beta2`.
     V1Beta2,
 }
 
 impl Version {
-    /// Its name.
+    /// The name in the API.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::V1Beta1 => "v1beta1",
@@ -110,34 +110,34 @@ impl Version {
     }
 }
 
-/// Why a path leads nowhere.
+/// Why a path is not one of the metrics APIs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoTarget {
-    /// There is nothing at it.
-    Unknown,
-    /// It has the form of a metric's, but can't be one.
+pub enum PathError {
+    /// There is no such path.
+    NotFound,
+    /// It has the form of a metric's path, but an invalid resource.
     Invalid,
 }
 
-impl Target {
-    /// Takes a path apart.
+impl RequestInfo {
+    /// Parses a path.
     ///
     /// # Errors
-    /// Where there is nothing at it.
-    pub fn parse(path: &str) -> Result<Self, NoTarget> {
+    /// If there is no such path.
+    pub fn parse(path: &str) -> Result<Self, PathError> {
         let path = path.strip_suffix('/').unwrap_or(path);
         let parts: Vec<&str> = path.split('/').collect();
-        let ["", "apis", rest @ ..] = parts.as_slice() else { return Err(NoTarget::Unknown) };
+        let ["", "apis", rest @ ..] = parts.as_slice() else { return Err(PathError::NotFound) };
         let [group, rest @ ..] = rest else { return Ok(Self::Groups) };
-        let group = ApiGroup::parse(group).ok_or(NoTarget::Unknown)?;
+        let group = ApiGroup::parse(group).ok_or(PathError::NotFound)?;
         let [version, rest @ ..] = rest else { return Ok(Self::Group(group)) };
         let version = group.versions().iter().find(|known| known.as_str() == *version);
-        let version = *version.ok_or(NoTarget::Unknown)?;
+        let version = *version.ok_or(PathError::NotFound)?;
         if rest.is_empty() {
             return Ok(Self::Resources(group, version));
         }
         let decoded: Option<Vec<String>> = rest.iter().map(|part| decode(part)).collect();
-        let decoded = decoded.ok_or(NoTarget::Unknown)?;
+        let decoded = decoded.ok_or(PathError::NotFound)?;
         let parts: Vec<&str> = decoded.iter().map(String::as_str).collect();
         let owned = |text: &str| text.to_owned();
         match group {
@@ -146,7 +146,7 @@ impl Target {
                 ["namespaces", namespace, metric] => {
                     Ok(Self::External { namespace: owned(namespace), metric: owned(metric) })
                 }
-                _ => Err(NoTarget::Unknown),
+                _ => Err(PathError::NotFound),
             },
             ApiGroup::Resource => match parts.as_slice() {
                 ["nodes"] => Ok(Self::Nodes { name: None }),
@@ -159,12 +159,12 @@ impl Target {
                     let name = Some(owned(name));
                     Ok(Self::Pods { namespace: Some(owned(namespace)), name })
                 }
-                _ => Err(NoTarget::Unknown),
+                _ => Err(PathError::NotFound),
             },
         }
     }
 
-    /// The namespace that it is about, where it is about one.
+    /// The namespace of the request, if it is for one.
     pub fn namespace(&self) -> Option<&str> {
         let namespace = match self {
             Self::Object(object) if object.of_namespace => &object.name,
@@ -178,7 +178,7 @@ impl Target {
         Some(namespace).filter(|namespace| !namespace.is_empty()).map(String::as_str)
     }
 
-    /// Its path, in the one form that it has: each segment as it was understood.
+    /// The canonical path: each segment as it was parsed.
     pub fn path(&self) -> String {
         let base = |group: ApiGroup, version: Version| {
             format!("/apis/{}/{}", group.as_str(), version.as_str())
@@ -189,7 +189,7 @@ impl Target {
             Self::Group(group) => (format!("/apis/{}", group.as_str()), vec![]),
             Self::Resources(group, version) => (base(*group, *version), vec![]),
             Self::Object(object) => {
-                let ObjectTarget { namespace, resource, name, metric, .. } = object;
+                let ObjectMetricRequest { namespace, resource, name, metric, .. } = object;
                 let segments: Vec<&str> = match (object.of_namespace, namespace.is_empty()) {
                     (true, _) => vec!["namespaces", name, "metrics", metric],
                     (false, true) => vec![resource, name, metric],
@@ -217,12 +217,12 @@ impl Target {
         path
     }
 
-    /// Whether it tells what there is to ask for, and no metric.
+    /// Whether it is a discovery path.
     pub fn is_discovery(&self) -> bool {
         matches!(self, Self::Groups | Self::Group(_) | Self::Resources(..))
     }
 
-    /// Whether it names no object, so that all are listed.
+    /// Whether it lists objects, as it names none.
     pub fn is_list(&self) -> bool {
         matches!(
             self,
@@ -230,7 +230,7 @@ impl Target {
         )
     }
 
-    /// The group that it is of.
+    /// The API group, if it is for one.
     pub fn group(&self) -> Option<ApiGroup> {
         match self {
             Self::Groups => None,
@@ -242,7 +242,7 @@ impl Target {
     }
 }
 
-fn object(version: Version, parts: &[&str]) -> Result<ObjectTarget, NoTarget> {
+fn object(version: Version, parts: &[&str]) -> Result<ObjectMetricRequest, PathError> {
     let (namespace, resource, name, metric, of_namespace) = match parts {
         ["namespaces", namespace, "metrics", metric] => {
             ("", "namespaces", *namespace, *metric, true)
@@ -250,12 +250,12 @@ fn object(version: Version, parts: &[&str]) -> Result<ObjectTarget, NoTarget> {
         ["namespaces", namespace, resource, name, metric] => {
             (*namespace, *resource, *name, *metric, false)
         }
-        // The name of a namespace alone is no path to a metric.
-        ["namespaces", _, _] => return Err(NoTarget::Invalid),
+        // `namespaces/shop/load`: a namespace's metrics are below `metrics` only.
+        ["namespaces", _, _] => return Err(PathError::Invalid),
         [resource, name, metric] => ("", *resource, *name, *metric, false),
-        _ => return Err(NoTarget::Unknown),
+        _ => return Err(PathError::NotFound),
     };
-    Ok(ObjectTarget {
+    Ok(ObjectMetricRequest {
         version,
         namespace: namespace.to_owned(),
         resource: resource.to_owned(),
@@ -265,8 +265,8 @@ fn object(version: Version, parts: &[&str]) -> Result<ObjectTarget, NoTarget> {
     })
 }
 
-/// What is written with a percent sign in a path segment: all but the characters
-/// that RFC 3986 leaves as they are, and `*`.
+/// The characters that are percent-encoded in a path segment: all but the unreserved ones of
+/// RFC 3986, and `*`.
 const SEGMENT: &percent_encoding::AsciiSet = &percent_encoding::NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -274,8 +274,9 @@ const SEGMENT: &percent_encoding::AsciiSet = &percent_encoding::NON_ALPHANUMERIC
     .remove(b'~')
     .remove(b'*');
 
-/// Whether a path has one reading only: no empty segment but the last, none that
-/// stands for another folder, and no slash, percent sign or control character in one.
+/// Whether a path can be read in one way only, so that what is authorized is what is served: it
+/// has no empty segment but the last, no `.` or `..`, and no encoded slash, percent sign or
+/// control character.
 /// Source: `IsValidPathSegmentName` of k8s.io/apimachinery.
 pub fn is_canonical(path: &str) -> bool {
     let Some(rest) = path.strip_prefix('/') else { return false };
@@ -283,8 +284,8 @@ pub fn is_canonical(path: &str) -> bool {
     rest.is_empty() || { segments }.all(|segment| decode(segment).is_some())
 }
 
-/// A path segment without its percent-encoding; none where that is broken, or where
-/// it is no name.
+/// A path segment without its percent-encoding; none if that is malformed, or if the segment is
+/// not a valid name.
 fn decode(segment: &str) -> Option<String> {
     let broken = segment.match_indices('%').any(|(at, _)| {
         let digits = segment.as_bytes().get(at + 1..at + 3);
@@ -301,42 +302,50 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_taken_apart() {
+    fn paths_are_parsed() {
         let base = "/apis/custom.metrics.k8s.io";
-        assert_eq!(Target::parse("/apis"), Ok(Target::Groups));
-        assert_eq!(Target::parse("/apis/"), Ok(Target::Groups));
-        assert_eq!(Target::parse(base), Ok(Target::Group(ApiGroup::Custom)));
+        assert_eq!(RequestInfo::parse("/apis"), Ok(RequestInfo::Groups));
+        assert_eq!(RequestInfo::parse("/apis/"), Ok(RequestInfo::Groups));
+        assert_eq!(RequestInfo::parse(base), Ok(RequestInfo::Group(ApiGroup::Custom)));
         assert_eq!(
-            Target::parse(&format!("{base}/v1beta1")),
-            Ok(Target::Resources(ApiGroup::Custom, Version::V1Beta1))
+            RequestInfo::parse(&format!("{base}/v1beta1")),
+            Ok(RequestInfo::Resources(ApiGroup::Custom, Version::V1Beta1))
         );
         for name in ["web-1", "*", "%2A", "%2a"] {
             let path = format!("{base}/v1beta2/namespaces/shop/pods/{name}/qps_total");
-            let Ok(Target::Object(object)) = Target::parse(&path) else { panic!("{path}") };
+            let Ok(RequestInfo::Object(object)) = RequestInfo::parse(&path) else {
+                panic!("{path}")
+            };
             assert_eq!(object.name, if name == "web-1" { name } else { "*" });
             assert_eq!((object.namespace.as_str(), object.metric.as_str()), ("shop", "qps_total"));
         }
-        let Ok(Target::Object(node)) = Target::parse(&format!("{base}/v1beta1/nodes/a/load"))
+        let Ok(RequestInfo::Object(node)) =
+            RequestInfo::parse(&format!("{base}/v1beta1/nodes/a/load"))
         else {
             panic!("a node's metric")
         };
         assert_eq!((node.namespace.as_str(), node.resource.as_str()), ("", "nodes"));
         let path = format!("{base}/v1beta1/namespaces/shop/metrics/load");
-        let Ok(Target::Object(namespace)) = Target::parse(&path) else { panic!("{path}") };
+        let Ok(RequestInfo::Object(namespace)) = RequestInfo::parse(&path) else {
+            panic!("{path}")
+        };
         assert_eq!((namespace.resource.as_str(), namespace.name.as_str()), ("namespaces", "shop"));
         assert!(namespace.namespace.is_empty() && namespace.of_namespace);
         assert_eq!(
-            Target::parse("/apis/external.metrics.k8s.io/v1beta1/namespaces/shop/queue"),
-            Ok(Target::External { namespace: "shop".to_owned(), metric: "queue".to_owned() })
+            RequestInfo::parse("/apis/external.metrics.k8s.io/v1beta1/namespaces/shop/queue"),
+            Ok(RequestInfo::External { namespace: "shop".to_owned(), metric: "queue".to_owned() })
         );
         assert_eq!(
-            Target::parse("/apis/metrics.k8s.io/v1beta1/namespaces/shop/pods/a"),
-            Ok(Target::Pods { namespace: Some("shop".to_owned()), name: Some("a".to_owned()) })
+            RequestInfo::parse("/apis/metrics.k8s.io/v1beta1/namespaces/shop/pods/a"),
+            Ok(RequestInfo::Pods {
+                namespace: Some("shop".to_owned()),
+                name: Some("a".to_owned())
+            })
         );
     }
 
     #[test]
-    fn a_path_is_written_as_it_was_understood() {
+    fn a_path_is_written_as_it_was_parsed() {
         for (path, written) in [
             ("/apis/custom.metrics.k8s.io/v1beta2/namespaces/shop/pods/%2A/qps", None),
             ("/apis/custom.metrics.k8s.io/v1beta2/nodes/a/load", None),
@@ -346,12 +355,12 @@ mod tests {
             ("/apis/metrics.k8s.io/v1beta1/nodes", None),
             ("/apis/external.metrics.k8s.io/v1beta1", None),
         ] {
-            let target = Target::parse(path).unwrap();
+            let info = RequestInfo::parse(path).unwrap();
             let expected = written.map_or(path.replace("%2A", "*"), |end| {
                 format!("{}/{end}", path.rsplit_once('/').unwrap().0)
             });
-            assert_eq!(target.path(), expected);
-            assert_eq!(Target::parse(&target.path()), Ok(target));
+            assert_eq!(info.path(), expected);
+            assert_eq!(RequestInfo::parse(&info.path()), Ok(info));
         }
     }
 
@@ -383,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn other_paths_lead_nowhere() {
+    fn other_paths_are_not_found() {
         for path in [
             "/",
             "/api/v1",
@@ -396,9 +405,9 @@ mod tests {
             "/apis/external.metrics.k8s.io/v1beta2/namespaces/shop/queue",
             "/apis/external.metrics.k8s.io/v1beta1/queue",
         ] {
-            assert_eq!(Target::parse(path), Err(NoTarget::Unknown), "{path}");
+            assert_eq!(RequestInfo::parse(path), Err(PathError::NotFound), "{path}");
         }
         let path = "/apis/custom.metrics.k8s.io/v1beta1/namespaces/shop/load";
-        assert_eq!(Target::parse(path), Err(NoTarget::Invalid));
+        assert_eq!(RequestInfo::parse(path), Err(PathError::Invalid));
     }
 }

@@ -1,10 +1,11 @@
-//! `metrics.k8s.io`: what pods and nodes use, by rules.
+//! `metrics.k8s.io`: resource usage of pods and nodes, by rules.
 
-use super::custom::timestamp;
-use super::parameters::{label_selector, selected_name};
+use super::error::ApiError;
+use super::options::{label_selector, selected_name};
 use super::request::{ApiGroup, Version};
-use super::response::ApiError;
-use super::router::Server;
+use super::server::Server;
+use super::timestamp::timestamp;
+use crate::promql::name::LabelSet;
 use crate::rules::{Failure, NodeUsage, PodUsage};
 use crate::watch::GroupResource;
 use futures::future::join_all;
@@ -18,15 +19,15 @@ use std::time::Duration;
 /// The query parameters of a request.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Parameters {
-    /// Which objects, by label.
+pub struct ResourceMetricOptions {
+    /// Selects objects by label.
     label_selector: String,
-    /// Which objects, by field: `metadata.name=NAME`.
+    /// Selects objects by field. Only `metadata.name=NAME` is supported.
     field_selector: String,
 }
 
-impl Parameters {
-    /// The name asked for, where one is.
+impl ResourceMetricOptions {
+    /// The name in the field selector, if any.
     fn name(&self) -> Result<Option<&str>, ApiError> {
         let text = self.field_selector.trim();
         if text.is_empty() {
@@ -40,8 +41,6 @@ impl Parameters {
     }
 }
 
-type Labels = BTreeMap<String, String>;
-
 fn api_version() -> String {
     format!("{}/{}", ApiGroup::Resource.as_str(), Version::V1Beta1.as_str())
 }
@@ -52,23 +51,26 @@ fn list(kind: &str, items: Vec<Value>) -> Value {
 
 fn failed(failure: &Failure) -> ApiError {
     match failure {
-        Failure::Metric(error) => super::custom::failed("of resources", error),
+        Failure::Metric(error) => ApiError::fetch_failed("of resources", error),
         other => ApiError::internal(format!("Internal error occurred: {other}")),
     }
 }
 
-/// Answers a request for what nodes use.
+/// The resource usage of nodes.
+///
+/// # Errors
+/// 404 if there is no such node, or no usage of it.
 pub async fn nodes(
     server: &Server,
     name: Option<&str>,
-    parameters: &Parameters,
+    options: &ResourceMetricOptions,
 ) -> Result<Value, ApiError> {
     let info = server.rules.resources().find(&GroupResource::core("nodes")).await;
     let info = info.ok_or_else(ApiError::no_such_path)?;
-    let known = server.rules.list(&info, "", &label_selector(&parameters.label_selector)?).await;
-    let mut known: BTreeMap<String, Labels> =
+    let known = server.rules.list(&info, "", &label_selector(&options.label_selector)?).await;
+    let mut known: BTreeMap<String, LabelSet> =
         known.map_err(|failure| failed(&failure))?.into_iter().collect();
-    if let Some(name) = name.or(parameters.name()?) {
+    if let Some(name) = name.or(options.name()?) {
         known.retain(|known, _| known == name);
     }
     let usage = match known.is_empty() {
@@ -85,21 +87,21 @@ pub async fn nodes(
         .filter_map(|(name, labels)| Some(node(&name, &labels, usage.get(&name)?, &window)));
     match name {
         None => Ok(list("NodeMetricsList", items.collect())),
-        Some(name) => one("NodeMetrics", items.collect(), || {
+        Some(name) => single("NodeMetrics", items.collect(), || {
             format!("nodes.{} {name:?} not found", ApiGroup::Resource.as_str())
         }),
     }
 }
 
-/// The one object asked for, as an object of its own.
-fn one(kind: &str, items: Vec<Value>, missing: impl Fn() -> String) -> Result<Value, ApiError> {
+/// The only item of a list, as an object of its own.
+fn single(kind: &str, items: Vec<Value>, missing: impl Fn() -> String) -> Result<Value, ApiError> {
     let mut object = items.into_iter().next().ok_or_else(|| ApiError::not_found(missing()))?;
     object["kind"] = kind.into();
     object["apiVersion"] = api_version().into();
     Ok(object)
 }
 
-fn node(name: &str, labels: &Labels, usage: &NodeUsage, window: &str) -> Value {
+fn node(name: &str, labels: &LabelSet, usage: &NodeUsage, window: &str) -> Value {
     json!({
         "metadata": metadata(name, None, labels),
         "timestamp": timestamp(usage.time),
@@ -108,7 +110,7 @@ fn node(name: &str, labels: &Labels, usage: &NodeUsage, window: &str) -> Value {
     })
 }
 
-fn metadata(name: &str, namespace: Option<&str>, labels: &Labels) -> Value {
+fn metadata(name: &str, namespace: Option<&str>, labels: &LabelSet) -> Value {
     let created = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();
     let mut metadata = json!({"name": name, "creationTimestamp": created.to_string()});
     if let Some(namespace) = namespace {
@@ -120,18 +122,21 @@ fn metadata(name: &str, namespace: Option<&str>, labels: &Labels) -> Value {
     metadata
 }
 
-/// Answers a request for what pods use.
+/// The resource usage of pods.
+///
+/// # Errors
+/// 404 if there is no such pod, or no usage of it.
 pub async fn pods(
     server: &Server,
     namespace: Option<&str>,
     name: Option<&str>,
-    parameters: &Parameters,
+    options: &ResourceMetricOptions,
 ) -> Result<Value, ApiError> {
-    let labels = label_selector(&parameters.label_selector)?;
-    let wanted = name.or(parameters.name()?);
+    let labels = label_selector(&options.label_selector)?;
+    let wanted = name.or(options.name()?);
     let running = server.rules.pods(namespace, wanted, &labels, true).await;
     let running = running.map_err(|failure| ApiError::unavailable(failure.to_string()))?;
-    let mut known: BTreeMap<String, BTreeMap<String, Arc<Labels>>> = BTreeMap::new();
+    let mut known: BTreeMap<String, BTreeMap<String, Arc<LabelSet>>> = BTreeMap::new();
     for (key, labels) in running {
         known.entry(key.namespace).or_default().insert(key.name, labels);
     }
@@ -139,7 +144,7 @@ pub async fn pods(
         (namespace, server.rules.pod_usage(namespace, pods.keys().cloned().collect()).await)
     });
     let usage = join_all(usage).await;
-    // A namespace that fails harms no other.
+    // A namespace that fails is left out, unless all fail.
     if let [(_, Err(failure)), rest @ ..] = usage.as_slice()
         && rest.iter().all(|(_, usage)| usage.is_err())
     {
@@ -156,7 +161,7 @@ pub async fn pods(
         }
     }
     match (name, namespace) {
-        (Some(name), namespace) => one("PodMetrics", items, || {
+        (Some(name), namespace) => single("PodMetrics", items, || {
             let namespace = namespace.unwrap_or_default();
             let group = ApiGroup::Resource.as_str();
             format!("pods.{group} \"{namespace}/{name}\" not found")
@@ -165,7 +170,7 @@ pub async fn pods(
     }
 }
 
-fn pod(namespace: &str, name: &str, labels: &Labels, usage: &PodUsage, window: &str) -> Value {
+fn pod(namespace: &str, name: &str, labels: &LabelSet, usage: &PodUsage, window: &str) -> Value {
     let containers = usage.containers.iter().map(|(name, (cpu, memory))| {
         json!({"name": name, "usage": {"cpu": cpu.to_string(), "memory": memory.to_binary_si()}})
     });
@@ -177,7 +182,7 @@ fn pod(namespace: &str, name: &str, labels: &Labels, usage: &PodUsage, window: &
     })
 }
 
-/// The rules' window, as Go writes a duration.
+/// The window of the rules, as a Go duration.
 fn window(server: &Server) -> String {
     let rules = server.rules.rules();
     go_duration(rules.resource.as_ref().map_or(Duration::ZERO, |rules| rules.window))
@@ -205,7 +210,7 @@ fn go_duration(duration: Duration) -> String {
     }
 }
 
-/// A table of usage, as `kubectl get` shows it.
+/// The usage as a table for `kubectl get`.
 pub fn table(value: &Value) -> Value {
     let items: Vec<&Value> = match value["items"].as_array() {
         Some(items) => items.iter().collect(),
@@ -255,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_duration_is_written_as_in_go() {
+    fn durations_are_written_as_in_go() {
         for (millis, text) in [
             (0, "0s"),
             (250, "250ms"),

@@ -1,4 +1,4 @@
-//! The serving certificate, and TLS as it is spoken.
+//! The serving certificate, and the TLS configuration of the server.
 
 use prometheus_client::metrics::gauge::Gauge;
 use rcgen::{
@@ -18,52 +18,52 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// Why there is no certificate to serve with.
+/// Why there is no serving certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file can't be used.
+    /// A file is invalid or can't be read.
     #[error("{}: {error}", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         error: String,
     },
-    /// One could not be made.
+    /// A self-signed certificate could not be generated.
     #[error("no certificate could be made: {0}")]
     Make(#[from] rcgen::Error),
-    /// Certificate and key do not go together.
+    /// The key is not that of the certificate.
     #[error("the certificate can't be served: {0}")]
     Use(#[from] rustls::Error),
 }
 
-/// A certificate to serve with.
+/// A serving certificate.
 pub struct ServingCertificate {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
-    /// The files it came from, where it did.
+    /// The files of certificate and key, if it is from files.
     files: Option<[PathBuf; 2]>,
-    /// The CA that signed it, as PEM, where it is self-made.
-    pub self_made_ca: Option<String>,
+    /// The CA of a self-signed certificate, as PEM.
+    pub self_signed_ca: Option<String>,
 }
 
-/// What is spoken beside the certificate.
+/// The protocols of the server.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TlsOptions {
-    /// TLS 1.3 alone, instead of 1.2 and 1.3.
+    /// Only TLS 1.3, instead of 1.2 and 1.3.
     pub tls13_only: bool,
-    /// HTTP/1.1 alone, instead of HTTP/2 too.
+    /// Only HTTP/1.1, instead of HTTP/2 and HTTP/1.1.
     pub http1_only: bool,
 }
 
-/// How long a self-made certificate is valid. A new one is made at every start.
+/// The validity of a self-signed certificate. Each start generates a new one.
 const VALIDITY: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 impl ServingCertificate {
-    /// One from files.
+    /// A certificate from files.
     ///
     /// # Errors
-    /// Where a file can't be read or has not what it should.
+    /// If a file can't be read or is not PEM.
     pub fn from_files(certificate: &Path, key_file: &Path) -> Result<Self, TlsError> {
         let file = |path: &Path, error: String| TlsError::File { path: path.to_owned(), error };
         let chain: Result<Vec<_>, _> =
@@ -75,14 +75,14 @@ impl ServingCertificate {
         let key =
             PrivateKeyDer::from_pem_file(key_file).map_err(|e| file(key_file, e.to_string()))?;
         let files = Some([certificate.to_owned(), key_file.to_owned()]);
-        Ok(Self { chain, key, files, self_made_ca: None })
+        Ok(Self { chain, key, files, self_signed_ca: None })
     }
 
-    /// A self-made one for a Service, signed by a CA made for it alone.
+    /// A self-signed certificate of a Service, with a CA of its own whose key is not kept.
     ///
     /// # Errors
-    /// Where making it fails.
-    pub fn self_made(service: &str, namespace: &str) -> Result<Self, TlsError> {
+    /// If it can't be generated.
+    pub fn self_signed(service: &str, namespace: &str) -> Result<Self, TlsError> {
         let start = std::time::SystemTime::now() - Duration::from_secs(3600);
         let mut ca = CertificateParams::new(Vec::new())?;
         ca.distinguished_name.push(DnType::CommonName, format!("{service}-ca"));
@@ -115,50 +115,50 @@ impl ServingCertificate {
             chain: vec![certificate.der().clone()],
             key: PrivatePkcs8KeyDer::from(key.serialize_der()).into(),
             files: None,
-            self_made_ca: Some(ca_pem),
+            self_signed_ca: Some(ca_pem),
         })
     }
 
-    /// TLS with this certificate, and the certificate itself as it may change; clients
-    /// may show one of theirs.
+    /// The TLS configuration with this certificate, and the handle that reloads it. Client
+    /// certificates are optional.
     ///
     /// # Errors
-    /// Where certificate and key do not go together.
+    /// If the key is not that of the certificate.
     pub(super) fn server_config(
         self,
         options: TlsOptions,
-    ) -> Result<(ServerConfig, Arc<Current>), TlsError> {
+    ) -> Result<(ServerConfig, Arc<ReloadedCertificate>), TlsError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let versions: &[_] = match options.tls13_only {
             true => &[&rustls::version::TLS13],
             false => rustls::ALL_VERSIONS,
         };
-        let current = Arc::new(Current::new(self, provider.clone())?);
+        let certificate = Arc::new(ReloadedCertificate::new(self, provider.clone())?);
         let mut config = ServerConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(versions)?
-            .with_client_cert_verifier(Arc::new(AnyCertificate(provider)))
-            .with_cert_resolver(current.clone());
+            .with_client_cert_verifier(Arc::new(AcceptAnyCertificate(provider)))
+            .with_cert_resolver(certificate.clone());
         config.alpn_protocols = match options.http1_only {
             true => vec![b"http/1.1".to_vec()],
             false => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
         };
-        Ok((config, current))
+        Ok((config, certificate))
     }
 }
 
-/// The certificate served now; files are looked at again, as certificates are renewed.
+/// The current serving certificate. Its files are reloaded, as certificates are renewed.
 #[derive(Debug)]
-pub(super) struct Current {
+pub(super) struct ReloadedCertificate {
     key: RwLock<Arc<CertifiedKey>>,
-    /// The files it came from, where it did.
+    /// The files of certificate and key, if it is from files.
     files: Option<[PathBuf; 2]>,
     provider: Arc<CryptoProvider>,
 }
 
-/// How often the files of a certificate are looked at.
-const LOOK: Duration = Duration::from_secs(1);
+/// The time between two reads of the certificate's files.
+const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
 
-impl Current {
+impl ReloadedCertificate {
     fn new(
         certificate: ServingCertificate,
         provider: Arc<CryptoProvider>,
@@ -171,65 +171,64 @@ impl Current {
         self.key.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Until when it is valid, in seconds since 1970.
+    /// The time until which it is valid, in Unix seconds.
     fn not_after(&self) -> Option<i64> {
         let key = self.now();
         let (_, certificate) = X509Certificate::from_der(key.cert.first()?).ok()?;
         Some(certificate.validity().not_after.timestamp())
     }
 
-    /// Takes up what the files hold whenever it changes, for ever; what can't be served
-    /// does not replace what is. The gauge shows until when the certificate is valid.
-    pub(super) async fn follow(self: Arc<Self>, not_after: Gauge) {
+    /// Reloads the files when they change, for ever. Invalid files do not replace the current
+    /// certificate. The gauge shows the time until which it is valid.
+    pub(super) async fn run_reloader(self: Arc<Self>, not_after: Gauge) {
         not_after.set(self.not_after().unwrap_or_default());
         let Some(files) = &self.files else { return std::future::pending().await };
         let read = async || {
             let [certificate, key] = files;
             (tokio::fs::read(certificate).await.ok(), tokio::fs::read(key).await.ok())
         };
-        // What was read before may have changed since: it is taken up once more.
+        // The files may have changed since they were first read: reload them once more.
         let mut seen = (None, None);
         loop {
             let now = read().await;
             if now != seen {
                 seen = now;
-                self.take_up(files);
+                self.reload(files);
                 not_after.set(self.not_after().unwrap_or_default());
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(RELOAD_INTERVAL).await;
         }
     }
 
-    fn take_up(&self, files: &[PathBuf; 2]) {
-        let taken = ServingCertificate::from_files(&files[0], &files[1])
+    fn reload(&self, files: &[PathBuf; 2]) {
+        let loaded = ServingCertificate::from_files(&files[0], &files[1])
             .and_then(|new| Ok(CertifiedKey::from_der(new.chain, new.key, &self.provider)?));
-        match taken {
+        match loaded {
             Ok(key) if key.cert == self.now().cert => {}
             Ok(key) => {
                 *self.key.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(key);
-                tracing::info!(file = %files[0].display(), "Reloaded the serving certificate");
+                tracing::info!(file = %files[0].display(), "Reloaded serving certificate");
             }
             Err(error) => {
-                tracing::error!(%error, "Failed to reload the serving certificate; the last one stays in use");
+                tracing::error!(%error, "Failed to reload serving certificate, keeping the previous one");
             }
         }
     }
 }
 
-impl ResolvesServerCert for Current {
+impl ResolvesServerCert for ReloadedCertificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(self.now())
     }
 }
 
-/// Takes any client certificate whose key the client holds. Whom it names is
-/// believed only once `identity` has checked the chain against the CAs of the
-/// cluster, which change while connections live; a chain that leads to none of
-/// them is as good as no certificate, and a token may still identify its bearer.
+/// Accepts any client certificate whose key the client has. `Authenticator` verifies the chain
+/// per request, as the trusted CAs change while connections are open. A chain that leads to none
+/// of them counts as no certificate: the client may still have a token.
 #[derive(Debug)]
-struct AnyCertificate(Arc<CryptoProvider>);
+struct AcceptAnyCertificate(Arc<CryptoProvider>);
 
-impl ClientCertVerifier for AnyCertificate {
+impl ClientCertVerifier for AcceptAnyCertificate {
     fn offer_client_auth(&self) -> bool {
         true
     }
@@ -281,14 +280,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_self_made_certificate_can_be_served() {
-        let certificate = ServingCertificate::self_made("plimsoll", "plimsoll").unwrap();
-        assert!(certificate.self_made_ca.as_ref().unwrap().contains("BEGIN CERTIFICATE"));
+    fn a_self_signed_certificate_can_be_served() {
+        let certificate = ServingCertificate::self_signed("plimsoll", "plimsoll").unwrap();
+        assert!(certificate.self_signed_ca.as_ref().unwrap().contains("BEGIN CERTIFICATE"));
         certificate.server_config(TlsOptions::default()).unwrap();
     }
 
     #[test]
-    fn a_wrong_file_is_named() {
+    fn a_missing_file_is_named() {
         let path = Path::new("/nowhere/tls.crt");
         let error = ServingCertificate::from_files(path, path).err().unwrap().to_string();
         assert!(error.contains("/nowhere/tls.crt"), "{error}");

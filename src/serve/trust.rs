@@ -1,8 +1,8 @@
-//! Whom to believe: what kube-apiserver publishes of its own certificates in
-//! `kube-system/extension-apiserver-authentication`.
+//! The trusted CAs of clients and of front proxies: those that kube-apiserver publishes in
+//! `kube-system/extension-apiserver-authentication`, and those of flags.
 
 use crate::cache::{self, Cache};
-use crate::watch::{Failures, Growing};
+use crate::watch::{FailureLog, ResettableBackoff};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::{WatchStreamExt, watcher};
@@ -20,100 +20,100 @@ use std::time::Duration;
 const NAMESPACE: &str = "kube-system";
 const NAME: &str = "extension-apiserver-authentication";
 
-/// Whom to believe, kept up to date by [`follow_trust`].
+/// The trusted CAs, which [`run_trust_reflector`] keeps up to date. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Trust(Arc<RwLock<Option<Arc<TrustBundle>>>>);
+pub struct TrustStore(Arc<RwLock<Option<Arc<TrustBundle>>>>);
 
-/// What the API server's configuration says at one time.
+/// The trusted CAs and the request headers of front proxies, at one time.
 #[derive(Debug, Default)]
 pub struct TrustBundle {
     pub(super) client_ca: Option<Arc<dyn ClientCertVerifier>>,
-    pub(super) front_proxy_ca: Option<Arc<dyn ClientCertVerifier>>,
-    pub(super) verdicts: Verdicts,
-    /// The common names a front proxy may have; any, if empty.
+    pub(super) requestheader_client_ca: Option<Arc<dyn ClientCertVerifier>>,
+    pub(super) verified_chains: VerifiedChains,
+    /// The allowed common names of front proxies; any, if empty.
     pub allowed_names: Vec<String>,
-    /// Headers that name the user.
+    /// The headers with the user's name.
     pub username_headers: Vec<String>,
-    /// Headers that name a group each.
+    /// The headers with a group each.
     pub group_headers: Vec<String>,
-    /// What headers with more of the user start with.
+    /// The prefixes of headers with extra information.
     pub extra_header_prefixes: Vec<String>,
-    /// Headers that have the user's UID.
+    /// The headers with the user's UID.
     pub uid_headers: Vec<String>,
 }
 
-impl Trust {
-    /// Whether anything is known yet.
+impl TrustStore {
+    /// Whether any trusted CAs were set yet.
     pub fn is_known(&self) -> bool {
         self.0.read().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// What is known now.
+    /// The current trusted CAs; none before they were set.
     pub fn now(&self) -> Arc<TrustBundle> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default()
     }
 
-    /// Takes what is to be believed from now on.
+    /// Replaces the trusted CAs.
     pub fn set(&self, bundle: TrustBundle) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(bundle));
     }
 }
 
-/// What was found of certificate chains lately, by the hash of each: a
-/// connection sends many requests, and to check its certificate costs more than
-/// most answers.
+/// A cache of verified certificate chains, by hash. A connection sends many requests, and
+/// verifying its chain costs more than most responses.
 #[derive(Debug)]
-pub(super) struct Verdicts(Cache<[u8; 32], Verdict>);
+pub(super) struct VerifiedChains(Cache<[u8; 32], ChainVerification>);
 
-/// Whose a certificate chain is.
+/// Which CAs a certificate chain leads to.
 #[derive(Clone, Copy, Debug)]
-struct Verdict {
+struct ChainVerification {
     front_proxy: bool,
     client: bool,
 }
 
-/// How long it is believed: one that expires is refused so much later.
-const VERDICT_AGE: Duration = Duration::from_secs(10);
-/// How many bytes of them are kept.
-const VERDICTS: usize = 1 << 20;
+/// How long a verification is cached. An expired certificate is refused this much later.
+const VERIFICATION_TTL: Duration = Duration::from_secs(10);
+/// The size of the cache, in bytes.
+const VERIFICATION_CACHE_BYTES: usize = 1 << 20;
 
-impl Default for Verdicts {
+impl Default for VerifiedChains {
     fn default() -> Self {
-        Self(cache::of_bytes(VERDICTS, VERDICT_AGE, |_, _| size_of::<([u8; 32], Verdict)>()))
+        let entry = size_of::<([u8; 32], ChainVerification)>();
+        Self(cache::of_bytes(VERIFICATION_CACHE_BYTES, VERIFICATION_TTL, move |_, _| entry))
     }
 }
 
 impl TrustBundle {
-    /// Whether a certificate chain is that of a front proxy: signed by its CA.
+    /// Whether a certificate chain leads to the request header CA.
     pub fn is_front_proxy(&self, chain: &[CertificateDer<'_>]) -> bool {
-        self.verdict(chain).front_proxy
+        self.verify(chain).front_proxy
     }
 
-    /// Whether a certificate chain is that of a client of the cluster.
+    /// Whether a certificate chain leads to the client CA.
     pub fn is_client(&self, chain: &[CertificateDer<'_>]) -> bool {
-        self.verdict(chain).client
+        self.verify(chain).client
     }
 
-    fn verdict(&self, chain: &[CertificateDer<'_>]) -> Verdict {
+    fn verify(&self, chain: &[CertificateDer<'_>]) -> ChainVerification {
         let mut hash = Sha256::new();
         for certificate in chain {
             hash.update((certificate.len() as u64).to_be_bytes());
             hash.update(certificate);
         }
         let hash: [u8; 32] = hash.finalize().into();
-        self.verdicts.0.get(&hash).unwrap_or_else(|| {
-            let verdict = Verdict {
-                front_proxy: verifies(self.front_proxy_ca.as_ref(), chain),
+        self.verified_chains.0.get(&hash).unwrap_or_else(|| {
+            let verified = ChainVerification {
+                front_proxy: verifies(self.requestheader_client_ca.as_ref(), chain),
                 client: verifies(self.client_ca.as_ref(), chain),
             };
-            self.verdicts.0.insert(hash, verdict);
-            verdict
+            self.verified_chains.0.insert(hash, verified);
+            verified
         })
     }
 
     fn from_config_map(config_map: &ConfigMap) -> Result<Self, String> {
         let get = |key: &str| config_map.data.as_ref().and_then(|data| data.get(key));
-        // An empty list of names allows any: what can't be read must not count as one.
+        // An empty list allows any name, so a list that can't be parsed must be an error.
         let list = |key: &str| -> Result<Vec<String>, String> {
             let Some(text) = get(key) else { return Ok(Vec::new()) };
             serde_json::from_str(text).map_err(|error| format!("{key}: no list of names: {error}"))
@@ -121,8 +121,8 @@ impl TrustBundle {
         let ca = |key: &str| get(key).map(|pem| verifier(key, pem)).transpose();
         Ok(Self {
             client_ca: ca("client-ca-file")?,
-            front_proxy_ca: ca("requestheader-client-ca-file")?,
-            verdicts: Verdicts::default(),
+            requestheader_client_ca: ca("requestheader-client-ca-file")?,
+            verified_chains: VerifiedChains::default(),
             allowed_names: list("requestheader-allowed-names")?,
             username_headers: list("requestheader-username-headers")?,
             group_headers: list("requestheader-group-headers")?,
@@ -144,7 +144,7 @@ fn verifier(key: &str, pem: &str) -> Result<Arc<dyn ClientCertVerifier>, String>
     for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
         let certificate = certificate.map_err(|error| format!("{key}: not PEM: {error}"))?;
         if let Err(error) = roots.add(certificate) {
-            tracing::warn!(key, %error, "a CA certificate can't be used");
+            tracing::warn!(key, %error, "Ignored invalid CA certificate");
         }
     }
     WebPkiClientVerifier::builder(roots.into())
@@ -153,42 +153,42 @@ fn verifier(key: &str, pem: &str) -> Result<Arc<dyn ClientCertVerifier>, String>
         .map_err(|error| format!("{key}: no certificate can be used: {error}"))
 }
 
-/// Whom to believe by flags, before or instead of what the API server says.
+/// The trusted CAs of flags.
 #[derive(Clone, Debug, Default)]
-pub struct OwnTrust {
-    /// A file with CAs of clients, as PEM, believed besides those of the API server.
-    pub client_ca: Option<PathBuf>,
-    /// A file with CAs of front proxies, as PEM; with one the API server's word on front
-    /// proxies does not count.
-    pub front_proxy_ca: Option<PathBuf>,
-    /// The common names a front proxy may have; any, if empty.
+pub struct TrustOptions {
+    /// `--client-ca-file`: CAs of clients, as PEM, in addition to those of the cluster.
+    pub client_ca_file: Option<PathBuf>,
+    /// `--requestheader-client-ca-file`: CAs of front proxies, as PEM. With this file, the
+    /// cluster's settings of front proxies are ignored.
+    pub requestheader_client_ca_file: Option<PathBuf>,
+    /// The allowed common names of front proxies; any, if empty.
     pub allowed_names: Vec<String>,
-    /// Headers that name the user.
+    /// The headers with the user's name.
     pub username_headers: Vec<String>,
-    /// Headers that name a group each.
+    /// The headers with a group each.
     pub group_headers: Vec<String>,
-    /// What headers with more of the user start with.
+    /// The prefixes of headers with extra information.
     pub extra_header_prefixes: Vec<String>,
-    /// Headers that have the user's UID.
+    /// The headers with the user's UID.
     pub uid_headers: Vec<String>,
 }
 
-const CLIENT_CA: &str = "--client-ca-file";
-const FRONT_PROXY_CA: &str = "--requestheader-client-ca-file";
+const CLIENT_CA_FLAG: &str = "--client-ca-file";
+const REQUESTHEADER_CA_FLAG: &str = "--requestheader-client-ca-file";
 
-/// The CAs of the files, as PEM.
+/// The contents of the CA files, as PEM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct OwnCas {
+pub struct CaFiles {
     client: Option<String>,
-    front_proxy: Option<String>,
+    requestheader_client: Option<String>,
 }
 
-impl OwnTrust {
-    /// Reads the files.
+impl TrustOptions {
+    /// Reads the CA files.
     ///
     /// # Errors
-    /// Where one can't be read; the text names flag and file.
-    pub fn read(&self) -> Result<OwnCas, String> {
+    /// If a file can't be read; the text names flag and file.
+    pub fn read(&self) -> Result<CaFiles, String> {
         let read = |flag: &str, path: &Option<PathBuf>| -> Result<Option<String>, String> {
             let read = |path: &PathBuf| {
                 let text = std::fs::read_to_string(path);
@@ -196,94 +196,102 @@ impl OwnTrust {
             };
             path.as_ref().map(read).transpose()
         };
-        Ok(OwnCas {
-            client: read(CLIENT_CA, &self.client_ca)?,
-            front_proxy: read(FRONT_PROXY_CA, &self.front_proxy_ca)?,
+        let requestheader = &self.requestheader_client_ca_file;
+        Ok(CaFiles {
+            client: read(CLIENT_CA_FLAG, &self.client_ca_file)?,
+            requestheader_client: read(REQUESTHEADER_CA_FLAG, requestheader)?,
         })
     }
 
-    /// What is to be believed, with what the API server says where it was read.
+    /// The trusted CAs of the files and of the cluster's ConfigMap, if it was read.
     ///
     /// # Errors
-    /// Where any of it can't be used; the text says what.
+    /// If any of them is invalid; the text says which.
     pub fn bundle(
         &self,
         published: Option<&ConfigMap>,
-        cas: &OwnCas,
+        files: &CaFiles,
     ) -> Result<TrustBundle, String> {
         let get = |key: &str| published?.data.as_ref()?.get(key).map(String::as_str);
-        let front_proxy = cas.front_proxy.as_deref();
-        let mut bundle = match (published, front_proxy) {
+        let requestheader_ca = files.requestheader_client.as_deref();
+        let mut bundle = match (published, requestheader_ca) {
             (Some(published), None) => TrustBundle::from_config_map(published)?,
-            (_, front_proxy) => TrustBundle {
+            (_, requestheader_ca) => TrustBundle {
                 client_ca: None,
-                front_proxy_ca: front_proxy.map(|pem| verifier(FRONT_PROXY_CA, pem)).transpose()?,
+                requestheader_client_ca: requestheader_ca
+                    .map(|pem| verifier(REQUESTHEADER_CA_FLAG, pem))
+                    .transpose()?,
                 allowed_names: self.allowed_names.clone(),
                 username_headers: self.username_headers.clone(),
                 group_headers: self.group_headers.clone(),
                 extra_header_prefixes: self.extra_header_prefixes.clone(),
                 uid_headers: self.uid_headers.clone(),
-                verdicts: Verdicts::default(),
+                verified_chains: VerifiedChains::default(),
             },
         };
-        let pems = [cas.client.as_deref(), get("client-ca-file")];
+        let pems = [files.client.as_deref(), get("client-ca-file")];
         let pem = pems.into_iter().flatten().collect::<Vec<_>>().join("\n");
         if !pem.is_empty() {
-            bundle.client_ca = Some(verifier(CLIENT_CA, &pem)?);
+            bundle.client_ca = Some(verifier(CLIENT_CA_FLAG, &pem)?);
         }
         Ok(bundle)
     }
 }
 
-/// How often the files of CAs are looked at.
-const LOOK: Duration = Duration::from_secs(1);
+/// The time between two reads of the CA files.
+const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Follows the files of the flags, and the API server's configuration where there
-/// is a client to read it with, for ever. What can't be used does not replace what
-/// is believed already. `cas` is what the files held when they were read last.
-pub async fn follow_trust(client: Option<Client>, trust: Trust, own: OwnTrust, mut cas: OwnCas) {
-    let looked_up = client.is_some();
+/// Keeps the trusted CAs up to date with the CA files and, if there is a client, with the
+/// cluster's ConfigMap, for ever. Invalid CAs do not replace the current ones. `files` are the
+/// contents that the files had when the trusted CAs were set.
+pub async fn run_trust_reflector(
+    client: Option<Client>,
+    trust: TrustStore,
+    options: TrustOptions,
+    mut files: CaFiles,
+) {
+    let has_lookup = client.is_some();
     let mut published = None;
-    let (waits, progress) = Growing::new();
+    let (backoff, progress) = ResettableBackoff::new();
     let mut objects = match client {
         Some(client) => {
             let api: Api<ConfigMap> = Api::namespaced(client, NAMESPACE);
             let config = watcher::Config::default().fields(&format!("metadata.name={NAME}"));
-            watcher(api, config).backoff(waits).applied_objects().boxed()
+            watcher(api, config).backoff(backoff).applied_objects().boxed()
         }
         None => futures::stream::pending().boxed(),
     };
-    let mut failures = Failures::default();
+    let mut failures = FailureLog::default();
     loop {
         tokio::select! {
             object = objects.next() => match object {
                 Some(Ok(config_map)) => {
                     progress.made();
-                    failures.end();
+                    failures.succeeded();
                     published = Some(config_map);
-                    tracing::debug!("read {NAMESPACE}/{NAME}");
+                    tracing::debug!(configmap = %format_args!("{NAMESPACE}/{NAME}"), "Read trusted CAs");
                 }
                 Some(Err(error)) => {
-                    if let Some(failures) = failures.one_more() {
-                        tracing::warn!(%error, failures, "can't follow {NAMESPACE}/{NAME}");
+                    if let Some(failures) = failures.failed() {
+                        tracing::warn!(%error, failures, "Failed to watch {NAMESPACE}/{NAME}");
                     }
                     continue;
                 }
                 None => return,
             },
-            () = tokio::time::sleep(LOOK) => match own.read() {
-                Ok(now) if now != cas => cas = now,
+            () = tokio::time::sleep(RELOAD_INTERVAL) => match options.read() {
+                Ok(now) if now != files => files = now,
                 _ => continue,
             },
         }
-        if looked_up && published.is_none() {
+        if has_lookup && published.is_none() {
             continue;
         }
-        match own.bundle(published.as_ref(), &cas) {
+        match options.bundle(published.as_ref(), &files) {
             Ok(bundle) => trust.set(bundle),
             Err(error) => tracing::error!(
                 error,
-                "Failed to reload the trusted CAs from {NAMESPACE}/{NAME} or the flags; the last ones stay in use"
+                "Failed to reload trusted CAs from {NAMESPACE}/{NAME} or flags, keeping the previous ones"
             ),
         }
     }
@@ -312,33 +320,37 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_never_taken_for_anybody() {
-        let (own, cas, ca) = (OwnTrust::default(), OwnCas::default(), ca());
-        let good = own.bundle(Some(&published(r#"["front"]"#, &ca)), &cas).unwrap();
+    fn invalid_settings_never_count_as_any_name() {
+        let (options, files, ca) = (TrustOptions::default(), CaFiles::default(), ca());
+        let good = options.bundle(Some(&published(r#"["front"]"#, &ca)), &files).unwrap();
         assert_eq!(
             (good.allowed_names, good.uid_headers),
             (vec!["front".to_owned()], vec!["X-Remote-Uid".to_owned()])
         );
-        assert!(good.front_proxy_ca.is_some() && good.client_ca.is_some());
+        assert!(good.requestheader_client_ca.is_some() && good.client_ca.is_some());
         let broken = "-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----";
         for (allowed, ca) in
             [("[front]", ca.as_str()), ("\"front\"", &ca), ("[]", ""), ("[]", broken)]
         {
-            assert!(own.bundle(Some(&published(allowed, ca)), &cas).is_err(), "{allowed} {ca}");
+            assert!(
+                options.bundle(Some(&published(allowed, ca)), &files).is_err(),
+                "{allowed} {ca}"
+            );
         }
     }
 
     #[tokio::test]
-    async fn a_changed_ca_of_the_flags_is_taken_up_and_a_broken_one_is_not() {
+    async fn a_changed_ca_file_is_reloaded_and_an_invalid_one_is_not() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("ca.crt");
         std::fs::write(&file, ca()).unwrap();
-        let own = OwnTrust { client_ca: Some(file.clone()), ..OwnTrust::default() };
-        let trust = Trust::default();
-        let cas = own.read().unwrap();
-        trust.set(own.bundle(None, &cas).unwrap());
+        let options =
+            TrustOptions { client_ca_file: Some(file.clone()), ..TrustOptions::default() };
+        let trust = TrustStore::default();
+        let files = options.read().unwrap();
+        trust.set(options.bundle(None, &files).unwrap());
         let first = trust.now();
-        let following = tokio::spawn(follow_trust(None, trust.clone(), own, cas));
+        let reflector = tokio::spawn(run_trust_reflector(None, trust.clone(), options, files));
         let changed = async |text: &str| {
             let from = trust.now();
             std::fs::write(&file, text).unwrap();
@@ -347,7 +359,7 @@ mod tests {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
             });
-            waited.await.expect("it is taken up");
+            waited.await.expect("it is reloaded");
         };
         changed(&ca()).await;
         assert!(!Arc::ptr_eq(&first, &trust.now()));
@@ -355,6 +367,6 @@ mod tests {
         std::fs::remove_file(&file).unwrap();
         assert!(trust.now().client_ca.is_some());
         changed(&ca()).await;
-        following.abort();
+        reflector.abort();
     }
 }

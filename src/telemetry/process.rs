@@ -1,7 +1,6 @@
-//! What is read when metrics are scraped: what the process uses, and how the
-//! watches are doing.
+//! Metrics that are collected when they are scraped: those of the process, and of the watches.
 
-use super::Described;
+use super::registrar::MetricDescription;
 use crate::watch::{Synced, WatchHealth};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -10,9 +9,9 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use std::fmt::Error;
 use std::sync::{Arc, OnceLock};
 
-/// What the process uses, under the names that all Prometheus clients give it.
+/// Collects the metrics of the process, under the names of all Prometheus client libraries.
 #[derive(Debug)]
-pub(super) struct Process;
+pub struct ProcessCollector;
 
 const PROCESS: [(&str, &str, &str); 4] = [
     ("process_cpu_seconds", "counter", "CPU time that the process has used"),
@@ -21,20 +20,20 @@ const PROCESS: [(&str, &str, &str); 4] = [
     ("plimsoll_tasks", "gauge", "Tasks of the asynchronous runtime that live"),
 ];
 
-/// What is said of them.
-pub(super) fn described() -> impl Iterator<Item = Described> {
-    let described = |labels| {
-        move |(name, kind, help): &(&'static str, &'static str, &'static str)| Described {
+/// The descriptions of these metrics.
+pub fn descriptions() -> impl Iterator<Item = MetricDescription> {
+    let describe = |labels| {
+        move |(name, kind, help): &(&'static str, &'static str, &'static str)| MetricDescription {
             name: format!("{name}{}", if *kind == "counter" { "_total" } else { "" }),
             kind,
             labels,
             help,
         }
     };
-    PROCESS.iter().map(described(&[])).chain(WATCHES.iter().map(described(&["kind"])))
+    PROCESS.iter().map(describe(&[])).chain(WATCHES.iter().map(describe(&["kind"])))
 }
 
-impl Collector for Process {
+impl Collector for ProcessCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
         let values = [cpu_seconds(), resident_bytes(), open_files(), tasks()];
         for ((name, kind, help), value) in PROCESS.iter().zip(values) {
@@ -53,9 +52,9 @@ impl Collector for Process {
     }
 }
 
-/// How the watches are doing, once it is known of which.
+/// Collects the health of the watches, once they are set.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Watches(pub Arc<OnceLock<Synced>>);
+pub struct WatchCollector(pub Arc<OnceLock<Synced>>);
 
 const WATCHES: [(&str, &str, &str); 5] = [
     (
@@ -73,14 +72,14 @@ const WATCHES: [(&str, &str, &str); 5] = [
     ("plimsoll_watch_failures", "counter", "Total number of failed lists and watches of a kind"),
 ];
 
-/// What one of them is, of a watch.
-type Value = fn(&WatchHealth) -> Option<f64>;
+/// The value of a metric for a watch.
+type WatchValue = fn(&WatchHealth) -> Option<f64>;
 
-impl Collector for Watches {
+impl Collector for WatchCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
         let Some(synced) = self.0.get() else { return Ok(()) };
         let watches = synced.watches();
-        let values: [Value; 5] = [
+        let values: [WatchValue; 5] = [
             |watch| Some(f64::from(u8::from(watch.synced && watch.failing.is_none()))),
             |watch| Some(watch.age?.as_secs_f64()),
             |watch| Some(watch.objects as f64),
@@ -106,18 +105,18 @@ impl Collector for Watches {
     }
 }
 
-/// The kernel's clock ticks each second, as it tells them to every process.
-const TICKS: f64 = 100.0;
+/// Clock ticks per second in `/proc`: 100 on x86-64 and arm64.
+const USER_HZ: f64 = 100.0;
 
 fn cpu_seconds() -> Option<f64> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // The name, in parentheses, may have spaces.
+    // The command name, in parentheses, may contain spaces.
     let (_, fields) = stat.rsplit_once(')')?;
     let ticks = fields.split_whitespace().skip(11).take(2);
-    Some(ticks.filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / TICKS)
+    Some(ticks.filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / USER_HZ)
 }
 
-/// In kilobytes, whatever the size of a page is on this machine.
+/// The resident memory. `/proc/self/statm` would have it in pages, whose size differs.
 fn resident_bytes() -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -140,7 +139,7 @@ mod tests {
 
     #[test]
     fn the_memory_of_the_process_is_measured_in_bytes() {
-        let bytes = resident_bytes().expect("Linux says so");
+        let bytes = resident_bytes().expect("/proc has it");
         assert!(bytes > 1e6 && bytes < 1e11, "{bytes}");
     }
 }

@@ -1,4 +1,4 @@
-//! How long a watch waits after a failure.
+//! Backoff and logging of failures in a row.
 
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::DefaultBackoff;
@@ -6,23 +6,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// A wait that grows with each failure in a row, with jitter. kube's own begins
-/// anew with the `Init` that precedes each list, also of a list that fails; this
-/// one only when [`Progress`] was made.
-pub struct Growing {
+/// An exponential backoff with jitter that resets when [`Progress`] is made. kube's own also
+/// resets on the `Init` that precedes each list, even a list that fails.
+pub struct ResettableBackoff {
     inner: DefaultBackoff,
     progress: Progress,
 }
 
-/// Tells a [`Growing`] wait that objects came.
+/// Tells a [`ResettableBackoff`] that objects were received.
 #[derive(Clone, Debug, Default)]
 pub struct Progress(Arc<AtomicBool>);
 
-/// The longest wait, so that a server that returns is heard of soon.
-const LONGEST: Duration = Duration::from_secs(10);
+/// The longest backoff, so that the recovery of a server is noticed soon.
+const MAX_BACKOFF: Duration = Duration::from_secs(10);
 
-impl Growing {
-    /// One, and what tells it of progress.
+impl ResettableBackoff {
+    /// A backoff, and the handle that resets it.
     pub fn new() -> (Self, Progress) {
         let progress = Progress::default();
         (Self { inner: DefaultBackoff::default(), progress: progress.clone() }, progress)
@@ -30,40 +29,40 @@ impl Growing {
 }
 
 impl Progress {
-    /// Objects came: the next failure is the first in a row.
+    /// Objects were received: the next failure is the first in a row.
     pub fn made(&self) {
         self.0.store(true, Ordering::Release);
     }
 }
 
-impl Iterator for Growing {
+impl Iterator for ResettableBackoff {
     type Item = Duration;
 
     fn next(&mut self) -> Option<Duration> {
         if self.progress.0.swap(false, Ordering::AcqRel) {
             self.inner.reset();
         }
-        self.inner.next().map(|wait| wait.min(LONGEST))
+        self.inner.next().map(|wait| wait.min(MAX_BACKOFF))
     }
 }
 
-impl Backoff for Growing {
+impl Backoff for ResettableBackoff {
     fn reset(&mut self) {}
 }
 
-/// Counts failures in a row, so that each doubling of their number is told, and not each failure.
+/// Counts failures in a row, to log each doubling of their number instead of every failure.
 #[derive(Debug, Default)]
-pub struct Failures(u64);
+pub struct FailureLog(u64);
 
-impl Failures {
-    /// One more; how many it are, where that is worth a line in the log.
-    pub fn one_more(&mut self) -> Option<u64> {
+impl FailureLog {
+    /// Counts a failure. Returns the count if it should be logged.
+    pub fn failed(&mut self) -> Option<u64> {
         self.0 += 1;
         self.0.is_power_of_two().then_some(self.0)
     }
 
-    /// It went well.
-    pub fn end(&mut self) {
+    /// Resets the count after a success.
+    pub fn succeeded(&mut self) {
         self.0 = 0;
     }
 }
@@ -73,26 +72,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_wait_grows_until_progress_is_made() {
-        let (mut waits, progress) = Growing::new();
+    fn the_backoff_grows_until_progress_is_made() {
+        let (mut backoff, progress) = ResettableBackoff::new();
         let mut last = Duration::ZERO;
         for _ in 0..10 {
             // As the stream does for the `Init` of each list.
-            waits.reset();
-            last = waits.next().unwrap();
+            backoff.reset();
+            last = backoff.next().unwrap();
         }
-        assert!(last > Duration::from_secs(5) && last <= LONGEST, "{last:?}");
+        assert!(last > Duration::from_secs(5) && last <= MAX_BACKOFF, "{last:?}");
         progress.made();
-        let first = waits.next().unwrap();
+        let first = backoff.next().unwrap();
         assert!(first < Duration::from_secs(2), "{first:?}");
     }
 
     #[test]
-    fn each_doubling_of_failures_is_told() {
-        let mut failures = Failures::default();
-        let told: Vec<u64> = (0..100).filter_map(|_| failures.one_more()).collect();
-        assert_eq!(told, [1, 2, 4, 8, 16, 32, 64]);
-        failures.end();
-        assert_eq!(failures.one_more(), Some(1));
+    fn each_doubling_of_failures_is_logged() {
+        let mut failures = FailureLog::default();
+        let logged: Vec<u64> = (0..100).filter_map(|_| failures.failed()).collect();
+        assert_eq!(logged, [1, 2, 4, 8, 16, 32, 64]);
+        failures.succeeded();
+        assert_eq!(failures.failed(), Some(1));
     }
 }

@@ -1,5 +1,5 @@
-//! API objects of which only the fields in use are read. `managedFields` alone is
-//! often larger than all the rest of an object.
+//! API objects of which only the used fields are deserialized. `managedFields` is often larger
+//! than the rest of an object.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::Resource;
@@ -8,23 +8,23 @@ use serde::{Deserialize, Deserializer};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// An object with some of its metadata, spec and status.
+/// An object with a part of its metadata, spec and status.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Lean<Spec, Status> {
-    /// What of its metadata is used.
+    /// The used part of the metadata.
     #[serde(default, deserialize_with = "metadata")]
     pub metadata: ObjectMeta,
-    /// Its spec.
+    /// The used part of the spec.
     #[serde(default)]
     pub spec: Spec,
-    /// Its status.
+    /// The used part of the status.
     #[serde(default)]
     pub status: Status,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct Metadata {
+struct LeanMetadata {
     name: Option<String>,
     namespace: Option<String>,
     uid: Option<String>,
@@ -36,7 +36,7 @@ struct Metadata {
 }
 
 fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    let Metadata {
+    let LeanMetadata {
         name,
         namespace,
         uid,
@@ -45,7 +45,7 @@ fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D:
         labels,
         deletion_timestamp,
         owner_references,
-    } = Metadata::deserialize(deserializer)?;
+    } = LeanMetadata::deserialize(deserializer)?;
     Ok(ObjectMeta {
         name,
         namespace,

@@ -1,23 +1,26 @@
-//! What the cluster says, followed by watches and kept in a compact index.
+//! The state of the cluster: reflectors list and watch it, and keep a compact index.
 
 mod backoff;
-mod follow;
+mod cluster;
 mod index;
 mod lean;
 mod pods;
 mod read;
+mod records;
+mod reflector;
 mod resources;
+mod subject;
 mod synced;
 
-pub use backoff::{Failures, Growing, Progress};
-pub use follow::follow_cluster;
-pub use index::{
-    Asked, AutoscalerRecord, Cluster, Demand, HpaRecord, Index, ObjectKey, ScaleRecord, Subject,
-    SubjectKind, Workload,
-};
+pub use backoff::{FailureLog, Progress, ResettableBackoff};
+pub use cluster::Cluster;
+pub use index::Index;
 pub use pods::PodRecord;
 pub use read::owner;
 #[cfg(test)]
 pub use read::{autoscaler as read_autoscaler, hpa as read_hpa, pod as read_pod};
+pub use records::{AutoscalerRecord, HpaRecord, ParsedSpec, ScaleRecord, ScalingSpec, Workload};
+pub use reflector::run_reflectors;
 pub use resources::{GroupResource, ResourceInfo, ResourceMap, Resources};
-pub use synced::{Kind, Synced, WatchHealth};
+pub use subject::{ObjectKey, Subject, SubjectKind};
+pub use synced::{Synced, WatchHealth, WatchedKind};

@@ -1,35 +1,33 @@
-//! The pods of a namespace, found by their labels. Pods of one workload mostly
-//! have the same labels and requests, which are kept once.
+//! The pods of a namespace, indexed by label. Pods of one workload mostly have equal labels
+//! and requests, which are stored once.
 
 use crate::hpa::{Phase, Pod, Ready, Requests, UnixMillis};
 use crate::k8s::Selector;
 use crate::k8s::selector::Operator;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use crate::promql::name::LabelSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
 
-/// The labels of a pod.
-pub type Labels = BTreeMap<String, String>;
-
-/// What is kept of a pod.
+/// The record of a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodRecord {
-    /// Its labels; shared by pods that have the same.
-    pub labels: Arc<Labels>,
-    /// Its phase.
+    /// The labels, shared by pods with equal labels.
+    pub labels: Arc<LabelSet>,
+    /// The phase.
     pub phase: Phase,
     /// Whether it is being deleted.
     pub deleting: bool,
-    /// When the kubelet first saw it.
+    /// When the kubelet first saw the pod.
     pub start: Option<UnixMillis>,
-    /// Its Ready condition.
+    /// The Ready condition.
     pub ready: Option<Ready>,
-    /// What it requests; shared by pods that request the same.
+    /// The resource requests, shared by pods with equal requests.
     pub requests: Arc<Requests>,
 }
 
 impl PodRecord {
-    /// The pod as a decision sees it.
+    /// The pod as the HPA algorithm reads it.
     pub fn view<'a>(&'a self, name: &'a str) -> Pod<'a> {
         Pod {
             name,
@@ -46,14 +44,14 @@ impl PodRecord {
 #[derive(Debug, Default)]
 pub struct NamespacePods {
     by_name: HashMap<Arc<str>, PodRecord>,
-    /// The names of the pods that have a set of labels.
-    by_labels: HashMap<Arc<Labels>, BTreeSet<Arc<str>>>,
-    /// The sets of labels that have a label with a value.
-    by_label: HashMap<String, HashMap<String, HashSet<Arc<Labels>>>>,
+    /// By label set, the names of its pods.
+    by_labels: HashMap<Arc<LabelSet>, BTreeSet<Arc<str>>>,
+    /// By label and value, the label sets that have it.
+    by_label: HashMap<String, HashMap<String, HashSet<Arc<LabelSet>>>>,
 }
 
 impl NamespacePods {
-    /// Keeps a pod.
+    /// Adds or replaces a pod.
     pub fn put(&mut self, name: &str, mut pod: PodRecord) {
         if let Some(known) = self.by_name.get_mut(name)
             && known.labels == pod.labels
@@ -76,7 +74,7 @@ impl NamespacePods {
         self.by_name.insert(name, pod);
     }
 
-    /// Forgets a pod.
+    /// Removes a pod.
     pub fn remove(&mut self, name: &str) {
         let Some(PodRecord { labels, .. }) = self.by_name.remove(name) else { return };
         let Some(names) = self.by_labels.get_mut(&labels) else { return };
@@ -99,7 +97,7 @@ impl NamespacePods {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no pods.
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty()
     }
@@ -109,16 +107,16 @@ impl NamespacePods {
         self.by_name.get(name)
     }
 
-    /// The names of all.
+    /// The names of all pods.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.by_name.keys().map(AsRef::as_ref)
     }
 
-    /// Those that a selector selects, by name.
+    /// The pods that match a selector, sorted by name.
     pub fn select(&self, selector: &Selector) -> Vec<(&str, &PodRecord)> {
         let selects =
-            |labels: &&Arc<Labels>| selector.matches(|key| labels.get(key).map(String::as_str));
-        let sets: Vec<&Arc<Labels>> = match self.narrowest(selector) {
+            |labels: &&Arc<LabelSet>| selector.matches(|key| labels.get(key).map(String::as_str));
+        let sets: Vec<&Arc<LabelSet>> = match self.narrowest(selector) {
             Some(sets) => sets.into_iter().flatten().filter(selects).collect(),
             None => self.by_labels.keys().filter(selects).collect(),
         };
@@ -129,37 +127,37 @@ impl NamespacePods {
         selected
     }
 
-    /// Of the sets of labels with a value that the selector asks for, the fewest;
-    /// none where it asks for no such value.
-    fn narrowest(&self, selector: &Selector) -> Option<Option<&HashSet<Arc<Labels>>>> {
-        let asked = selector.requirements().iter().filter_map(|requirement| {
+    /// The label sets of the most selective requirement of the form `label=value`; none if the
+    /// selector has no such requirement.
+    fn narrowest(&self, selector: &Selector) -> Option<Option<&HashSet<Arc<LabelSet>>>> {
+        let equalities = selector.requirements().iter().filter_map(|requirement| {
             match (requirement.operator, requirement.values.as_slice()) {
                 (Operator::In, [value]) => Some((&requirement.key, value)),
                 _ => None,
             }
         });
-        let sets = asked.map(|(label, value)| self.by_label.get(label)?.get(value));
+        let sets = equalities.map(|(label, value)| self.by_label.get(label)?.get(value));
         sets.min_by_key(|sets| sets.map_or(0, HashSet::len))
     }
 }
 
-/// Values of which equal ones are kept once.
+/// Stores equal values once.
 #[derive(Debug)]
-pub struct Shared<T>(HashSet<Arc<T>>);
+pub struct Interner<T>(HashSet<Arc<T>>);
 
-impl<T> Default for Shared<T> {
+impl<T> Default for Interner<T> {
     fn default() -> Self {
         Self(HashSet::new())
     }
 }
 
-impl<T: Eq + Hash> Shared<T> {
-    /// The one that is kept of those equal to this.
-    pub fn one_of(&mut self, value: Arc<T>) -> Arc<T> {
+impl<T: Eq + Hash> Interner<T> {
+    /// The stored value that equals this one.
+    pub fn intern(&mut self, value: Arc<T>) -> Arc<T> {
         if let Some(known) = self.0.get(&value) {
             return known.clone();
         }
-        // Forget what nobody has any more, now and then.
+        // Drop unused values whenever the number of values reaches a power of two.
         if self.0.len().is_power_of_two() {
             self.0.retain(|known| Arc::strong_count(known) > 1);
         }
@@ -206,7 +204,7 @@ mod tests {
             assert_eq!(names(&pods, selector), expected, "{selector}");
         }
         assert!(Arc::ptr_eq(&pods.get("a").unwrap().labels, &pods.get("b").unwrap().labels));
-        // One that changes its labels is found by the new ones alone.
+        // A pod whose labels change is found only by the new ones.
         pods.put("a", pod(&[("app", "api")]));
         assert_eq!(names(&pods, "app=web"), ["b"]);
         assert_eq!(names(&pods, "app=api"), ["a", "c"]);

@@ -1,12 +1,12 @@
-//! From API objects to the records of the index.
+//! Conversion of API objects to the records of the index.
 
-use super::index::{Asked, AutoscalerRecord, Demand, HpaRecord, ScaleRecord};
 use super::lean::Lean;
 use super::pods::PodRecord;
+use super::records::{AutoscalerRecord, HpaRecord, ParsedSpec, ScaleRecord, ScalingSpec};
 use crate::crd::{AutoscalerSpec, ReadError};
 use crate::hpa::{Phase, PodContainer, Ready, Requests, ResourceList, Scale, Source, Spec, Status};
 use crate::k8s::{Quantity, Selector};
-use crate::promql::name::{GeneratedName, Labels};
+use crate::promql::name::{GeneratedName, LabelSet};
 use crate::promql::query::PodMetric;
 use k8s_openapi::api::autoscaling::v2::{
     HorizontalPodAutoscalerSpec, HorizontalPodAutoscalerStatus,
@@ -54,7 +54,7 @@ pub struct LeanPodStatus {
     conditions: Vec<PodCondition>,
 }
 
-/// A quantity as the API server writes it; one that can't be read counts as none.
+/// The quantities of a list. A quantity that can't be parsed is left out.
 fn resource_list(list: &BTreeMap<String, Value>) -> ResourceList {
     let quantity = |value: &Value| match value {
         Value::String(text) => text.parse::<Quantity>().ok(),
@@ -112,11 +112,11 @@ pub struct LeanWorkloadStatus {
     replicas: i32,
 }
 
-/// The scale of a workload, as its `/scale` would show it; none where its
-/// selector can't be read, which is then for `/scale` to say.
+/// The scale of a workload, as its `/scale` would show it; none if its selector can't be
+/// parsed, so that `/scale` is read instead.
 pub fn scale(workload: LeanWorkload) -> Option<ScaleRecord> {
     let selector: Selector = Selector::from_object(&workload.spec.selector).ok()?;
-    // In the order in which the API machinery writes it.
+    // Parsed from text, to have the order in which the API machinery writes it.
     let selector: Selector = selector.to_string().parse().ok()?;
     Some(ScaleRecord {
         replicas: Scale {
@@ -128,14 +128,14 @@ pub fn scale(workload: LeanWorkload) -> Option<ScaleRecord> {
     })
 }
 
-/// An Autoscaler as it was written, which may be anything.
+/// An Autoscaler as it was written, whose spec may not be valid.
 pub type LeanAutoscaler = Lean<Value, Value>;
 
 /// A native HorizontalPodAutoscaler.
 pub type LeanHpa = Lean<HorizontalPodAutoscalerSpec, HorizontalPodAutoscalerStatus>;
 
-/// The record of an Autoscaler. What it asks for is taken from its known record where
-/// that is of the same spec: most of its events are of its status alone.
+/// The record of an Autoscaler. The parsed spec of the known record is reused if the generation
+/// is the same: most events change only the status.
 pub fn autoscaler(object: LeanAutoscaler, known: Option<&AutoscalerRecord>) -> AutoscalerRecord {
     let ObjectMeta { name, namespace, uid, generation, .. } = object.metadata;
     let status: Option<HorizontalPodAutoscalerStatus> = serde_json::from_value(object.status).ok();
@@ -144,9 +144,9 @@ pub fn autoscaler(object: LeanAutoscaler, known: Option<&AutoscalerRecord>) -> A
     let known = known
         .filter(|known| known.uid == uid && generation.is_some() && known.generation == generation);
     AutoscalerRecord {
-        asked: match known {
-            Some(known) => known.asked.clone(),
-            None => asked(object.spec, &namespace, &name).map(Arc::new),
+        parsed: match known {
+            Some(known) => known.parsed.clone(),
+            None => parse_spec(object.spec, &namespace, &name).map(Arc::new),
         },
         uid,
         generation,
@@ -154,11 +154,11 @@ pub fn autoscaler(object: LeanAutoscaler, known: Option<&AutoscalerRecord>) -> A
     }
 }
 
-fn asked(spec: Value, namespace: &str, name: &str) -> Result<Asked, ReadError> {
+fn parse_spec(spec: Value, namespace: &str, name: &str) -> Result<ParsedSpec, ReadError> {
     let spec = AutoscalerSpec::read(spec)?;
-    let mut demand = demand(Spec::from_api(&spec.as_hpa(namespace, name)), namespace);
-    let pod_metrics = &mut demand.pod_metrics;
-    // The last ones are the custom metrics, of which more is known than their names.
+    let mut scaling = scaling_spec(Spec::from_api(&spec.as_hpa(namespace, name)), namespace);
+    let pod_metrics = &mut scaling.pod_metrics;
+    // The last metrics are those of `customMetrics`, which say more than a generated name.
     let custom = pod_metrics.len().saturating_sub(spec.custom_metrics.len());
     for (own, metric) in pod_metrics[custom..].iter_mut().zip(&spec.custom_metrics) {
         *own = Some(PodMetric {
@@ -167,23 +167,23 @@ fn asked(spec: Value, namespace: &str, name: &str) -> Result<Asked, ReadError> {
             query: metric.query.clone(),
         });
     }
-    Ok(Asked { spec, demand })
+    Ok(ParsedSpec { spec, scaling })
 }
 
-fn demand(decided: Spec, namespace: &str) -> Demand {
+fn scaling_spec(spec: Spec, namespace: &str) -> ScalingSpec {
     let own = |metric: &crate::hpa::Metric| by_generated_name(&metric.source, namespace);
-    Demand { pod_metrics: decided.metrics.iter().map(own).collect(), decided }
+    ScalingSpec { pod_metrics: spec.metrics.iter().map(own).collect(), spec }
 }
 
-/// The metric that a generated name stands for, where its hash is that of the
-/// selector's labels and its namespace is this one.
+/// The pod metric of a generated name, if the name has the hash of the selector's labels and
+/// this namespace.
 fn by_generated_name(source: &Source, namespace: &str) -> Option<PodMetric> {
     let Source::Pods { metric, .. } = source else { return None };
     let selector = metric.selector.as_ref();
     if selector.is_some_and(|s| s.match_expressions.as_ref().is_some_and(|e| !e.is_empty())) {
         return None;
     }
-    let labels: Option<&Labels> = selector.and_then(|selector| selector.match_labels.as_ref());
+    let labels: Option<&LabelSet> = selector.and_then(|selector| selector.match_labels.as_ref());
     let name = GeneratedName::parse(&metric.name)?;
     (name.namespace == namespace && name.is_of(labels)).then(|| PodMetric {
         metric: name.metric.to_owned(),
@@ -192,7 +192,7 @@ fn by_generated_name(source: &Source, namespace: &str) -> Option<PodMetric> {
     })
 }
 
-/// The UID of the Autoscaler that owns an object, where one does.
+/// The UID of the Autoscaler that owns an object, if any.
 pub fn owner(metadata: &ObjectMeta) -> Option<String> {
     let owners = metadata.owner_references.iter().flatten();
     let owner = owners
@@ -208,7 +208,7 @@ pub fn hpa(hpa: LeanHpa) -> HpaRecord {
     HpaRecord {
         uid: hpa.metadata.uid.unwrap_or_default(),
         version: hpa.metadata.resource_version,
-        demand: demand(Spec::from_api(&hpa.spec), &namespace),
+        scaling: scaling_spec(Spec::from_api(&hpa.spec), &namespace),
         owner,
         status: hpa.status,
     }
@@ -236,13 +236,13 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_being_deleted_from_the_moment_that_it_was_asked_for() {
+    fn a_pod_is_being_deleted_from_the_time_of_the_request() {
         let pod = |metadata: Value| pod_of(json!({"metadata": metadata, "spec": {}}));
         assert!(!pod(json!({"name": "web-0"})).deleting);
         let time = "2026-01-01T00:00:30Z";
-        let asked = json!({"name": "web-0", "deletionTimestamp": time,
+        let deleted = json!({"name": "web-0", "deletionTimestamp": time,
             "deletionGracePeriodSeconds": 30});
-        assert!(pod(asked).deleting);
+        assert!(pod(deleted).deleting);
     }
 
     #[test]
@@ -282,11 +282,11 @@ mod tests {
 
     #[test]
     fn a_native_hpa_publishes_a_generated_name_only_with_its_own_labels_and_namespace() {
-        let labels = Labels::from([("view".to_owned(), "default".to_owned())]);
+        let labels = LabelSet::from([("view".to_owned(), "default".to_owned())]);
         let name = generated_name("qps", Some(&labels), "shop", "web");
         let record = native(&name, json!(labels));
         let metric = PodMetric { metric: "qps".to_owned(), labels: labels.clone(), query: None };
-        assert_eq!(record.demand.pod_metrics, [Some(metric)]);
+        assert_eq!(record.scaling.pod_metrics, [Some(metric)]);
         let elsewhere = generated_name("qps", Some(&labels), "bank", "web");
         for (name, labels) in [
             (name.as_str(), json!({"view": "other"})),
@@ -294,7 +294,7 @@ mod tests {
             (&elsewhere, json!(labels)),
             ("qps", Value::Null),
         ] {
-            assert_eq!(native(name, labels).demand.pod_metrics, [None], "{name}");
+            assert_eq!(native(name, labels).scaling.pod_metrics, [None], "{name}");
         }
     }
 
@@ -314,14 +314,14 @@ mod tests {
         let record = autoscaler(object.clone(), None);
         assert_eq!(record.status.desired_replicas, 2);
         assert_eq!(record.status.conditions.len(), 1);
-        let asked = record.asked.unwrap();
-        let pod_metrics = &asked.demand.pod_metrics;
+        let parsed = record.parsed.unwrap();
+        let pod_metrics = &parsed.scaling.pod_metrics;
         assert!(pod_metrics[0].is_none());
         assert_eq!(pod_metrics[1].as_ref().unwrap().query.as_deref(), Some("q"));
     }
 
     #[test]
-    fn an_event_of_a_status_alone_reads_no_spec_again() {
+    fn an_event_of_only_the_status_parses_no_spec_again() {
         let object = |generation: i64, max: i64| -> LeanAutoscaler {
             serde_json::from_value(json!({
                 "metadata": {"name": "web", "namespace": "shop", "uid": "u", "generation": generation},
@@ -331,9 +331,9 @@ mod tests {
             .unwrap()
         };
         let known = autoscaler(object(1, 3), None);
-        let max = |record: &AutoscalerRecord| record.asked.as_ref().unwrap().spec.max_replicas;
+        let max = |record: &AutoscalerRecord| record.parsed.as_ref().unwrap().spec.max_replicas;
         let same = autoscaler(object(1, 3), Some(&known));
-        assert!(Arc::ptr_eq(known.asked.as_ref().unwrap(), same.asked.as_ref().unwrap()));
+        assert!(Arc::ptr_eq(known.parsed.as_ref().unwrap(), same.parsed.as_ref().unwrap()));
         assert_eq!(max(&autoscaler(object(2, 4), Some(&known))), 4);
     }
 

@@ -1,5 +1,5 @@
-//! Which resources the cluster has: a compact copy of its discovery, looked up
-//! as `kubectl` and prometheus-adapter do (`k8s.io/apimachinery`'s RESTMapper).
+//! The resources of the cluster: a compact copy of its discovery, with the lookups of
+//! `k8s.io/apimachinery`'s RESTMapper, which kubectl and prometheus-adapter use.
 
 use k8s_openapi::serde::Deserialize;
 use kube::Client;
@@ -7,12 +7,12 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-/// A resource by its group; the core group is empty.
+/// A resource with its group; the core group is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupResource {
-    /// Its group.
+    /// The group.
     pub group: String,
-    /// Its plural name.
+    /// The plural name.
     pub resource: String,
 }
 
@@ -52,12 +52,13 @@ pub struct ResourceInfo {
 }
 
 impl ResourceInfo {
-    /// Group and version as the metrics APIs write them: the core group has a slash too.
+    /// Group and version as the metrics APIs write them: the core group, too, has a slash
+    /// (`/v1`).
     pub fn api_version(&self) -> String {
         format!("{}/{}", self.name.group, self.version)
     }
 
-    /// For requests to it.
+    /// The same for requests by kube.
     pub fn api_resource(&self) -> kube::core::ApiResource {
         let group = &self.name.group;
         let api_version = if group.is_empty() { self.version.clone() } else { self.api_version() };
@@ -76,8 +77,8 @@ impl ResourceInfo {
 pub struct ResourceMap(Vec<ResourceInfo>);
 
 impl ResourceMap {
-    /// The resource that a name, plural or singular, stands for. A group may be
-    /// left out, or be the beginning of the resource's.
+    /// The resource of a plural or singular name. The group may be empty, or a prefix of the
+    /// resource's group.
     pub fn find(&self, name: &GroupResource) -> Option<&ResourceInfo> {
         let wanted = name.resource.to_ascii_lowercase();
         let named = |info: &&ResourceInfo| info.name.resource == wanted || info.singular == wanted;
@@ -91,7 +92,7 @@ impl ResourceMap {
             .or_else(|| exact.find(|info| info.name.group.starts_with(&name.group)))
     }
 
-    /// The same, in the form it is known by.
+    /// The plural name and the full group of a resource.
     pub fn normalize(&self, name: &GroupResource) -> Option<GroupResource> {
         self.find(name).map(|info| info.name.clone())
     }
@@ -101,7 +102,7 @@ impl ResourceMap {
         self.find(&GroupResource::core(resource)).map(|info| info.singular.as_str())
     }
 
-    /// A map of these, for tests.
+    /// A map of these resources, for tests.
     pub fn of(resources: Vec<ResourceInfo>) -> Self {
         Self(resources)
     }
@@ -114,36 +115,36 @@ pub struct Resources(Arc<Inner>);
 struct Inner {
     client: Client,
     map: RwLock<Arc<ResourceMap>>,
-    asked: Mutex<Option<Instant>>,
+    last_lookup: Mutex<Option<Instant>>,
 }
 
-/// The least time between two looks at discovery that an unknown name brings on.
-const GAP: Duration = Duration::from_secs(2);
-/// How long a look may take.
-const LOOK: Duration = Duration::from_secs(10);
+/// The least time between two reads of discovery that unknown names cause.
+const MIN_REFRESH_INTERVAL: Duration = Duration::from_secs(2);
+/// The longest time for a read of discovery.
+const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Resources {
-    /// Those of the cluster that the client speaks to; none are known yet.
+    /// The resources of the client's cluster; none are known yet.
     pub fn new(client: Client) -> Self {
-        Self(Arc::new(Inner { client, map: RwLock::default(), asked: Mutex::default() }))
+        Self(Arc::new(Inner { client, map: RwLock::default(), last_lookup: Mutex::default() }))
     }
 
-    /// What is known now.
+    /// The resources as of the last read.
     pub fn map(&self) -> Arc<ResourceMap> {
         self.0.map.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What a name stands for, looked up anew where it is not known: its
-    /// definition may have come just now.
+    /// The resource of a name. For an unknown name, discovery is read again: its definition may
+    /// have been created just now.
     pub async fn find(&self, name: &GroupResource) -> Option<ResourceInfo> {
         if let Some(info) = self.map().find(name) {
             return Some(info.clone());
         }
         let due = {
-            let mut asked = self.0.asked.lock().unwrap_or_else(PoisonError::into_inner);
-            let due = asked.is_none_or(|asked| asked.elapsed() >= GAP);
+            let mut last = self.0.last_lookup.lock().unwrap_or_else(PoisonError::into_inner);
+            let due = last.is_none_or(|last| last.elapsed() >= MIN_REFRESH_INTERVAL);
             if due {
-                *asked = Some(Instant::now());
+                *last = Some(Instant::now());
             }
             due
         };
@@ -153,29 +154,28 @@ impl Resources {
         self.map().find(name).cloned()
     }
 
-    /// Reads discovery now. What is known stays where that fails.
+    /// Reads discovery now. If that fails, the resources stay as they are.
     pub async fn refresh(&self) -> bool {
-        match tokio::time::timeout(LOOK, discover(&self.0.client)).await {
+        match tokio::time::timeout(DISCOVERY_TIMEOUT, discover(&self.0.client)).await {
             Ok(Ok(map)) => {
                 *self.0.map.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(map);
                 true
             }
             Ok(Err(error)) => {
-                tracing::warn!(%error, "could not read discovery");
+                tracing::warn!(%error, "Failed to read discovery");
                 false
             }
             Err(_) => {
-                tracing::warn!("discovery did not come within {LOOK:?}");
+                tracing::warn!(timeout = ?DISCOVERY_TIMEOUT, "Timed out reading discovery");
                 false
             }
         }
     }
 
-    /// Reads discovery again every so often, for ever; soon, where that failed
-    /// the last time.
+    /// Reads discovery periodically, for ever; sooner after a failure.
     pub async fn follow(self, interval: Duration, mut read: bool) {
         loop {
-            let pause = if read { interval } else { GAP };
+            let pause = if read { interval } else { MIN_REFRESH_INTERVAL };
             tokio::time::sleep(pause).await;
             read = self.refresh().await;
         }
@@ -184,33 +184,33 @@ impl Resources {
 
 #[derive(Deserialize)]
 struct DiscoveryList {
-    items: Vec<Group>,
+    items: Vec<DiscoveredGroup>,
 }
 
 #[derive(Deserialize)]
-struct Group {
+struct DiscoveredGroup {
     #[serde(default)]
-    metadata: Metadata,
+    metadata: DiscoveredMetadata,
     #[serde(default)]
-    versions: Vec<Version>,
+    versions: Vec<DiscoveredVersion>,
 }
 
 #[derive(Default, Deserialize)]
-struct Metadata {
+struct DiscoveredMetadata {
     #[serde(default)]
     name: String,
 }
 
 #[derive(Deserialize)]
-struct Version {
+struct DiscoveredVersion {
     version: String,
     #[serde(default)]
-    resources: Vec<Discovered>,
+    resources: Vec<DiscoveredResource>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Discovered {
+struct DiscoveredResource {
     resource: String,
     #[serde(default)]
     response_kind: ResponseKind,
@@ -241,13 +241,13 @@ async fn discover(client: &Client) -> Result<ResourceMap, kube::Error> {
     Ok(ResourceMap(all))
 }
 
-fn flatten(group: Group) -> impl Iterator<Item = ResourceInfo> {
+fn flatten(group: DiscoveredGroup) -> impl Iterator<Item = ResourceInfo> {
     let name = group.metadata.name;
     group.versions.into_iter().flat_map(move |version| {
         let (group, of) = (name.clone(), version.version);
-        // A resource without a kind of its own is only there for its subresources.
-        let whole = |found: &Discovered| !found.response_kind.kind.is_empty();
-        version.resources.into_iter().filter(whole).map(move |found| {
+        // A resource without a response kind is listed only for its subresources.
+        let is_resource = |found: &DiscoveredResource| !found.response_kind.kind.is_empty();
+        version.resources.into_iter().filter(is_resource).map(move |found| {
             let kind = found.response_kind.kind;
             let singular = match found.singular_resource.is_empty() {
                 true => kind.to_ascii_lowercase(),

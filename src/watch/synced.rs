@@ -1,4 +1,4 @@
-//! What is known of the watches themselves.
+//! The health of the watches.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 /// A kind that is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum WatchedKind {
     /// Pods.
     Pods,
     /// Native HorizontalPodAutoscalers.
@@ -19,8 +19,8 @@ pub enum Kind {
     StatefulSets,
 }
 
-impl Kind {
-    /// All of them.
+impl WatchedKind {
+    /// All kinds.
     pub const ALL: [Self; 5] = [
         Self::Pods,
         Self::HorizontalPodAutoscalers,
@@ -29,7 +29,7 @@ impl Kind {
         Self::StatefulSets,
     ];
 
-    /// Its plural name.
+    /// The plural name.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Pods => "pods",
@@ -40,26 +40,26 @@ impl Kind {
         }
     }
 
-    /// Whether its definition is ours, and may go: then there are no objects either.
+    /// Whether Plimsoll installs its definition. If that is deleted, there are no objects.
     pub const fn is_defined_by_us(self) -> bool {
         matches!(self, Self::Autoscalers)
     }
 }
 
-/// How the watches are doing. Cheap to clone.
+/// Whether the watches have synced, and how they are doing. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct Synced(Arc<Mutex<[State; Kind::ALL.len()]>>);
+pub struct Synced(Arc<Mutex<[WatchState; WatchedKind::ALL.len()]>>);
 
 #[derive(Clone, Debug, Default)]
-struct State {
-    /// Whether all there is was seen, at least once, or nothing is there to be seen.
+struct WatchState {
+    /// Whether all objects were listed at least once, or there are none to be listed.
     synced: bool,
     lists: u64,
     failures: u64,
-    /// How many objects the last list had.
+    /// The number of objects in the last list.
     objects: usize,
-    /// When it was last heard of.
-    heard: Option<Instant>,
+    /// When the last event was received.
+    last_event: Option<Instant>,
     failing: Option<Failing>,
 }
 
@@ -70,77 +70,77 @@ struct Failing {
     error: String,
 }
 
-/// For how long a failure counts. A watch that fails fails more often than this, and one
-/// that was taken up again says nothing until something changes.
-const FAILING: Duration = Duration::from_secs(60);
+/// How long a failure counts. A failing watch fails more often than this; a resumed watch sends
+/// nothing until an object changes.
+const FAILURE_TTL: Duration = Duration::from_secs(60);
 
 impl Failing {
     fn is_now(&self) -> bool {
-        self.last.elapsed() < FAILING
+        self.last.elapsed() < FAILURE_TTL
     }
 }
 
-/// How one watch is doing.
+/// The health of one watch.
 #[derive(Clone, Debug)]
 pub struct WatchHealth {
-    /// Of which kind.
-    pub kind: Kind,
-    /// Whether all there is was seen, at least once.
+    /// The kind that is watched.
+    pub kind: WatchedKind,
+    /// Whether all objects were listed at least once.
     pub synced: bool,
-    /// How often all was listed.
+    /// The number of complete lists.
     pub lists: u64,
-    /// How often it failed.
+    /// The number of failures.
     pub failures: u64,
-    /// How many objects the last list had.
+    /// The number of objects in the last list.
     pub objects: usize,
-    /// How long ago the last event came; none where none came yet.
+    /// The time since the last event; none before the first one.
     pub age: Option<Duration>,
-    /// For how long it has been failing, and why, where it is.
+    /// If the watch is failing: since how long, and the last error.
     pub failing: Option<(Duration, String)>,
 }
 
 impl Synced {
-    fn states(&self) -> MutexGuard<'_, [State; Kind::ALL.len()]> {
+    fn states(&self) -> MutexGuard<'_, [WatchState; WatchedKind::ALL.len()]> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change(&self, kind: Kind, change: impl FnOnce(&mut State)) {
-        let at = Kind::ALL.iter().position(|one| *one == kind).expect("all kinds are there");
+    fn change(&self, kind: WatchedKind, change: impl FnOnce(&mut WatchState)) {
+        let at = WatchedKind::ALL.iter().position(|one| *one == kind).expect("all kinds are there");
         change(&mut self.states()[at]);
     }
 
-    /// The watches that have not listed all there is yet.
+    /// The watches that have not synced yet.
     pub fn missing(&self) -> Vec<&'static str> {
         let states = self.states();
-        let states = Kind::ALL.iter().zip(states.iter());
+        let states = WatchedKind::ALL.iter().zip(states.iter());
         states.filter(|(_, state)| !state.synced).map(|(kind, _)| kind.as_str()).collect()
     }
 
-    /// How each watch is doing.
+    /// The health of each watch.
     pub fn watches(&self) -> Vec<WatchHealth> {
-        let health = |(kind, state): (&Kind, &State)| WatchHealth {
+        let health = |(kind, state): (&WatchedKind, &WatchState)| WatchHealth {
             kind: *kind,
             synced: state.synced,
             lists: state.lists,
             failures: state.failures,
             objects: state.objects,
-            age: state.heard.map(|heard| heard.elapsed()),
+            age: state.last_event.map(|at| at.elapsed()),
             failing: state
                 .failing
                 .as_ref()
                 .filter(|failing| failing.is_now())
                 .map(|failing| (failing.since.elapsed(), failing.error.clone())),
         };
-        Kind::ALL.iter().zip(self.states().iter()).map(health).collect()
+        WatchedKind::ALL.iter().zip(self.states().iter()).map(health).collect()
     }
 
-    /// There is nothing to wait for.
-    pub(super) fn set(&self, kind: Kind) {
+    /// There is nothing to list.
+    pub(super) fn set(&self, kind: WatchedKind) {
         self.change(kind, |state| state.synced = true);
     }
 
-    /// All there is was listed.
-    pub(super) fn listed(&self, kind: Kind, objects: usize) {
+    /// All objects were listed.
+    pub(super) fn listed(&self, kind: WatchedKind, objects: usize) {
         self.change(kind, |state| {
             state.synced = true;
             state.lists += 1;
@@ -148,16 +148,16 @@ impl Synced {
         });
     }
 
-    /// An event came.
-    pub(super) fn heard(&self, kind: Kind) {
+    /// An event was received.
+    pub(super) fn event_received(&self, kind: WatchedKind) {
         self.change(kind, |state| {
-            state.heard = Some(Instant::now());
+            state.last_event = Some(Instant::now());
             state.failing = None;
         });
     }
 
-    /// It failed.
-    pub(super) fn failed(&self, kind: Kind, error: &kube::runtime::watcher::Error) {
+    /// The watch failed.
+    pub(super) fn failed(&self, kind: WatchedKind, error: &kube::runtime::watcher::Error) {
         self.change(kind, |state| {
             state.failures += 1;
             let last = Instant::now();

@@ -1,19 +1,20 @@
-//! Queries of every kind of node, made from arbitrary bytes, and what holds of each
-//! that is kept within a namespace or planned. The property tests and the fuzz
-//! targets share it.
+//! Queries of every kind of node, made from arbitrary bytes, and properties of the guard and
+//! the planner. Shared by the property tests and the fuzz targets.
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use plimsoll::promql::bounds::OF_OURS;
+use plimsoll::promql::cost::{Estimates, Limits};
 use plimsoll::promql::guard::within_namespace;
 use plimsoll::promql::matcher::label_name;
-use plimsoll::promql::plan::{Asking, Learned, Limits, Own, Shape, join, plan};
-use plimsoll::promql::template::quoted;
+use plimsoll::promql::plan::{PlanInput, plan, single};
+use plimsoll::promql::quote::quoted;
+use plimsoll::promql::shape::{Arguments, ShapedQuery};
 use plimsoll::promql::tree;
 use promql_parser::label::{MatchOp, Matcher};
 use promql_parser::parser::{Expr, VectorSelector, parse};
 use std::collections::BTreeSet;
 
-/// On a stack a quarter of that of tokio's workers: what overflows it ends the process.
+/// Runs on a quarter of the stack of tokio's workers. An overflow ends the process.
 pub fn on_a_small_stack(work: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(512 << 10).spawn_scoped(scope, work);
@@ -21,14 +22,14 @@ pub fn on_a_small_stack(work: impl FnOnce() + Send) {
     });
 }
 
-/// Whatever a user writes: what is sent reads the namespace, and those that are
-/// shared, alone. Gives what is sent.
+/// Checks that what is sent for a user's query reads only the namespace and the
+/// shared ones. Returns what is sent.
 pub fn check_guard(query: &str) -> Option<String> {
     let shared = ["commons".to_owned()];
     let sent = match within_namespace(query, "namespace", "shop", &shared) {
         Ok(sent) => sent,
         Err(error) => {
-            assert!(!error.to_string().is_empty(), "{query:?} is refused without a word");
+            assert!(!error.to_string().is_empty(), "{query:?} is refused without a reason");
             return None;
         }
     };
@@ -41,19 +42,19 @@ pub fn check_guard(query: &str) -> Option<String> {
                     && ["shop", "commons"].contains(&matcher.value.as_str())
             })
         };
-        let narrowed = match selector.matchers.or_matchers.as_slice() {
+        let guarded = match selector.matchers.or_matchers.as_slice() {
             [] => may_read(&selector.matchers.matchers),
             branches => branches.iter().all(may_read),
         };
-        assert!(narrowed, "{selector} of {query:?} -> {sent:?} reads any namespace");
+        assert!(guarded, "{selector} of {query:?} -> {sent:?} reads any namespace");
     }
-    // It is what it says, and stays it.
+    // Printing it again changes nothing.
     assert_eq!(tree.to_string(), sent, "{query:?}");
     Some(sent)
 }
 
-/// Reads a text as the parser does. Where that knows no regular expression that Prometheus may
-/// know, as after `{{`, they are not looked at.
+/// Reads a text as the parser does. If it has a regular expression that only Prometheus may
+/// accept, such as one with `{{`, regular expressions are not compiled.
 fn read(text: &str) -> Result<Expr, String> {
     match parse(text) {
         Err(error) if error.contains("illegal regex") => {
@@ -63,7 +64,7 @@ fn read(text: &str) -> Result<Expr, String> {
     }
 }
 
-/// All selectors, by a walk that shares nothing with the guard's.
+/// All selectors, by a walk that shares no code with the guard's.
 pub fn selectors(tree: &Expr) -> Vec<&VectorSelector> {
     let (mut found, mut open) = (Vec::new(), vec![tree]);
     while let Some(node) = open.pop() {
@@ -80,7 +81,10 @@ pub fn selectors(tree: &Expr) -> Vec<&VectorSelector> {
             Expr::VectorSelector(selector) => found.push(selector),
             Expr::MatrixSelector(matrix) => found.push(&matrix.vs),
             Expr::Call(call) => {
-                assert_ne!(call.func.name, "info", "it selects what is not written");
+                assert_ne!(
+                    call.func.name, "info",
+                    "it selects series that the query does not name"
+                );
                 open.extend(call.args.args.iter().map(|arg| &**arg));
             }
             Expr::Extension(_) => panic!("no text makes one"),
@@ -89,28 +93,28 @@ pub fn selectors(tree: &Expr) -> Vec<&VectorSelector> {
     found
 }
 
-/// Whatever is asked: what is sent for it alone says the same, but for its labels.
-pub fn check_alone(query: &str) {
-    let shape = Shape::of(query);
-    let sent = join(&shape.form, &[&shape.own], None);
-    assert!(sent.cover.contains(&shape.own), "{query:?}");
-    if shape.form.open.is_empty() {
+/// What is sent for a single query says what the query says, but for its labels.
+pub fn check_single(query: &str) {
+    let ShapedQuery { shape, arguments } = ShapedQuery::of(query);
+    let sent = single(&shape, &arguments);
+    assert!(sent.coverage.contains(&arguments), "{query:?}");
+    if shape.parameters.is_empty() {
         assert_eq!(sent.query, query);
         return;
     }
-    let mut asked = read(query).unwrap_or_else(|error| panic!("{query:?}: {error}"));
+    let mut given = read(query).unwrap_or_else(|error| panic!("{query:?}: {error}"));
     let mut sent = read(&sent.query).unwrap_or_else(|e| panic!("{query:?} -> {sent:?}: {e}"));
-    tree::settle(&mut asked);
-    tree::settle(&mut sent);
-    let (asked, sent) = (selectors(&asked), selectors(&sent));
-    assert_eq!(asked.len(), sent.len(), "{query:?}");
-    for (asked, sent) in asked.into_iter().zip(sent) {
-        assert_eq!((&asked.name, &asked.offset, &asked.at), (&sent.name, &sent.offset, &sent.at));
-        for matcher in &asked.matchers.matchers {
-            let place = shape.form.open.iter().position(|open| open.name == matcher.name);
-            let found = place.is_none_or(|place| names(sent, &matcher.name, &shape.own[place]));
-            assert!(found, "{query:?}: {sent} does not match {matcher} as {asked} does");
-            let kept = place.is_some() || sent.matchers.matchers.contains(matcher);
+    tree::normalize(&mut given);
+    tree::normalize(&mut sent);
+    let (given, sent) = (selectors(&given), selectors(&sent));
+    assert_eq!(given.len(), sent.len(), "{query:?}");
+    for (given, sent) in given.into_iter().zip(sent) {
+        assert_eq!((&given.name, &given.offset, &given.at), (&sent.name, &sent.offset, &sent.at));
+        for matcher in &given.matchers.matchers {
+            let parameter = shape.parameters.iter().position(|p| p.name == matcher.name);
+            let found = parameter.is_none_or(|p| names(sent, &matcher.name, &arguments[p]));
+            assert!(found, "{query:?}: {sent} does not match {matcher} as {given} does");
+            let kept = parameter.is_some() || sent.matchers.matchers.contains(matcher);
             assert!(kept, "{query:?}: {sent} lacks {matcher}");
         }
     }
@@ -120,7 +124,7 @@ pub fn check_alone(query: &str) {
 fn names(selector: &VectorSelector, label: &str, values: &[String]) -> bool {
     let mut own = selector.matchers.matchers.iter().filter(|matcher| matcher.name == label);
     let (Some(only), None) = (own.next(), own.next()) else { return false };
-    // Patterns are compiled only where they are parsed.
+    // Only the parser compiles patterns.
     let name = if label == "__name__" { "" } else { "x" };
     let Ok(Expr::VectorSelector(selector)) = parse(&format!("{name}{{{only}}}")) else {
         return false;
@@ -129,10 +133,10 @@ fn names(selector: &VectorSelector, label: &str, values: &[String]) -> bool {
     values.iter().all(|value| only.is_match(value)) && !only.is_match("\u{1}none of them")
 }
 
-/// Queries that differ in one label's values alone, asked together: each of what is
-/// sent is PromQL, answers whom it was made for, and all are answered.
+/// Plans queries that differ only in one label's values: each planned query is PromQL and covers the queries of its
+/// batch, and no query is left out.
 pub fn check_plan(bytes: &[u8]) {
-    // Too few bytes make no query, which is no fault.
+    // Too few bytes make no query.
     let _ = plan_of(&mut Unstructured::new(bytes));
 }
 
@@ -144,28 +148,29 @@ fn plan_of(u: &mut Unstructured<'_>) -> Result<usize> {
     }
     let label = u.choose(&LABELS)?;
     let limit = *u.choose(&[5, 40, 1_000])?;
-    let learned =
-        Learned { narrow: Some(u.int_in_range(0..=20_000)?.into()), ..Learned::default() };
+    let filtered_series = Some(u.int_in_range(0..=20_000)?.into());
+    let estimates = Estimates { filtered_series, ..Estimates::default() };
     let skeleton = u.bytes(u.len())?;
     let of = |value: &String| {
         let own = format!("{}={}", label_name(label), quoted(value));
         let mut queries = Queries { u: Unstructured::new(skeleton), own };
-        queries.vector(3).map(|query| Shape::of(&query))
+        queries.vector(3).map(|query| ShapedQuery::of(&query))
     };
-    let shapes: Vec<Shape> = values.iter().map(of).collect::<Result<_>>()?;
-    let form = shapes[0].form.clone();
-    let waiting: BTreeSet<Own> =
-        shapes.iter().filter(|shape| shape.form == form).map(|shape| shape.own.clone()).collect();
-    let asking = Asking { waiting: &waiting, expected: &BTreeSet::new(), lately: &waiting };
-    let planned = plan(&form, asking, learned, Limits { values: limit, ..Limits::default() });
+    let queries: Vec<ShapedQuery> = values.iter().map(of).collect::<Result<_>>()?;
+    let shape = queries[0].shape.clone();
+    let same = queries.iter().filter(|query| query.shape == shape);
+    let pending: BTreeSet<Arguments> = same.map(|query| query.arguments.clone()).collect();
+    let input = PlanInput { pending: &pending, expected: &BTreeSet::new(), recent: &pending };
+    let planned = plan(&shape, input, estimates, Limits { values: limit, ..Limits::default() });
     for planned in &planned {
-        if !form.open.is_empty() {
+        if !shape.parameters.is_empty() {
             parse(&planned.query).unwrap_or_else(|error| panic!("{}: {error}", planned.query));
         }
-        assert!(planned.of.iter().all(|own| planned.cover.contains(own)), "{planned:?}");
+        assert!(planned.batch.iter().all(|query| planned.coverage.contains(query)), "{planned:?}");
     }
-    let answered: BTreeSet<&Own> = planned.iter().flat_map(|planned| &planned.of).collect();
-    assert_eq!(answered, waiting.iter().collect(), "{form:?}");
+    let answered: BTreeSet<&Arguments> =
+        planned.iter().flat_map(|planned| &planned.batch).collect();
+    assert_eq!(answered, pending.iter().collect(), "{shape:?}");
     Ok(planned.len())
 }
 
@@ -183,7 +188,7 @@ const RANGES: [&str; 6] =
 const OPERATORS: [&str; 12] =
     ["+", "-", "*", "/", "%", "^", "==", "!=", ">", "<=", ">= bool", "atan2"];
 
-/// A text for a label's value.
+/// A label value.
 fn text(u: &mut Unstructured<'_>) -> Result<String> {
     Ok(match u.int_in_range(0..=5)? {
         0 => {
@@ -292,7 +297,7 @@ impl Queries<'_> {
         })
     }
 
-    /// An instant vector, so many levels deep at most.
+    /// An instant vector of at most so many levels.
     fn vector(&mut self, depth: usize) -> Result<String> {
         let kind = if depth == 0 { 0 } else { self.u.int_in_range(0..=11)? };
         let below = depth.saturating_sub(1);

@@ -1,0 +1,30 @@
+//! One run of a side.
+
+use crate::measure::{Block, Meter};
+use crate::round::{ROUND, say};
+use crate::sides::{self, Side};
+use crate::world::World;
+use std::time::Duration;
+
+/// Runs a side until it is warm, and then measures it round by round.
+pub async fn block(world: &World, side: Option<Side>, rounds: usize) -> Block {
+    let name = side.map_or("nothing, for comparison", Side::name);
+    say(&format!("measuring {name}: {rounds} rounds of {} s", ROUND.as_secs()));
+    let running = match side {
+        Some(side) => Some(sides::start(world, side).await),
+        None => None,
+    };
+    let warm_up = match side {
+        None => Duration::from_secs(3),
+        Some(Side::Alone) => {
+            Meter::new(world, running.as_ref()).wait_settled().await;
+            ROUND.mul_f64(2.0)
+        }
+        Some(_) => ROUND.mul_f64(2.0),
+    };
+    tokio::time::sleep(warm_up).await;
+    let meter = Meter::new(world, running.as_ref());
+    let block = meter.measure(rounds).await;
+    drop(running);
+    block
+}

@@ -1,0 +1,87 @@
+//! How costs grow with each size: the figures of docs/growth.md.
+
+use crate::block::block;
+use crate::measure::Block;
+use crate::report;
+use crate::sides::Side;
+use crate::world::{MetricChoice, Size, World};
+use serde_json::Value;
+
+const ROUNDS: usize = 2;
+const SIZE: Size = Size { autoscalers: 1_000, pods: 10 };
+
+/// The size that grows, its value, and the measurements.
+type Row = (&'static str, usize, Value);
+
+/// Measures three values of each size and prints a table.
+pub async fn run() {
+    let mut rows: Vec<Row> = Vec::new();
+    let mut world = World::start(SIZE, true).await;
+    world.make_autoscalers().await;
+    let idle = block(&world, None, ROUNDS).await;
+    let own = MetricChoice::OWN_LABEL;
+    let one: fn(usize) -> String = |_| "all".to_owned();
+    let tier: fn(usize) -> String = |app| format!("tier-{}", app % 10);
+    let base = alone(&world, &idle).await;
+    for what in ["label sets", "autoscalers"] {
+        rows.push((what, 1_000, base.clone()));
+    }
+    for what in ["metrics", "series of a pod"] {
+        rows.push((what, 1, base.clone()));
+    }
+    rows.push(("pods of an autoscaler", 10, base));
+    let choices: [(&str, usize, MetricChoice); 6] = [
+        ("label sets", 10, MetricChoice { label: ("tier", tier), ..own }),
+        ("label sets", 1, MetricChoice { label: ("fleet", one), ..own }),
+        (
+            "metrics",
+            10,
+            MetricChoice { metric: |app| format!("one_of_ten_{}_total", app % 10), ..own },
+        ),
+        ("metrics", 1_000, MetricChoice { metric: |app| format!("own_{app}_total"), ..own }),
+        ("series of a pod", 3, MetricChoice { metric: |_| "split_3_total".to_owned(), ..own }),
+        ("series of a pod", 9, MetricChoice { metric: |_| "split_9_total".to_owned(), ..own }),
+    ];
+    for (what, count, metrics) in choices {
+        world.set_metrics(metrics).await;
+        rows.push((what, count, alone(&world, &idle).await));
+    }
+    world.set_metrics(own).await;
+    for count in [300, 100] {
+        world.keep_only(count).await;
+        rows.push(("autoscalers", count, alone(&world, &idle).await));
+    }
+    drop(world);
+    for pods in [3, 30] {
+        let world = World::start(Size { pods, ..SIZE }, false).await;
+        world.make_autoscalers().await;
+        let idle = block(&world, None, ROUNDS).await;
+        rows.push(("pods of an autoscaler", pods, alone(&world, &idle).await));
+    }
+    rows.sort_by_key(|(what, count, _)| (*what, *count));
+    print(&rows);
+}
+
+async fn alone(world: &World, idle: &Block) -> Value {
+    let measured = block(world, Some(Side::Alone), ROUNDS).await;
+    report::alone(world.size, idle, &measured)
+}
+
+fn print(rows: &[Row]) {
+    println!(
+        "\n| what grows | to | Plimsoll, CPU ms a decision | Prometheus, CPU ms a decision | queries a round | \
+         evaluation, s a round | lag, 99 in 100 within, s | peak memory, MB |\n|---|---|---|---|---|---|---|---|"
+    );
+    for (what, count, figures) in rows {
+        let figure = |name: &str| figures[name].to_string();
+        println!(
+            "| {what} | {count} | {} | {} | {} | {} | {} | {} |",
+            figure("cpu_ms_per_decision"),
+            figure("prometheus_cpu_ms_per_decision"),
+            figure("prometheus_queries_per_round"),
+            figure("prometheus_evaluation_seconds_per_round"),
+            figure("lag_p99_seconds"),
+            figure("peak_memory_mb"),
+        );
+    }
+}

@@ -1,0 +1,230 @@
+//! CPU and memory of processes, and their own metrics.
+
+use crate::load;
+use crate::round::{ROUND, say};
+use crate::sides::Running;
+use crate::world::World;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// The measurements of a side in one run.
+#[derive(Clone, Debug, Default)]
+pub struct Block {
+    /// Round by round.
+    pub rounds: Vec<Round>,
+    /// Queries that Prometheus answered.
+    pub queries: f64,
+    /// Requests that kube-apiserver answered.
+    pub api_requests: f64,
+    /// The peak memory of each process of the side, in MB.
+    pub memory: BTreeMap<&'static str, f64>,
+    /// The p99 of the delay of decisions, if the side exposes it.
+    pub lag_p99: Option<f64>,
+    /// Seconds that Prometheus spent on evaluating queries.
+    pub query_seconds: f64,
+}
+
+/// The measurements of a round.
+#[derive(Clone, Debug, Default)]
+pub struct Round {
+    pub seconds: f64,
+    /// CPU seconds by process.
+    pub cpu: BTreeMap<&'static str, f64>,
+    pub decisions: f64,
+}
+
+impl Block {
+    pub fn seconds(&self) -> f64 {
+        self.rounds.iter().map(|round| round.seconds).sum()
+    }
+
+    pub fn decisions(&self) -> f64 {
+        self.rounds.iter().map(|round| round.decisions).sum()
+    }
+}
+
+/// Measures a side and the cluster under it.
+pub struct Meter<'a> {
+    world: &'a World,
+    running: Option<&'a Running>,
+    processes: Vec<(&'static str, u32)>,
+    client: reqwest::Client,
+}
+
+impl<'a> Meter<'a> {
+    pub fn new(world: &'a World, running: Option<&'a Running>) -> Self {
+        let [etcd, apiserver, prometheus] = world.cluster.program_ids();
+        let mut processes =
+            vec![("etcd", etcd), ("kube-apiserver", apiserver), ("prometheus", prometheus)];
+        for (name, process) in running.iter().flat_map(|running| &running.processes) {
+            processes.push((name, process.program_id()));
+        }
+        Self { world, running, processes, client: load::client(world) }
+    }
+
+    /// Waits until Plimsoll has decided for each autoscaler and written all pending statuses.
+    pub async fn wait_settled(&self) {
+        let start = Instant::now();
+        let mut settled = 0;
+        while settled < 5 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let text = match self.running {
+                Some(running) => self.own_metrics(running).await,
+                None => return,
+            };
+            let all =
+                sum(&text, "plimsoll_decisions_total", "") >= self.world.size.autoscalers as f64;
+            let written = sum(&text, "plimsoll_status_writes_waiting", "") == 0.0;
+            settled = if all && written { settled + 1 } else { 0 };
+            assert!(start.elapsed() < Duration::from_secs(300), "it does not settle");
+        }
+        say(&format!("  settled after {:.0} s", start.elapsed().as_secs_f64()));
+    }
+
+    pub async fn measure(&self, rounds: usize) -> Block {
+        let before = self.totals().await;
+        let mut block = Block::default();
+        let (mut cpu, mut decisions) = (self.cpu(), self.decisions().await);
+        let mut at = Instant::now();
+        for _ in 0..rounds {
+            tokio::time::sleep_until((at + ROUND).into()).await;
+            let (cpu_now, decisions_now, now) =
+                (self.cpu(), self.decisions().await, Instant::now());
+            let used = cpu_now.iter().map(|(name, used)| (*name, used - cpu[name])).collect();
+            block.rounds.push(Round {
+                seconds: (now - at).as_secs_f64(),
+                cpu: used,
+                decisions: decisions_now - decisions,
+            });
+            (cpu, decisions, at) = (cpu_now, decisions_now, now);
+        }
+        let after = self.totals().await;
+        let own = self.running.iter().flat_map(|running| &running.processes);
+        block.memory =
+            own.map(|(name, process)| (*name, peak_memory(process.program_id()))).collect();
+        block.queries = after.queries - before.queries;
+        block.query_seconds = after.query_seconds - before.query_seconds;
+        block.api_requests = after.api_requests - before.api_requests;
+        block.lag_p99 = quantile(&before.lag, &after.lag, 0.99);
+        block
+    }
+
+    fn cpu(&self) -> BTreeMap<&'static str, f64> {
+        self.processes.iter().map(|(name, id)| (*name, cpu_seconds(*id))).collect()
+    }
+
+    async fn decisions(&self) -> f64 {
+        match self.running {
+            Some(running) => sum(&self.own_metrics(running).await, running.decisions, ""),
+            None => 0.0,
+        }
+    }
+
+    async fn own_metrics(&self, running: &Running) -> String {
+        let url = format!("https://127.0.0.1:{}/metrics", running.metrics_port);
+        let answer = self.client.get(url).send().await.expect("metrics");
+        answer.error_for_status().expect("metrics").text().await.expect("metrics")
+    }
+
+    async fn totals(&self) -> Totals {
+        let url = format!("http://127.0.0.1:{}/metrics", self.world.cluster.prometheus_port);
+        let prometheus = reqwest::get(url).await.expect("metrics").text().await.expect("metrics");
+        let request = http::Request::get("/metrics").body(Vec::new()).expect("a request");
+        let apiserver = self.world.cluster.client.request_text(request).await.expect("metrics");
+        let lag = match self.running {
+            Some(running) => {
+                buckets(&self.own_metrics(running).await, "plimsoll_decision_lag_seconds_bucket")
+            }
+            None => Vec::new(),
+        };
+        Totals {
+            queries: sum(
+                &prometheus,
+                "prometheus_http_requests_total",
+                "handler=\"/api/v1/query\"",
+            ),
+            query_seconds: sum(
+                &prometheus,
+                "prometheus_engine_query_duration_seconds_sum",
+                "slice=\"inner_eval\"",
+            ),
+            api_requests: sum(&apiserver, "apiserver_request_total", ""),
+            lag,
+        }
+    }
+}
+
+struct Totals {
+    queries: f64,
+    query_seconds: f64,
+    api_requests: f64,
+    lag: Vec<(f64, f64)>,
+}
+
+/// The samples of a metric in an exposition: labels and value.
+fn samples<'a>(text: &'a str, name: &'a str) -> impl Iterator<Item = (&'a str, f64)> {
+    text.lines().filter_map(move |line| {
+        let rest = line.strip_prefix(name).filter(|rest| rest.starts_with(['{', ' ']))?;
+        let (labels, value) = rest.rsplit_once(' ')?;
+        Some((labels, value.parse().ok()?))
+    })
+}
+
+/// The sum of a metric over all labels that contain a text.
+pub fn sum(text: &str, name: &str, with: &str) -> f64 {
+    samples(text, name).filter(|(labels, _)| labels.contains(with)).map(|(_, value)| value).sum()
+}
+
+/// Upper bounds and counts.
+fn buckets(text: &str, name: &str) -> Vec<(f64, f64)> {
+    let bound = |labels: &str| -> Option<f64> {
+        labels.split_once("le=\"")?.1.split_once('"')?.0.replace("+Inf", "inf").parse().ok()
+    };
+    samples(text, name).filter_map(|(labels, count)| Some((bound(labels)?, count))).collect()
+}
+
+/// The upper bound of a quantile of the observations between two readings.
+fn quantile(before: &[(f64, f64)], after: &[(f64, f64)], part: f64) -> Option<f64> {
+    let earlier = |bound: f64| before.iter().find(|(b, _)| *b == bound).map_or(0.0, |(_, c)| *c);
+    let counts: Vec<(f64, f64)> = after.iter().map(|(b, c)| (*b, c - earlier(*b))).collect();
+    let all = counts.last()?.1;
+    counts.iter().find(|(_, count)| *count >= all * part).map(|(bound, _)| *bound)
+}
+
+/// CPU seconds of a process, user and system.
+fn cpu_seconds(id: u32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+    // The name, in parentheses, may have spaces.
+    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let ticks = fields.split_whitespace().skip(11).take(2);
+    ticks.filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
+}
+
+/// The peak memory of a process, in MB.
+fn peak_memory(id: u32) -> f64 {
+    memory_of(id, "VmHWM:")
+}
+
+/// The resident memory of a process, in MB.
+pub fn memory(id: u32) -> f64 {
+    memory_of(id, "VmRSS:")
+}
+
+/// The number of lines of a log.
+pub fn log_lines(log: &Path) -> f64 {
+    let text = std::fs::read(log).unwrap_or_default();
+    text.iter().filter(|byte| **byte == b'\n').count() as f64
+}
+
+fn memory_of(id: u32, field: &str) -> f64 {
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix(field));
+    let kb = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
+    kb.unwrap_or(0.0) / 1024.0
+}
+
+/// A time in milliseconds.
+pub fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1000.0
+}

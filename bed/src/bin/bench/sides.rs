@@ -1,0 +1,289 @@
+//! The sides that are measured: Plimsoll, and prometheus-adapter with kube-controller-manager.
+
+use crate::load::{self, Load};
+use crate::round::say;
+use crate::world::{World, namespace};
+use bed::process::Process;
+use bed::{eventually, free_port, parts, plimsoll};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// A side of the comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Plimsoll in their place, with the same rule and the same HPAs.
+    Plimsoll,
+    /// prometheus-adapter and kube-controller-manager's HPA controller.
+    Peers(Peers),
+    /// Plimsoll with Autoscalers, without a comparison.
+    Alone,
+}
+
+/// The flags of prometheus-adapter and kube-controller-manager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peers {
+    /// The defaults.
+    Default,
+    /// All rate limits raised.
+    Tuned,
+}
+
+impl Side {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Plimsoll | Self::Alone => "Plimsoll",
+            Self::Peers(Peers::Default) => "the peers by default",
+            Self::Peers(Peers::Tuned) => "the peers tuned",
+        }
+    }
+}
+
+/// The same rule for both.
+const RULES: &str = r#"rules:
+- seriesQuery: 'http_requests_total{namespace!="",pod!=""}'
+  resources: {overrides: {namespace: {resource: namespace}, pod: {resource: pod}}}
+  name: {matches: "^(.*)_total$", as: "${1}_per_second"}
+  metricsQuery: sum(rate(<<.Series>>{<<.LabelMatchers>>}[1m])) by (<<.GroupBy>>)
+"#;
+/// The rate over the same window, for the custom metrics of Autoscalers.
+const OWN: &str = "podMetrics:\n  counterQuery: \
+    'sum by (<<.GroupBy>>) (rate(<<.Series>>{<<.LabelMatchers>>}[1m]))'\n";
+
+/// A running side.
+pub struct Running {
+    pub processes: Vec<(&'static str, Process)>,
+    /// The port of its `/metrics`.
+    pub metrics_port: u16,
+    /// The counter of its decisions.
+    pub decisions: &'static str,
+}
+
+/// Starts a side, and waits until it serves metrics.
+pub async fn start(world: &World, side: Side) -> Running {
+    match side {
+        Side::Plimsoll | Side::Alone => {
+            let own = match side {
+                Side::Alone => ["--native-hpas=ignore"],
+                _ => ["--native-hpas=manage"],
+            };
+            let process = start_plimsoll(world, side, &own);
+            if side != Side::Alone {
+                wait_for_value(world, &process).await;
+            }
+            Running {
+                processes: vec![("plimsoll", process)],
+                metrics_port: world.adapter_port,
+                decisions: "plimsoll_decisions_total",
+            }
+        }
+        Side::Peers(peers) => {
+            let adapter = start_adapter(world, peers);
+            register(world).await;
+            wait_for_value(world, &adapter).await;
+            let port = free_port();
+            let kubeconfig = world.cluster.kubeconfig.display();
+            let mut flags = vec![
+                "kube-controller-manager".to_owned(),
+                format!("--kubeconfig={kubeconfig}"),
+                format!("--authentication-kubeconfig={kubeconfig}"),
+                format!("--authorization-kubeconfig={kubeconfig}"),
+                "--controllers=horizontal-pod-autoscaler-controller".to_owned(),
+                "--leader-elect=false".to_owned(),
+                "--bind-address=127.0.0.1".to_owned(),
+                format!("--secure-port={port}"),
+                format!("--cert-dir={}", world.cluster.folder.join("manager").display()),
+            ];
+            if peers == Peers::Tuned {
+                flags.extend(
+                    [
+                        "--kube-api-qps=5000",
+                        "--kube-api-burst=10000",
+                        "--concurrent-horizontal-pod-autoscaler-syncs=50",
+                    ]
+                    .map(str::to_owned),
+                );
+            }
+            let program = world.cluster.parts.join("cluster");
+            let manager = world.cluster.run("kube-controller-manager", &program, &flags);
+            Running {
+                processes: vec![
+                    ("prometheus-adapter", adapter),
+                    ("kube-controller-manager", manager),
+                ],
+                metrics_port: port,
+                decisions: "horizontal_pod_autoscaler_controller_reconciliations_total",
+            }
+        }
+    }
+}
+
+/// Starts Plimsoll with leader election, as in a cluster.
+pub fn start_leading(world: &World) -> Running {
+    let mut flags = adapter_flags(world, "plimsoll", OWN, world.cluster.prometheus_port);
+    flags.insert(0, "serve".to_owned());
+    flags.extend(
+        ["--leader-elect-resource-namespace=kube-system", "--native-hpas=ignore"]
+            .map(str::to_owned),
+    );
+    running(world, &flags)
+}
+
+/// Starts Plimsoll with a Prometheus at another port; it logs each decision.
+pub fn start_logged(world: &World, prometheus: u16) -> Running {
+    let mut flags = adapter_flags(world, "plimsoll", OWN, prometheus);
+    flags.insert(0, "serve".to_owned());
+    let own = [
+        "--leader-elect=false",
+        "--leader-elect-resource-namespace=kube-system",
+        "--native-hpas=ignore",
+        "--log-format=json",
+        "--log-level=info,plimsoll::control=debug",
+    ];
+    flags.extend(own.map(str::to_owned));
+    running(world, &flags)
+}
+
+fn running(world: &World, flags: &[String]) -> Running {
+    let process = world.cluster.run("plimsoll", &plimsoll::binary(), flags);
+    Running {
+        processes: vec![("plimsoll", process)],
+        metrics_port: world.adapter_port,
+        decisions: "plimsoll_decisions_total",
+    }
+}
+
+/// The flags that both metrics adapters take.
+fn adapter_flags(world: &World, name: &str, config: &str, prometheus: u16) -> Vec<String> {
+    let folder = &world.cluster.folder;
+    let file = folder.join(format!("{name}-rules.yaml"));
+    std::fs::write(&file, config).expect("a file");
+    let kubeconfig = world.cluster.kubeconfig.display();
+    vec![
+        format!("--config={}", file.display()),
+        format!("--prometheus-url=http://127.0.0.1:{prometheus}"),
+        format!("--lister-kubeconfig={kubeconfig}"),
+        format!("--authentication-kubeconfig={kubeconfig}"),
+        format!("--authorization-kubeconfig={kubeconfig}"),
+        format!("--secure-port={}", world.adapter_port),
+        "--bind-address=127.0.0.1".to_owned(),
+        format!("--cert-dir={}", folder.join(name).display()),
+    ]
+}
+
+fn start_adapter(world: &World, peers: Peers) -> Process {
+    let mut flags = adapter_flags(world, "adapter", RULES, world.cluster.prometheus_port);
+    if peers == Peers::Tuned {
+        flags.extend(["--client-qps=5000", "--client-burst=10000"].map(str::to_owned));
+    }
+    world.cluster.run("prometheus-adapter", &adapter_binary(), &flags)
+}
+
+fn start_plimsoll(world: &World, side: Side, own: &[&str]) -> Process {
+    let config = if side == Side::Alone { OWN } else { RULES };
+    let mut flags = adapter_flags(world, "plimsoll", config, world.cluster.prometheus_port);
+    flags.insert(0, "serve".to_owned());
+    // The other side does not elect a leader either.
+    flags.push("--leader-elect=false".to_owned());
+    flags.push("--leader-elect-resource-namespace=kube-system".to_owned());
+    flags.extend(own.iter().map(|flag| (*flag).to_owned()));
+    world.cluster.run("plimsoll", &plimsoll::binary(), &flags)
+}
+
+fn adapter_binary() -> PathBuf {
+    parts(&["prometheus-adapter"]).join("prometheus-adapter")
+}
+
+/// Registers the running adapter for custom metrics with kube-apiserver.
+async fn register(world: &World) {
+    let port = world.adapter_port;
+    let mut manifest = format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: adapter, namespace: kube-system}}\n\
+         spec:\n  type: ExternalName\n  externalName: localhost\n\
+         \x20 ports: [{{name: https, port: {port}, targetPort: {port}}}]\n"
+    );
+    for version in ["v1beta1", "v1beta2"] {
+        manifest += &format!(
+            "---\napiVersion: apiregistration.k8s.io/v1\nkind: APIService\n\
+             metadata: {{name: {version}.custom.metrics.k8s.io}}\n\
+             spec: {{group: custom.metrics.k8s.io, version: {version}, insecureSkipTLSVerify: true,\n\
+             \x20 groupPriorityMinimum: 100, versionPriority: 100,\n\
+             \x20 service: {{name: adapter, namespace: kube-system, port: {port}}}}}\n"
+        );
+    }
+    world.cluster.apply(&manifest).await;
+    let path = path_of_one(0, 0);
+    eventually("kube-apiserver serves the metric", Duration::from_secs(90), async || {
+        world.cluster.try_kubectl(&["get", "--raw", &path]).await
+    })
+    .await;
+}
+
+fn path_of_one(app: usize, pod: usize) -> String {
+    let of = namespace(app);
+    format!("{METRICS}/{of}/pods/app-{app}-{pod}/http_requests_per_second")
+}
+
+fn path_of_selector(app: usize) -> String {
+    let of = namespace(app);
+    format!("{METRICS}/{of}/pods/*/http_requests_per_second?labelSelector=app%3Dapp-{app}")
+}
+
+const METRICS: &str = "/apis/custom.metrics.k8s.io/v1beta2/namespaces";
+
+/// Waits until a side serves a value; returns the time that it took.
+async fn wait_for_value(world: &World, process: &Process) -> Duration {
+    let start = Instant::now();
+    let client = load::client(world);
+    let url = format!("https://127.0.0.1:{}{}", world.adapter_port, path_of_one(0, 0));
+    loop {
+        let value = async {
+            let answer = client.get(&url).send().await.ok()?.error_for_status().ok()?;
+            answer.text().await.ok().filter(|text| text.contains("\"value\""))
+        };
+        if value.await.is_some() {
+            return start.elapsed();
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "no value served:\n{}", process.tail());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// The results of a side under load.
+#[derive(Clone, Debug)]
+pub struct ServeResult {
+    /// From the start of the process to the first value.
+    pub first_value: Duration,
+    /// Requests for all pods of a workload, by selector; for each of [`CONNECTIONS`].
+    pub selector: Vec<Load>,
+    /// Requests for one pod; for each of [`CONNECTIONS`].
+    pub one: Vec<Load>,
+}
+
+/// The numbers of concurrent connections.
+pub const CONNECTIONS: [usize; 3] = [1, 16, 64];
+
+/// Sends requests to a side that does not decide meanwhile.
+pub async fn serve(world: &World, side: Side, each: Duration) -> ServeResult {
+    say(&format!("sending requests to {}", side.name()));
+    let process = match side {
+        Side::Peers(peers) => start_adapter(world, peers),
+        _ => start_plimsoll(world, side, &["--native-hpas=ignore"]),
+    };
+    let first_value = wait_for_value(world, &process).await;
+    let size = world.size;
+    let selectors: Vec<String> = (0..size.autoscalers).map(path_of_selector).collect();
+    let pods = (0..size.autoscalers * size.pods).map(|n| path_of_one(n / size.pods, n % size.pods));
+    let pods: Vec<String> = pods.collect();
+    let mut served = ServeResult { first_value, selector: Vec::new(), one: Vec::new() };
+    for connections in CONNECTIONS {
+        served.selector.push(load::send(world, &selectors, connections, each).await);
+        served.one.push(load::send(world, &pods, connections, each).await);
+    }
+    served
+}
+
+/// The sizes of the binaries of Plimsoll and prometheus-adapter, in bytes.
+pub fn binary_sizes() -> [u64; 2] {
+    [plimsoll::binary(), adapter_binary()]
+        .map(|path| std::fs::metadata(path).map_or(0, |metadata| metadata.len()))
+}

@@ -1,0 +1,219 @@
+//! The steps of the demo: each changes something and waits for its effect.
+
+use crate::show::{Observation, Screen};
+use bed::Bed;
+use bed::workload::Namespace;
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::Api;
+use plimsoll::crd::Autoscaler;
+use plimsoll::promql::name::generated_name;
+use serde_json::Value;
+use std::fmt::Write;
+use std::time::{Duration, Instant};
+
+const TARGET: f64 = 20.0;
+const METRIC: &str = "http_requests_total";
+const NEW_METRIC: &str = "checkouts_total";
+
+/// Runs all steps; the summary, or the step that failed.
+pub async fn run(bed: &Bed) -> Result<String, String> {
+    let shop = Namespace::new(&bed.cluster, "shop").await;
+    let mut screen = Screen::new(TARGET);
+    let process = bed.plimsoll.process.id();
+
+    screen.chapter("A Deployment of 2 pods, an Autoscaler with a target of 20 requests/s per pod; 36 requests/s come in.");
+    shop.deployment("web", 2, "").await;
+    autoscaler(&shop, "web", METRIC, "20").await;
+    load(bed, 36.0).await;
+    let calm = watch(bed, &mut screen, "2 pods serve 36 requests/s", 45, |observation| {
+        observation.requests > 30.0 && observation.ready == 2
+    })
+    .await?;
+
+    screen.chapter("Load rises to 115 requests/s: nearly three times the target of 2 pods.");
+    load(bed, 115.0).await;
+    let (rose, mut peak) = (Instant::now(), 0.0_f64);
+    watch(bed, &mut screen, "the load per pod passes the target", 30, |observation| {
+        peak = peak.max(observation.per_pod);
+        observation.per_pod > TARGET * 1.1
+    })
+    .await?;
+    let above = rose.elapsed();
+    let high = watch(
+        bed,
+        &mut screen,
+        "6 pods, and the load per pod is back at the target",
+        60,
+        |observation| {
+            peak = peak.max(observation.per_pod);
+            observation.ready == 6 && (observation.per_pod - TARGET).abs() <= TARGET * 0.1
+        },
+    )
+    .await?;
+    let scaled_up = rose.elapsed();
+
+    screen.chapter(
+        "A second Autoscaler, on a metric that Plimsoll does not know yet, without a restart.",
+    );
+    shop.deployment("checkout", 1, "").await;
+    bed.cluster.load("shop", "app=checkout", &format!("/hit/{NEW_METRIC}"), 8.0).await;
+    // A rate needs two scrapes; until then there is nothing to serve.
+    let query = format!("rate({NEW_METRIC}[8s])>0");
+    bed::eventually("Prometheus has the new metric", Duration::from_secs(20), async || {
+        if prometheus(bed, &query).await.is_some() { Ok(()) } else { Err("not yet".to_owned()) }
+    })
+    .await;
+    let created = Instant::now();
+    autoscaler(&shop, "checkout", NEW_METRIC, "20").await;
+    let name = generated_name(NEW_METRIC, None, "shop", "checkout");
+    let path = format!("/apis/custom.metrics.k8s.io/v1beta2/namespaces/shop/pods/*/{name}");
+    let served = loop {
+        let request = http::Request::get(&path).body(Vec::new()).map_err(|e| e.to_string())?;
+        if let Ok(list) = bed.cluster.client.request::<Value>(request).await
+            && list["items"].as_array().is_some_and(|items| !items.is_empty())
+        {
+            break created.elapsed();
+        }
+        if created.elapsed() > Duration::from_secs(5) {
+            return Err("the new metric is not served".to_owned());
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    if bed.plimsoll.process.id() != process {
+        return Err("Plimsoll was restarted".to_owned());
+    }
+    screen.say(&format!(
+        "  served {:.2} s after `kubectl apply` began; no process was restarted.\n\n$ kubectl get --raw '{path}'",
+        served.as_secs_f64()
+    ));
+    let raw = bed.cluster.kubectl(&["get", "--raw", &path]).await;
+    screen.say(&raw);
+    screen.say("\n$ kubectl -n shop get autoscalers");
+    // Wait for the first decision on the new metric: kubectl shows it.
+    watch(bed, &mut screen, "the new Autoscaler decides", 20, |_| true).await?;
+    screen.say(bed.cluster.kubectl(&["-n", "shop", "get", "autoscalers"]).await.trim_end());
+
+    screen.chapter("Load falls to 36 requests/s; the stabilization window is 8 s here.");
+    load(bed, 36.0).await;
+    let fell = Instant::now();
+    let low = watch(bed, &mut screen, "2 pods again", 60, |observation| {
+        observation.ready == 2 && observation.replicas == 2
+    })
+    .await?;
+    let scaled_down = fell.elapsed();
+
+    let mut events = bed
+        .cluster
+        .kubectl(&[
+            "-n",
+            "shop",
+            "get",
+            "events",
+            "--field-selector=reason=SuccessfulRescale,involvedObject.kind=Autoscaler",
+            "--sort-by=.firstTimestamp",
+            "-o",
+            "custom-columns=OBJECT:.involvedObject.name,MESSAGE:.message",
+        ])
+        .await;
+    events.truncate(events.trim_end().len());
+    screen.say("\n$ kubectl -n shop get events  (of the Autoscalers)");
+    screen.say(&events);
+
+    let mut summary = String::from("Summary\n");
+    let mut line = |what: &str, value: String| {
+        let _ = writeln!(summary, "  {what:<19} {value}");
+    };
+    line(
+        "calm",
+        format!(
+            "{:.0} requests/s, {} pods, {:.1} per pod",
+            calm.requests, calm.ready, calm.per_pod
+        ),
+    );
+    line(
+        "load rose",
+        format!("at most {:.1} per pod, above the target after {:.0} s", peak, above.as_secs_f64()),
+    );
+    line(
+        "scaled up",
+        format!(
+            "{} pods, {:.1} per pod, after {:.0} s",
+            high.ready,
+            high.per_pod,
+            scaled_up.as_secs_f64()
+        ),
+    );
+    line("new metric", format!("served after {:.2} s, no restart", served.as_secs_f64()));
+    line("scaled down", format!("{} pods after {:.0} s", low.ready, scaled_down.as_secs_f64()));
+    if served > Duration::from_secs(1) {
+        return Err(format!("the new metric was served only after {served:?}"));
+    }
+    Ok(summary)
+}
+
+async fn load(bed: &Bed, qps: f64) {
+    bed.cluster.load("shop", "app=web", &format!("/hit/{METRIC}"), qps).await;
+}
+
+async fn autoscaler(shop: &Namespace<'_>, name: &str, metric: &str, average: &str) {
+    let manifest = format!(
+        "apiVersion: plimsoll.dev/v1alpha1\nkind: Autoscaler\nmetadata: {{name: {name}, namespace: shop}}\n\
+         spec:\n  scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: {name}}}\n\
+         \x20 minReplicas: {min}\n  maxReplicas: 10\n  syncPeriodSeconds: 2\n\
+         \x20 customMetrics: [{{metricName: {metric}, averageValue: {average}}}]\n\
+         \x20 behavior: {{scaleDown: {{stabilizationWindowSeconds: 8}}}}\n",
+        min = if name == "web" { 2 } else { 1 }
+    );
+    shop.cluster.apply(&manifest).await;
+}
+
+/// Shows the workload until a condition holds.
+async fn watch(
+    bed: &Bed,
+    screen: &mut Screen,
+    what: &str,
+    seconds: u64,
+    mut condition: impl FnMut(&Observation) -> bool,
+) -> Result<Observation, String> {
+    let start = Instant::now();
+    loop {
+        let seen = observe(bed).await;
+        screen.show(seen.clone());
+        if condition(&seen) {
+            return Ok(seen);
+        }
+        if start.elapsed() > Duration::from_secs(seconds) {
+            return Err(format!("not within {seconds} s: {what}; last seen: {seen:?}"));
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}
+
+async fn observe(bed: &Bed) -> Observation {
+    let client = &bed.cluster.client;
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), "shop");
+    let autoscalers: Api<Autoscaler> = Api::namespaced(client.clone(), "shop");
+    let query = format!("sum(rate({METRIC}{{namespace=\"shop\"}}[8s]))");
+    let (deployment, autoscaler, requests) =
+        tokio::join!(deployments.get("web"), autoscalers.get("web"), prometheus(bed, &query));
+    let deployment = deployment.ok();
+    let replicas = deployment.as_ref().and_then(|d| d.spec.as_ref()?.replicas).unwrap_or(0);
+    let ready = deployment.as_ref().and_then(|d| d.status.as_ref()?.ready_replicas).unwrap_or(0);
+    let requests = requests.unwrap_or(0.0);
+    Observation {
+        requests,
+        replicas: replicas.into(),
+        ready: ready.into(),
+        per_pod: if ready > 0 { requests / f64::from(ready) } else { 0.0 },
+        targets: autoscaler.ok().and_then(|a| a.status?.targets).unwrap_or_default(),
+    }
+}
+
+/// The first value of an instant query's result.
+async fn prometheus(bed: &Bed, query: &str) -> Option<f64> {
+    let url = format!("http://127.0.0.1:{}/api/v1/query", bed.cluster.prometheus_port);
+    let url = reqwest::Url::parse_with_params(&url, [("query", query)]).ok()?;
+    let answer: Value =
+        serde_json::from_slice(&reqwest::get(url).await.ok()?.bytes().await.ok()?).ok()?;
+    answer["data"]["result"][0]["value"][1].as_str()?.parse().ok()
+}

@@ -1,0 +1,97 @@
+//! A long run with churn and faults on the real parts: `make soak MINUTES=30`.
+//!
+//! Autoscalers, pods, metrics and the configuration are created, changed and deleted; Prometheus
+//! and kube-apiserver fail in turn; all at random, from a seed that is printed. Each round checks
+//! the invariants. At the end every workload must have the size that its metrics ask for, and
+//! memory, open files and tasks must not have grown.
+
+mod acts;
+mod history;
+mod judge;
+mod soak;
+mod workload;
+
+use bed::random::Random;
+use bed::workload::Namespace;
+use bed::{Bed, Options};
+use futures::StreamExt;
+use history::History;
+use judge::{Judge, Seen};
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::runtime::watcher;
+use kube::{Api, ResourceExt};
+use soak::{NAMESPACE, Soak};
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let minutes: f64 = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(10.0);
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let seed = arguments.next().and_then(|text| text.parse().ok());
+    let seed = seed.unwrap_or(now.as_nanos() as u64);
+    eprintln!("  seed {seed}: soak {minutes} {seed} does the same again");
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(run(Duration::from_secs_f64(minutes * 60.0), seed, minutes))
+}
+
+async fn run(length: Duration, seed: u64, minutes: f64) -> ExitCode {
+    let options = Options {
+        faults: true,
+        flags: ["--status-interval=1s", "--prometheus-timeout=1s", "--memory-interval=5s"]
+            .map(str::to_owned)
+            .to_vec(),
+        progress: |what| eprintln!("  {what} ..."),
+        ..Options::default()
+    };
+    let bed = Bed::start(options).await;
+    Namespace::new(&bed.cluster, NAMESPACE).await;
+    let seen = Arc::<Mutex<Seen>>::default();
+    tokio::spawn(watch(bed.cluster.client.clone(), seen.clone()));
+    let mut soak = Soak {
+        bed: &bed,
+        began: Instant::now(),
+        random: Random(seed),
+        workloads: Vec::new(),
+        made: 0,
+        actions: BTreeMap::new(),
+        rounds: 0,
+        usage: Vec::new(),
+        history: History::default(),
+        judge: Judge::default(),
+        seen,
+        written: Vec::new(),
+        fault: None,
+        frozen: false,
+    };
+    let mut told = 0;
+    while soak.began.elapsed() < length {
+        soak.act().await;
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        soak.check().await;
+        let minute = soak.began.elapsed().as_secs() / 60;
+        if minute > told {
+            told = minute;
+            let last = soak.usage.last();
+            eprintln!("  {minute} of {minutes} minutes, {} rounds, {last:?}", soak.rounds);
+        }
+    }
+    soak.settle().await;
+    soak.report(minutes, seed)
+}
+
+/// Watches the Deployments past the proxy, forever.
+async fn watch(client: kube::Client, seen: Arc<Mutex<Seen>>) {
+    let api: Api<Deployment> = Api::namespaced(client, NAMESPACE);
+    let mut events = watcher(api, watcher::Config::default()).boxed();
+    while let Some(event) = events.next().await {
+        let event = event.expect("kube-apiserver is there all the time");
+        if let watcher::Event::Apply(object) | watcher::Event::InitApply(object) = event {
+            let replicas = object.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
+            let version = object.resource_version().unwrap_or_default();
+            seen.lock().expect("no panic").put(&object.name_any(), &version, replicas.into());
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! The options of a bed.
+
+/// Options of a [`Bed`](crate::Bed).
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Flags of decisions, which kube-controller-manager and Plimsoll both take.
+    pub decisions: Vec<String>,
+    /// More flags of Plimsoll.
+    pub flags: Vec<String>,
+    /// More environment variables of Plimsoll, as NAME=VALUE.
+    pub environment: Vec<String>,
+    /// Whether Plimsoll reaches Prometheus and kube-apiserver through proxies that inject faults.
+    pub faults: bool,
+    /// Whether everything outlives this process.
+    pub keep: bool,
+    /// Whether kube-controller-manager runs its HPA controller.
+    pub hpa_controller: bool,
+    /// The kustomization that Plimsoll is installed from.
+    pub manifests: &'static str,
+    /// More flags of kube-apiserver.
+    pub apiserver: Vec<String>,
+    /// More of Plimsoll's configuration file.
+    pub config: &'static str,
+    /// Called with each step of the start.
+    pub progress: fn(&str),
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            decisions: vec![
+                "--horizontal-pod-autoscaler-sync-period=2s".to_owned(),
+                "--horizontal-pod-autoscaler-downscale-stabilization=10s".to_owned(),
+            ],
+            flags: vec!["--status-interval=1s".to_owned()],
+            environment: Vec::new(),
+            faults: false,
+            keep: false,
+            hpa_controller: true,
+            // The default manifests, and the permissions of the executor that some tests need.
+            manifests: "deploy/overlays/native-hpa-executor",
+            apiserver: Vec::new(),
+            config: "",
+            progress: |_| {},
+        }
+    }
+}

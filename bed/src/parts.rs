@@ -1,0 +1,22 @@
+//! Paths of the repository and of the real parts.
+
+use std::path::{Path, PathBuf};
+
+/// The root of the repository.
+pub fn root() -> &'static Path {
+    let bed = Path::new(env!("CARGO_MANIFEST_DIR"));
+    bed.parent().expect("the bed is a folder of the repository")
+}
+
+/// The folder of the binaries of these parts, which are built if they are missing; without names
+/// those that every cluster needs.
+pub fn parts(names: &[&str]) -> PathBuf {
+    let built = std::process::Command::new(root().join("bed/build"))
+        .args(names)
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .expect("bed/build can be run");
+    assert!(built.status.success(), "bed/build failed");
+    let path = String::from_utf8(built.stdout).expect("a path");
+    PathBuf::from(path.trim())
+}

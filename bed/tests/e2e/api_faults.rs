@@ -1,0 +1,235 @@
+//! What happens when kube-apiserver fails, lags or is restarted. Each test has a bed of its own.
+
+use crate::faults::{at_once, faulty};
+use crate::{FOLLOWS, SOON, on_own_bed};
+use bed::proxy::Fault;
+use bed::workload::Namespace;
+use bed::{Options, eventually};
+use plimsoll::promql::name::generated_name;
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+#[test]
+fn watches_resume_after_kube_apiserver_was_restarted() {
+    on_own_bed(Options::default(), async |bed| {
+        {
+            let ns = Namespace::new(&bed.cluster, "restart").await;
+            ns.deployment("web", 1, "queue_depth 20").await;
+            ns.autoscaler("web", "queue_depth", "10", 2).await;
+            ns.wait_replicas("Deployment", "web", FOLLOWS, |replicas| replicas == 2).await;
+        }
+        let process = bed.plimsoll.process.id();
+        bed.cluster.restart_apiserver().await;
+        let ns = Namespace { cluster: &bed.cluster, name: "restart".to_owned() };
+        // Objects from before and after the restart are watched.
+        ns.deployment("late", 1, "queue_depth 20").await;
+        ns.autoscaler("late", "queue_depth", "10", 3).await;
+        ns.wait_replicas("Deployment", "late", FOLLOWS, |replicas| replicas == 3).await;
+        let raise = r#"{"spec":{"maxReplicas":4}}"#;
+        bed.cluster
+            .kubectl(&["-n", "restart", "patch", "autoscaler", "web", "--type=merge", "-p", raise])
+            .await;
+        ns.wait_replicas("Deployment", "web", FOLLOWS, |replicas| replicas == 4).await;
+        let name = generated_name("queue_depth", None, "restart", "late");
+        eventually("the API serves again", SOON, async || {
+            let list = ns.raw("v1beta2", &format!("pods/*/{name}")).await?;
+            let items = list["items"].as_array().map_or(0, Vec::len);
+            if items > 0 { Ok(()) } else { Err(list.to_string()) }
+        })
+        .await;
+        assert_eq!(bed.plimsoll.process.id(), process);
+        assert!(bed.plimsoll.process.is_running());
+    });
+}
+
+#[test]
+fn after_errors_of_kube_apiserver_the_right_scale_is_written() {
+    on_own_bed(faulty(&[]), async |bed| {
+        let ns = Namespace::new(&bed.cluster, "apiserver").await;
+        ns.deployment("web", 1, "queue 20").await;
+        at_once(&ns, "web", "queue", 2).await;
+        ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 2).await;
+        let api = &bed.faults.as_ref().unwrap().api;
+        let status = |code: u16, reason: &str| {
+            json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
+                   "reason": reason, "message": format!("injected {reason}")})
+            .to_string()
+        };
+        let scale = "PUT /apis/apps/v1/namespaces/apiserver/deployments/web/scale";
+        let conflict = status(409, "Conflict");
+        for (what, word, fault, told) in [
+            ("slow", "", Fault::Slow(Duration::from_millis(700)), ""),
+            ("a conflict, twice", scale, Fault::Times(2, 409, conflict.clone()), ""),
+            ("conflicts without end", scale, Fault::Times(12, 409, conflict), "injected Conflict"),
+            ("too many requests", scale, Fault::Times(2, 429, status(429, "TooManyRequests")), ""),
+            ("an error", scale, Fault::Times(3, 500, status(500, "InternalError")), "injected"),
+            (
+                "a scale that can't be read",
+                "GET /apis/apps/v1/namespaces/apiserver/deployments/web/scale",
+                Fault::Times(3, 503, status(503, "ServiceUnavailable")),
+                "",
+            ),
+            (
+                "statuses that can't be written",
+                "/status",
+                Fault::Times(3, 500, status(500, "InternalError")),
+                "",
+            ),
+        ] {
+            api.fail(word, fault);
+            bed.cluster
+                .kubectl(&["-n", "apiserver", "scale", "deployment/web", "--replicas=1"])
+                .await;
+            if !told.is_empty() {
+                let failed = |c: &Value| c["status"] == "False" && c.to_string().contains(told);
+                ns.wait_condition("web", "AbleToScale", SOON, failed).await;
+            }
+            ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 2).await;
+            assert!(api.hits() > 0, "{what} did not happen");
+            api.clear();
+            ns.wait_condition("web", "AbleToScale", SOON, |c| c["status"] == "True").await;
+            println!("survived: kube-apiserver: {what}");
+        }
+        // Failing writes of events do not prevent scaling.
+        let error = status(500, "InternalError");
+        api.fail("POST /api/v1/namespaces/apiserver/events", Fault::Times(2, 500, error));
+        ns.deployment("untold", 1, "queue 20").await;
+        at_once(&ns, "untold", "queue", 3).await;
+        ns.wait_replicas("Deployment", "untold", SOON, |replicas| replicas == 3).await;
+        assert!(api.hits() > 0);
+        api.clear();
+        println!("survived: kube-apiserver: events that can't be written");
+        // Watches that end with 410 (expired) are restarted, and no change is lost.
+        let expired = Fault::Answer { status: 410, headers: vec![], body: status(410, "Expired") };
+        api.fail("watch=true", expired);
+        api.end_responses();
+        ns.deployment("late", 1, "queue 20").await;
+        at_once(&ns, "late", "queue", 3).await;
+        eventually("watches expire again and again", SOON, async || match api.hits() {
+            few @ ..3 => Err(format!("{few} did")),
+            _ => Ok(()),
+        })
+        .await;
+        api.clear();
+        ns.wait_replicas("Deployment", "late", FOLLOWS, |replicas| replicas == 3).await;
+        println!("survived: kube-apiserver: watches expired");
+    });
+}
+
+#[test]
+fn a_silent_watch_is_detected_and_no_scale_is_written_on_its_data() {
+    on_own_bed(faulty(&[]), async |bed| {
+        let ns = Namespace::new(&bed.cluster, "silent").await;
+        ns.deployment("web", 1, "queue 10").await;
+        at_once(&ns, "web", "queue", 10).await;
+        ns.wait_condition("web", "ScalingActive", SOON, |c| c["status"] == "True").await;
+        let api = &bed.faults.as_ref().unwrap().api;
+        let before = api.writes("web/scale").len();
+        // All watches stay open and deliver nothing.
+        api.fail("watch=true", Fault::Silence);
+        let began = Instant::now();
+        // Scaled to five, which Plimsoll does not see. Then the load rises: the one pod that it
+        // knows needs two replicas, all five need eight.
+        bed.cluster.kubectl(&["-n", "silent", "scale", "deployment/web", "--replicas=5"]).await;
+        ns.wait_ready("Deployment", "web", 5).await;
+        let more = "bed.plimsoll.dev/metrics=queue 15";
+        let annotate = ["-n", "silent", "annotate", "--overwrite", "pods", "-l", "app=web", more];
+        bed.cluster.kubectl(&annotate).await;
+        // It reads the scale before it writes, and finds that four pods are missing.
+        let lacks = |c: &Value| c["reason"] == "PodsNotKnown";
+        let told = ns.wait_condition("web", "ScalingLimited", SOON, lacks).await;
+        assert!(told.contains("1 pods are known of the 5"), "{told}");
+        bed.plimsoll.decided(&bed.cluster, 8).await;
+        assert_eq!(ns.replicas("Deployment", "web").await, 5);
+        assert_eq!(api.writes("web/scale").len(), before);
+        // An Autoscaler created now is evaluated once the silence is detected.
+        ns.deployment("late", 1, "queue 20").await;
+        at_once(&ns, "late", "queue", 2).await;
+        let noticed = Duration::from_secs(130);
+        tokio::time::sleep_until((began + Duration::from_secs(60)).into()).await;
+        api.release_new();
+        ns.wait_replicas("Deployment", "late", noticed, |replicas| replicas == 2).await;
+        ns.wait_replicas("Deployment", "web", noticed, |replicas| replicas >= 8).await;
+        println!("survived: kube-apiserver: silent watches, noticed after {:?}", began.elapsed());
+    });
+}
+
+#[test]
+fn writes_apply_only_to_the_objects_they_were_decided_for() {
+    on_own_bed(faulty(&[]), async |bed| {
+        let ns = Namespace::new(&bed.cluster, "writes").await;
+        let api = &bed.faults.as_ref().unwrap().api;
+        ns.deployment("web", 1, "queue 10").await;
+        at_once(&ns, "web", "queue", 10).await;
+        ns.wait_condition("web", "ScalingActive", SOON, |c| c["status"] == "True").await;
+        // The scale is changed between the decision and its write.
+        api.stall("PUT /apis/apps/v1/namespaces/writes/deployments/web/scale");
+        let twice = "bed.plimsoll.dev/metrics=queue 20";
+        let annotate = ["-n", "writes", "annotate", "--overwrite", "pods", "-l", "app=web", twice];
+        bed.cluster.kubectl(&annotate).await;
+        eventually("two are decided", SOON, async || match api.hits() {
+            0 => Err("no scale is written yet".to_owned()),
+            _ => Ok(()),
+        })
+        .await;
+        bed.cluster.kubectl(&["-n", "writes", "scale", "deployment/web", "--replicas=7"]).await;
+        api.clear();
+        ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas > 7).await;
+        let events = bed.cluster.kubectl(&["-n", "writes", "get", "events"]).await;
+        let rescaled = |line: &str| line.contains("SuccessfulRescale") && line.contains("size: 2;");
+        assert!(!events.lines().any(rescaled), "{events}");
+        println!("survived: a scale that another changed in mid-decision");
+        // A status in flight is not written to an object that was recreated.
+        ns.deployment("again", 1, "queue 10").await;
+        at_once(&ns, "again", "queue", 3).await;
+        ns.wait_condition("again", "ScalingActive", SOON, |c| c["status"] == "True").await;
+        api.stall("PATCH /apis/plimsoll.dev/v1alpha1/namespaces/writes/autoscalers/again/status");
+        let annotate =
+            ["-n", "writes", "annotate", "--overwrite", "pods", "-l", "app=again", twice];
+        bed.cluster.kubectl(&annotate).await;
+        eventually("a status is under way", SOON, async || match api.hits() {
+            0 => Err("none is written yet".to_owned()),
+            _ => Ok(()),
+        })
+        .await;
+        bed.cluster.kubectl(&["-n", "writes", "delete", "autoscaler", "again"]).await;
+        // Timestamps of Kubernetes are whole seconds.
+        tokio::time::sleep(Duration::from_millis(1_100)).await;
+        let target = "apiVersion: plimsoll.dev/v1alpha1\nkind: Autoscaler\n\
+             metadata: {name: again, namespace: writes}\n\
+             spec: {scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: again}, \
+             maxReplicas: 3, paused: true, syncPeriodSeconds: 1}\n";
+        bed.cluster.apply(target).await;
+        api.clear();
+        ns.wait_condition("again", "Paused", SOON, |c| c["status"] == "True").await;
+        let again = ns.get("autoscaler", "again").await.unwrap();
+        let conditions = again["status"]["conditions"].to_string();
+        assert!(!conditions.contains("ScalingActive"), "{conditions}");
+        println!("survived: a status under way for an object that was made anew");
+    });
+}
+
+#[test]
+fn a_crd_deleted_unseen_removes_its_autoscalers() {
+    on_own_bed(faulty(&["--memory-interval=0s"]), async |bed| {
+        let ns = Namespace::new(&bed.cluster, "undefined").await;
+        ns.deployment("web", 1, "queue 30").await;
+        ns.autoscaler("web", "queue", "10", 8).await;
+        ns.wait_replicas("Deployment", "web", FOLLOWS, |replicas| replicas == 3).await;
+        let api = &bed.faults.as_ref().expect("faults").api;
+        // No event of Autoscalers arrives until the CRD is gone.
+        api.fail("/autoscalers?", Fault::Silence);
+        bed.cluster.kubectl(&["delete", "crd", "autoscalers.plimsoll.dev"]).await;
+        api.clear();
+        api.end_responses();
+        eventually("nothing is decided any more", FOLLOWS, async || {
+            let metrics = bed.plimsoll.metrics(&bed.cluster).await;
+            let line = metrics.lines().find(|line| line.starts_with("plimsoll_autoscalers "));
+            match line {
+                Some("plimsoll_autoscalers 0") => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await;
+    });
+}

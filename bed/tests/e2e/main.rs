@@ -1,0 +1,58 @@
+//! What Plimsoll does, on real parts. Each test states one property.
+
+mod api;
+mod api_faults;
+mod backends;
+mod beds;
+mod chart;
+mod docs;
+mod drop_in;
+mod duel;
+mod faults;
+mod fixture;
+mod freeze;
+mod ha;
+mod install;
+mod memory;
+mod operating;
+mod parity;
+mod parity_cases;
+mod planned;
+mod relist;
+mod reload;
+mod scaling;
+mod security;
+mod socket;
+mod targets;
+mod validation;
+
+use bed::workload::Namespace;
+use bed::{Bed, Options};
+use std::sync::OnceLock;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+
+/// The timeout of what happens within a few evaluations.
+const SOON: Duration = Duration::from_secs(30);
+/// The timeout of a workload that follows its load.
+const FOLLOWS: Duration = Duration::from_secs(90);
+
+/// Runs a test that breaks nothing on the shared bed, in a namespace of its own.
+fn on_shared_bed(namespace: &str, test: impl AsyncFnOnce(&Bed, &Namespace<'_>)) {
+    static BED: OnceLock<Bed> = OnceLock::new();
+    let bed = BED.get_or_init(|| runtime().block_on(Bed::start(Options::default())));
+    runtime().block_on(async {
+        test(bed, &Namespace::new(&bed.cluster, namespace).await).await;
+    });
+}
+
+/// Runs a test that breaks things, on a bed of its own.
+fn on_own_bed(options: Options, test: impl AsyncFnOnce(&mut Bed)) {
+    runtime().block_on(async { test(&mut Bed::start(options).await).await });
+}
+
+/// The runtime of all beds, which lives as long as the process.
+fn runtime() -> &'static Runtime {
+    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+    RUNTIME.get_or_init(|| Runtime::new().expect("a runtime"))
+}

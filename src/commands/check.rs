@@ -1,0 +1,390 @@
+//! `plimsoll check`: validates a configuration. Its queries are parsed or, with a Prometheus, run,
+//! and the series are shown that its rules match.
+
+use crate::config::{CheckFlags, Config, OutputFormat};
+use crate::connect;
+use crate::prometheus::{Client as Prometheus, SeriesShape, decode_shapes};
+use crate::promql::matcher::Matcher;
+use crate::promql::query::{MetricType, PodMetric, fields};
+use crate::rules::{Rule, RuleSet};
+use crate::samples::Table;
+use crate::watch::{GroupResource, ResourceMap, Resources};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+/// The result of the check.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// What makes the configuration invalid, or a rule useless.
+    pub errors: Vec<String>,
+    /// What is probably a mistake.
+    pub warnings: Vec<String>,
+    /// What each rule matches; empty without a Prometheus.
+    pub rules: Vec<RuleReport>,
+}
+
+/// What one rule matches.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RuleReport {
+    /// The path of the rule, such as `rules[0]`.
+    pub rule: String,
+    /// The series query.
+    pub series_query: String,
+    /// The names of the matching series.
+    pub series: BTreeSet<String>,
+    /// The metrics of these series.
+    pub metrics: BTreeSet<String>,
+    /// The query of one metric, which was run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub query: Option<String>,
+    /// The number of series in its result.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub query_series: Option<usize>,
+    /// Why a query of the rule failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// How far back series are looked up.
+const LOOKBACK: Duration = Duration::from_secs(600);
+
+/// Checks a file. Returns the text to print, and whether there are no errors.
+pub async fn run(flags: &CheckFlags) -> (String, bool) {
+    let report = check(flags).await;
+    let text = match flags.output {
+        OutputFormat::Json => {
+            serde_json::to_string_pretty(&report).expect("a report is plain data") + "\n"
+        }
+        OutputFormat::Text => report.to_string(),
+    };
+    (text, report.errors.is_empty())
+}
+
+async fn check(flags: &CheckFlags) -> Report {
+    let mut report = Report::default();
+    let config = match Config::read(&flags.file) {
+        Ok(config) => config,
+        Err(error) => {
+            report.errors.push(object_hint(&flags.file).unwrap_or_else(|| error.with_lines()));
+            return report;
+        }
+    };
+    let rules = &config.rules;
+    for (place, rule) in rules.placed() {
+        // `plimsoll convert` writes such rules: a complete query, without namespaces.
+        if place.starts_with("externalRules") && !rule.namespaced {
+            continue;
+        }
+        if !rule.query.uses("LabelMatchers") && !rule.query.uses("LabelValuesByName") {
+            report.warnings.push(format!(
+                "{place}: metricsQuery has no <<.LabelMatchers>>: results of different objects and namespaces would be merged"
+            ));
+        }
+        if !rule.query.uses("Series") {
+            report.warnings.push(format!("{place}: metricsQuery has no <<.Series>>"));
+        }
+    }
+    let map = match resources(flags).await {
+        Ok(map) => map,
+        Err(error) => {
+            report.errors.push(error);
+            return report;
+        }
+    };
+    if let Some(map) = &map {
+        for (place, rule) in rules.placed() {
+            for (label, resource) in rule.labels.unknown(map) {
+                report.errors.push(format!(
+                    "{place}: resources.overrides.{label}: the cluster has no resource {resource}"
+                ));
+            }
+        }
+    }
+    match &flags.prometheus_url {
+        None => parse_queries(&mut report, &config),
+        Some(url) => match connect::prometheus(url, &flags.prometheus) {
+            Ok(prometheus) => {
+                if check_connections(&mut report, &config, &prometheus).await {
+                    run_general_queries(&mut report, &config, &prometheus).await;
+                    check_rules(&mut report, rules, &prometheus, map.unwrap_or_default()).await;
+                }
+            }
+            Err(error) => report.errors.push(error.to_string()),
+        },
+    }
+    report
+}
+
+/// What to do instead with a file that has a Kubernetes object in it; none for other files.
+fn object_hint(path: &Path) -> Option<String> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let object: serde_json::Value = serde_saphyr::from_str(&text).ok()?;
+    object.get("apiVersion")?;
+    let kind = object.get("kind")?.as_str()?;
+    let instead = match kind {
+        "ConfigMap" => {
+            "take the file out of it: kubectl -n NAMESPACE get configmap NAME -o jsonpath='{.data.config\\.yaml}'"
+        }
+        "Autoscaler" => "apply it; `kubectl plimsoll explain NAME` says what is wrong with it",
+        _ => "a configuration was expected, as config/plimsoll.yaml is one",
+    };
+    Some(format!("{}: this is an object of the kind {kind}: {instead}", path.display()))
+}
+
+/// The series in example queries.
+const EXAMPLE_SERIES: &str = "some_series";
+
+/// A query of the configuration, rendered for an example metric.
+struct Example<'a> {
+    /// The field of its template.
+    field: String,
+    /// The backend that runs it; the Prometheus of the flags, if none.
+    backend: Option<&'a str>,
+    query: String,
+}
+
+/// Example queries of pod metrics and of resource usage, which no rule's series are found for.
+fn general_queries(config: &Config) -> Vec<Example<'_>> {
+    let mut examples = Vec::new();
+    let metric =
+        PodMetric { metric: EXAMPLE_SERIES.to_owned(), labels: BTreeMap::new(), query: None };
+    for (field, kind) in [("gaugeQuery", MetricType::Gauge), ("counterQuery", MetricType::Counter)]
+    {
+        if let Ok(query) = config.pod_queries.query(&metric, kind, "some-namespace") {
+            let query = query.values.to_string();
+            examples.push(Example { field: format!("podMetrics.{field}"), backend: None, query });
+        }
+    }
+    if let Some(usage) = &config.rules.resource {
+        let backend = usage.backend.as_deref();
+        let matchers = [("some_label", Matcher::Is("some".to_owned()))];
+        let group_by = ["some_label".to_owned()];
+        for (resource, rule) in [("cpu", &usage.cpu), ("memory", &usage.memory)] {
+            let templates =
+                [("containerQuery", &rule.container_query), ("nodeQuery", &rule.node_query)];
+            for (name, template) in templates {
+                // A template that can't be rendered with the example label may work with its own.
+                if let Ok(query) = template.render(&fields("", &matchers, &group_by)) {
+                    let field = format!("resourceRules.{resource}.{name}");
+                    examples.push(Example { field, backend, query });
+                }
+            }
+        }
+    }
+    examples
+}
+
+/// The example query of a rule.
+fn rule_query<'a>(place: &str, rule: &'a Rule) -> Option<Example<'a>> {
+    let matchers =
+        [("namespace", Matcher::Is("some-namespace".to_owned())), ("pod", Matcher::NotEmpty)];
+    let query = rule.render(EXAMPLE_SERIES, &matchers, &["pod".to_owned()]).ok()?;
+    let backend = rule.series.backend.as_deref();
+    Some(Example { field: format!("{place}.metricsQuery"), backend, query })
+}
+
+/// Parses all queries, as there is no Prometheus to run them.
+fn parse_queries(report: &mut Report, config: &Config) {
+    let mut examples = general_queries(config);
+    for (place, rule) in config.rules.placed() {
+        let query = rule.series.selector.clone();
+        examples.push(Example { field: format!("{place}.seriesQuery"), backend: None, query });
+        examples.extend(rule_query(&place, rule));
+    }
+    for Example { field, query, .. } in examples {
+        if let Err(error) = promql_parser::parser::parse(&query) {
+            report.errors.push(format!(
+                "{field}: {query}: Plimsoll's parser can't read this: {error}; with --prometheus-url Prometheus, \
+                 which may know more, is asked"
+            ));
+        }
+    }
+}
+
+/// Checks that Prometheus and all backends respond. Returns whether they do.
+async fn check_connections(report: &mut Report, config: &Config, prometheus: &Prometheus) -> bool {
+    let before = report.errors.len();
+    let backends =
+        config.rules.backends.iter().map(|(name, server)| (format!("backends.{name}"), server));
+    for (name, server) in [("--prometheus-url".to_owned(), prometheus)].into_iter().chain(backends)
+    {
+        if let Err(error) = server.query("vector(1)", &[]).await {
+            report.errors.push(format!("{name}: {error}"));
+        }
+    }
+    report.errors.len() == before
+}
+
+/// Runs the example queries of pod metrics and of resource usage.
+async fn run_general_queries(report: &mut Report, config: &Config, prometheus: &Prometheus) {
+    for Example { field, backend, query } in general_queries(config) {
+        let named = backend.and_then(|name| config.rules.backends.get(name));
+        if let Err(error) = named.unwrap_or(prometheus).query(&query, &[]).await {
+            report.errors.push(format!("{field}: {error}"));
+        }
+    }
+}
+
+/// The resources of the cluster, if there is a kubeconfig.
+async fn resources(flags: &CheckFlags) -> Result<Option<ResourceMap>, String> {
+    let Some(path) = &flags.kubeconfig else { return Ok(None) };
+    let client = connect::plain_api_server(path).await.map_err(|error| error.to_string())?;
+    // Discovery does not return the cause of a failure.
+    if let Err(error) = client.apiserver_version().await {
+        return Err(format!("--kubeconfig: {}: {error}", path.display()));
+    }
+    let resources = Resources::new(client);
+    match resources.refresh().await {
+        true => Ok(Some(resources.map().as_ref().clone())),
+        false => Err(format!("--kubeconfig: {}: discovery can't be read", path.display())),
+    }
+}
+
+/// Looks up the series of each rule, and runs its query.
+async fn check_rules(
+    report: &mut Report,
+    rules: &RuleSet,
+    prometheus: &Prometheus,
+    map: ResourceMap,
+) {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let since = now.saturating_sub(LOOKBACK).as_secs_f64();
+    let mut owners: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (place, rule) in rules.placed() {
+        let mut found = RuleReport {
+            rule: place.clone(),
+            series_query: rule.series.to_string(),
+            ..RuleReport::default()
+        };
+        let named = rule.series.backend.as_ref().and_then(|name| rules.backends.get(name));
+        let prometheus = named.unwrap_or(prometheus);
+        let shapes = match prometheus.series(&rule.series.selector, since).await {
+            Ok(body) => decode_shapes(&body).map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        match shapes {
+            Ok(shapes) => {
+                let taken: Vec<SeriesShape> =
+                    shapes.into_iter().filter(|shape| rule.takes(&shape.name)).collect();
+                found.series = taken.iter().map(|shape| shape.name.clone()).collect();
+                for shape in &taken {
+                    found.metrics.extend(metrics_of(rule, shape, &map, &place));
+                }
+                if found.series.is_empty() {
+                    report.warnings.push(format!("{place}: no series match"));
+                } else if found.metrics.is_empty() {
+                    report.warnings.push(format!(
+                        "{place}: no label of its series maps to a Kubernetes resource, so no metric is exposed"
+                    ));
+                }
+                for metric in &found.metrics {
+                    owners.entry(metric.clone()).or_default().push(place.clone());
+                }
+                match taken.first() {
+                    Some(shape) => try_query(&mut found, rule, shape, prometheus, &map).await,
+                    None => {
+                        if let Some(example) = rule_query(&place, rule)
+                            && let Err(error) = prometheus.query(&example.query, &[]).await
+                        {
+                            found.error = Some(format!("metricsQuery: {error}"));
+                        }
+                    }
+                }
+            }
+            Err(error) => found.error = Some(format!("seriesQuery: {error}")),
+        }
+        if let Some(error) = &found.error {
+            report.errors.push(format!("{place}: {error}"));
+        }
+        report.rules.push(found);
+    }
+    for (metric, rules) in owners {
+        if let [.., last] = rules.as_slice()
+            && rules.len() > 1
+        {
+            report.warnings.push(format!("{metric} is given by {}: {last} wins", rules.join(", ")));
+        }
+    }
+}
+
+/// The metrics of a series, such as `pods/http_requests`.
+fn metrics_of(rule: &Rule, shape: &SeriesShape, map: &ResourceMap, place: &str) -> Vec<String> {
+    let Some(metric) = rule.name.of(&shape.name) else { return Vec::new() };
+    if place.starts_with("externalRules") {
+        return vec![format!("external {metric}")];
+    }
+    let labels = shape.labels.iter().map(String::as_str);
+    let (resources, _) = rule.labels.resources(labels, map);
+    resources.into_iter().map(|resource| format!("{resource}/{metric}")).collect()
+}
+
+/// Runs the query of a rule for all objects.
+async fn try_query(
+    found: &mut RuleReport,
+    rule: &Rule,
+    shape: &SeriesShape,
+    prometheus: &Prometheus,
+    map: &ResourceMap,
+) {
+    let labels = shape.labels.iter().map(String::as_str);
+    let (resources, _) = rule.labels.resources(labels, map);
+    let namespaces = GroupResource::core("namespaces");
+    let described = resources.iter().find(|resource| **resource != namespaces);
+    let label = described.or(resources.first()).and_then(|r| rule.labels.label(r, map));
+    let matchers: Vec<(&str, Matcher)> =
+        label.iter().map(|label| (label.as_str(), Matcher::NotEmpty)).collect();
+    let group_by: Vec<String> = label.iter().cloned().collect();
+    let result = match rule.render(&shape.name, &matchers, &group_by) {
+        Ok(query) => {
+            let response = prometheus.query(&query, &[]).await;
+            found.query = Some(query);
+            response
+                .and_then(|body| Table::read(&body).map(|table| table.series()))
+                .map_err(|error| error.to_string())
+        }
+        Err(error) => Err(error),
+    };
+    match result {
+        Ok(series) => found.query_series = Some(series),
+        Err(error) => found.error = Some(format!("metricsQuery: {error}")),
+    }
+}
+
+impl std::fmt::Display for Report {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for rule in &self.rules {
+            writeln!(f, "{}  {}", rule.rule, rule.series_query)?;
+            let list = |names: &BTreeSet<String>| -> String {
+                const SHOWN: usize = 8;
+                let mut text = names.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+                if names.len() > SHOWN {
+                    let _ = write!(text, " and {} more", names.len() - SHOWN);
+                }
+                if text.is_empty() { "none".to_owned() } else { text }
+            };
+            writeln!(f, "  series   {}", list(&rule.series))?;
+            writeln!(f, "  metrics  {}", list(&rule.metrics))?;
+            if let Some(query) = &rule.query {
+                writeln!(f, "  query    {query}")?;
+            }
+            if let Some(series) = rule.query_series {
+                writeln!(f, "  gives    {series} series")?;
+            }
+        }
+        for warning in &self.warnings {
+            writeln!(f, "warning: {warning}")?;
+        }
+        for error in &self.errors {
+            writeln!(f, "error: {error}")?;
+        }
+        match self.errors.len() {
+            0 => writeln!(f, "the configuration is valid"),
+            errors => writeln!(f, "{errors} error{}", if errors == 1 { "" } else { "s" }),
+        }
+    }
+}

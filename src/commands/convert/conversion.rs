@@ -1,0 +1,85 @@
+//! One object that is being converted, and the conversion of HorizontalPodAutoscalers.
+
+use serde_json::{Value, json};
+
+/// The conversion of one object.
+pub struct Conversion {
+    /// The namespace of the object.
+    pub namespace: String,
+    /// The name of the object.
+    pub name: String,
+    /// What was left out or has another meaning.
+    pub notes: Vec<String>,
+    /// The rules of its external metrics.
+    pub rules: Vec<Value>,
+    /// Whether something was left out without which the Autoscaler would scale differently.
+    pub incomplete: bool,
+    /// The Prometheus that Plimsoll queries, if known.
+    pub server: Option<String>,
+}
+
+impl Conversion {
+    /// Adds a note.
+    pub fn note(&mut self, note: &str) {
+        self.notes.push(note.to_owned());
+    }
+
+    /// Adds a note on what was left out, so that the Autoscaler is created paused.
+    pub fn missing(&mut self, note: &str) {
+        self.note(note);
+        self.incomplete = true;
+    }
+
+    /// Converts the spec of an `autoscaling/v2` HorizontalPodAutoscaler.
+    pub fn of_hpa(&mut self, spec: &Value) -> Value {
+        self.note("delete the HorizontalPodAutoscaler when the Autoscaler is made: while both are there, kube-controller-manager scales by it, and the Autoscaler does not (AmbiguousSelector)");
+        let mut spec = spec.clone();
+        quote_fractions(&mut spec);
+        spec
+    }
+
+    /// Converts the spec of an `autoscaling/v1` HorizontalPodAutoscaler.
+    pub fn of_hpa_v1(&mut self, spec: &Value) -> Value {
+        let mut new = spec.clone();
+        if let Some(percent) =
+            new.as_object_mut().and_then(|s| s.remove("targetCPUUtilizationPercentage"))
+        {
+            new["metrics"] = json!([utilization("cpu", None, percent)]);
+        }
+        self.of_hpa(&new)
+    }
+}
+
+/// Writes fractional quantities as strings: an HPA may have the number `0.5`, which the schema of a
+/// CustomResourceDefinition can't allow.
+fn quote_fractions(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                let quantity = matches!(name.as_str(), "value" | "averageValue" | "tolerance");
+                match field {
+                    Value::Number(number) if quantity && number.is_f64() => {
+                        *field = json!(number.to_string());
+                    }
+                    field => quote_fractions(field),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(quote_fractions),
+        _ => {}
+    }
+}
+
+/// A metric of average utilization, in percent.
+pub fn utilization(name: &str, container: Option<String>, percent: Value) -> Value {
+    resource(name, container, json!({"type": "Utilization", "averageUtilization": percent}))
+}
+
+/// A metric of a resource, of the pods or of a container.
+pub fn resource(name: &str, container: Option<String>, target: Value) -> Value {
+    match container {
+        None => json!({"type": "Resource", "resource": {"name": name, "target": target}}),
+        Some(container) => json!({"type": "ContainerResource", "containerResource":
+            {"name": name, "container": container, "target": target}}),
+    }
+}

@@ -1,0 +1,168 @@
+//! `plimsoll convert`: converts HorizontalPodAutoscalers and KEDA ScaledObjects to Autoscalers, and
+//! notes what has no equivalent.
+//!
+//! Sources: `autoscaling/v1` and `autoscaling/v2` of Kubernetes 1.36.
+
+mod conversion;
+mod scaled_object;
+
+use crate::config::ConvertFlags;
+use crate::crd::AutoscalerSpec;
+use conversion::Conversion;
+use scaled_object::ScaledObject;
+use serde_json::{Value, json};
+use std::io::Read;
+
+/// The result of a conversion.
+#[derive(Debug, Default)]
+pub struct Converted {
+    /// The Prometheus that Plimsoll queries, if known.
+    pub server: Option<String>,
+    /// The Autoscalers.
+    pub objects: Vec<Value>,
+    /// The rules of their external metrics, for `externalRules`.
+    pub rules: Vec<Value>,
+    /// What was left out or has another meaning, object by object.
+    pub notes: Vec<String>,
+    /// The objects that could not be converted, and why.
+    pub errors: Vec<String>,
+}
+
+/// Converts the objects of files. Returns the text to print, and the result.
+///
+/// # Errors
+/// If a file can't be read, or none has an object that can be converted.
+pub fn run(flags: &ConvertFlags) -> Result<(String, Converted), String> {
+    let mut converted = Converted { server: flags.prometheus_url.clone(), ..Converted::default() };
+    for path in &flags.files {
+        let mut text = String::new();
+        let read = if path.as_os_str() == "-" {
+            std::io::stdin().read_to_string(&mut text)
+        } else {
+            std::fs::File::open(path).and_then(|mut file| file.read_to_string(&mut text))
+        };
+        read.map_err(|error| format!("{}: {error}", path.display()))?;
+        convert(&text, &mut converted).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    if converted.objects.is_empty() && converted.errors.is_empty() {
+        return Err("no HorizontalPodAutoscaler (autoscaling/v1, v2) and no ScaledObject \
+                    (keda.sh/v1alpha1) found"
+            .to_owned());
+    }
+    let mut text = String::new();
+    for object in &converted.objects {
+        text += "---\n";
+        text += &yaml(object);
+    }
+    if !converted.rules.is_empty() {
+        let rules = yaml(&json!({"externalRules": converted.rules}));
+        match &flags.rules {
+            Some(path) => {
+                std::fs::write(path, rules)
+                    .map_err(|error| format!("--rules: {}: {error}", path.display()))?;
+            }
+            None => {
+                text += "# For Plimsoll's configuration (--rules FILE writes it to a file):\n";
+                text.extend(rules.lines().map(|line| format!("# {line}\n")));
+            }
+        }
+    }
+    Ok((text, converted))
+}
+
+fn yaml(value: &Value) -> String {
+    serde_saphyr::to_string(value).expect("plain data has nothing that YAML can't say")
+}
+
+/// Converts all objects of a YAML text, which may have several documents and lists.
+///
+/// # Errors
+/// If it is not YAML.
+pub fn convert(text: &str, converted: &mut Converted) -> Result<(), String> {
+    let documents: Vec<Option<Value>> =
+        serde_saphyr::from_multiple(text).map_err(|error| error.to_string())?;
+    for document in documents.into_iter().flatten() {
+        convert_object(document, converted);
+    }
+    Ok(())
+}
+
+fn convert_object(mut object: Value, converted: &mut Converted) {
+    let text = |object: &Value, path: &str| -> String {
+        object.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned()
+    };
+    let (version, kind) = (text(&object, "/apiVersion"), text(&object, "/kind"));
+    if let Some(items) = object.get_mut("items").filter(|_| kind.ends_with("List")) {
+        for item in items.take().as_array_mut().into_iter().flatten() {
+            convert_object(item.take(), converted);
+        }
+        return;
+    }
+    let mut conversion = Conversion {
+        namespace: text(&object, "/metadata/namespace"),
+        name: text(&object, "/metadata/name"),
+        notes: Vec::new(),
+        rules: Vec::new(),
+        incomplete: false,
+        server: converted.server.clone(),
+    };
+    let about = format!("{kind} {}/{}", conversion.namespace, conversion.name);
+    let spec = match (version.as_str(), kind.as_str()) {
+        ("autoscaling/v2", "HorizontalPodAutoscaler") => conversion.of_hpa(&object["spec"]),
+        ("autoscaling/v1", "HorizontalPodAutoscaler") => conversion.of_hpa_v1(&object["spec"]),
+        ("keda.sh/v1alpha1", "ScaledObject") => {
+            match serde_json::from_value::<ScaledObject>(object["spec"].clone()) {
+                Ok(spec) => conversion.of_scaled_object(spec, &object["metadata"]["annotations"]),
+                Err(error) => {
+                    converted.errors.push(format!("{about}: left out: spec: {error}"));
+                    return;
+                }
+            }
+        }
+        _ => {
+            converted.notes.push(format!("{about} ({version}): left out: it can't be converted"));
+            return;
+        }
+    };
+    let mut spec = spec;
+    let notes = |conversion: &Conversion| -> Vec<String> {
+        conversion.notes.iter().map(|note| format!("{about}: {note}")).collect()
+    };
+    let refused = match AutoscalerSpec::read(spec.clone()) {
+        _ if kind == "ScaledObject" && spec["metrics"] == json!([]) => Some(
+            "none of its triggers can be converted: without metrics it would scale on 80 % CPU"
+                .to_owned(),
+        ),
+        Ok(_) => None,
+        Err(error) => Some(error.to_string()),
+    };
+    if let Some(why) = refused {
+        converted.notes.extend(notes(&conversion));
+        converted.errors.push(format!("{about}: left out: {why}"));
+        return;
+    }
+    if conversion.incomplete {
+        spec["paused"] = json!(true);
+        conversion.note(
+            "created with `paused: true`, as it would not scale as before: review it, then remove `paused`",
+        );
+    }
+    let mut metadata = json!({"name": conversion.name});
+    if !conversion.namespace.is_empty() {
+        metadata["namespace"] = json!(conversion.namespace);
+    }
+    if let Some(labels) = object.pointer("/metadata/labels").filter(|labels| labels.is_object()) {
+        metadata["labels"] = labels.clone();
+    }
+    converted.objects.push(json!({
+        "apiVersion": "plimsoll.dev/v1alpha1",
+        "kind": "Autoscaler",
+        "metadata": metadata,
+        "spec": spec,
+    }));
+    converted.rules.append(&mut conversion.rules);
+    converted.notes.extend(notes(&conversion));
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,28 @@
+//! The clients of the operators' commands.
+
+use super::error::OperateError;
+use crate::clock::Clock;
+use crate::config::{ClusterFlags, ObjectFlags};
+use crate::connect::{self, ConnectError};
+use crate::crd::Autoscaler;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{Api, Client};
+
+/// The client of the flags' cluster, and the namespace of its context.
+pub async fn client(flags: &ClusterFlags) -> Result<(Client, String), ConnectError> {
+    let (kubeconfig, context) = (flags.kubeconfig.as_deref(), flags.context.as_deref());
+    connect::as_kubectl(kubeconfig, context, Clock::default()).await
+}
+
+/// The Leases of Plimsoll's namespace.
+pub fn leases(client: &Client, flags: &ClusterFlags) -> Api<Lease> {
+    Api::namespaced(client.clone(), &flags.plimsoll_namespace)
+}
+
+/// The Autoscalers of a namespace, and the name of the flags' one in messages.
+pub async fn autoscalers(flags: &ObjectFlags) -> Result<(Api<Autoscaler>, String), OperateError> {
+    let (client, namespace) = client(&flags.cluster).await?;
+    let namespace = flags.namespace.clone().unwrap_or(namespace);
+    let place = format!("autoscaler {namespace}/{}", flags.name);
+    Ok((Api::namespaced(client, &namespace), place))
+}

@@ -1,0 +1,49 @@
+//! `plimsoll explain`: why an Autoscaler scales as it does.
+
+use super::age::age;
+use super::cluster::autoscalers;
+use super::error::{OperateError, api_error};
+use crate::config::ObjectFlags;
+use std::fmt::Write;
+
+/// Explains the status of an Autoscaler.
+///
+/// # Errors
+/// As [`OperateError`] says.
+pub async fn explain(flags: &ObjectFlags) -> Result<String, OperateError> {
+    let (api, place) = autoscalers(flags).await?;
+    let object = api.get(&flags.name).await.map_err(api_error(place))?;
+    let spec = &object.spec;
+    let status = object.status.clone().unwrap_or_default();
+    let mut text = String::new();
+    let target = &spec.scale_target_ref;
+    let _ = writeln!(text, "Target      {}/{}", target.kind, target.name);
+    let current = status.current_replicas.map_or_else(|| "?".to_owned(), |n| n.to_string());
+    let _ = writeln!(
+        text,
+        "Replicas    {current} now, {} wanted, {} to {} allowed",
+        status.desired_replicas, spec.min_replicas, spec.max_replicas
+    );
+    let _ =
+        writeln!(text, "Metrics     {}", status.targets.as_deref().unwrap_or("not looked at yet"));
+    let last = status
+        .last_scale_time
+        .as_ref()
+        .map_or_else(|| "never".to_owned(), |time| format!("{} ago", age(time.0)));
+    let _ = writeln!(text, "Last scaled {last}");
+    for condition in status.conditions.iter().flatten() {
+        let since = condition
+            .last_transition_time
+            .as_ref()
+            .map_or_else(String::new, |time| format!(", for {}", age(time.0)));
+        let _ = writeln!(
+            text,
+            "{} is {}{since}: {}",
+            condition.type_,
+            condition.status,
+            condition.reason.as_deref().unwrap_or_default()
+        );
+        let _ = writeln!(text, "    {}", condition.message.as_deref().unwrap_or_default());
+    }
+    Ok(text)
+}

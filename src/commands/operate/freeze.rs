@@ -1,0 +1,316 @@
+//! `plimsoll freeze` and `plimsoll thaw`. They return when the leader has acknowledged, or when no
+//! former leader can write any more, and say which.
+
+use super::cluster::leases;
+use super::error::{OperateError, api_error};
+use crate::clock::Clock;
+use crate::config::{ClusterFlags, FreezeFlags};
+use crate::connect;
+use crate::crd::Autoscaler;
+use crate::leader::NAME_LABEL;
+use crate::leader::freeze::{ACKNOWLEDGED, Freeze, REQUEST};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::{Api, Client, Resource, ResourceExt};
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How a freeze or thaw ended.
+enum FreezeOutcome {
+    /// This leader has acknowledged it.
+    Acknowledged(String),
+    /// No leader has acknowledged it, but all former terms and requests are over, and a leader
+    /// renews the Lease and so has seen it.
+    TimedOut,
+}
+
+/// The longest time for one request of a leader. A write to a scale takes up to three of them: a
+/// read of the Lease, the write, and the API server's time to apply a cancelled write. Then the
+/// leader acknowledges. That is less than two of them plus the duration of a Lease, at least
+/// [`MIN_LEASE_DURATION`], after which no former leader writes.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// The duration of a Lease without one.
+const MIN_LEASE_DURATION: Duration = Duration::from_secs(15);
+/// The time between two reads of the Lease.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// The number of native HPAs that are listed by name.
+const MAX_LISTED: usize = 3;
+
+/// Stops all writes to scales.
+///
+/// # Errors
+/// As [`OperateError`] says, in particular if no leader acknowledges.
+pub async fn freeze(flags: &FreezeFlags) -> Result<String, OperateError> {
+    let (client, clock) = client(&flags.cluster).await?;
+    freeze_with(&client, &clock, flags).await
+}
+
+async fn freeze_with(
+    client: &Client,
+    clock: &Clock,
+    flags: &FreezeFlags,
+) -> Result<String, OperateError> {
+    let leases = leases(client, &flags.cluster);
+    let before = leases.get_opt(&flags.cluster.lease).await.map_err(api_error("the Lease"))?;
+    let now = clock
+        .server()
+        .and_then(|now| Timestamp::from_millisecond(now).ok())
+        .unwrap_or_else(Timestamp::now);
+    let until = flags.until_after.map(|time| {
+        now.saturating_add(SignedDuration::try_from(time).unwrap_or(SignedDuration::MAX))
+            .unwrap_or(Timestamp::MAX)
+    });
+    let freeze = Freeze {
+        reason: Arc::from(flags.reason.as_str()),
+        by: user_name(client).await,
+        since: Some(now),
+        until,
+    };
+    let create = before.is_none() && flags.create;
+    let outcome = match request(client, &flags.cluster, Some(&freeze), create).await {
+        Err(OperateError::Nobody { .. }) if create => {
+            return Ok("frozen: nobody answers; whoever leads next writes no scale\n".to_owned());
+        }
+        outcome => outcome?,
+    };
+    let end = match until {
+        Some(until) => format!("until {until}, or `plimsoll thaw`"),
+        None => "until `plimsoll thaw`".to_owned(),
+    };
+    let mut text = match outcome {
+        FreezeOutcome::Acknowledged(holder) => {
+            format!("frozen, acknowledged by {holder}: no scale is written {end}\n")
+        }
+        FreezeOutcome::TimedOut => format!(
+            "frozen, not acknowledged (the leader is older than this command): every term and \
+             request from before the freeze is over; no scale is written {end}\n"
+        ),
+    };
+    text.push_str(&not_frozen(client).await);
+    Ok(text)
+}
+
+/// Ends a freeze.
+///
+/// # Errors
+/// As [`OperateError`] says.
+pub async fn thaw(flags: &ClusterFlags) -> Result<String, OperateError> {
+    let (client, _) = client(flags).await?;
+    Ok(match request(&client, flags, None, false).await? {
+        FreezeOutcome::Acknowledged(holder) => format!("thawed, acknowledged by {holder}\n"),
+        FreezeOutcome::TimedOut => {
+            "thawed, not acknowledged: the leader is older than this command\n".to_owned()
+        }
+    })
+}
+
+async fn client(flags: &ClusterFlags) -> Result<(Client, Clock), OperateError> {
+    let clock = Clock::default();
+    let (config, context) = (flags.kubeconfig.as_deref(), flags.context.as_deref());
+    let (client, _) = connect::as_kubectl(config, context, clock.clone()).await?;
+    Ok((client, clock))
+}
+
+/// The user of this command, if the API server tells.
+async fn user_name(client: &Client) -> Option<String> {
+    let api: Api<SelfSubjectReview> = Api::all(client.clone());
+    let review = api.create(&PostParams::default(), &SelfSubjectReview::default()).await.ok()?;
+    review.status?.user_info?.username
+}
+
+/// Freezes or thaws, and waits for the leader to acknowledge. May create the Lease: a replica that
+/// leads without election, or whose Lease was deleted, sees that as any other change.
+async fn request(
+    client: &Client,
+    flags: &ClusterFlags,
+    freeze: Option<&Freeze>,
+    create: bool,
+) -> Result<FreezeOutcome, OperateError> {
+    let (leases, name) = (leases(client, flags), flags.lease.as_str());
+    let place = format!("{}/{name}", flags.plimsoll_namespace);
+    let request = format!("{:x}-{:x}", Timestamp::now().as_nanosecond(), std::process::id());
+    let written = if create {
+        let mut annotations = freeze.map(Freeze::annotations).unwrap_or_default();
+        annotations.insert(REQUEST.to_owned(), request.clone());
+        let metadata = ObjectMeta {
+            name: Some(flags.lease.clone()),
+            labels: Some([(NAME_LABEL.0.to_owned(), NAME_LABEL.1.to_owned())].into()),
+            annotations: Some(annotations),
+            ..ObjectMeta::default()
+        };
+        let lease = Lease { metadata, spec: Some(LeaseSpec::default()) };
+        leases.create(&PostParams::default(), &lease).await
+    } else {
+        let patch = Patch::Merge(Freeze::patch(freeze, &request));
+        leases.patch(name, &PatchParams::default(), &patch).await
+    };
+    let mut lease = match written {
+        Ok(lease) => lease,
+        Err(kube::Error::Api(status)) if status.code == 404 => {
+            let others = other_leases(client).await;
+            return Err(OperateError::NoLease { place, others });
+        }
+        Err(error) => return Err(api_error(format!("Lease {place}"))(error)),
+    };
+    let spec = lease.spec.clone().unwrap_or_default();
+    let duration = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+    let duration = duration.map_or(MIN_LEASE_DURATION, Duration::from_secs).max(MIN_LEASE_DURATION);
+    let (started, renewed) = (Instant::now(), spec.renew_time);
+    loop {
+        let annotation = |name| lease.annotations().get(name).map(String::as_str);
+        if annotation(REQUEST) != Some(&request) {
+            return Err(OperateError::Overtaken { place });
+        }
+        let spec = lease.spec.clone().unwrap_or_default();
+        let holder = spec.holder_identity.unwrap_or_default();
+        if annotation(ACKNOWLEDGED) == Some(&request) {
+            return Ok(FreezeOutcome::Acknowledged(holder));
+        }
+        if started.elapsed() > duration + 2 * REQUEST_TIMEOUT {
+            if spec.renew_time != renewed && !holder.is_empty() {
+                return Ok(FreezeOutcome::TimedOut);
+            }
+            return Err(OperateError::Nobody {
+                place,
+                done: if freeze.is_some() { "frozen" } else { "thawed" },
+                renewed: renewed.map_or_else(|| "never".to_owned(), |time| time.0.to_string()),
+            });
+        }
+        tokio::time::sleep(POLL_INTERVAL).await;
+        // A failed read changes nothing: the last Lease stays.
+        if let Ok(Ok(now)) = tokio::time::timeout(REQUEST_TIMEOUT, leases.get(name)).await {
+            lease = now;
+        }
+    }
+}
+
+/// The flags of Plimsoll's Leases in the cluster, as a hint; empty if they can't be listed.
+async fn other_leases(client: &Client) -> String {
+    let api: Api<Lease> = Api::all(client.clone());
+    let ours = ListParams::default().labels(&format!("{}={}", NAME_LABEL.0, NAME_LABEL.1));
+    let Ok(found) = api.list(&ours).await else { return String::new() };
+    let place = |lease: &Lease| {
+        let namespace = lease.namespace().unwrap_or_default();
+        format!("--plimsoll-namespace={namespace} --lease={}", lease.name_any())
+    };
+    let found: Vec<_> = found.iter().map(place).collect();
+    if found.is_empty() { String::new() } else { format!("; there is {}", found.join(" and ")) }
+}
+
+/// The autoscalers that continue to scale, as others execute them.
+async fn not_frozen(client: &Client) -> String {
+    let api: Api<HorizontalPodAutoscaler> = Api::all(client.clone());
+    let all = match api.list(&ListParams::default()).await {
+        Ok(all) => all,
+        Err(error) => {
+            return format!(
+                "not frozen: HorizontalPodAutoscalers, which kube-controller-manager executes \
+                 (they can't be listed: {error})\n"
+            );
+        }
+    };
+    let is_ours = |hpa: &&HorizontalPodAutoscaler| {
+        hpa.owner_references().iter().any(|owner| {
+            owner.kind == Autoscaler::kind(&()) && owner.api_version == Autoscaler::api_version(&())
+        })
+    };
+    let (ours, others): (Vec<_>, Vec<_>) = all.iter().partition(is_ours);
+    let mut text = String::new();
+    if !others.is_empty() {
+        let place = |hpa: &&HorizontalPodAutoscaler| {
+            format!("{}/{}", hpa.namespace().unwrap_or_default(), hpa.name_any())
+        };
+        let named: Vec<_> = others.iter().take(MAX_LISTED).map(place).collect();
+        let more = if others.len() > MAX_LISTED { ", ..." } else { "" };
+        let _ = writeln!(
+            text,
+            "not frozen: {} HorizontalPodAutoscalers, which kube-controller-manager executes unless \
+             Plimsoll runs with --native-hpas=manage ({}{more})",
+            others.len(),
+            named.join(", ")
+        );
+    }
+    if !ours.is_empty() {
+        let _ = writeln!(
+            text,
+            "{} Autoscalers have `executor: NativeHPA`: their condition Frozen says when \
+             kube-controller-manager has been told",
+            ours.len()
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::BodyExt;
+    use kube::client::Body;
+    use serde_json::{Value, json};
+    use std::sync::Mutex;
+
+    /// An API server without a Lease. A leader, if there is one, acknowledges after this time.
+    fn api(after: Option<Duration>) -> Client {
+        let lease: Arc<Mutex<Option<Value>>> = Arc::default();
+        let begun = Instant::now();
+        let respond = move |method: &http::Method, path: &str, sent: Value| {
+            let lease = &mut *lease.lock().unwrap();
+            if !path.ends_with("/leases") && !path.ends_with("/leases/plimsoll") {
+                return (200, json!({"items": [], "metadata": {}}));
+            }
+            if *method == http::Method::POST {
+                *lease = Some(sent);
+            }
+            let Some(lease) = lease else {
+                let gone = json!({"kind": "Status", "status": "Failure", "code": 404,
+                                  "reason": "NotFound", "message": "not found"});
+                return (404, gone);
+            };
+            if after.is_some_and(|after| begun.elapsed() >= after) {
+                let annotations = &mut lease["metadata"]["annotations"];
+                annotations[ACKNOWLEDGED] = annotations[REQUEST].clone();
+                lease["spec"]["holderIdentity"] = "a".into();
+            }
+            (200, lease.clone())
+        };
+        let respond = Arc::new(respond);
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let respond = respond.clone();
+            async move {
+                let (parts, body) = request.into_parts();
+                let body = body.collect().await?.to_bytes();
+                let sent = serde_json::from_slice(&body).unwrap_or(Value::Null);
+                let (code, body) = respond(&parts.method, parts.uri.path(), sent);
+                let response = http::Response::builder().status(code);
+                let body = Body::from(body.to_string().into_bytes());
+                Ok::<_, kube::Error>(response.body(body).unwrap())
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_freeze_that_creates_the_lease_waits_for_the_leader_to_acknowledge() {
+        let cluster = ClusterFlags {
+            kubeconfig: None,
+            context: None,
+            plimsoll_namespace: "plimsoll".to_owned(),
+            lease: "plimsoll".to_owned(),
+        };
+        let flags =
+            FreezeFlags { reason: "x".to_owned(), until_after: None, create: true, cluster };
+        // A replica that leads without election has no Lease, and writes until it sees the freeze: at
+        // the latest after a read of the Lease, a write, and the API server's time to apply it.
+        for after in [Duration::from_secs(1), 3 * REQUEST_TIMEOUT + POLL_INTERVAL] {
+            let said = freeze_with(&api(Some(after)), &Clock::default(), &flags).await.unwrap();
+            assert!(said.contains("acknowledged by a"), "{after:?}: {said}");
+        }
+        let said = freeze_with(&api(None), &Clock::default(), &flags).await.unwrap();
+        assert!(said.contains("nobody"), "{said}");
+    }
+}

@@ -1,0 +1,114 @@
+//! The flags of the commands other than `serve`.
+
+use super::parse::duration;
+use super::prometheus::PrometheusFlags;
+use clap::{Args, ValueEnum};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How a command reaches the cluster.
+#[derive(Clone, Debug, Args)]
+pub struct ClusterFlags {
+    /// The kubeconfig; without one, as kubectl finds it.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// The context of the kubeconfig.
+    #[arg(long, value_name = "NAME")]
+    pub context: Option<String>,
+
+    /// The namespace that Plimsoll is installed in.
+    #[arg(long, value_name = "NAME", default_value = "plimsoll")]
+    pub plimsoll_namespace: String,
+
+    /// The name of its Lease.
+    #[arg(long, value_name = "NAME", default_value = "plimsoll")]
+    pub lease: String,
+}
+
+/// The flags of commands about one Autoscaler.
+#[derive(Clone, Debug, Args)]
+pub struct ObjectFlags {
+    /// Its name.
+    pub name: String,
+
+    /// Its namespace; without one, that of the context.
+    #[arg(short, long, value_name = "NAME")]
+    pub namespace: Option<String>,
+
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub cluster: ClusterFlags,
+}
+
+/// The flags of `plimsoll freeze`.
+#[derive(Clone, Debug, Args)]
+pub struct FreezeFlags {
+    /// Why; it stands in each Autoscaler's condition `Frozen`.
+    pub reason: String,
+
+    /// End the freeze after this time. Without it, the freeze lasts until `plimsoll thaw`.
+    #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
+    pub until_after: Option<Duration>,
+
+    /// Create the Lease if there is none, so that a Plimsoll that starts later is frozen.
+    #[arg(long)]
+    pub create: bool,
+
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub cluster: ClusterFlags,
+}
+
+/// The flags of `plimsoll convert`.
+#[derive(Clone, Debug, Args)]
+pub struct ConvertFlags {
+    /// Files with HorizontalPodAutoscalers and ScaledObjects; - is the standard input.
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+
+    /// The Prometheus that Plimsoll asks; a ScaledObject that names another one, or any where this is
+    /// not given, comes out paused.
+    #[arg(long, value_name = "URL")]
+    pub prometheus_url: Option<String>,
+
+    /// Where to write the rules that the Autoscalers need; without it they are
+    /// printed as a comment.
+    #[arg(long, value_name = "FILE")]
+    pub rules: Option<PathBuf>,
+}
+
+/// The flags of `plimsoll check`.
+#[derive(Clone, Debug, Args)]
+pub struct CheckFlags {
+    /// The configuration file.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+
+    /// A Prometheus to look for series in and to run each query once; without one, queries are
+    /// parsed only.
+    #[arg(long, value_name = "URL", alias = "prometheus")]
+    pub prometheus_url: Option<String>,
+
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub prometheus: PrometheusFlags,
+
+    /// A cluster whose resources the rules speak of; needed to tell which metrics
+    /// the series of `rules` become.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// How the result is printed.
+    #[arg(short, long, value_enum, default_value_t = OutputFormat::Text)]
+    pub output: OutputFormat,
+}
+
+/// How a result is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OutputFormat {
+    /// For a person.
+    Text,
+    /// For a program.
+    Json,
+}

@@ -1,0 +1,71 @@
+//! The command line. A flag that prometheus-adapter or kube-controller-manager has, too, has the
+//! same name here.
+
+mod commands;
+mod parse;
+mod prometheus;
+mod serve;
+
+pub use commands::{
+    CheckFlags, ClusterFlags, ConvertFlags, FreezeFlags, ObjectFlags, OutputFormat,
+};
+pub use prometheus::{PrometheusFlags, PrometheusVerb};
+pub use serve::{NativeHpas, ServeFlags, TlsVersion};
+
+use clap::{Parser, Subcommand};
+
+/// Prometheus-native custom metrics adapter and autoscaler for Kubernetes.
+#[derive(Debug, Parser)]
+#[command(name = "plimsoll", version)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve the metrics APIs and run the control loop, as the manifests call it.
+    // As with Go's flags, of two the last counts.
+    #[command(args_override_self = true)]
+    Serve(Box<ServeFlags>),
+    /// Print the CustomResourceDefinition of Autoscaler.
+    Crd,
+    /// Validate a configuration, and tell what its rules find in a Prometheus.
+    Check(CheckFlags),
+    /// Turn HorizontalPodAutoscalers and KEDA ScaledObjects into Autoscalers.
+    Convert(ConvertFlags),
+    /// Show who leads, whether scales are frozen, and which Autoscalers fail.
+    Status(ClusterFlags),
+    /// Tell why an Autoscaler scales as it does.
+    Explain(ObjectFlags),
+    /// Leave an Autoscaler's scale alone from now on.
+    Pause(ObjectFlags),
+    /// Go on with a paused Autoscaler.
+    Resume(ObjectFlags),
+    /// Stop Plimsoll's writes to scales, in the whole cluster; decisions go on. Returns
+    /// once the leader has acknowledged it, and fails if no leader hears it.
+    Freeze(FreezeFlags),
+    /// End a freeze.
+    Thaw(ClusterFlags),
+    /// Print the completions of a shell: source <(plimsoll completions bash).
+    Completions {
+        /// Which shell.
+        shell: clap_complete::Shell,
+    },
+    /// Print the reference of all flags, fields and metrics, as Markdown.
+    #[command(hide = true)]
+    Reference,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

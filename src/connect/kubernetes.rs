@@ -1,0 +1,161 @@
+//! The clients of the API server.
+
+use super::error::ConnectError;
+use super::proxy::choose_proxy;
+use super::retry::{Counting, Retries};
+use crate::clock::{Clock, Dated};
+use crate::config::ServeFlags;
+use crate::telemetry::Metrics;
+use kube::Client;
+use kube::client::{Body, ClientBuilder};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tower::buffer::BufferLayer;
+use tower::layer::layer_fn;
+use tower::limit::RateLimitLayer;
+use tower::retry::RetryLayer;
+
+/// The client of the API server of a kubeconfig or, without one, as kube infers it. The server need
+/// not be up yet. The client makes at most `qps` requests per second, if given. The clock learns
+/// from the dates of the responses.
+///
+/// # Errors
+/// As [`ConnectError`] says.
+pub async fn api_server(
+    flags: &ServeFlags,
+    flag: &'static str,
+    kubeconfig: Option<&Path>,
+    metrics: Arc<Metrics>,
+    clock: Clock,
+    qps: Option<f64>,
+) -> Result<Client, ConnectError> {
+    let mut config = match kubeconfig {
+        Some(path) => read_kubeconfig(flag, path).await?,
+        None => {
+            let inferred = kube::Config::infer().await;
+            let mut config =
+                inferred.map_err(|error| ConnectError::NotConfigured(error.to_string()))?;
+            // A pod has no kubeconfig, and connects to the API server without a proxy.
+            if let Ok(file) = Kubeconfig::read() {
+                choose_proxy(&mut config, &file, None);
+            }
+            config
+        }
+    };
+    // Shorter than the deadline within which a leader must renew its Lease.
+    let longest = Duration::from_secs(10);
+    config.connect_timeout = Some(longest.min(flags.leader_elect_renew_deadline / 2));
+    // A watch sends a bookmark every minute: one that is silent for longer is dead.
+    config.read_timeout = Some(Duration::from_secs(90));
+    // kube's own retries would be below the counting layer, and hide an overloaded server from it.
+    // They are above it instead, and above the rate limit.
+    config.default_retry = false;
+    let counting = layer_fn(move |inner| Counting { inner, metrics: metrics.clone() });
+    let dating = layer_fn(move |inner| Dated::new(inner, clock.clone()));
+    let shared = BufferLayer::<http::Request<Body>>::new(BUFFERED_REQUESTS);
+    let retry = RetryLayer::new(Retries::new());
+    let builder = ClientBuilder::try_from(config)?.with_layer(&counting).with_layer(&dating);
+    match qps.filter(|qps| *qps > 0.0) {
+        None => Ok(builder.with_layer(&shared).with_layer(&retry).build()),
+        Some(qps) => {
+            let burst = u64::from(flags.client_burst.max(1));
+            let period = Duration::from_secs_f64((burst as f64 / qps).clamp(0.001, 86_400.0));
+            let limit = RateLimitLayer::new(burst, period);
+            Ok(builder.with_layer(&limit).with_layer(&shared).with_layer(&retry).build())
+        }
+    }
+}
+
+/// The number of requests that wait to be sent.
+const BUFFERED_REQUESTS: usize = 1024;
+
+/// The client of the API server of a kubeconfig, for a command.
+///
+/// # Errors
+/// As [`ConnectError`] says.
+pub async fn plain_api_server(kubeconfig: &Path) -> Result<Client, ConnectError> {
+    let config = read_kubeconfig("--kubeconfig", kubeconfig).await?;
+    Ok(Client::try_from(config)?)
+}
+
+/// The client of the API server as kubectl configures it, and the namespace of its context. The
+/// clock learns from the dates of the responses.
+///
+/// # Errors
+/// As [`ConnectError`] says.
+pub async fn as_kubectl(
+    kubeconfig: Option<&Path>,
+    context: Option<&str>,
+    clock: Clock,
+) -> Result<(Client, String), ConnectError> {
+    let not_configured =
+        |error: kube::config::KubeconfigError| ConnectError::NotConfigured(error.to_string());
+    let file = match kubeconfig {
+        Some(path) => Kubeconfig::read_from(path),
+        None => Kubeconfig::read(),
+    };
+    let options = KubeConfigOptions { context: context.map(str::to_owned), ..Default::default() };
+    let file = file.map_err(not_configured)?;
+    let loaded = kube::Config::from_custom_kubeconfig(file.clone(), &options).await;
+    let mut config = loaded.map_err(not_configured)?;
+    choose_proxy(&mut config, &file, context);
+    let namespace = config.default_namespace.clone();
+    let dating = layer_fn(move |inner| Dated::new(inner, clock.clone()));
+    Ok((ClientBuilder::try_from(config)?.with_layer(&dating).build(), namespace))
+}
+
+async fn read_kubeconfig(flag: &'static str, path: &Path) -> Result<kube::Config, ConnectError> {
+    let wrong = |error: kube::config::KubeconfigError| ConnectError::Kubeconfig {
+        flag,
+        path: path.to_owned(),
+        error: error.to_string(),
+    };
+    let file = Kubeconfig::read_from(path).map_err(wrong)?;
+    let options = KubeConfigOptions::default();
+    let loaded = kube::Config::from_custom_kubeconfig(file.clone(), &options).await;
+    let mut config = loaded.map_err(wrong)?;
+    choose_proxy(&mut config, &file, None);
+    Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn unlimited_requests_do_not_wait_for_rate_limited_ones() {
+        use clap::Parser;
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let version = axum::Json(serde_json::json!({
+            "major": "1", "minor": "36", "gitVersion": "", "gitCommit": "", "gitTreeState": "",
+            "buildDate": "", "goVersion": "", "compiler": "", "platform": ""}));
+        let app = axum::Router::new()
+            .route("/version", axum::routing::get(move || async move { version.clone() }));
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        let mut file = tempfile::NamedTempFile::new().expect("a file");
+        let kubeconfig = serde_json::json!({"apiVersion": "v1", "kind": "Config",
+            "current-context": "x", "users": [],
+            "clusters": [{"name": "x", "cluster": {"server": url}}],
+            "contexts": [{"name": "x", "context": {"cluster": "x", "user": ""}}]});
+        std::io::Write::write_all(&mut file, kubeconfig.to_string().as_bytes()).expect("written");
+        let line = "plimsoll serve --prometheus-url=http://x --client-qps=0.001 --client-burst=1";
+        let cli = crate::config::Cli::try_parse_from(line.split(' ')).expect("flags");
+        let crate::config::Command::Serve(flags) = cli.command else { panic!("another command") };
+        let connect = async |qps| {
+            let (path, clock) = (Some(file.path()), Clock::default());
+            api_server(&flags, "--kubeconfig", path, Arc::default(), clock, qps).await
+        };
+        let limited = connect(flags.client_qps).await.expect("a client");
+        let free = connect(None).await.expect("a client");
+        limited.apiserver_version().await.expect("the first is within the limit");
+        let waiting = tokio::spawn(async move { limited.apiserver_version().await });
+        for _ in 0..20 {
+            free.apiserver_version().await.expect("it does not wait");
+        }
+        assert!(!waiting.is_finished());
+    }
+}

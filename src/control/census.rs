@@ -1,0 +1,87 @@
+//! Counts the native HPAs that are observed, and those that are not by reason.
+
+use crate::telemetry::Metrics;
+use crate::watch::ObjectKey;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Whether an HPA is observed, or why not: the label of the metric `plimsoll_native_hpas`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Observed {
+    Yes,
+    /// Another replica leads.
+    NoLeader,
+    /// Plimsoll does not serve one of its metrics.
+    NoMetrics,
+    /// The scales of its target's kind are not watched.
+    NoScale,
+}
+
+impl Observed {
+    const ALL: [Self; 4] = [Self::Yes, Self::NoLeader, Self::NoMetrics, Self::NoScale];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Yes => "yes",
+            Self::NoLeader => "no_leader",
+            Self::NoMetrics => "no_metrics",
+            Self::NoScale => "no_scale",
+        }
+    }
+}
+
+/// The counts, shown in the metrics.
+pub struct Census {
+    metrics: Arc<Metrics>,
+    all: Mutex<(HashMap<ObjectKey, Observed>, HashMap<Observed, usize>)>,
+}
+
+impl Census {
+    /// One that shows its counts in these metrics.
+    pub fn new(metrics: Arc<Metrics>) -> Self {
+        Self { metrics, all: Mutex::default() }
+    }
+
+    /// Sets whether an HPA is observed; none where it is gone.
+    pub fn set(&self, key: &ObjectKey, observed: Option<Observed>) {
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let (known, counts) = &mut *all;
+        if known.get(key).copied() == observed {
+            return;
+        }
+        let before = match observed {
+            Some(observed) => known.insert(key.clone(), observed),
+            None => known.remove(key),
+        };
+        if let Some(before) = before {
+            *counts.entry(before).or_insert(1) -= 1;
+        }
+        if let Some(observed) = observed {
+            *counts.entry(observed).or_default() += 1;
+        }
+        for observed in Observed::ALL {
+            let count = counts.get(&observed).copied().unwrap_or(0);
+            self.metrics.observed(observed.as_str(), count);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_census_follows_which_hpas_are_observed() {
+        let metrics = Arc::new(Metrics::default());
+        let census = Census::new(metrics);
+        let key = super::super::fake::autoscaler("web").key;
+        census.set(&key, Some(Observed::Yes));
+        census.set(&key, Some(Observed::NoMetrics));
+        let counts = |census: &Census| census.all.lock().unwrap().1.clone();
+        let now = counts(&census);
+        assert_eq!((now[&Observed::Yes], now[&Observed::NoMetrics]), (0, 1));
+        census.set(&key, None);
+        assert!(counts(&census).values().all(|count| *count == 0));
+        assert!(census.all.lock().unwrap().0.is_empty());
+    }
+}

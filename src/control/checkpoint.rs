@@ -1,0 +1,376 @@
+//! Checkpoints of the scaling history, in a ConfigMap of Plimsoll's own namespace, so that no
+//! stabilization window starts empty after a restart. The API server outlives pods and nodes, and
+//! one small write holds the history of all autoscalers.
+//!
+//! Times are stored as ages, beside kube-apiserver's time of the write: the clocks of nodes don't
+//! matter.
+
+use super::requests::message;
+use crate::clock::Clock;
+use crate::hpa::{LONGEST_MS, Memory, UnixMillis};
+use crate::leader::{FencingToken, NAME_LABEL};
+use crate::telemetry::Metrics;
+use crate::watch::{ObjectKey, Subject, SubjectKind};
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use std::io::{Read, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Reads and writes checkpoints.
+#[derive(Clone)]
+pub struct CheckpointStore {
+    api: Api<ConfigMap>,
+    name: String,
+    clock: Clock,
+    metrics: Arc<Metrics>,
+    /// Data that was found and could not be decoded.
+    unread: Arc<Mutex<Option<Unread>>>,
+}
+
+/// Data of another version of Plimsoll, to which the cluster may be rolled back: it is preserved
+/// for as long as any window looks back.
+struct Unread {
+    data: Vec<u8>,
+    until: Instant,
+}
+
+/// The scaling history of one autoscaler. Its times are those of this process's clock.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Checkpoint {
+    /// The UID of the object: one that was made anew starts anew.
+    pub uid: String,
+    /// Recommendations and scale events.
+    pub memory: Memory,
+    /// `status.lastScaleTime` of the last change of the scale in `memory`, in Unix seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_scale: Option<i64>,
+    /// Since when, and until when, no replica is removed because the metrics were missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<(UnixMillis, UnixMillis)>,
+}
+
+impl Checkpoint {
+    /// The same by a clock that is ahead by so much.
+    fn shifted(self, by: UnixMillis) -> Self {
+        let held = self.held.map(|(since, until)| (since + by, until + by));
+        Self { memory: self.memory.shifted(by), held, ..self }
+    }
+}
+
+/// The stored document.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Document {
+    /// The format: in 1 times are of a wall clock, in 2 they are negative ages, in ms.
+    version: u32,
+    /// kube-apiserver's time of the write; none where it was not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    written_at: Option<UnixMillis>,
+    autoscalers: Vec<Entry>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Entry {
+    kind: String,
+    namespace: String,
+    name: String,
+    #[serde(flatten)]
+    checkpoint: Checkpoint,
+}
+
+const VERSION: u32 = 2;
+/// The keys in the ConfigMap: of the checkpoints, and of data that could not be decoded.
+const KEY: &str = "memory.json.gz";
+const UNREAD: &str = "unread-memory.gz";
+/// The maximum size of the data, in bytes; an object may have 1 MiB altogether.
+const MAX_BYTES: usize = 900 << 10;
+/// The maximum size of preserved data that could not be decoded.
+const MAX_UNREAD_BYTES: usize = MAX_BYTES / 4 * 3;
+/// The maximum size of the document when decompressed: far more than fits when compressed.
+const MAX_DECOMPRESSED_BYTES: u64 = 256 << 20;
+/// The time limit of reading.
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl CheckpointStore {
+    /// A store beside the Lease of this namespace and name.
+    pub fn new(
+        client: Client,
+        (namespace, name): (&str, &str),
+        clock: Clock,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let api = Api::namespaced(client, namespace);
+        Self { api, name: format!("{name}-memory"), clock, metrics, unread: Arc::default() }
+    }
+
+    /// Reads all checkpoints.
+    ///
+    /// # Errors
+    /// Where the ConfigMap could not be read; it must not be overwritten then.
+    pub async fn load(&self) -> Result<Vec<(Subject, Checkpoint)>, String> {
+        let read = match tokio::time::timeout(READ_TIMEOUT, self.api.get_opt(&self.name)).await {
+            Ok(Ok(read)) => read,
+            Ok(Err(error)) => return Err(message(&error)),
+            Err(_) => return Err(format!("the API server did not answer within {READ_TIMEOUT:?}")),
+        };
+        let mut data = read.and_then(|map| map.binary_data).unwrap_or_default();
+        let (now, server) = (self.clock.elapsed(), self.clock.server());
+        let mut all = Vec::new();
+        // Preserved data counts where the newer data can't be decoded, and is preserved again where
+        // it can't be decoded either.
+        for key in [KEY, UNREAD] {
+            let Some(ByteString(data)) = data.remove(key) else { continue };
+            match decode(&data, now, server) {
+                Ok(kept) if all.is_empty() => all = kept,
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::warn!(
+                        configmap = self.name,
+                        key,
+                        error,
+                        "Failed to decode the scaling history: kept for an hour"
+                    );
+                    let until = Instant::now() + Duration::from_millis(LONGEST_MS.unsigned_abs());
+                    *self.unread() = Some(Unread { data, until });
+                }
+            }
+        }
+        tracing::info!(autoscalers = all.len(), "Read the scaling history");
+        Ok(all)
+    }
+
+    fn unread(&self) -> std::sync::MutexGuard<'_, Option<Unread>> {
+        self.unread.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes all checkpoints; gives the size in bytes where that succeeded.
+    pub async fn save(
+        &self,
+        token: &FencingToken,
+        all: Vec<(Subject, Checkpoint)>,
+    ) -> Option<usize> {
+        let count = all.len();
+        let unread = {
+            let mut unread = self.unread();
+            unread.take_if(|unread| {
+                unread.until < Instant::now() || unread.data.len() > MAX_UNREAD_BYTES
+            });
+            unread.as_ref().map(|unread| unread.data.clone())
+        };
+        let largest = MAX_BYTES - unread.as_ref().map_or(0, Vec::len);
+        let (now, server) = (self.clock.elapsed(), self.clock.server());
+        let encoded = tokio::task::spawn_blocking(move || encode(all, now, server, largest)).await;
+        let (data, written) = match encoded {
+            Ok(encoded) => encoded,
+            Err(error) => {
+                tracing::error!(%error, "Failed to encode the scaling history");
+                return None;
+            }
+        };
+        let left_out = count - written;
+        if left_out > 0 {
+            tracing::warn!(left_out, "The scaling history does not fit into the ConfigMap");
+        }
+        let bytes = data.len();
+        let mut binary = json!({KEY: ByteString(data)});
+        if let Some(unread) = unread {
+            binary[UNREAD] = json!(ByteString(unread));
+        }
+        let map = json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": self.name, "labels": {NAME_LABEL.0: NAME_LABEL.1}},
+            "binaryData": binary,
+        });
+        let parameters = PatchParams::apply("plimsoll").force();
+        let patch = Patch::Apply(map);
+        match token.write(self.api.patch_metadata(&self.name, &parameters, &patch)).await {
+            Ok(_) => {
+                tracing::debug!(autoscalers = count, bytes, "Wrote the scaling history");
+                self.metrics.history_written(bytes, left_out);
+                Some(bytes)
+            }
+            Err(error) => {
+                let error = message(&error);
+                tracing::warn!(configmap = self.name, error, "Failed to write the scaling history");
+                None
+            }
+        }
+    }
+}
+
+/// Encodes checkpoints; gives the data and how many of them fit. Those with the longest history
+/// come first: a short one is nearly what an autoscaler without history starts with.
+fn encode(
+    mut all: Vec<(Subject, Checkpoint)>,
+    now: UnixMillis,
+    written_at: Option<UnixMillis>,
+    largest: usize,
+) -> (Vec<u8>, usize) {
+    let remembered = |checkpoint: &Checkpoint| {
+        let Memory { recommendations, ups, downs } = &checkpoint.memory;
+        recommendations.len() + ups.len() + downs.len()
+    };
+    all.sort_by(|(a, of_a), (b, of_b)| {
+        remembered(of_b).cmp(&remembered(of_a)).then_with(|| a.cmp(b))
+    });
+    let entry = |(subject, checkpoint): (Subject, Checkpoint)| Entry {
+        kind: subject.kind.as_str().to_owned(),
+        namespace: subject.key.namespace,
+        name: subject.key.name,
+        checkpoint: checkpoint.shifted(-now),
+    };
+    let autoscalers = all.into_iter().map(entry).collect();
+    let mut all = Document { version: VERSION, written_at, autoscalers };
+    loop {
+        let text = serde_json::to_vec(&all).expect("it is plain data");
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        let data = encoder.write_all(&text).and_then(|()| encoder.finish());
+        let data = data.expect("a Vec takes all that is written to it");
+        if data.len() <= largest {
+            return (data, all.autoscalers.len());
+        }
+        let fits = all.autoscalers.len() * largest / data.len();
+        all.autoscalers.truncate(fits * 9 / 10);
+    }
+}
+
+/// Decodes checkpoints, by a clock that says `now` while kube-apiserver's says `server`. An age that
+/// can't be known counts as the youngest possible, so that no window ends too soon.
+fn decode(
+    data: &[u8],
+    now: UnixMillis,
+    server: Option<UnixMillis>,
+) -> Result<Vec<(Subject, Checkpoint)>, String> {
+    let mut text = Vec::new();
+    let read = GzDecoder::new(data).take(MAX_DECOMPRESSED_BYTES).read_to_end(&mut text);
+    read.map_err(|error| error.to_string())?;
+    let Document { version, written_at, autoscalers } =
+        serde_json::from_slice(&text).map_err(|error| error.to_string())?;
+    // The offset of the times in it.
+    let by = match version {
+        1 => now - server.unwrap_or_else(|| newest(&autoscalers)),
+        2 => now - server.zip(written_at).map_or(0, |(server, at)| (server - at).max(0)),
+        other => return Err(format!("its version is {other}; 1 or 2 was expected")),
+    };
+    let subject = |entry: Entry| {
+        let key = ObjectKey { namespace: entry.namespace, name: entry.name };
+        let kinds = [SubjectKind::Autoscaler, SubjectKind::Hpa];
+        let kind = kinds.into_iter().find(|kind| kind.as_str() == entry.kind)?;
+        let Checkpoint { mut memory, held, uid, last_scale } = entry.checkpoint.shifted(by);
+        // Nothing was done later than now, whatever the clock of the writer said.
+        memory.recommendations.iter_mut().for_each(|r| r.time = r.time.min(now));
+        memory.ups.iter_mut().chain(&mut memory.downs).for_each(|e| e.time = e.time.min(now));
+        let held = held.map(|(since, until)| (since.min(now), until));
+        Some((Subject { kind, key }, Checkpoint { uid, memory, last_scale, held }))
+    };
+    Ok(autoscalers.into_iter().filter_map(subject).collect())
+}
+
+/// The latest time in any of them.
+fn newest(autoscalers: &[Entry]) -> UnixMillis {
+    let times =
+        autoscalers.iter().flat_map(|Entry { checkpoint: Checkpoint { memory, .. }, .. }| {
+            let events = memory.ups.iter().chain(&memory.downs).map(|event| event.time);
+            memory.recommendations.iter().map(|r| r.time).chain(events)
+        });
+    times.max().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hpa::{Recommendation, ScaleEvent};
+
+    const NOW: UnixMillis = 5_000;
+    const SERVER: UnixMillis = 1_800_000_000_000;
+
+    fn kept(number: usize, recommendations: usize) -> (Subject, Checkpoint) {
+        let key = ObjectKey { namespace: "shop".to_owned(), name: format!("web-{number}") };
+        let recommendation = |n: usize| Recommendation {
+            replicas: (n * number) as i32,
+            time: NOW - (n * number) as i64 * 7_919,
+        };
+        let recommendations = (0..recommendations).map(recommendation).collect();
+        let memory = Memory { recommendations, ..Memory::default() };
+        let uid = format!("{number:032x}");
+        let held = number.is_multiple_of(3).then_some((NOW - 100_000, NOW + 200_000));
+        let last_scale = Some(number as i64);
+        (Subject::autoscaler(key), Checkpoint { uid, memory, last_scale, held })
+    }
+
+    fn shifted(all: &[(Subject, Checkpoint)], by: i64) -> Vec<(Subject, Checkpoint)> {
+        let shift =
+            |(subject, kept): &(Subject, Checkpoint)| (subject.clone(), kept.clone().shifted(by));
+        all.iter().map(shift).collect()
+    }
+
+    #[test]
+    fn what_is_kept_is_read_back_by_another_clock_at_its_age() {
+        let mut all: Vec<_> = (0..100).map(|number| kept(number, 3)).collect();
+        all.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let (data, count) = encode(all.clone(), NOW, Some(SERVER), MAX_BYTES);
+        assert_eq!(count, 100);
+        // Another process, whose clock has another beginning, 30 s later.
+        let read = decode(&data, 777, Some(SERVER + 30_000)).unwrap();
+        assert_eq!(read, shifted(&all, 777 - NOW - 30_000));
+        // Where the time between is not known, or goes back, all is as young as can be.
+        for server in [None, Some(SERVER - 30_000)] {
+            assert_eq!(decode(&data, 777, server).unwrap(), shifted(&all, 777 - NOW));
+        }
+        let (data, _) = encode(all.clone(), NOW, None, MAX_BYTES);
+        assert_eq!(decode(&data, 777, Some(SERVER)).unwrap(), shifted(&all, 777 - NOW));
+        assert!(decode(b"no gzip", NOW, None).is_err());
+    }
+
+    fn compressed(text: &str) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(text.as_bytes()).and_then(|()| encoder.finish()).unwrap()
+    }
+
+    #[test]
+    fn the_form_of_before_is_read_and_one_of_the_future_is_not() {
+        let text = format!(
+            r#"{{"version":1,"autoscalers":[{{"kind":"Autoscaler","namespace":"shop","name":"web","uid":"u","memory":{{
+                "recommendations":[{{"replicas":3,"time":{}}},{{"replicas":9,"time":{}}}],
+                "ups":[{{"change":2,"time":{},"outdated":false}}],"downs":[]}}}}]}}"#,
+            SERVER - 20_000,
+            // By a clock that was hours ahead.
+            SERVER + 9_000_000,
+            SERVER - 50_000,
+        );
+        let read = decode(&compressed(&text), NOW, Some(SERVER)).unwrap();
+        let Memory { recommendations, ups, .. } = &read[0].1.memory;
+        let times: Vec<_> = recommendations.iter().map(|r| (r.replicas, r.time - NOW)).collect();
+        assert_eq!(times, [(3, -20_000), (9, 0)]);
+        assert_eq!(
+            ups,
+            &[ScaleEvent { change: 2, time: NOW - 50_000, outdated: false, unsure: false }]
+        );
+        // Without kube-apiserver's time the newest counts as of now.
+        let read = decode(&compressed(&text), NOW, None).unwrap();
+        assert_eq!(read[0].1.memory.recommendations[1].time, NOW);
+        let future = text.replace("\"version\":1", "\"version\":3");
+        assert!(decode(&compressed(&future), NOW, None).unwrap_err().contains("version is 3"));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_left_out_beginning_with_what_is_seen_anyway() {
+        let all: Vec<_> =
+            (0..1_000).map(|number| kept(number, if number % 8 == 0 { 5 } else { 1 })).collect();
+        let (data, count) = encode(all, NOW, Some(SERVER), 8 << 10);
+        assert!(data.len() <= 8 << 10 && count < 1_000, "{count}");
+        let read = decode(&data, NOW, Some(SERVER)).unwrap();
+        let full = read.iter().filter(|(_, kept)| kept.memory.recommendations.len() == 5);
+        assert_eq!(full.count(), 125);
+    }
+}

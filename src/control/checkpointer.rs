@@ -1,0 +1,188 @@
+//! When checkpoints of the scaling history are loaded and saved: loaded at the start and when a
+//! lease term begins, saved while this replica leads.
+
+use super::checkpoint::{Checkpoint, CheckpointStore};
+use crate::leader::FencingToken;
+use crate::watch::Subject;
+use futures::FutureExt;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+use tokio::task::JoinHandle;
+
+/// The checkpoints that were read, or why they could not be.
+pub type Loaded = Result<Vec<(Subject, Checkpoint)>, String>;
+
+/// The state of loading and saving.
+pub struct Checkpointer {
+    /// None where checkpoints are disabled.
+    store: Option<CheckpointStore>,
+    /// The time between two saves.
+    interval: Duration,
+    /// The checkpoints that were saved last.
+    saved: HashMap<Subject, Checkpoint>,
+    /// When to save next, and when the last save began.
+    due: Instant,
+    saved_at: Instant,
+    /// The save under way: it gives the size in bytes where it succeeds.
+    saving: Option<JoinHandle<Option<usize>>>,
+    /// The size of the last save in bytes, and whether it failed.
+    bytes: usize,
+    failed: bool,
+    /// The load under way.
+    loading: Option<JoinHandle<Loaded>>,
+    /// Whether the checkpoints of the terms before have been loaded: nothing is saved over
+    /// them until then.
+    loaded: bool,
+}
+
+/// How soon after a change of a scale checkpoints are saved.
+const SAVE_SOON: Duration = Duration::from_secs(2);
+/// The size in bytes from which they are saved less often, and how often then: each save writes
+/// all of them, and every watcher of ConfigMaps receives them.
+const LARGE: usize = 64 << 10;
+const SAVE_LARGE: Duration = Duration::from_secs(30);
+/// How long loading may take at the start, and when a term begins, before decisions begin without
+/// the scaling history.
+const LOAD_AT_START: Duration = Duration::from_secs(15);
+const LOAD: Duration = Duration::from_secs(3);
+
+impl Checkpointer {
+    /// Nothing is loaded yet.
+    pub fn new(store: Option<CheckpointStore>, interval: Duration) -> Self {
+        Self {
+            store,
+            interval,
+            saved: HashMap::new(),
+            due: Instant::now() + SAVE_SOON,
+            saved_at: Instant::now(),
+            saving: None,
+            bytes: 0,
+            failed: false,
+            loading: None,
+            loaded: false,
+        }
+    }
+
+    /// Loads at the start, with retries for at most [`LOAD_AT_START`]. None where that failed, or
+    /// checkpoints are disabled.
+    pub async fn load_at_start(&self) -> Option<Vec<(Subject, Checkpoint)>> {
+        let store = self.store.clone()?;
+        let (start, mut wait) = (Instant::now(), Duration::from_millis(100));
+        loop {
+            match store.load().await {
+                Ok(all) => return Some(all),
+                Err(error) if start.elapsed() > LOAD_AT_START => {
+                    tracing::warn!(
+                        error,
+                        "Failed to read the scaling history: starting without it"
+                    );
+                    return None;
+                }
+                Err(_) => tokio::time::sleep(wait).await,
+            }
+            wait = (wait * 2).min(Duration::from_secs(2));
+        }
+    }
+
+    /// Begins to load. Returns whether there is something to wait for.
+    pub fn start_loading(&mut self) -> bool {
+        let Some(store) = self.store.clone() else { return false };
+        self.loading = Some(tokio::spawn(async move {
+            let late = |_| Err(format!("it took longer than {LOAD:?}"));
+            tokio::time::timeout(LOAD, store.load()).await.unwrap_or_else(late)
+        }));
+        true
+    }
+
+    /// The result of the load under way; never where there is none.
+    pub async fn loading(&mut self) -> Loaded {
+        let Some(loading) = &mut self.loading else { return std::future::pending().await };
+        let loaded = loading.await.unwrap_or_else(|error| Err(error.to_string()));
+        self.loading = None;
+        loaded
+    }
+
+    /// Notes which checkpoints were loaded; none where that failed.
+    pub fn set_loaded(&mut self, all: Option<HashMap<Subject, Checkpoint>>) {
+        self.loaded = all.is_some();
+        if let Some(all) = all {
+            self.saved = all;
+        }
+    }
+
+    /// When [`save`](Self::save) is due.
+    pub fn due(&self) -> Instant {
+        self.due
+    }
+
+    /// Has the next save come soon, because a scale was changed.
+    pub fn hasten(&mut self) {
+        let soon = (self.saved_at + self.save_soon()).max(Instant::now() + SAVE_SOON);
+        self.due = self.due.min(soon);
+    }
+
+    /// Saves the checkpoints where this replica leads and they differ from those saved last. What
+    /// the terms before have left is loaded first.
+    pub fn save(
+        &mut self,
+        token: Option<FencingToken>,
+        current: impl FnOnce() -> HashMap<Subject, Checkpoint>,
+    ) {
+        self.due = Instant::now() + self.interval.max(self.save_soon());
+        let (Some(store), Some(token)) = (self.store.clone(), token) else { return };
+        if !self.loaded {
+            if self.loading.is_none() {
+                self.start_loading();
+            }
+            return;
+        }
+        match self.saving.take() {
+            Some(saving) if !saving.is_finished() => {
+                self.saving = Some(saving);
+                self.due = Instant::now() + SAVE_SOON;
+                return;
+            }
+            Some(saving) => self.note_saved(saving.now_or_never().and_then(Result::ok).flatten()),
+            None => {}
+        }
+        let current = current();
+        if current == self.saved && !self.failed {
+            return;
+        }
+        let all = current.iter().map(|(subject, one)| (subject.clone(), one.clone())).collect();
+        self.saved = current;
+        self.saved_at = Instant::now();
+        self.saving = Some(tokio::spawn(async move { store.save(&token, all).await }));
+    }
+
+    /// Waits for the save under way.
+    pub async fn finish_saving(&mut self) {
+        if let Some(saving) = self.saving.take() {
+            self.note_saved(saving.await.unwrap_or(None));
+        }
+    }
+
+    /// How soon after a change of a scale they are saved.
+    fn save_soon(&self) -> Duration {
+        if self.bytes > LARGE { SAVE_LARGE } else { SAVE_SOON }
+    }
+
+    fn note_saved(&mut self, bytes: Option<usize>) {
+        self.failed = bytes.is_none();
+        self.bytes = bytes.unwrap_or(self.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_history_is_saved_less_often() {
+        let mut checkpointer = Checkpointer::new(None, Duration::ZERO);
+        for (bytes, soon) in [(LARGE, SAVE_SOON), (LARGE + 1, SAVE_LARGE)] {
+            checkpointer.note_saved(Some(bytes));
+            assert_eq!(checkpointer.save_soon(), soon);
+        }
+    }
+}

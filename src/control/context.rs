@@ -1,0 +1,157 @@
+//! What all evaluations share: clients, caches, writers and settings.
+
+use super::census::Census;
+use super::events::Events;
+use super::selectors::Selectors;
+use super::status_writer::StatusWriter;
+use super::targets::Targets;
+use crate::clock::Clock;
+use crate::config::NativeHpas;
+use crate::crd::Fallback;
+use crate::hpa::{self, ConditionKind, LONGEST_MS, Status};
+use crate::leader::{FencingToken, LeaderElector};
+use crate::live::LiveStatus;
+use crate::promql::query::PodQueries;
+use crate::reload::Reloadable;
+use crate::rules::Rules;
+use crate::samples::Store;
+use crate::telemetry::Metrics;
+use crate::watch::{Cluster, Subject};
+use kube::Client;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// The settings of the control loop.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The settings of decisions, as kube-controller-manager's flags give them.
+    pub decisions: hpa::Config,
+    /// Whether native HorizontalPodAutoscalers are managed, observed or ignored.
+    pub native_hpas: NativeHpas,
+    /// The sync period of an autoscaler that sets none.
+    pub period: Duration,
+    /// The least time between two writes of a status in which only metric values changed.
+    pub status_interval: Duration,
+    /// The time between two checkpoints of the scaling history; zero disables them.
+    pub memory_interval: Duration,
+    /// How long an evaluation waits for its metrics.
+    pub decision_timeout: Duration,
+}
+
+/// What every evaluation needs. Shared by all of them.
+pub struct ControllerContext {
+    pub client: Client,
+    pub leader: LeaderElector,
+    pub cluster: Cluster,
+    pub samples: Store,
+    pub pod_queries: Reloadable<PodQueries>,
+    pub rules: Rules,
+    pub settings: Settings,
+    pub targets: Targets,
+    pub events: Events,
+    pub statuses: StatusWriter,
+    pub metrics: Arc<Metrics>,
+    pub live: LiveStatus,
+    pub clock: Clock,
+    /// The lease term whose predecessors' scaling history has been taken over.
+    pub ready: AtomicU64,
+    /// The settings of decisions with scaling from zero, even where `--scale-to-zero` is off.
+    pub waking: hpa::Config,
+    /// The pod selectors of all autoscalers.
+    pub selectors: Selectors,
+    /// Which native HPAs are observed.
+    pub census: Census,
+    /// Whether the process shuts down.
+    pub stopping: watch::Receiver<bool>,
+}
+
+/// No lease term.
+pub const NO_TERM: u64 = u64::MAX;
+/// How long an evaluation may take to read the scale, besides its metrics.
+const READ_SCALE: Duration = Duration::from_secs(20);
+
+/// Why an evaluation was cancelled before anything was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cancelled {
+    /// It exceeded this time limit.
+    TimedOut(Duration),
+    /// The process shuts down.
+    Stopped,
+}
+
+/// How an evaluation ended. [`as_str`](Self::as_str) is its label in the metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncResult {
+    /// The scale was written.
+    Rescaled,
+    /// There was nothing to write.
+    Held,
+    /// No decision could be made, or it could not be written.
+    Failed,
+    /// A native HPA was evaluated beside kube-controller-manager.
+    Observed,
+    /// Another replica leads, and writes.
+    Followed,
+}
+
+impl SyncResult {
+    /// The label of the metric `plimsoll_decisions_total`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Rescaled => "rescaled",
+            Self::Held => "held",
+            Self::Failed => "failed",
+            Self::Observed => "observed",
+            Self::Followed => "followed",
+        }
+    }
+}
+
+impl ControllerContext {
+    /// The right to write, where this replica leads and has taken over the scaling history of
+    /// the terms before.
+    pub fn fencing_token(&self) -> Option<FencingToken> {
+        self.leader
+            .fencing_token()
+            .filter(|token| token.term() == self.ready.load(Ordering::Acquire))
+    }
+
+    /// The longest window that any decision looks back, in ms.
+    pub fn longest_window(&self) -> i64 {
+        let default = i64::from(self.settings.decisions.downscale_stabilization_seconds) * 1000;
+        default.max(LONGEST_MS)
+    }
+
+    /// The settings of decisions for an autoscaler of this status. A workload that was scaled to
+    /// zero while `--scale-to-zero` was on is scaled up again after it is turned off.
+    pub fn decisions(&self, status: &Status) -> &hpa::Config {
+        let zero = status.condition(ConditionKind::ScaledToZero);
+        if zero.is_some_and(|zero| zero.status) { &self.waking } else { &self.settings.decisions }
+    }
+
+    /// Waits for a future that only reads, until the time limit of an evaluation or the shutdown.
+    pub async fn bounded<T>(&self, reads: impl Future<Output = T>) -> Result<T, Cancelled> {
+        let mut stopping = self.stopping.clone();
+        let timeout = self.settings.decision_timeout + READ_SCALE;
+        tokio::select! {
+            read = tokio::time::timeout(timeout, reads) => {
+                read.map_err(|_| Cancelled::TimedOut(timeout))
+            }
+            Ok(_) = stopping.wait_for(|stopping| *stopping) => Err(Cancelled::Stopped),
+        }
+    }
+}
+
+/// Whose decision is applied, and by what right.
+#[derive(Clone, Copy)]
+pub struct Applying<'a> {
+    pub ctx: &'a ControllerContext,
+    pub token: &'a FencingToken,
+    pub subject: &'a Subject,
+    /// The fallback of its spec.
+    pub fallback: Option<&'a Fallback>,
+    /// The generation of its spec; a native HPA may have none.
+    pub generation: Option<i64>,
+}

@@ -1,0 +1,532 @@
+//! The control loop: a work queue of subjects by the time they are due, and many evaluations
+//! in flight, never two of the same subject.
+
+use super::census::Census;
+use super::checkpoint::{Checkpoint, CheckpointStore};
+use super::checkpointer::{Checkpointer, Loaded};
+use super::context::{ControllerContext, NO_TERM, Settings, SyncResult};
+use super::events::Events;
+use super::fair_queue::FairQueue;
+use super::reconcile::reconcile;
+use super::schedule::{Phases, Schedule};
+use super::selectors::Selectors;
+use super::state::AutoscalerState;
+use super::status_writer::StatusWriter;
+use super::targets::Targets;
+use crate::clock::Clock;
+use crate::config::NativeHpas;
+use crate::hpa;
+use crate::leader::{FencingToken, LeaderElector};
+use crate::live::LiveStatus;
+use crate::promql::query::PodQueries;
+use crate::reload::Reloadable;
+use crate::rules::Rules;
+use crate::samples::{QueryHandle, Store};
+use crate::supervise::Heartbeat;
+use crate::telemetry::Metrics;
+use crate::watch::{Cluster, Subject, SubjectKind, Synced};
+use futures::FutureExt;
+use kube::Client;
+use std::collections::{HashMap, HashSet};
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// The parts that the control loop is made of.
+pub struct Dependencies {
+    /// A client of the API server.
+    pub client: Client,
+    /// LeaderElector election.
+    pub leader: LeaderElector,
+    /// The index that the watches fill.
+    pub cluster: Cluster,
+    /// Whether the watches have listed everything once.
+    pub synced: Synced,
+    /// The samples of metrics.
+    pub samples: Store,
+    /// How queries for generated metrics are made.
+    pub pod_queries: Reloadable<PodQueries>,
+    /// The metrics of rules.
+    pub rules: Rules,
+    /// The settings of the loop.
+    pub settings: Settings,
+    /// Plimsoll's own metrics.
+    pub metrics: Arc<Metrics>,
+    /// The current statuses, which the API server shows.
+    pub live: LiveStatus,
+    /// The clock of this process, and kube-apiserver's.
+    pub clock: Clock,
+    /// Tells whether the loop still turns.
+    pub heartbeat: Heartbeat,
+}
+
+/// The control loop.
+pub struct ControlLoop {
+    ctx: Arc<ControllerContext>,
+    synced: Synced,
+    schedule: Schedule,
+    phases: Phases,
+    /// The states of the subjects that are not being evaluated.
+    states: HashMap<Subject, AutoscalerState>,
+    /// The subjects that are queued or being evaluated, with their checkpoints from before.
+    running: HashMap<Subject, Option<Checkpoint>>,
+    /// The subjects whose last evaluation failed.
+    failing: HashSet<Subject>,
+    /// The subjects to be evaluated again as soon as their evaluation ends.
+    requeue: HashSet<Subject>,
+    /// The subjects that are due, until their evaluation begins.
+    queue: FairQueue<Due>,
+    /// The evaluations in flight.
+    evaluations: JoinSet<Done>,
+    stopping: watch::Sender<bool>,
+    /// When the last warning of an overrun was logged.
+    warned: Option<Instant>,
+    checkpointer: Checkpointer,
+    /// The lease term of this replica.
+    term: Option<u64>,
+    /// The checkpoints that were loaded while their subjects were being evaluated.
+    inherited: HashMap<Subject, Checkpoint>,
+    heartbeat: Heartbeat,
+}
+
+/// A subject that is due.
+struct Due {
+    subject: Subject,
+    at: Instant,
+    /// How many were due together.
+    crowd: usize,
+    state: AutoscalerState,
+}
+
+/// A subject that was evaluated.
+struct Done {
+    subject: Subject,
+    /// When it was due, and when its evaluation began.
+    due: Instant,
+    begun: Instant,
+    crowd: usize,
+    /// None where its evaluation panicked.
+    state: Option<AutoscalerState>,
+    result: Option<SyncResult>,
+}
+
+/// The maximum of evaluations in flight; most of them wait for a response.
+const MAX_EVALUATIONS_IN_FLIGHT: usize = 256;
+/// How long a graceful shutdown waits for the writes of the evaluations in flight. With what is
+/// written then, it is less than the 60 s of `terminationGracePeriodSeconds`.
+const SHUTDOWN: Duration = Duration::from_secs(15);
+/// How often the loop turns at least.
+const TURN: Duration = Duration::from_secs(1);
+/// For how many periods, and how long at least, the loop may stand still before `/livez` fails.
+const STILL_PERIODS: u32 = 3;
+const STILL: Duration = Duration::from_secs(45);
+/// The least time between two warnings of overruns.
+const WARNING_INTERVAL: Duration = Duration::from_secs(60);
+
+impl ControlLoop {
+    /// A loop over the autoscalers of the cluster.
+    pub fn new(dependencies: Dependencies) -> Self {
+        let Dependencies {
+            client,
+            leader,
+            cluster,
+            synced,
+            samples,
+            pod_queries,
+            rules,
+            settings,
+            metrics,
+            live,
+            clock,
+            heartbeat,
+        } = dependencies;
+        let interval = settings.memory_interval;
+        let store = (!interval.is_zero()).then(|| {
+            CheckpointStore::new(client.clone(), leader.lease(), clock.clone(), metrics.clone())
+        });
+        let events = Events::new(client.clone(), metrics.clone());
+        let pending = metrics.status_writes_waiting();
+        let (stopping, stops) = watch::channel(false);
+        let ctx = ControllerContext {
+            leader,
+            targets: Targets::new(client.clone()),
+            statuses: StatusWriter::new(client.clone(), events.clone(), pending),
+            events,
+            selectors: Selectors::new(settings.native_hpas == NativeHpas::Manage),
+            census: Census::new(metrics.clone()),
+            client,
+            cluster,
+            samples,
+            pod_queries,
+            rules,
+            waking: hpa::Config { scale_to_zero: true, ..settings.decisions },
+            settings,
+            metrics,
+            live,
+            clock,
+            ready: AtomicU64::new(NO_TERM),
+            stopping: stops,
+        };
+        Self {
+            ctx: Arc::new(ctx),
+            synced,
+            schedule: Schedule::default(),
+            phases: Phases::default(),
+            states: HashMap::new(),
+            running: HashMap::new(),
+            failing: HashSet::new(),
+            requeue: HashSet::new(),
+            queue: FairQueue::new(MAX_EVALUATIONS_IN_FLIGHT),
+            evaluations: JoinSet::new(),
+            stopping,
+            warned: None,
+            checkpointer: Checkpointer::new(store, interval),
+            term: None,
+            inherited: HashMap::new(),
+            heartbeat,
+        }
+    }
+
+    /// Evaluates until `stop` ends; then waits for the evaluations in flight.
+    pub async fn run(mut self, stop: impl Future<Output = ()>) {
+        tokio::pin!(stop);
+        // Nothing is decided on half a view of the cluster.
+        while !self.synced.missing().is_empty() {
+            tokio::select! {
+                () = tokio::time::sleep(Duration::from_millis(20)) => {}
+                () = &mut stop => return,
+            }
+        }
+        let loaded = tokio::select! {
+            loaded = self.checkpointer.load_at_start() => loaded,
+            () = &mut stop => return,
+        };
+        if let Some(all) = loaded {
+            self.take_over(all);
+        }
+        let cluster = self.ctx.cluster.clone();
+        let statuses = self.ctx.statuses.clone();
+        let events = self.ctx.events.clone();
+        let mut writers = tokio::spawn(async move { tokio::join!(statuses.run(), events.run()) });
+        let mut leadership = self.ctx.leader.changes();
+        self.leadership_changed();
+        let still = (STILL_PERIODS * self.ctx.settings.period).max(STILL);
+        loop {
+            self.heartbeat.beat(still);
+            let next = self.schedule.next();
+            let due = async {
+                match next {
+                    Some(at) => tokio::time::sleep_until(at.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let save_due = self.checkpointer.due();
+            tokio::select! {
+                changed = cluster.changes() => {
+                    for subject in changed {
+                        self.changed(subject);
+                    }
+                    self.count();
+                }
+                () = due => self.start_due(),
+                Some(Ok(done)) = self.evaluations.join_next() => self.evaluated(done),
+                Ok(()) = leadership.changed() => self.leadership_changed(),
+                loaded = self.checkpointer.loading() => self.loaded(loaded),
+                () = tokio::time::sleep_until(save_due.into()) => self.save(),
+                // It also turns while nothing is due.
+                () = tokio::time::sleep(TURN) => {}
+                ended = &mut writers => {
+                    panic!("the writer of statuses and events ended: {ended:?}")
+                }
+                () = &mut stop => break,
+            }
+        }
+        self.stop_evaluations().await;
+        // The save under way, and then the last one.
+        self.checkpointer.finish_saving().await;
+        self.save();
+        self.checkpointer.finish_saving().await;
+        tokio::join!(self.ctx.statuses.finish(), self.ctx.events.finish());
+        writers.abort();
+    }
+
+    /// Begins no further evaluation, and waits for the writes of those in flight.
+    async fn stop_evaluations(&mut self) {
+        let _ = self.stopping.send(true);
+        for Due { subject, mut state, .. } in self.queue.clear() {
+            self.running.remove(&subject);
+            self.join_inherited(&subject, &mut state);
+            self.states.insert(subject, state);
+        }
+        let deadline = tokio::time::sleep(SHUTDOWN);
+        tokio::pin!(deadline);
+        loop {
+            tokio::select! {
+                done = self.evaluations.join_next() => match done {
+                    Some(Ok(done)) => self.evaluated(done),
+                    Some(Err(_)) => {}
+                    None => return,
+                },
+                () = &mut deadline => {
+                    let evaluations = self.evaluations.len();
+                    tracing::warn!(evaluations, "Aborted evaluations in flight");
+                    return self.evaluations.abort_all();
+                }
+            }
+        }
+    }
+
+    /// Takes over the scaling history that the terms before have left.
+    fn take_over(&mut self, all: Vec<(Subject, Checkpoint)>) {
+        let cluster = self.ctx.cluster.clone();
+        let (now, longest) = (self.ctx.clock.elapsed(), self.ctx.longest_window());
+        let mut known = HashMap::new();
+        for (subject, checkpoint) in all {
+            if self.ignores(&subject) || !cluster.read(|index| index.has(&subject)) {
+                continue;
+            }
+            known.insert(subject.clone(), checkpoint.clone());
+            if let Some(running) = self.running.get_mut(&subject) {
+                // Until its evaluation ends, its checkpoint is of both.
+                let before = running.take();
+                let mut both = before.map(AutoscalerState::restored).unwrap_or_default();
+                both.inherit(checkpoint.clone());
+                *running = both.checkpoint(now, longest);
+                self.inherited.insert(subject, checkpoint);
+            } else if let Some(state) = self.states.get_mut(&subject) {
+                state.inherit(checkpoint);
+            } else {
+                self.states.insert(subject, AutoscalerState::restored(checkpoint));
+            }
+        }
+        self.checkpointer.set_loaded(Some(known));
+    }
+
+    /// Joins a checkpoint that was loaded while its subject was queued or being evaluated.
+    fn join_inherited(&mut self, subject: &Subject, state: &mut AutoscalerState) {
+        if let Some(checkpoint) = self.inherited.remove(subject) {
+            state.inherit(checkpoint);
+        }
+    }
+
+    /// The leader or the freeze has changed. A replica that leads now evaluates all soon, once it
+    /// has loaded the scaling history of the leader before.
+    fn leadership_changed(&mut self) {
+        let ControllerContext { leader, metrics, ready, .. } = &*self.ctx;
+        let term = leader.fencing_token().map(|token| token.term());
+        metrics.leads(term.is_some());
+        metrics.frozen(leader.frozen().is_some());
+        if term != self.term {
+            self.term = term;
+            ready.store(NO_TERM, Ordering::Release);
+            if term.is_some() {
+                if !self.checkpointer.start_loading() {
+                    self.loaded(Ok(Vec::new()));
+                }
+                return;
+            }
+        }
+        self.evaluate_all();
+    }
+
+    /// The scaling history was loaded, or could not be.
+    fn loaded(&mut self, loaded: Loaded) {
+        match loaded {
+            Ok(all) => self.take_over(all),
+            Err(error) => {
+                self.checkpointer.set_loaded(None);
+                tracing::warn!(error, "Failed to read the scaling history: continuing without it");
+            }
+        }
+        let ready = self.term.unwrap_or(NO_TERM);
+        if self.ctx.ready.swap(ready, Ordering::AcqRel) != ready {
+            self.evaluate_all();
+        }
+    }
+
+    /// Evaluates all soon, where this replica leads; those in flight are requeued.
+    fn evaluate_all(&mut self) {
+        if self.ctx.fencing_token().is_some() {
+            self.requeue.extend(self.running.keys().cloned());
+            self.schedule.hasten(Instant::now());
+        }
+    }
+
+    /// Saves checkpoints of the scaling history, where this replica leads.
+    fn save(&mut self) {
+        let (now, longest) = (self.ctx.clock.elapsed(), self.ctx.longest_window());
+        let (running, states) = (&self.running, &self.states);
+        self.checkpointer.save(self.ctx.fencing_token(), || {
+            let running = running
+                .iter()
+                .filter_map(|(subject, checkpoint)| Some((subject.clone(), checkpoint.clone()?)));
+            let idle = states.iter().filter_map(|(subject, state)| {
+                Some((subject.clone(), state.checkpoint(now, longest)?))
+            });
+            running.chain(idle).collect()
+        });
+    }
+
+    /// Whether nothing is decided for a subject.
+    fn ignores(&self, subject: &Subject) -> bool {
+        subject.kind == SubjectKind::Hpa && self.ctx.settings.native_hpas == NativeHpas::Ignore
+    }
+
+    /// A new or changed subject is evaluated at once; one that is gone is forgotten.
+    fn changed(&mut self, subject: Subject) {
+        if self.ignores(&subject) {
+            return;
+        }
+        if self.ctx.cluster.read(|index| index.has(&subject)) {
+            self.schedule.set(subject, Instant::now());
+        } else {
+            self.forget(&subject);
+        }
+    }
+
+    fn forget(&mut self, subject: &Subject) {
+        self.schedule.remove(subject);
+        self.failing.remove(subject);
+        self.phases.set(subject, None, Instant::now(), 1);
+        self.states.remove(subject);
+        self.ctx.live.remove(subject);
+        self.ctx.statuses.forget(subject);
+        self.ctx.events.forget(subject);
+        self.requeue.remove(subject);
+        if subject.kind == SubjectKind::Hpa {
+            self.ctx.metrics.forget(&subject.key);
+            self.ctx.census.set(&subject.key, None);
+        }
+        self.ctx.selectors.release(subject);
+    }
+
+    /// Queues all that are due. The queries of their last evaluations are prefetched before any of
+    /// them is evaluated, so that they are batched.
+    fn start_due(&mut self) {
+        let now = Instant::now();
+        let due: Vec<_> = std::iter::from_fn(|| self.schedule.take_due(now)).collect();
+        let crowd = due.len();
+        let mut batch = Vec::new();
+        for (subject, at) in due {
+            if self.running.contains_key(&subject) {
+                self.requeue.insert(subject);
+                continue;
+            }
+            let state = self.states.remove(&subject).unwrap_or_default();
+            let checkpoint = state.checkpoint(self.ctx.clock.elapsed(), self.ctx.longest_window());
+            self.running.insert(subject.clone(), checkpoint);
+            batch.push(Due { subject, at, crowd, state });
+        }
+        QueryHandle::prefetch(batch.iter().flat_map(|due| due.state.queries()));
+        for due in batch {
+            let namespace = due.subject.key.namespace.clone();
+            self.queue.push(&namespace, due);
+        }
+        self.begin_evaluations();
+    }
+
+    /// Begins as many evaluations as may be in flight.
+    fn begin_evaluations(&mut self) {
+        while let Some(mut due) = self.queue.next() {
+            self.join_inherited(&due.subject.clone(), &mut due.state);
+            // A token that came later would be of a term whose history this state lacks.
+            let (ctx, token) = (self.ctx.clone(), self.ctx.fencing_token());
+            self.evaluations.spawn(async move { evaluate(&ctx, token, due).await });
+        }
+    }
+
+    /// Notes the result of an evaluation, and schedules the next one. Periods that it overran are
+    /// skipped: under overload all are evaluated less often, each in its turn.
+    fn evaluated(&mut self, done: Done) {
+        let Done { subject, due, begun, crowd, state, result } = done;
+        self.queue.ended(&subject.key.namespace);
+        if !*self.stopping.borrow() {
+            self.begin_evaluations();
+        }
+        if result == Some(SyncResult::Failed) {
+            self.failing.insert(subject.clone());
+        } else {
+            self.failing.remove(&subject);
+        }
+        if result == Some(SyncResult::Rescaled) {
+            self.checkpointer.hasten();
+        }
+        let checkpoint = self.running.remove(&subject).flatten();
+        let restored = || checkpoint.map(AutoscalerState::restored);
+        let mut state = state.or_else(restored).unwrap_or_default();
+        self.join_inherited(&subject, &mut state);
+        let requeue = self.requeue.remove(&subject);
+        if !self.ctx.cluster.read(|index| index.has(&subject)) {
+            // It was deleted during its evaluation, which left traces again.
+            self.forget(&subject);
+            return self.count();
+        }
+        let period = self.period(&subject);
+        self.phases.set(&subject, state.shape(), due, crowd);
+        let now = Instant::now();
+        let next = match requeue {
+            true => now,
+            false => self.phases.next(&subject, period, due, now, crowd),
+        };
+        // Its next time may be more than a period away where the time of its group has moved.
+        let periods = now.duration_since(due).as_nanos() / period.as_nanos();
+        if let skipped @ 1.. = periods {
+            self.ctx.metrics.missed(u64::try_from(skipped).unwrap_or(u64::MAX));
+            if self.warned.is_none_or(|warned| warned.elapsed() > WARNING_INTERVAL) {
+                self.warned = Some(Instant::now());
+                let lag = begun.duration_since(due);
+                tracing::warn!(
+                    %subject, ?period, ?lag, took = ?begun.elapsed(),
+                    "Evaluation overran its period; next one skipped"
+                );
+            }
+        }
+        self.states.insert(subject.clone(), state);
+        self.schedule.set_if_none(subject, next);
+        self.count();
+    }
+
+    /// Shows how many autoscalers there are.
+    fn count(&self) {
+        let all = self.schedule.len() + self.running.len();
+        self.ctx.metrics.autoscalers(all, self.failing.len());
+    }
+
+    /// The sync period of a subject.
+    fn period(&self, subject: &Subject) -> Duration {
+        let own = match subject.kind {
+            SubjectKind::Autoscaler => {
+                let record = self.ctx.cluster.read(|index| index.autoscaler(&subject.key));
+                record.and_then(|r| r.parsed.as_ref().ok()?.spec.sync_period_seconds)
+            }
+            SubjectKind::Hpa => None,
+        };
+        own.map_or(self.ctx.settings.period, |seconds| {
+            Duration::from_secs(seconds.clamp(1, 3600).unsigned_abs().into())
+        })
+    }
+}
+
+/// Evaluates one subject; a panic ends only this evaluation.
+async fn evaluate(ctx: &ControllerContext, token: Option<FencingToken>, due: Due) -> Done {
+    let Due { subject, at, crowd, mut state } = due;
+    let begun = Instant::now();
+    let evaluated = reconcile(ctx, token.as_ref(), &subject, &mut state);
+    let (result, state) = match AssertUnwindSafe(evaluated).catch_unwind().await {
+        Ok(result) => (result, Some(state)),
+        Err(_) => {
+            tracing::error!(%subject, "Evaluation panicked");
+            (Some(SyncResult::Failed), None)
+        }
+    };
+    if let Some(result) = result {
+        ctx.metrics.decided(result.as_str(), begun.duration_since(at), begun.elapsed());
+    }
+    Done { subject, due: at, begun, crowd, state, result }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,296 @@
+//! The embedded executor: this replica leads and writes the scale, events and status itself.
+
+use super::context::{Applying, ControllerContext, SyncResult};
+use super::evaluate::Evaluation;
+use super::fallback;
+use super::moment::Moment;
+use super::publish::publish;
+use super::rescales::Change;
+use super::state::AutoscalerState;
+use super::status;
+use super::targets::{Target, WriteError};
+use super::zero;
+use crate::hpa::{self, ConditionKind, Context, Decision, Outcome, Spec, Status};
+use crate::watch::{ScalingSpec, Subject, SubjectKind};
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// How writing the scale ended.
+enum ScaleWrite {
+    /// It was written, failed, or was frozen; the decision says which. The reason of the freeze.
+    Settled(Option<Arc<str>>),
+    /// Another hand changed the scale: it is to be decided on again.
+    Changed,
+    /// This replica no longer leads.
+    LostTerm,
+}
+
+/// Writes the scale, the events and the status of a decision. None where another hand changed
+/// the scale, so that it is to be decided on again, unless this is the last attempt.
+pub async fn apply(
+    by: Applying<'_>,
+    evaluation: Evaluation<'_>,
+    is_last_attempt: bool,
+    state: &mut AutoscalerState,
+) -> Option<SyncResult> {
+    let ctx = by.ctx;
+    let Evaluation { context, target, mut decision, memory, mut status, at, frozen } = evaluation;
+    let before = state.memory.clone();
+    state.remember(memory, at, ctx.longest_window());
+    if !by.is_current(&state.uid, context.spec) {
+        // It was deleted or changed during the evaluation: its old spec counts no more.
+        return Some(SyncResult::Held);
+    }
+    let mut frozen = frozen.or_else(|| ctx.leader.frozen());
+    match &frozen {
+        Some(why) => freeze(ctx, context, why, &mut decision, &mut status, state),
+        None => status.remove(ConditionKind::Frozen),
+    }
+    if let (Outcome::Rescale { .. }, Ok(seen)) = (&decision.outcome, &target)
+        && seen.object.is_some()
+    {
+        let write = (&mut decision, &mut status);
+        match by.write_scale(context, at, seen, write, is_last_attempt, state).await {
+            ScaleWrite::Settled(reason) => frozen = reason,
+            ScaleWrite::LostTerm => return Some(SyncResult::Followed),
+            ScaleWrite::Changed => {
+                state.memory = before;
+                return None;
+            }
+        }
+    }
+    let metrics_failed = state.count_failure(&decision, target.is_ok());
+    match (by.fallback, &target) {
+        (Some(fallback), Ok(seen))
+            if metrics_failed
+                && frozen.is_none()
+                && state.failed_evaluations >= fallback.failed_rounds =>
+        {
+            let replicas = seen.replicas.spec_replicas;
+            let events =
+                fallback::apply(by, context, at, fallback, replicas, &mut status, state).await;
+            decision.events.extend(events);
+        }
+        (Some(_), target) if metrics_failed || target.is_err() => {}
+        _ => status.remove(ConditionKind::FallbackActive),
+    }
+    Some(by.report(context, decision, status, state))
+}
+
+impl Applying<'_> {
+    /// Whether the subject is still the one that was decided for, with the same spec.
+    fn is_current(&self, uid: &str, spec: &Spec) -> bool {
+        let Self { ctx, subject, generation, .. } = self;
+        ctx.cluster.read(|index| match subject.kind {
+            SubjectKind::Autoscaler => index
+                .autoscaler(&subject.key)
+                .is_some_and(|now| now.uid == uid && now.generation == *generation),
+            SubjectKind::Hpa => index.hpa(&subject.key).is_some_and(|now| {
+                now.uid == uid && allowed(&ctx.settings.decisions, &now.scaling).spec == *spec
+            }),
+        })
+    }
+
+    /// Writes the scale of a decision to rescale, and settles the decision by the outcome.
+    async fn write_scale(
+        &self,
+        context: Context<'_>,
+        at: Moment,
+        seen: &Target,
+        (decision, status): (&mut Decision, &mut Status),
+        is_last_attempt: bool,
+        state: &mut AutoscalerState,
+    ) -> ScaleWrite {
+        let Self { ctx, token, subject, .. } = self;
+        let (&Outcome::Rescale { to, .. }, Some(object)) = (&decision.outcome, &seen.object) else {
+            return ScaleWrite::Settled(None);
+        };
+        let from = seen.replicas.spec_replicas;
+        let written = match self.announce_zero(context, to, state, status).await {
+            Ok(()) => ctx.targets.write(token, object, to).await,
+            Err(error) => Err(WriteError::Failed(error)),
+        };
+        let unanswered = matches!(written, Err(WriteError::Unanswered(_)));
+        if unanswered {
+            // The write may have begun long after the decision, and may yet take effect.
+            state.rescales.note_unanswered(Change { from, to, at: ctx.clock.elapsed() });
+        }
+        if written.is_err() && !token.is_valid() {
+            return ScaleWrite::LostTerm;
+        }
+        if written == Err(WriteError::Changed) && !is_last_attempt {
+            return ScaleWrite::Changed;
+        }
+        // A missing answer says nothing about the write: the scale does, now or later.
+        let written = match written {
+            Err(_) if unanswered && has(ctx, subject, context.spec, to).await => Ok(()),
+            Err(_) if !unanswered && zero::pending_since(status).is_some() => {
+                zero::settle(status, from, context.now);
+                written
+            }
+            _ => written,
+        };
+        let frozen = ctx.leader.frozen().filter(|_| written.is_err());
+        match &frozen {
+            Some(why) => freeze(ctx, context, why, decision, status, state),
+            None => {
+                let outcome = written.map_err(|error| error.to_string());
+                let outcome = outcome.as_ref().copied().map_err(String::as_str);
+                state.amend(at, |memory| {
+                    hpa::settle(context, decision, outcome, memory, status);
+                });
+                if outcome.is_ok() {
+                    state.rescaled(from, to, context.now);
+                }
+            }
+        }
+        ScaleWrite::Settled(frozen)
+    }
+
+    /// Writes the condition that the workload is being scaled to zero, before it is: only that
+    /// condition leads back from zero, whichever replica leads by then.
+    async fn announce_zero(
+        &self,
+        context: Context<'_>,
+        to: i32,
+        state: &mut AutoscalerState,
+        status: &mut Status,
+    ) -> Result<(), String> {
+        if to != 0 || !context.config.scale_to_zero {
+            return Ok(());
+        }
+        zero::announce(status, context.now);
+        let rendered = status::render(status, context.spec, self.generation);
+        state.written = None;
+        let statuses = &self.ctx.statuses;
+        let recorded = statuses.record(self.token, self.subject, &state.uid, &rendered).await;
+        recorded.map_err(|error| {
+            format!("the status that it is scaled to zero can't be written: {error}")
+        })
+    }
+
+    /// Publishes the events, the status, the log line and the metrics of a decision.
+    fn report(
+        &self,
+        context: Context<'_>,
+        mut decision: Decision,
+        status: Status,
+        state: &mut AutoscalerState,
+    ) -> SyncResult {
+        let Self { ctx, token, subject, .. } = self;
+        let mut events = std::mem::take(&mut decision.events);
+        events.extend(decision.late_event.take());
+        ctx.events.publish(token, subject, &state.uid, &events);
+        let mut failure = None;
+        if decision.outcome == Outcome::Failed {
+            let fault = [ConditionKind::AbleToScale, ConditionKind::ScalingActive]
+                .into_iter()
+                .filter_map(|kind| status.condition(kind))
+                .find(|condition| !condition.status);
+            let reason = fault.map_or("Unknown", |condition| &condition.reason);
+            ctx.metrics.failed(reason);
+            failure = Some(reason.to_owned());
+        }
+        log(subject, &decision, failure, state);
+        let rendered = status::render(&status, context.spec, self.generation);
+        state.status = status;
+        publish(ctx, Some(token), subject, state, rendered);
+        match decision.outcome {
+            Outcome::Rescale { .. } => SyncResult::Rescaled,
+            Outcome::Hold => SyncResult::Held,
+            Outcome::Failed => SyncResult::Failed,
+        }
+    }
+}
+
+/// The metrics and bounds to decide on: at least one replica where scaling to zero is off.
+pub fn allowed<'a>(config: &hpa::Config, scaling: &'a ScalingSpec) -> Cow<'a, ScalingSpec> {
+    if config.scale_to_zero || scaling.spec.min_replicas > 0 {
+        return Cow::Borrowed(scaling);
+    }
+    let mut scaling = scaling.clone();
+    scaling.spec.min_replicas = 1;
+    Cow::Owned(scaling)
+}
+
+/// Whether the scale of a target now has this number of replicas.
+async fn has(ctx: &ControllerContext, subject: &Subject, spec: &Spec, replicas: i32) -> bool {
+    let read = ctx.targets.read(&subject.key.namespace, &spec.target).await;
+    read.is_ok_and(|read| read.replicas.spec_replicas == replicas)
+}
+
+/// Turns a rescale into a hold, and shows the desired replicas: at once, and then no more often
+/// than `--status-interval`, because they may change in every evaluation.
+fn freeze(
+    ctx: &ControllerContext,
+    context: Context<'_>,
+    why: &str,
+    decision: &mut Decision,
+    status: &mut Status,
+    state: &mut AutoscalerState,
+) {
+    let reason = "FrozenByAdministrator";
+    match decision.outcome {
+        Outcome::Rescale { from, to, .. } => {
+            let interval = ctx.settings.status_interval;
+            let is_recent =
+                |(at, shown): &(Instant, i32)| at.elapsed() < interval && *shown != from;
+            let shown = state.frozen_shown.filter(is_recent).unwrap_or((Instant::now(), to));
+            state.frozen_shown = Some(shown);
+            let (_, to) = shown;
+            let text = format_args!("the scale is left at {from}, though {to} are wanted: {why}");
+            status.set(ConditionKind::Frozen, true, reason, text, context.now);
+            status.desired_replicas = to;
+            decision.outcome = Outcome::Hold;
+        }
+        Outcome::Hold | Outcome::Failed => {
+            let text = format_args!("the scale is left alone: {why}");
+            status.set(ConditionKind::Frozen, true, reason, text, context.now);
+        }
+    }
+}
+
+/// Logs a decision. A failure is logged as a warning only when its reason is new: thousands may
+/// fail in every evaluation.
+fn log(
+    subject: &Subject,
+    decision: &Decision,
+    failure: Option<String>,
+    state: &mut AutoscalerState,
+) {
+    match &decision.outcome {
+        Outcome::Rescale { from, to, reason } => {
+            tracing::info!(%subject, from, to, reason, "Rescaled");
+        }
+        Outcome::Hold => tracing::debug!(%subject, "Held the scale"),
+        Outcome::Failed if failure != state.logged_failure => {
+            tracing::warn!(%subject, error = decision.error, "Failed to evaluate");
+        }
+        Outcome::Failed => {
+            tracing::debug!(%subject, error = decision.error, "Failed to evaluate");
+        }
+    }
+    if failure.is_none() && state.logged_failure.is_some() {
+        tracing::info!(%subject, "Recovered: evaluates again");
+    }
+    state.logged_failure = failure;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_scale_to_zero_at_least_one_replica_is_desired() {
+        let spec = serde_json::json!({"minReplicas": 0, "maxReplicas": 3,
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}});
+        let spec = Spec::from_api(&serde_json::from_value(spec).unwrap());
+        let scaling = ScalingSpec { spec, pod_metrics: Vec::new() };
+        let least = |scale_to_zero| {
+            let config = hpa::Config { scale_to_zero, ..hpa::Config::default() };
+            allowed(&config, &scaling).spec.min_replicas
+        };
+        assert_eq!((least(true), least(false)), (0, 1));
+    }
+}

@@ -1,0 +1,169 @@
+//! One decision on an observation, and the reasons beyond upstream's to withhold a scale-down.
+
+use super::context::ControllerContext;
+use super::gather::{Aligned, note_types};
+use super::moment::Moment;
+use super::observe::{Observation, needs_samples, observe, read_target};
+use super::state::AutoscalerState;
+use super::targets::Target;
+use crate::hpa::{
+    self, ConditionKind, Context, Decision, Input, Memory, Outcome, Phase, Pod, Samples, Status,
+};
+use crate::leader::FencingToken;
+use crate::watch::{ScalingSpec, Subject, SubjectKind};
+use std::fmt;
+use std::sync::Arc;
+
+/// A decision before anything is written.
+pub struct Evaluation<'a> {
+    /// Spec, settings and time of the decision.
+    pub context: Context<'a>,
+    /// The scale target that was decided on, or upstream's error text.
+    pub target: Result<Target, String>,
+    pub decision: Decision,
+    /// The scaling history after the decision, by the wall clock.
+    pub memory: Memory,
+    /// The status after the decision.
+    pub status: Status,
+    /// The time of the decision by both clocks.
+    pub at: Moment,
+    /// The reason of the freeze that was in effect when the evaluation began.
+    pub frozen: Option<Arc<str>>,
+}
+
+/// Observes and decides. A decision that will be written is made on the scale as it is now: a
+/// watch may be behind, so the scale is read again, and decided on again where it differs.
+pub async fn evaluate<'a>(
+    ctx: &'a ControllerContext,
+    token: Option<&FencingToken>,
+    subject: &Subject,
+    scaling: &'a ScalingSpec,
+    state: &mut AutoscalerState,
+) -> Evaluation<'a> {
+    let frozen = ctx.leader.frozen();
+    let writes = token.is_some() && frozen.is_none();
+    let spec = &scaling.spec;
+    let (mut target, at) = read_target(ctx, token, subject, spec, state).await;
+    loop {
+        let observation = observe(ctx, subject, scaling, target, at, state).await;
+        let mut evaluation = decide(ctx, subject, scaling, observation, state);
+        evaluation.frozen.clone_from(&frozen);
+        let Some(seen) = evaluation.rescales_as_seen().filter(|_| writes) else {
+            return evaluation;
+        };
+        let read = ctx.targets.read(&subject.key.namespace, &spec.target).await;
+        if read.as_ref().is_ok_and(|read| read.is_as(seen)) {
+            return Evaluation { target: read, ..evaluation };
+        }
+        target = read;
+    }
+}
+
+impl Evaluation<'_> {
+    /// The target of a decision to rescale, where only a watch has told of it.
+    fn rescales_as_seen(&self) -> Option<&Target> {
+        let rescales = matches!(self.decision.outcome, Outcome::Rescale { .. });
+        self.target.as_ref().ok().filter(|seen| rescales && seen.object.is_none())
+    }
+}
+
+/// Decides on an observation.
+fn decide<'a>(
+    ctx: &ControllerContext,
+    subject: &Subject,
+    scaling: &ScalingSpec,
+    observation: Observation<'a>,
+    state: &mut AutoscalerState,
+) -> Evaluation<'a> {
+    let (context, at) = (observation.context, observation.at);
+    let (mut memory, mut status) = (at.read(state.memory.clone()), state.status.clone());
+    let (mut decision, known_pods) = compute(ctx, subject, &observation, &mut memory, &mut status);
+    let Observation { target, gathered, needs_samples, .. } = observation;
+    if subject.kind == SubjectKind::Autoscaler && !gathered.is_empty() {
+        note_types(&gathered, &scaling.pod_metrics, &mut status, context.now);
+    }
+    let is_held = match decision.outcome {
+        Outcome::Failed if needs_samples || target.is_err() => {
+            state.measured = false;
+            false
+        }
+        Outcome::Hold | Outcome::Rescale { .. } if needs_samples => {
+            let before = state.memory.recommendations.iter().map(|one| one.time).max();
+            let [_, window] = context.windows();
+            state.holds(before, window, at.process)
+        }
+        _ => false,
+    };
+    let replicas = target.as_ref().map_or(0, |target| target.replicas.status_replicas);
+    if state.lacks_pods(known_pods, replicas) {
+        let text = format_args!(
+            "{known_pods} pods are known of the {replicas} that the scale has: none is removed until all are"
+        );
+        if withhold(context, "PodsNotKnown", text, &mut decision, &mut status) {
+            memory = at.read(state.memory.clone());
+        }
+    }
+    if is_held {
+        let text = format_args!(
+            "the metrics were away: no replica is removed before they are back for as long"
+        );
+        withhold(context, "MetricsWereAway", text, &mut decision, &mut status);
+    }
+    Evaluation { context, target, decision, memory, status, at, frozen: None }
+}
+
+/// Runs the HPA algorithm on an observation; also gives the number of pods that the watch knows.
+fn compute(
+    ctx: &ControllerContext,
+    subject: &Subject,
+    observation: &Observation<'_>,
+    memory: &mut Memory,
+    status: &mut Status,
+) -> (Decision, usize) {
+    let Observation { context, target, gathered, .. } = observation;
+    let scale = target.as_ref().map(|target| target.replicas).map_err(String::as_str);
+    let selector = target.as_ref().map_or("", |target| &target.selector);
+    // As the HPA controller, which registers a selector only once it reads metrics.
+    let claims = target.as_ref().is_ok_and(|target| needs_samples(*context, target, status));
+    ctx.cluster.read(|index| {
+        let selection = ctx.selectors.select(index, subject, target.as_ref().ok(), claims);
+        let pods: Vec<Pod<'_>> = selection.pods.iter().map(|(name, pod)| pod.view(name)).collect();
+        let metrics = gathered.iter().zip(context.spec.metrics.iter());
+        let aligned: Vec<Aligned<'_>> =
+            metrics.map(|(samples, metric)| Aligned::new(samples, metric, &pods)).collect();
+        let samples: Vec<Samples<'_>> = aligned.iter().map(Aligned::view).collect();
+        let input = Input {
+            context: *context,
+            namespace: &subject.key.namespace,
+            scale,
+            selected: selection.selected(selector, &pods),
+            samples: &samples,
+        };
+        let active = pods.iter().filter(|pod| is_active(pod)).count();
+        (hpa::decide(&input, memory, status, &mut ()), active)
+    })
+}
+
+/// Whether the replicas of a scale's status count a pod.
+fn is_active(pod: &Pod<'_>) -> bool {
+    !pod.deleting && !matches!(pod.phase, Phase::Succeeded | Phase::Failed)
+}
+
+/// Turns a scale-down into a hold; returns whether there was one. A scale beyond `maxReplicas` is
+/// brought back within bounds all the same.
+fn withhold(
+    context: Context<'_>,
+    reason: &str,
+    text: fmt::Arguments<'_>,
+    decision: &mut Decision,
+    status: &mut Status,
+) -> bool {
+    let Outcome::Rescale { from, to, .. } = decision.outcome else { return false };
+    if to >= from || from > context.spec.max_replicas {
+        return false;
+    }
+    status.set(ConditionKind::ScalingLimited, true, reason, text, context.now);
+    status.desired_replicas = from;
+    decision.outcome = Outcome::Hold;
+    true
+}

@@ -1,0 +1,129 @@
+//! A fair queue of evaluations, where more are due than may be in flight: namespaces take turns, and
+//! none can hold all slots.
+
+use std::collections::{HashMap, VecDeque};
+
+/// Queued items, and how many of each namespace are in flight.
+///
+/// A namespace may begin an item as long as it has fewer in flight than slots are free. So a single
+/// namespace may have half of the slots, two have a third each, and however many hold theirs for
+/// long, another one finds a free slot.
+pub struct FairQueue<T> {
+    /// How many more may be in flight.
+    free: usize,
+    in_flight: HashMap<String, usize>,
+    queued: HashMap<String, VecDeque<T>>,
+    /// The namespaces with queued items, in the order of their turns.
+    order: VecDeque<String>,
+}
+
+impl<T> FairQueue<T> {
+    /// An empty queue with this many slots.
+    pub fn new(slots: usize) -> Self {
+        Self {
+            free: slots,
+            in_flight: HashMap::new(),
+            queued: HashMap::new(),
+            order: VecDeque::new(),
+        }
+    }
+
+    /// Queues an item of a namespace.
+    pub fn push(&mut self, namespace: &str, item: T) {
+        match self.queued.get_mut(namespace) {
+            Some(queued) => queued.push_back(item),
+            None => {
+                self.queued.insert(namespace.to_owned(), VecDeque::from([item]));
+                self.order.push_back(namespace.to_owned());
+            }
+        }
+    }
+
+    /// The next item to begin; none where none is queued that may begin.
+    pub fn next(&mut self) -> Option<T> {
+        // Namespaces that are passed over have items in flight, so they are not many.
+        for _ in 0..self.order.len() {
+            let namespace = self.order.pop_front()?;
+            let in_flight = self.in_flight.get(&namespace).copied().unwrap_or(0);
+            if self.free == 0 || in_flight >= self.free {
+                self.order.push_back(namespace);
+                if self.free == 0 {
+                    return None;
+                }
+                continue;
+            }
+            let queued = self.queued.get_mut(&namespace)?;
+            let item = queued.pop_front()?;
+            self.free -= 1;
+            *self.in_flight.entry(namespace.clone()).or_default() += 1;
+            if queued.is_empty() {
+                self.queued.remove(&namespace);
+            } else {
+                self.order.push_back(namespace);
+            }
+            return Some(item);
+        }
+        None
+    }
+
+    /// An item of a namespace has ended.
+    pub fn ended(&mut self, namespace: &str) {
+        if let Some(in_flight) = self.in_flight.get_mut(namespace) {
+            self.free += 1;
+            *in_flight -= 1;
+            if *in_flight == 0 {
+                self.in_flight.remove(namespace);
+            }
+        }
+    }
+
+    /// Takes all queued items out.
+    pub fn clear(&mut self) -> impl Iterator<Item = T> + use<T> {
+        self.order.clear();
+        std::mem::take(&mut self.queued).into_values().flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_evaluations_of_some_namespaces_leave_slots_for_others() {
+        let mut queue = FairQueue::new(256);
+        let slow: Vec<String> = (0..5).map(|n| format!("slow-{n}")).collect();
+        for namespace in &slow {
+            (0..1_000).for_each(|_| queue.push(namespace, namespace.as_str()));
+        }
+        let begun = std::iter::from_fn(|| queue.next()).count();
+        assert!((200..250).contains(&begun), "{begun}");
+        // None of those ends; a thousand others come, and end at once.
+        let names: Vec<String> = (0..1_000).map(|n| format!("good-{n}")).collect();
+        for name in &names {
+            queue.push(name, name);
+        }
+        let mut decided = 0;
+        while let Some(name) = queue.next() {
+            assert!(name.starts_with("good"));
+            queue.ended(name);
+            decided += 1;
+        }
+        assert_eq!(decided, 1_000);
+        assert_eq!(queue.clear().count(), 5_000 - begun);
+    }
+
+    #[test]
+    fn a_single_namespace_has_half_of_the_slots_and_gets_through() {
+        let mut queue = FairQueue::new(8);
+        (0..100).for_each(|n| queue.push("shop", n));
+        let mut in_flight: VecDeque<i32> = std::iter::from_fn(|| queue.next()).collect();
+        assert_eq!(in_flight, [0, 1, 2, 3]);
+        let mut done = 0;
+        while in_flight.pop_front().is_some() {
+            done += 1;
+            queue.ended("shop");
+            in_flight.extend(std::iter::from_fn(|| queue.next()));
+        }
+        assert_eq!((done, queue.free, queue.in_flight.len()), (100, 8, 0));
+    }
+}

@@ -1,0 +1,92 @@
+//! The fallback: at least so many replicas after so many evaluations without metrics. It never
+//! removes a replica, and never wakes a workload that is at zero.
+
+use super::context::{Applying, ControllerContext};
+use super::moment::Moment;
+use super::rescales::Change;
+use super::state::AutoscalerState;
+use super::targets::WriteError;
+use crate::crd::Fallback;
+use crate::hpa::{ConditionKind, Context, Event, EventKind, Memory, Spec, Status};
+use crate::leader::FencingToken;
+use crate::watch::Subject;
+
+/// How often a scale-up is tried against changes by others.
+const ATTEMPTS: u32 = 5;
+
+/// Scales up to the fallback's replicas where there are fewer; gives the event of it.
+pub async fn apply(
+    by: Applying<'_>,
+    context: Context<'_>,
+    at: Moment,
+    fallback: &Fallback,
+    replicas: i32,
+    status: &mut Status,
+    state: &mut AutoscalerState,
+) -> Option<Event> {
+    let Applying { ctx, token, subject, .. } = by;
+    let spec = context.spec;
+    let least = fallback.replicas.clamp(spec.min_replicas, spec.max_replicas);
+    status.set(
+        ConditionKind::FallbackActive,
+        true,
+        "MetricsFailed",
+        format_args!("the metrics failed; there are to be at least {least} replicas"),
+        context.now,
+    );
+    // At zero the workload was switched off, and no metric says otherwise.
+    if replicas <= 0 || replicas >= least {
+        return None;
+    }
+    let times = state.failed_evaluations;
+    match scale_up(ctx, token, subject, spec, least, state).await {
+        Ok(Some(from)) => {
+            status.desired_replicas = least;
+            status.last_scale = Some(context.now);
+            let raised = |memory: &mut Memory| memory.raised(from, least, spec, context.now);
+            state.amend(at, raised);
+            state.rescaled(from, least, context.now);
+            let message = format!(
+                "New size: {least}; reason: fallback, the metrics failed {times} times in a row"
+            );
+            Some(Event { kind: EventKind::Warning, reason: "FallbackRescale", message })
+        }
+        Ok(None) => None,
+        Err(error) => {
+            tracing::warn!(%subject, %error, "Failed to scale up to the fallback");
+            None
+        }
+    }
+}
+
+/// Writes `to` replicas where there are fewer; gives the number before. Where there are enough
+/// by now, whoever wrote them and at whichever attempt, or the workload was switched off, it
+/// writes nothing.
+async fn scale_up(
+    ctx: &ControllerContext,
+    token: &FencingToken,
+    subject: &Subject,
+    spec: &Spec,
+    to: i32,
+    state: &mut AutoscalerState,
+) -> Result<Option<i32>, WriteError> {
+    for _ in 0..ATTEMPTS {
+        let target = ctx.targets.read(&subject.key.namespace, &spec.target).await;
+        let target = target.map_err(WriteError::Failed)?;
+        let from = target.replicas.spec_replicas;
+        let Some(object) = target.object.filter(|_| (1..to).contains(&from)) else {
+            return Ok(None);
+        };
+        match ctx.targets.write(token, &object, to).await {
+            Ok(()) => return Ok(Some(from)),
+            Err(WriteError::Changed) => {}
+            Err(error) => {
+                if matches!(error, WriteError::Unanswered(_)) {
+                    state.rescales.note_unanswered(Change { from, to, at: ctx.clock.elapsed() });
+                }
+                return Err(error);
+            }
+        }
+    }
+    Err(WriteError::Changed)
+}

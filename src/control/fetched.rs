@@ -1,0 +1,37 @@
+//! The samples of one metric as they were read, before they are aligned with pods.
+
+use crate::hpa::{Metric, Sample, Source};
+
+/// The samples of one metric. Errors are causes; the decision words them.
+pub enum Fetched {
+    /// For metrics of pods: one for each item of the answer.
+    PerPod(Result<Vec<(String, Option<Sample>)>, String>),
+    /// For Object metrics, in milli-units.
+    Value(Result<i64, String>),
+    /// For External metrics, in milli-units.
+    Values(Result<Vec<i64>, String>),
+}
+
+impl Fetched {
+    /// A metric that could not be read.
+    pub fn failed(metric: &Metric, error: String) -> Self {
+        match &metric.source {
+            Source::Pods { .. } | Source::Resource { .. } | Source::ContainerResource { .. } => {
+                Self::PerPod(Err(error))
+            }
+            Source::External { .. } => Self::Values(Err(error)),
+            Source::Object { .. } | Source::Unknown(_) => Self::Value(Err(error)),
+        }
+    }
+}
+
+/// The error of a metric of pods for a scale without selector.
+pub const NO_SELECTOR: &str = "the scale has no selector: its pods are not known";
+
+/// Whether a metric is read for each pod of the selector.
+pub fn is_of_pods(metric: &Metric) -> bool {
+    match &metric.source {
+        Source::Pods { .. } | Source::Resource { .. } | Source::ContainerResource { .. } => true,
+        Source::Object { .. } | Source::External { .. } | Source::Unknown(_) => false,
+    }
+}

@@ -1,0 +1,31 @@
+//! A decision of a replica that does not lead: it is remembered, so that the replica is warm when
+//! it takes over, and not written.
+
+use super::context::{ControllerContext, SyncResult};
+use super::evaluate::Evaluation;
+use super::state::AutoscalerState;
+use super::status;
+use crate::hpa::Outcome;
+use crate::watch::Subject;
+use std::sync::Arc;
+
+/// Remembers a decision and shows it in the live status.
+pub fn apply(
+    ctx: &ControllerContext,
+    subject: &Subject,
+    evaluation: Evaluation<'_>,
+    state: &mut AutoscalerState,
+) -> SyncResult {
+    let Evaluation { context, target, decision, memory, mut status, at, .. } = evaluation;
+    state.remember(memory, at, ctx.longest_window());
+    state.count_failure(&decision, target.is_ok());
+    if let Ok(target) = &target {
+        status.desired_replicas = match decision.outcome {
+            Outcome::Rescale { to, .. } => to,
+            Outcome::Hold | Outcome::Failed => target.replicas.spec_replicas,
+        };
+    }
+    let rendered = status::render(&status, context.spec, None);
+    ctx.live.set(subject, Arc::new(rendered));
+    SyncResult::Followed
+}

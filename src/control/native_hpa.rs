@@ -1,0 +1,359 @@
+//! The executor `NativeHPA`: Plimsoll writes a HorizontalPodAutoscaler with the generated metric
+//! names, and kube-controller-manager decides.
+
+use super::context::{ControllerContext, SyncResult};
+use super::moment::now;
+use super::publish::publish;
+use super::requests::{message, send, within};
+use super::state::AutoscalerState;
+use super::status;
+use crate::crd::AutoscalerSpec;
+use crate::hpa::{self, Condition, ConditionKind, Spec};
+use crate::leader::FencingToken;
+use crate::watch::{self, AutoscalerRecord, HpaRecord, ObjectKey, Subject};
+use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerSpec};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::Request;
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+/// The field manager of what Plimsoll writes.
+const FIELD_MANAGER: &str = "plimsoll";
+
+/// Writes the HPA, and shows its status as the Autoscaler's.
+pub async fn apply(
+    ctx: &ControllerContext,
+    token: &FencingToken,
+    subject: &Subject,
+    record: &AutoscalerRecord,
+    parsed: &watch::ParsedSpec,
+    state: &mut AutoscalerState,
+) -> SyncResult {
+    let key = &subject.key;
+    let known = ctx.cluster.read(|index| index.hpa(key));
+    let frozen = ctx.leader.frozen();
+    let held = match (&frozen, parsed.spec.paused) {
+        (Some(why), _) => Some((ConditionKind::Frozen, "FrozenByAdministrator", &**why)),
+        (None, true) => Some((ConditionKind::Paused, "PausedBySpec", "spec.paused is set")),
+        (None, false) => None,
+    };
+    let spec = if held.is_some() { disabled(&parsed.spec) } else { parsed.spec.clone() };
+    let ControllerContext { client, .. } = ctx;
+    let is_held = held.is_some();
+    let known_now = known.as_deref();
+    let written = write(client, token, key, &record.uid, &spec, is_held, known_now).await;
+    // Until kube-controller-manager has written a status to this HPA, the one shown last stays.
+    let theirs = known.filter(|hpa| hpa.status.conditions.is_some() && written.is_ok());
+    let status = &mut state.status;
+    if let Some(hpa) = &theirs {
+        let ours = |condition: &Condition| {
+            matches!(condition.kind, ConditionKind::Frozen | ConditionKind::Paused)
+        };
+        let kept = std::mem::take(&mut status.conditions).into_iter().filter(ours);
+        let theirs = hpa::Status::from_api(&hpa.status);
+        let conditions = theirs.conditions.into_iter().chain(kept).collect();
+        *status = hpa::Status { conditions, ..theirs };
+    }
+    for kind in [ConditionKind::Frozen, ConditionKind::Paused] {
+        if held.is_none_or(|(held, ..)| held != kind) {
+            status.remove(kind);
+        }
+    }
+    let reason = "FailedWriteHPA";
+    match &written {
+        Err(error) => {
+            status.set(ConditionKind::AbleToScale, false, reason, format_args!("{error}"), now());
+        }
+        Ok(()) => status.conditions.retain(|condition| condition.reason != reason),
+    }
+    if let (Ok(()), Some((kind, reason, why))) = (&written, held) {
+        let text = format_args!(
+            "the HorizontalPodAutoscaler has selectPolicy Disabled in both directions: {why}"
+        );
+        status.set(kind, true, reason, text, now());
+    }
+    let decided = &parsed.scaling.spec;
+    let mut shown = status::render(status, decided, record.generation);
+    if let Some(hpa) = theirs {
+        shown.current_metrics.clone_from(&hpa.status.current_metrics);
+    }
+    publish(ctx, Some(token), subject, state, shown);
+    if written.is_ok() { SyncResult::Held } else { SyncResult::Failed }
+}
+
+/// The spec with `selectPolicy: Disabled` in both directions, the way to pause an HPA.
+fn disabled(spec: &AutoscalerSpec) -> AutoscalerSpec {
+    let mut spec = spec.clone();
+    let behavior = spec.behavior.get_or_insert_default();
+    for rules in [&mut behavior.scale_up, &mut behavior.scale_down] {
+        rules.get_or_insert_default().select_policy = Some("Disabled".to_owned());
+    }
+    spec
+}
+
+/// Writes the HPA of an Autoscaler where its spec differs. An HPA of that name that Plimsoll does not
+/// own is not touched, whether a watch has told of it or not. An HPA that is not held, so that it
+/// scales, is written as a scale is: not while scales are frozen.
+///
+/// # Errors
+/// Where an HPA of that name is not owned by the Autoscaler, or it can't be written; the text is
+/// for a condition.
+pub async fn write(
+    client: &Client,
+    token: &FencingToken,
+    key: &ObjectKey,
+    uid: &str,
+    spec: &AutoscalerSpec,
+    is_held: bool,
+    known: Option<&HpaRecord>,
+) -> Result<(), String> {
+    let foreign = || {
+        format!(
+            "the HorizontalPodAutoscaler {key} is there and does not belong to this Autoscaler; delete it, or name the Autoscaler otherwise"
+        )
+    };
+    let wanted = spec.as_hpa(&key.namespace, &key.name);
+    let hpa = json!({
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {
+            "name": key.name,
+            "namespace": key.namespace,
+            "ownerReferences": [{
+                "apiVersion": "plimsoll.dev/v1alpha1",
+                "kind": "Autoscaler",
+                "name": key.name,
+                "uid": uid,
+                "controller": true,
+            }],
+        },
+        "spec": wanted,
+    });
+    let api: Api<HorizontalPodAutoscaler> = Api::namespaced(client.clone(), &key.namespace);
+    let place = Request::new(api.resource_url());
+    let version = match known {
+        Some(known) if known.owner.as_deref() != Some(uid) => return Err(foreign()),
+        Some(known) if known.scaling.spec == Spec::from_api(&wanted) => return Ok(()),
+        Some(known) => known.version.clone(),
+        None => {
+            let object = serde_json::to_vec(&hpa).map_err(|error| error.to_string())?;
+            let parameters =
+                PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
+            match put(client, token, is_held, place.create(&parameters, object)).await {
+                Ok(()) => return Ok(()),
+                Err(kube::Error::Api(status)) if status.code == 409 => {}
+                Err(error) => return Err(message(&error)),
+            }
+            // It exists, though no watch has told of it.
+            let found = within(api.get_metadata(&key.name)).await.map_err(|e| message(&e))?;
+            if watch::owner(&found.metadata).as_deref() != Some(uid) {
+                return Err(foreign());
+            }
+            found.metadata.resource_version
+        }
+    };
+    // With the version the API server rejects the patch where another hand, such as the owner,
+    // changed the HPA meanwhile.
+    let patch = json!({"metadata": {"resourceVersion": version}, "spec": whole(&wanted)});
+    let parameters =
+        PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
+    let patch = Patch::Merge(patch);
+    let request = place.patch(&key.name, &parameters, &patch);
+    put(client, token, is_held, request).await.map_err(|error| message(&error))
+}
+
+async fn put(
+    client: &Client,
+    token: &FencingToken,
+    is_held: bool,
+    request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
+) -> Result<(), kube::Error> {
+    let request = async { send(client, request).await.map(|_: HorizontalPodAutoscaler| ()) };
+    if is_held { token.write(request).await } else { token.write_scale(request).await }
+}
+
+/// A spec as a merge patch that replaces the old one, such as the `selectPolicy` of a pause: a merge
+/// patch keeps the fields that it does not name.
+fn whole(spec: &HorizontalPodAutoscalerSpec) -> Value {
+    let mut spec = json!(spec);
+    let name_all = |object: &mut Value, fields: &[&str]| {
+        for field in fields {
+            if object.get(field).is_none() {
+                object[*field] = Value::Null;
+            }
+        }
+    };
+    name_all(&mut spec, &["minReplicas", "metrics", "behavior"]);
+    name_all(&mut spec["scaleTargetRef"], &["apiVersion"]);
+    if spec["behavior"].is_object() {
+        name_all(&mut spec["behavior"], &["scaleUp", "scaleDown"]);
+        for rules in ["scaleUp", "scaleDown"] {
+            if spec["behavior"][rules].is_object() {
+                let fields =
+                    ["stabilizationWindowSeconds", "selectPolicy", "policies", "tolerance"];
+                name_all(&mut spec["behavior"][rules], &fields);
+            }
+        }
+    }
+    spec
+}
+
+/// Deletes the HPA of an Autoscaler whose executor is no longer `NativeHPA`, by UID and version:
+/// only as it was seen to be Plimsoll's. Returns whether it is gone.
+pub async fn remove(
+    client: &Client,
+    token: &FencingToken,
+    key: &ObjectKey,
+    uid: &str,
+    known: Option<&HpaRecord>,
+) -> bool {
+    let Some(known) = known.filter(|known| known.owner.as_deref() == Some(uid)) else {
+        return false;
+    };
+    let api: Api<HorizontalPodAutoscaler> = Api::namespaced(client.clone(), &key.namespace);
+    let (uid, resource_version) = (Some(known.uid.clone()), known.version.clone());
+    let preconditions = Some(Preconditions { uid, resource_version });
+    let parameters = DeleteParams { preconditions, ..Default::default() };
+    match token.write(api.delete(&key.name, &parameters)).await {
+        // An object in the answer is still held by finalizers.
+        Ok(answer) => answer.is_right(),
+        // It has changed: the watch tells how.
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => false,
+        Err(error) => {
+            let error = message(&error);
+            tracing::warn!(autoscaler = %key, error, "Failed to delete the HorizontalPodAutoscaler");
+            false
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake;
+    use super::*;
+
+    fn spec() -> AutoscalerSpec {
+        AutoscalerSpec::read(json!({"executor": "NativeHPA", "maxReplicas": 3,
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}}))
+        .unwrap()
+    }
+
+    fn hpa(uid: &str, owner: Option<&str>) -> Value {
+        let reference = |uid| {
+            json!({"apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
+                   "name": "web", "uid": uid, "controller": true})
+        };
+        let owners: Vec<Value> = owner.into_iter().map(reference).collect();
+        let owners = if owners.is_empty() { Value::Null } else { json!(owners) };
+        json!({"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
+            "metadata": {"name": "web", "namespace": "shop", "uid": uid, "resourceVersion": "7",
+                "ownerReferences": owners},
+            "spec": {"maxReplicas": 3, "scaleTargetRef": {
+                "apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}}})
+    }
+
+    fn record(object: &Value) -> HpaRecord {
+        watch::read_hpa(serde_json::from_value(object.clone()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn an_hpa_of_which_no_watch_has_told_is_not_taken_over() {
+        let theirs = hpa("theirs", None);
+        let (client, log) = fake::api(move |request| match &*request.line {
+            line if line.starts_with("POST") => fake::failure(409, "AlreadyExists", "exists"),
+            _ => (200, theirs.clone()),
+        });
+        let key = fake::autoscaler("web").key;
+        let written =
+            write(&client, &fake::fencing_token(&client), &key, "ours", &spec(), false, None).await;
+        assert!(log.of("PATCH").is_empty(), "{:?}", log.of(""));
+        assert!(written.unwrap_err().contains("does not belong to this Autoscaler"));
+    }
+
+    #[tokio::test]
+    async fn an_hpa_that_scales_is_not_written_once_scales_are_frozen() {
+        let (client, log) = fake::api(|request| (200, request.body.clone()));
+        let leader = fake::leader(&client);
+        let (token, key) = (leader.fencing_token().unwrap(), fake::autoscaler("web").key);
+        // After the round had looked.
+        fake::freeze(&leader);
+        let ours = record(&hpa("1", Some("ours")));
+        let spec = AutoscalerSpec { max_replicas: 9, ..spec() };
+        for known in [None, Some(&ours)] {
+            let written = write(&client, &token, &key, "ours", &spec, false, known).await;
+            assert!(written.unwrap_err().contains("frozen: incident"));
+        }
+        assert!(log.of("").is_empty(), "{:?}", log.of(""));
+        write(&client, &token, &key, "ours", &disabled(&spec), true, None).await.unwrap();
+        let created = &log.of("POST /apis/autoscaling/")[0];
+        assert!(created.query.contains("timeout=10s"), "{created:?}");
+    }
+
+    #[tokio::test]
+    async fn an_hpa_that_is_as_it_should_be_is_not_written_again() {
+        let ours = hpa("1", Some("ours"));
+        let known = record(&ours);
+        let (client, log) = fake::api(move |_| (200, ours.clone()));
+        let key = fake::autoscaler("web").key;
+        let token = fake::fencing_token(&client);
+        write(&client, &token, &key, "ours", &spec(), false, Some(&known)).await.unwrap();
+        assert!(log.of("").is_empty(), "{:?}", log.of(""));
+    }
+
+    #[tokio::test]
+    async fn only_the_very_hpa_that_was_seen_to_be_ours_is_deleted() {
+        let known = record(&hpa("1", Some("ours")));
+        let (client, log) = fake::api(|request| match &*request.line {
+            line if line.starts_with("GET") => (200, hpa("2", None)),
+            _ => fake::failure(409, "Conflict", "the UID in the precondition is another"),
+        });
+        let key = fake::autoscaler("web").key;
+        let token = fake::fencing_token(&client);
+        assert!(!remove(&client, &token, &key, "ours", Some(&known)).await);
+        let deletes = log.of("DELETE");
+        assert_eq!(deletes[0].body["preconditions"]["uid"], "1", "{deletes:?}");
+        assert_eq!(deletes[0].body["preconditions"]["resourceVersion"], "7", "{deletes:?}");
+    }
+
+    #[tokio::test]
+    async fn an_hpa_is_disabled_by_disabling_both_directions() {
+        let mut spec = spec();
+        let rules = json!({"scaleDown": {"stabilizationWindowSeconds": 60}});
+        spec.behavior = serde_json::from_value(rules).unwrap();
+        let behavior = json!(disabled(&spec).behavior);
+        assert_eq!(behavior["scaleUp"]["selectPolicy"], "Disabled");
+        assert_eq!(behavior["scaleDown"]["selectPolicy"], "Disabled");
+        assert_eq!(behavior["scaleDown"]["stabilizationWindowSeconds"], 60);
+        // A change of it alone is written.
+        let (client, log) = fake::api(|request| (200, request.body.clone()));
+        let (key, known) = (fake::autoscaler("web").key, record(&hpa("1", Some("ours"))));
+        let token = fake::fencing_token(&client);
+        let held = disabled(&spec);
+        write(&client, &token, &key, "ours", &held, true, Some(&known)).await.unwrap();
+        // What is given up here is not done later.
+        assert!(log.of("PATCH")[0].query.contains("timeout=10s"), "{:?}", log.of("PATCH"));
+        let disabled = &log.of("PATCH")[0].body;
+        assert_eq!(disabled["metadata"]["resourceVersion"], "7");
+        assert_eq!(disabled["spec"]["behavior"]["scaleUp"]["selectPolicy"], "Disabled");
+        // And nothing is left of it afterwards.
+        let mut paused = hpa("1", Some("ours"));
+        paused["spec"]["behavior"] = behavior;
+        let known = record(&paused);
+        write(&client, &token, &key, "ours", &self::spec(), false, Some(&known)).await.unwrap();
+        let resumed = &log.of("PATCH")[1].body["spec"];
+        assert_eq!(
+            (resumed.get("behavior"), &resumed["maxReplicas"]),
+            (Some(&Value::Null), &json!(3))
+        );
+        let rules = json!({"scaleDown": {"stabilizationWindowSeconds": 60}});
+        let spec = HorizontalPodAutoscalerSpec {
+            behavior: serde_json::from_value(rules).unwrap(),
+            ..Default::default()
+        };
+        let down = &whole(&spec)["behavior"]["scaleDown"];
+        assert_eq!(
+            (down.get("selectPolicy"), down.get("policies")),
+            (Some(&Value::Null), Some(&Value::Null))
+        );
+    }
+}

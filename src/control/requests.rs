@@ -1,0 +1,55 @@
+//! Requests to the API server: time limits, error texts and backoff.
+
+use crate::leader::REQUEST_TIMEOUT;
+use kube::Client;
+use serde::de::DeserializeOwned;
+use std::time::Duration;
+
+/// Waits for a request to the API server, at most [`REQUEST_TIMEOUT`].
+pub async fn within<T>(
+    request: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, kube::Error> {
+    match tokio::time::timeout(REQUEST_TIMEOUT, request).await {
+        Ok(result) => result,
+        Err(elapsed) => Err(kube::Error::Service(elapsed.into())),
+    }
+}
+
+/// Sends a write with `?timeout=`, so that the API server carries it out within [`REQUEST_TIMEOUT`] or
+/// not at all: a write that was given up here must not take effect later.
+pub async fn send<T: DeserializeOwned>(
+    client: &Client,
+    request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
+) -> Result<T, kube::Error> {
+    let mut request = request.map_err(kube::Error::BuildRequest)?;
+    let separator = if request.uri().query().is_none() { '?' } else { '&' };
+    let uri = format!("{}{separator}timeout={}s", request.uri(), REQUEST_TIMEOUT.as_secs());
+    *request.uri_mut() =
+        uri.parse().map_err(|error| kube::Error::HttpError(http::Error::from(error)))?;
+    client.request(request).await
+}
+
+/// The text of a failed request for conditions and logs: the API server's own message.
+pub fn message(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        kube::Error::Service(cause) if cause.is::<tokio::time::error::Elapsed>() => {
+            format!("the API server did not answer within {REQUEST_TIMEOUT:?}")
+        }
+        other => other.to_string(),
+    }
+}
+
+/// Whether an error is transient: the API server is unreachable or overloaded, so that other
+/// requests would fail, too, and a later one may succeed.
+pub fn is_transient(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => matches!(status.code, 429 | 502 | 503 | 504),
+        _ => true,
+    }
+}
+
+/// Exponential backoff after `failures` in a row: 1 s, doubled each time, at most `max`.
+pub fn backoff(failures: u32, max: Duration) -> Duration {
+    Duration::from_secs(1).saturating_mul(1 << failures.saturating_sub(1).min(16)).min(max)
+}

@@ -1,0 +1,144 @@
+//! Native HPAs that kube-controller-manager decides for: Plimsoll evaluates beside it and compares.
+//! That costs the cluster next to nothing: only the leader does, and only where it watches the
+//! scale and serves all metrics itself.
+
+use super::census::Observed;
+use super::comparison::{Compared, Decisions};
+use super::context::{Cancelled, ControllerContext, SyncResult};
+use super::evaluate::{Evaluation, evaluate};
+use super::moment::now;
+use super::observe::needs_samples;
+use super::state::AutoscalerState;
+use crate::hpa::{Context, Metric, Outcome, Source, Status, parse_group};
+use crate::promql::query::PodMetric;
+use crate::rules::{ObjectMetric, Rules};
+use crate::watch::{GroupResource, HpaRecord, Subject, Workload};
+use std::time::{Duration, Instant};
+
+/// How long a selector is cached whose target is of a kind that is not watched.
+const SELECTOR_TTL: Duration = Duration::from_secs(600);
+
+/// Evaluates beside kube-controller-manager and compares; none where this HPA is not observed.
+/// Which pods it sizes is noted in any case.
+pub async fn apply(
+    ctx: &ControllerContext,
+    leads: bool,
+    subject: &Subject,
+    record: &HpaRecord,
+    state: &mut AutoscalerState,
+) -> Option<SyncResult> {
+    let observed = observed(&ctx.rules, leads, record);
+    ctx.census.set(&subject.key, Some(observed));
+    if observed != Observed::Yes {
+        state.queries.clear();
+        state.comparison.reset();
+        let _ = ctx.bounded(claim(ctx, subject, record, state)).await;
+        return None;
+    }
+    match ctx.bounded(evaluate(ctx, None, subject, &record.scaling, state)).await {
+        Ok(evaluation) => Some(compare(ctx, subject, record, evaluation, state)),
+        Err(Cancelled::TimedOut(_)) => Some(SyncResult::Failed),
+        Err(Cancelled::Stopped) => None,
+    }
+}
+
+fn observed(rules: &Rules, leads: bool, record: &HpaRecord) -> Observed {
+    let spec = &record.scaling.spec;
+    let watched = parse_group(&spec.target.api_version)
+        .is_ok_and(|group| Workload::of(group, &spec.target.kind).is_some());
+    let mut metrics = spec.metrics.iter().zip(&record.scaling.pod_metrics);
+    match () {
+        () if !leads => Observed::NoLeader,
+        () if !watched => Observed::NoScale,
+        () if !metrics.all(|(metric, own)| is_served(rules, metric, own.as_ref())) => {
+            Observed::NoMetrics
+        }
+        () => Observed::Yes,
+    }
+}
+
+/// Whether Plimsoll itself serves a metric, so that no other adapter is queried for it.
+fn is_served(rules: &Rules, metric: &Metric, own: Option<&PodMetric>) -> bool {
+    match &metric.source {
+        _ if own.is_some() => true,
+        Source::Pods { metric, .. } => {
+            let (resource, metric) = (GroupResource::core("pods"), metric.name.clone());
+            let key = ObjectMetric { resource, namespaced: true, metric };
+            rules.read(|registry| registry.custom(&key).is_some())
+        }
+        Source::Object { metric, .. } => rules.read(|registry| {
+            registry.custom_metrics().any(|(known, _)| known.metric == metric.name)
+        }),
+        Source::External { metric, .. } => {
+            rules.read(|registry| registry.external(&metric.name).is_some())
+        }
+        Source::Resource { .. } | Source::ContainerResource { .. } => {
+            rules.rules().resource.is_some()
+        }
+        Source::Unknown(_) => true,
+    }
+}
+
+/// Notes which pods an HPA sizes, so that no Autoscaler sizes them, too. The scale of a kind that
+/// is not watched is read every [`SELECTOR_TTL`].
+async fn claim(
+    ctx: &ControllerContext,
+    subject: &Subject,
+    record: &HpaRecord,
+    state: &mut AutoscalerState,
+) {
+    let (namespace, target) = (&subject.key.namespace, &record.scaling.spec.target);
+    let seen = ctx.targets.seen(&ctx.cluster, namespace, target);
+    let target = match seen {
+        Some(seen) => seen,
+        None if state.selector_read.is_some_and(|at| at.elapsed() < SELECTOR_TTL) => return,
+        None => {
+            state.selector_read = Some(Instant::now());
+            let Ok(read) = ctx.targets.read(namespace, target).await else { return };
+            read
+        }
+    };
+    let status = Status::from_api(&record.status);
+    let (spec, config) = (&record.scaling.spec, ctx.decisions(&status));
+    if needs_samples(Context { spec, config, now: now() }, &target, &status) {
+        let target = Some(&target);
+        ctx.cluster.read(|index| drop(ctx.selectors.select(index, subject, target, true)));
+    }
+}
+
+/// Writes nothing; compares where kube-controller-manager changed the scale.
+fn compare(
+    ctx: &ControllerContext,
+    subject: &Subject,
+    record: &HpaRecord,
+    evaluation: Evaluation<'_>,
+    state: &mut AutoscalerState,
+) -> SyncResult {
+    let Evaluation { target, decision, memory, at, .. } = evaluation;
+    state.remember(memory, at, ctx.longest_window());
+    let failed = decision.outcome == Outcome::Failed;
+    let replicas = target.as_ref().map(|target| target.replicas.spec_replicas);
+    let ours = match (&decision.outcome, &replicas) {
+        (Outcome::Rescale { to, .. }, _) => *to,
+        (Outcome::Hold | Outcome::Failed, Ok(replicas)) => *replicas,
+        (_, Err(_)) => return SyncResult::Failed,
+    };
+    let present = replicas.unwrap_or(ours);
+    let before = state.desired.replace(ours);
+    let theirs = record.status.desired_replicas;
+    if !failed {
+        ctx.metrics.wanted(&subject.key, ours, theirs);
+    }
+    let decisions = Decisions { ours, before, theirs, changes: ours != present, failed };
+    if let Some(compared) = state.comparison.compare(record, decisions) {
+        ctx.metrics.compared(compared.as_str());
+        if compared != Compared::Agreed {
+            let error = decision.error.as_deref();
+            tracing::info!(
+                %subject, ours, theirs, error,
+                "Shadow decision differs from kube-controller-manager"
+            );
+        }
+    }
+    if failed { SyncResult::Failed } else { SyncResult::Observed }
+}

@@ -1,0 +1,357 @@
+//! What is kept of an autoscaler from one evaluation to the next. Plain state: the caller does
+//! the I/O.
+
+use super::checkpoint::Checkpoint;
+use super::comparison::Comparison;
+use super::moment::Moment;
+use super::rescales::{Change, Rescales};
+use super::schedule::hash;
+use super::status::Written;
+use super::targets::Target;
+use super::zero;
+use crate::hpa::{Decision, Memory, Spec, Status, UnixMillis};
+use crate::samples::QueryHandle;
+use std::time::{Duration, Instant};
+
+/// What is kept of an autoscaler from one evaluation to the next.
+#[derive(Default)]
+pub struct AutoscalerState {
+    /// The scaling history, by the clock of this process.
+    pub memory: Memory,
+    pub status: Status,
+    /// The status that was written last.
+    pub written: Option<Written>,
+    /// How many evaluations in a row failed for want of metrics.
+    pub failed_evaluations: i32,
+    /// Whether its last evaluation in this process had its metrics.
+    pub measured: bool,
+    /// Since when, and until when, no replica is removed because the metrics were missing: by
+    /// the clock of this process.
+    pub held: Option<(UnixMillis, UnixMillis)>,
+    /// The desired replicas of the last evaluation in which an observed HPA was compared.
+    pub desired: Option<i32>,
+    /// The lease term in which this replica made the status. In any other the status is read
+    /// from the object, because another replica may have written it.
+    term: Option<u64>,
+    /// Whether this is its first evaluation in that term.
+    took_over: bool,
+    /// The effective minimum and maximum of replicas, once known.
+    bounds: Option<(i32, i32)>,
+    /// When the status of a frozen autoscaler last got new desired replicas, and which.
+    pub frozen_shown: Option<(Instant, i32)>,
+    /// Since when fewer pods are known than the scale has replicas.
+    lacking: Option<Instant>,
+    /// The comparison with kube-controller-manager, for a native HPA that is observed.
+    pub comparison: Comparison,
+    /// When the selector of an observed HPA's target was read, whose kind is not watched.
+    pub selector_read: Option<Instant>,
+    /// The reason of the failure that was logged last.
+    pub logged_failure: Option<String>,
+    /// Which changes of the scale `memory` knows of.
+    pub rescales: Rescales,
+    /// The queries of each metric when they last succeeded; they are repeated.
+    pub queries: Vec<Vec<QueryHandle>>,
+    /// The UID of the object: one that was deleted and made anew starts anew.
+    pub uid: String,
+}
+
+/// How long missing pods withhold a scale-down: longer than a watch that fell silent goes
+/// unnoticed. After that the kind of the target must count its replicas otherwise.
+const LACKING: Duration = Duration::from_secs(300);
+/// How many recommendations are kept before those go that no window can tell apart.
+const RECOMMENDATIONS: usize = 64;
+
+impl AutoscalerState {
+    /// The queries that its next evaluation is likely to repeat.
+    pub fn queries(&self) -> impl Iterator<Item = &QueryHandle> {
+        self.queries.iter().flatten()
+    }
+
+    /// The shape of its first query, as a hash.
+    pub fn shape(&self) -> Option<u64> {
+        self.queries().next().map(|query| hash(query.shape()))
+    }
+
+    /// The state that a checkpoint leaves.
+    pub fn restored(checkpoint: Checkpoint) -> Self {
+        let mut state = Self { uid: checkpoint.uid.clone(), ..Self::default() };
+        state.inherit(checkpoint);
+        state
+    }
+
+    /// Takes over the scaling history that an earlier leader left.
+    pub fn inherit(&mut self, checkpoint: Checkpoint) {
+        if self.uid.is_empty() {
+            self.uid.clone_from(&checkpoint.uid);
+        }
+        if self.uid == checkpoint.uid {
+            let last_scale = checkpoint.last_scale;
+            let complete = last_scale.is_some() && last_scale >= self.rescales.last_scale_time();
+            self.memory.join(checkpoint.memory, complete);
+            self.rescales.inherit(last_scale);
+            let until = |held: &(UnixMillis, UnixMillis)| held.1;
+            self.held = self.held.into_iter().chain(checkpoint.held).max_by_key(until);
+        }
+    }
+
+    /// Its checkpoint, at a time of this process's clock. None where a fresh state would come to
+    /// the same: that the present replicas are right.
+    pub fn checkpoint(&self, now: UnixMillis, longest_window: i64) -> Option<Checkpoint> {
+        let mut memory = self.memory.essential(now, longest_window);
+        // Recommendations are made before minReplicas and maxReplicas are applied.
+        if let ([only], Some((min, max))) = (&*memory.recommendations, self.bounds)
+            && only.replicas.max(min).min(max) == self.status.current_replicas
+        {
+            memory.recommendations.clear();
+        }
+        let last_scale = self.rescales.last_scale_time();
+        let held = self.held.filter(|(_, until)| now < *until);
+        let says_something = !memory.is_empty() || held.is_some();
+        says_something.then(|| Checkpoint { uid: self.uid.clone(), memory, last_scale, held })
+    }
+
+    /// Keeps the scaling history of a decision.
+    pub fn remember(&mut self, memory: Memory, at: Moment, longest_window: i64) {
+        self.memory = at.remember(memory);
+        if self.memory.recommendations.len() > RECOMMENDATIONS {
+            self.memory = self.memory.essential(at.process, longest_window);
+        }
+    }
+
+    /// Changes the scaling history, by the wall clock of a decision.
+    pub fn amend(&mut self, at: Moment, change: impl FnOnce(&mut Memory)) {
+        let mut memory = at.read(std::mem::take(&mut self.memory));
+        change(&mut memory);
+        self.memory = at.remember(memory);
+    }
+
+    /// Whether fewer pods are known than the scale has replicas, for at most [`LACKING`].
+    pub fn lacks_pods(&mut self, known: usize, replicas: i32) -> bool {
+        if usize::try_from(replicas).is_ok_and(|replicas| known < replicas) {
+            let since = self.lacking.get_or_insert_with(Instant::now);
+            return since.elapsed() < LACKING;
+        }
+        self.lacking = None;
+        false
+    }
+
+    /// Whether the status is of this object and of this lease term of this replica.
+    pub fn is_of(&self, uid: &str, term: Option<u64>) -> bool {
+        self.uid == uid && term.is_some() && self.term == term
+    }
+
+    /// Begins a lease term, or evaluations without one, with the status of the object.
+    pub fn begin(&mut self, uid: &str, term: Option<u64>, status: Status) {
+        if self.uid != uid {
+            *self = Self { uid: uid.to_owned(), ..Self::default() };
+        }
+        self.status = status;
+        if let Some(written) = &mut self.written {
+            written.compare_soon();
+        }
+        self.took_over = term.is_some();
+        self.term = term;
+    }
+
+    /// Counts evaluations in a row that failed for want of metrics; returns whether this one did.
+    /// One that could not read the scale says nothing about the metrics.
+    pub fn count_failure(&mut self, decision: &Decision, scale_is_known: bool) -> bool {
+        match decision.metrics_failed {
+            true => self.failed_evaluations = self.failed_evaluations.saturating_add(1),
+            false if scale_is_known => self.failed_evaluations = 0,
+            false => {}
+        }
+        decision.metrics_failed
+    }
+
+    /// Notes that an evaluation had its metrics; returns whether removals are withheld.
+    ///
+    /// After a gap in the metrics no replica is removed until they have been back for as long as
+    /// they were missing, at most for one scale-down window: the first rates after a gap are of
+    /// too few samples, and the recommendations from before it may have left the window. `before`
+    /// is the last time that there were metrics.
+    ///
+    /// Short gaps in a row share one window, so that metrics which fail every few evaluations don't
+    /// withhold removals for ever. A gap of more than half a window starts a window of its own,
+    /// because the stabilization window has little from before it.
+    pub fn holds(&mut self, before: Option<UnixMillis>, window: i64, now: UnixMillis) -> bool {
+        if !std::mem::replace(&mut self.measured, true)
+            && let Some(before) = before
+        {
+            let gap = (now - before).max(0);
+            let shared = self.held.filter(|_| gap <= window / 2);
+            let (since, until) = shared.unwrap_or((now, now));
+            let longer = now.saturating_add(gap).min(since + window);
+            self.held = Some((since, until.max(longer)));
+        }
+        self.held = self.held.filter(|(_, until)| now < *until);
+        self.held.is_some()
+    }
+
+    /// Remembers changes of the scale: those of other replicas, by the status and by the scale,
+    /// and one of this replica's that was written without an answer.
+    pub fn note_scale(&mut self, spec: &Spec, target: &Target, at: Moment) {
+        let replicas = target.replicas.spec_replicas;
+        let now = at.process;
+        self.bounds = Some((spec.min_replicas, spec.max_replicas));
+        if self.term.is_none() || self.took_over {
+            self.rescales.note_scale(replicas, now);
+            let Status { last_scale, desired_replicas, .. } = self.status;
+            let reported =
+                self.rescales.note_status(last_scale.map(seconds), desired_replicas, now);
+            let unreported = std::mem::take(&mut self.took_over).then(|| self.rescales.take_over());
+            if let Some(Change { from, to, at }) = reported {
+                self.memory.scaled(from, to, spec, at);
+            }
+            for Change { from, to, at } in unreported.into_iter().flatten() {
+                self.memory.maybe_scaled(from, to, spec, at);
+            }
+        }
+        if self.term.is_some()
+            && let Some(Change { from, to, at: done }) =
+                self.rescales.note_scale_as_leader(replicas, target.object.is_some(), now)
+        {
+            self.memory.scaled(from, to, spec, done);
+            let wall = at.wall - (now - done);
+            self.status.last_scale = Some(wall);
+            self.rescaled(from, to, wall);
+            if to == 0 {
+                zero::settle(&mut self.status, 0, at.wall);
+            }
+        }
+    }
+
+    /// Notes that this replica has changed the scale, at a time of the wall clock.
+    pub fn rescaled(&mut self, from: i32, to: i32, wall: UnixMillis) {
+        self.rescales.rescaled(from, to, Some(seconds(wall)));
+    }
+}
+
+/// A time as a status shows it.
+fn seconds(time: UnixMillis) -> i64 {
+    time.div_euclid(1000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hpa::{self, Context, Input, LONGEST_MS, Recommendation, Samples, ScaleEvent};
+
+    fn status(last_scale: Option<UnixMillis>) -> Status {
+        Status { last_scale, current_replicas: 1, desired_replicas: 1, ..Status::default() }
+    }
+
+    #[test]
+    fn the_status_is_read_anew_in_each_term() {
+        let mut state = AutoscalerState::default();
+        state.begin("u", Some(1), status(None));
+        assert!(state.is_of("u", Some(1)), "it is this replica's own");
+        // Another led in between, though this one had no round then.
+        assert!(!state.is_of("u", Some(2)) && !state.is_of("another", Some(1)));
+        state.begin("u", Some(2), status(Some(9_000)));
+        assert_eq!(state.status.last_scale, Some(9_000));
+        assert!(state.took_over && state.written.is_none());
+        for _ in 0..2 {
+            state.begin("u", None, status(Some(10_000)));
+            assert!(!state.is_of("u", None));
+        }
+        assert_eq!(state.status.last_scale, Some(10_000));
+        state.begin("another", Some(2), status(None));
+        assert_eq!(state.status.last_scale, None);
+    }
+
+    #[test]
+    fn after_a_gap_replicas_are_held_for_as_long_and_no_longer_than_a_window() {
+        let (period, window) = (15_000, 300_000);
+        // How long removals are withheld once metrics are back after so long, and fail again in
+        // each round but every nth.
+        let withheld = |gap: i64, nth: i64| {
+            let mut state = AutoscalerState::default();
+            let mut last = None;
+            assert!(!state.holds(last, window, -gap), "nothing was away before");
+            (last, state.measured) = (Some(-gap), false);
+            let round = (0..1_000).find(|round| {
+                let now = round * period;
+                if round % nth != 0 {
+                    state.measured = false;
+                    return false;
+                }
+                let holds = state.holds(last, window, now);
+                last = Some(now);
+                !holds
+            });
+            round.expect("removals are withheld for ever") * period
+        };
+        assert_eq!(withheld(60_000, 1), 60_000);
+        assert_eq!(withheld(600_000, 1), 300_000);
+        for nth in 2..6 {
+            let time = withheld(60_000, nth);
+            assert!((window..window + nth * period).contains(&time), "{nth}: {time}");
+        }
+        // A second outage that ends after the hold of the first has a hold of its own.
+        let mut state = AutoscalerState::default();
+        assert!(state.holds(Some(-600_000), window, 0));
+        state.measured = false;
+        assert!(state.holds(Some(105_000), window, 720_000), "away for 10 minutes");
+        assert!(state.holds(Some(720_000), window, 735_000));
+        assert!(!state.holds(Some(1_005_000), window, 1_020_000));
+        let mut state = AutoscalerState::default();
+        assert!(!state.holds(Some(-600_000), 0, 0), "no window");
+        // Steady rounds hold nothing.
+        assert!((1..100).all(|n| !state.holds(Some((n - 1) * period), window, n * period)));
+    }
+
+    #[test]
+    fn what_an_idle_autoscaler_remembers_is_not_kept() {
+        let at = |time| Recommendation { replicas: 0, time };
+        let mut state = AutoscalerState {
+            bounds: Some((1, 5)),
+            status: status(None),
+            ..AutoscalerState::default()
+        };
+        assert_eq!(state.checkpoint(0, LONGEST_MS), None, "nothing is remembered");
+        // At its minimum: what was recommended is below.
+        state.memory.recommendations = vec![at(0), at(15_000)];
+        assert_eq!(state.checkpoint(15_000, LONGEST_MS), None);
+        // Its window holds more replicas.
+        state.memory.recommendations.insert(0, Recommendation { replicas: 4, time: 0 });
+        assert_eq!(state.checkpoint(15_000, LONGEST_MS).unwrap().memory.recommendations.len(), 2);
+        // A change of its scale is kept, and nothing that moves each round beside it.
+        state.memory.recommendations = vec![at(15_000)];
+        state.memory.downs =
+            vec![ScaleEvent { change: 3, time: 0, outdated: false, unsure: false }];
+        let kept = state.checkpoint(15_000, LONGEST_MS).unwrap();
+        assert!(kept.memory.recommendations.is_empty() && kept.memory.downs.len() == 1);
+        assert_eq!(state.checkpoint(LONGEST_MS + 1, LONGEST_MS), None);
+    }
+
+    #[test]
+    fn only_metrics_that_failed_lead_to_the_fallback() {
+        let spec = serde_json::json!({"maxReplicas": 3,
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+            "metrics": [{"type": "External", "external": {"metric": {"name": "queue"},
+                "target": {"type": "AverageValue", "averageValue": "1"}}}]});
+        let spec = Spec::from_api(&serde_json::from_value(spec).unwrap());
+        let config = hpa::Config::default();
+        let names = ["shop/a".to_owned(), "shop/b".to_owned()];
+        let ambiguous = hpa::Selected::Ambiguous { selector: "app=web", autoscalers: &names };
+        for (selected, failed) in
+            [(ambiguous, false), (hpa::Selected::Missing, false), (hpa::Selected::Pods(&[]), true)]
+        {
+            let input = Input {
+                context: Context { spec: &spec, config: &config, now: 0 },
+                namespace: "shop",
+                scale: Ok(hpa::Scale { spec_replicas: 1, status_replicas: 1 }),
+                selected,
+                samples: &[Samples::Values(Err("Prometheus is away"))],
+            };
+            let (mut memory, mut status) = (Memory::default(), Status::default());
+            let decision = hpa::decide(&input, &mut memory, &mut status, &mut ());
+            assert_eq!(
+                AutoscalerState::default().count_failure(&decision, true),
+                failed,
+                "{selected:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! Writes statuses beside the evaluations, at a limited rate.
+
+use super::events::Events;
+use super::requests::{backoff, is_transient, message};
+use super::status::write;
+use crate::crd::AutoscalerStatus;
+use crate::hpa::{Event, EventKind};
+use crate::leader::FencingToken;
+use crate::watch::Subject;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use kube::Client;
+use prometheus_client::metrics::gauge::Gauge;
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// The queue of status writes. After a start thousands may have to be written, and no scale is to
+/// wait for them. Cheap to clone.
+#[derive(Clone)]
+pub struct StatusWriter(Arc<Inner>);
+
+struct Inner {
+    client: Client,
+    events: Events,
+    queue: Mutex<Queue>,
+    added: Notify,
+    waiting: Gauge,
+}
+
+/// The pending statuses: of each subject only the newest.
+#[derive(Default)]
+struct Queue {
+    /// The subjects to be written, in order.
+    order: VecDeque<Subject>,
+    pending: HashMap<Subject, Pending>,
+    /// The subjects whose status is being written: one write at a time, so that the newest is
+    /// written last.
+    in_flight: HashSet<Subject>,
+    /// How often in a row a status was rejected, and when it is retried.
+    rejected: HashMap<Subject, u32>,
+    retries: BTreeSet<(Instant, Subject)>,
+}
+
+/// A status to be written.
+struct Pending {
+    token: FencingToken,
+    uid: String,
+    status: Arc<AutoscalerStatus>,
+}
+
+/// How a write ended, for the rate of the next ones.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wrote {
+    /// The API server answered.
+    Answered,
+    /// The API server is unavailable.
+    Unavailable,
+}
+
+/// The maximum of writes in flight.
+const MAX_WRITES_IN_FLIGHT: usize = 16;
+/// The least time between the starts of two writes: at most 200 per second.
+const WRITE_INTERVAL: Duration = Duration::from_millis(5);
+/// The maximum backoff while the API server is unavailable.
+const MAX_BACKOFF: Duration = Duration::from_secs(15);
+/// The maximum backoff of a status that the API server rejects.
+const MAX_REJECTED_BACKOFF: Duration = Duration::from_secs(300);
+/// How long a graceful shutdown waits for pending statuses.
+const SHUTDOWN: Duration = Duration::from_secs(5);
+
+impl StatusWriter {
+    /// An empty queue; the gauge shows the number of pending statuses.
+    pub fn new(client: Client, events: Events, waiting: Gauge) -> Self {
+        let (queue, added) = (Mutex::default(), Notify::new());
+        Self(Arc::new(Inner { client, events, queue, added, waiting }))
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.0.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a status in place of the pending one of the same subject. It is retried until it is
+    /// written, the lease term ends or the subject is forgotten.
+    pub fn put(
+        &self,
+        token: &FencingToken,
+        subject: &Subject,
+        uid: &str,
+        status: Arc<AutoscalerStatus>,
+    ) {
+        let mut queue = self.queue();
+        let status = Pending { token: token.clone(), uid: uid.to_owned(), status };
+        let waits = queue.pending.insert(subject.clone(), status).is_some();
+        if !waits && !queue.in_flight.contains(subject) {
+            queue.order.push_back(subject.clone());
+        }
+        self.0.waiting.set(queue.pending.len() as i64);
+        drop(queue);
+        self.0.added.notify_one();
+    }
+
+    /// Writes a status at once, before anything else of its subject, and waits for the answer.
+    ///
+    /// # Errors
+    /// Where it could not be written; the text is for a condition.
+    pub async fn record(
+        &self,
+        token: &FencingToken,
+        subject: &Subject,
+        uid: &str,
+        status: &AutoscalerStatus,
+    ) -> Result<(), String> {
+        // A pending status is older. One in flight must not be written after this one.
+        let begins = || {
+            let mut queue = self.queue();
+            queue.pending.remove(subject);
+            queue.in_flight.insert(subject.clone())
+        };
+        while !begins() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let written = write(&self.0.client, token, subject, uid, status).await;
+        {
+            let mut queue = self.queue();
+            queue.in_flight.remove(subject);
+            queue.requeue(subject);
+        }
+        self.0.added.notify_one();
+        written.map_err(|error| message(&error))
+    }
+
+    /// Whether a status of a subject is pending or in flight.
+    pub fn has(&self, subject: &Subject) -> bool {
+        let queue = self.queue();
+        queue.pending.contains_key(subject) || queue.in_flight.contains(subject)
+    }
+
+    /// Writes pending statuses, forever.
+    pub async fn run(&self) {
+        let mut writes = FuturesUnordered::new();
+        let (mut next, mut failures) = (Instant::now(), 0);
+        loop {
+            // While the API server is unavailable, one write at a time probes it.
+            let max_in_flight = if failures > 0 { 1 } else { MAX_WRITES_IN_FLIGHT };
+            let (ready, retry) = self.queue().poll(Instant::now());
+            let begin = ready && writes.len() < max_in_flight;
+            let retry = retry.unwrap_or_else(|| Instant::now() + MAX_REJECTED_BACKOFF);
+            tokio::select! {
+                Some(wrote) = writes.next() => {
+                    failures = if wrote == Wrote::Unavailable { failures + 1 } else { 0 };
+                    if failures > 0 {
+                        next = Instant::now() + backoff(failures, MAX_BACKOFF);
+                    }
+                }
+                () = tokio::time::sleep_until(next), if begin => {
+                    next = Instant::now() + WRITE_INTERVAL;
+                    if let Some(pending) = self.take() {
+                        writes.push(self.write(pending));
+                    }
+                }
+                () = tokio::time::sleep_until(retry) => {}
+                () = self.0.added.notified() => {}
+            }
+        }
+    }
+
+    fn take(&self) -> Option<(Subject, Pending)> {
+        let mut queue = self.queue();
+        while let Some(subject) = queue.order.pop_front() {
+            // It is queued again when that write has ended.
+            if queue.in_flight.contains(&subject) {
+                continue;
+            }
+            // A subject that was forgotten has no pending status.
+            let Some(pending) = queue.pending.remove(&subject) else { continue };
+            queue.in_flight.insert(subject.clone());
+            self.0.waiting.set(queue.pending.len() as i64);
+            return Some((subject, pending));
+        }
+        None
+    }
+
+    async fn write(&self, (subject, pending): (Subject, Pending)) -> Wrote {
+        let Pending { token, uid, status } = &pending;
+        let written = write(&self.0.client, token, &subject, uid, status).await;
+        let mut queue = self.queue();
+        queue.in_flight.remove(&subject);
+        let error = match written {
+            Err(error) if token.is_valid() => error,
+            _ => {
+                queue.rejected.remove(&subject);
+                queue.requeue(&subject);
+                return Wrote::Answered;
+            }
+        };
+        queue.pending.entry(subject.clone()).or_insert_with(|| Pending {
+            token: token.clone(),
+            uid: uid.clone(),
+            status: status.clone(),
+        });
+        self.0.waiting.set(queue.pending.len() as i64);
+        if is_transient(&error) {
+            queue.requeue(&subject);
+            drop(queue);
+            tracing::warn!(%error, "Failed to write a status, retrying");
+            return Wrote::Unavailable;
+        }
+        let times = queue.rejected.entry(subject.clone()).or_default();
+        *times += 1;
+        let times = *times;
+        queue
+            .retries
+            .insert((Instant::now() + backoff(times, MAX_REJECTED_BACKOFF), subject.clone()));
+        drop(queue);
+        let message = message(&error);
+        if times == 1 {
+            tracing::warn!(%subject, error = message, "Failed to write a status");
+        }
+        let event = Event { kind: EventKind::Warning, reason: "FailedUpdateStatus", message };
+        self.0.events.publish(token, &subject, uid, &[event]);
+        Wrote::Answered
+    }
+
+    /// Waits until all pending statuses are written, for at most [`SHUTDOWN`].
+    pub async fn finish(&self) {
+        let start = Instant::now();
+        let idle = |queue: &Queue| queue.order.is_empty() && queue.in_flight.is_empty();
+        while !idle(&self.queue()) && start.elapsed() < SHUTDOWN {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Drops the pending status of a subject that is gone.
+    pub fn forget(&self, subject: &Subject) {
+        let mut queue = self.queue();
+        queue.pending.remove(subject);
+        queue.rejected.remove(subject);
+        self.0.waiting.set(queue.pending.len() as i64);
+    }
+}
+
+impl Queue {
+    /// Whether any may be written now, and when the next rejected one is retried.
+    fn poll(&mut self, now: Instant) -> (bool, Option<Instant>) {
+        while let Some((at, subject)) = self.retries.pop_first() {
+            if at > now {
+                self.retries.insert((at, subject));
+                break;
+            }
+            self.requeue(&subject);
+        }
+        (!self.order.is_empty(), self.retries.first().map(|(at, _)| *at))
+    }
+
+    /// Queues a subject again where a status of it is pending.
+    fn requeue(&mut self, subject: &Subject) {
+        if self.pending.contains_key(subject) && !self.in_flight.contains(subject) {
+            self.order.push_back(subject.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake;
+    use super::*;
+    use serde_json::Value;
+
+    fn writer(client: &Client) -> StatusWriter {
+        let events = Events::new(client.clone(), Arc::default());
+        StatusWriter::new(client.clone(), events, Gauge::default())
+    }
+
+    #[tokio::test]
+    async fn a_status_is_written_to_the_very_object_that_it_is_of() {
+        let (client, log) = fake::api(|request| (200, request.body.clone()));
+        let (token, writer) = (fake::fencing_token(&client), writer(&client));
+        let web = fake::autoscaler("web");
+        writer.put(&token, &web, "uid-1", Arc::default());
+        let running = writer.clone();
+        let run = tokio::spawn(async move { running.run().await });
+        writer.finish().await;
+        run.abort();
+        let patches = log.of("PATCH");
+        assert_eq!(patches[0].body["metadata"]["uid"], "uid-1", "{patches:?}");
+    }
+
+    #[tokio::test]
+    async fn what_a_status_no_longer_has_is_taken_from_the_object() {
+        let (client, log) = fake::api(|request| (200, request.body.clone()));
+        let token = fake::fencing_token(&client);
+        for reference in [Some("Deployment/web".to_owned()), None] {
+            let readable = reference.is_some();
+            let status = AutoscalerStatus { reference, ..Default::default() };
+            write(&client, &token, &fake::autoscaler("web"), "u", &status).await.unwrap();
+            let body = log.of("PATCH").pop().unwrap().body;
+            for field in ["lastScaleTime", "currentMetrics", "targets"] {
+                let expected = readable.then_some(&Value::Null);
+                assert_eq!(body["status"].get(field), expected, "{field}: {body}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_status_that_waits_is_forgotten_with_its_object() {
+        let (client, log) = fake::api(|request| (200, request.body.clone()));
+        let (token, writer) = (fake::fencing_token(&client), writer(&client));
+        let web = fake::autoscaler("web");
+        writer.put(&token, &web, "uid-1", Arc::default());
+        writer.forget(&web);
+        let running = writer.clone();
+        let run = tokio::spawn(async move { running.run().await });
+        writer.finish().await;
+        run.abort();
+        assert!(log.of("").is_empty(), "{:?}", log.of(""));
+    }
+
+    #[tokio::test]
+    async fn of_one_subject_a_newer_status_waits_for_the_older() {
+        let (client, log) = fake::api(|request| (200, request.body.clone()));
+        let (token, writer) = (fake::fencing_token(&client), writer(&client));
+        let web = fake::autoscaler("web");
+        let put = |desired: i32| {
+            let status = AutoscalerStatus { desired_replicas: desired, ..Default::default() };
+            writer.put(&token, &web, "u", Arc::new(status));
+        };
+        put(1);
+        writer.record(&token, &web, "u", &AutoscalerStatus::default()).await.unwrap();
+        put(2);
+        let older = writer.take().expect("it waits");
+        put(3);
+        assert!(writer.take().is_none(), "the older is being written");
+        writer.write(older).await;
+        writer.write(writer.take().expect("it waits")).await;
+        assert_eq!(log.of("PATCH")[2].body["status"]["desiredReplicas"], 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn while_the_api_server_is_away_tries_are_few_and_all_is_written_in_the_end() {
+        let away = Arc::new(std::sync::atomic::AtomicBool::new(true));
+        let told = away.clone();
+        let (client, log) =
+            fake::api(move |request| match told.load(std::sync::atomic::Ordering::Relaxed) {
+                true => fake::failure(503, "ServiceUnavailable", "starting"),
+                false => (200, request.body.clone()),
+            });
+        let (token, writer) = (fake::fencing_token(&client), writer(&client));
+        for number in 0..1_000 {
+            let subject = fake::autoscaler(&format!("web-{number}"));
+            writer.put(&token, &subject, "u", Arc::default());
+        }
+        let running = writer.clone();
+        let run = tokio::spawn(async move { running.run().await });
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        let tried = log.of("PATCH").len();
+        assert!(tried < 100, "{tried} tries in ten minutes");
+        away.store(false, std::sync::atomic::Ordering::Relaxed);
+        tokio::time::sleep(MAX_BACKOFF + Duration::from_secs(10)).await;
+        assert_eq!(log.of("PATCH").len() - tried, 1_000);
+        assert!(!writer.has(&fake::autoscaler("web-7")));
+        run.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_is_refused_is_tried_ever_more_seldom_and_holds_up_nobody() {
+        let (client, log) = fake::api(|request| match request.line.contains("/bad/") {
+            true => fake::failure(403, "Forbidden", "not for you"),
+            false => (200, request.body.clone()),
+        });
+        let (token, writer) = (fake::fencing_token(&client), writer(&client));
+        for name in ["bad", "good"] {
+            writer.put(&token, &fake::autoscaler(name), "u", Arc::default());
+        }
+        let running = writer.clone();
+        let run = tokio::spawn(async move { running.run().await });
+        tokio::time::sleep(Duration::from_secs(1_000)).await;
+        assert_eq!(log.of("PATCH").iter().filter(|r| r.line.contains("good")).count(), 1);
+        let tries = log.of("PATCH").iter().filter(|r| r.line.contains("bad")).count();
+        assert!((8..=12).contains(&tries), "{tries}");
+        run.abort();
+    }
+}

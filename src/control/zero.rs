@@ -1,0 +1,36 @@
+//! The condition `ScaledToZero`: it is written before the scale is, because only it leads back
+//! from zero, and it is settled by the scale afterwards.
+
+use crate::hpa::{ConditionKind, Status, UnixMillis};
+
+/// The reason of the condition from before the scale is written until the scale was seen.
+pub const SCALING_TO_ZERO: &str = "ScalingToZero";
+/// How long the API server may still carry out a scale to zero that a status announces, whichever
+/// replica wrote it: one request for the status, one for the scale, and the API server's own time.
+pub const PENDING_MS: i64 = 30_000;
+/// Upstream's messages.
+const SCALED: &str = "the HPA controller scaled the workload to zero";
+const NOT_SCALED: &str = "the HPA controller did not scale the workload to zero";
+
+/// Settles an announced scale to zero by the replicas that the scale has now.
+pub fn settle(status: &mut Status, replicas: i32, now: UnixMillis) {
+    let kind = ConditionKind::ScaledToZero;
+    match replicas {
+        0 => status.set(kind, true, "ScaledToZero", format_args!("{SCALED}"), now),
+        _ => status.set(kind, false, "NotScaledToZero", format_args!("{NOT_SCALED}"), now),
+    }
+}
+
+/// Since when a status announces a scale to zero that is not settled.
+pub fn pending_since(status: &Status) -> Option<UnixMillis> {
+    let condition = status.condition(ConditionKind::ScaledToZero)?;
+    (condition.reason == SCALING_TO_ZERO).then_some(condition.since)
+}
+
+/// Announces a scale to zero, with the present as its time: the workload may have been at zero
+/// before.
+pub fn announce(status: &mut Status, now: UnixMillis) {
+    let text = format_args!("the workload is being scaled to zero");
+    status.remove(ConditionKind::ScaledToZero);
+    status.set(ConditionKind::ScaledToZero, true, SCALING_TO_ZERO, text, now);
+}

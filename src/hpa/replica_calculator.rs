@@ -1,0 +1,316 @@
+//! The replicas that the samples of one metric propose.
+//! Source: `replica_calculator.go` of upstream.
+
+use super::account::MetricAccount;
+use super::input::{Input, Phase, Pod, PodSamples, Sample};
+use super::spec::ScalarTarget;
+use super::status::Current;
+
+/// What one metric proposes, and its current value.
+pub(super) struct Proposal {
+    pub replicas: i32,
+    pub current: Current,
+    pub account: MetricAccount,
+}
+
+/// How far the ratio may be from 1 without a change.
+#[derive(Clone, Copy)]
+pub(super) struct Tolerance {
+    pub down: f64,
+    pub up: f64,
+}
+
+impl Tolerance {
+    fn allows(self, ratio: f64) -> bool {
+        1.0 - self.down <= ratio && ratio <= 1.0 + self.up
+    }
+
+    fn account(self) -> MetricAccount {
+        MetricAccount { tolerance_down: self.down, tolerance_up: self.up, ..Default::default() }
+    }
+}
+
+const NO_PODS: &str = "no pods returned by selector while calculating replica count";
+const NO_SAMPLES: &str = "did not receive metrics for targeted pods (pods might be unready)";
+
+/// How a pod counts for one metric.
+enum PodGroup {
+    Ready(Sample),
+    Unready,
+    Missing,
+    Ignored,
+}
+
+/// Source: `groupPods` of upstream.
+fn group(pod: &Pod<'_>, sample: Option<Sample>, cpu: bool, input: &Input<'_>) -> PodGroup {
+    if pod.deleting || pod.phase == Phase::Failed {
+        return PodGroup::Ignored;
+    }
+    if pod.phase == Phase::Pending {
+        return PodGroup::Unready;
+    }
+    let Some(sample) = sample else {
+        return PodGroup::Missing;
+    };
+    if cpu {
+        let unready = match (pod.ready, pod.start) {
+            (Some(ready), Some(start)) => {
+                if start + input.context.config.cpu_initialization_ms > input.context.now {
+                    // It may still be starting: only a sample whose whole window is since it became ready counts.
+                    ready.status == Some(false) || sample.time < ready.since + sample.window_ms
+                } else {
+                    // It is past its start: it counts as unready only if it was never ready.
+                    ready.status == Some(false)
+                        && start + input.context.config.initial_readiness_delay_ms > ready.since
+                }
+            }
+            _ => true,
+        };
+        if unready {
+            return PodGroup::Unready;
+        }
+    }
+    PodGroup::Ready(sample)
+}
+
+/// Whether the pods without a counted sample change nothing, so that only the ratio
+/// of the ready pods counts.
+fn decided_by_ready_pods(account: &MetricAccount) -> bool {
+    account.missing == 0 && !(account.unready > 0 && account.ratio > 1.0)
+}
+
+/// The replicas for the ratio of only the ready pods.
+fn ready_replicas(account: &MetricAccount, tolerance: Tolerance, now: i32) -> i32 {
+    if tolerance.allows(account.ratio) {
+        return now;
+    }
+    (account.ratio * account.ready as f64).ceil() as i32
+}
+
+/// The replicas for a ratio that includes unready and missing pods,
+/// for so many pods; never against the direction of the first ratio.
+fn weighed_replicas(account: &MetricAccount, tolerance: Tolerance, pods: i64, now: i32) -> i32 {
+    let (first, ratio) = (account.ratio, account.weighed_ratio.unwrap_or(account.ratio));
+    if tolerance.allows(ratio) || (first < 1.0 && ratio > 1.0) || (first > 1.0 && ratio < 1.0) {
+        return now;
+    }
+    let replicas = (ratio * pods as f64).ceil() as i32;
+    if (ratio < 1.0 && replicas > now) || (ratio > 1.0 && replicas < now) {
+        return now;
+    }
+    replicas
+}
+
+/// Source: `calcPlainMetricReplicas` of upstream.
+pub(super) fn average(
+    input: &Input<'_>,
+    pods: &[Pod<'_>],
+    scale: super::Scale,
+    target: i64,
+    samples: PodSamples<'_>,
+    resource: Option<&str>,
+    tolerance: Tolerance,
+) -> Result<Proposal, String> {
+    if pods.is_empty() {
+        return Err(NO_PODS.to_owned());
+    }
+    let mut account = tolerance.account();
+    account.strays = samples.strays.count;
+    account.sum_milli = samples.strays.sum_milli;
+    let cpu = resource == Some("cpu");
+    for (pod, sample) in pods.iter().zip(samples.of_pods) {
+        match group(pod, *sample, cpu, input) {
+            PodGroup::Ready(sample) => {
+                account.ready += 1;
+                account.sum_milli = account.sum_milli.wrapping_add(sample.milli);
+            }
+            PodGroup::Unready => account.unready += 1,
+            PodGroup::Missing => account.missing += 1,
+            PodGroup::Ignored => account.ignored += 1,
+        }
+    }
+    let counted = account.ready + account.strays;
+    if counted == 0 {
+        return Err(NO_SAMPLES.to_owned());
+    }
+    let usage = account.sum_milli / counted;
+    account.ratio = usage as f64 / target as f64;
+
+    let replicas = if decided_by_ready_pods(&account) {
+        ready_replicas(&account, tolerance, scale.spec_replicas)
+    } else {
+        let (mut sum, mut weighed) = (account.sum_milli, counted);
+        if account.ratio < 1.0 {
+            sum = sum.wrapping_add(target.wrapping_mul(account.missing));
+        }
+        if account.ratio != 1.0 {
+            weighed += account.missing;
+        }
+        if account.ratio > 1.0 {
+            weighed += account.unready;
+        }
+        account.weighed_ratio = Some((sum / weighed) as f64 / target as f64);
+        weighed_replicas(&account, tolerance, weighed, scale.spec_replicas)
+    };
+    account.proposal = Some(replicas);
+    Ok(Proposal { replicas, current: Current::Average(usage), account })
+}
+
+/// Source: `GetResourceReplicas` of upstream.
+#[allow(clippy::too_many_arguments)] // each is one thing a utilization depends on
+pub(super) fn utilization(
+    input: &Input<'_>,
+    pods: &[Pod<'_>],
+    scale: super::Scale,
+    target: i32,
+    samples: PodSamples<'_>,
+    resource: &str,
+    container: Option<&str>,
+    tolerance: Tolerance,
+) -> Result<Proposal, String> {
+    if pods.is_empty() {
+        return Err(NO_PODS.to_owned());
+    }
+    let mut account = tolerance.account();
+    account.strays = samples.strays.count;
+    let cpu = resource == "cpu";
+    let fallback = i64::from(target.max(100));
+    let (mut requests, mut unready, mut missing) = (0_i64, 0_i64, 0_i64);
+    let mut missing_usage = 0_i64;
+    let mut fault = None;
+    for (pod, sample) in pods.iter().zip(samples.of_pods) {
+        let request = match pod.requests.milli(resource, container, pod.name) {
+            Ok(request) => request,
+            Err(error) => {
+                fault.get_or_insert(error);
+                0
+            }
+        };
+        match group(pod, *sample, cpu, input) {
+            PodGroup::Ready(sample) => {
+                account.ready += 1;
+                account.sum_milli = account.sum_milli.wrapping_add(sample.milli);
+                requests = requests.wrapping_add(request);
+            }
+            PodGroup::Unready => {
+                account.unready += 1;
+                unready = unready.wrapping_add(request);
+            }
+            PodGroup::Missing => {
+                account.missing += 1;
+                missing = missing.wrapping_add(request);
+                missing_usage = missing_usage.wrapping_add(request.wrapping_mul(fallback) / 100);
+            }
+            PodGroup::Ignored => account.ignored += 1,
+        }
+    }
+    let counted = account.ready + account.strays;
+    if counted == 0 {
+        return Err(NO_SAMPLES.to_owned());
+    }
+    if let Some(fault) = fault {
+        return Err(fault);
+    }
+    let ratio = |usage: i64, requests: i64| {
+        if requests == 0 {
+            return Err("no metrics returned matched known pods".to_owned());
+        }
+        let percent = (usage.wrapping_mul(100) / requests) as i32;
+        Ok((percent, f64::from(percent) / f64::from(target)))
+    };
+    let (percent, first) = ratio(account.sum_milli, requests)?;
+    account.ratio = first;
+
+    let replicas = if decided_by_ready_pods(&account) {
+        ready_replicas(&account, tolerance, scale.spec_replicas)
+    } else {
+        let (mut sum, mut weighed) = (account.sum_milli, counted);
+        if account.ratio < 1.0 {
+            sum = sum.wrapping_add(missing_usage);
+        }
+        if account.ratio != 1.0 {
+            requests = requests.wrapping_add(missing);
+            weighed += account.missing;
+        }
+        if account.ratio > 1.0 {
+            requests = requests.wrapping_add(unready);
+            weighed += account.unready;
+        }
+        account.weighed_ratio = Some(ratio(sum, requests)?.1);
+        weighed_replicas(&account, tolerance, weighed, scale.spec_replicas)
+    };
+    account.proposal = Some(replicas);
+    let average = account.sum_milli / account.ready;
+    Ok(Proposal { replicas, current: Current::Utilization(percent, average), account })
+}
+
+/// Why an Object or External metric could not be computed.
+pub(super) struct ScalarFault {
+    pub cause: String,
+    /// Whether a target was there to compute with and the selector was good.
+    pub computing: bool,
+}
+
+/// Object and External metrics: one number for the whole workload.
+pub(super) fn scalar(
+    read: impl FnOnce() -> Result<i64, String>,
+    pods: &[Pod<'_>],
+    scale: super::Scale,
+    target: ScalarTarget,
+    tolerance: Tolerance,
+) -> Result<Proposal, ScalarFault> {
+    if target == ScalarTarget::Invalid {
+        let cause =
+            "invalid metric source: neither a value target nor an average value target was set";
+        return Err(ScalarFault { cause: cause.to_owned(), computing: false });
+    }
+    let value = read().map_err(|cause| {
+        let computing = cause.starts_with("unable to get");
+        ScalarFault { cause, computing }
+    })?;
+    let mut account = tolerance.account();
+    account.sum_milli = value;
+    let (replicas, current) = match target {
+        ScalarTarget::Value(target) => {
+            account.ratio = value as f64 / target as f64;
+            let replicas = match scale.spec_replicas {
+                0 => account.ratio.ceil() as i32,
+                replicas if tolerance.allows(account.ratio) => replicas,
+                _ => {
+                    account.ready =
+                        ready_pods(pods).map_err(|cause| ScalarFault { cause, computing: true })?;
+                    (account.ratio * account.ready as f64).ceil() as i32
+                }
+            };
+            (replicas, Current::Value(value))
+        }
+        ScalarTarget::Average(target) => {
+            let status_replicas = f64::from(scale.status_replicas);
+            account.ratio = value as f64 / (target as f64 * status_replicas);
+            let replicas = if tolerance.allows(account.ratio) {
+                scale.status_replicas
+            } else {
+                (value as f64 / target as f64).ceil() as i32
+            };
+            let average = if value == i64::MAX {
+                value
+            } else {
+                (value as f64 / status_replicas).ceil() as i64
+            };
+            (replicas, Current::Average(average))
+        }
+        ScalarTarget::Invalid => unreachable!("refused before anything is read"),
+    };
+    account.proposal = Some(replicas);
+    Ok(Proposal { replicas, current, account })
+}
+
+fn ready_pods(pods: &[Pod<'_>]) -> Result<i64, String> {
+    if pods.is_empty() {
+        return Err(format!("unable to calculate ready pods: {NO_PODS}"));
+    }
+    let ready = |pod: &&Pod<'_>| {
+        pod.phase == Phase::Running && pod.ready.is_some_and(|ready| ready.status == Some(true))
+    };
+    Ok(pods.iter().filter(ready).count() as i64)
+}

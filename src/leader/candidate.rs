@@ -1,0 +1,367 @@
+//! One replica's part in the election: acquires the Lease, renews it, and releases it.
+
+use super::freeze::{self, Freeze};
+use super::settings::{ElectionSettings, NAME_LABEL};
+use super::state::{LeaderState, locked, resource_version};
+use crate::prometheus;
+use crate::watch::FailureLog;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{ObjectMeta, PostParams};
+use std::time::{Duration, Instant, SystemTime};
+
+/// The election fields of a Lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct LeaseRecord {
+    holder: String,
+    transitions: i32,
+    duration: Duration,
+    renew_time: Option<MicroTime>,
+}
+
+impl LeaseRecord {
+    fn of(lease: &Lease) -> Self {
+        let spec = lease.spec.clone().unwrap_or_default();
+        let seconds = spec.lease_duration_seconds.unwrap_or(0).max(0).unsigned_abs();
+        Self {
+            holder: spec.holder_identity.unwrap_or_default(),
+            transitions: spec.lease_transitions.unwrap_or(0),
+            duration: Duration::from_secs(seconds.into()),
+            renew_time: spec.renew_time,
+        }
+    }
+}
+
+/// Acquires and renews the Lease.
+pub(super) struct Candidate<'a> {
+    state: &'a LeaderState,
+    prometheus: &'a prometheus::Client,
+    /// The last Lease observed, its record, and when the record last changed.
+    observed: Option<(Lease, LeaseRecord, Instant)>,
+    /// Whether the watch has sent a Lease with a lower `resourceVersion` since.
+    version_went_back: bool,
+    backoff: LeaseBackoff,
+    failures: FailureLog,
+    /// Whether the Lease was handed over because this replica can't reach Prometheus.
+    handed_over: bool,
+}
+
+/// The least time between two attempts.
+const MIN_RETRY: Duration = Duration::from_millis(100);
+/// How long the holder waits before it creates a Lease that was deleted.
+pub(super) const DELETED_LEASE_DELAY: Duration = MIN_RETRY;
+/// The first and the longest backoff after 403. A starting API server allows nothing before
+/// it has read the roles.
+const FORBIDDEN_BACKOFF: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(30)];
+/// How long a leader may fail to reach Prometheus before it hands over.
+const PROMETHEUS_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The backoff between attempts. It doubles with each failure of its kind, until an attempt
+/// succeeds.
+#[derive(Default)]
+struct LeaseBackoff {
+    current: Option<Duration>,
+    failed: Option<Duration>,
+    forbidden: Option<Duration>,
+}
+
+impl LeaseBackoff {
+    /// Grows after a failed attempt, from `first` to at most `longest`.
+    fn grow(&mut self, forbidden: bool, [first, longest]: [Duration; 2]) {
+        let last = if forbidden { &mut self.forbidden } else { &mut self.failed };
+        *last = Some(last.map_or(first, |last| last * 2).min(longest));
+        self.current = *last;
+    }
+}
+
+impl<'a> Candidate<'a> {
+    pub fn new(state: &'a LeaderState, prometheus: &'a prometheus::Client) -> Self {
+        Self {
+            state,
+            prometheus,
+            observed: None,
+            version_went_back: false,
+            backoff: LeaseBackoff::default(),
+            failures: FailureLog::default(),
+            handed_over: false,
+        }
+    }
+
+    fn settings(&self) -> &ElectionSettings {
+        &self.state.settings
+    }
+
+    /// The Lease was deleted.
+    pub fn lease_deleted(&mut self) {
+        self.state.end_term(None);
+        (self.observed, self.version_went_back) = (None, false);
+    }
+
+    /// Takes a Lease that the watch sent. A lower `resourceVersion` means that the watch is
+    /// behind a read or write of this replica, or that etcd was restored and versions restarted.
+    /// The next attempt reads the Lease to tell which.
+    pub fn observe(&mut self, lease: Lease) {
+        self.version_went_back = self.is_older(&lease);
+        if !self.version_went_back {
+            self.update(lease);
+        }
+    }
+
+    /// Whether a Lease has a lower version than the last one observed. If that one was deleted,
+    /// the freeze still has its version.
+    fn is_older(&self, lease: &Lease) -> bool {
+        let of_freeze = || locked(&self.state.observed_freeze).version;
+        let known =
+            self.observed.as_ref().map_or_else(of_freeze, |(known, ..)| resource_version(known));
+        known > resource_version(lease)
+    }
+
+    /// Takes a Lease that was read or written by this replica: all Leases before are older.
+    fn update(&mut self, lease: Lease) {
+        let versions_restarted = self.is_older(&lease);
+        if versions_restarted {
+            tracing::warn!("The resourceVersion of the Lease has gone back");
+        }
+        self.version_went_back = false;
+        self.state.observe_freeze(&lease, versions_restarted);
+        let record = LeaseRecord::of(&lease);
+        if record.holder != self.settings().identity {
+            self.state.end_term(Some(&lease));
+        }
+        // A changed annotation neither renews the Lease nor delays a renewal.
+        let since = match &self.observed {
+            Some((_, before, at)) if *before == record => *at,
+            _ => Instant::now(),
+        };
+        self.observed = Some((lease, record, since));
+    }
+
+    /// Whether this replica holds the Lease, as far as it was observed.
+    pub fn holds_lease(&self) -> bool {
+        let identity = &self.settings().identity;
+        self.observed.as_ref().is_some_and(|(_, record, _)| record.holder == *identity)
+    }
+
+    /// Whether this replica has to acknowledge a freeze or thaw.
+    fn must_acknowledge(&self) -> bool {
+        let leads = self.holds_lease() || !self.settings().elect;
+        let pending = |(lease, ..): &(Lease, _, _)| freeze::pending_request(lease).is_some();
+        leads && self.observed.as_ref().is_some_and(pending)
+    }
+
+    /// When to renew the Lease, or to try to acquire it.
+    pub fn next_attempt(&self) -> Instant {
+        if self.version_went_back || self.must_acknowledge() {
+            return Instant::now() + MIN_RETRY;
+        }
+        let retry = self.settings().retry_period;
+        if !self.settings().elect {
+            return Instant::now() + retry;
+        }
+        match &self.observed {
+            Some((_, record, at)) if record.holder == self.settings().identity => *at + retry,
+            Some((_, record, at)) => {
+                let expiry = if record.holder.is_empty() { *at } else { *at + record.duration };
+                expiry + self.handicap()
+            }
+            None => Instant::now() + retry / 4,
+        }
+    }
+
+    /// The least time from one attempt to the next.
+    pub fn backoff(&self) -> Duration {
+        self.backoff.current.unwrap_or(MIN_RETRY)
+    }
+
+    /// How much longer a replica waits that can't reach Prometheus.
+    fn handicap(&self) -> Duration {
+        match self.prometheus.failing_for() {
+            Some(_) => self.settings().lease_duration,
+            None => Duration::ZERO,
+        }
+    }
+
+    /// Renews the Lease, or tries to acquire it, if it is time to.
+    pub async fn attempt(&mut self) {
+        let failing = self.prometheus.failing_for();
+        if failing.is_none() {
+            self.handed_over = false;
+        } else if self.holds_lease() && !self.handed_over && failing > Some(PROMETHEUS_PATIENCE) {
+            tracing::warn!(?failing, "Prometheus unreachable, releasing leadership");
+            self.handed_over = true;
+            return self.release().await;
+        }
+        let limit = self.settings().renew_deadline / 2;
+        let written = tokio::time::timeout(limit, self.write()).await;
+        if let Ok(Ok(())) = written {
+            (self.backoff, self.failures) = Default::default();
+        } else {
+            self.failed(written.ok().and_then(Result::err));
+        }
+        if self.state.term().is_none() {
+            self.state.end_term(self.observed.as_ref().map(|(lease, ..)| lease));
+        }
+    }
+
+    /// Backs off after an attempt that failed with this error, or without a response.
+    fn failed(&mut self, error: Option<kube::Error>) {
+        let forbidden = matches!(&error, Some(kube::Error::Api(status)) if status.code == 403);
+        // A leader retries as often as it renews, so that it can succeed before its term ends.
+        let other = [MIN_RETRY, self.settings().retry_period.max(MIN_RETRY)];
+        self.backoff.grow(forbidden, if forbidden { FORBIDDEN_BACKOFF } else { other });
+        let Some(failures) = self.failures.failed() else { return };
+        match error {
+            Some(error) => tracing::warn!(%error, failures, "Failed to acquire or renew Lease"),
+            None => tracing::warn!(failures, "Timed out acquiring or renewing Lease"),
+        }
+    }
+
+    /// Writes the Lease if it is time to.
+    async fn write(&mut self) -> Result<(), kube::Error> {
+        if self.version_went_back {
+            let read = self.state.api.get_opt(&self.settings().name).await?;
+            // The watch reports a deletion, too.
+            self.version_went_back = false;
+            if let Some(lease) = read {
+                self.update(lease);
+            }
+        }
+        let Some((lease, record, since)) = &self.observed else {
+            return if self.settings().elect { self.get_or_create().await } else { Ok(()) };
+        };
+        let (mut lease, transitions, since) = (lease.clone(), record.transitions, *since);
+        // A freeze is in effect when no write to a scale that began before it is in flight. A
+        // thaw is in effect as soon as it was observed.
+        let freeze = Freeze::of(&lease);
+        let in_effect = freeze.is_none() || self.state.scale_writes.is_empty();
+        let is_observed = self.state.freeze() == freeze;
+        let acknowledges = self.must_acknowledge() && in_effect && is_observed;
+        if acknowledges {
+            freeze::acknowledge(&mut lease);
+        }
+        let server = self.state.clock.server();
+        let now = server.and_then(|now| Timestamp::from_millisecond(now).ok());
+        let may_thaw = self.holds_lease() || !self.settings().elect;
+        let thaws = may_thaw && now.is_some_and(|now| freeze::expire(&mut lease, now));
+        if !self.settings().elect {
+            return if acknowledges || thaws { self.annotate(lease).await } else { Ok(()) };
+        }
+        let due = match self.holds_lease() {
+            true => since + self.settings().retry_period,
+            false => self.next_attempt(),
+        };
+        if acknowledges || thaws || due <= Instant::now() {
+            return self.acquire_or_renew(lease, transitions).await;
+        }
+        Ok(())
+    }
+
+    /// Acquires the Lease, or renews it.
+    async fn acquire_or_renew(
+        &mut self,
+        mut lease: Lease,
+        transitions: i32,
+    ) -> Result<(), kube::Error> {
+        let (begun, wall) = (Instant::now(), SystemTime::now());
+        let now = Some(MicroTime(Timestamp::now()));
+        let seconds = i32::try_from(self.settings().lease_duration.as_secs()).unwrap_or(i32::MAX);
+        let labels = lease.metadata.labels.get_or_insert_default();
+        labels.entry(NAME_LABEL.0.to_owned()).or_insert_with(|| NAME_LABEL.1.to_owned());
+        let spec = lease.spec.get_or_insert_default();
+        spec.holder_identity = Some(self.settings().identity.clone());
+        spec.lease_duration_seconds = Some(seconds);
+        spec.renew_time = now.clone();
+        if !self.holds_lease() {
+            spec.acquire_time = now;
+            spec.lease_transitions = Some(transitions.saturating_add(1));
+        }
+        let Some(lease) = self.update_lease(&lease).await? else { return Ok(()) };
+        let ElectionSettings { renew_deadline, lease_duration, .. } = *self.settings();
+        let deadline = (begun + renew_deadline, wall + renew_deadline);
+        self.update(lease.clone());
+        let transitions = LeaseRecord::of(&lease).transitions;
+        self.state.start_or_renew_term(transitions, deadline, begun + lease_duration, &lease);
+        Ok(())
+    }
+
+    /// Writes only annotations, where there is no election.
+    async fn annotate(&mut self, lease: Lease) -> Result<(), kube::Error> {
+        if let Some(lease) = self.update_lease(&lease).await? {
+            self.update(lease);
+        }
+        Ok(())
+    }
+
+    /// Reads the Lease, and creates it if there is none.
+    async fn get_or_create(&mut self) -> Result<(), kube::Error> {
+        if let Some(lease) = self.state.api.get_opt(&self.settings().name).await? {
+            self.update(lease);
+            return Ok(());
+        }
+        let freeze = self.state.freeze();
+        let metadata = ObjectMeta {
+            name: Some(self.settings().name.clone()),
+            labels: Some([(NAME_LABEL.0.to_owned(), NAME_LABEL.1.to_owned())].into()),
+            // Deleting the Lease does not end a freeze.
+            annotations: freeze.as_ref().map(Freeze::annotations),
+            ..ObjectMeta::default()
+        };
+        let free = Lease { metadata, spec: Some(LeaseSpec::default()) };
+        match self.state.api.create(&PostParams::default(), &free).await {
+            Ok(lease) => self.update(lease),
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Updates the Lease as it was observed. On a conflict with another writer, returns none
+    /// and reads the Lease.
+    async fn update_lease(&mut self, lease: &Lease) -> Result<Option<Lease>, kube::Error> {
+        let LeaderState { api, settings, .. } = self.state;
+        match api.replace(&settings.name, &PostParams::default(), lease).await {
+            Ok(lease) => Ok(Some(lease)),
+            Err(kube::Error::Api(status)) if status.code == 404 => {
+                self.lease_deleted();
+                Ok(None)
+            }
+            Err(kube::Error::Api(status)) if status.code == 409 => {
+                if let Some(lease) = api.get_opt(&settings.name).await? {
+                    self.update(lease);
+                } else {
+                    self.lease_deleted();
+                }
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Releases the Lease, so that the next leader need not wait for it to expire: once no
+    /// write of this term is in flight.
+    pub async fn release(&mut self) {
+        let held = self.state.term().is_some();
+        let lease = self.observed.as_ref().map(|(lease, ..)| lease.clone());
+        self.state.end_term(lease.as_ref());
+        let Some(mut lease) = lease.filter(|_| held && self.holds_lease()) else { return };
+        // Each write is cancelled before the Lease expires. Writes to scales that the API server
+        // may still apply count, too: the next leader could acknowledge a freeze before them.
+        let LeaderState { writes, scale_writes, .. } = self.state;
+        let drained = async { tokio::join!(writes.drained(), scale_writes.drained()) };
+        if tokio::time::timeout(self.settings().lease_duration, drained).await.is_err() {
+            return;
+        }
+        let spec = lease.spec.get_or_insert_default();
+        spec.holder_identity = None;
+        spec.lease_duration_seconds = Some(1);
+        spec.renew_time = Some(MicroTime(Timestamp::now()));
+        let parameters = PostParams::default();
+        let released = self.state.api.replace(&self.settings().name, &parameters, &lease);
+        match tokio::time::timeout(self.settings().renew_deadline / 2, released).await {
+            Ok(Ok(lease)) => self.update(lease),
+            Ok(Err(error)) => tracing::warn!(%error, "Failed to release Lease"),
+            Err(_) => tracing::warn!("Timed out releasing Lease"),
+        }
+    }
+}

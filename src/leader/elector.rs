@@ -1,0 +1,115 @@
+//! Runs the election, and issues fencing tokens while this replica leads.
+
+use super::candidate::{Candidate, DELETED_LEASE_DELAY};
+use super::fencing::FencingToken;
+use super::settings::ElectionSettings;
+use super::state::{LeaderState, locked};
+use crate::clock::Clock;
+use crate::prometheus;
+use crate::telemetry::Metrics;
+use crate::watch::{FailureLog, ResettableBackoff};
+use futures::StreamExt;
+use kube::Client;
+use kube::runtime::watcher::Event;
+use kube::runtime::{WatchStreamExt, watcher};
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::watch;
+
+/// Elects a leader, and says whether it is this replica. Cheap to clone.
+#[derive(Clone)]
+pub struct LeaderElector(pub(super) Arc<LeaderState>);
+
+impl LeaderElector {
+    /// An elector that leads once [`LeaderElector::run`] has acquired the Lease, or at once
+    /// without election.
+    pub fn new(
+        client: Client,
+        settings: ElectionSettings,
+        clock: Clock,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self(Arc::new(LeaderState::new(client, settings, clock, metrics)))
+    }
+
+    /// The namespace and name of the Lease.
+    pub fn lease(&self) -> (&str, &str) {
+        (&self.0.settings.namespace, &self.0.settings.name)
+    }
+
+    /// A token for writes, if this replica leads now.
+    pub fn fencing_token(&self) -> Option<FencingToken> {
+        let term = match self.0.settings.elect {
+            false => None,
+            true => Some(self.0.term()?.number),
+        };
+        Some(FencingToken::new(self.0.clone(), term))
+    }
+
+    /// The reason of the freeze, if scales are frozen.
+    pub fn frozen(&self) -> Option<Arc<str>> {
+        locked(&self.0.observed_freeze).freeze.as_ref().map(|freeze| freeze.reason.clone())
+    }
+
+    /// Takes the freeze from a Lease, as the watch does.
+    #[cfg(test)]
+    pub(crate) fn observe_freeze(&self, lease: &k8s_openapi::api::coordination::v1::Lease) {
+        self.0.observe_freeze(lease, false);
+    }
+
+    /// Counts the changes of the leader and of the freeze.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.0.changes.subscribe()
+    }
+
+    /// Acquires and renews the Lease until `stop`, and releases it then. Also follows the
+    /// freeze.
+    ///
+    /// A leader that can't reach Prometheus hands over once. A candidate that can't reach
+    /// Prometheus waits twice as long as others, so that a replica leads that can decide.
+    pub async fn run(&self, prometheus: &prometheus::Client, stop: impl Future<Output = ()>) {
+        let LeaderState { api, settings, .. } = &*self.0;
+        let only = watcher::Config::default().fields(&format!("metadata.name={}", settings.name));
+        let (backoff, progress) = ResettableBackoff::new();
+        let mut leases = watcher(api.clone(), only).backoff(backoff).boxed();
+        let mut failures = FailureLog::default();
+        let mut candidate = Candidate::new(&self.0, prometheus);
+        let mut next = Instant::now();
+        tokio::pin!(stop);
+        loop {
+            tokio::select! {
+                () = &mut stop => break,
+                Some(event) = leases.next() => {
+                    if !matches!(event, Ok(Event::Init) | Err(_)) {
+                        progress.made();
+                        failures.succeeded();
+                    }
+                    match event {
+                        Ok(Event::Apply(lease) | Event::InitApply(lease)) => candidate.observe(lease),
+                        // Other replicas wait until the former holder must have seen the deletion.
+                        Ok(Event::Delete(_)) => {
+                            let held = candidate.holds_lease();
+                            candidate.lease_deleted();
+                            let wait = if held { DELETED_LEASE_DELAY } else { settings.lease_duration };
+                            next = Instant::now() + wait;
+                            continue;
+                        }
+                        Ok(Event::Init | Event::InitDone) => continue,
+                        Err(error) => {
+                            if let Some(failures) = failures.failed() {
+                                tracing::warn!(%error, failures, "Failed to watch Lease");
+                            }
+                            continue;
+                        }
+                    }
+                    next = next.min(candidate.next_attempt());
+                }
+                () = tokio::time::sleep_until(next.into()) => {
+                    candidate.attempt().await;
+                    next = candidate.next_attempt().max(Instant::now() + candidate.backoff());
+                }
+            }
+        }
+        candidate.release().await;
+    }
+}

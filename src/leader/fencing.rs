@@ -1,0 +1,138 @@
+//! Fencing tokens: no write without one, and none after its term.
+
+use super::freeze::Freeze;
+use super::state::LeaderState;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Allows writes as long as the term lasts in which the token was issued. Cheap to clone.
+#[derive(Clone)]
+pub struct FencingToken {
+    state: Arc<LeaderState>,
+    /// The number of the term; none where this replica leads without election.
+    term: Option<u64>,
+}
+
+/// Why a write was not begun.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum WriteRefused {
+    /// The term is over.
+    #[error("this replica no longer leads")]
+    NotLeading,
+    /// Scales are frozen.
+    #[error("writes to scales are frozen: {0}")]
+    Frozen(String),
+}
+
+impl From<WriteRefused> for kube::Error {
+    fn from(refused: WriteRefused) -> Self {
+        Self::Service(refused.into())
+    }
+}
+
+/// Whether a write that failed with this error may have been applied, or still may be: it was
+/// sent, and no response rules that out. For example, 429 is the response to a retry, and
+/// says nothing of the attempt before it.
+pub fn may_have_been_applied(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => matches!(status.code, 429 | 500..),
+        kube::Error::Service(cause) => !cause.is::<WriteRefused>(),
+        _ => true,
+    }
+}
+
+/// The longest time for one request to the API server.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl FencingToken {
+    /// A token of a term, or of a replica that leads without election.
+    pub(super) const fn new(state: Arc<LeaderState>, term: Option<u64>) -> Self {
+        Self { state, term }
+    }
+
+    /// The number of its term in this process, from 1; 0 without election.
+    pub fn term(&self) -> u64 {
+        self.term.unwrap_or(0)
+    }
+
+    /// Whether its term still lasts.
+    pub fn is_valid(&self) -> bool {
+        self.time_left().is_some()
+    }
+
+    /// How long a write that begins now may take; none if the term is over.
+    fn time_left(&self) -> Option<Duration> {
+        let Some(number) = self.term else { return Some(REQUEST_TIMEOUT) };
+        let term = self.state.term().filter(|term| term.number == number)?;
+        Some(term.lease_end.saturating_duration_since(Instant::now()).min(REQUEST_TIMEOUT))
+    }
+
+    /// Runs a write if the term still lasts. The write, with all its retries, is cancelled
+    /// before another replica may lead.
+    ///
+    /// # Errors
+    /// Those of the write, and [`WriteRefused`] as the cause of a service error.
+    pub async fn write<T>(
+        &self,
+        write: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, kube::Error> {
+        // Counted before the term is checked: the end of a term either stops this write
+        // from beginning, or waits for it.
+        let _in_flight = self.state.writes.begin();
+        let time_left = self.time_left().ok_or(WriteRefused::NotLeading)?;
+        match tokio::time::timeout(time_left, write).await {
+            Ok(result) => result,
+            Err(elapsed) => Err(kube::Error::Service(elapsed.into())),
+        }
+    }
+
+    /// Runs a write to a scale, if the Lease itself says that no other replica has acquired
+    /// it and that scales are not frozen. The request must tell the API server to apply it
+    /// within [`REQUEST_TIMEOUT`] or not at all.
+    ///
+    /// # Errors
+    /// As [`FencingToken::write`], and if the Lease can't be read.
+    pub async fn write_scale<T>(
+        &self,
+        write: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, kube::Error> {
+        // Counted before the check, as above: a freeze is acknowledged when no write to a
+        // scale is in flight.
+        let _in_flight = self.state.scale_writes.begin();
+        self.confirm().await?;
+        let written = self.write(write).await;
+        if written.as_ref().is_err_and(may_have_been_applied) {
+            let mut indeterminate = Box::pin(indeterminate_write(self.state.clone()));
+            // The first poll counts it before the guard above is dropped.
+            let _ = futures::poll!(&mut indeterminate);
+            tokio::spawn(indeterminate);
+        }
+        written
+    }
+
+    /// Reads the Lease, and fails unless this replica holds it and scales are not frozen.
+    async fn confirm(&self) -> Result<(), kube::Error> {
+        let LeaderState { api, settings, .. } = &*self.state;
+        let refuse_if = |freeze: Option<Freeze>| {
+            freeze.map_or(Ok(()), |Freeze { reason, .. }| {
+                Err(WriteRefused::Frozen(reason.to_string()))
+            })
+        };
+        refuse_if(self.state.freeze())?;
+        let Some(number) = self.term else { return Ok(()) };
+        let lease = self.write(api.get(&settings.name)).await?;
+        self.state.observe_freeze(&lease, false);
+        refuse_if(self.state.freeze().or_else(|| Freeze::of(&lease)))?;
+        let spec = lease.spec.unwrap_or_default();
+        let term = self.state.term().filter(|term| term.number == number);
+        let is_held = spec.holder_identity.as_ref() == Some(&settings.identity)
+            && term.is_some_and(|term| Some(term.transitions) == spec.lease_transitions);
+        if is_held { Ok(()) } else { Err(WriteRefused::NotLeading.into()) }
+    }
+}
+
+/// Counts a write to a scale as in flight for as long as the API server may apply it.
+async fn indeterminate_write(state: Arc<LeaderState>) {
+    let _in_flight = state.scale_writes.begin();
+    tokio::time::sleep(REQUEST_TIMEOUT).await;
+}

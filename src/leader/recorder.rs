@@ -1,0 +1,77 @@
+//! Events about the Lease: the leader, and the freeze.
+
+use super::settings::ElectionSettings;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{ObjectMeta, PostParams};
+use kube::{Api, Client};
+use std::time::Duration;
+
+/// Records events about the Lease in the background: the election waits for none of them.
+pub struct EventRecorder {
+    api: Api<Event>,
+    identity: String,
+}
+
+/// The longest time for one request.
+const EVENT_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl EventRecorder {
+    /// A recorder of events in the namespace of the Lease.
+    pub fn new(client: Client, settings: &ElectionSettings) -> Self {
+        let api = Api::namespaced(client, &settings.namespace);
+        Self { api, identity: settings.identity.clone() }
+    }
+
+    /// Records an event. A failure is only logged.
+    pub fn record(&self, lease: &Lease, reason: &'static str, message: String) {
+        let event = self.event(lease, reason, message);
+        let api = self.api.clone();
+        tokio::spawn(async move {
+            let parameters = PostParams::default();
+            let created =
+                tokio::time::timeout(EVENT_TIMEOUT, api.create(&parameters, &event)).await;
+            match created {
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => tracing::warn!(reason, %error, "Failed to record event"),
+                Err(_) => tracing::warn!(reason, "Timed out recording event"),
+            }
+        });
+    }
+
+    /// An event as client-go's leader election records it.
+    fn event(&self, lease: &Lease, reason: &'static str, message: String) -> Event {
+        let now = Timestamp::now();
+        let about = &lease.metadata;
+        let name = about.name.clone().unwrap_or_default();
+        Event {
+            metadata: ObjectMeta {
+                name: Some(format!("{name}.{:x}", now.as_nanosecond())),
+                namespace: about.namespace.clone(),
+                ..ObjectMeta::default()
+            },
+            involved_object: ObjectReference {
+                api_version: Some("coordination.k8s.io/v1".to_owned()),
+                kind: Some("Lease".to_owned()),
+                name: Some(name),
+                namespace: about.namespace.clone(),
+                uid: about.uid.clone(),
+                ..ObjectReference::default()
+            },
+            type_: Some("Normal".to_owned()),
+            reason: Some(reason.to_owned()),
+            message: Some(message),
+            source: Some(EventSource {
+                component: Some("plimsoll".to_owned()),
+                host: Some(self.identity.clone()),
+            }),
+            reporting_component: Some("plimsoll".to_owned()),
+            first_timestamp: Some(Time(now)),
+            last_timestamp: Some(Time(now)),
+            count: Some(1),
+            ..Event::default()
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! The state of leadership that the election, fencing tokens and the freeze share.
+
+use super::freeze::Freeze;
+use super::in_flight::InFlight;
+use super::recorder::EventRecorder;
+use super::settings::ElectionSettings;
+use crate::clock::Clock;
+use crate::telemetry::Metrics;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{Api, Client};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Instant, SystemTime};
+use tokio::sync::watch;
+
+/// Whether this replica leads, whether scales are frozen, and which writes are in flight.
+pub struct LeaderState {
+    /// The terms of this replica.
+    pub terms: Mutex<Terms>,
+    /// Counts changes of the leader and of the freeze.
+    pub changes: watch::Sender<u64>,
+    /// The freeze, as of the newest Lease seen.
+    pub observed_freeze: Mutex<ObservedFreeze>,
+    /// Writes of any kind in flight.
+    pub writes: InFlight,
+    /// Writes to scales that are in flight, or that the API server may still apply.
+    pub scale_writes: InFlight,
+    /// The Leases of the settings' namespace.
+    pub api: Api<Lease>,
+    /// The settings of the election.
+    pub settings: ElectionSettings,
+    /// The clock of kube-apiserver.
+    pub clock: Clock,
+    recorder: EventRecorder,
+    metrics: Arc<Metrics>,
+}
+
+/// The terms of this replica.
+#[derive(Default)]
+pub struct Terms {
+    /// The last term; it counts only while it is valid.
+    pub current: Option<Term>,
+    /// How many terms this process has had. The Lease's own count restarts with a new Lease.
+    pub count: u64,
+}
+
+/// A time for which this replica leads.
+#[derive(Clone, Copy, Debug)]
+pub struct Term {
+    /// The number of the term in this process, from 1.
+    pub number: u64,
+    /// The Lease's `leaseTransitions` when the term began.
+    pub transitions: i32,
+    /// The renew deadline, by either clock: the monotonic one may stop while the machine
+    /// sleeps, and the wall clock may be set.
+    pub renew_deadline: (Instant, SystemTime),
+    /// The time before which no other replica can acquire the Lease.
+    pub lease_end: Instant,
+}
+
+impl Term {
+    fn is_valid(&self) -> bool {
+        Instant::now() < self.renew_deadline.0 && SystemTime::now() < self.renew_deadline.1
+    }
+}
+
+/// The freeze, as of the newest Lease seen.
+#[derive(Default)]
+pub struct ObservedFreeze {
+    /// The `resourceVersion` of that Lease.
+    pub version: u64,
+    /// The freeze, if any.
+    pub freeze: Option<Freeze>,
+}
+
+/// Locks a mutex. A panic of another holder leaves no half state behind.
+pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The `resourceVersion` of a Lease as a number; 0 if it has none.
+pub fn resource_version(lease: &Lease) -> u64 {
+    let version = lease.metadata.resource_version.as_ref();
+    version.and_then(|version| version.parse().ok()).unwrap_or(0)
+}
+
+impl LeaderState {
+    /// The state of a replica that does not lead yet.
+    pub fn new(
+        client: Client,
+        settings: ElectionSettings,
+        clock: Clock,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self {
+            terms: Mutex::default(),
+            changes: watch::Sender::new(0),
+            observed_freeze: Mutex::default(),
+            writes: InFlight::default(),
+            scale_writes: InFlight::default(),
+            api: Api::namespaced(client.clone(), &settings.namespace),
+            recorder: EventRecorder::new(client, &settings),
+            settings,
+            clock,
+            metrics,
+        }
+    }
+
+    /// The current term, while it is valid.
+    pub fn term(&self) -> Option<Term> {
+        locked(&self.terms).current.filter(Term::is_valid)
+    }
+
+    /// Whether this replica leads now.
+    pub fn is_leading(&self) -> bool {
+        !self.settings.elect || self.term().is_some()
+    }
+
+    /// The freeze, if scales are frozen.
+    pub fn freeze(&self) -> Option<Freeze> {
+        locked(&self.observed_freeze).freeze.clone()
+    }
+
+    /// Begins a term, or renews it. `renew_deadline` is by either clock.
+    pub fn start_or_renew_term(
+        &self,
+        transitions: i32,
+        renew_deadline: (Instant, SystemTime),
+        lease_end: Instant,
+        lease: &Lease,
+    ) {
+        let mut terms = locked(&self.terms);
+        // An expired term is not revived: readers may have seen that there was none.
+        let same = terms.current.filter(|term| term.transitions == transitions && term.is_valid());
+        let number = same.map_or(terms.count + 1, |term| term.number);
+        terms.count = number;
+        terms.current = Some(Term { number, transitions, renew_deadline, lease_end });
+        drop(terms);
+        self.metrics.renewed();
+        if same.is_none() {
+            tracing::info!(term = transitions, "Became leader");
+            self.record(lease, "LeaderElection", "became leader");
+            self.metrics.became_leader();
+            self.changes.send_modify(|changes| *changes += 1);
+        }
+    }
+
+    /// Ends the term, if there is one.
+    pub fn end_term(&self, lease: Option<&Lease>) {
+        if locked(&self.terms).current.take().is_none() {
+            return;
+        }
+        tracing::warn!("Stopped leading");
+        if let Some(lease) = lease {
+            self.record(lease, "LeaderElection", "stopped leading");
+        }
+        self.changes.send_modify(|changes| *changes += 1);
+    }
+
+    /// Takes the freeze from a Lease, unless a newer Lease was seen. `versions_restarted`
+    /// says that resource versions began anew, so that a lower one is the newer one.
+    pub fn observe_freeze(&self, lease: &Lease, versions_restarted: bool) {
+        let version = resource_version(lease);
+        let now = Freeze::of(lease);
+        let mut observed = locked(&self.observed_freeze);
+        if version < observed.version && !versions_restarted {
+            return;
+        }
+        observed.version = version;
+        let before = std::mem::replace(&mut observed.freeze, now.clone());
+        drop(observed);
+        if before == now {
+            return;
+        }
+        match &now {
+            Some(freeze) => tracing::warn!(%freeze, "Froze scales"),
+            None => tracing::warn!("Thawed scales"),
+        }
+        if self.is_leading() {
+            match &now {
+                Some(freeze) => {
+                    self.record(lease, "Frozen", &format!("froze all scales: {freeze}"))
+                }
+                None => self.record(lease, "Thawed", "scales are no longer frozen"),
+            }
+        }
+        self.changes.send_modify(|changes| *changes += 1);
+    }
+
+    /// Records an event about the Lease.
+    fn record(&self, lease: &Lease, reason: &'static str, what: &str) {
+        let message = format!("{} {what}", self.settings.identity);
+        self.recorder.record(lease, reason, message);
+    }
+}

@@ -1,0 +1,206 @@
+//! Terms, renewals and the release of the Lease.
+
+use super::super::freeze::ACKNOWLEDGED;
+use super::*;
+use std::pin::pin;
+use std::time::Instant;
+
+/// As after a backup of etcd was restored.
+#[tokio::test]
+async fn a_lease_whose_version_has_gone_back_is_renewed_and_observed() {
+    for elect in [true, false] {
+        let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
+        let retry_period = Duration::ZERO;
+        let leader =
+            leader_with(&server, ElectionSettings { elect, retry_period, ..settings("a") });
+        let other = leader_with(&server, settings("a"));
+        let mut maker = elected(&other, &prometheus).await;
+        let mut candidate = Candidate::new(&leader.0, &prometheus);
+        for team in ["x", "y", "z"] {
+            server.annotate(&[("team", team)]);
+            candidate.observe(server.lease());
+        }
+        maker.observe(server.lease());
+        locked(&server.0).version = 1;
+        // By a renewal, which needs no watch.
+        if elect {
+            server.annotate(&[("team", "x")]);
+            for _ in 0..3 {
+                candidate.attempt().await;
+            }
+            let renewed = server.lease().metadata.resource_version;
+            assert_ne!(renewed.as_deref(), Some("2"), "it is renewed");
+            assert!(leader.fencing_token().is_some());
+            locked(&server.0).version = 1;
+        }
+        server.annotate(&REASON);
+        candidate.observe(server.lease());
+        for _ in 0..3 {
+            candidate.attempt().await;
+        }
+        assert_eq!(leader.frozen().as_deref(), Some("incident 42"), "{elect}");
+        assert_eq!(server.annotation(ACKNOWLEDGED).as_deref(), Some("r1"), "{elect}");
+        drop(maker);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_lease_is_not_released_while_a_scale_may_still_be_written() {
+    let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
+    let leader = leader(&server, "a");
+    let mut candidate = elected(&leader, &prometheus).await;
+    let token = leader.fencing_token().expect("it leads");
+    token.write_scale(async { Err::<(), _>(api_error(504)) }).await.unwrap_err();
+    let begun = tokio::time::Instant::now();
+    candidate.release().await;
+    assert!(begun.elapsed() >= REQUEST_TIMEOUT, "{:?}", begun.elapsed());
+    assert_eq!(server.lease().spec.and_then(|spec| spec.holder_identity), None);
+}
+
+#[tokio::test]
+async fn a_term_that_ran_out_is_followed_by_another() {
+    let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
+    let leader =
+        leader_with(&server, ElectionSettings { retry_period: Duration::ZERO, ..settings("a") });
+    let mut candidate = elected(&leader, &prometheus).await;
+    let before = leader.fencing_token().expect("it leads");
+    let changes = *leader.changes().borrow();
+    candidate.attempt().await;
+    assert!(before.is_valid(), "it is renewed");
+    assert_eq!(*leader.changes().borrow(), changes);
+    locked(&leader.0.terms).current.as_mut().expect("a term").renew_deadline.0 = Instant::now();
+    assert!(leader.fencing_token().is_none());
+    candidate.attempt().await;
+    let now = leader.fencing_token().expect("it leads again");
+    assert!(now.term() > before.term() && !before.is_valid());
+    assert!(*leader.changes().borrow() > changes, "who follows it is told");
+}
+
+#[tokio::test]
+async fn after_failed_attempts_the_election_backs_off() {
+    let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
+    let leader = leader(&server, "a");
+    let mut candidate = Candidate::new(&leader.0, &prometheus);
+    let mut backoffs = async |code, count| {
+        locked(&server.0).failing = code;
+        let mut backoffs = Vec::new();
+        for _ in 0..count {
+            candidate.attempt().await;
+            backoffs.push(candidate.backoff().as_millis());
+        }
+        backoffs
+    };
+    assert_eq!(backoffs(Some(500), 7).await, [100, 200, 400, 800, 1600, 2000, 2000]);
+    // What is not allowed now may be once the API server has read the roles.
+    let forbidden = backoffs(Some(403), 8).await;
+    assert_eq!(forbidden, [500, 1000, 2000, 4000, 8000, 16000, 30000, 30000]);
+    assert_eq!(backoffs(Some(500), 1).await, [2000]);
+    assert_eq!(backoffs(None, 1).await, [100]);
+}
+
+#[tokio::test]
+async fn a_failing_api_server_is_not_called_ten_times_a_second() {
+    let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
+    let retry_period = Duration::from_millis(500);
+    let leader = leader_with(&server, ElectionSettings { retry_period, ..settings("a") });
+    let count_requests = async {
+        while leader.fencing_token().is_none() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        (locked(&server.0).failing, locked(&server.0).lease_requests) = (Some(500), 0);
+        tokio::time::sleep(Duration::from_millis(2_000)).await;
+        let lease_requests = locked(&server.0).lease_requests;
+        // As at the end of an outage: the leader renews its Lease in time.
+        locked(&server.0).failing = None;
+        tokio::time::sleep(2 * retry_period).await;
+        assert!(leader.fencing_token().is_some());
+        lease_requests
+    };
+    tokio::select! {
+        lease_requests = count_requests => assert!((3..=6).contains(&lease_requests), "{lease_requests}"),
+        () = leader.run(&prometheus, std::future::pending()) => {}
+    }
+}
+
+#[tokio::test]
+async fn a_lease_created_anew_with_a_lower_version_is_observed() {
+    for elect in [true, false] {
+        let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
+        let leader = leader_with(&server, ElectionSettings { elect, ..settings("a") });
+        let maker = leader_with(&server, settings("b"));
+        let mut candidate = Candidate::new(&leader.0, &prometheus);
+        let mut other = elected(&maker, &prometheus).await;
+        for team in ["x", "y", "z"] {
+            server.annotate(&[("team", team)]);
+            candidate.observe(server.lease());
+        }
+        (locked(&server.0).lease, locked(&server.0).version) = (None, 0);
+        candidate.lease_deleted();
+        other.lease_deleted();
+        if elect {
+            candidate.attempt().await;
+            candidate.attempt().await;
+            assert!(leader.fencing_token().is_some());
+        } else {
+            other.attempt().await;
+        }
+        server.annotate(&REASON);
+        candidate.observe(server.lease());
+        for _ in 0..2 {
+            candidate.attempt().await;
+        }
+        assert_eq!(leader.frozen().as_deref(), Some("incident 42"), "{elect}");
+        assert_eq!(server.annotation(ACKNOWLEDGED).as_deref(), Some("r1"), "{elect}");
+    }
+}
+
+#[tokio::test]
+async fn the_lease_is_not_released_while_a_write_is_in_flight() {
+    let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
+    let leader = leader(&server, "a");
+    let mut candidate = elected(&leader, &prometheus).await;
+    let token = leader.fencing_token().expect("it leads");
+    let (finish, finished) = tokio::sync::oneshot::channel::<()>();
+    let mut write = pin!(token.write(async {
+        let _ = finished.await;
+        Ok(())
+    }));
+    assert!(futures::poll!(&mut write).is_pending());
+    let holder = || server.lease().spec.and_then(|spec| spec.holder_identity);
+    {
+        let mut released = pin!(candidate.release());
+        assert!(futures::poll!(&mut released).is_pending());
+        assert_eq!(holder().as_deref(), Some("a"));
+        assert!(token.write(never()).await.is_err(), "none is begun any more");
+        finish.send(()).expect("it waits");
+        write.await.expect("it was begun in the term");
+        released.await;
+    }
+    assert_eq!(holder(), None);
+}
+
+#[tokio::test]
+async fn a_fencing_token_of_a_term_is_not_valid_for_a_lease_that_was_created_anew() {
+    let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
+    let leader = leader(&server, "a");
+    let mut candidate = elected(&leader, &prometheus).await;
+    let before = leader.fencing_token().expect("it leads");
+    locked(&server.0).lease = None;
+    candidate.lease_deleted();
+    candidate.attempt().await;
+    candidate.attempt().await;
+    let now = leader.fencing_token().expect("it leads again");
+    assert!(now.is_valid() && !before.is_valid());
+    assert!(now.term() > before.term());
+}
+
+#[tokio::test]
+async fn an_annotation_neither_renews_the_lease_nor_delays_its_renewal() {
+    let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
+    let leader = leader(&server, "a");
+    let mut candidate = elected(&leader, &prometheus).await;
+    let before = candidate.next_attempt();
+    server.annotate(&[("team", "x")]);
+    candidate.observe(server.lease());
+    assert_eq!(candidate.next_attempt(), before);
+}

@@ -1,0 +1,151 @@
+//! Freezes and thaws.
+
+use super::super::freeze::{ACKNOWLEDGED, FREEZE, Freeze, REQUEST, UNTIL};
+use super::*;
+use std::pin::pin;
+
+#[tokio::test]
+async fn a_late_view_of_the_lease_does_not_undo_a_freeze() {
+    let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
+    let leader = leader(&server, "a");
+    let mut candidate = elected(&leader, &prometheus).await;
+    let late = server.lease();
+    server.annotate(&REASON);
+    candidate.observe(server.lease());
+    assert_eq!(leader.frozen().as_deref(), Some("incident 42"));
+    let changes = *leader.changes().borrow();
+    candidate.observe(late);
+    assert_eq!(leader.frozen().as_deref(), Some("incident 42"));
+    assert_eq!(*leader.changes().borrow(), changes);
+    assert!(leader.fencing_token().is_some());
+}
+
+#[tokio::test]
+async fn the_lease_is_read_for_a_freeze_before_each_write_to_a_scale() {
+    let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
+    let leader = leader(&server, "a");
+    let _candidate = elected(&leader, &prometheus).await;
+    let token = leader.fencing_token().expect("it leads");
+    token.write_scale(async { Ok(()) }).await.expect("it is not frozen");
+    // No watch has told of it yet.
+    server.annotate(&REASON);
+    let error = token.write_scale(never()).await.unwrap_err();
+    assert!(error.to_string().contains("frozen: incident 42"), "{error}");
+    assert!(leader.frozen().is_some());
+}
+
+#[tokio::test]
+async fn a_freeze_is_acknowledged_once_no_write_to_a_scale_is_in_flight() {
+    let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
+    let leader = leader(&server, "a");
+    let mut candidate = elected(&leader, &prometheus).await;
+    let token = leader.fencing_token().expect("it leads");
+    let (begin, begun) = tokio::sync::oneshot::channel::<()>();
+    let (finish, finished) = tokio::sync::oneshot::channel::<()>();
+    let writer = token.clone();
+    let write = tokio::spawn(async move {
+        let put = async {
+            begin.send(()).expect("it is waited for");
+            let _ = finished.await;
+            Ok(())
+        };
+        writer.write_scale(put).await
+    });
+    begun.await.expect("it begins");
+    server.annotate(&REASON);
+    candidate.observe(server.lease());
+    candidate.attempt().await;
+    assert_eq!(server.annotation(ACKNOWLEDGED), None);
+    finish.send(()).expect("it waits");
+    write.await.expect("no panic").expect("it was begun before the freeze");
+    candidate.attempt().await;
+    assert_eq!(server.annotation(ACKNOWLEDGED).as_deref(), Some("r1"));
+    token.write_scale(never()).await.unwrap_err();
+    assert!(locked(&server.0).events.iter().any(|event| event.contains("Frozen")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_to_a_scale_without_a_response_may_be_applied_before_a_freeze_is_in_effect() {
+    let broken = || kube::Error::Service(std::io::Error::other("connection reset").into());
+    for (error, may_have_been_applied) in [
+        (None, true),
+        (Some(broken()), true),
+        (Some(api_error(504)), true),
+        (Some(api_error(403)), false),
+        (Some(WriteRefused::NotLeading.into()), false),
+    ] {
+        let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
+        let maker = leader(&server, "a");
+        let _made = elected(&maker, &prometheus).await;
+        let leader = leader_with(&server, ElectionSettings { elect: false, ..settings("b") });
+        let mut candidate = Candidate::new(&leader.0, &prometheus);
+        let token = leader.fencing_token().expect("it leads without election");
+        let case = format!("{error:?}");
+        let write = async {
+            match error {
+                Some(error) => Err::<(), _>(error),
+                None => std::future::pending().await,
+            }
+        };
+        token.write_scale(write).await.unwrap_err();
+        server.annotate(&REASON);
+        candidate.observe(server.lease());
+        candidate.attempt().await;
+        assert_eq!(server.annotation(ACKNOWLEDGED).is_none(), may_have_been_applied, "{case}");
+        tokio::time::sleep(REQUEST_TIMEOUT + Duration::from_millis(1)).await;
+        candidate.attempt().await;
+        assert_eq!(server.annotation(ACKNOWLEDGED).as_deref(), Some("r1"), "{case}");
+    }
+}
+
+#[tokio::test]
+async fn a_thaw_is_acknowledged_while_scales_are_written() {
+    let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
+    let leader = leader(&server, "a");
+    let mut candidate = elected(&leader, &prometheus).await;
+    let token = leader.fencing_token().expect("it leads");
+    let mut write = pin!(token.write_scale(std::future::pending::<Result<(), _>>()));
+    assert!(futures::poll!(&mut write).is_pending());
+    server.annotate(&[(REQUEST, "thaw")]);
+    candidate.observe(server.lease());
+    candidate.attempt().await;
+    assert_eq!(server.annotation(ACKNOWLEDGED).as_deref(), Some("thaw"));
+}
+
+#[tokio::test]
+async fn a_freeze_ends_at_its_time_by_the_clock_of_the_api_server() {
+    let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
+    let leader = leader(&server, "a");
+    let mut candidate = elected(&leader, &prometheus).await;
+    server.annotate(&[(FREEZE, "a while"), (UNTIL, "2026-11-21T22:30:00Z")]);
+    candidate.observe(server.lease());
+    candidate.attempt().await;
+    assert!(leader.frozen().is_some(), "there is half an hour left");
+    server.annotate(&[(UNTIL, "2026-11-21T21:59:59Z")]);
+    candidate.observe(server.lease());
+    candidate.attempt().await;
+    assert_eq!((leader.frozen(), server.annotation(FREEZE)), (None, None));
+}
+
+#[test]
+fn a_freeze_says_who_and_until_when() {
+    let lease = |annotations: &[(&str, &str)]| {
+        let mut lease = Lease::default();
+        let pairs = annotations.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+        lease.metadata.annotations = Some(pairs.collect());
+        lease
+    };
+    let freeze = Freeze::of(&lease(&[(FREEZE, "x")])).expect("one by hand");
+    assert_eq!(freeze.to_string(), "x");
+    assert_eq!(Freeze::of(&lease(&[(UNTIL, "2026-11-21T22:30:00Z")])), None);
+    let full = Freeze {
+        reason: "x".into(),
+        by: Some("jane".to_owned()),
+        since: None,
+        until: Some("2026-11-21T22:30:00Z".parse().expect("a time")),
+    };
+    let annotations = full.annotations();
+    let pairs: Vec<_> = annotations.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
+    assert_eq!(Freeze::of(&lease(&pairs)), Some(full.clone()));
+    assert_eq!(full.to_string(), "x (by jane, until 2026-11-21T22:30:00Z)");
+}

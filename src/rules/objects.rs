@@ -1,0 +1,127 @@
+//! Lists the objects of the cluster that metrics describe.
+
+use super::failure::Failure;
+use crate::k8s::Selector;
+use crate::watch::{Cluster, GroupResource, ObjectKey, ResourceInfo};
+use kube::Api;
+use kube::api::{ListParams, ObjectMeta};
+use kube::core::DynamicObject;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The timeout of listing objects.
+const LIST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Lists objects from the index, or from the API server.
+pub(super) struct ObjectLister {
+    pub(super) client: kube::Client,
+    pub(super) cluster: Cluster,
+}
+
+impl ObjectLister {
+    /// The names of the objects that a selector selects.
+    pub(super) async fn names(
+        &self,
+        info: &ResourceInfo,
+        namespace: &str,
+        selector: &Selector,
+    ) -> Result<Vec<String>, Failure> {
+        if info.name == GroupResource::core("pods") && !namespace.is_empty() {
+            let pods = self.pods(Some(namespace), None, selector, false).await?;
+            return Ok(pods.into_keys().map(|key| key.name).collect());
+        }
+        let objects = self.list(info, namespace, selector).await?;
+        Ok(objects.into_iter().map(|(name, _)| name).collect())
+    }
+
+    /// The labels of the pods that a selector selects, by namespace and name, optionally of one
+    /// namespace, of one name, and only running ones. They come from the index, or from the API server as long as
+    /// the index does not have all pods.
+    pub(super) async fn pods(
+        &self,
+        namespace: Option<&str>,
+        name: Option<&str>,
+        selector: &Selector,
+        running: bool,
+    ) -> Result<BTreeMap<ObjectKey, Arc<BTreeMap<String, String>>>, Failure> {
+        let key = |namespace: &str, name: &str| ObjectKey {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        };
+        let known = self.cluster.read(|index| {
+            let namespaces = namespace.map_or_else(|| index.namespaces(), |one| vec![one]);
+            let of = |namespace| {
+                let selected = index.select(namespace, selector).into_iter();
+                let wanted = selected.filter(|(named, pod)| {
+                    name.is_none_or(|name| name == *named)
+                        && (!running || pod.phase == crate::hpa::Phase::Running)
+                });
+                wanted.map(move |(name, pod)| (key(namespace, name), pod.labels.clone()))
+            };
+            index.pods_known().then(|| namespaces.into_iter().flat_map(of).collect())
+        });
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let fields = name.map(|name| format!("metadata.name={name}")).into_iter();
+        let fields = fields.chain(running.then(|| "status.phase=Running".to_owned()));
+        let fields = fields.collect::<Vec<_>>().join(",");
+        let info = pod_info();
+        let pods = self.metadata(&info, namespace.unwrap_or_default(), selector, &fields);
+        let pods = pods.await?.into_iter().filter_map(|pod| {
+            let labels = Arc::new(pod.labels.unwrap_or_default());
+            Some((key(&pod.namespace?, &pod.name?), labels))
+        });
+        Ok(pods.collect())
+    }
+
+    /// The names and labels of the objects that a selector selects, from the API server.
+    pub(super) async fn list(
+        &self,
+        info: &ResourceInfo,
+        namespace: &str,
+        selector: &Selector,
+    ) -> Result<Vec<(String, BTreeMap<String, String>)>, Failure> {
+        let objects = self.metadata(info, namespace, selector, "").await?.into_iter();
+        Ok(objects.filter_map(|o| Some((o.name?, o.labels.unwrap_or_default()))).collect())
+    }
+
+    async fn metadata(
+        &self,
+        info: &ResourceInfo,
+        namespace: &str,
+        selector: &Selector,
+        fields: &str,
+    ) -> Result<Vec<ObjectMeta>, Failure> {
+        let resource = info.api_resource();
+        let client = self.client.clone();
+        let api: Api<DynamicObject> = match (namespace, info.namespaced) {
+            ("", _) | (_, false) => Api::all_with(client, &resource),
+            (namespace, true) => Api::namespaced_with(client, namespace, &resource),
+        };
+        let parameters = ListParams::default().labels(&selector.to_string()).fields(fields);
+        let listing = tokio::time::timeout(LIST_TIMEOUT, api.list_metadata(&parameters)).await;
+        let unlistable = |error: String| {
+            tracing::warn!(resource = %info.name, namespace, error, "Failed to list objects");
+            Failure::Unlistable(error)
+        };
+        let list = listing
+            .map_err(|_| {
+                unlistable(format!("the API server did not answer within {LIST_TIMEOUT:?}"))
+            })?
+            .map_err(|error| unlistable(error.to_string()))?;
+        Ok(list.items.into_iter().map(|object| object.metadata).collect())
+    }
+}
+
+/// The resource of pods, as discovery describes it.
+pub fn pod_info() -> ResourceInfo {
+    ResourceInfo {
+        name: GroupResource::core("pods"),
+        version: "v1".to_owned(),
+        singular: "pod".to_owned(),
+        kind: "Pod".to_owned(),
+        namespaced: true,
+    }
+}

@@ -1,0 +1,343 @@
+//! The values of the metrics that rules give: of objects, external, and usage.
+
+use super::failure::Failure;
+use super::registry::ObjectMetric;
+use super::rule::Rule;
+use super::service::Rules;
+use super::usage::{ResourceRules, UsageRule};
+use crate::hpa::UnixMillis;
+use crate::k8s::{Quantity, Selector};
+use crate::prometheus::InvalidSample;
+use crate::promql::matcher::{Matcher, is_label_name};
+use crate::promql::query::{Query, times};
+use crate::samples::{Caller, MetricError, ObjectSample, QueryHandle, QueryResult};
+use crate::watch::{GroupResource, ObjectKey, ResourceInfo};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// An object's value of a metric.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ObjectValue {
+    /// The name of the object.
+    pub name: String,
+    /// The value.
+    pub value: Quantity,
+    /// When it was measured.
+    pub time: UnixMillis,
+}
+
+/// The values of a metric for objects of one resource.
+pub struct ObjectValues {
+    /// The resource of the objects.
+    pub resource: ResourceInfo,
+    /// The values, in the order of the objects.
+    pub values: Vec<ObjectValue>,
+    /// The handle to repeat the query.
+    pub handle: QueryHandle,
+}
+
+/// The objects of a request.
+#[derive(Clone, Copy, Debug)]
+pub enum Which<'a> {
+    /// The object of this name.
+    Name(&'a str),
+    /// The objects that a selector selects.
+    Selector(&'a Selector),
+}
+
+/// The usage of pods.
+pub struct PodsUsage {
+    /// The usage by pod.
+    pub by_pod: BTreeMap<String, PodUsage>,
+    /// The handles to repeat the queries for CPU and memory.
+    pub handles: [QueryHandle; 2],
+}
+
+/// The usage of a pod, by container.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PodUsage {
+    /// CPU in cores and memory in bytes, by container.
+    pub containers: BTreeMap<String, (Quantity, Quantity)>,
+    /// The time of the oldest sample.
+    pub time: UnixMillis,
+}
+
+/// The usage of a node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeUsage {
+    /// CPU in cores.
+    pub cpu: Quantity,
+    /// Memory in bytes.
+    pub memory: Quantity,
+    /// The time of the older sample.
+    pub time: UnixMillis,
+}
+
+impl Rules {
+    /// The values of a metric for objects of a resource, with the times at which they were measured if `timed`.
+    /// Without a namespace, the objects are cluster-scoped.
+    ///
+    /// # Errors
+    /// As [`Failure`] says.
+    pub async fn objects(
+        &self,
+        namespace: &str,
+        resource: &GroupResource,
+        which: Which<'_>,
+        metric: &str,
+        series: &Selector,
+        timed: bool,
+    ) -> Result<ObjectValues, Failure> {
+        if !self.any_custom() {
+            return Err(Failure::NotFound);
+        }
+        let Some(info) = self.resources().find(resource).await else {
+            return Err(match which {
+                Which::Name(_) => Failure::NotFound,
+                Which::Selector(_) => {
+                    Failure::Unlistable(format!("the cluster has no resource {resource}"))
+                }
+            });
+        };
+        let key = ObjectMetric {
+            resource: info.name.clone(),
+            namespaced: !namespace.is_empty(),
+            metric: metric.to_owned(),
+        };
+        let name = format!("{}/{metric}", info.name);
+        let found = self.known(&name, |state| {
+            let source = state.registry.custom(&key)?;
+            Some((state.rules.clone(), source.clone()))
+        });
+        let (rules, source) = found.await.ok_or(Failure::NotFound)?;
+        let names = match which {
+            Which::Name(name) => vec![name.to_owned()],
+            Which::Selector(selector) => self.lister().names(&info, namespace, selector).await?,
+        };
+        if names.is_empty() {
+            return Err(Failure::NotFound);
+        }
+        let rule = &rules.custom[source.rule];
+        let (query, label) =
+            self.object_query(rule, &source.series, &info.name, namespace, names.clone(), series)?;
+        let samples = self.backend(rule.series.backend.as_ref()).samples;
+        let found = samples.objects(&query, label, timed, &Caller::of(namespace)).await?;
+        let by_name = found.by_object();
+        let value = |name: String| {
+            // The last of several series counts, as in prometheus-adapter.
+            let ObjectSample { value, time } = by_name.all(&name).last()?;
+            Some(ObjectValue { name, value, time })
+        };
+        let single = matches!(which, Which::Name(_));
+        let values: Vec<ObjectValue> = names.into_iter().filter_map(value).collect();
+        if values.is_empty() && single {
+            return Err(Failure::NoValue);
+        }
+        Ok(ObjectValues { resource: info, values, handle: found.values.handle().clone() })
+    }
+
+    fn object_query(
+        &self,
+        rule: &Rule,
+        series: &str,
+        resource: &GroupResource,
+        namespace: &str,
+        names: Vec<String>,
+        selector: &Selector,
+    ) -> Result<(Query, String), Failure> {
+        let map = self.resources().map();
+        let label = rule.labels.label(resource, &map).ok_or(Failure::NotFound)?;
+        let namespaces = rule.labels.label(&GroupResource::core("namespaces"), &map);
+        let mut matchers = selector_matchers(selector)?;
+        if !namespace.is_empty() {
+            let label = namespaces.as_deref().ok_or(Failure::NotFound)?;
+            // Last, so that no requirement of the selector can replace the namespace.
+            matchers.push((label, Matcher::Is(namespace.to_owned())));
+        }
+        matchers.push((&label, Matcher::any_of(names)));
+        let group_by = std::slice::from_ref(&label);
+        let query = rule.render(series, &matchers, group_by).map_err(Failure::Query)?;
+        let times = times(series, &matchers, group_by);
+        Ok((Query { values: query.into(), times }, label))
+    }
+
+    /// The labels of the pods that a selector selects, by namespace and name, optionally of one
+    /// namespace, of one name, and only running ones.
+    ///
+    /// # Errors
+    /// If they can't be listed.
+    pub async fn pods(
+        &self,
+        namespace: Option<&str>,
+        name: Option<&str>,
+        selector: &Selector,
+        running: bool,
+    ) -> Result<BTreeMap<ObjectKey, Arc<BTreeMap<String, String>>>, Failure> {
+        self.lister().pods(namespace, name, selector, running).await
+    }
+
+    /// The names and labels of the objects that a selector selects, from the API server.
+    ///
+    /// # Errors
+    /// If they can't be listed.
+    pub async fn list(
+        &self,
+        info: &ResourceInfo,
+        namespace: &str,
+        selector: &Selector,
+    ) -> Result<Vec<(String, BTreeMap<String, String>)>, Failure> {
+        self.lister().list(info, namespace, selector).await
+    }
+
+    /// The values of an external metric, for a request in a namespace.
+    ///
+    /// # Errors
+    /// As [`Failure`] says.
+    pub async fn external(
+        &self,
+        namespace: &str,
+        metric: &str,
+        selector: &Selector,
+    ) -> Result<QueryResult, Failure> {
+        if self.rules().external.is_empty() {
+            return Err(Failure::NotFound);
+        }
+        let found = self.known(metric, |state| {
+            Some((state.rules.clone(), state.registry.external(metric)?.clone()))
+        });
+        let (rules, source) = found.await.ok_or(Failure::NotFound)?;
+        let rule = &rules.external[source.rule];
+        let (caller, namespace) = (namespace, rule.namespace.as_deref().unwrap_or(namespace));
+        let map = self.resources().map();
+        let label = rule.labels.label(&GroupResource::core("namespaces"), &map);
+        let mut matchers = selector_matchers(selector).map_err(|failure| match failure {
+            // Unlike for objects, the request is at fault, and the metric is known.
+            Failure::NotFound => Failure::Query("the selector can't be asked of series".to_owned()),
+            other => other,
+        })?;
+        if rule.namespaced && !namespace.is_empty() {
+            let label = label.as_deref().ok_or_else(|| {
+                Failure::Query(
+                    "no label names namespaces: resources.overrides or resources.template must, or resources.namespaced be false"
+                        .to_owned(),
+                )
+            })?;
+            matchers.push((label, Matcher::Is(namespace.to_owned())));
+        }
+        let query = rule.render(&source.series, &matchers, &[]).map_err(Failure::Query)?;
+        let samples = self.backend(rule.series.backend.as_ref()).samples;
+        let found = samples.series(&query.into(), &Caller::of(caller)).await?;
+        // The sum of the other values would be too small.
+        if found.invalid_sample() == Some(InvalidSample::TooLarge) {
+            return Err(MetricError::Series(
+                "a value of the query is beyond 64 bits of thousandths (9.2e15): divide it in the query"
+                    .to_owned(),
+            )
+            .into());
+        }
+        Ok(found)
+    }
+
+    /// The usage of pods of a namespace. Pods need samples of
+    /// both CPU and memory; a container without one of them has 0 of it.
+    ///
+    /// # Errors
+    /// If no such rules are configured, or a query fails.
+    pub async fn pod_usage(
+        &self,
+        namespace: &str,
+        pods: Vec<String>,
+    ) -> Result<PodsUsage, Failure> {
+        let rules = self.rules();
+        let rules = rules.resource.as_ref().ok_or(Failure::NotFound)?;
+        let map = self.resources().map();
+        let query = |rule: &UsageRule| rule.containers(&map, namespace, pods.clone());
+        let [(cpu, cpu_label), (memory, memory_label)] =
+            self.usage(rules, &Caller::of(namespace), query).await?;
+        // Pods are looked up by name, as a response may have many others.
+        let (by_cpu, by_memory) = (cpu.by(&cpu_label), memory.by(&memory_label));
+        let mut by_pod = BTreeMap::new();
+        for name in pods {
+            let mut pod = PodUsage { time: UnixMillis::MAX, ..PodUsage::default() };
+            let mut of_cpu = 0;
+            for series in by_cpu.get(&name) {
+                of_cpu += 1;
+                let container = series.label(&rules.cpu.container_label).to_owned();
+                pod.containers.entry(container).or_default().0 = positive(series.value());
+                pod.time = pod.time.min(series.time());
+            }
+            let mut of_memory = 0;
+            for series in by_memory.get(&name) {
+                of_memory += 1;
+                let container = series.label(&rules.memory.container_label).to_owned();
+                pod.containers.entry(container).or_default().1 = positive(series.value());
+                pod.time = pod.time.min(series.time());
+            }
+            if of_cpu > 0 && of_memory > 0 {
+                by_pod.insert(name, pod);
+            }
+        }
+        Ok(PodsUsage { by_pod, handles: [cpu.handle().clone(), memory.handle().clone()] })
+    }
+
+    /// The series of CPU and of memory, each with the label that names its object.
+    async fn usage(
+        &self,
+        rules: &ResourceRules,
+        caller: &Caller,
+        query: impl Fn(&UsageRule) -> Result<(String, String), String>,
+    ) -> Result<[(QueryResult, String); 2], Failure> {
+        let samples = self.backend(rules.backend.as_ref()).samples;
+        let query_series = async |rule| -> Result<_, Failure> {
+            let (query, label) = query(rule).map_err(Failure::Query)?;
+            Ok((samples.series(&query.into(), caller).await?, label))
+        };
+        let (cpu, memory) =
+            tokio::try_join!(query_series(&rules.cpu), query_series(&rules.memory))?;
+        Ok([cpu, memory])
+    }
+
+    /// The usage of nodes that have samples of both CPU and memory.
+    ///
+    /// # Errors
+    /// If no such rules are configured, or a query fails.
+    pub async fn node_usage(
+        &self,
+        nodes: Vec<String>,
+    ) -> Result<BTreeMap<String, NodeUsage>, Failure> {
+        let rules = self.rules();
+        let rules = rules.resource.as_ref().ok_or(Failure::NotFound)?;
+        let map = self.resources().map();
+        let query = |rule: &UsageRule| rule.nodes(&map, nodes.clone());
+        let [(cpu, cpu_label), (memory, memory_label)] =
+            self.usage(rules, &Caller::of(""), query).await?;
+        let (cpu, memory) = (cpu.by(&cpu_label), memory.by(&memory_label));
+        let usage = nodes.into_iter().filter_map(|node| {
+            let (cpu, memory) = (cpu.get(&node).next()?, memory.get(&node).next()?);
+            let usage = NodeUsage {
+                cpu: positive(cpu.value()),
+                memory: positive(memory.value()),
+                time: cpu.time().min(memory.time()),
+            };
+            Some((node, usage))
+        });
+        Ok(usage.collect())
+    }
+}
+
+fn selector_matchers(selector: &Selector) -> Result<Vec<(&str, Matcher)>, Failure> {
+    let matcher = |requirement| {
+        let matcher = Matcher::of(requirement).ok_or(Failure::NotFound)?;
+        let label = requirement.key.as_str();
+        if !is_label_name(label) {
+            return Err(Failure::Label(label.to_owned()));
+        }
+        Ok((label, matcher))
+    };
+    selector.requirements().iter().map(matcher).collect()
+}
+
+/// Usage is never negative.
+fn positive(value: Quantity) -> Quantity {
+    if value.is_positive() { value } else { Quantity::default() }
+}

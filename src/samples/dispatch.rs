@@ -1,0 +1,217 @@
+//! Sends the planned queries, learns from the responses, and splits batches that fail.
+
+use super::caller::{Caller, flows};
+use super::coalesce::{BATCH_DELAY, Coalescer, recent_for};
+use super::error::MetricError;
+use super::flight::{Flight, FlightOutcome, TableResult};
+use super::shape_queries::{
+    MAX_BACKOFF, MAX_REFUSAL_BACKOFF, ShapeQueries, ShapeState, SingleFailure, halves,
+};
+use crate::prometheus::{Error, Flow};
+use crate::promql::cost::{Estimates, Limits};
+use crate::promql::plan::{PlanInput, PlannedQuery, plan};
+use crate::promql::shape::{Arguments, QueryShape};
+use futures::FutureExt;
+use std::collections::BTreeSet;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio::time::Instant;
+
+impl Coalescer {
+    /// Starts a planned query. From now on callers find its flight.
+    pub(super) fn launch(
+        self: &Arc<Self>,
+        queries: &Arc<ShapeQueries>,
+        state: &mut ShapeState,
+        planned: PlannedQuery,
+        flows: Vec<Flow>,
+        now: Instant,
+    ) -> Flight {
+        let (coverage, batch) = (planned.coverage.clone(), planned.batch.clone());
+        let single = match batch.as_slice() {
+            [arguments] if !planned.is_unfiltered() => Some(arguments.clone()),
+            _ => None,
+        };
+        let backoff_until = Arc::new(OnceLock::new());
+        let (coalescer, of_shape, backoff) = (self.clone(), queries.clone(), backoff_until.clone());
+        let outcome =
+            async move { Arc::new(coalescer.run(&of_shape, planned, flows, &backoff).await) };
+        let outcome = outcome.boxed().shared();
+        let flight = Flight::new(coverage, batch, backoff_until, now, outcome.clone());
+        state.drop_expired(self.max_age, now);
+        match single {
+            Some(arguments) => drop(state.singles.insert(arguments, flight.clone())),
+            None => state.batches.push(flight.clone()),
+        }
+        // An expired result is dropped even if no query of the shape comes any more.
+        let (of_shape, max_age, ended) = (Arc::downgrade(queries), self.max_age, flight.clone());
+        tokio::spawn(async move {
+            outcome.await;
+            // The flight holds the result, and must not keep it while this task sleeps.
+            let expires = ended.expires(max_age);
+            drop(ended);
+            tokio::time::sleep_until(expires + BATCH_DELAY).await;
+            let Some(queries) = of_shape.upgrade() else { return };
+            queries.state().drop_expired(max_age, Instant::now());
+            drop(queries);
+            // The same for its queries, if they are not repeated.
+            tokio::time::sleep(recent_for(max_age) + BATCH_DELAY).await;
+            let Some(queries) = of_shape.upgrade() else { return };
+            let idle = recent_for(max_age);
+            queries.state().forget_idle(&queries.recent_quota, idle, Instant::now());
+        });
+        flight
+    }
+
+    /// Sends a query. A batch that is refused, too large, partially answered, or beyond the
+    /// bytes of the namespace that is charged for it is split, so that one caller's faulty query
+    /// fails for no other caller.
+    async fn run(
+        self: &Arc<Self>,
+        queries: &Arc<ShapeQueries>,
+        planned: PlannedQuery,
+        flows: Vec<Flow>,
+        backoff_until: &OnceLock<Instant>,
+    ) -> FlightOutcome {
+        let (result, started) = {
+            let _permit = match planned.batch.len() {
+                1 => None,
+                _ => Some(queries.batch_permits.acquire().await.expect("it is never closed")),
+            };
+            let started = Instant::now();
+            let send = async { (self.send)(planned.query.clone(), flows.clone()).await };
+            let result = AssertUnwindSafe(send).catch_unwind().await.unwrap_or_else(|_| {
+                let fault = "reading it failed by a fault of Plimsoll's own; see its log";
+                Err(Error::InvalidResponse(fault.to_owned()).into())
+            });
+            (result, started)
+        };
+        let now = Instant::now();
+        let mut state = queries.state();
+        let backoff = self.record(&mut state, &planned, &result, started, now);
+        let is_batch = planned.batch.len() > 1;
+        let batch = &planned.batch;
+        let parts = match &result {
+            Err(MetricError::Prometheus(error)) if is_batch => match error {
+                Error::Refused(_) | Error::InvalidResponse(_) | Error::TooLong { .. } => {
+                    Some(halves(batch))
+                }
+                Error::Partial(_) => state.split_partial(batch, now),
+                Error::Memory { .. } => (flows.len() > 1).then(|| halves(batch)),
+                _ => None,
+            },
+            _ => None,
+        };
+        let Some(parts) = parts else {
+            if let Some(backoff) = backoff {
+                let _ = backoff_until.set(now + backoff);
+            }
+            return FlightOutcome::Completed(result);
+        };
+        let estimates = state.estimator.estimates(now);
+        drop(state);
+        let parts = plan_parts(&queries.shape, parts, estimates);
+        let mut state = queries.state();
+        let launch = |part: PlannedQuery| {
+            let flows = flows_of(&state, &part).unwrap_or_else(|| flows.clone());
+            self.launch(queries, &mut state, part, flows, now)
+        };
+        FlightOutcome::Split(parts.into_iter().map(launch).collect())
+    }
+
+    /// Learns from a result; after a failure, the backoff.
+    fn record(
+        &self,
+        state: &mut ShapeState,
+        planned: &PlannedQuery,
+        result: &TableResult,
+        started: Instant,
+        now: Instant,
+    ) -> Option<Duration> {
+        let error = match result {
+            Ok(table) => {
+                state.estimator.succeeded(planned, table.series(), now);
+                state.record_success(&planned.batch, started, now);
+                return None;
+            }
+            Err(MetricError::Prometheus(error)) => error,
+            Err(_) => return None,
+        };
+        match error {
+            Error::Timeout(_) | Error::TooLong { .. } => state.estimator.too_large(planned, now),
+            // Too large, or spoiled by series that no caller queried.
+            Error::InvalidResponse(_) | Error::Refused(_) | Error::Partial(_)
+                if planned.is_unfiltered() =>
+            {
+                state.estimator.unfiltered_failed(now);
+            }
+            _ => {}
+        }
+        if let ([arguments], false) = (planned.batch.as_slice(), planned.is_unfiltered())
+            && let Some(longest) = max_backoff(error)
+            && let Some(recent) = state.recent.get_mut(arguments)
+        {
+            let before = recent.failure.filter(|failure| failure.isolated);
+            let backoff = before.map_or(self.max_age, |failure| failure.backoff * 2).min(longest);
+            let partial = matches!(error, Error::Partial(_));
+            // If its result was partial before, too, any success since then counts: the query
+            // stayed partial while Prometheus answered others.
+            let since = recent.failure.filter(|failure| partial && failure.partial);
+            let since = since.map_or(started, |failure| failure.last.min(started));
+            let others_succeeded = state.last_success.is_some_and(|at| at >= since);
+            let isolated =
+                before.is_some() || others_succeeded || matches!(error, Error::Refused(_));
+            recent.failure = Some(SingleFailure { last: now, backoff, isolated, partial });
+            state.has_suspects |= !isolated;
+            if isolated {
+                return Some(backoff);
+            }
+        }
+        state.consecutive_failures = state.consecutive_failures.saturating_add(1);
+        let doublings = state.consecutive_failures.min(8) - 1;
+        Some((self.max_age * 2_u32.pow(doublings)).min(MAX_BACKOFF))
+    }
+}
+
+/// The flows of the part of a batch; none unless all its callers are remembered.
+fn flows_of(state: &ShapeState, part: &PlannedQuery) -> Option<Vec<Flow>> {
+    let callers = part.batch.iter();
+    let callers = callers.map(|arguments| Some(&state.recent.get(arguments)?.caller));
+    let callers = callers.collect::<Option<Vec<&Caller>>>()?;
+    Some(flows(callers.into_iter()))
+}
+
+/// The longest backoff after an error; none if the error is not about the query.
+fn max_backoff(error: &Error) -> Option<Duration> {
+    match error {
+        Error::Refused(_) => Some(MAX_REFUSAL_BACKOFF),
+        Error::Timeout(_)
+        | Error::TooLong { .. }
+        | Error::InvalidResponse(_)
+        | Error::Partial(_)
+        | Error::Memory { .. } => Some(MAX_BACKOFF),
+        Error::Settings(_)
+        | Error::Overloaded(_)
+        | Error::Unreachable(_)
+        | Error::Unavailable { .. } => None,
+    }
+}
+
+/// The queries for the parts of a batch, each planned anew. Unfiltered queries are estimated to be as
+/// large as a result may be, so that the plan avoids them.
+fn plan_parts(
+    shape: &QueryShape,
+    parts: [Vec<Arguments>; 2],
+    estimates: Estimates,
+) -> Vec<PlannedQuery> {
+    let largest = Some(Limits::default().series as f64);
+    let estimates = Estimates { unfiltered_series: largest, ..estimates };
+    let plan_part = |part: Vec<Arguments>| {
+        let part: BTreeSet<Arguments> = part.into_iter().collect();
+        let none = BTreeSet::new();
+        let input = PlanInput { pending: &part, expected: &none, recent: &part };
+        plan(shape, input, estimates, Limits::default())
+    };
+    parts.into_iter().flat_map(plan_part).collect()
+}

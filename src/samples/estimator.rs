@@ -1,0 +1,193 @@
+//! Estimates the cardinality of a shape's results, and how large a batch may be.
+//!
+//! After a failure something smaller is sent. The larger is tried again after a backoff, which
+//! doubles if it fails again: limits learned while Prometheus was slow are not kept for ever.
+
+use crate::promql::cost::{Estimates, Limits};
+use crate::promql::plan::PlannedQuery;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The weight of the newest result in the moving average of series.
+const NEWEST_WEIGHT: f64 = 0.3;
+/// The first backoff before something larger is tried again.
+const FIRST_BACKOFF: Duration = Duration::from_secs(15);
+/// The longest backoff.
+const MAX_BACKOFF: Duration = Duration::from_secs(600);
+/// The number of parts into which a batch that was too large is split. Until the parts are small, a caller
+/// that asks for too much delays all callers of the batch.
+const PARTS: usize = 4;
+/// The factor by which the largest batch grows at a time.
+const GROWTH: usize = 4;
+/// The time between two such steps.
+const GROWTH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Estimates the cardinality of the results of a shape.
+#[derive(Debug, Default)]
+pub struct CardinalityEstimator {
+    /// The series of a filtered result, per query.
+    filtered_series: Option<f64>,
+    /// The series of an unfiltered result, per argument set.
+    unfiltered_series: Option<f64>,
+    /// The largest batch, once a batch was too large.
+    batch_limit: Option<BatchLimit>,
+    /// When unfiltered queries are tried again, once one was too large.
+    unfiltered_backoff: Option<Backoff>,
+}
+
+/// The largest batch.
+#[derive(Debug)]
+struct BatchLimit {
+    queries: usize,
+    backoff: Backoff,
+}
+
+/// When something that failed is tried again.
+#[derive(Debug)]
+struct Backoff {
+    wait: Duration,
+    until: Instant,
+    /// Whether it was tried again since the last failure.
+    retried: bool,
+}
+
+impl Backoff {
+    fn new(now: Instant) -> Self {
+        Self { wait: FIRST_BACKOFF, until: now + FIRST_BACKOFF, retried: false }
+    }
+
+    /// Doubles the wait if this was a retry. After a long time without failure it starts anew.
+    fn failed(&mut self, now: Instant) {
+        if self.retried {
+            let long_ago = now.duration_since(self.until) > MAX_BACKOFF;
+            self.wait = if long_ago { FIRST_BACKOFF } else { (self.wait * 2).min(MAX_BACKOFF) };
+        }
+        (self.until, self.retried) = (now + self.wait, false);
+    }
+}
+
+impl CardinalityEstimator {
+    /// The estimates for a plan.
+    pub fn estimates(&self, now: Instant) -> Estimates {
+        let backs_off = self.unfiltered_backoff.as_ref().is_some_and(|backoff| now < backoff.until);
+        Estimates {
+            filtered_series: self.filtered_series,
+            // The largest that there may be, so that the plan avoids unfiltered queries.
+            unfiltered_series: match backs_off {
+                true => Some(Limits::default().series as f64),
+                false => self.unfiltered_series,
+            },
+            max_batch: self.batch_limit.as_ref().map_or(usize::MAX, |limit| limit.queries),
+        }
+    }
+
+    /// Records a result with so many series.
+    pub fn succeeded(&mut self, planned: &PlannedQuery, series: usize, now: Instant) {
+        let averaged = |known: Option<f64>, new: f64| {
+            Some(known.map_or(new, |known| known + NEWEST_WEIGHT * (new - known)))
+        };
+        match planned.argument_sets {
+            Some(sets) => {
+                let per_set = series as f64 / sets as f64;
+                self.unfiltered_series = averaged(self.unfiltered_series, per_set);
+            }
+            None => {
+                let per_query = series as f64 / planned.batch.len() as f64;
+                self.filtered_series = averaged(self.filtered_series, per_query);
+                // Decays slowly, so that an unfiltered query is tried again now and then.
+                self.unfiltered_series =
+                    self.unfiltered_series.map(|series| series * (1.0 - NEWEST_WEIGHT / 100.0));
+            }
+        }
+        if let Some(BatchLimit { queries, backoff }) = &mut self.batch_limit
+            && now >= backoff.until
+            && *queries < usize::MAX
+        {
+            *queries = queries.saturating_mul(GROWTH);
+            (backoff.until, backoff.retried) = (now + GROWTH_INTERVAL, true);
+        }
+    }
+
+    /// Records that a query was too large or too slow. A single query teaches nothing, as
+    /// nothing smaller can be sent.
+    pub fn too_large(&mut self, planned: &PlannedQuery, now: Instant) {
+        if planned.is_unfiltered() {
+            self.unfiltered_failed(now);
+            return;
+        }
+        let size = planned.batch.len();
+        if size < 2 {
+            return;
+        }
+        let fewer = (size / PARTS).max(1);
+        match &mut self.batch_limit {
+            Some(BatchLimit { queries, backoff }) => {
+                *queries = fewer.min(*queries);
+                backoff.failed(now);
+            }
+            none => *none = Some(BatchLimit { queries: fewer, backoff: Backoff::new(now) }),
+        }
+    }
+
+    /// Records that an unfiltered query failed because of series that no caller queried.
+    pub fn unfiltered_failed(&mut self, now: Instant) {
+        match &mut self.unfiltered_backoff {
+            Some(backoff) => {
+                backoff.retried = now >= backoff.until;
+                backoff.failed(now);
+            }
+            none => *none = Some(Backoff::new(now)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::promql::plan::batch;
+    use crate::promql::shape::{Arguments, ShapedQuery};
+
+    fn planned(size: usize) -> PlannedQuery {
+        let shape = ShapedQuery::of(r#"sum by (pod) (x{a="1"})"#).shape;
+        let queries: Vec<Arguments> =
+            (0..size).map(|n| Arguments::from([vec![n.to_string()]].to_vec())).collect();
+        batch(&shape, &queries.iter().collect::<Vec<_>>(), None)
+    }
+
+    #[test]
+    fn what_failed_is_tried_again_and_the_backoff_grows() {
+        let (mut estimator, start) = (CardinalityEstimator::default(), Instant::now());
+        let mut waits = Vec::new();
+        let mut now = start;
+        for _ in 0..8 {
+            estimator.too_large(&planned(100), now);
+            assert_eq!(estimator.estimates(now).max_batch, 25);
+            let failed = now;
+            while estimator.estimates(now).max_batch < 100 {
+                now += Duration::from_secs(1);
+                estimator.succeeded(&planned(25), 25, now);
+            }
+            waits.push((now - failed).as_secs());
+        }
+        assert_eq!(waits, [15, 30, 60, 120, 240, 480, 600, 600]);
+        // A single query can't be split, and says nothing about others.
+        estimator.too_large(&planned(1), now);
+        assert_eq!(estimator.estimates(now).max_batch, 100);
+    }
+
+    #[test]
+    fn an_outage_is_unlearned_within_a_minute() {
+        let (mut estimator, mut now) = (CardinalityEstimator::default(), Instant::now());
+        for size in [1000, 250, 62, 15, 3] {
+            estimator.too_large(&planned(size), now);
+            now += Duration::from_secs(15);
+        }
+        assert_eq!(estimator.estimates(now).max_batch, 1);
+        let back = now;
+        while estimator.estimates(now).max_batch < 1000 {
+            now += Duration::from_secs(5);
+            estimator.succeeded(&planned(1), 1, now);
+        }
+        assert!(now - back < Duration::from_secs(60), "{:?}", now - back);
+    }
+}

@@ -1,0 +1,108 @@
+//! The values of a metric by object, such as a pod.
+
+use super::error::MetricError;
+use super::metric_types::Doubt;
+use super::result::{Lookup, QueryResult, SeriesRef};
+use crate::hpa::UnixMillis;
+use crate::k8s::Quantity;
+
+/// The values of a metric for objects.
+#[derive(Clone)]
+pub struct ObjectSamples {
+    /// The series of the values.
+    pub values: QueryResult,
+    /// The times at which they were measured, if they were queried.
+    pub(super) times: Option<QueryResult>,
+    /// The label that names the object.
+    pub(super) label: String,
+    pub(super) doubt: Option<Doubt>,
+}
+
+/// An object's value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObjectSample {
+    /// The value.
+    pub value: Quantity,
+    /// When it was measured if that was queried and is known, otherwise the time of the query.
+    pub time: UnixMillis,
+}
+
+impl ObjectSamples {
+    /// A doubt about the type of the metric.
+    pub fn doubt(&self) -> Option<Doubt> {
+        self.doubt
+    }
+
+    /// A lookup of the values by object.
+    pub fn by_object(&self) -> ByObject<'_> {
+        ByObject {
+            values: self.values.by(&self.label),
+            times: self.times.as_ref().map(|times| times.by(&self.label)),
+            label: &self.label,
+        }
+    }
+}
+
+/// Finds the values of an object.
+pub struct ByObject<'a> {
+    values: Lookup<'a>,
+    times: Option<Lookup<'a>>,
+    label: &'a str,
+}
+
+impl ByObject<'_> {
+    /// The values of an object, in the order of the response.
+    pub fn all<'s>(&'s self, name: &'s str) -> impl Iterator<Item = ObjectSample> + 's {
+        self.values.get(name).map(move |series| {
+            let time = self.times.as_ref().and_then(|times| times.get(name).next());
+            let time = time.map_or(series.time(), SeriesRef::as_time);
+            ObjectSample { value: series.value(), time }
+        })
+    }
+
+    /// The value of an object; none if it has none.
+    ///
+    /// # Errors
+    /// If it has several.
+    pub fn one(&self, name: &str) -> Result<Option<ObjectSample>, MetricError> {
+        let mut found = self.all(name);
+        match (found.next(), found.next()) {
+            (found, None) => Ok(found),
+            _ => Err(MetricError::Series(format!(
+                "the query gives more than one series for the pod {name}: aggregate by ({})",
+                self.label
+            ))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::table::Table;
+    use super::*;
+    use crate::promql::shape::ShapedQuery;
+
+    fn result(series: &str) -> QueryResult {
+        let body = format!(r#"{{"data":{{"resultType":"vector","result":[{series}]}}}}"#);
+        let table = Table::read(body.as_bytes()).unwrap();
+        QueryResult::detached(table.into(), ShapedQuery::of("x").into())
+    }
+
+    #[test]
+    fn a_pod_has_one_value_at_most_and_the_time_of_its_sample() {
+        let values = result(
+            r#"{"metric":{"pod":"a"},"value":[1,"1.5"]},{"metric":{"pod":"b"},"value":[1,"2"]},
+            {"metric":{"pod":"b","i":"2"},"value":[1,"3"]},{"metric":{"pod":"d"},"value":[1,"4"]}"#,
+        );
+        let times = result(r#"{"metric":{"pod":"a"},"value":[1,"0.25"]}"#);
+        let label = "pod".to_owned();
+        let samples = ObjectSamples { values, times: Some(times), label, doubt: None };
+        let by_pod = samples.by_object();
+        let one = by_pod.one("a").unwrap().unwrap();
+        assert_eq!((one.value.to_string(), one.time), ("1500m".to_owned(), 250));
+        assert_eq!(by_pod.one("d").unwrap().unwrap().time, 1000);
+        assert_eq!(by_pod.one("c"), Ok(None));
+        let twice = by_pod.one("b").unwrap_err().to_string();
+        assert!(twice.contains("more than one series for the pod b"), "{twice}");
+    }
+}

@@ -1,0 +1,249 @@
+//! The store, with a Prometheus whose responses are broken, partial or large.
+
+use super::super::metric_types::MetricTypes;
+use super::super::{MetricError, ObjectSamples, Store, Table};
+use crate::config::Config;
+use crate::prometheus::{Client, Error, Flow, Options};
+use crate::promql::query::{MetricType, PodMetric};
+use axum::Router;
+use axum::extract::{RawForm, State};
+use axum::http::Uri;
+use futures::future::join_all;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// The requests that were received, in order.
+type Received = Arc<Mutex<Vec<String>>>;
+
+/// A server that responds to a path and its form by a function, and the requests that it received.
+async fn server(respond: impl Fn(&str) -> String + Send + Sync + 'static) -> (Client, Received) {
+    // Others may have installed it before.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let received = Received::default();
+    type Respond = Arc<dyn Fn(&str) -> String + Send + Sync>;
+    let respond: Respond = Arc::new(respond);
+    let handle =
+        async |State((received, respond)): State<(Received, Respond)>, uri: Uri, form: RawForm| {
+            let text = format!("{uri} {}", String::from_utf8_lossy(&form.0));
+            let text: String = reqwest::Url::parse(&format!("http://h/?{text}"))
+                .map(|url| url.query_pairs().map(|(k, v)| format!("{k}={v} ")).collect())
+                .unwrap_or(text);
+            received.lock().unwrap().push(text.clone());
+            respond(&text)
+        };
+    let router = Router::new().fallback(handle).with_state((received.clone(), respond));
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    (Client::new(Options::new(&url)).unwrap(), received)
+}
+
+fn vector(result: &str, more: &str) -> String {
+    format!(r#"{{"status":"success","data":{{"resultType":"vector","result":[{result}]}}{more}}}"#)
+}
+
+fn store(client: Client) -> Store {
+    Store::new(client, Duration::from_secs(1))
+}
+
+async fn pods(store: &Store, name: &str) -> Result<ObjectSamples, MetricError> {
+    let metric = PodMetric { metric: name.to_owned(), labels: Default::default(), query: None };
+    store.pods(&Config::default().pod_queries, &metric, "shop", false).await
+}
+
+#[tokio::test]
+async fn a_counter_is_never_read_raw_whatever_metadata_says() {
+    let (client, received) = server(|text| match text.contains("metadata") {
+        true => r#"{"status":"success","data":{}}"#.to_owned(),
+        false => vector("", ""),
+    })
+    .await;
+    let store = store(client);
+    for name in ["http_request_duration_seconds_count", "x_sum", "x_bucket", "x_total"] {
+        received.lock().unwrap().clear();
+        pods(&store, name).await.unwrap();
+        let received = received.lock().unwrap();
+        assert!(received.len() == 1 && received[0].contains("rate("), "{received:#?}");
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_type_is_queried_once_a_minute_and_not_every_time() {
+    let (client, received) = server(|text| match text.contains("metadata") {
+        true => r#"{"status":"success","data":{}}"#.to_owned(),
+        false => vector("", ""),
+    })
+    .await;
+    let store = store(client);
+    join_all((0..20).map(async |_| pods(&store, "queue").await.unwrap())).await;
+    pods(&store, "queue").await.unwrap();
+    pods(&store, "job:queue:sum").await.unwrap();
+    let received = received.lock().unwrap();
+    let metadata: Vec<_> = received.iter().filter(|text| text.contains("metadata")).collect();
+    assert_eq!(metadata.len(), 1, "{metadata:#?}");
+}
+
+#[tokio::test]
+async fn a_known_type_outlives_an_empty_response_and_an_outage() {
+    let says = Arc::new(Mutex::new(r#"{"data":{"hits":[{"type":"counter"}]}}"#));
+    let told = says.clone();
+    let (client, _) = server(move |_| told.lock().unwrap().to_string()).await;
+    let types = MetricTypes::new(client);
+    for response in [None, Some(r#"{"data":{}}"#), Some("starting")] {
+        if let Some(response) = response {
+            *says.lock().unwrap() = response;
+        }
+        types.expire();
+        assert_eq!(types.of("hits").await, Ok(Some(MetricType::Counter)), "{response:?}");
+    }
+    // What was never known can't be guessed while it can't be received for.
+    assert!(types.of("others").await.is_err());
+}
+
+#[tokio::test]
+async fn a_partial_response_is_an_error() {
+    let series = r#"{"metric":{"pod":"a"},"value":[1700000000,"3"]}"#;
+    for (more, whole) in [
+        (r#","warnings":["No StoreAPIs matched for this query"]"#, false),
+        (r#","isPartial":true"#, false),
+        (r#","isPartial":false,"warnings":[]"#, true),
+        (r#","warnings":["PromQL warning: quantile value should be between 0 and 1 (1:2)"]"#, true),
+        (r#","infos":["PromQL info: metric might not be a counter (1:6)"]"#, true),
+        (r#","warnings":["3 more warning annotations omitted"]"#, false),
+    ] {
+        let (client, _) = server(move |_| vector(series, more)).await;
+        let result = pods(&store(client), "x_total").await;
+        assert_eq!(result.is_ok(), whole, "{more}");
+        if let Err(error) = result {
+            assert!(error.to_string().contains("part of"), "{error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_number_that_does_not_fit_is_no_valid_sample() {
+    let value = |value: &str| {
+        format!(r#"{{"metric":{{"pod":"{value}","namespace":"shop"}},"value":[1,"{value}"]}}"#)
+    };
+    let all = ["1e16", "-1e16", "1e300", "1.7e18", "9e15", "5"].map(value).join(",");
+    let (client, _) = server(move |_| vector(&all, "")).await;
+    let found = pods(&store(client), "x_total").await.unwrap();
+    let names: Vec<&str> = found.values.iter().map(|series| series.label("pod")).collect();
+    assert_eq!(names, ["9e15", "5"]);
+}
+
+#[tokio::test]
+async fn a_native_histogram_is_named_in_the_error() {
+    let mixed = r#"{"metric":{"pod":"a","namespace":"shop"},"value":[1,"3"]},
+        {"metric":{"pod":"b","namespace":"shop"},"histogram":[1,{"count":"6","sum":"2","buckets":[]}]}"#;
+    let (client, _) = server(|_| vector(mixed, "")).await;
+    let error = pods(&store(client), "x_total").await.err().unwrap().to_string();
+    assert!(error.contains("histogram_quantile"), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_the_token_counts_as_failing() {
+    use axum::http::StatusCode;
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    for (status, serves) in [(401, false), (403, false), (302, false), (500, false), (422, true)] {
+        let status = StatusCode::from_u16(status).unwrap();
+        let router = Router::new().fallback(async move || (status, "no"));
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        let client = Client::new(Options::new(&url)).unwrap();
+        assert!(client.query("up", &[]).await.is_err());
+        assert_eq!(client.failing_for().is_none(), serves, "{status}");
+    }
+}
+
+#[tokio::test]
+async fn users_queries_have_less_time_and_smaller_responses() {
+    let long = format!(r#","pad":"{}""#, "x".repeat(9 << 20));
+    let (client, received) = server(move |_| vector("", &long)).await;
+    assert!(client.query("up", &[Flow::Shared]).await.is_ok());
+    let error = client.query("up", &[Flow::User("shop".into())]).await.err().unwrap();
+    assert!(error.to_string().contains("the most of a user's own query"), "{error}");
+    let received = received.lock().unwrap();
+    assert!(
+        received[0].contains("timeout=30000ms") && !received[0].contains("limit="),
+        "{received:?}"
+    );
+    assert!(
+        received[1].contains("timeout=15000ms") && received[1].contains("limit=50000"),
+        "{received:?}"
+    );
+    assert!(received.iter().all(|text| text.contains("partial_response=false")));
+}
+
+#[tokio::test]
+async fn the_largest_response_is_read_and_leaves_others_room_while_it_is_used() {
+    let series = |n: usize| {
+        let [pod, path] = [format!("pod-{n:050}"), format!("/path/{n:040}")];
+        format!(r#"{{"metric":{{"pod":"{pod}","path":"{path}"}},"value":[1700000000.123,"12.5"]}}"#)
+    };
+    let all: Vec<String> = (0..49_000).map(series).collect();
+    let body = vector(&all.join(","), "");
+    assert!((7 << 20..8 << 20).contains(&body.len()), "{}", body.len());
+    let small = vector(&all[..20_000].join(","), "");
+    let (client, _) = server(move |text| match text.contains("small") {
+        true => small.clone(),
+        false => body.clone(),
+    })
+    .await;
+    let get = async |namespace: &str, query: &str| {
+        let body = client.query(query, &[Flow::User(namespace.into())]).await?;
+        Table::from_body(body)
+    };
+    let kept = get("greedy", "large").await.unwrap();
+    // A second would leave others nothing.
+    assert!(matches!(get("greedy", "large").await, Err(Error::Memory { .. })));
+    assert_eq!(get("good", "small").await.unwrap().series(), 20_000);
+    drop(kept);
+    assert_eq!(get("greedy", "large").await.unwrap().series(), 49_000);
+}
+
+#[tokio::test]
+async fn a_broken_query_is_received_to_the_parser_of_prometheus_once() {
+    let queries = Config::default().pod_queries;
+    let ask = async |store: &Store, query: &str| {
+        let query = Some(query.to_owned());
+        let metric = PodMetric { metric: "own".to_owned(), labels: Default::default(), query };
+        store.pods(&queries, &metric, "shop", false).await.err().unwrap().to_string()
+    };
+    let (client, received) = server(|text| match text.contains("[5m*2]") {
+        true => r#"{"status":"success","data":"formatted"}"#.to_owned(),
+        false => {
+            r#"{"status":"error","errorType":"bad_data","error":"1:5: parse error"}"#.to_owned()
+        }
+    })
+    .await;
+    let store = store(client);
+    for _ in 0..3 {
+        // The error says that only our parser refuses it.
+        let error = ask(&store, "rate(x[5m*2])").await;
+        assert!(error.contains("Plimsoll's own parser"), "{error}");
+        // What is out of bounds is no question for Prometheus.
+        let error = ask(&store, &"-".repeat(8_000)).await;
+        assert!(error.contains("1:101: the query is nested"), "{error}");
+        let error = ask(&store, "info(own)").await;
+        assert!(error.contains("info()"), "{error}");
+        // Nor is what our lexer does not read, and is of any depth.
+        let error = ask(&store, &("(".repeat(4_000) + "1_0" + &")".repeat(4_000))).await;
+        assert!(error.contains("the query of own can't be run"), "{error}");
+    }
+    assert_eq!(received.lock().unwrap().len(), 1, "{received:#?}");
+}
+
+#[tokio::test]
+async fn a_broken_query_is_not_received_to_the_parser_every_time_where_that_fails() {
+    let (client, received) = server(|_| "x".repeat(9 << 20)).await;
+    let store = store(client);
+    let query = Some("rate(x[5m*2])".to_owned());
+    let metric = PodMetric { metric: "own".to_owned(), labels: Default::default(), query };
+    for _ in 0..3 {
+        let queries = Config::default().pod_queries;
+        assert!(store.pods(&queries, &metric, "shop", false).await.is_err());
+    }
+    assert_eq!(received.lock().unwrap().len(), 1);
+}

@@ -1,0 +1,112 @@
+//! Errors of the API, as Kubernetes `Status` objects.
+
+use crate::prometheus::Error as PrometheusError;
+use crate::samples::MetricError;
+use axum::body::Body;
+use axum::http::{Response, StatusCode};
+use axum::response::IntoResponse;
+
+/// An error as a Kubernetes client understands it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiError {
+    /// The HTTP status.
+    pub code: StatusCode,
+    /// The reason, as one word (`metav1.StatusReason`).
+    pub reason: &'static str,
+    /// The message.
+    pub message: String,
+    /// After how many seconds the client should retry, if known.
+    pub retry_after: Option<u32>,
+}
+
+impl ApiError {
+    fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
+        Self { code, reason, message: message.into(), retry_after: None }
+    }
+
+    /// 400: the request is malformed.
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "BadRequest", message)
+    }
+
+    /// 401: the request is not authenticated.
+    pub fn unauthorized() -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized")
+    }
+
+    /// 403: the user may not do this.
+    pub fn forbidden(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "Forbidden", message)
+    }
+
+    /// 404: there is no such object or metric.
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "NotFound", message)
+    }
+
+    /// 404: there is no such path.
+    pub fn no_such_path() -> Self {
+        Self::not_found("the server could not find the requested resource")
+    }
+
+    /// 405: the API is read-only.
+    pub fn method_not_allowed() -> Self {
+        let message = "the server does not allow this method on the requested resource";
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
+    }
+
+    /// 503: the request can't be served now; the client should retry.
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message);
+        Self { retry_after: Some(1), ..error }
+    }
+
+    /// 429: there are too many requests; the client should retry.
+    pub fn too_many_requests() -> Self {
+        let message = "too many requests at once; try again later";
+        let error = Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message);
+        Self { retry_after: Some(1), ..error }
+    }
+
+    /// 500: a `metricLabelSelector` can't be parsed. prometheus-adapter responds with 500 and no
+    /// reason, which clients may depend on.
+    pub fn invalid_metric_selector(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "", message)
+    }
+
+    /// 406: the client accepts none of the encodings.
+    pub fn not_acceptable() -> Self {
+        let message = "only the following media types are accepted: application/json, application/yaml, application/vnd.kubernetes.protobuf";
+        Self::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
+    }
+
+    /// 500: the request failed through no fault of the client.
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
+    }
+
+    /// 503 or 500: a metric could not be fetched.
+    pub fn fetch_failed(metric: &str, error: &MetricError) -> Self {
+        let message = format!("unable to fetch metric {metric}: {error}");
+        match error {
+            MetricError::Prometheus(
+                PrometheusError::Timeout(_)
+                | PrometheusError::Overloaded(_)
+                | PrometheusError::Unreachable(_)
+                | PrometheusError::Unavailable { .. },
+            ) => Self::unavailable(message),
+            _ => Self::internal(format!("Internal error occurred: {message}")),
+        }
+    }
+}
+
+/// A response that carries the error. `layers::observe` encodes it, as only that layer knows what
+/// the client accepts.
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response<Body> {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = self.code;
+        response.extensions_mut().insert(self);
+        response
+    }
+}

@@ -1,0 +1,194 @@
+//! Dispatches requests that have passed the layers to their handlers.
+
+use super::encode::{Answer, encode, json};
+use super::error::ApiError;
+use super::health::{self, Detail};
+use super::layers::ParsedPath;
+use super::options::ListOptions;
+use super::request::{ApiGroup, PathError, RequestInfo};
+use super::server::Server;
+use super::{custom, discovery, external, negotiate, openapi, resource_metrics};
+use crate::watch::{ObjectKey, Subject};
+use axum::body::Body;
+use axum::extract::{Extension, Query, Request, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderValue, Method, Response, StatusCode, Uri, header};
+use axum::response::IntoResponse;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use std::sync::Arc;
+
+/// Answers a request: dispatches it, and encodes the answer.
+pub async fn handle(
+    State(server): State<Arc<Server>>,
+    Extension(ParsedPath(path)): Extension<ParsedPath>,
+    request: Request,
+) -> Result<Response<Body>, ApiError> {
+    let (parts, _) = request.into_parts();
+    let answer = dispatch(&server, path, &parts).await?;
+    encode(answer, &parts.uri, &parts.headers)
+}
+
+async fn dispatch(
+    server: &Server,
+    path: Result<RequestInfo, PathError>,
+    parts: &Parts,
+) -> Result<Answer, ApiError> {
+    check_method(&parts.method, &path)?;
+    if let Some(answer) = non_resource(server, parts)? {
+        return Ok(answer);
+    }
+    let info = path.map_err(|error| match error {
+        PathError::NotFound => ApiError::no_such_path(),
+        PathError::Invalid => ApiError::bad_request("invalid request path"),
+    })?;
+    if info.group().is_some_and(|group| !server.serves(group)) {
+        return Err(ApiError::no_such_path());
+    }
+    let options: ListOptions = parameters(&parts.uri)?;
+    if info.is_list() && options.is_watch() {
+        return Err(ApiError::method_not_allowed());
+    }
+    if !negotiate::accepts_any(&parts.headers) {
+        return Err(ApiError::not_acceptable());
+    }
+    resource(server, info, parts).await
+}
+
+/// Refuses methods other than GET, and HEAD for what is no object.
+fn check_method(method: &Method, path: &Result<RequestInfo, PathError>) -> Result<(), ApiError> {
+    let is_object = path.as_ref().is_ok_and(|info| !info.is_discovery());
+    match *method {
+        Method::GET => Ok(()),
+        Method::HEAD if !is_object => Ok(()),
+        _ => Err(ApiError::method_not_allowed()),
+    }
+}
+
+/// The answer for a path that is no resource; none for any other path.
+fn non_resource(server: &Server, parts: &Parts) -> Result<Option<Answer>, ApiError> {
+    let path = parts.uri.path();
+    let response = if health::is_detailed(path) {
+        server.health.ready(Detail::All).into_response()
+    } else if path == "/metrics" {
+        server.metrics.exposition(&parts.headers).into_response()
+    } else if let Some(subject) = live_subject(path) {
+        let status = server.live.get(&subject).ok_or_else(ApiError::no_such_path)?;
+        json(status.as_ref())
+    } else if path.starts_with(openapi::BASE)
+        && let Some(document) = openapi::document(path, &server.served_groups())
+    {
+        return Ok(Some(Answer::Document(document, "application/json")));
+    } else {
+        return Ok(None);
+    };
+    Ok(Some(Answer::Response(response)))
+}
+
+async fn resource(server: &Server, info: RequestInfo, parts: &Parts) -> Result<Answer, ApiError> {
+    let path = info.path();
+    match info {
+        RequestInfo::Groups if negotiate::accepts_aggregated_discovery(&parts.headers) => {
+            let mut groups = Vec::new();
+            for group in server.served_groups() {
+                groups.push((group, server.served_resources(group).await));
+            }
+            Ok(Answer::Document(discovery::aggregated(&groups), discovery::AGGREGATED))
+        }
+        RequestInfo::Groups => Ok(Answer::Discovery(discovery::groups(&server.served_groups()))),
+        RequestInfo::Group(group) => Ok(Answer::Discovery(discovery::group(group))),
+        RequestInfo::Resources(group, version) => {
+            let resources = server.served_resources(group).await;
+            Ok(Answer::Discovery(discovery::resources(group, version, &resources)))
+        }
+        RequestInfo::Object(object) => {
+            let values = custom::objects(server, &object, &parameters(&parts.uri)?).await;
+            forward_if_not_found(server, ApiGroup::Custom, (&path, &parts.uri), values).await
+        }
+        RequestInfo::External { namespace, metric } => {
+            let options = parameters(&parts.uri)?;
+            let values = external::values(server, &namespace, &metric, &options).await;
+            forward_if_not_found(server, ApiGroup::External, (&path, &parts.uri), values).await
+        }
+        RequestInfo::Nodes { .. } | RequestInfo::Pods { .. }
+            if server.rules.rules().resource.is_none() =>
+        {
+            Err(ApiError::no_such_path())
+        }
+        RequestInfo::Nodes { name } => {
+            let options = parameters(&parts.uri)?;
+            let value = resource_metrics::nodes(server, name.as_deref(), &options).await?;
+            Ok(Answer::Tabular(value, resource_metrics::table))
+        }
+        RequestInfo::Pods { namespace, name } => {
+            let options = parameters(&parts.uri)?;
+            let (namespace, name) = (namespace.as_deref(), name.as_deref());
+            let value = resource_metrics::pods(server, namespace, name, &options).await?;
+            Ok(Answer::Tabular(value, resource_metrics::table))
+        }
+    }
+}
+
+/// Forwards a request for a metric that Plimsoll does not know to the adapter that is configured
+/// for the API group, if any.
+async fn forward_if_not_found(
+    server: &Server,
+    group: ApiGroup,
+    (path, uri): (&str, &Uri),
+    values: Result<Value, ApiError>,
+) -> Result<Answer, ApiError> {
+    let not_found = matches!(&values, Err(error) if error.code == StatusCode::NOT_FOUND);
+    let targets = server.forward.now();
+    let Some(target) = targets.get(&group).filter(|_| not_found) else {
+        return values.map(Answer::Object);
+    };
+    let (status, body) = target.get(path, uri.query()).await?;
+    let json = HeaderValue::from_static("application/json");
+    let mut response = ([(header::CONTENT_TYPE, json)], body).into_response();
+    *response.status_mut() = status;
+    Ok(Answer::Response(response))
+}
+
+/// The autoscaler of a live status:
+/// `/live/{autoscalers,horizontalpodautoscalers}/{namespace}/{name}`.
+fn live_subject(path: &str) -> Option<Subject> {
+    let parts: Vec<&str> = path.strip_prefix("/live/")?.split('/').collect();
+    let [resource, namespace, name] = parts.as_slice() else { return None };
+    let key = ObjectKey { namespace: (*namespace).to_owned(), name: (*name).to_owned() };
+    match *resource {
+        "autoscalers" => Some(Subject::autoscaler(key)),
+        "horizontalpodautoscalers" => Some(Subject::hpa(key)),
+        _ => None,
+    }
+}
+
+fn parameters<T: DeserializeOwned>(uri: &Uri) -> Result<T, ApiError> {
+    let parsed = Query::<T>::try_from_uri(uri);
+    parsed.map(|Query(parsed)| parsed).map_err(|error| ApiError::bad_request(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_are_only_read_by_get() {
+        let check = |method: Method, path: &str| check_method(&method, &RequestInfo::parse(path));
+        let object = "/apis/metrics.k8s.io/v1beta1/nodes";
+        for path in ["/metrics", "/apis", object] {
+            assert_eq!(check(Method::GET, path), Ok(()), "{path}");
+            assert_eq!(check(Method::POST, path), Err(ApiError::method_not_allowed()), "{path}");
+        }
+        assert_eq!(check(Method::HEAD, "/apis"), Ok(()));
+        assert_eq!(check(Method::HEAD, object), Err(ApiError::method_not_allowed()));
+    }
+
+    #[test]
+    fn a_live_status_is_found_by_kind_and_name() {
+        let key = ObjectKey { namespace: "shop".to_owned(), name: "web".to_owned() };
+        assert_eq!(live_subject("/live/autoscalers/shop/web"), Some(Subject::autoscaler(key)));
+        for path in ["/live/autoscalers/shop", "/live/pods/shop/web", "/live/autoscalers/a/b/c"] {
+            assert_eq!(live_subject(path), None, "{path}");
+        }
+    }
+}

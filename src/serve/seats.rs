@@ -1,0 +1,74 @@
+//! Seats and queues, as in API Priority and Fairness: a request occupies a seat while it
+//! executes, and waits in a queue while there is none.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// The number of flows from which on idle flows are dropped.
+const MAX_IDLE_FLOWS: usize = 1024;
+
+/// A number of seats, and a FIFO queue of the same length. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct SeatPool {
+    seats: Arc<Semaphore>,
+    queue: Arc<Semaphore>,
+}
+
+impl SeatPool {
+    /// A pool of so many seats, and as many places in its queue.
+    pub fn new(seats: usize) -> Self {
+        let semaphore = || Arc::new(Semaphore::new(seats));
+        Self { seats: semaphore(), queue: semaphore() }
+    }
+
+    /// Waits for a seat; none if the queue is full.
+    pub async fn acquire(&self) -> Option<OwnedSemaphorePermit> {
+        if let Ok(seat) = self.seats.clone().try_acquire_owned() {
+            return Some(seat);
+        }
+        let _queued = self.queue.clone().try_acquire_owned().ok()?;
+        self.seats.clone().acquire_owned().await.ok()
+    }
+
+    /// Whether all of its seats and its queue are free.
+    fn is_idle(&self, seats: usize) -> bool {
+        self.seats.available_permits() == seats && self.queue.available_permits() == seats
+    }
+}
+
+/// A pool of seats for each flow, all of the same size.
+#[derive(Debug)]
+pub struct FlowSeats<K> {
+    seats_per_flow: usize,
+    flows: Mutex<HashMap<K, SeatPool>>,
+}
+
+impl<K: Eq + Hash> FlowSeats<K> {
+    /// So many seats for each flow, and as many places in its queue.
+    pub fn new(seats_per_flow: usize) -> Self {
+        Self { seats_per_flow, flows: Mutex::default() }
+    }
+
+    /// The pool of a flow.
+    pub fn of(&self, flow: K) -> SeatPool {
+        let mut flows = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
+        if flows.len() >= MAX_IDLE_FLOWS {
+            flows.retain(|_, pool| !pool.is_idle(self.seats_per_flow));
+        }
+        flows.entry(flow).or_insert_with(|| SeatPool::new(self.seats_per_flow)).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_flows_are_dropped() {
+        let seats = FlowSeats::new(1);
+        let _pools: Vec<SeatPool> = (0..3 * MAX_IDLE_FLOWS).map(|n| seats.of(n)).collect();
+        assert!(seats.flows.lock().unwrap().len() <= MAX_IDLE_FLOWS);
+    }
+}

@@ -1,0 +1,408 @@
+//! Plimsoll's own metrics.
+
+use super::exposition;
+use super::kube::KubeMetrics;
+use super::process::{self, ProcessCollector, WatchCollector};
+use super::registrar::{MetricDescription, Registrar, seconds};
+use super::serving::ServingMetrics;
+use crate::watch::{ObjectKey, Synced};
+use axum::http::HeaderMap;
+use axum::response::Response;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::{Registry, Unit};
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, SystemTime};
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CodeLabels {
+    code: u16,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OutcomeLabels {
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabels {
+    reason: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ObservedLabels {
+    observed: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DesiredByLabels {
+    namespace: String,
+    name: String,
+    by: &'static str,
+}
+
+const OURS: &str = "plimsoll";
+const THEIRS: &str = "kube-controller-manager";
+
+/// Plimsoll's own metrics.
+pub struct Metrics {
+    registry: Registry,
+    descriptions: Vec<MetricDescription>,
+    requests: Family<CodeLabels, Counter>,
+    sample_age: Histogram,
+    decisions: Family<OutcomeLabels, Counter>,
+    errors: Family<ReasonLabels, Counter>,
+    duration: Histogram,
+    lag: Histogram,
+    missed: Counter,
+    autoscalers: Gauge,
+    failing: Gauge,
+    leader: Gauge,
+    became_leader: Counter,
+    last_renewal: Gauge<f64, AtomicU64>,
+    history_bytes: Gauge,
+    history_left_out: Gauge,
+    history_last_write: Gauge<f64, AtomicU64>,
+    frozen: Gauge,
+    status_writes_waiting: Gauge,
+    events: Family<OutcomeLabels, Counter>,
+    native_desired: Family<DesiredByLabels, Gauge>,
+    native_hpas: Family<ObservedLabels, Gauge>,
+    native_comparisons: Family<OutcomeLabels, Counter>,
+    reloads: Family<OutcomeLabels, Counter>,
+    last_reload: Gauge,
+    queries: Family<OutcomeLabels, Counter>,
+    listings: Family<ReasonLabels, Counter>,
+    query_duration: Histogram,
+    answer_bytes: Histogram,
+    /// The metrics of the API server.
+    pub serving: ServingMetrics,
+    /// The metrics of requests to kube-apiserver.
+    pub kube: KubeMetrics,
+    watches: WatchCollector,
+}
+
+fn unix_seconds() -> f64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.unwrap_or_default().as_secs_f64()
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        const S: Option<Unit> = Some(Unit::Seconds);
+        const B: Option<Unit> = Some(Unit::Bytes);
+        let mut registry = Registry::default();
+        let own = registry.sub_registry_with_prefix("plimsoll");
+        let mut all = Registrar { registry: own, descriptions: Vec::new() };
+        let info = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+        all.descriptions.push(MetricDescription {
+            name: "plimsoll_build_info".to_owned(),
+            kind: "info",
+            labels: &["version"],
+            help: "Which build this is",
+        });
+        all.registry.register("build", "Which build this is", info);
+        let metrics = Self {
+            requests: all.add(
+                ("http_requests", None, "counter", &["code"]),
+                "Requests answered, by HTTP status",
+                Family::default(),
+            ),
+            sample_age: all.add(
+                ("sample_age", S, "histogram", &[]),
+                "How old the oldest sample of an answer of the metrics APIs was, where that is known",
+                Histogram::new(exponential_buckets(0.25, 2.0, 14)),
+            ),
+            decisions: all.add(
+                ("decisions", None, "counter", &["outcome"]),
+                "Decisions taken, by outcome: rescaled, held, failed, observed (a native HPA is left to kube-controller-manager) or followed (another replica leads)",
+                Family::default(),
+            ),
+            errors: all.add(
+                ("decision_errors", None, "counter", &["reason"]),
+                "Decisions that failed, by the reason that the Autoscaler's condition gives",
+                Family::default(),
+            ),
+            duration: all.add(
+                ("decision_duration", S, "histogram", &[]),
+                "How long a decision took, from its beginning until it was carried out",
+                seconds(),
+            ),
+            lag: all.add(
+                ("decision_lag", S, "histogram", &[]),
+                "How long after its time a decision was begun",
+                seconds(),
+            ),
+            missed: all.add(
+                ("missed_rounds", None, "counter", &[]),
+                "Decisions that were not taken because the one before took until after they were due",
+                Counter::default(),
+            ),
+            autoscalers: all.add(
+                ("autoscalers", None, "gauge", &[]),
+                "Autoscalers and native HPAs decided for",
+                Gauge::default(),
+            ),
+            failing: all.add(
+                ("autoscalers_failing", None, "gauge", &[]),
+                "Of those, how many whose last decision failed; their conditions say why",
+                Gauge::default(),
+            ),
+            leader: all.add(
+                ("leader", None, "gauge", &[]),
+                "Whether this replica leads, and writes: 1 or 0",
+                Gauge::default(),
+            ),
+            became_leader: all.add(
+                ("leader_terms", None, "counter", &[]),
+                "Total number of times that this replica became the leader",
+                Counter::default(),
+            ),
+            last_renewal: all.add(
+                ("leader_last_renewal_timestamp", S, "gauge", &[]),
+                "Time of the last renewal of the Lease by this replica, in Unix seconds; 0 if it never held it",
+                Gauge::default(),
+            ),
+            history_bytes: all.add(
+                ("scaling_history", B, "gauge", &[]),
+                "Size of the scaling history in the ConfigMap that this replica wrote last, in bytes",
+                Gauge::default(),
+            ),
+            history_left_out: all.add(
+                ("scaling_history_left_out", None, "gauge", &[]),
+                "Number of autoscalers whose scaling history did not fit into the ConfigMap",
+                Gauge::default(),
+            ),
+            history_last_write: all.add(
+                ("scaling_history_last_write_timestamp", S, "gauge", &[]),
+                "Time of the last write of the scaling history by this replica, in Unix seconds; 0 if there was none",
+                Gauge::default(),
+            ),
+            frozen: all.add(
+                ("frozen", None, "gauge", &[]),
+                "Whether an administrator has stopped all writes to scales: 1 or 0",
+                Gauge::default(),
+            ),
+            status_writes_waiting: all.add(
+                ("status_writes_waiting", None, "gauge", &[]),
+                "Statuses that wait to be written to the API server",
+                Gauge::default(),
+            ),
+            events: all.add(
+                ("events", None, "counter", &["outcome"]),
+                "Events by outcome: written, refused by the API server, or dropped as too many wait for the 20 a second",
+                Family::default(),
+            ),
+            native_hpas: all.add(
+                ("native_hpas", None, "gauge", &["observed"]),
+                "Native HPAs by whether this replica observes them: yes; no_metrics (Plimsoll does not serve all of their metrics), no_scale (the kind of their target is not watched) or no_leader (another replica does)",
+                Family::default(),
+            ),
+            native_desired: all.add(
+                ("native_hpa_desired_replicas", None, "gauge", &["namespace", "name", "by"]),
+                "Replicas wanted for an observed native HPA, by who decided",
+                Family::default(),
+            ),
+            native_comparisons: all.add(
+                ("native_hpa_comparisons", None, "counter", &["outcome"]),
+                "Steps of observed native HPAs, by outcome: agreed, differed or failed (kube-controller-manager could decide, Plimsoll could not)",
+                Family::default(),
+            ),
+            reloads: all.add(
+                ("config_reloads", None, "counter", &["outcome"]),
+                "Tries to take a changed configuration up, by outcome: taken or refused",
+                Family::default(),
+            ),
+            last_reload: all.add(
+                ("config_last_reload_successful", None, "gauge", &[]),
+                "Whether the configuration in force is that of the file: 1 or 0",
+                Gauge::default(),
+            ),
+            queries: all.add(
+                ("prometheus_requests", None, "counter", &["outcome"]),
+                "Requests to Prometheus, by outcome: answered, refused (a query it can't run), timeout, unreachable, unavailable (429 or 5xx) or unusable (an answer that is none)",
+                Family::default(),
+            ),
+            listings: all.add(
+                ("series_listings", None, "counter", &["reason"]),
+                "Total number of listings of the series of all rules, by reason: interval, or unknown (a metric was asked for that the last listing did not have)",
+                Family::default(),
+            ),
+            query_duration: all.add(
+                ("prometheus_request_duration", S, "histogram", &[]),
+                "How long requests to Prometheus took",
+                seconds(),
+            ),
+            answer_bytes: all.add(
+                ("prometheus_response", B, "histogram", &[]),
+                "How large the answers of Prometheus were",
+                Histogram::new(exponential_buckets(256.0, 4.0, 10)),
+            ),
+            serving: ServingMetrics::new(&mut all),
+            kube: KubeMetrics::new(&mut all),
+            watches: WatchCollector::default(),
+            descriptions: Vec::new(),
+            registry: Registry::default(),
+        };
+        metrics.last_reload.set(1);
+        let mut descriptions = all.descriptions;
+        registry.register_collector(Box::new(ProcessCollector));
+        registry.register_collector(Box::new(metrics.watches.clone()));
+        descriptions.extend(process::descriptions());
+        Self { registry, descriptions, ..metrics }
+    }
+}
+
+impl std::fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Metrics")
+    }
+}
+
+impl Metrics {
+    /// The description of each metric.
+    pub fn descriptions(&self) -> &[MetricDescription] {
+        &self.descriptions
+    }
+
+    /// Counts a response by HTTP status.
+    pub fn answered(&self, code: u16) {
+        self.requests.get_or_create(&CodeLabels { code }).inc();
+    }
+
+    /// Observes the age of the oldest sample of a response.
+    pub fn served(&self, age: Duration) {
+        self.sample_age.observe(age.as_secs_f64());
+    }
+
+    /// Counts a decision by outcome, with its delay and its duration.
+    pub fn decided(&self, outcome: &'static str, lag: Duration, took: Duration) {
+        self.decisions.get_or_create(&OutcomeLabels { outcome }).inc();
+        self.lag.observe(lag.as_secs_f64());
+        self.duration.observe(took.as_secs_f64());
+    }
+
+    /// Counts a failed decision by reason.
+    pub fn failed(&self, reason: &str) {
+        self.errors.get_or_create(&ReasonLabels { reason: reason.to_owned() }).inc();
+    }
+
+    /// Counts decisions that were skipped because the previous one overran.
+    pub fn missed(&self, rounds: u64) {
+        self.missed.inc_by(rounds);
+    }
+
+    /// Sets the desired replicas of an observed native HPA: ours, and kube-controller-manager's.
+    pub fn wanted(&self, key: &ObjectKey, ours: i32, theirs: i32) {
+        for (by, replicas) in [(OURS, ours), (THEIRS, theirs)] {
+            self.native_desired.get_or_create(&desired_by(key, by)).set(replicas.into());
+        }
+    }
+
+    /// Counts a comparison with kube-controller-manager: agreed, differed or failed.
+    pub fn compared(&self, outcome: &'static str) {
+        self.native_comparisons.get_or_create(&OutcomeLabels { outcome }).inc();
+    }
+
+    /// Sets the number of native HPAs that are observed, or not for this reason.
+    pub fn observed(&self, observed: &'static str, count: usize) {
+        self.native_hpas.get_or_create(&ObservedLabels { observed }).set(count as i64);
+    }
+
+    /// Counts an event: written, refused or dropped.
+    pub fn published(&self, outcome: &'static str) {
+        self.events.get_or_create(&OutcomeLabels { outcome }).inc();
+    }
+
+    /// Removes the metrics of a native HPA.
+    pub fn forget(&self, key: &ObjectKey) {
+        for by in [OURS, THEIRS] {
+            self.native_desired.remove(&desired_by(key, by));
+        }
+    }
+
+    /// Counts a reload of the configuration: taken or refused.
+    pub fn reloaded(&self, taken: bool) {
+        let outcome = if taken { "taken" } else { "refused" };
+        self.reloads.get_or_create(&OutcomeLabels { outcome }).inc();
+        self.last_reload.set(taken.into());
+    }
+
+    /// The gauge of pending status writes.
+    pub fn status_writes_waiting(&self) -> Gauge {
+        self.status_writes_waiting.clone()
+    }
+
+    /// Counts a term of this replica.
+    pub fn became_leader(&self) {
+        self.became_leader.inc();
+    }
+
+    /// Sets the time of the last renewal to now.
+    pub fn renewed(&self) {
+        self.last_renewal.set(unix_seconds());
+    }
+
+    /// Sets the size of the written scaling history, and the number of autoscalers left out.
+    pub fn history_written(&self, bytes: usize, left_out: usize) {
+        self.history_bytes.set(bytes as i64);
+        self.history_left_out.set(left_out as i64);
+        self.history_last_write.set(unix_seconds());
+    }
+
+    /// Sets whether this replica leads.
+    pub fn leads(&self, leads: bool) {
+        self.leader.set(leads.into());
+    }
+
+    /// Sets whether scales are frozen.
+    pub fn frozen(&self, frozen: bool) {
+        self.frozen.set(frozen.into());
+    }
+
+    /// Sets the number of autoscalers, and of those whose last decision failed.
+    pub fn autoscalers(&self, count: usize, failing: usize) {
+        self.autoscalers.set(count as i64);
+        self.failing.set(failing as i64);
+    }
+
+    /// Counts a request to Prometheus by outcome, with its duration and the size of its response.
+    pub fn queried(&self, outcome: &'static str, took: Duration, bytes: Option<usize>) {
+        self.queries.get_or_create(&OutcomeLabels { outcome }).inc();
+        self.query_duration.observe(took.as_secs_f64());
+        if let Some(bytes) = bytes {
+            self.answer_bytes.observe(bytes as f64);
+        }
+    }
+
+    /// Counts a listing of the series of all rules, by reason.
+    pub fn listed(&self, reason: &'static str) {
+        self.listings.get_or_create(&ReasonLabels { reason: reason.to_owned() }).inc();
+    }
+
+    /// Shows the health of these watches from now on.
+    pub fn show(&self, synced: Synced) {
+        let _ = self.watches.0.set(synced);
+    }
+
+    /// All metrics, in the exposition format that the client accepts.
+    pub fn exposition(&self, headers: &HeaderMap) -> Response {
+        exposition::respond(self.encode(), headers)
+    }
+
+    /// All metrics in OpenMetrics.
+    pub(super) fn encode(&self) -> String {
+        let mut text = String::new();
+        encode(&mut text, &self.registry).expect("a String takes all that is written to it");
+        text
+    }
+}
+
+fn desired_by(key: &ObjectKey, by: &'static str) -> DesiredByLabels {
+    DesiredByLabels { namespace: key.namespace.clone(), name: key.name.clone(), by }
+}

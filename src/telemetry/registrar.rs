@@ -1,0 +1,62 @@
+//! Registers metrics together with their descriptions in the reference.
+
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Metric, Registry, Unit};
+
+/// The description of a metric in the reference.
+#[derive(Clone, Debug)]
+pub struct MetricDescription {
+    /// The name, as it is scraped.
+    pub name: String,
+    /// The type: counter, gauge, histogram or info.
+    pub kind: &'static str,
+    /// The label names.
+    pub labels: &'static [&'static str],
+    /// The help text.
+    pub help: &'static str,
+}
+
+/// Registers metrics, and collects their descriptions.
+pub struct Registrar<'a> {
+    /// The registry.
+    pub registry: &'a mut Registry,
+    /// The descriptions of the registered metrics.
+    pub descriptions: Vec<MetricDescription>,
+}
+
+impl Registrar<'_> {
+    /// Registers a metric of a name, unit, type and label names.
+    pub fn add<M: Metric + Clone>(
+        &mut self,
+        (name, unit, kind, labels): (&str, Option<Unit>, &'static str, &'static [&'static str]),
+        help: &'static str,
+        metric: M,
+    ) -> M {
+        let suffix = match (&unit, kind) {
+            (Some(unit), _) => format!("_{}", unit.as_str()),
+            (None, "counter") => "_total".to_owned(),
+            (None, "info") => "_info".to_owned(),
+            (None, _) => String::new(),
+        };
+        self.descriptions.push(MetricDescription {
+            name: format!("plimsoll_{name}{suffix}"),
+            kind,
+            labels,
+            help,
+        });
+        match unit {
+            Some(unit) => self.registry.register_with_unit(name, help, unit, metric.clone()),
+            None => self.registry.register(name, help, metric.clone()),
+        }
+        metric
+    }
+}
+
+/// A histogram of durations in seconds, from a millisecond to a minute.
+pub fn seconds() -> Histogram {
+    Histogram::new(exponential_buckets(0.001, 2.0, 17))
+}
+
+/// Histograms by label set.
+pub type HistogramFamily<L> = Family<L, Histogram, fn() -> Histogram>;

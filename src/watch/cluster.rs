@@ -1,0 +1,57 @@
+//! The index, shared between the reflectors and its readers, with notifications of changes.
+
+use super::index::Index;
+use super::subject::Subject;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use tokio::sync::{Notify, watch};
+
+/// The index of the cluster, with notifications of changes. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Cluster(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    index: RwLock<Index>,
+    /// The subjects whose spec changed since [`Cluster::changes`] last returned.
+    dirty: Mutex<BTreeSet<Subject>>,
+    dirtied: Notify,
+    /// Counts the changes of published metrics.
+    published: watch::Sender<u64>,
+}
+
+impl Cluster {
+    /// Reads the index. `read` should be brief: it blocks the reflectors.
+    pub fn read<T>(&self, read: impl FnOnce(&Index) -> T) -> T {
+        read(&self.0.index.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Changes the index.
+    pub fn write<T>(&self, change: impl FnOnce(&mut Index) -> T) -> T {
+        change(&mut self.0.index.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Notifies that a subject was added, changed or deleted.
+    pub fn changed(&self, subject: Subject) {
+        self.0.dirty.lock().unwrap_or_else(PoisonError::into_inner).insert(subject);
+        self.0.dirtied.notify_one();
+        self.0.published.send_modify(|changes| *changes += 1);
+    }
+
+    /// Waits for changes, and returns the changed subjects.
+    pub async fn changes(&self) -> BTreeSet<Subject> {
+        loop {
+            let dirty =
+                std::mem::take(&mut *self.0.dirty.lock().unwrap_or_else(PoisonError::into_inner));
+            if !dirty.is_empty() {
+                return dirty;
+            }
+            self.0.dirtied.notified().await;
+        }
+    }
+
+    /// Counts the changes of published metrics.
+    pub fn watch_published(&self) -> watch::Receiver<u64> {
+        self.0.published.subscribe()
+    }
+}

@@ -1,0 +1,100 @@
+//! The records that the index keeps of autoscalers and workloads.
+
+use crate::crd::{AutoscalerSpec, ReadError};
+use crate::hpa::{self, Scale, Spec, Status};
+use crate::promql::query::PodMetric;
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscalerStatus;
+use std::sync::Arc;
+
+/// The scale of a workload whose kind is watched.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ScaleRecord {
+    /// The replica counts of its spec and status.
+    pub replicas: Scale,
+    /// The selector of its pods, as text.
+    pub selector: String,
+}
+
+/// The kinds of workloads that are watched, all in the group `apps`. The scale of other
+/// kinds is read when it is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Workload {
+    /// A Deployment.
+    Deployment,
+    /// A StatefulSet.
+    StatefulSet,
+}
+
+impl Workload {
+    /// The watched kind of this group and kind, if it is watched.
+    pub fn of(group: &str, kind: &str) -> Option<Self> {
+        match (group, kind) {
+            ("apps", "Deployment") => Some(Self::Deployment),
+            ("apps", "StatefulSet") => Some(Self::StatefulSet),
+            _ => None,
+        }
+    }
+}
+
+/// The record of an Autoscaler.
+#[derive(Clone, Debug)]
+pub struct AutoscalerRecord {
+    /// The UID, for events and owner references.
+    pub uid: String,
+    /// The generation of its spec.
+    pub generation: Option<i64>,
+    /// The parsed spec, or why it can't be parsed.
+    pub parsed: Result<Arc<ParsedSpec>, ReadError>,
+    /// The status.
+    pub status: Status,
+}
+
+/// The spec of an Autoscaler, parsed once per generation.
+#[derive(Clone, Debug)]
+pub struct ParsedSpec {
+    /// The spec as it is written.
+    pub spec: AutoscalerSpec,
+    /// The same as the HPA algorithm reads it.
+    pub scaling: ScalingSpec,
+}
+
+/// The spec of an Autoscaler or native HPA as the HPA algorithm reads it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ScalingSpec {
+    /// The target, the bounds, the metrics and the behavior.
+    pub spec: Spec,
+    /// For each metric of `spec`, the pod metric that Plimsoll itself serves; none for
+    /// metrics of other providers.
+    pub pod_metrics: Vec<Option<PodMetric>>,
+}
+
+/// The record of a native HorizontalPodAutoscaler.
+#[derive(Clone, Debug)]
+pub struct HpaRecord {
+    /// The UID, for events and preconditions.
+    pub uid: String,
+    /// The resourceVersion, for preconditions.
+    pub version: Option<String>,
+    /// The spec as the HPA algorithm reads it.
+    pub scaling: ScalingSpec,
+    /// The UID of the owning Autoscaler, if any.
+    pub owner: Option<String>,
+    /// The status.
+    pub status: HorizontalPodAutoscalerStatus,
+}
+
+impl ScalingSpec {
+    /// The pod metrics that Plimsoll serves for it, by their published names.
+    pub(super) fn published(&self) -> Vec<(String, PodMetric)> {
+        let name = |metric: &hpa::Metric| match &metric.source {
+            hpa::Source::Pods { metric, .. } => Some(metric.name.clone()),
+            _ => None,
+        };
+        self.spec
+            .metrics
+            .iter()
+            .zip(&self.pod_metrics)
+            .filter_map(|(metric, own)| Some((name(metric)?, own.clone()?)))
+            .collect()
+    }
+}

@@ -1,0 +1,69 @@
+//! Names of objects, and of the autoscalers among them.
+
+/// The namespace and name of an object.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectKey {
+    /// The namespace.
+    pub namespace: String,
+    /// The name.
+    pub name: String,
+}
+
+impl std::fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// An autoscaler: an object that is decided for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Subject {
+    /// The kind of the object.
+    pub kind: SubjectKind,
+    /// The namespace and name of the object.
+    pub key: ObjectKey,
+}
+
+/// A kind of autoscaler. An Autoscaler sorts first: its spec may say more about a metric
+/// than the metric's name does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum SubjectKind {
+    /// An Autoscaler.
+    Autoscaler,
+    /// A native HorizontalPodAutoscaler.
+    Hpa,
+}
+
+impl Subject {
+    /// An Autoscaler.
+    pub const fn autoscaler(key: ObjectKey) -> Self {
+        Self { kind: SubjectKind::Autoscaler, key }
+    }
+
+    /// A native HorizontalPodAutoscaler.
+    pub const fn hpa(key: ObjectKey) -> Self {
+        Self { kind: SubjectKind::Hpa, key }
+    }
+
+    /// The name of another subject in a message about this one. The kind is included if it
+    /// differs.
+    pub fn name_of(&self, other: &Self) -> String {
+        if self.kind == other.kind { other.key.to_string() } else { other.to_string() }
+    }
+}
+
+impl SubjectKind {
+    /// The kind as the API writes it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Autoscaler => "Autoscaler",
+            Self::Hpa => "HorizontalPodAutoscaler",
+        }
+    }
+}
+
+impl std::fmt::Display for Subject {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.kind.as_str(), self.key)
+    }
+}
