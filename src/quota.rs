@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A number of bytes, and what each namespace uses of them.
+/// A number of bytes, and the usage of each namespace.
 #[derive(Debug)]
 pub struct ByteQuota {
     limit: usize,

@@ -1,5 +1,5 @@
-//! For every user's query, every selector of what is sent has the
-//! namespace, or it is refused: no panic, no overflow of a small stack.
+//! Every selector of a guarded query has the
+//! namespace, or the query is refused: no panic, no overflow of a small stack.
 #![no_main]
 
 #[path = "../../tests/queries/mod.rs"]

@@ -1,5 +1,5 @@
-//! No path and no selector makes the request parser panic, and a selector that
-//! is read is written as one that reads the same.
+//! No path and no selector makes the request parser panic, and printing a parsed selector
+//! gives an equal one.
 #![no_main]
 
 use plimsoll::k8s::Selector;

@@ -1,4 +1,4 @@
-//! The account of a decision: what was counted, and which steps changed the
+//! The account of a decision: the counts of each metric, and the steps that changed the
 //! number of replicas. `()` records nothing, at no cost.
 
 use super::UnixMillis;
@@ -18,7 +18,7 @@ impl Account for () {
     fn step(&mut self, _: Step) {}
 }
 
-/// What was counted for one metric. Sums are in milli-units.
+/// The counts for one metric. Sums are in milli-units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MetricAccount {

@@ -90,7 +90,7 @@ impl Decision {
     }
 }
 
-/// What the metrics together propose.
+/// The proposal of all metrics together.
 enum Proposed {
     Replicas {
         replicas: i32,

@@ -199,7 +199,7 @@ pub struct Strays {
     pub sum_milli: i64,
 }
 
-/// Owns what [`PodSamples`] borrows, built from a response in any order.
+/// The owned form of [`PodSamples`], built from a response in any order.
 #[derive(Clone, Debug, Default)]
 pub struct AlignedSamples {
     of_pods: Vec<Option<Sample>>,

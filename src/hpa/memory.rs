@@ -60,9 +60,9 @@ impl Memory {
         self
     }
 
-    /// Takes in what another remembers of the same autoscaler. All that either was
-    /// recommended counts. The other knows of all changes of the scale up to some time:
-    /// of those known here, the ones count that it does not know of.
+    /// Merges the history of another replica for the same autoscaler. All recommendations of both
+    /// count. Changes of the scale count once: the other's, and, unless the other is `complete`, the
+    /// own ones that it lacks.
     pub fn join(&mut self, other: Self, complete: bool) {
         self.recommendations.extend(other.recommendations);
         for (own, others) in [(&mut self.ups, other.ups), (&mut self.downs, other.downs)] {
@@ -86,9 +86,9 @@ impl Memory {
         self.recommend(to, now, None);
     }
 
-    /// The same without what no later decision can see: recommendations that a
+    /// The history without entries that no later decision can see: recommendations that a
     /// later one is both as high and as low as, events beyond their periods, and
-    /// what is older than the longest window, `longest` in ms.
+    /// entries older than the longest window, `longest` in ms.
     pub fn essential(&self, now: UnixMillis, longest: i64) -> Self {
         let mut recommendations: Vec<Recommendation> =
             self.recommendations.iter().copied().filter(|r| now - r.time <= longest).collect();
@@ -231,7 +231,7 @@ mod tests {
     fn of_two_memories_each_change_counts_once() {
         let event = |change, time| ScaleEvent { change, time, outdated: false, unsure: false };
         let with = |ups: &[ScaleEvent]| Memory { ups: ups.to_vec(), ..Memory::default() };
-        // Seen 12 s after it was done; and one that the other does not know of yet.
+        // One change is observed 12 s after it was made; the other history does not have the second yet.
         let mut own = with(&[event(1, 112_000), event(1, 130_000)]);
         own.join(with(&[event(1, 100_000)]), false);
         assert_eq!(own.ups, [event(1, 130_000), event(1, 100_000)]);

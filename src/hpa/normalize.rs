@@ -150,7 +150,7 @@ fn limit(input: &Input<'_>, current: i32, desired: i32) -> Limited {
     }
 }
 
-/// With `behavior`: what the policies of the direction allow, within min and max.
+/// With `behavior`: the limit of the direction's policies, within min and max.
 fn limit_by_policies(
     input: &Input<'_>,
     behavior: &Behavior,

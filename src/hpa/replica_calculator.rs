@@ -6,7 +6,7 @@ use super::input::{Input, Phase, Pod, PodSamples, Sample};
 use super::spec::ScalarTarget;
 use super::status::Current;
 
-/// What one metric proposes, and its current value.
+/// The proposal of one metric, and its current value.
 pub(super) struct Proposal {
     pub replicas: i32,
     pub current: Current,

@@ -165,7 +165,7 @@ mod tests {
             &list(&[("cpu", "250m"), ("memory", "16Mi")]),
         );
         assert_eq!(milli(&requests, "cpu"), 1250);
-        // What it does not request itself is what its containers do.
+        // Resources without a pod-level request have the sum of the containers.
         assert_eq!(milli(&requests, "memory"), 80 * 1024 * 1024 * 1000);
         // One container has its own all the same.
         assert_eq!(requests.milli("cpu", Some("app"), "web-0"), Ok(100));
@@ -183,8 +183,8 @@ mod tests {
         };
         let ends = |memory: &str| (container("init", &[("memory", memory)]), false);
         let stays = |memory: &str| (container("side", &[("memory", memory)]), true);
-        // The most of what is there at once: one that ends, beside the sidecars before it; in
-        // the end the containers beside all sidecars.
+        // The largest sum at any time: an init container with the sidecars before it, or
+        // finally the containers with all sidecars.
         assert_eq!(of(vec![]), 100);
         assert_eq!(of(vec![ends("300")]), 300);
         assert_eq!(of(vec![ends("40")]), 100);

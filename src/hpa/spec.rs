@@ -177,9 +177,9 @@ pub struct ScalingRules {
 /// Which of several policies wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SelectPolicy {
-    /// The one that allows the largest change.
+    /// The policy that allows the largest change.
     Max,
-    /// The one that allows the smallest change.
+    /// The policy that allows the smallest change.
     Min,
     /// No change in this direction.
     Disabled,
@@ -188,7 +188,7 @@ pub enum SelectPolicy {
 /// A policy: how many replicas may change within a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// What `value` counts.
+    /// The unit of `value`.
     pub kind: PolicyKind,
     /// Pods or percent.
     pub value: i32,
@@ -196,7 +196,7 @@ pub struct Policy {
     pub period_seconds: i32,
 }
 
-/// What a policy's value counts.
+/// The unit of a policy's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyKind {
     /// Pods.

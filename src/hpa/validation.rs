@@ -18,7 +18,7 @@ const MAX_WINDOW: i32 = 3600;
 pub struct InvalidField {
     /// Its path, such as `spec.metrics[0].pods.target.averageValue`.
     pub field: String,
-    /// What is wrong, and what would be right.
+    /// The error, and the remedy.
     pub reason: String,
 }
 

@@ -36,8 +36,8 @@ impl Quantity {
 
     /// Thousandths, rounded away from zero (upstream's `MilliValue`).
     ///
-    /// A value that does not fit in 64 bits becomes what upstream makes of it, as
-    /// upstream decides on that: 0 for a number of at most 18 decimal digits (`9E`), otherwise
+    /// A value that does not fit in 64 bits is converted as upstream does, as
+    /// decisions depend on the result: 0 for a number of at most 18 decimal digits (`9E`), otherwise
     /// the low 64 bits.
     pub fn milli(self) -> i64 {
         let whole = self.0 / NANO_PER_MILLI;

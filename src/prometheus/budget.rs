@@ -10,8 +10,8 @@ pub const RESPONSE_BYTES: usize = 128 << 20;
 /// The part of them for responses to users' own queries. No namespace uses
 /// more of it than it leaves free.
 pub const USER_RESPONSE_BYTES: usize = 32 << 20;
-/// What a byte of a body takes until it is read: itself with spare capacity, and
-/// then the table beside it. Tables that take more are counted as they are read.
+/// The memory per byte of a body until it is read: the body with spare capacity, and
+/// then the table as well. Tables that take more are counted as they are read.
 const BYTES_PER_BODY_BYTE: usize = 2;
 
 /// The bytes for responses, shared by all clients of a process.

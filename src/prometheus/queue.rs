@@ -16,7 +16,7 @@ use tokio::time::Instant;
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Flow {
     /// Queries of the administrator's templates and rules for several namespaces
-    /// together, and what all need: metadata, and listings of series.
+    /// together, requests for metadata, and listings of series.
     Shared,
     /// Queries of templates and rules for one namespace.
     Namespace(Arc<str>),
@@ -48,10 +48,10 @@ const MAX_QUEUE_LENGTH: usize = 2_000;
 const HALF_WINDOW: Duration = Duration::from_secs(8);
 /// The fewest late responses in the window that count as overload. Fewer may be chance.
 const MIN_LATE: usize = 4;
-/// The limit grows by this part of itself after as many responses in time as it has seats.
-const INCREASE: usize = 4;
+/// The limit grows by itself divided by this, after as many responses in time as there are seats.
+const INCREASE_DIVISOR: usize = 4;
 /// The limit is divided by this under overload.
-const DECREASE: usize = 2;
+const DECREASE_DIVISOR: usize = 2;
 
 /// The requests in flight, and those that wait for a seat.
 #[derive(Clone, Debug, Default)]
@@ -298,7 +298,7 @@ impl Seat {
                 }
                 state.in_time += 1;
                 if state.in_time >= state.limit && state.limit < MAX_SEATS {
-                    let more = (state.limit / INCREASE).max(1);
+                    let more = (state.limit / INCREASE_DIVISOR).max(1);
                     (state.limit, state.in_time) = ((state.limit + more).min(MAX_SEATS), 0);
                 }
                 LateCause::TooLarge
@@ -312,7 +312,7 @@ impl Seat {
                 // The new limit is judged by new responses.
                 state.window = Default::default();
                 let at_lowest = state.limit == MIN_SEATS;
-                (state.limit, state.in_time) = ((state.limit / DECREASE).max(MIN_SEATS), 0);
+                (state.limit, state.in_time) = ((state.limit / DECREASE_DIVISOR).max(MIN_SEATS), 0);
                 if at_lowest { LateCause::TooLarge } else { LateCause::Overload }
             }
         }
@@ -392,7 +392,7 @@ mod tests {
         }
         assert_eq!(taken(&queue, &Flow::Shared, 100).len(), MAX_SEATS);
         tokio::time::advance(2 * HALF_WINDOW).await;
-        // A server that can't be reached is not one that has room for more.
+        // Failed connections do not raise the limit.
         for seat in taken(&queue, &Flow::Shared, MAX_SEATS) {
             seat.complete(Completion::Late);
         }

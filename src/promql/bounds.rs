@@ -30,8 +30,8 @@ pub const OF_USERS: Bounds = Bounds {
     compiled_bytes: Some(1 << 20),
 };
 
-/// For what the planner prints and administrators configure: such a text may
-/// name a thousand pods, but is no deeper.
+/// For planned queries and administrators' templates. These may
+/// name a thousand pods, but are not deeper.
 pub const OF_OURS: Bounds = Bounds {
     bytes: 8 << 20,
     matchers: usize::MAX,
@@ -41,7 +41,7 @@ pub const OF_OURS: Bounds = Bounds {
     ..OF_USERS
 };
 
-/// What is out of bounds, and where.
+/// A bound that a text exceeds, and its position.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{line}:{column}: {what}")]
 pub struct OutOfBounds {
@@ -49,7 +49,7 @@ pub struct OutOfBounds {
     pub line: usize,
     /// The character in it, from 1.
     pub column: usize,
-    /// What is wrong, and what would be right.
+    /// The error, and the remedy.
     pub what: String,
 }
 

@@ -1,4 +1,4 @@
-//! What a query costs Prometheus, and the limits of a batch.
+//! The cost of a query for Prometheus, and the limits of a batch.
 //!
 //! Costs are CPU time of Prometheus 3.13, measured by `make query-costs` on 20,000 series: 490 us for a
 //! query, 3.5 us for each series of its result (2.2 us if there are many), and 4 to 5.5 us for each label value that it
@@ -15,7 +15,7 @@ const VALUE: f64 = 2.0;
 /// values cost no more than one of 1,000 there, and less if there are more pods.
 const MAX_INDEXED_VALUES: usize = 255;
 
-/// What earlier responses showed about the queries of a shape.
+/// Estimates for the queries of a shape, from earlier responses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimates {
     /// The series of a filtered result, per query in the batch.

@@ -5,7 +5,7 @@
 //! added to each `by` and `on` list that lacks it.
 //!
 //! **Claim:** for each `V` within `W`, the rows of `E'(W)` whose `l` is in `V` are the rows of `E(V)`, with the same
-//! values. If the result of `E(V)` has `l` ([`ResultKind::Vector::has_label`]), their labels are the same, too.
+//! values. If the result of `E(V)` has `l` (`has_label`), their labels are the same, too.
 //! If not, they have `l` in addition, and it is removed when the rows are read.
 //!
 //! The proof is by induction over the tree, with a rule for each kind of node. In the examples `l` is `app`.
@@ -51,7 +51,7 @@ pub(super) struct Candidate<'a> {
     pub single_value: bool,
 }
 
-/// What an expression returns once the candidate is a parameter.
+/// The result of an expression once the candidate is a parameter.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum ResultKind {
     /// A number that depends on no series.
@@ -63,7 +63,7 @@ pub(super) enum ResultKind {
     },
 }
 
-/// What an expression returns once the candidate is a parameter; none if that could change a
+/// The result of an expression once the candidate is a parameter; none if that could change a
 /// value (see the [module](self) for the rules).
 pub(super) fn analyze(expr: &Expr, candidate: &Candidate<'_>) -> Option<ResultKind> {
     match expr {

@@ -1,6 +1,6 @@
-//! The functions of PromQL: what a user's query may call, and what each does to series.
+//! The functions of PromQL that a user's query may call, by their effect on series.
 
-/// What a function returns for the series of its argument.
+/// The result of a function for the series of its argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FunctionKind {
     /// A series for each series, computed only from it, with its labels but the metric name.

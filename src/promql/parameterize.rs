@@ -53,7 +53,7 @@ fn parameterize(query: &str) -> Option<ShapedQuery> {
     }
     insert_parameters(&mut tree, &parameters);
     let text = tree.to_string();
-    // A text is sent, not the tree: it must mean what the tree means.
+    // The text is sent, not the tree, so both must mean the same.
     if !tree::means(&text, &tree) {
         return None;
     }

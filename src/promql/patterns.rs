@@ -6,7 +6,7 @@ use super::bounds::Bounds;
 /// not that of Rust's `regex`.
 ///
 /// # Errors
-/// What is wrong with them.
+/// If they are too many, too long, or too large when compiled.
 pub fn check_of_functions(patterns: &[&str], bounds: &Bounds) -> Result<(), String> {
     if patterns.len() > bounds.patterns {
         return Err(too_many(bounds));

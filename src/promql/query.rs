@@ -130,7 +130,7 @@ impl PodQueries {
         Ok(Query { values: query.into(), times })
     }
 
-    /// What is sent in place of a user's own query, to keep it within a namespace.
+    /// The guarded query: a user's own query, kept within a namespace.
     ///
     /// # Errors
     /// As [`GuardError`] says.

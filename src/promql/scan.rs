@@ -46,7 +46,7 @@ pub fn check(text: &str, bounds: &Bounds) -> Result<Vec<Pattern>, OutOfBounds> {
     Ok(scan.patterns)
 }
 
-/// What is between one parenthesis and the one that closes it.
+/// The text between one parenthesis and the one that closes it.
 #[derive(Default)]
 struct Level {
     /// Operators, signs and ranges since the last comma.

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Both have the shape `sum by (pod, app, ns) (rate(hits_total{PLACEHOLDER}[2m]))` with the parameters
-//! `app` and `ns`. The arguments of the first query are `[["web"], ["shop"]]`. [`QueryShape::render`] fills
+//! `app` and `ns`. The arguments of the first query are `[["web"], ["shop"]]`. `QueryShape::render` fills
 //! in the arguments of both:
 //!
 //! ```promql
@@ -26,7 +26,7 @@ use promql_parser::label::{MatchOp, Matcher};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// What queries have in common that differ only in label values.
+/// The common part of queries that differ only in label values.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct QueryShape {
     /// The tree printed, with a placeholder in each selector. Keeping the tree of each shape
@@ -55,7 +55,7 @@ pub type Arguments = Arc<[Vec<String>]>;
 /// A query as its shape and arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShapedQuery {
-    /// What it has in common with other queries.
+    /// The part in common with other queries.
     pub shape: Arc<QueryShape>,
     /// The values of the shape's parameters.
     pub arguments: Arguments,

@@ -229,7 +229,7 @@ impl Rules {
         !self.state().rules.custom.is_empty()
     }
 
-    /// Finds what gives a metric. If it is unknown, series are listed first.
+    /// Finds the source of a metric. If it is unknown, series are listed first.
     pub(super) async fn known<T>(
         &self,
         name: &str,

@@ -53,7 +53,7 @@ pub struct Coalescer {
     recent_quota: Arc<RecentQuota>,
 }
 
-/// What has the result of a query, or will have it.
+/// The provider of a query's result.
 enum Provider {
     Flight(Flight),
     Plan(PlanFuture),
@@ -180,7 +180,7 @@ impl Coalescer {
         self.shapes.run_pending_tasks();
     }
 
-    /// What has the result of a query; if nothing has, the query becomes pending.
+    /// The provider of a query's result. If there is none yet, the query becomes pending.
     fn request(
         self: &Arc<Self>,
         queries: &Arc<ShapeQueries>,

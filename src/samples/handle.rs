@@ -36,7 +36,7 @@ impl QueryHandle {
         }
     }
 
-    /// What the query has in common with others.
+    /// The shape of the query.
     pub fn shape(&self) -> &QueryShape {
         &self.query.shape
     }

@@ -56,7 +56,7 @@ const COUNTER_INCREASES: u32 = 10;
 /// The bytes of each of the three caches.
 pub const METRIC_TYPE_BYTES: usize = 2 << 20;
 
-/// The TTL of metadata, by what it says.
+/// The TTL of metadata, by its content.
 struct MetadataTtl;
 
 impl moka::Expiry<Arc<str>, Metadata> for MetadataTtl {

@@ -24,7 +24,7 @@ pub const MAX_BACKOFF: Duration = Duration::from_secs(8);
 
 /// The queries of one shape.
 pub struct ShapeQueries {
-    /// What they have in common.
+    /// The shape.
     pub shape: Arc<QueryShape>,
     state: Mutex<ShapeState>,
     /// Permits for batches in flight.
@@ -54,7 +54,7 @@ pub type UncachedShapes = Mutex<HashMap<Arc<QueryShape>, Weak<ShapeQueries>>>;
 /// A plan in the making, and the queries that it starts.
 pub type PlanFuture = Shared<BoxFuture<'static, Arc<Vec<Flight>>>>;
 
-/// What is known of the queries of one shape.
+/// The state of the queries of one shape.
 #[derive(Default)]
 pub struct ShapeState {
     /// The cardinality of earlier results.

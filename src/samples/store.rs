@@ -29,19 +29,19 @@ struct Inner {
     caches: Caches,
 }
 
-/// What is cached by the text of a query. The stores of all servers share it.
+/// The caches by the text of a query. The stores of all servers share them.
 #[derive(Clone)]
 struct Caches {
     /// The shapes and arguments of queries.
     shaped: Cache<Arc<str>, Arc<ShapedQuery>>,
-    /// What is sent in place of users' own queries, until the time at which it expires.
+    /// Guarded queries, with the time at which they expire.
     guarded: Cache<GuardKey, (Guarded, Instant)>,
 }
 
-/// What is sent in place of a user's query, or why it is refused.
+/// A guarded query: a user's own query with the namespace in each selector. Or why it is refused.
 type Guarded = Result<Arc<str>, GuardError>;
 
-/// A user's query, and everything else that determines what is sent in its place.
+/// A user's query, and everything else that determines the guarded query.
 #[derive(PartialEq, Eq, Hash)]
 struct GuardKey(Box<str>);
 
@@ -58,14 +58,14 @@ impl GuardKey {
 const SHAPED_QUERY_TTL: Duration = Duration::from_secs(600);
 /// The bytes of the cache of shapes and arguments.
 pub const SHAPED_QUERY_BYTES: usize = 32 << 20;
-/// The TTL of what is sent in place of a user's query.
+/// The TTL of a guarded query.
 const GUARDED_QUERY_TTL: Duration = Duration::from_secs(600);
 /// The TTL of a refusal whose reason Prometheus failed to tell.
 const UNEXPLAINED_REFUSAL_TTL: Duration = Duration::from_secs(60);
 /// The most bytes of a text that Prometheus is asked to format, whatever it is. Formatting takes the
 /// cube of the depth of a text, which Prometheus does not limit: the depth of a longer one must be bounded.
 const MAX_FORMATTED_BYTES: usize = 1024;
-/// The bytes of the cache of what is sent in place of users' queries.
+/// The bytes of the cache of guarded queries.
 pub const GUARDED_QUERY_BYTES: usize = 16 << 20;
 /// The most bytes of a query in a warning.
 const MAX_LOGGED_BYTES: usize = 500;
@@ -155,8 +155,7 @@ impl Store {
         Ok(samples)
     }
 
-    /// What is sent in place of a user's own query, which keeps it within a namespace. Both what is sent
-    /// and a refusal are cached.
+    /// The guarded query for a user's own query. Guarded queries and refusals are cached.
     async fn guarded(
         &self,
         queries: &PodQueries,

@@ -16,7 +16,7 @@ pub struct Table {
     text: String,
     /// The distinct lists of label names, each as its first cell and its length.
     name_lists: Vec<(u32, u32)>,
-    /// Where each value or name begins and ends in the text.
+    /// The begin and end of each value or name in the text.
     cells: Vec<(u32, u32)>,
     rows: Vec<Row>,
     /// The rows without a valid sample, and why; their value is NaN.
@@ -73,7 +73,7 @@ impl Table {
     }
 
     /// Reads the body of a response and takes over its reservation. The reservation grows if the
-    /// series take more than the body, and finally is what they take.
+    /// series take more than the body, and finally has the size of the table.
     ///
     /// # Errors
     /// As [`read_query_response`] says, and [`Error::Memory`].
@@ -116,8 +116,8 @@ impl Table {
         Ok(table)
     }
 
-    /// The memory in bytes while it is read, with what tells lists of names apart.
-    /// Spare capacity is not counted: the kernel gives memory for what is written only.
+    /// The memory in bytes while it is read, including the map of name lists.
+    /// Spare capacity is not counted, as the kernel backs only pages that were written.
     fn bytes_while_read(&self) -> usize {
         let cells = size_of_val(&*self.cells) + size_of_val(&*self.name_lists);
         let rows = size_of_val(&*self.rows) + size_of_val(&*self.invalid);

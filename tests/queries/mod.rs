@@ -22,8 +22,8 @@ pub fn on_a_small_stack(work: impl FnOnce() + Send) {
     });
 }
 
-/// Checks that what is sent for a user's query reads only the namespace and the
-/// shared ones. Returns what is sent.
+/// Checks that the guarded query of a user's query reads only the namespace and the
+/// shared ones. Returns the guarded query.
 pub fn check_guard(query: &str) -> Option<String> {
     let shared = ["commons".to_owned()];
     let sent = match within_namespace(query, "namespace", "shop", &shared) {
@@ -66,17 +66,17 @@ fn read(text: &str) -> Result<Expr, String> {
 
 /// All selectors, by a walk that shares no code with the guard's.
 pub fn selectors(tree: &Expr) -> Vec<&VectorSelector> {
-    let (mut found, mut open) = (Vec::new(), vec![tree]);
-    while let Some(node) = open.pop() {
+    let (mut found, mut rest) = (Vec::new(), vec![tree]);
+    while let Some(node) = rest.pop() {
         match node {
             Expr::Aggregate(node) => {
-                open.push(&node.expr);
-                open.extend(node.param.as_deref());
+                rest.push(&node.expr);
+                rest.extend(node.param.as_deref());
             }
-            Expr::Unary(node) => open.push(&node.expr),
-            Expr::Binary(node) => open.extend([&*node.lhs, &*node.rhs]),
-            Expr::Paren(node) => open.push(&node.expr),
-            Expr::Subquery(node) => open.push(&node.expr),
+            Expr::Unary(node) => rest.push(&node.expr),
+            Expr::Binary(node) => rest.extend([&*node.lhs, &*node.rhs]),
+            Expr::Paren(node) => rest.push(&node.expr),
+            Expr::Subquery(node) => rest.push(&node.expr),
             Expr::NumberLiteral(_) | Expr::StringLiteral(_) => {}
             Expr::VectorSelector(selector) => found.push(selector),
             Expr::MatrixSelector(matrix) => found.push(&matrix.vs),
@@ -85,7 +85,7 @@ pub fn selectors(tree: &Expr) -> Vec<&VectorSelector> {
                     call.func.name, "info",
                     "it selects series that the query does not name"
                 );
-                open.extend(call.args.args.iter().map(|arg| &**arg));
+                rest.extend(call.args.args.iter().map(|arg| &**arg));
             }
             Expr::Extension(_) => panic!("no text makes one"),
         }
@@ -93,7 +93,7 @@ pub fn selectors(tree: &Expr) -> Vec<&VectorSelector> {
     found
 }
 
-/// What is sent for a single query says what the query says, but for its labels.
+/// Checks that the text that is sent for a single query means the same as the query, but for its labels.
 pub fn check_single(query: &str) {
     let ShapedQuery { shape, arguments } = ShapedQuery::of(query);
     let sent = single(&shape, &arguments);

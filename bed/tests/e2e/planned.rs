@@ -34,7 +34,7 @@ const LABELS: [(&str, &[&str]); 4] = [
 ];
 const NUMBERS: [&str; 8] = ["1", "2.5", "0.1", "0.2", "-3", "1e9", "NaN", "+Inf"];
 
-/// What the target exposes: gauges x and y, counter c and histogram h.
+/// The metrics of the target: gauges x and y, counter c and histogram h.
 fn exposition(seed: u64, scrape: u64, time: u128) -> String {
     let mut random = Random(seed);
     let mut text = String::new();

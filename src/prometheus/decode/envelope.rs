@@ -1,4 +1,4 @@
-//! What the responses of Prometheus's API have in common: status, warnings, labels.
+//! The common parts of the responses of Prometheus's API: status, warnings, labels.
 
 use super::super::error::{Error, shortened};
 use serde::Deserialize;

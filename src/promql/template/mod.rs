@@ -28,7 +28,7 @@ pub struct TemplateError {
     pub line: usize,
     /// The character in the line, from 1.
     pub column: usize,
-    /// What is wrong and what would be right.
+    /// The error, and the remedy.
     pub message: String,
 }
 
@@ -117,7 +117,7 @@ mod tests {
                 "container",
             ),
             ("<<slice .Series 0 4>> <<`raw >> \"x\"`>>", "hits raw >> \"x\""),
-            // As Go since 1.18: what decides is the last to be evaluated.
+            // As in Go since 1.18, the arguments after the one that decides are not evaluated.
             ("<<if and (gt (len .GroupBySlice) 2) (index .GroupBySlice 2)>>a<<else>>b<<end>>", "b"),
             ("<<if or .Series (index .GroupBySlice 2)>>a<<else>>b<<end>>", "a"),
             ("<<or false (index .GroupBySlice 1) (index .GroupBySlice 2)>>", "container"),

@@ -2,10 +2,10 @@
 
 use super::ast::Position;
 
-/// What is parsed, or where and why it is not.
+/// The result of parsing, or the position and text of an error.
 pub(super) type Parsed<T> = Result<T, (Position, String)>;
 
-/// Text, or what is between the delimiters.
+/// Text, or the text between two delimiters.
 pub(super) enum Piece<'a> {
     Text(&'a str),
     Action(&'a str, Position),
@@ -55,7 +55,7 @@ pub(super) fn split(text: &str) -> Parsed<Vec<Piece<'_>>> {
     }
 }
 
-/// Where an action ends: at `>>` outside of any literal.
+/// The end of an action: the first `>>` outside of a literal.
 fn end_of_action(text: &str) -> Option<usize> {
     let mut quote = None;
     let mut escaped = false;

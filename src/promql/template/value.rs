@@ -17,7 +17,7 @@ pub enum Value {
     Float(f64),
     /// True or false.
     Bool(bool),
-    /// No value: what a map does not have.
+    /// No value, such as a missing entry of a map.
     Nil,
 }
 

@@ -1,4 +1,4 @@
-//! What a Prometheus that fails, lies or is slow does to query results.
+//! Query results of a Prometheus that fails, lies or is slow.
 
 mod coalescer;
 mod quotas;

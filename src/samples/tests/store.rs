@@ -96,7 +96,7 @@ async fn a_known_type_outlives_an_empty_response_and_an_outage() {
         types.expire();
         assert_eq!(types.of("hits").await, Ok(Some(MetricType::Counter)), "{response:?}");
     }
-    // What was never known can't be guessed while it can't be received for.
+    // A type that was never known can't be guessed while Prometheus is down.
     assert!(types.of("others").await.is_err());
 }
 
@@ -223,12 +223,12 @@ async fn a_broken_query_is_received_to_the_parser_of_prometheus_once() {
         // The error says that only our parser refuses it.
         let error = ask(&store, "rate(x[5m*2])").await;
         assert!(error.contains("Plimsoll's own parser"), "{error}");
-        // What is out of bounds is no question for Prometheus.
+        // A query that is out of bounds is not sent to Prometheus.
         let error = ask(&store, &"-".repeat(8_000)).await;
         assert!(error.contains("1:101: the query is nested"), "{error}");
         let error = ask(&store, "info(own)").await;
         assert!(error.contains("info()"), "{error}");
-        // Nor is what our lexer does not read, and is of any depth.
+        // Nor is a long text that our lexer does not accept, as its depth is unknown.
         let error = ask(&store, &("(".repeat(4_000) + "1_0" + &")".repeat(4_000))).await;
         assert!(error.contains("the query of own can't be run"), "{error}");
     }
