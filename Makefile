@@ -31,7 +31,7 @@ lint: ## Formatting, lints, and the links of comments
 	RUSTDOCFLAGS="-D rustdoc::broken_intra_doc_links" $(CARGO) doc --locked --no-deps --document-private-items --quiet
 
 unit: ## Unit tests and the command line
-	$(CARGO) test --locked --package plimsoll --lib --bins --test cli
+	$(CARGO) test --locked --package plimsoll --lib --bins --test cli --test architecture
 
 conformance: ## Every decision against the real controller's, and the properties of all decisions
 	$(CARGO) test --locked --package plimsoll --test conformance --test properties --test queries -- --nocapture

@@ -15,8 +15,9 @@ use crate::promql::query::PodQueries;
 use crate::reload::Reloadable;
 use crate::rules::Rules;
 use crate::samples::Store;
+use crate::supervise::Heartbeat;
 use crate::telemetry::Metrics;
-use crate::watch::{Cluster, Subject};
+use crate::watch::{Cluster, Subject, Synced};
 use kube::Client;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,6 +39,34 @@ pub struct Settings {
     pub memory_interval: Duration,
     /// How long an evaluation waits for its metrics.
     pub decision_timeout: Duration,
+}
+
+/// The parts that the control loop is made of.
+pub struct Dependencies {
+    /// A client of the API server.
+    pub client: Client,
+    /// LeaderElector election.
+    pub leader: LeaderElector,
+    /// The index that the watches fill.
+    pub cluster: Cluster,
+    /// Whether the watches have listed everything once.
+    pub synced: Synced,
+    /// The samples of metrics.
+    pub samples: Store,
+    /// How queries for generated metrics are made.
+    pub pod_queries: Reloadable<PodQueries>,
+    /// The metrics of rules.
+    pub rules: Rules,
+    /// The settings of the loop.
+    pub settings: Settings,
+    /// Plimsoll's own metrics.
+    pub metrics: Arc<Metrics>,
+    /// The current statuses, which the API server shows.
+    pub live: LiveStatus,
+    /// The clock of this process, and kube-apiserver's.
+    pub clock: Clock,
+    /// Tells whether the loop still turns.
+    pub heartbeat: Heartbeat,
 }
 
 /// What every evaluation needs. Shared by all of them.
@@ -110,6 +139,46 @@ impl SyncResult {
 }
 
 impl ControllerContext {
+    /// A context of these parts; `stopping` tells of the shutdown.
+    pub fn new(dependencies: Dependencies, stopping: watch::Receiver<bool>) -> Self {
+        let Dependencies {
+            client,
+            leader,
+            cluster,
+            synced: _,
+            samples,
+            pod_queries,
+            rules,
+            settings,
+            metrics,
+            live,
+            clock,
+            heartbeat: _,
+        } = dependencies;
+        let events = Events::new(client.clone(), metrics.clone());
+        let pending = metrics.status_writes_waiting();
+        Self {
+            leader,
+            targets: Targets::new(client.clone()),
+            statuses: StatusWriter::new(client.clone(), events.clone(), pending),
+            events,
+            selectors: Selectors::new(settings.native_hpas == NativeHpas::Manage),
+            census: Census::new(metrics.clone()),
+            client,
+            cluster,
+            samples,
+            pod_queries,
+            rules,
+            waking: hpa::Config { scale_to_zero: true, ..settings.decisions },
+            settings,
+            metrics,
+            live,
+            clock,
+            ready: AtomicU64::new(NO_TERM),
+            stopping,
+        }
+    }
+
     /// The right to write, where this replica leads and has taken over the scaling history of
     /// the terms before.
     pub fn fencing_token(&self) -> Option<FencingToken> {

@@ -1,67 +1,26 @@
 //! The control loop: a work queue of subjects by the time they are due, and many evaluations
 //! in flight, never two of the same subject.
 
-use super::census::Census;
 use super::checkpoint::{Checkpoint, CheckpointStore};
 use super::checkpointer::{Checkpointer, Loaded};
-use super::context::{ControllerContext, NO_TERM, Settings, SyncResult};
-use super::events::Events;
+use super::context::{ControllerContext, Dependencies, NO_TERM, SyncResult};
 use super::fair_queue::FairQueue;
 use super::reconcile::reconcile;
 use super::schedule::{Phases, Schedule};
-use super::selectors::Selectors;
 use super::state::AutoscalerState;
-use super::status_writer::StatusWriter;
-use super::targets::Targets;
-use crate::clock::Clock;
 use crate::config::NativeHpas;
-use crate::hpa;
-use crate::leader::{FencingToken, LeaderElector};
-use crate::live::LiveStatus;
-use crate::promql::query::PodQueries;
-use crate::reload::Reloadable;
-use crate::rules::Rules;
-use crate::samples::{QueryHandle, Store};
+use crate::leader::FencingToken;
+use crate::samples::QueryHandle;
 use crate::supervise::Heartbeat;
-use crate::telemetry::Metrics;
-use crate::watch::{Cluster, Subject, SubjectKind, Synced};
+use crate::watch::{Subject, SubjectKind, Synced};
 use futures::FutureExt;
-use kube::Client;
 use std::collections::{HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-
-/// The parts that the control loop is made of.
-pub struct Dependencies {
-    /// A client of the API server.
-    pub client: Client,
-    /// LeaderElector election.
-    pub leader: LeaderElector,
-    /// The index that the watches fill.
-    pub cluster: Cluster,
-    /// Whether the watches have listed everything once.
-    pub synced: Synced,
-    /// The samples of metrics.
-    pub samples: Store,
-    /// How queries for generated metrics are made.
-    pub pod_queries: Reloadable<PodQueries>,
-    /// The metrics of rules.
-    pub rules: Rules,
-    /// The settings of the loop.
-    pub settings: Settings,
-    /// Plimsoll's own metrics.
-    pub metrics: Arc<Metrics>,
-    /// The current statuses, which the API server shows.
-    pub live: LiveStatus,
-    /// The clock of this process, and kube-apiserver's.
-    pub clock: Clock,
-    /// Tells whether the loop still turns.
-    pub heartbeat: Heartbeat,
-}
 
 /// The control loop.
 pub struct ControlLoop {
@@ -129,47 +88,14 @@ const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 impl ControlLoop {
     /// A loop over the autoscalers of the cluster.
     pub fn new(dependencies: Dependencies) -> Self {
-        let Dependencies {
-            client,
-            leader,
-            cluster,
-            synced,
-            samples,
-            pod_queries,
-            rules,
-            settings,
-            metrics,
-            live,
-            clock,
-            heartbeat,
-        } = dependencies;
-        let interval = settings.memory_interval;
-        let store = (!interval.is_zero()).then(|| {
-            CheckpointStore::new(client.clone(), leader.lease(), clock.clone(), metrics.clone())
-        });
-        let events = Events::new(client.clone(), metrics.clone());
-        let pending = metrics.status_writes_waiting();
+        let interval = dependencies.settings.memory_interval;
+        let (synced, heartbeat) = (dependencies.synced.clone(), dependencies.heartbeat.clone());
         let (stopping, stops) = watch::channel(false);
-        let ctx = ControllerContext {
-            leader,
-            targets: Targets::new(client.clone()),
-            statuses: StatusWriter::new(client.clone(), events.clone(), pending),
-            events,
-            selectors: Selectors::new(settings.native_hpas == NativeHpas::Manage),
-            census: Census::new(metrics.clone()),
-            client,
-            cluster,
-            samples,
-            pod_queries,
-            rules,
-            waking: hpa::Config { scale_to_zero: true, ..settings.decisions },
-            settings,
-            metrics,
-            live,
-            clock,
-            ready: AtomicU64::new(NO_TERM),
-            stopping: stops,
-        };
+        let ctx = ControllerContext::new(dependencies, stops);
+        let store = (!interval.is_zero()).then(|| {
+            let lease = ctx.leader.lease();
+            CheckpointStore::new(ctx.client.clone(), lease, ctx.clock.clone(), ctx.metrics.clone())
+        });
         Self {
             ctx: Arc::new(ctx),
             synced,

@@ -42,5 +42,5 @@ mod status_writer;
 mod targets;
 mod zero;
 
-pub use context::Settings;
-pub use control_loop::{ControlLoop, Dependencies};
+pub use context::{Dependencies, Settings};
+pub use control_loop::ControlLoop;
