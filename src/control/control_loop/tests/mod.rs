@@ -1,0 +1,186 @@
+//! Evaluations on an API server that answers by a closure.
+
+mod evaluations;
+mod scheduling;
+
+use super::*;
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::control::context::Settings;
+use crate::control::context::SyncResult::{self, Failed, Held, Rescaled};
+use crate::control::fake::{self, Log, Request};
+use crate::hpa::{self, ConditionKind, LONGEST_MS, Memory, Recommendation};
+use crate::leader::LeaderElector;
+use crate::live::LiveStatus;
+use crate::reload::Reloadable;
+use crate::rules::{self, RuleSet, Rules};
+use crate::samples::Store;
+use crate::watch::Cluster;
+use crate::watch::{ObjectKey, Resources, read_autoscaler, read_pod};
+use crate::{prometheus, watch};
+use axum::response::IntoResponse;
+use http::HeaderMap;
+use serde_json::{Value, json};
+use std::sync::{Mutex, OnceLock};
+
+/// An API server that has the Deployment `shop/web` and the external metric `queue`,
+/// which can't be read where there is none.
+struct World {
+    replicas: i32,
+    queue: Option<i64>,
+    /// What it does otherwise: asked before each answer.
+    otherwise: Otherwise,
+}
+
+/// The request for the Autoscalers of the namespace, and an answer to it.
+const AUTOSCALERS: &str = "GET /apis/plimsoll.dev/v1alpha1/namespaces/shop/autoscalers";
+
+fn listed(items: &[Value]) -> Value {
+    json!({"apiVersion": "plimsoll.dev/v1alpha1", "kind": "AutoscalerList", "metadata": {},
+        "items": items})
+}
+
+type Otherwise = Box<dyn FnMut(&mut World, &Request) -> Option<(u16, Value)> + Send>;
+
+impl World {
+    fn new(
+        replicas: i32,
+        queue: Option<i64>,
+        otherwise: impl FnMut(&mut Self, &Request) -> Option<(u16, Value)> + Send + 'static,
+    ) -> Self {
+        Self { replicas, queue, otherwise: Box::new(otherwise) }
+    }
+
+    fn answer(&mut self, request: &Request) -> (u16, Value) {
+        let mut otherwise = std::mem::replace(&mut self.otherwise, Box::new(|_, _| None));
+        let other = otherwise(self, request);
+        self.otherwise = otherwise;
+        other.unwrap_or_else(|| match (&*request.line, self.queue) {
+            ("GET /apis", _) => (200, fake::groups()),
+            ("GET /apis/apps/v1", _) => (200, fake::deployments()),
+            (AUTOSCALERS, _) => (200, listed(&[])),
+            (line, _) if line.starts_with("GET") && line.ends_with("/scale") => {
+                (200, fake::scale(1, self.replicas))
+            }
+            (line, _) if line.starts_with("PUT") && line.ends_with("/scale") => {
+                self.replicas = request.body["spec"]["replicas"].as_i64().unwrap() as i32;
+                (200, fake::scale(1, self.replicas))
+            }
+            (line, Some(queue)) if line.ends_with("/queue") => {
+                (200, json!({"items": [{"value": queue.to_string()}]}))
+            }
+            (line, None) if line.ends_with("/queue") => {
+                fake::failure(404, "NotFound", "there is no such metric")
+            }
+            _ => (200, request.body.clone()),
+        })
+    }
+
+    /// The loop of a replica that leads without election.
+    fn run(self) -> (ControlLoop, Log) {
+        let world = Mutex::new(self);
+        let (client, log) = fake::api(move |request| world.lock().unwrap().answer(request));
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let options = prometheus::Options::new("http://127.0.0.1:1");
+        let prometheus = prometheus::Client::new(options).unwrap();
+        let samples = Store::new(prometheus.clone(), Duration::ZERO);
+        let (cluster, minute) = (Cluster::default(), Duration::from_secs(60));
+        let rules = Rules::new(
+            RuleSet::default(),
+            prometheus,
+            samples.clone(),
+            client.clone(),
+            cluster.clone(),
+            Resources::new(client.clone()),
+            rules::Settings { interval: minute, max_age: minute, sample_max_age: minute },
+        );
+        let settings = Settings {
+            decisions: hpa::Config { scale_to_zero: true, ..hpa::Config::default() },
+            native_hpas: NativeHpas::Ignore,
+            period: Duration::from_secs(15),
+            status_interval: minute,
+            memory_interval: Duration::ZERO,
+            decision_timeout: Duration::from_secs(5),
+        };
+        let mut control = ControlLoop::new(Dependencies {
+            leader: fake::leader(&client),
+            client,
+            cluster,
+            synced: Synced::default(),
+            samples,
+            pod_queries: Reloadable::new(Config::default().pod_queries),
+            rules,
+            settings,
+            metrics: Arc::default(),
+            live: LiveStatus::default(),
+            clock: Clock::default(),
+            heartbeat: Heartbeat::default(),
+        });
+        control.leadership_changed();
+        (control, log)
+    }
+}
+
+/// Has an Autoscaler of `shop/web` follow the queue: one replica for each in it.
+fn put(control: &ControlLoop, name: &str, spec: Value) -> Subject {
+    let mut whole = json!({
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+        "metrics": [{"type": "External", "external": {"metric": {"name": "queue"},
+            "target": {"type": "AverageValue", "averageValue": "1"}}}],
+        "behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}}});
+    whole.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+    let metadata = json!({"namespace": "shop", "name": name, "uid": name, "generation": 1});
+    let object = json!({"metadata": metadata, "spec": whole});
+    let record = read_autoscaler(serde_json::from_value(object).unwrap(), None);
+    assert!(record.parsed.is_ok(), "{:?}", record.parsed);
+    let subject = fake::autoscaler(name);
+    control.ctx.cluster.write(|index| index.put_autoscaler(subject.key.clone(), record));
+    subject
+}
+
+/// What is remembered of `shop/web`: one recommendation.
+fn remembering(replicas: i32, time: i64) -> AutoscalerState {
+    let recommendations = vec![Recommendation { replicas, time }];
+    let memory = Memory { recommendations, ..Memory::default() };
+    AutoscalerState::restored(Checkpoint {
+        uid: "web".to_owned(),
+        memory,
+        last_scale: None,
+        held: None,
+    })
+}
+
+/// What the watches say: so many replicas, and as many pods.
+fn seen(control: &ControlLoop, replicas: i32) {
+    let key = |name: String| ObjectKey { namespace: "shop".to_owned(), name };
+    control.ctx.cluster.write(|index| {
+        let selector = "app=web".to_owned();
+        let numbers = hpa::Scale { spec_replicas: replicas, status_replicas: replicas };
+        let scale = watch::ScaleRecord { replicas: numbers, selector };
+        index.put_scale(watch::Workload::Deployment, key("web".to_owned()), scale);
+        for number in 0..replicas {
+            let pod = json!({"metadata": {"labels": {"app": "web"}},
+                "spec": {"containers": []}, "status": {"phase": "Running"}});
+            index.put_pod(key(format!("{number}")), read_pod(serde_json::from_value(pod).unwrap()));
+        }
+    });
+}
+
+/// Decides once.
+async fn decided(
+    control: &ControlLoop,
+    subject: &Subject,
+    state: &mut AutoscalerState,
+) -> SyncResult {
+    let token = control.ctx.fencing_token();
+    let ended = reconcile(&control.ctx, token.as_ref(), subject, state).await;
+    ended.expect("it is there")
+}
+
+fn is_put(request: &Request) -> bool {
+    request.line.starts_with("PUT") && request.line.ends_with("/scale")
+}
+
+fn is_query(request: &&Request) -> bool {
+    request.line.ends_with("/queue")
+}

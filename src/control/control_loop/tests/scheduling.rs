@@ -1,0 +1,133 @@
+//! When evaluations begin and end, and what outlives them.
+
+use super::*;
+
+/// What a leader before has left, who was recommended seven replicas.
+fn left(subject: &Subject) -> (Subject, Checkpoint) {
+    let recommendations = vec![Recommendation { replicas: 7, time: 0 }];
+    let memory = Memory { recommendations, ..Memory::default() };
+    (
+        subject.clone(),
+        Checkpoint { uid: subject.key.name.clone(), memory, last_scale: None, held: None },
+    )
+}
+
+#[tokio::test]
+async fn whose_round_began_before_what_a_leader_left_was_read_writes_nothing_in_it() {
+    let (mut control, log) = World::new(9, Some(3), |_, _| None).run();
+    // Room for one at once.
+    control.queue = FairQueue::new(1);
+    control.ctx.ready.store(NO_TERM, Ordering::Release);
+    let subjects = ["a", "b"].map(|name| put(&control, name, json!({"maxReplicas": 3})));
+    seen(&control, 9);
+    for subject in &subjects {
+        control.schedule.set(subject.clone(), Instant::now());
+    }
+    control.start_due();
+    assert_eq!(control.evaluations.len(), 1, "the other waits");
+    control.loaded(Ok(subjects.iter().map(left).collect()));
+    let remembers = |memory: &Memory| memory.recommendations.iter().any(|r| r.replicas == 7);
+    for subject in &subjects {
+        let kept = control.running[subject].as_ref().expect("it is kept while it is decided");
+        assert!(remembers(&kept.memory), "{subject}");
+    }
+    let first = control.evaluations.join_next().await.unwrap().unwrap();
+    assert!(first.result != Some(Rescaled) && log.of("PUT").is_empty(), "{:?}", first.result);
+    control.evaluated(first);
+    let second = control.evaluations.join_next().await.unwrap().unwrap();
+    assert_eq!(second.result, Some(Rescaled));
+    assert!(remembers(&second.state.expect("no panic").memory));
+}
+
+#[tokio::test]
+async fn those_under_way_are_decided_again_when_it_changes_what_is_frozen() {
+    for changes in [false, true] {
+        let (mut control, _) = World::new(3, Some(3), |_, _| None).run();
+        let subject = put(&control, "web", json!({"maxReplicas": 9}));
+        seen(&control, 3);
+        control.schedule.set(subject, Instant::now());
+        control.start_due();
+        if changes {
+            fake::freeze(&control.ctx.leader);
+            control.leadership_changed();
+        }
+        let done = control.evaluations.join_next().await.unwrap().unwrap();
+        control.evaluated(done);
+        let at_once = control.schedule.next().unwrap() <= Instant::now();
+        assert_eq!(at_once, changes);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_waits_for_no_round_that_only_reads() {
+    let hangs = |_: &mut World, request: &Request| is_query(&request).then_some((0, Value::Null));
+    let (mut control, log) = World::new(3, Some(3), hangs).run();
+    // Room for one at once.
+    control.queue = FairQueue::new(1);
+    let subjects = ["a", "b"].map(|name| put(&control, name, json!({"maxReplicas": 9})));
+    seen(&control, 3);
+    for subject in &subjects {
+        control.schedule.set(subject.clone(), Instant::now());
+    }
+    control.start_due();
+    let start = tokio::time::Instant::now();
+    while !log.of("").iter().any(|request| is_query(&request)) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    control.stop_evaluations().await;
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    assert!(control.running.is_empty() && subjects.iter().all(|s| control.states.contains_key(s)));
+    assert_eq!(log.of("").iter().filter(is_query).count(), 1, "the other is not begun");
+}
+
+#[tokio::test]
+async fn nothing_is_remembered_of_native_hpas_that_are_ignored() {
+    let (mut control, _) = World::new(3, Some(3), |_, _| None).run();
+    let web = put(&control, "web", json!({"maxReplicas": 9}));
+    let hpa = json!({"metadata": {"namespace": "shop", "name": "web", "uid": "web"},
+        "spec": {"maxReplicas": 9, "scaleTargetRef": {"kind": "Deployment", "name": "web"}}});
+    let record = watch::read_hpa(serde_json::from_value(hpa).unwrap());
+    control.ctx.cluster.write(|index| index.put_hpa(web.key.clone(), record));
+    let native = Subject::hpa(web.key.clone());
+    control.take_over(vec![left(&web), left(&native)]);
+    assert_eq!(
+        (control.states.contains_key(&web), control.states.contains_key(&native)),
+        (true, false)
+    );
+}
+
+#[tokio::test]
+async fn each_period_that_a_decision_took_is_a_missed_round() {
+    let (mut control, _) = World::new(3, Some(3), |_, _| None).run();
+    let subject = put(&control, "web", json!({"maxReplicas": 9}));
+    let Some(due) = Instant::now().checked_sub(Duration::from_secs(40)) else { return };
+    control.queue.push(
+        "shop",
+        Due { subject: subject.clone(), at: due, crowd: 1, state: AutoscalerState::default() },
+    );
+    control.begin_evaluations();
+    let done = control.evaluations.join_next().await.unwrap().unwrap();
+    control.evaluated(done);
+    let shown = control.ctx.metrics.exposition(&HeaderMap::new()).into_response();
+    let text = axum::body::to_bytes(shown.into_body(), usize::MAX).await.unwrap();
+    let text = String::from_utf8_lossy(&text);
+    assert!(text.contains("plimsoll_missed_rounds_total 2\n"), "{text}");
+}
+
+#[tokio::test]
+async fn a_window_of_more_than_an_hour_is_remembered_for_its_length() {
+    let (mut control, _) = World::new(3, Some(3), |_, _| None).run();
+    let shared = Arc::get_mut(&mut control.ctx).expect("nobody else has it");
+    shared.settings.decisions.downscale_stabilization_seconds = 7_200;
+    let at = |replicas, time| Recommendation { replicas, time };
+    let recommendations = vec![at(9, -5_000_000), at(4, 0)];
+    let memory = Memory { recommendations, ..Memory::default() };
+    let state = AutoscalerState::restored(Checkpoint {
+        uid: "web".to_owned(),
+        memory,
+        last_scale: None,
+        held: None,
+    });
+    let remembered = |longest| state.checkpoint(0, longest).unwrap().memory.recommendations.len();
+    assert_eq!((remembered(control.ctx.longest_window()), remembered(LONGEST_MS)), (2, 1));
+}
