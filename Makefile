@@ -36,9 +36,9 @@ unit: ## Unit tests and the command line
 conformance: ## Every decision against the real controller's, and the properties of all decisions
 	$(CARGO) test --locked --package plimsoll --test conformance --test properties --test queries -- --nocapture
 
-# They wait more than they compute: three times the cores of CI.
-E2E_THREADS ?= 6
-# What measures times runs alone, afterwards.
+# They wait more than they compute: four times the cores of CI.
+E2E_THREADS ?= 8
+# Tests that measure times run afterwards, apart from the others.
 ALONE := duel::plimsoll_decides faults::one_tenants_slow_queries
 
 # Cargo builds the binary of Plimsoll with the tests of its package, such as `cli`.
@@ -48,7 +48,7 @@ E2E := $(E2E_BUILD) && $(E2E_RUN)
 
 e2e: all-parts ## End-to-end tests on the real parts
 	$(E2E) -- --test-threads=$(E2E_THREADS) $(addprefix --skip ,$(ALONE))
-	$(E2E) -- --test-threads=1 $(ALONE)
+	$(E2E) -- --test-threads=2 $(ALONE)
 
 duel: all-parts ## Plimsoll and kube-controller-manager side by side under the same load
 	@$(E2E) duel -- --nocapture

@@ -82,7 +82,8 @@ fn paths_of(module: &Module, code: &str) -> Vec<Module> {
     let mut found = Vec::new();
     for item in code.split("use ").skip(1) {
         let item = item.split(';').next().unwrap_or_default().trim();
-        if item.starts_with("crate::") || item.starts_with("super::") || item.starts_with("self::") {
+        if item.starts_with("crate::") || item.starts_with("super::") || item.starts_with("self::")
+        {
             expand(&[], item, &mut found);
         }
     }
@@ -173,6 +174,7 @@ fn no_folder_imports_itself_by_way_of_others() {
         folders.entry(folder.clone()).or_default().extend(others.cloned());
     }
     assert!(folders["control"].contains("hpa"), "{folders:?}");
+    assert!(!folders["control"].contains("serve") && !folders["serve"].contains("control"));
     assert_eq!(circle(&folders), None, "a circle of top-level modules");
 }
 

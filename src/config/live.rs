@@ -55,9 +55,10 @@ impl LiveConfig {
             Ok(config) => {
                 self.pod_queries.replace(config.pod_queries.clone());
                 self.forward.replace(config.forward.clone());
+                reloaded(Ok(&config));
+                // Health reports the error until every part has the new configuration.
                 self.error.replace(None);
                 tracing::info!(file = %path.display(), "Reloaded configuration");
-                reloaded(Ok(&config));
             }
             Err(error) => {
                 self.error.replace(Some(error.to_string()));

@@ -45,7 +45,7 @@ pub struct Settings {
 pub struct Dependencies {
     /// A client of the API server.
     pub client: Client,
-    /// LeaderElector election.
+    /// Leader election.
     pub leader: LeaderElector,
     /// The index that the watches fill.
     pub cluster: Cluster,

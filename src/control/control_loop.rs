@@ -397,7 +397,7 @@ impl ControlLoop {
             true => now,
             false => self.phases.next(&subject, period, due, now, crowd),
         };
-        // Its next time may be more than a period away where the time of its group has moved.
+        // Its next time may be more than a period away where the time of its cohort has moved.
         let periods = now.duration_since(due).as_nanos() / period.as_nanos();
         if let skipped @ 1.. = periods {
             self.ctx.metrics.missed(u64::try_from(skipped).unwrap_or(u64::MAX));

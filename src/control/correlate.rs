@@ -220,7 +220,7 @@ mod tests {
         let (mut correlator, start) = (Correlator::default(), Instant::now());
         let second = Duration::from_secs(1);
         let times = (0..3_600).filter(|n| {
-            // Its text changes from round to round.
+            // Its text changes from evaluation to evaluation.
             let event = warning("FailedGetPodsMetric", &format!("cause {n}"));
             say(&mut correlator, "web", &event, start + second * *n)
         });

@@ -275,7 +275,7 @@ mod tests {
         let (client, log) = fake::api(|request| (200, request.body.clone()));
         let leader = fake::leader(&client);
         let (token, key) = (leader.fencing_token().unwrap(), fake::autoscaler("web").key);
-        // After the round had looked.
+        // After the evaluation had looked.
         fake::freeze(&leader);
         let ours = record(&hpa("1", Some("ours")));
         let spec = AutoscalerSpec { max_replicas: 9, ..spec() };

@@ -249,7 +249,7 @@ mod tests {
             assert_eq!(rescales.note_scale_as_leader(behind, false, 6 + REPORT_TIMEOUT_MS), None);
             let done = rescales.note_scale_as_leader(12, true, 7 + REPORT_TIMEOUT_MS);
             assert_eq!(done, Some(change(8, 12, 5)), "{behind}");
-            // In the first round of another term, too.
+            // In the first evaluation of another term, too.
             let mut rescales = tried();
             rescales.note_scale(behind, 6);
             assert_eq!(rescales.note_scale_as_leader(behind, false, 6), None);

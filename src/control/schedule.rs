@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_ask_for_one_form_are_decided_together() {
+    fn autoscalers_of_one_query_shape_are_decided_together() {
         let start = Instant::now();
         let mut phases = Phases::default();
         let subjects: Vec<Subject> = (0..100).map(|n| key(&n.to_string())).collect();
@@ -252,7 +252,7 @@ mod tests {
             let due = start + 100 * second;
             subjects.iter().map(|s| phases.next(s, period, due, due, 1)).collect()
         };
-        // Three rounds of 5 s are one of 15 s.
+        // Three periods of 5 s are one of 15 s.
         assert_eq!(times(PERIOD), BTreeSet::from([start + 7 * PERIOD]));
         assert_eq!(times(5 * second), BTreeSet::from([start + 7 * PERIOD]));
         for subject in &subjects {
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_is_spread_but_for_those_that_ask_for_one_form() {
+    fn a_crowd_is_spread_but_for_autoscalers_of_one_query_shape() {
         let start = Instant::now();
         let mut phases = Phases::default();
         let subjects: Vec<Subject> = (0..100).map(|n| key(&n.to_string())).collect();

@@ -246,7 +246,7 @@ mod tests {
         let mut state = AutoscalerState::default();
         state.begin("u", Some(1), status(None));
         assert!(state.is_of("u", Some(1)), "it is this replica's own");
-        // Another led in between, though this one had no round then.
+        // Another replica led in between, though this one evaluated nothing then.
         assert!(!state.is_of("u", Some(2)) && !state.is_of("another", Some(1)));
         state.begin("u", Some(2), status(Some(9_000)));
         assert_eq!(state.status.last_scale, Some(9_000));
@@ -264,7 +264,7 @@ mod tests {
     fn after_a_gap_replicas_are_held_for_as_long_and_no_longer_than_a_window() {
         let (period, window) = (15_000, 300_000);
         // How long removals are withheld once metrics are back after so long, and fail again in
-        // each round but every nth.
+        // each evaluation but every nth.
         let withheld = |gap: i64, nth: i64| {
             let mut state = AutoscalerState::default();
             let mut last = None;
@@ -297,7 +297,7 @@ mod tests {
         assert!(!state.holds(Some(1_005_000), window, 1_020_000));
         let mut state = AutoscalerState::default();
         assert!(!state.holds(Some(-600_000), 0, 0), "no window");
-        // Steady rounds hold nothing.
+        // Steady evaluations hold nothing.
         assert!((1..100).all(|n| !state.holds(Some((n - 1) * period), window, n * period)));
     }
 
@@ -316,7 +316,7 @@ mod tests {
         // Its window holds more replicas.
         state.memory.recommendations.insert(0, Recommendation { replicas: 4, time: 0 });
         assert_eq!(state.checkpoint(15_000, LONGEST_MS).unwrap().memory.recommendations.len(), 2);
-        // A change of its scale is kept, and nothing that moves each round beside it.
+        // A change of its scale is kept, and nothing beside it that changes in every evaluation.
         state.memory.recommendations = vec![at(15_000)];
         state.memory.downs =
             vec![ScaleEvent { change: 3, time: 0, outdated: false, unsure: false }];

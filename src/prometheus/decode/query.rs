@@ -39,6 +39,7 @@ pub enum ResultType {
 }
 
 #[derive(Deserialize)]
+#[serde(rename = "response")]
 struct QueryResponse<'a> {
     #[serde(default, rename = "status")]
     _status: Success,

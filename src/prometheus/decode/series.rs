@@ -20,6 +20,7 @@ pub struct SeriesShape {
 const MAX_NAME_BYTES: usize = 64 << 20;
 
 #[derive(Deserialize)]
+#[serde(rename = "response")]
 struct SeriesResponse {
     #[serde(default, rename = "status")]
     _status: Success,

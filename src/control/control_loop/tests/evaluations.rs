@@ -397,3 +397,62 @@ async fn one_that_decides_itself_again_waits_for_no_watch_of_the_hpa_it_had() {
     assert_eq!(log.of("DELETE").len(), 1);
     assert!(control.ctx.cluster.read(|index| index.hpa(&subject.key)).is_none());
 }
+
+/// A watch that is behind says that Plimsoll brought it to zero; its owner did since.
+#[tokio::test]
+async fn a_new_leader_wakes_nobody_by_what_a_late_watch_says() {
+    let condition = |status: &str| {
+        json!({"type": "ScaledToZero", "status": status, "reason": "Any", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"})
+    };
+    let now = condition("False");
+    let (control, log) = World::new(0, Some(2), move |_, request| {
+        let object = json!({"apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
+            "metadata": {"name": "web"}, "status": {"conditions": [now]}});
+        (request.line == AUTOSCALERS).then(|| (200, listed(&[object])))
+    })
+    .run();
+    let subject = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
+    let spec = json!({"minReplicas": 0, "maxReplicas": 9,
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+        "metrics": [{"type": "External", "external": {"metric": {"name": "queue"},
+            "target": {"type": "AverageValue", "averageValue": "1"}}}]});
+    let metadata = json!({"namespace": "shop", "name": "web", "uid": "web", "generation": 1});
+    let late = json!({"metadata": metadata, "spec": spec,
+        "status": {"conditions": [condition("True")]}});
+    let record = read_autoscaler(serde_json::from_value(late).unwrap(), None);
+    control.ctx.cluster.write(|index| index.put_autoscaler(subject.key.clone(), record));
+    seen(&control, 0);
+    assert_eq!(decided(&control, &subject, &mut AutoscalerState::default()).await, Held);
+    assert!(log.of("PUT").is_empty(), "{:?}", log.of("PUT"));
+}
+
+/// A utilization is a hundred times the usage by what is requested.
+#[tokio::test]
+async fn a_usage_that_does_not_fit_a_utilization_removes_no_replica() {
+    let (control, log) = World::new(3, None, |_, request| {
+        let item = |name: &str, usage: &str| {
+            json!({"metadata": {"name": name}, "timestamp": "2026-01-01T00:00:00Z", "window": "30s",
+                "containers": [{"name": "web", "usage": {"memory": usage}}]})
+        };
+        let items = [item("0", "150000000000000"), item("1", "1Gi"), item("2", "1Gi")];
+        request.line.ends_with("/namespaces/shop/pods").then(|| (200, json!({"items": items})))
+    })
+    .run();
+    let metric = json!({"type": "Resource", "resource": {"name": "memory",
+        "target": {"type": "Utilization", "averageUtilization": 80}}});
+    let subject = put(&control, "web", json!({"maxReplicas": 9, "metrics": [metric]}));
+    seen(&control, 3);
+    control.ctx.cluster.write(|index| {
+        for number in 0..3 {
+            let pod = json!({"metadata": {"labels": {"app": "web"}},
+                "spec": {"containers": [{"name": "web",
+                    "resources": {"requests": {"memory": "1Gi"}}}]},
+                "status": {"phase": "Running"}});
+            let key = ObjectKey { namespace: "shop".to_owned(), name: format!("{number}") };
+            index.put_pod(key, read_pod(serde_json::from_value(pod).unwrap()));
+        }
+    });
+    assert_eq!(decided(&control, &subject, &mut AutoscalerState::default()).await, Failed);
+    assert!(log.of("PUT").is_empty(), "{:?}", log.of("PUT"));
+}

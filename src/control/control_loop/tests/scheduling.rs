@@ -131,3 +131,20 @@ async fn a_window_of_more_than_an_hour_is_remembered_for_its_length() {
     let remembered = |longest| state.checkpoint(0, longest).unwrap().memory.recommendations.len();
     assert_eq!((remembered(control.ctx.longest_window()), remembered(LONGEST_MS)), (2, 1));
 }
+
+#[tokio::test]
+async fn one_that_goes_while_it_is_decided_is_counted_no_more() {
+    let (mut control, _) = World::new(3, Some(3), |_, _| None).run();
+    let subject = put(&control, "web", json!({"maxReplicas": 9}));
+    seen(&control, 3);
+    control.schedule.set(subject.clone(), Instant::now());
+    control.start_due();
+    control.ctx.cluster.write(|index| index.remove_autoscaler(&subject.key));
+    control.changed(subject);
+    let done = control.evaluations.join_next().await.unwrap().unwrap();
+    control.evaluated(done);
+    let shown = control.ctx.metrics.exposition(&HeaderMap::new()).into_response();
+    let text = axum::body::to_bytes(shown.into_body(), usize::MAX).await.unwrap();
+    let text = String::from_utf8_lossy(&text);
+    assert!(text.contains("plimsoll_autoscalers 0\n"), "{text}");
+}
