@@ -12,8 +12,10 @@
 //!
 //! - **Selector.** `x{app=~"api|web"}` returns the series of `x{app="web"}`, and others with another `app`. Has `l`.
 //! - **Function of each series** (`rate`, `abs`, ...). It sees one series at a time and keeps `l`. So does
-//!   `label_replace` or `label_join` if it neither reads nor writes `l`. `histogram_quantile` puts the buckets together that differ
-//!   only in `le`, and keeps the other labels: exact unless `l` is `le`.
+//!   `label_replace` or `label_join` if it neither reads nor writes `l`. `histogram_quantile` and
+//!   `histogram_fraction` put the buckets together that differ only in `le`, and keep the other labels: exact unless `l` is `le`.
+//! - **Parentheses, unary minus and subqueries** are as what is in them: a sign changes each series by itself, and a
+//!   subquery evaluates the same expression at several times.
 //! - **Aggregation that keeps `l`** (`by` with `l`, or `without` that does not name `l`). `sum by (app) (x)` has no
 //!   group with two values of `app`, so the groups of one query don't change when others are in the batch.
 //! - **Aggregation that drops `l`** (`by` without `l`). `sum by (pod) (x{app="web"})` becomes `sum by (pod, app) (...)`: one

@@ -3,7 +3,8 @@
 /// The result of a function for the series of its argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FunctionKind {
-    /// A series for each series, computed only from it, with its labels but the metric name.
+    /// A series for each series, computed only from it, with its labels (with or without the metric
+    /// name).
     EachSeries,
     /// A number that depends on no series.
     Constant,
@@ -15,10 +16,12 @@ use FunctionKind::{Constant, EachSeries, Other};
 
 /// The functions that a user's query may call.
 ///
-/// All others are refused. `info` is: it selects
-/// series (`target_info`) that the query does not name, so that they
-/// can't be kept in a namespace. A function may be added if all series that
-/// it reads come from its arguments.
+/// All others are refused, such as `info`: it selects series (`target_info`) that the query does not
+/// name, so that they can't be kept in a namespace.
+///
+/// A function may be added if all series that it reads come from its arguments. If it writes labels,
+/// `growth` bounds them; if it takes a regular expression, `patterns` does. `EachSeries` promises
+/// what `exactness` needs: try it in `planned.rs` of the end-to-end tests, on a real Prometheus.
 const FUNCTIONS: &[(&str, FunctionKind)] = &[
     ("abs", EachSeries),
     ("absent", Other),
@@ -52,7 +55,7 @@ const FUNCTIONS: &[(&str, FunctionKind)] = &[
     ("floor", EachSeries),
     ("histogram_avg", EachSeries),
     ("histogram_count", EachSeries),
-    // These two depend on all buckets of a histogram: `exactness` has a rule for them.
+    // These depend on all buckets of a histogram; `exactness` has a rule for the first two.
     ("histogram_fraction", Other),
     ("histogram_quantile", Other),
     ("histogram_quantiles", Other),

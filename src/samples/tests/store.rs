@@ -204,7 +204,7 @@ async fn the_largest_response_is_read_and_leaves_others_room_while_it_is_used() 
 }
 
 #[tokio::test]
-async fn a_broken_query_is_received_to_the_parser_of_prometheus_once() {
+async fn a_broken_query_is_sent_to_the_parser_of_prometheus_once() {
     let queries = Config::default().pod_queries;
     let ask = async |store: &Store, query: &str| {
         let query = Some(query.to_owned());
@@ -236,7 +236,7 @@ async fn a_broken_query_is_received_to_the_parser_of_prometheus_once() {
 }
 
 #[tokio::test]
-async fn a_broken_query_is_not_received_to_the_parser_every_time_where_that_fails() {
+async fn a_broken_query_is_not_sent_to_the_parser_every_time_where_that_fails() {
     let (client, received) = server(|_| "x".repeat(9 << 20)).await;
     let store = store(client);
     let query = Some("rate(x[5m*2])".to_owned());
