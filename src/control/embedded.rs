@@ -8,10 +8,13 @@ use super::publish::publish;
 use super::rescales::Change;
 use super::state::AutoscalerState;
 use super::status;
-use super::targets::{Target, WriteError};
+use super::targets::WriteError;
 use super::zero;
 use crate::hpa::{self, ConditionKind, Context, Decision, Outcome, Spec, Status};
 use crate::watch::{ScalingSpec, Subject, SubjectKind};
+use k8s_openapi::api::autoscaling::v1::Scale;
+use kube::Api;
+use kube::core::DynamicObject;
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
@@ -47,11 +50,12 @@ pub async fn apply(
         Some(why) => freeze(ctx, context, why, &mut decision, &mut status, state),
         None => status.remove(ConditionKind::Frozen),
     }
-    if let (Outcome::Rescale { .. }, Ok(seen)) = (&decision.outcome, &target)
-        && seen.object.is_some()
+    if let (&Outcome::Rescale { to, .. }, Ok(seen)) = (&decision.outcome, &target)
+        && let Some(object) = &seen.object
     {
-        let write = (&mut decision, &mut status);
-        match by.write_scale(context, at, seen, write, is_last_attempt, state).await {
+        let rescale = (&**object, seen.replicas.spec_replicas, to);
+        let settles = (&mut decision, &mut status);
+        match by.write_scale(context, at, rescale, settles, is_last_attempt, state).await {
             ScaleWrite::Settled(reason) => frozen = reason,
             ScaleWrite::LostTerm => return Some(SyncResult::Followed),
             ScaleWrite::Changed => {
@@ -92,21 +96,18 @@ impl Applying<'_> {
         })
     }
 
-    /// Writes the scale of a decision to rescale, and settles the decision by the outcome.
+    /// Writes the scale of a decision to rescale from so many replicas to so many, and settles the
+    /// decision by the outcome.
     async fn write_scale(
         &self,
         context: Context<'_>,
         at: Moment,
-        seen: &Target,
+        (object, from, to): (&(Api<DynamicObject>, Scale), i32, i32),
         (decision, status): (&mut Decision, &mut Status),
         is_last_attempt: bool,
         state: &mut AutoscalerState,
     ) -> ScaleWrite {
         let Self { ctx, token, subject, .. } = self;
-        let (&Outcome::Rescale { to, .. }, Some(object)) = (&decision.outcome, &seen.object) else {
-            return ScaleWrite::Settled(None);
-        };
-        let from = seen.replicas.spec_replicas;
         let written = match self.announce_zero(context, to, state, status).await {
             Ok(()) => ctx.targets.write(token, object, to).await,
             Err(error) => Err(WriteError::Failed(error)),

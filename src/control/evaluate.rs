@@ -46,8 +46,7 @@ pub async fn evaluate<'a>(
     let (mut target, at) = read_target(ctx, token, subject, spec, state).await;
     loop {
         let observation = observe(ctx, subject, scaling, target, at, state).await;
-        let mut evaluation = decide(ctx, subject, scaling, observation, state);
-        evaluation.frozen.clone_from(&frozen);
+        let evaluation = decide(ctx, subject, scaling, observation, frozen.clone(), state);
         let Some(seen) = evaluation.rescales_as_seen().filter(|_| writes) else {
             return evaluation;
         };
@@ -73,6 +72,7 @@ fn decide<'a>(
     subject: &Subject,
     scaling: &ScalingSpec,
     observation: Observation<'a>,
+    frozen: Option<Arc<str>>,
     state: &mut AutoscalerState,
 ) -> Evaluation<'a> {
     let (context, at) = (observation.context, observation.at);
@@ -109,7 +109,7 @@ fn decide<'a>(
         );
         withhold(context, "MetricsWereAway", text, &mut decision, &mut status);
     }
-    Evaluation { context, target, decision, memory, status, at, frozen: None }
+    Evaluation { context, target, decision, memory, status, at, frozen }
 }
 
 /// Runs the HPA algorithm on an observation; also gives the number of pods that the watch knows.
