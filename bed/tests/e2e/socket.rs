@@ -98,15 +98,15 @@ async fn timed(port: u16, who: &Signed, path: &str) -> (u16, Duration) {
     (code, start.elapsed())
 }
 
-/// Sends requests while those of others are in flight: all succeed, most within a second, all within
-/// a sync period.
+/// Sends requests while those of others are in flight: all succeed, most within two seconds, all
+/// within a sync period.
 async fn beside<T: Send + 'static>(
     others: &mut tokio::task::JoinSet<T>,
     mut ask: impl AsyncFnMut() -> (u16, Duration),
 ) {
     let start = Instant::now();
     let mut all = Vec::new();
-    while start.elapsed() < Duration::from_secs(6) {
+    while all.len() < 20 || start.elapsed() < Duration::from_secs(6) {
         let (code, took) = ask().await;
         assert_eq!(code, 200, "after {took:?}");
         all.push(took);
@@ -114,7 +114,7 @@ async fn beside<T: Send + 'static>(
     all.sort_unstable();
     let (median, longest) = (all[all.len() / 2], all[all.len() - 1]);
     println!("{} answers, median {median:?}, longest {longest:?}", all.len());
-    assert!(median < Duration::from_secs(1) && longest < Duration::from_secs(5));
+    assert!(median < Duration::from_secs(2) && longest < Duration::from_secs(15));
     others.abort_all();
 }
 
