@@ -3,6 +3,9 @@
 use super::protobuf::PROTOBUF;
 use axum::extract::Query;
 use axum::http::{HeaderMap, Uri, header};
+use mediatype::{MediaType, MediaTypeList, Name, ReadParams};
+use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 /// The encoding of a response.
@@ -18,48 +21,80 @@ pub enum Encoding {
     Protobuf,
 }
 
-fn accept(headers: &HeaderMap) -> Option<&str> {
-    headers.get(header::ACCEPT)?.to_str().ok()
+/// The media ranges of `Accept`, in the order in which encodings are tried: by q-value, those with a
+/// wildcard last among equals, else as they were written. A range that can't be parsed is skipped.
+/// None without the header, which accepts everything.
+///
+/// Source of the order: `ParseAccept` of `github.com/munnerz/goautoneg`, as kube-apiserver uses it. As
+/// there, `q=0` does not exclude.
+fn accept(headers: &HeaderMap) -> Option<Vec<MediaType<'_>>> {
+    let text = headers.get(header::ACCEPT)?.to_str().ok()?;
+    let mut ranges: Vec<_> = MediaTypeList::new(text).filter_map(Result::ok).collect();
+    ranges.sort_by_cached_key(|range| (Reverse(thousandths(range)), range.subty == "*"));
+    Some(ranges)
 }
 
-/// The first encoding in `Accept` that there is; none if none of them is known. The order of the
-/// header decides; q-values are ignored.
+/// The q-value of a range, in thousandths: 1,000 without one, 0 if it is no number.
+fn thousandths(range: &MediaType<'_>) -> u16 {
+    let q = parameter(range, "q").map_or(1.0, |q| q.parse().unwrap_or(0.0_f64));
+    (q.clamp(0.0, 1.0) * 1000.0) as u16
+}
+
+fn parameter<'a>(range: &'a MediaType<'_>, name: &str) -> Option<Cow<'a, str>> {
+    range.get_param(Name::new(name)?).map(|value| value.unquoted_str())
+}
+
+/// What a range offers to accept, whatever its parameters.
+#[derive(Clone, Copy)]
+enum Offered {
+    Json,
+    Yaml,
+    Protobuf,
+    Any,
+}
+
+const OFFERED: [(&str, Offered); 5] = [
+    ("application/json", Offered::Json),
+    ("application/yaml", Offered::Yaml),
+    (PROTOBUF, Offered::Protobuf),
+    ("application/*", Offered::Any),
+    ("*/*", Offered::Any),
+];
+
+fn offered(range: &MediaType<'_>) -> Option<Offered> {
+    OFFERED.into_iter().find_map(|(essence, offered)| {
+        let (ty, subty) = essence.split_once('/')?;
+        (range.ty == ty && range.subty == subty && range.suffix.is_none()).then_some(offered)
+    })
+}
+
+/// The encoding of a response; none if the client accepts none that there is.
 pub fn encoding(headers: &HeaderMap, has_table: bool) -> Option<Encoding> {
     let Some(accept) = accept(headers) else { return Some(Encoding::Json) };
-    accept.split(',').find_map(|range| {
-        let mut parts = range.split(';').map(str::trim);
-        let media_type = parts.next().unwrap_or_default();
-        match (media_type, parts.find_map(|part| part.strip_prefix("as="))) {
-            ("application/json", Some("Table")) if has_table => Some(Encoding::Table),
-            // Clients that read discovery accept this besides plain JSON.
-            ("application/json", None | Some("APIGroupDiscoveryList")) => Some(Encoding::Json),
-            ("*/*" | "application/*", None) => Some(Encoding::Json),
-            ("application/yaml", None) => Some(Encoding::Yaml),
-            (PROTOBUF, None) => Some(Encoding::Protobuf),
-            _ => None,
-        }
+    accept.iter().find_map(|range| match (offered(range)?, parameter(range, "as").as_deref()) {
+        (Offered::Json, Some("Table")) if has_table => Some(Encoding::Table),
+        // Clients that read discovery accept this besides plain JSON.
+        (Offered::Json, None | Some("APIGroupDiscoveryList")) => Some(Encoding::Json),
+        (Offered::Any, None) => Some(Encoding::Json),
+        (Offered::Yaml, None) => Some(Encoding::Yaml),
+        (Offered::Protobuf, None) => Some(Encoding::Protobuf),
+        _ => None,
     })
 }
 
 /// Whether a client accepts any of the media types, with whatever parameters.
 pub fn accepts_any(headers: &HeaderMap) -> bool {
-    accept(headers).is_none_or(|accept| {
-        accept.split(',').any(|range| {
-            let media_type = range.split(';').next().unwrap_or_default().trim();
-            let ours = ["*/*", "application/*", "application/json", "application/yaml", PROTOBUF];
-            ours.contains(&media_type)
-        })
-    })
+    accept(headers).is_none_or(|accept| accept.iter().any(|range| offered(range).is_some()))
 }
 
 /// Whether a client accepts aggregated discovery.
 pub fn accepts_aggregated_discovery(headers: &HeaderMap) -> bool {
     accept(headers).is_some_and(|accept| {
-        accept.split(',').any(|range| {
-            let parts: Vec<&str> = range.split(';').map(str::trim).collect();
-            ["application/json", "g=apidiscovery.k8s.io", "v=v2", "as=APIGroupDiscoveryList"]
-                .iter()
-                .all(|part| parts.contains(part))
+        accept.iter().any(|range| {
+            matches!(offered(range), Some(Offered::Json))
+                && [("g", "apidiscovery.k8s.io"), ("v", "v2"), ("as", "APIGroupDiscoveryList")]
+                    .iter()
+                    .all(|(name, value)| parameter(range, name).as_deref() == Some(value))
         })
     })
 }
@@ -87,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_encoding_that_there_is_is_chosen() {
+    fn the_best_encoding_that_there_is_is_chosen() {
         let of = |accept: &str, has_table| encoding(&headers(accept), has_table);
         assert_eq!(encoding(&HeaderMap::new(), true), Some(Encoding::Json));
         assert_eq!(of("*/*", true), Some(Encoding::Json));
@@ -100,6 +135,13 @@ mod tests {
         assert_eq!((of(table, true), of(table, false)), (Some(Encoding::Table), None));
         assert_eq!(of(&format!("{table},application/json"), false), Some(Encoding::Json));
         assert_eq!(of("text/html", true), None);
+        // By q-value; equal ones as they were written, wildcards after the others.
+        assert_eq!(of("application/json;q=0.5, application/yaml", true), Some(Encoding::Yaml));
+        assert_eq!(of("application/json;q=0.9,application/yaml;q=0.95", true), Some(Encoding::Yaml));
+        assert_eq!(of("application/yaml;q=0.2, application/json;q=oops", true), Some(Encoding::Yaml));
+        assert_eq!(of("application/yaml;q=0.8, */*", true), Some(Encoding::Json));
+        assert_eq!(of("*/*, Application/YAML", true), Some(Encoding::Yaml));
+        assert_eq!(of("/, *; q=.2, application/yaml", true), Some(Encoding::Yaml));
     }
 
     #[test]

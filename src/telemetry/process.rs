@@ -2,6 +2,7 @@
 
 use super::registrar::MetricDescription;
 use crate::watch::{Synced, WatchHealth};
+use procfs::process::{LimitValue, Limits};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
@@ -13,10 +14,13 @@ use std::sync::{Arc, OnceLock};
 #[derive(Debug)]
 pub struct ProcessCollector;
 
-const PROCESS: [(&str, &str, &str); 4] = [
+const PROCESS: [(&str, &str, &str); 7] = [
     ("process_cpu_seconds", "counter", "CPU time that the process has used"),
     ("process_resident_memory_bytes", "gauge", "Memory that the process has"),
+    ("process_virtual_memory_bytes", "gauge", "Address space that the process has"),
+    ("process_start_time_seconds", "gauge", "When the process started, in seconds since 1970"),
     ("process_open_fds", "gauge", "Files and connections that the process has open"),
+    ("process_max_fds", "gauge", "Files and connections that the process may have open"),
     ("plimsoll_tasks", "gauge", "Tasks of the asynchronous runtime that live"),
 ];
 
@@ -33,10 +37,30 @@ pub fn descriptions() -> impl Iterator<Item = MetricDescription> {
     PROCESS.iter().map(describe(&[])).chain(WATCHES.iter().map(describe(&["kind"])))
 }
 
+/// The values of these metrics; none where `/proc` does not say.
+fn values() -> [Option<f64>; 7] {
+    let process = procfs::process::Process::myself().ok();
+    let stat = process.as_ref().and_then(|process| process.stat().ok());
+    let seconds = |ticks: u64| ticks as f64 / procfs::ticks_per_second() as f64;
+    let limit = process.as_ref().and_then(|process| match process.limits().ok()?.max_open_files {
+        Limits { soft_limit: LimitValue::Value(files), .. } => Some(files as f64),
+        Limits { soft_limit: LimitValue::Unlimited, .. } => None,
+    });
+    let boot = procfs::boot_time_secs().ok();
+    [
+        stat.as_ref().map(|stat| seconds(stat.utime + stat.stime)),
+        stat.as_ref().map(|stat| (stat.rss * procfs::page_size()) as f64),
+        stat.as_ref().map(|stat| stat.vsize as f64),
+        stat.as_ref().and_then(|stat| Some(boot? as f64 + seconds(stat.starttime))),
+        process.as_ref().and_then(|process| Some(process.fd_count().ok()? as f64)),
+        limit,
+        tasks(),
+    ]
+}
+
 impl Collector for ProcessCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
-        let values = [cpu_seconds(), resident_bytes(), open_files(), tasks()];
-        for ((name, kind, help), value) in PROCESS.iter().zip(values) {
+        for ((name, kind, help), value) in PROCESS.iter().zip(values()) {
             let Some(value) = value else { continue };
             if *kind == "counter" {
                 let metric = ConstCounter::new(value);
@@ -105,29 +129,6 @@ impl Collector for WatchCollector {
     }
 }
 
-/// Clock ticks per second in `/proc`: 100 on x86-64 and arm64.
-const USER_HZ: f64 = 100.0;
-
-fn cpu_seconds() -> Option<f64> {
-    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // The command name, in parentheses, may contain spaces.
-    let (_, fields) = stat.rsplit_once(')')?;
-    let ticks = fields.split_whitespace().skip(11).take(2);
-    Some(ticks.filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / USER_HZ)
-}
-
-/// The resident memory. `/proc/self/statm` would have it in pages, whose size differs.
-fn resident_bytes() -> Option<f64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kilobytes: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kilobytes * 1024.0)
-}
-
-fn open_files() -> Option<f64> {
-    Some(std::fs::read_dir("/proc/self/fd").ok()?.count() as f64)
-}
-
 fn tasks() -> Option<f64> {
     let runtime = tokio::runtime::Handle::try_current().ok()?;
     Some(runtime.metrics().num_alive_tasks() as f64)
@@ -138,8 +139,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_memory_of_the_process_is_measured_in_bytes() {
-        let bytes = resident_bytes().expect("/proc has it");
-        assert!(bytes > 1e6 && bytes < 1e11, "{bytes}");
+    fn the_process_is_measured() {
+        let [_, resident, space, start, open, most, _] = values().map(|value| value.unwrap_or(-1.0));
+        assert!(resident > 1e6 && resident < space, "{resident} of {space}");
+        let now = jiff::Timestamp::now().as_second() as f64;
+        assert!(start <= now + 1.0 && start > now - 3600.0, "{start} before {now}");
+        assert!(open > 2.0 && open <= most, "{open} of {most}");
     }
 }

@@ -133,6 +133,12 @@ fn every_encoding_of_a_response_equals_that_of_prometheus_adapter() {
                 "application/json;as=Table;v=v1;g=meta.k8s.io",
                 "text/html",
                 "*/*",
+                "application/json;q=0.5, application/yaml",
+                "application/json;q=0.9,application/yaml;q=0.95",
+                "application/yaml;q=0.8, */*",
+                "*/*, application/yaml",
+                "text/*, application/yaml;q=0.1",
+                "application/yaml;q=oops, application/json;q=0.1",
             ] {
                 let a = get(&theirs, path, accept).await;
                 let b = get(&ours, path, accept).await;
