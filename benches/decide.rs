@@ -3,8 +3,8 @@
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use plimsoll::hpa::{
-    self, AlignedSamples, Config, Context, Input, Memory, Phase, Pod, PodContainer, Ready,
-    Requests, Sample, Samples, Scale, Selected, Spec, Status,
+    self, AlignedSamples, Config, Context, Input, Phase, Pod, PodContainer, Ready, Requests,
+    Sample, Samples, Scale, ScalingHistory, Selected, Spec, Status,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -63,7 +63,7 @@ impl Workload {
             })
             .collect();
         let config = Config::default();
-        let (mut memory, mut status) = (Memory::default(), Status::default());
+        let (mut history, mut status) = (ScalingHistory::default(), Status::default());
         let replicas = self.names.len() as i32;
         let mut tick = 0;
         let mut evaluate = || {
@@ -80,7 +80,7 @@ impl Workload {
                 selected: Selected::Pods(&pods),
                 samples: &samples,
             };
-            black_box(hpa::decide(black_box(&input), &mut memory, &mut status, &mut ()));
+            black_box(hpa::decide(black_box(&input), &mut history, &mut status, &mut ()));
         };
         // Until the steady state: every window is full.
         (0..100).for_each(|_| evaluate());

@@ -2,31 +2,31 @@
 //! plane more than the evaluation that it reports.
 
 use crate::crd::AutoscalerStatus;
-use crate::watch::Subject;
+use crate::watch::AutoscalerRef;
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// The latest status of each autoscaler.
 #[derive(Clone, Default)]
-pub struct LiveStatus(Arc<RwLock<HashMap<Subject, Arc<AutoscalerStatus>>>>);
+pub struct LiveStatus(Arc<RwLock<HashMap<AutoscalerRef, Arc<AutoscalerStatus>>>>);
 
 impl LiveStatus {
     /// Sets the latest status.
-    pub fn set(&self, subject: &Subject, status: Arc<AutoscalerStatus>) {
+    pub fn set(&self, autoscaler: &AutoscalerRef, status: Arc<AutoscalerStatus>) {
         let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        match all.get_mut(subject) {
+        match all.get_mut(autoscaler) {
             Some(known) => *known = status,
-            None => drop(all.insert(subject.clone(), status)),
+            None => drop(all.insert(autoscaler.clone(), status)),
         }
     }
 
     /// Removes the status of an autoscaler that is gone.
-    pub fn remove(&self, subject: &Subject) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(subject);
+    pub fn remove(&self, autoscaler: &AutoscalerRef) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(autoscaler);
     }
 
     /// The latest status, where there is one.
-    pub fn get(&self, subject: &Subject) -> Option<Arc<AutoscalerStatus>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).get(subject).cloned()
+    pub fn get(&self, autoscaler: &AutoscalerRef) -> Option<Arc<AutoscalerStatus>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).get(autoscaler).cloned()
     }
 }

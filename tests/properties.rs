@@ -4,8 +4,8 @@
 mod invariants;
 
 use plimsoll::hpa::{
-    self, AlignedSamples, Config, Context, Input, Memory, Outcome, Phase, Pod, Ready, Requests,
-    Sample, Samples, Scale, Selected, Spec, Status,
+    self, AlignedSamples, Config, Context, Input, Outcome, Phase, Pod, Ready, Requests, Sample,
+    Samples, Scale, ScalingHistory, Selected, Spec, Status,
 };
 use proptest::prelude::*;
 
@@ -77,15 +77,15 @@ fn wanted(values: &[Option<i64>], target: i64) -> i32 {
         selected: Selected::Pods(&pods),
         samples: &[Samples::PerPod(Ok(aligned.view()))],
     };
-    let (mut memory, mut status) = (Memory::default(), Status::default());
-    match hpa::decide(&input, &mut memory, &mut status, &mut ()).outcome {
+    let (mut history, mut status) = (ScalingHistory::default(), Status::default());
+    match hpa::decide(&input, &mut history, &mut status, &mut ()).outcome {
         Outcome::Rescale { to, .. } => to,
         _ => replicas,
     }
 }
 
 /// Decides so often for one autoscaler whose load wobbles, second by second.
-fn decide_often(ticks: i64, behavior: serde_json::Value) -> Memory {
+fn decide_often(ticks: i64, behavior: serde_json::Value) -> ScalingHistory {
     let spec = serde_json::json!({
         "scaleTargetRef": {"kind": "Deployment", "name": "web"}, "maxReplicas": 50,
         "metrics": [{"type": "Pods", "pods": {"metric": {"name": "qps"},
@@ -105,7 +105,7 @@ fn decide_often(ticks: i64, behavior: serde_json::Value) -> Memory {
         requests: &requests,
     };
     let pods = [pod("a"), pod("b")];
-    let (mut memory, mut status) = (Memory::default(), Status::default());
+    let (mut history, mut status) = (ScalingHistory::default(), Status::default());
     let (mut replicas, mut random) = (2, 1_u64);
     for tick in 0..ticks {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -120,13 +120,13 @@ fn decide_often(ticks: i64, behavior: serde_json::Value) -> Memory {
             selected: Selected::Pods(&pods),
             samples: &[Samples::PerPod(Ok(aligned.view()))],
         };
-        let mut decision = hpa::decide(&input, &mut memory, &mut status, &mut ());
-        hpa::settle(context, &mut decision, Ok(()), &mut memory, &mut status);
+        let mut decision = hpa::decide(&input, &mut history, &mut status, &mut ());
+        hpa::settle(context, &mut decision, Ok(()), &mut history, &mut status);
         if let Outcome::Rescale { to, .. } = decision.outcome {
             replicas = to;
         }
     }
-    memory
+    history
 }
 
 #[test]

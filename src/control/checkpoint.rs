@@ -7,10 +7,10 @@
 
 use super::requests::message;
 use crate::clock::Clock;
-use crate::hpa::{LONGEST_MS, Memory, UnixMillis};
+use crate::hpa::{LONGEST_MS, ScalingHistory, UnixMillis};
 use crate::leader::{FencingToken, NAME_LABEL};
 use crate::telemetry::Metrics;
-use crate::watch::{ObjectKey, Subject, SubjectKind};
+use crate::watch::{AutoscalerKind, AutoscalerRef, ObjectKey};
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
@@ -49,8 +49,9 @@ pub struct Checkpoint {
     /// The UID of the object: one that was made anew starts anew.
     pub uid: String,
     /// Recommendations and scale events.
-    pub memory: Memory,
-    /// `status.lastScaleTime` of the last change of the scale in `memory`, in Unix seconds.
+    #[serde(rename = "memory")]
+    pub history: ScalingHistory,
+    /// `status.lastScaleTime` of the last change of the scale in `history`, in Unix seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_scale: Option<i64>,
     /// Since when, and until when, no replica is removed because the metrics were missing.
@@ -62,7 +63,7 @@ impl Checkpoint {
     /// The same by a clock that is ahead by so much.
     fn shifted(self, by: UnixMillis) -> Self {
         let held = self.held.map(|(since, until)| (since + by, until + by));
-        Self { memory: self.memory.shifted(by), held, ..self }
+        Self { history: self.history.shifted(by), held, ..self }
     }
 }
 
@@ -116,7 +117,7 @@ impl CheckpointStore {
     ///
     /// # Errors
     /// Where the ConfigMap could not be read; it must not be overwritten then.
-    pub async fn load(&self) -> Result<Vec<(Subject, Checkpoint)>, String> {
+    pub async fn load(&self) -> Result<Vec<(AutoscalerRef, Checkpoint)>, String> {
         let read = match tokio::time::timeout(READ_TIMEOUT, self.api.get_opt(&self.name)).await {
             Ok(Ok(read)) => read,
             Ok(Err(error)) => return Err(message(&error)),
@@ -156,7 +157,7 @@ impl CheckpointStore {
     pub async fn save(
         &self,
         token: &FencingToken,
-        all: Vec<(Subject, Checkpoint)>,
+        all: Vec<(AutoscalerRef, Checkpoint)>,
     ) -> Option<usize> {
         let count = all.len();
         let unread = {
@@ -211,22 +212,22 @@ impl CheckpointStore {
 /// Encodes checkpoints; gives the data and how many of them fit. Those with the longest history
 /// come first: a short one is nearly what an autoscaler without history starts with.
 fn encode(
-    mut all: Vec<(Subject, Checkpoint)>,
+    mut all: Vec<(AutoscalerRef, Checkpoint)>,
     now: UnixMillis,
     written_at: Option<UnixMillis>,
     largest: usize,
 ) -> (Vec<u8>, usize) {
     let remembered = |checkpoint: &Checkpoint| {
-        let Memory { recommendations, ups, downs } = &checkpoint.memory;
+        let ScalingHistory { recommendations, ups, downs } = &checkpoint.history;
         recommendations.len() + ups.len() + downs.len()
     };
     all.sort_by(|(a, of_a), (b, of_b)| {
         remembered(of_b).cmp(&remembered(of_a)).then_with(|| a.cmp(b))
     });
-    let entry = |(subject, checkpoint): (Subject, Checkpoint)| Entry {
-        kind: subject.kind.as_str().to_owned(),
-        namespace: subject.key.namespace,
-        name: subject.key.name,
+    let entry = |(autoscaler, checkpoint): (AutoscalerRef, Checkpoint)| Entry {
+        kind: autoscaler.kind.as_str().to_owned(),
+        namespace: autoscaler.key.namespace,
+        name: autoscaler.key.name,
         checkpoint: checkpoint.shifted(-now),
     };
     let autoscalers = all.into_iter().map(entry).collect();
@@ -250,7 +251,7 @@ fn decode(
     data: &[u8],
     now: UnixMillis,
     server: Option<UnixMillis>,
-) -> Result<Vec<(Subject, Checkpoint)>, String> {
+) -> Result<Vec<(AutoscalerRef, Checkpoint)>, String> {
     let mut text = Vec::new();
     let read = GzDecoder::new(data).take(MAX_DECOMPRESSED_BYTES).read_to_end(&mut text);
     read.map_err(|error| error.to_string())?;
@@ -262,26 +263,26 @@ fn decode(
         2 => now - server.zip(written_at).map_or(0, |(server, at)| (server - at).max(0)),
         other => return Err(format!("its version is {other}; 1 or 2 was expected")),
     };
-    let subject = |entry: Entry| {
+    let autoscaler = |entry: Entry| {
         let key = ObjectKey { namespace: entry.namespace, name: entry.name };
-        let kinds = [SubjectKind::Autoscaler, SubjectKind::Hpa];
+        let kinds = [AutoscalerKind::Autoscaler, AutoscalerKind::Hpa];
         let kind = kinds.into_iter().find(|kind| kind.as_str() == entry.kind)?;
-        let Checkpoint { mut memory, held, uid, last_scale } = entry.checkpoint.shifted(by);
+        let Checkpoint { mut history, held, uid, last_scale } = entry.checkpoint.shifted(by);
         // Nothing was done later than now, whatever the clock of the writer said.
-        memory.recommendations.iter_mut().for_each(|r| r.time = r.time.min(now));
-        memory.ups.iter_mut().chain(&mut memory.downs).for_each(|e| e.time = e.time.min(now));
+        history.recommendations.iter_mut().for_each(|r| r.time = r.time.min(now));
+        history.ups.iter_mut().chain(&mut history.downs).for_each(|e| e.time = e.time.min(now));
         let held = held.map(|(since, until)| (since.min(now), until));
-        Some((Subject { kind, key }, Checkpoint { uid, memory, last_scale, held }))
+        Some((AutoscalerRef { kind, key }, Checkpoint { uid, history, last_scale, held }))
     };
-    Ok(autoscalers.into_iter().filter_map(subject).collect())
+    Ok(autoscalers.into_iter().filter_map(autoscaler).collect())
 }
 
 /// The latest time in any of them.
 fn newest(autoscalers: &[Entry]) -> UnixMillis {
     let times =
-        autoscalers.iter().flat_map(|Entry { checkpoint: Checkpoint { memory, .. }, .. }| {
-            let events = memory.ups.iter().chain(&memory.downs).map(|event| event.time);
-            memory.recommendations.iter().map(|r| r.time).chain(events)
+        autoscalers.iter().flat_map(|Entry { checkpoint: Checkpoint { history, .. }, .. }| {
+            let events = history.ups.iter().chain(&history.downs).map(|event| event.time);
+            history.recommendations.iter().map(|r| r.time).chain(events)
         });
     times.max().unwrap_or(0)
 }
@@ -294,23 +295,24 @@ mod tests {
     const NOW: UnixMillis = 5_000;
     const SERVER: UnixMillis = 1_800_000_000_000;
 
-    fn kept(number: usize, recommendations: usize) -> (Subject, Checkpoint) {
+    fn kept(number: usize, recommendations: usize) -> (AutoscalerRef, Checkpoint) {
         let key = ObjectKey { namespace: "shop".to_owned(), name: format!("web-{number}") };
         let recommendation = |n: usize| Recommendation {
             replicas: (n * number) as i32,
             time: NOW - (n * number) as i64 * 7_919,
         };
         let recommendations = (0..recommendations).map(recommendation).collect();
-        let memory = Memory { recommendations, ..Memory::default() };
+        let history = ScalingHistory { recommendations, ..ScalingHistory::default() };
         let uid = format!("{number:032x}");
         let held = number.is_multiple_of(3).then_some((NOW - 100_000, NOW + 200_000));
         let last_scale = Some(number as i64);
-        (Subject::autoscaler(key), Checkpoint { uid, memory, last_scale, held })
+        (AutoscalerRef::autoscaler(key), Checkpoint { uid, history, last_scale, held })
     }
 
-    fn shifted(all: &[(Subject, Checkpoint)], by: i64) -> Vec<(Subject, Checkpoint)> {
-        let shift =
-            |(subject, kept): &(Subject, Checkpoint)| (subject.clone(), kept.clone().shifted(by));
+    fn shifted(all: &[(AutoscalerRef, Checkpoint)], by: i64) -> Vec<(AutoscalerRef, Checkpoint)> {
+        let shift = |(autoscaler, kept): &(AutoscalerRef, Checkpoint)| {
+            (autoscaler.clone(), kept.clone().shifted(by))
+        };
         all.iter().map(shift).collect()
     }
 
@@ -349,7 +351,7 @@ mod tests {
             SERVER - 50_000,
         );
         let read = decode(&compressed(&text), NOW, Some(SERVER)).unwrap();
-        let Memory { recommendations, ups, .. } = &read[0].1.memory;
+        let ScalingHistory { recommendations, ups, .. } = &read[0].1.history;
         let times: Vec<_> = recommendations.iter().map(|r| (r.replicas, r.time - NOW)).collect();
         assert_eq!(times, [(3, -20_000), (9, 0)]);
         assert_eq!(
@@ -358,7 +360,7 @@ mod tests {
         );
         // Without kube-apiserver's time the newest counts as of now.
         let read = decode(&compressed(&text), NOW, None).unwrap();
-        assert_eq!(read[0].1.memory.recommendations[1].time, NOW);
+        assert_eq!(read[0].1.history.recommendations[1].time, NOW);
         let future = text.replace("\"version\":1", "\"version\":3");
         assert!(decode(&compressed(&future), NOW, None).unwrap_err().contains("version is 3"));
     }
@@ -370,7 +372,7 @@ mod tests {
         let (data, count) = encode(all, NOW, Some(SERVER), 8 << 10);
         assert!(data.len() <= 8 << 10 && count < 1_000, "{count}");
         let read = decode(&data, NOW, Some(SERVER)).unwrap();
-        let full = read.iter().filter(|(_, kept)| kept.memory.recommendations.len() == 5);
+        let full = read.iter().filter(|(_, kept)| kept.history.recommendations.len() == 5);
         assert_eq!(full.count(), 125);
     }
 }

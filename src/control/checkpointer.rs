@@ -3,14 +3,14 @@
 
 use super::checkpoint::{Checkpoint, CheckpointStore};
 use crate::leader::FencingToken;
-use crate::watch::Subject;
+use crate::watch::AutoscalerRef;
 use futures::FutureExt;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
 /// The checkpoints that were read, or why they could not be.
-pub type Loaded = Result<Vec<(Subject, Checkpoint)>, String>;
+pub type Loaded = Result<Vec<(AutoscalerRef, Checkpoint)>, String>;
 
 /// The state of loading and saving.
 pub struct Checkpointer {
@@ -19,7 +19,7 @@ pub struct Checkpointer {
     /// The time between two saves.
     interval: Duration,
     /// The checkpoints that were saved last.
-    saved: HashMap<Subject, Checkpoint>,
+    saved: HashMap<AutoscalerRef, Checkpoint>,
     /// When to save next, and when the last save began.
     due: Instant,
     saved_at: Instant,
@@ -65,7 +65,7 @@ impl Checkpointer {
 
     /// Loads at the start, with retries for at most [`LOAD_AT_START`]. None where that failed, or
     /// checkpoints are disabled.
-    pub async fn load_at_start(&self) -> Option<Vec<(Subject, Checkpoint)>> {
+    pub async fn load_at_start(&self) -> Option<Vec<(AutoscalerRef, Checkpoint)>> {
         let store = self.store.clone()?;
         let (start, mut wait) = (Instant::now(), Duration::from_millis(100));
         loop {
@@ -103,7 +103,7 @@ impl Checkpointer {
     }
 
     /// Notes which checkpoints were loaded; none where that failed.
-    pub fn set_loaded(&mut self, all: Option<HashMap<Subject, Checkpoint>>) {
+    pub fn set_loaded(&mut self, all: Option<HashMap<AutoscalerRef, Checkpoint>>) {
         self.loaded = all.is_some();
         if let Some(all) = all {
             self.saved = all;
@@ -116,7 +116,7 @@ impl Checkpointer {
     }
 
     /// Has the next save come soon, because a scale was changed.
-    pub fn hasten(&mut self) {
+    pub fn bring_forward(&mut self) {
         let soon = (self.saved_at + self.save_soon()).max(Instant::now() + SAVE_SOON);
         self.due = self.due.min(soon);
     }
@@ -126,7 +126,7 @@ impl Checkpointer {
     pub fn save(
         &mut self,
         token: Option<FencingToken>,
-        current: impl FnOnce() -> HashMap<Subject, Checkpoint>,
+        current: impl FnOnce() -> HashMap<AutoscalerRef, Checkpoint>,
     ) {
         self.due = Instant::now() + self.interval.max(self.save_soon());
         let (Some(store), Some(token)) = (self.store.clone(), token) else { return };
@@ -149,7 +149,8 @@ impl Checkpointer {
         if current == self.saved && !self.failed {
             return;
         }
-        let all = current.iter().map(|(subject, one)| (subject.clone(), one.clone())).collect();
+        let all =
+            current.iter().map(|(autoscaler, one)| (autoscaler.clone(), one.clone())).collect();
         self.saved = current;
         self.saved_at = Instant::now();
         self.saving = Some(tokio::spawn(async move { store.save(&token, all).await }));

@@ -1,7 +1,7 @@
 //! What all evaluations share: clients, caches, writers and settings.
 
-use super::census::Census;
 use super::events::Events;
+use super::hpa_counts::HpaCounts;
 use super::selectors::Selectors;
 use super::status_writer::StatusWriter;
 use super::targets::Targets;
@@ -17,7 +17,7 @@ use crate::rules::Rules;
 use crate::samples::Store;
 use crate::supervise::Heartbeat;
 use crate::telemetry::Metrics;
-use crate::watch::{Cluster, Subject, Synced};
+use crate::watch::{AutoscalerRef, Cluster, Synced};
 use kube::Client;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -87,11 +87,11 @@ pub struct ControllerContext {
     /// The lease term whose predecessors' scaling history has been taken over.
     pub ready: AtomicU64,
     /// The settings of decisions with scaling from zero, even where `--scale-to-zero` is off.
-    pub waking: hpa::Config,
+    pub from_zero: hpa::Config,
     /// The pod selectors of all autoscalers.
     pub selectors: Selectors,
     /// Which native HPAs are observed.
-    pub census: Census,
+    pub hpa_counts: HpaCounts,
     /// Whether the process shuts down.
     pub stopping: watch::Receiver<bool>,
 }
@@ -163,13 +163,13 @@ impl ControllerContext {
             statuses: StatusWriter::new(client.clone(), events.clone(), pending),
             events,
             selectors: Selectors::new(settings.native_hpas == NativeHpas::Manage),
-            census: Census::new(metrics.clone()),
+            hpa_counts: HpaCounts::new(metrics.clone()),
             client,
             cluster,
             samples,
             pod_queries,
             rules,
-            waking: hpa::Config { scale_to_zero: true, ..settings.decisions },
+            from_zero: hpa::Config { scale_to_zero: true, ..settings.decisions },
             settings,
             metrics,
             live,
@@ -197,7 +197,11 @@ impl ControllerContext {
     /// zero while `--scale-to-zero` was on is scaled up again after it is turned off.
     pub fn decisions(&self, status: &Status) -> &hpa::Config {
         let zero = status.condition(ConditionKind::ScaledToZero);
-        if zero.is_some_and(|zero| zero.status) { &self.waking } else { &self.settings.decisions }
+        if zero.is_some_and(|zero| zero.status) {
+            &self.from_zero
+        } else {
+            &self.settings.decisions
+        }
     }
 
     /// Waits for a future that only reads, until the time limit of an evaluation or the shutdown.
@@ -218,7 +222,7 @@ impl ControllerContext {
 pub struct Applying<'a> {
     pub ctx: &'a ControllerContext,
     pub token: &'a FencingToken,
-    pub subject: &'a Subject,
+    pub autoscaler: &'a AutoscalerRef,
     /// The fallback of its spec.
     pub fallback: Option<&'a Fallback>,
     /// The generation of its spec; a native HPA may have none.

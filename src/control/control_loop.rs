@@ -1,5 +1,5 @@
-//! The control loop: a work queue of subjects by the time they are due, and many evaluations
-//! in flight, never two of the same subject.
+//! The control loop: a work queue of autoscalers by the time they are due, and many evaluations
+//! in flight, never two of the same autoscaler.
 
 use super::checkpoint::{Checkpoint, CheckpointStore};
 use super::checkpointer::{Checkpointer, Loaded};
@@ -12,7 +12,7 @@ use crate::config::NativeHpas;
 use crate::leader::FencingToken;
 use crate::samples::QueryHandle;
 use crate::supervise::Heartbeat;
-use crate::watch::{Subject, SubjectKind, Synced};
+use crate::watch::{AutoscalerKind, AutoscalerRef, Synced};
 use futures::FutureExt;
 use std::collections::{HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
@@ -28,15 +28,15 @@ pub struct ControlLoop {
     synced: Synced,
     schedule: Schedule,
     phases: Phases,
-    /// The states of the subjects that are not being evaluated.
-    states: HashMap<Subject, AutoscalerState>,
-    /// The subjects that are queued or being evaluated, with their checkpoints from before.
-    running: HashMap<Subject, Option<Checkpoint>>,
-    /// The subjects whose last evaluation failed.
-    failing: HashSet<Subject>,
-    /// The subjects to be evaluated again as soon as their evaluation ends.
-    requeue: HashSet<Subject>,
-    /// The subjects that are due, until their evaluation begins.
+    /// The states of the autoscalers that are not being evaluated.
+    states: HashMap<AutoscalerRef, AutoscalerState>,
+    /// The autoscalers that are queued or being evaluated, with their checkpoints from before.
+    running: HashMap<AutoscalerRef, Option<Checkpoint>>,
+    /// The autoscalers whose last evaluation failed.
+    failing: HashSet<AutoscalerRef>,
+    /// The autoscalers to be evaluated again as soon as their evaluation ends.
+    requeue: HashSet<AutoscalerRef>,
+    /// The autoscalers that are due, until their evaluation begins.
     queue: FairQueue<Due>,
     /// The evaluations in flight.
     evaluations: JoinSet<Done>,
@@ -46,27 +46,27 @@ pub struct ControlLoop {
     checkpointer: Checkpointer,
     /// The lease term of this replica.
     term: Option<u64>,
-    /// The checkpoints that were loaded while their subjects were being evaluated.
-    inherited: HashMap<Subject, Checkpoint>,
+    /// The checkpoints that were loaded while their autoscalers were being evaluated.
+    inherited: HashMap<AutoscalerRef, Checkpoint>,
     heartbeat: Heartbeat,
 }
 
-/// A subject that is due.
+/// An autoscaler that is due.
 struct Due {
-    subject: Subject,
+    autoscaler: AutoscalerRef,
     at: Instant,
     /// How many were due together.
-    crowd: usize,
+    due_together: usize,
     state: AutoscalerState,
 }
 
-/// A subject that was evaluated.
+/// An autoscaler that was evaluated.
 struct Done {
-    subject: Subject,
+    autoscaler: AutoscalerRef,
     /// When it was due, and when its evaluation began.
     due: Instant,
     begun: Instant,
-    crowd: usize,
+    due_together: usize,
     /// None where its evaluation panicked.
     state: Option<AutoscalerState>,
     result: Option<SyncResult>,
@@ -152,8 +152,8 @@ impl ControlLoop {
             let save_due = self.checkpointer.due();
             tokio::select! {
                 changed = cluster.changes() => {
-                    for subject in changed {
-                        self.changed(subject);
+                    for autoscaler in changed {
+                        self.changed(autoscaler);
                     }
                     self.count();
                 }
@@ -182,10 +182,10 @@ impl ControlLoop {
     /// Begins no further evaluation, and waits for the writes of those in flight.
     async fn stop_evaluations(&mut self) {
         let _ = self.stopping.send(true);
-        for Due { subject, mut state, .. } in self.queue.clear() {
-            self.running.remove(&subject);
-            self.join_inherited(&subject, &mut state);
-            self.states.insert(subject, state);
+        for Due { autoscaler, mut state, .. } in self.queue.clear() {
+            self.running.remove(&autoscaler);
+            self.join_inherited(&autoscaler, &mut state);
+            self.states.insert(autoscaler, state);
         }
         let deadline = tokio::time::sleep(SHUTDOWN);
         tokio::pin!(deadline);
@@ -206,34 +206,34 @@ impl ControlLoop {
     }
 
     /// Takes over the scaling history that the terms before have left.
-    fn take_over(&mut self, all: Vec<(Subject, Checkpoint)>) {
+    fn take_over(&mut self, all: Vec<(AutoscalerRef, Checkpoint)>) {
         let cluster = self.ctx.cluster.clone();
         let (now, longest) = (self.ctx.clock.elapsed(), self.ctx.longest_window());
         let mut known = HashMap::new();
-        for (subject, checkpoint) in all {
-            if self.ignores(&subject) || !cluster.read(|index| index.has(&subject)) {
+        for (autoscaler, checkpoint) in all {
+            if self.ignores(&autoscaler) || !cluster.read(|index| index.has(&autoscaler)) {
                 continue;
             }
-            known.insert(subject.clone(), checkpoint.clone());
-            if let Some(running) = self.running.get_mut(&subject) {
+            known.insert(autoscaler.clone(), checkpoint.clone());
+            if let Some(running) = self.running.get_mut(&autoscaler) {
                 // Until its evaluation ends, its checkpoint is of both.
                 let before = running.take();
                 let mut both = before.map(AutoscalerState::restored).unwrap_or_default();
                 both.inherit(checkpoint.clone());
                 *running = both.checkpoint(now, longest);
-                self.inherited.insert(subject, checkpoint);
-            } else if let Some(state) = self.states.get_mut(&subject) {
+                self.inherited.insert(autoscaler, checkpoint);
+            } else if let Some(state) = self.states.get_mut(&autoscaler) {
                 state.inherit(checkpoint);
             } else {
-                self.states.insert(subject, AutoscalerState::restored(checkpoint));
+                self.states.insert(autoscaler, AutoscalerState::restored(checkpoint));
             }
         }
         self.checkpointer.set_loaded(Some(known));
     }
 
-    /// Joins a checkpoint that was loaded while its subject was queued or being evaluated.
-    fn join_inherited(&mut self, subject: &Subject, state: &mut AutoscalerState) {
-        if let Some(checkpoint) = self.inherited.remove(subject) {
+    /// Joins a checkpoint that was loaded while its autoscaler was queued or being evaluated.
+    fn join_inherited(&mut self, autoscaler: &AutoscalerRef, state: &mut AutoscalerState) {
+        if let Some(checkpoint) = self.inherited.remove(autoscaler) {
             state.inherit(checkpoint);
         }
     }
@@ -277,7 +277,7 @@ impl ControlLoop {
     fn evaluate_all(&mut self) {
         if self.ctx.fencing_token().is_some() {
             self.requeue.extend(self.running.keys().cloned());
-            self.schedule.hasten(Instant::now());
+            self.schedule.bring_forward(Instant::now());
         }
     }
 
@@ -286,47 +286,48 @@ impl ControlLoop {
         let (now, longest) = (self.ctx.clock.elapsed(), self.ctx.longest_window());
         let (running, states) = (&self.running, &self.states);
         self.checkpointer.save(self.ctx.fencing_token(), || {
-            let running = running
-                .iter()
-                .filter_map(|(subject, checkpoint)| Some((subject.clone(), checkpoint.clone()?)));
-            let idle = states.iter().filter_map(|(subject, state)| {
-                Some((subject.clone(), state.checkpoint(now, longest)?))
+            let running = running.iter().filter_map(|(autoscaler, checkpoint)| {
+                Some((autoscaler.clone(), checkpoint.clone()?))
+            });
+            let idle = states.iter().filter_map(|(autoscaler, state)| {
+                Some((autoscaler.clone(), state.checkpoint(now, longest)?))
             });
             running.chain(idle).collect()
         });
     }
 
-    /// Whether nothing is decided for a subject.
-    fn ignores(&self, subject: &Subject) -> bool {
-        subject.kind == SubjectKind::Hpa && self.ctx.settings.native_hpas == NativeHpas::Ignore
+    /// Whether nothing is decided for an autoscaler.
+    fn ignores(&self, autoscaler: &AutoscalerRef) -> bool {
+        autoscaler.kind == AutoscalerKind::Hpa
+            && self.ctx.settings.native_hpas == NativeHpas::Ignore
     }
 
-    /// A new or changed subject is evaluated at once; one that is gone is forgotten.
-    fn changed(&mut self, subject: Subject) {
-        if self.ignores(&subject) {
+    /// A new or changed autoscaler is evaluated at once; one that is gone is forgotten.
+    fn changed(&mut self, autoscaler: AutoscalerRef) {
+        if self.ignores(&autoscaler) {
             return;
         }
-        if self.ctx.cluster.read(|index| index.has(&subject)) {
-            self.schedule.set(subject, Instant::now());
+        if self.ctx.cluster.read(|index| index.has(&autoscaler)) {
+            self.schedule.set(autoscaler, Instant::now());
         } else {
-            self.forget(&subject);
+            self.forget(&autoscaler);
         }
     }
 
-    fn forget(&mut self, subject: &Subject) {
-        self.schedule.remove(subject);
-        self.failing.remove(subject);
-        self.phases.set(subject, None, Instant::now(), 1);
-        self.states.remove(subject);
-        self.ctx.live.remove(subject);
-        self.ctx.statuses.forget(subject);
-        self.ctx.events.forget(subject);
-        self.requeue.remove(subject);
-        if subject.kind == SubjectKind::Hpa {
-            self.ctx.metrics.forget(&subject.key);
-            self.ctx.census.set(&subject.key, None);
+    fn forget(&mut self, autoscaler: &AutoscalerRef) {
+        self.schedule.remove(autoscaler);
+        self.failing.remove(autoscaler);
+        self.phases.set(autoscaler, None, Instant::now(), 1);
+        self.states.remove(autoscaler);
+        self.ctx.live.remove(autoscaler);
+        self.ctx.statuses.forget(autoscaler);
+        self.ctx.events.forget(autoscaler);
+        self.requeue.remove(autoscaler);
+        if autoscaler.kind == AutoscalerKind::Hpa {
+            self.ctx.metrics.forget(&autoscaler.key);
+            self.ctx.hpa_counts.set(&autoscaler.key, None);
         }
-        self.ctx.selectors.release(subject);
+        self.ctx.selectors.release(autoscaler);
     }
 
     /// Queues all that are due. The queries of their last evaluations are prefetched before any of
@@ -334,21 +335,21 @@ impl ControlLoop {
     fn start_due(&mut self) {
         let now = Instant::now();
         let due: Vec<_> = std::iter::from_fn(|| self.schedule.take_due(now)).collect();
-        let crowd = due.len();
+        let due_together = due.len();
         let mut batch = Vec::new();
-        for (subject, at) in due {
-            if self.running.contains_key(&subject) {
-                self.requeue.insert(subject);
+        for (autoscaler, at) in due {
+            if self.running.contains_key(&autoscaler) {
+                self.requeue.insert(autoscaler);
                 continue;
             }
-            let state = self.states.remove(&subject).unwrap_or_default();
+            let state = self.states.remove(&autoscaler).unwrap_or_default();
             let checkpoint = state.checkpoint(self.ctx.clock.elapsed(), self.ctx.longest_window());
-            self.running.insert(subject.clone(), checkpoint);
-            batch.push(Due { subject, at, crowd, state });
+            self.running.insert(autoscaler.clone(), checkpoint);
+            batch.push(Due { autoscaler, at, due_together, state });
         }
         QueryHandle::prefetch(batch.iter().flat_map(|due| due.state.queries()));
         for due in batch {
-            let namespace = due.subject.key.namespace.clone();
+            let namespace = due.autoscaler.key.namespace.clone();
             self.queue.push(&namespace, due);
         }
         self.begin_evaluations();
@@ -357,7 +358,7 @@ impl ControlLoop {
     /// Begins as many evaluations as may be in flight.
     fn begin_evaluations(&mut self) {
         while let Some(mut due) = self.queue.next() {
-            self.join_inherited(&due.subject.clone(), &mut due.state);
+            self.join_inherited(&due.autoscaler.clone(), &mut due.state);
             // A token that came later would be of a term whose history this state lacks.
             let (ctx, token) = (self.ctx.clone(), self.ctx.fencing_token());
             self.evaluations.spawn(async move { evaluate(&ctx, token, due).await });
@@ -367,35 +368,35 @@ impl ControlLoop {
     /// Notes the result of an evaluation, and schedules the next one. Periods that it overran are
     /// skipped: under overload all are evaluated less often, each in its turn.
     fn evaluated(&mut self, done: Done) {
-        let Done { subject, due, begun, crowd, state, result } = done;
-        self.queue.ended(&subject.key.namespace);
+        let Done { autoscaler, due, begun, due_together, state, result } = done;
+        self.queue.ended(&autoscaler.key.namespace);
         if !*self.stopping.borrow() {
             self.begin_evaluations();
         }
         if result == Some(SyncResult::Failed) {
-            self.failing.insert(subject.clone());
+            self.failing.insert(autoscaler.clone());
         } else {
-            self.failing.remove(&subject);
+            self.failing.remove(&autoscaler);
         }
         if result == Some(SyncResult::Rescaled) {
-            self.checkpointer.hasten();
+            self.checkpointer.bring_forward();
         }
-        let checkpoint = self.running.remove(&subject).flatten();
+        let checkpoint = self.running.remove(&autoscaler).flatten();
         let restored = || checkpoint.map(AutoscalerState::restored);
         let mut state = state.or_else(restored).unwrap_or_default();
-        self.join_inherited(&subject, &mut state);
-        let requeue = self.requeue.remove(&subject);
-        if !self.ctx.cluster.read(|index| index.has(&subject)) {
+        self.join_inherited(&autoscaler, &mut state);
+        let requeue = self.requeue.remove(&autoscaler);
+        if !self.ctx.cluster.read(|index| index.has(&autoscaler)) {
             // It was deleted during its evaluation, which left traces again.
-            self.forget(&subject);
+            self.forget(&autoscaler);
             return self.count();
         }
-        let period = self.period(&subject);
-        self.phases.set(&subject, state.shape(), due, crowd);
+        let period = self.period(&autoscaler);
+        self.phases.set(&autoscaler, state.shape(), due, due_together);
         let now = Instant::now();
         let next = match requeue {
             true => now,
-            false => self.phases.next(&subject, period, due, now, crowd),
+            false => self.phases.next(&autoscaler, period, due, now, due_together),
         };
         // Its next time may be more than a period away where the time of its cohort has moved.
         let periods = now.duration_since(due).as_nanos() / period.as_nanos();
@@ -405,13 +406,13 @@ impl ControlLoop {
                 self.warned = Some(Instant::now());
                 let lag = begun.duration_since(due);
                 tracing::warn!(
-                    %subject, ?period, ?lag, took = ?begun.elapsed(),
+                    %autoscaler, ?period, ?lag, took = ?begun.elapsed(),
                     "Evaluation overran its period; next one skipped"
                 );
             }
         }
-        self.states.insert(subject.clone(), state);
-        self.schedule.set_if_none(subject, next);
+        self.states.insert(autoscaler.clone(), state);
+        self.schedule.set_if_none(autoscaler, next);
         self.count();
     }
 
@@ -421,14 +422,14 @@ impl ControlLoop {
         self.ctx.metrics.autoscalers(all, self.failing.len());
     }
 
-    /// The sync period of a subject.
-    fn period(&self, subject: &Subject) -> Duration {
-        let own = match subject.kind {
-            SubjectKind::Autoscaler => {
-                let record = self.ctx.cluster.read(|index| index.autoscaler(&subject.key));
+    /// The sync period of an autoscaler.
+    fn period(&self, autoscaler: &AutoscalerRef) -> Duration {
+        let own = match autoscaler.kind {
+            AutoscalerKind::Autoscaler => {
+                let record = self.ctx.cluster.read(|index| index.autoscaler(&autoscaler.key));
                 record.and_then(|r| r.parsed.as_ref().ok()?.spec.sync_period_seconds)
             }
-            SubjectKind::Hpa => None,
+            AutoscalerKind::Hpa => None,
         };
         own.map_or(self.ctx.settings.period, |seconds| {
             Duration::from_secs(seconds.clamp(1, 3600).unsigned_abs().into())
@@ -436,22 +437,22 @@ impl ControlLoop {
     }
 }
 
-/// Evaluates one subject; a panic ends only this evaluation.
+/// Evaluates one autoscaler; a panic ends only this evaluation.
 async fn evaluate(ctx: &ControllerContext, token: Option<FencingToken>, due: Due) -> Done {
-    let Due { subject, at, crowd, mut state } = due;
+    let Due { autoscaler, at, due_together, mut state } = due;
     let begun = Instant::now();
-    let evaluated = reconcile(ctx, token.as_ref(), &subject, &mut state);
+    let evaluated = reconcile(ctx, token.as_ref(), &autoscaler, &mut state);
     let (result, state) = match AssertUnwindSafe(evaluated).catch_unwind().await {
         Ok(result) => (result, Some(state)),
         Err(_) => {
-            tracing::error!(%subject, "Evaluation panicked");
+            tracing::error!(%autoscaler, "Evaluation panicked");
             (Some(SyncResult::Failed), None)
         }
     };
     if let Some(result) = result {
         ctx.metrics.decided(result.as_str(), begun.duration_since(at), begun.elapsed());
     }
-    Done { subject, due: at, begun, crowd, state, result }
+    Done { autoscaler, due: at, begun, due_together, state, result }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! as an argument.
 
 use crate::hpa::{Event, EventKind};
-use crate::watch::Subject;
+use crate::watch::AutoscalerRef;
 use lru::LruCache;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -28,7 +28,7 @@ impl Key {
 
 /// The recent events of each object.
 pub struct Correlator {
-    objects: LruCache<Subject, Object>,
+    objects: LruCache<AutoscalerRef, Object>,
 }
 
 struct Object {
@@ -89,34 +89,41 @@ impl Correlator {
     /// Counts an event; returns whether it is to be queued now.
     pub fn observe(
         &mut self,
-        subject: &Subject,
+        autoscaler: &AutoscalerRef,
         uid: &str,
         key: &Key,
         message: &str,
         now: Instant,
     ) -> bool {
-        if self.objects.get(subject).is_none_or(|object| object.uid != uid) {
+        if self.objects.get(autoscaler).is_none_or(|object| object.uid != uid) {
             let uid = uid.to_owned();
             let object = Object { uid, tokens: BURST, counted: now, seen: Vec::new() };
-            self.objects.put(subject.clone(), object);
+            self.objects.put(autoscaler.clone(), object);
             while self.objects.len() > MAX_OBJECTS {
                 self.objects.pop_lru();
             }
         }
-        let Some(object) = self.objects.get_mut(subject) else { return false };
+        let Some(object) = self.objects.get_mut(autoscaler) else { return false };
         object.observe(key, message, now)
     }
 
     /// The event to be written; none where it was forgotten meanwhile.
-    pub fn due(&mut self, subject: &Subject, uid: &str, key: &Key) -> Option<Due> {
-        let seen = self.seen(subject, uid, key)?;
+    pub fn due(&mut self, autoscaler: &AutoscalerRef, uid: &str, key: &Key) -> Option<Due> {
+        let seen = self.seen(autoscaler, uid, key)?;
         let message = seen.pending.clone()?;
         Some(Due { name: seen.name.clone(), count: seen.count, message })
     }
 
     /// Notes that an event was written under a name.
-    pub fn written(&mut self, subject: &Subject, uid: &str, key: &Key, name: &str, now: Instant) {
-        let Some(seen) = self.seen(subject, uid, key) else { return };
+    pub fn written(
+        &mut self,
+        autoscaler: &AutoscalerRef,
+        uid: &str,
+        key: &Key,
+        name: &str,
+        now: Instant,
+    ) {
+        let Some(seen) = self.seen(autoscaler, uid, key) else { return };
         let before = seen.written.replace(now);
         seen.interval = before.map_or(MIN_INTERVAL, |_| (seen.interval * 2).min(MAX_INTERVAL));
         seen.name = Some(name.to_owned());
@@ -124,16 +131,16 @@ impl Correlator {
     }
 
     /// Notes that an event has expired in the cluster: it is to be created again.
-    pub fn expired(&mut self, subject: &Subject, uid: &str, key: &Key) {
-        if let Some(seen) = self.seen(subject, uid, key) {
+    pub fn expired(&mut self, autoscaler: &AutoscalerRef, uid: &str, key: &Key) {
+        if let Some(seen) = self.seen(autoscaler, uid, key) {
             seen.name = None;
         }
     }
 
     /// Notes that an event was not written: it costs its object no token, and may be queued when it is
     /// published again.
-    pub fn drop(&mut self, subject: &Subject, uid: &str, key: &Key) {
-        if let Some(object) = self.objects.peek_mut(subject).filter(|object| object.uid == uid)
+    pub fn drop(&mut self, autoscaler: &AutoscalerRef, uid: &str, key: &Key) {
+        if let Some(object) = self.objects.peek_mut(autoscaler).filter(|object| object.uid == uid)
             && let Some(seen) = object.seen.iter_mut().find(|seen| seen.key == *key)
             && seen.pending.take().is_some()
         {
@@ -142,12 +149,12 @@ impl Correlator {
     }
 
     /// Forgets an object that is gone.
-    pub fn forget(&mut self, subject: &Subject) {
-        self.objects.pop(subject);
+    pub fn forget(&mut self, autoscaler: &AutoscalerRef) {
+        self.objects.pop(autoscaler);
     }
 
-    fn seen(&mut self, subject: &Subject, uid: &str, key: &Key) -> Option<&mut Seen> {
-        let object = self.objects.peek_mut(subject).filter(|object| object.uid == uid)?;
+    fn seen(&mut self, autoscaler: &AutoscalerRef, uid: &str, key: &Key) -> Option<&mut Seen> {
+        let object = self.objects.peek_mut(autoscaler).filter(|object| object.uid == uid)?;
         object.seen.iter_mut().find(|seen| seen.key == *key)
     }
 }
@@ -207,10 +214,10 @@ mod tests {
 
     /// Says an event and, where it is queued, takes it for written; whether it was.
     fn say(correlator: &mut Correlator, name: &str, event: &Event, now: Instant) -> bool {
-        let (subject, key) = (fake::autoscaler(name), Key::of(event, 0));
-        let queued = correlator.observe(&subject, "u", &key, &event.message, now);
+        let (autoscaler, key) = (fake::autoscaler(name), Key::of(event, 0));
+        let queued = correlator.observe(&autoscaler, "u", &key, &event.message, now);
         if queued {
-            correlator.written(&subject, "u", &key, "name", now);
+            correlator.written(&autoscaler, "u", &key, "name", now);
         }
         queued
     }
@@ -246,16 +253,16 @@ mod tests {
     #[test]
     fn what_waits_has_the_latest_text_and_two_metrics_have_two_events() {
         let (mut correlator, now) = (Correlator::default(), Instant::now());
-        let subject = fake::autoscaler("web");
+        let autoscaler = fake::autoscaler("web");
         let [first, second] = [0, 1].map(|index| Key::of(&warning("Failed", ""), index));
-        assert!(correlator.observe(&subject, "u", &first, "a", now));
-        assert!(correlator.observe(&subject, "u", &second, "b", now));
-        assert!(!correlator.observe(&subject, "u", &first, "c", now));
+        assert!(correlator.observe(&autoscaler, "u", &first, "a", now));
+        assert!(correlator.observe(&autoscaler, "u", &second, "b", now));
+        assert!(!correlator.observe(&autoscaler, "u", &first, "c", now));
         let due = Due { name: None, count: 2, message: "c".to_owned() };
-        assert_eq!(correlator.due(&subject, "u", &first), Some(due));
+        assert_eq!(correlator.due(&autoscaler, "u", &first), Some(due));
         // One that was made anew, and one that is gone, have nothing that waits.
-        assert_eq!(correlator.due(&subject, "v", &first), None);
-        correlator.forget(&subject);
-        assert_eq!(correlator.due(&subject, "u", &first), None);
+        assert_eq!(correlator.due(&autoscaler, "v", &first), None);
+        correlator.forget(&autoscaler);
+        assert_eq!(correlator.due(&autoscaler, "u", &first), None);
     }
 }

@@ -1,9 +1,9 @@
 //! The embedded executor: this replica leads and writes the scale, events and status itself.
 
 use super::context::{Applying, ControllerContext, SyncResult};
+use super::decision_time::DecisionTime;
 use super::evaluate::Evaluation;
 use super::fallback;
-use super::moment::Moment;
 use super::publish::publish;
 use super::rescales::Change;
 use super::state::AutoscalerState;
@@ -11,7 +11,7 @@ use super::status;
 use super::targets::WriteError;
 use super::zero;
 use crate::hpa::{self, ConditionKind, Context, Decision, Outcome, Spec, Status};
-use crate::watch::{ScalingSpec, Subject, SubjectKind};
+use crate::watch::{AutoscalerKind, AutoscalerRef, ScalingSpec};
 use k8s_openapi::api::autoscaling::v1::Scale;
 use kube::Api;
 use kube::core::DynamicObject;
@@ -38,9 +38,9 @@ pub async fn apply(
     state: &mut AutoscalerState,
 ) -> Option<SyncResult> {
     let ctx = by.ctx;
-    let Evaluation { context, target, mut decision, memory, mut status, at, frozen } = evaluation;
-    let before = state.memory.clone();
-    state.remember(memory, at, ctx.longest_window());
+    let Evaluation { context, target, mut decision, history, mut status, at, frozen } = evaluation;
+    let before = state.history.clone();
+    state.remember(history, at, ctx.longest_window());
     if !by.is_current(&state.uid, context.spec) {
         // It was deleted or changed during the evaluation: its old spec counts no more.
         return Some(SyncResult::Held);
@@ -59,7 +59,7 @@ pub async fn apply(
             ScaleWrite::Settled(reason) => frozen = reason,
             ScaleWrite::LostTerm => return Some(SyncResult::Followed),
             ScaleWrite::Changed => {
-                state.memory = before;
+                state.history = before;
                 return None;
             }
         }
@@ -83,14 +83,14 @@ pub async fn apply(
 }
 
 impl Applying<'_> {
-    /// Whether the subject is still the one that was decided for, with the same spec.
+    /// Whether the autoscaler is still the one that was decided for, with the same spec.
     fn is_current(&self, uid: &str, spec: &Spec) -> bool {
-        let Self { ctx, subject, generation, .. } = self;
-        ctx.cluster.read(|index| match subject.kind {
-            SubjectKind::Autoscaler => index
-                .autoscaler(&subject.key)
+        let Self { ctx, autoscaler, generation, .. } = self;
+        ctx.cluster.read(|index| match autoscaler.kind {
+            AutoscalerKind::Autoscaler => index
+                .autoscaler(&autoscaler.key)
                 .is_some_and(|now| now.uid == uid && now.generation == *generation),
-            SubjectKind::Hpa => index.hpa(&subject.key).is_some_and(|now| {
+            AutoscalerKind::Hpa => index.hpa(&autoscaler.key).is_some_and(|now| {
                 now.uid == uid && allowed(&ctx.settings.decisions, &now.scaling).spec == *spec
             }),
         })
@@ -101,13 +101,13 @@ impl Applying<'_> {
     async fn write_scale(
         &self,
         context: Context<'_>,
-        at: Moment,
+        at: DecisionTime,
         (object, from, to): (&(Api<DynamicObject>, Scale), i32, i32),
         (decision, status): (&mut Decision, &mut Status),
         is_last_attempt: bool,
         state: &mut AutoscalerState,
     ) -> ScaleWrite {
-        let Self { ctx, token, subject, .. } = self;
+        let Self { ctx, token, autoscaler, .. } = self;
         let written = match self.announce_zero(context, to, state, status).await {
             Ok(()) => ctx.targets.write(token, object, to).await,
             Err(error) => Err(WriteError::Failed(error)),
@@ -125,7 +125,7 @@ impl Applying<'_> {
         }
         // A missing answer says nothing about the write: the scale does, now or later.
         let written = match written {
-            Err(_) if unanswered && has(ctx, subject, context.spec, to).await => Ok(()),
+            Err(_) if unanswered && has(ctx, autoscaler, context.spec, to).await => Ok(()),
             Err(_) if !unanswered && zero::pending_since(status).is_some() => {
                 zero::settle(status, from, context.now);
                 written
@@ -138,8 +138,8 @@ impl Applying<'_> {
             None => {
                 let outcome = written.map_err(|error| error.to_string());
                 let outcome = outcome.as_ref().copied().map_err(String::as_str);
-                state.amend(at, |memory| {
-                    hpa::settle(context, decision, outcome, memory, status);
+                state.amend(at, |history| {
+                    hpa::settle(context, decision, outcome, history, status);
                 });
                 if outcome.is_ok() {
                     state.rescaled(from, to, context.now);
@@ -165,7 +165,7 @@ impl Applying<'_> {
         let rendered = status::render(status, context.spec, self.generation);
         state.written = None;
         let statuses = &self.ctx.statuses;
-        let recorded = statuses.record(self.token, self.subject, &state.uid, &rendered).await;
+        let recorded = statuses.record(self.token, self.autoscaler, &state.uid, &rendered).await;
         recorded.map_err(|error| {
             format!("the status that it is scaled to zero can't be written: {error}")
         })
@@ -179,10 +179,10 @@ impl Applying<'_> {
         status: Status,
         state: &mut AutoscalerState,
     ) -> SyncResult {
-        let Self { ctx, token, subject, .. } = self;
+        let Self { ctx, token, autoscaler, .. } = self;
         let mut events = std::mem::take(&mut decision.events);
         events.extend(decision.late_event.take());
-        ctx.events.publish(token, subject, &state.uid, &events);
+        ctx.events.publish(token, autoscaler, &state.uid, &events);
         let mut failure = None;
         if decision.outcome == Outcome::Failed {
             let fault = [ConditionKind::AbleToScale, ConditionKind::ScalingActive]
@@ -193,10 +193,10 @@ impl Applying<'_> {
             ctx.metrics.failed(reason);
             failure = Some(reason.to_owned());
         }
-        log(subject, &decision, failure, state);
+        log(autoscaler, &decision, failure, state);
         let rendered = status::render(&status, context.spec, self.generation);
         state.status = status;
-        publish(ctx, Some(token), subject, state, rendered);
+        publish(ctx, Some(token), autoscaler, state, rendered);
         match decision.outcome {
             Outcome::Rescale { .. } => SyncResult::Rescaled,
             Outcome::Hold => SyncResult::Held,
@@ -216,8 +216,13 @@ pub fn allowed<'a>(config: &hpa::Config, scaling: &'a ScalingSpec) -> Cow<'a, Sc
 }
 
 /// Whether the scale of a target now has this number of replicas.
-async fn has(ctx: &ControllerContext, subject: &Subject, spec: &Spec, replicas: i32) -> bool {
-    let read = ctx.targets.read(&subject.key.namespace, &spec.target).await;
+async fn has(
+    ctx: &ControllerContext,
+    autoscaler: &AutoscalerRef,
+    spec: &Spec,
+    replicas: i32,
+) -> bool {
+    let read = ctx.targets.read(&autoscaler.key.namespace, &spec.target).await;
     read.is_ok_and(|read| read.replicas.spec_replicas == replicas)
 }
 
@@ -255,25 +260,25 @@ fn freeze(
 /// Logs a decision. A failure is logged as a warning only when its reason is new: thousands may
 /// fail in every evaluation.
 fn log(
-    subject: &Subject,
+    autoscaler: &AutoscalerRef,
     decision: &Decision,
     failure: Option<String>,
     state: &mut AutoscalerState,
 ) {
     match &decision.outcome {
         Outcome::Rescale { from, to, reason } => {
-            tracing::info!(%subject, from, to, reason, "Rescaled");
+            tracing::info!(%autoscaler, from, to, reason, "Rescaled");
         }
-        Outcome::Hold => tracing::debug!(%subject, "Held the scale"),
+        Outcome::Hold => tracing::debug!(%autoscaler, "Held the scale"),
         Outcome::Failed if failure != state.logged_failure => {
-            tracing::warn!(%subject, error = decision.error, "Failed to evaluate");
+            tracing::warn!(%autoscaler, error = decision.error, "Failed to evaluate");
         }
         Outcome::Failed => {
-            tracing::debug!(%subject, error = decision.error, "Failed to evaluate");
+            tracing::debug!(%autoscaler, error = decision.error, "Failed to evaluate");
         }
     }
     if failure.is_none() && state.logged_failure.is_some() {
-        tracing::info!(%subject, "Recovered: evaluates again");
+        tracing::info!(%autoscaler, "Recovered: evaluates again");
     }
     state.logged_failure = failure;
 }

@@ -1,16 +1,17 @@
 //! One decision on an observation, and the reasons beyond upstream's to withhold a scale-down.
 
 use super::context::ControllerContext;
+use super::decision_time::DecisionTime;
 use super::gather::{Aligned, note_types};
-use super::moment::Moment;
 use super::observe::{Observation, needs_samples, observe, read_target};
 use super::state::AutoscalerState;
 use super::targets::Target;
 use crate::hpa::{
-    self, ConditionKind, Context, Decision, Input, Memory, Outcome, Phase, Pod, Samples, Status,
+    self, ConditionKind, Context, Decision, Input, Outcome, Phase, Pod, Samples, ScalingHistory,
+    Status,
 };
 use crate::leader::FencingToken;
-use crate::watch::{ScalingSpec, Subject, SubjectKind};
+use crate::watch::{AutoscalerKind, AutoscalerRef, ScalingSpec};
 use std::fmt;
 use std::sync::Arc;
 
@@ -22,11 +23,11 @@ pub struct Evaluation<'a> {
     pub target: Result<Target, String>,
     pub decision: Decision,
     /// The scaling history after the decision, by the wall clock.
-    pub memory: Memory,
+    pub history: ScalingHistory,
     /// The status after the decision.
     pub status: Status,
     /// The time of the decision by both clocks.
-    pub at: Moment,
+    pub at: DecisionTime,
     /// The reason of the freeze that was in effect when the evaluation began.
     pub frozen: Option<Arc<str>>,
 }
@@ -36,21 +37,21 @@ pub struct Evaluation<'a> {
 pub async fn evaluate<'a>(
     ctx: &'a ControllerContext,
     token: Option<&FencingToken>,
-    subject: &Subject,
+    autoscaler: &AutoscalerRef,
     scaling: &'a ScalingSpec,
     state: &mut AutoscalerState,
 ) -> Evaluation<'a> {
     let frozen = ctx.leader.frozen();
     let writes = token.is_some() && frozen.is_none();
     let spec = &scaling.spec;
-    let (mut target, at) = read_target(ctx, token, subject, spec, state).await;
+    let (mut target, at) = read_target(ctx, token, autoscaler, spec, state).await;
     loop {
-        let observation = observe(ctx, subject, scaling, target, at, state).await;
-        let evaluation = decide(ctx, subject, scaling, observation, frozen.clone(), state);
+        let observation = observe(ctx, autoscaler, scaling, target, at, state).await;
+        let evaluation = decide(ctx, autoscaler, scaling, observation, frozen.clone(), state);
         let Some(seen) = evaluation.rescales_as_seen().filter(|_| writes) else {
             return evaluation;
         };
-        let read = ctx.targets.read(&subject.key.namespace, &spec.target).await;
+        let read = ctx.targets.read(&autoscaler.key.namespace, &spec.target).await;
         if read.as_ref().is_ok_and(|read| read.is_as(seen)) {
             return Evaluation { target: read, ..evaluation };
         }
@@ -69,17 +70,18 @@ impl Evaluation<'_> {
 /// Decides on an observation.
 fn decide<'a>(
     ctx: &ControllerContext,
-    subject: &Subject,
+    autoscaler: &AutoscalerRef,
     scaling: &ScalingSpec,
     observation: Observation<'a>,
     frozen: Option<Arc<str>>,
     state: &mut AutoscalerState,
 ) -> Evaluation<'a> {
     let (context, at) = (observation.context, observation.at);
-    let (mut memory, mut status) = (at.read(state.memory.clone()), state.status.clone());
-    let (mut decision, known_pods) = compute(ctx, subject, &observation, &mut memory, &mut status);
+    let (mut history, mut status) = (at.read(state.history.clone()), state.status.clone());
+    let (mut decision, known_pods) =
+        compute(ctx, autoscaler, &observation, &mut history, &mut status);
     let Observation { target, gathered, needs_samples, .. } = observation;
-    if subject.kind == SubjectKind::Autoscaler && !gathered.is_empty() {
+    if autoscaler.kind == AutoscalerKind::Autoscaler && !gathered.is_empty() {
         note_types(&gathered, &scaling.pod_metrics, &mut status, context.now);
     }
     let is_held = match decision.outcome {
@@ -88,7 +90,7 @@ fn decide<'a>(
             false
         }
         Outcome::Hold | Outcome::Rescale { .. } if needs_samples => {
-            let before = state.memory.recommendations.iter().map(|one| one.time).max();
+            let before = state.history.recommendations.iter().map(|one| one.time).max();
             let [_, window] = context.windows();
             state.holds(before, window, at.process)
         }
@@ -100,7 +102,7 @@ fn decide<'a>(
             "{known_pods} pods are known of the {replicas} that the scale has: none is removed until all are"
         );
         if withhold(context, "PodsNotKnown", text, &mut decision, &mut status) {
-            memory = at.read(state.memory.clone());
+            history = at.read(state.history.clone());
         }
     }
     if is_held {
@@ -109,15 +111,15 @@ fn decide<'a>(
         );
         withhold(context, "MetricsWereAway", text, &mut decision, &mut status);
     }
-    Evaluation { context, target, decision, memory, status, at, frozen }
+    Evaluation { context, target, decision, history, status, at, frozen }
 }
 
 /// Runs the HPA algorithm on an observation; also gives the number of pods that the watch knows.
 fn compute(
     ctx: &ControllerContext,
-    subject: &Subject,
+    autoscaler: &AutoscalerRef,
     observation: &Observation<'_>,
-    memory: &mut Memory,
+    history: &mut ScalingHistory,
     status: &mut Status,
 ) -> (Decision, usize) {
     let Observation { context, target, gathered, .. } = observation;
@@ -126,7 +128,7 @@ fn compute(
     // As the HPA controller, which registers a selector only once it reads metrics.
     let claims = target.as_ref().is_ok_and(|target| needs_samples(*context, target, status));
     ctx.cluster.read(|index| {
-        let selection = ctx.selectors.select(index, subject, target.as_ref().ok(), claims);
+        let selection = ctx.selectors.select(index, autoscaler, target.as_ref().ok(), claims);
         let pods: Vec<Pod<'_>> = selection.pods.iter().map(|(name, pod)| pod.view(name)).collect();
         let metrics = gathered.iter().zip(context.spec.metrics.iter());
         let aligned: Vec<Aligned<'_>> =
@@ -134,13 +136,13 @@ fn compute(
         let samples: Vec<Samples<'_>> = aligned.iter().map(Aligned::view).collect();
         let input = Input {
             context: *context,
-            namespace: &subject.key.namespace,
+            namespace: &autoscaler.key.namespace,
             scale,
             selected: selection.selected(selector, &pods),
             samples: &samples,
         };
         let active = pods.iter().filter(|pod| is_active(pod)).count();
-        (hpa::decide(&input, memory, status, &mut ()), active)
+        (hpa::decide(&input, history, status, &mut ()), active)
     })
 }
 

@@ -6,7 +6,7 @@ use super::requests::{backoff, is_transient, message};
 use crate::hpa::{Event, EventKind};
 use crate::leader::FencingToken;
 use crate::telemetry::Metrics;
-use crate::watch::{Subject, SubjectKind};
+use crate::watch::{AutoscalerKind, AutoscalerRef};
 use k8s_openapi::api::core::v1::{Event as ApiEvent, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
@@ -42,7 +42,7 @@ struct Queues {
 
 struct Queued {
     token: FencingToken,
-    subject: Subject,
+    autoscaler: AutoscalerRef,
     uid: String,
     key: Key,
     kind: EventKind,
@@ -60,10 +60,10 @@ const SHUTDOWN: Duration = Duration::from_secs(2);
 /// The maximum length of the name of an object.
 const MAX_NAME_LENGTH: usize = 253;
 
-fn api_version(kind: SubjectKind) -> &'static str {
+fn api_version(kind: AutoscalerKind) -> &'static str {
     match kind {
-        SubjectKind::Autoscaler => "plimsoll.dev/v1alpha1",
-        SubjectKind::Hpa => "autoscaling/v2",
+        AutoscalerKind::Autoscaler => "plimsoll.dev/v1alpha1",
+        AutoscalerKind::Hpa => "autoscaling/v2",
     }
 }
 
@@ -79,25 +79,31 @@ impl Events {
     }
 
     /// Queues the events of one evaluation, as far as the correlator passes them.
-    pub fn publish(&self, token: &FencingToken, subject: &Subject, uid: &str, events: &[Event]) {
+    pub fn publish(
+        &self,
+        token: &FencingToken,
+        autoscaler: &AutoscalerRef,
+        uid: &str,
+        events: &[Event],
+    ) {
         let mut queues = self.queues();
         for (index, event) in events.iter().enumerate() {
             let same = |other: &&Event| other.reason == event.reason;
             let key = Key::of(event, events[..index].iter().filter(same).count());
             let now = Instant::now();
-            if !queues.correlator.observe(subject, uid, &key, &event.message, now) {
+            if !queues.correlator.observe(autoscaler, uid, &key, &event.message, now) {
                 continue;
             }
             let Queues { correlator, normal, warnings, .. } = &mut *queues;
             let queue = if event.kind == EventKind::Normal { normal } else { warnings };
             if queue.len() == MAX_QUEUED {
-                correlator.drop(subject, uid, &key);
+                correlator.drop(autoscaler, uid, &key);
                 self.0.metrics.published("dropped");
                 continue;
             }
             queue.push_back(Queued {
                 token: token.clone(),
-                subject: subject.clone(),
+                autoscaler: autoscaler.clone(),
                 uid: uid.to_owned(),
                 key,
                 kind: event.kind,
@@ -109,8 +115,8 @@ impl Events {
     }
 
     /// Forgets the events of an object that is gone.
-    pub fn forget(&self, subject: &Subject) {
-        self.queues().correlator.forget(subject);
+    pub fn forget(&self, autoscaler: &AutoscalerRef) {
+        self.queues().correlator.forget(autoscaler);
     }
 
     /// Writes queued events, forever.
@@ -150,20 +156,20 @@ impl Events {
 
     /// Writes one event; returns whether the API server is unavailable.
     async fn write(&self, queued: Queued) -> bool {
-        let Queued { token, subject, uid, key, .. } = &queued;
-        let due = self.queues().correlator.due(subject, uid, key);
+        let Queued { token, autoscaler, uid, key, .. } = &queued;
+        let due = self.queues().correlator.due(autoscaler, uid, key);
         let Some(due) = due.filter(|_| token.is_valid()) else {
-            self.queues().correlator.drop(subject, uid, key);
+            self.queues().correlator.drop(autoscaler, uid, key);
             return false;
         };
         let outcome = match self.put(&queued, &due).await {
             Ok(name) => {
-                self.queues().correlator.written(subject, uid, key, &name, Instant::now());
+                self.queues().correlator.written(autoscaler, uid, key, &name, Instant::now());
                 "written"
             }
             // Its event has expired.
             Err(kube::Error::Api(status)) if status.code == 404 && due.name.is_some() => {
-                self.queues().correlator.expired(subject, uid, key);
+                self.queues().correlator.expired(autoscaler, uid, key);
                 self.requeue(queued);
                 return false;
             }
@@ -174,8 +180,8 @@ impl Events {
             }
             Err(error) => {
                 let error = message(&error);
-                tracing::debug!(%subject, reason = queued.reason, error, "Failed to publish an event");
-                self.queues().correlator.drop(subject, uid, key);
+                tracing::debug!(%autoscaler, reason = queued.reason, error, "Failed to publish an event");
+                self.queues().correlator.drop(autoscaler, uid, key);
                 "refused"
             }
         };
@@ -193,8 +199,8 @@ impl Events {
 
     /// Creates an event, or increments the count of the existing one; gives its name.
     async fn put(&self, queued: &Queued, due: &Due) -> Result<String, kube::Error> {
-        let Queued { token, subject, uid, kind, reason, .. } = queued;
-        let about = &subject.key;
+        let Queued { token, autoscaler, uid, kind, reason, .. } = queued;
+        let about = &autoscaler.key;
         let api: Api<ApiEvent> = Api::namespaced(self.0.client.clone(), &about.namespace);
         let now = Time(Timestamp::now());
         if let Some(name) = &due.name {
@@ -213,8 +219,8 @@ impl Events {
                 ..Default::default()
             },
             involved_object: ObjectReference {
-                api_version: Some(api_version(subject.kind).to_owned()),
-                kind: Some(subject.kind.as_str().to_owned()),
+                api_version: Some(api_version(autoscaler.kind).to_owned()),
+                kind: Some(autoscaler.kind.as_str().to_owned()),
                 name: Some(about.name.clone()),
                 namespace: Some(about.namespace.clone()),
                 uid: Some(uid.clone()),
@@ -248,8 +254,8 @@ mod tests {
                 Event { kind: EventKind::Warning, reason, message }
             };
             let both = ["FailedGetPodsMetric", "FailedComputeMetricsReplicas"].map(event);
-            let subject = fake::autoscaler(&format!("web-{number}"));
-            events.publish(token, &subject, &format!("uid-{number}"), &both);
+            let autoscaler = fake::autoscaler(&format!("web-{number}"));
+            events.publish(token, &autoscaler, &format!("uid-{number}"), &both);
         }
     }
 

@@ -4,7 +4,7 @@
 use crate::clock::Clock;
 use crate::leader::freeze::FREEZE;
 use crate::leader::{ElectionSettings, FencingToken, LeaderElector};
-use crate::watch::{ObjectKey, Subject};
+use crate::watch::{AutoscalerRef, ObjectKey};
 use http_body_util::BodyExt;
 use kube::Client;
 use kube::client::Body;
@@ -94,8 +94,8 @@ pub fn freeze(leader: &LeaderElector) {
 }
 
 /// An Autoscaler of the namespace `shop`.
-pub fn autoscaler(name: &str) -> Subject {
-    Subject::autoscaler(ObjectKey { namespace: "shop".to_owned(), name: name.to_owned() })
+pub fn autoscaler(name: &str) -> AutoscalerRef {
+    AutoscalerRef::autoscaler(ObjectKey { namespace: "shop".to_owned(), name: name.to_owned() })
 }
 
 /// The scale of the Deployment `shop/web`.

@@ -2,14 +2,14 @@
 //! removes a replica, and never wakes a workload that is at zero.
 
 use super::context::{Applying, ControllerContext};
-use super::moment::Moment;
+use super::decision_time::DecisionTime;
 use super::rescales::Change;
 use super::state::AutoscalerState;
 use super::targets::WriteError;
 use crate::crd::Fallback;
-use crate::hpa::{ConditionKind, Context, Event, EventKind, Memory, Spec, Status};
+use crate::hpa::{ConditionKind, Context, Event, EventKind, ScalingHistory, Spec, Status};
 use crate::leader::FencingToken;
-use crate::watch::Subject;
+use crate::watch::AutoscalerRef;
 
 /// How often a scale-up is tried against changes by others.
 const ATTEMPTS: u32 = 5;
@@ -18,13 +18,13 @@ const ATTEMPTS: u32 = 5;
 pub async fn apply(
     by: Applying<'_>,
     context: Context<'_>,
-    at: Moment,
+    at: DecisionTime,
     fallback: &Fallback,
     replicas: i32,
     status: &mut Status,
     state: &mut AutoscalerState,
 ) -> Option<Event> {
-    let Applying { ctx, token, subject, .. } = by;
+    let Applying { ctx, token, autoscaler, .. } = by;
     let spec = context.spec;
     let least = fallback.replicas.clamp(spec.min_replicas, spec.max_replicas);
     status.set(
@@ -39,11 +39,12 @@ pub async fn apply(
         return None;
     }
     let times = state.failed_evaluations;
-    match scale_up(ctx, token, subject, spec, least, state).await {
+    match scale_up(ctx, token, autoscaler, spec, least, state).await {
         Ok(Some(from)) => {
             status.desired_replicas = least;
             status.last_scale = Some(context.now);
-            let raised = |memory: &mut Memory| memory.raised(from, least, spec, context.now);
+            let raised =
+                |history: &mut ScalingHistory| history.raised(from, least, spec, context.now);
             state.amend(at, raised);
             state.rescaled(from, least, context.now);
             let message = format!(
@@ -53,7 +54,7 @@ pub async fn apply(
         }
         Ok(None) => None,
         Err(error) => {
-            tracing::warn!(%subject, %error, "Failed to scale up to the fallback");
+            tracing::warn!(%autoscaler, %error, "Failed to scale up to the fallback");
             None
         }
     }
@@ -65,13 +66,13 @@ pub async fn apply(
 async fn scale_up(
     ctx: &ControllerContext,
     token: &FencingToken,
-    subject: &Subject,
+    autoscaler: &AutoscalerRef,
     spec: &Spec,
     to: i32,
     state: &mut AutoscalerState,
 ) -> Result<Option<i32>, WriteError> {
     for _ in 0..ATTEMPTS {
-        let target = ctx.targets.read(&subject.key.namespace, &spec.target).await;
+        let target = ctx.targets.read(&autoscaler.key.namespace, &spec.target).await;
         let target = target.map_err(WriteError::Failed)?;
         let from = target.replicas.spec_replicas;
         let Some(object) = target.object.filter(|_| (1..to).contains(&from)) else {

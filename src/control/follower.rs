@@ -6,18 +6,18 @@ use super::evaluate::Evaluation;
 use super::state::AutoscalerState;
 use super::status;
 use crate::hpa::Outcome;
-use crate::watch::Subject;
+use crate::watch::AutoscalerRef;
 use std::sync::Arc;
 
 /// Remembers a decision and shows it in the live status.
 pub fn apply(
     ctx: &ControllerContext,
-    subject: &Subject,
+    autoscaler: &AutoscalerRef,
     evaluation: Evaluation<'_>,
     state: &mut AutoscalerState,
 ) -> SyncResult {
-    let Evaluation { context, target, decision, memory, mut status, at, .. } = evaluation;
-    state.remember(memory, at, ctx.longest_window());
+    let Evaluation { context, target, decision, history, mut status, at, .. } = evaluation;
+    state.remember(history, at, ctx.longest_window());
     state.count_failure(&decision, target.is_ok());
     if let Ok(target) = &target {
         status.desired_replicas = match decision.outcome {
@@ -26,6 +26,6 @@ pub fn apply(
         };
     }
     let rendered = status::render(&status, context.spec, None);
-    ctx.live.set(subject, Arc::new(rendered));
+    ctx.live.set(autoscaler, Arc::new(rendered));
     SyncResult::Followed
 }

@@ -8,13 +8,13 @@
 //! kube-controller-manager decides on an HPA that [`native_hpa`] writes.
 
 mod api_metrics;
-mod census;
 mod checkpoint;
 mod checkpointer;
 mod comparison;
 mod context;
 mod control_loop;
 mod correlate;
+mod decision_time;
 mod embedded;
 mod evaluate;
 mod events;
@@ -25,7 +25,7 @@ mod fallback;
 mod fetched;
 mod follower;
 mod gather;
-mod moment;
+mod hpa_counts;
 mod native_hpa;
 mod observe;
 mod publish;

@@ -2,7 +2,7 @@
 //! names, and kube-controller-manager decides.
 
 use super::context::{ControllerContext, SyncResult};
-use super::moment::now;
+use super::decision_time::now;
 use super::publish::publish;
 use super::requests::{message, send, within};
 use super::state::AutoscalerState;
@@ -10,7 +10,7 @@ use super::status;
 use crate::crd::AutoscalerSpec;
 use crate::hpa::{self, Condition, ConditionKind, Spec};
 use crate::leader::FencingToken;
-use crate::watch::{self, AutoscalerRecord, HpaRecord, ObjectKey, Subject};
+use crate::watch::{self, AutoscalerRecord, AutoscalerRef, HpaRecord, ObjectKey};
 use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerSpec};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::Request;
@@ -24,12 +24,12 @@ const FIELD_MANAGER: &str = "plimsoll";
 pub async fn apply(
     ctx: &ControllerContext,
     token: &FencingToken,
-    subject: &Subject,
+    autoscaler: &AutoscalerRef,
     record: &AutoscalerRecord,
     parsed: &watch::ParsedSpec,
     state: &mut AutoscalerState,
 ) -> SyncResult {
-    let key = &subject.key;
+    let key = &autoscaler.key;
     let known = ctx.cluster.read(|index| index.hpa(key));
     let frozen = ctx.leader.frozen();
     let held = match (&frozen, parsed.spec.paused) {
@@ -77,7 +77,7 @@ pub async fn apply(
     if let Some(hpa) = theirs {
         shown.current_metrics.clone_from(&hpa.status.current_metrics);
     }
-    publish(ctx, Some(token), subject, state, shown);
+    publish(ctx, Some(token), autoscaler, state, shown);
     if written.is_ok() { SyncResult::Held } else { SyncResult::Failed }
 }
 

@@ -1,14 +1,14 @@
 //! What an evaluation sees: the scale of its target, and the samples of its metrics.
 
 use super::context::ControllerContext;
+use super::decision_time::DecisionTime;
 use super::gather::{Gathered, gather};
-use super::moment::Moment;
 use super::state::AutoscalerState;
 use super::targets::Target;
 use super::zero;
 use crate::hpa::{self, Context, Spec, Status};
 use crate::leader::FencingToken;
-use crate::watch::{ScalingSpec, Subject};
+use crate::watch::{AutoscalerRef, ScalingSpec};
 
 /// The inputs of one decision.
 pub struct Observation<'a> {
@@ -21,7 +21,7 @@ pub struct Observation<'a> {
     /// The samples, one entry per metric; empty where the decision looks at none.
     pub gathered: Vec<Gathered>,
     /// The time of the decision by both clocks.
-    pub at: Moment,
+    pub at: DecisionTime,
 }
 
 /// Reads the scale of a target: as the watch of its kind says, where there is one. A scale to
@@ -29,18 +29,18 @@ pub struct Observation<'a> {
 pub async fn read_target(
     ctx: &ControllerContext,
     token: Option<&FencingToken>,
-    subject: &Subject,
+    autoscaler: &AutoscalerRef,
     spec: &Spec,
     state: &mut AutoscalerState,
-) -> (Result<Target, String>, Moment) {
-    let (targets, namespace) = (&ctx.targets, &subject.key.namespace);
+) -> (Result<Target, String>, DecisionTime) {
+    let (targets, namespace) = (&ctx.targets, &autoscaler.key.namespace);
     // While frozen, too: a zero that the owner sets then must not be taken for Plimsoll's.
     let pending = token.and_then(|_| zero::pending_since(&state.status));
     let target = match pending {
         Some(_) => targets.read(namespace, &spec.target).await,
         None => targets.scale(&ctx.cluster, namespace, &spec.target).await,
     };
-    let at = Moment::now(&ctx.clock);
+    let at = DecisionTime::now(&ctx.clock);
     if let (Ok(target), Some(since)) = (&target, pending) {
         let replicas = target.replicas.spec_replicas;
         let may_come = (at.wall - since).abs() < zero::PENDING_MS
@@ -55,10 +55,10 @@ pub async fn read_target(
 /// Gathers the samples for a decision on this target.
 pub async fn observe<'a>(
     ctx: &'a ControllerContext,
-    subject: &Subject,
+    autoscaler: &AutoscalerRef,
     scaling: &'a ScalingSpec,
     target: Result<Target, String>,
-    at: Moment,
+    at: DecisionTime,
     state: &mut AutoscalerState,
 ) -> Observation<'a> {
     let spec = &scaling.spec;
@@ -71,7 +71,7 @@ pub async fn observe<'a>(
         target.as_ref().is_ok_and(|target| needs_samples(context, target, &state.status));
     let gathered = match &target {
         Ok(target) if needs_samples => {
-            gather(ctx, &subject.key.namespace, scaling, &target.selector, until, state).await
+            gather(ctx, &autoscaler.key.namespace, scaling, &target.selector, until, state).await
         }
         _ => {
             state.queries.clear();

@@ -7,7 +7,7 @@ use super::status::Written;
 use crate::crd::AutoscalerStatus;
 use crate::hpa::Status;
 use crate::leader::FencingToken;
-use crate::watch::{Subject, SubjectKind};
+use crate::watch::{AutoscalerKind, AutoscalerRef};
 use std::sync::Arc;
 
 /// Shows a status, and has it written where this replica leads and the status written last is
@@ -15,29 +15,33 @@ use std::sync::Arc;
 pub fn publish(
     ctx: &ControllerContext,
     token: Option<&FencingToken>,
-    subject: &Subject,
+    autoscaler: &AutoscalerRef,
     state: &mut AutoscalerState,
     status: AutoscalerStatus,
 ) {
     let status = Arc::new(status);
-    ctx.live.set(subject, status.clone());
+    ctx.live.set(autoscaler, status.clone());
     let Some(token) = token else { return };
     let interval = ctx.settings.status_interval;
     let of_object = || {
-        ctx.cluster.read(|index| match subject.kind {
-            SubjectKind::Autoscaler => index.autoscaler(&subject.key).map(|now| now.status.clone()),
-            SubjectKind::Hpa => index.hpa(&subject.key).map(|now| Status::from_api(&now.status)),
+        ctx.cluster.read(|index| match autoscaler.kind {
+            AutoscalerKind::Autoscaler => {
+                index.autoscaler(&autoscaler.key).map(|now| now.status.clone())
+            }
+            AutoscalerKind::Hpa => {
+                index.hpa(&autoscaler.key).map(|now| Status::from_api(&now.status))
+            }
         })
     };
     let is_outdated = match &mut state.written {
         Some(written) => {
             written.is_outdated_by(&status, interval)
-                || (!ctx.statuses.has(subject) && written.is_undone(of_object))
+                || (!ctx.statuses.has(autoscaler) && written.is_undone(of_object))
         }
         None => true,
     };
     if is_outdated {
-        ctx.statuses.put(token, subject, &state.uid, status.clone());
+        ctx.statuses.put(token, autoscaler, &state.uid, status.clone());
         state.written = Some(Written::now(status));
     }
 }

@@ -1,9 +1,9 @@
 //! One evaluation of an Autoscaler or native HPA, from its object to the applied decision.
 
 use super::context::{Applying, Cancelled, ControllerContext, SyncResult};
+use super::decision_time::now;
 use super::embedded::{self, allowed};
 use super::evaluate::evaluate;
-use super::moment::now;
 use super::publish::publish;
 use super::state::AutoscalerState;
 use super::{follower, native_hpa, shadow, status};
@@ -11,43 +11,43 @@ use crate::config::NativeHpas;
 use crate::crd::{AutoscalerStatus, Executor, Fallback, ReadError};
 use crate::hpa::{self, ConditionKind, Spec, Status};
 use crate::leader::FencingToken;
-use crate::watch::{AutoscalerRecord, HpaRecord, ScalingSpec, Subject, SubjectKind};
+use crate::watch::{AutoscalerKind, AutoscalerRecord, AutoscalerRef, HpaRecord, ScalingSpec};
 
 /// How often a decision is made again because another hand changed the scale meanwhile.
 const ATTEMPTS: u32 = 5;
 /// The reason of an evaluation that exceeded its time limit.
 const TIMED_OUT: &str = "DecisionTimedOut";
 
-/// Evaluates a subject once and applies the decision. None where the subject is gone, or this
+/// Evaluates an autoscaler once and applies the decision. None where the autoscaler is gone, or this
 /// replica has nothing to decide for it.
 pub async fn reconcile(
     ctx: &ControllerContext,
     token: Option<&FencingToken>,
-    subject: &Subject,
+    autoscaler: &AutoscalerRef,
     state: &mut AutoscalerState,
 ) -> Option<SyncResult> {
     let term = token.map(FencingToken::term);
-    match subject.kind {
-        SubjectKind::Autoscaler => {
-            let record = ctx.cluster.read(|index| index.autoscaler(&subject.key))?;
+    match autoscaler.kind {
+        AutoscalerKind::Autoscaler => {
+            let record = ctx.cluster.read(|index| index.autoscaler(&autoscaler.key))?;
             let spec = record.parsed.as_ref().ok().map(|parsed| &parsed.scaling.spec);
             let of_object = || record.status.clone();
-            if begin(ctx, subject, (&record.uid, spec), term, of_object, state).await.is_err() {
+            if begin(ctx, autoscaler, (&record.uid, spec), term, of_object, state).await.is_err() {
                 return Some(SyncResult::Failed);
             }
-            Some(autoscaler(ctx, token, subject, &record, state).await)
+            Some(sync_autoscaler(ctx, token, autoscaler, &record, state).await)
         }
-        SubjectKind::Hpa => {
-            let record = ctx.cluster.read(|index| index.hpa(&subject.key))?;
+        AutoscalerKind::Hpa => {
+            let record = ctx.cluster.read(|index| index.hpa(&autoscaler.key))?;
             let manages = ctx.settings.native_hpas == NativeHpas::Manage;
             // kube-controller-manager writes the status of an HPA that is only observed.
             let term = term.filter(|_| manages);
             let of_object = || Status::from_api(&record.status);
             let of = (&*record.uid, Some(&record.scaling.spec));
-            if begin(ctx, subject, of, term, of_object, state).await.is_err() {
+            if begin(ctx, autoscaler, of, term, of_object, state).await.is_err() {
                 return Some(SyncResult::Failed);
             }
-            hpa(ctx, token, subject, &record, state).await
+            sync_hpa(ctx, token, autoscaler, &record, state).await
         }
     }
 }
@@ -57,7 +57,7 @@ pub async fn reconcile(
 /// behind, and only the status leads back from there, or leaves the workload there.
 async fn begin(
     ctx: &ControllerContext,
-    subject: &Subject,
+    autoscaler: &AutoscalerRef,
     (uid, spec): (&str, Option<&Spec>),
     term: Option<u64>,
     of_object: impl FnOnce() -> Status,
@@ -67,8 +67,8 @@ async fn begin(
         return Ok(());
     }
     let status = match term.is_some() && spec.is_some_and(|spec| spec.min_replicas == 0) {
-        true => status::read(&ctx.client, subject).await.inspect_err(|error| {
-            tracing::warn!(%subject, %error, "Failed to read the status");
+        true => status::read(&ctx.client, autoscaler).await.inspect_err(|error| {
+            tracing::warn!(%autoscaler, %error, "Failed to read the status");
         })?,
         false => of_object(),
     };
@@ -77,48 +77,48 @@ async fn begin(
 }
 
 /// Evaluates an Autoscaler by the executor of its spec.
-async fn autoscaler(
+async fn sync_autoscaler(
     ctx: &ControllerContext,
     token: Option<&FencingToken>,
-    subject: &Subject,
+    autoscaler: &AutoscalerRef,
     record: &AutoscalerRecord,
     state: &mut AutoscalerState,
 ) -> SyncResult {
     let parsed = match &record.parsed {
         Ok(parsed) => parsed,
-        Err(error) => return invalid(ctx, token, subject, record, error, state),
+        Err(error) => return invalid(ctx, token, autoscaler, record, error, state),
     };
     if parsed.spec.executor == Executor::NativeHPA {
-        ctx.selectors.release(subject);
+        ctx.selectors.release(autoscaler);
         return match token {
-            Some(token) => native_hpa::apply(ctx, token, subject, record, parsed, state).await,
+            Some(token) => native_hpa::apply(ctx, token, autoscaler, record, parsed, state).await,
             None => SyncResult::Followed,
         };
     }
     if let Some(token) = token {
-        remove_native_hpa(ctx, token, subject, record).await;
+        remove_native_hpa(ctx, token, autoscaler, record).await;
     }
     if parsed.spec.paused {
         // Earlier recommendations say nothing about the replicas that the owner chose since.
-        state.memory.recommendations.clear();
+        state.history.recommendations.clear();
         (state.failed_evaluations, state.held) = (0, None);
         let text = format_args!("spec.paused is set: the scale is left alone");
         state.status.set(ConditionKind::Paused, true, "PausedBySpec", text, now());
         let rendered = status::render(&state.status, &parsed.scaling.spec, record.generation);
-        ctx.selectors.release(subject);
-        publish(ctx, token, subject, state, rendered);
+        ctx.selectors.release(autoscaler);
+        publish(ctx, token, autoscaler, state, rendered);
         return SyncResult::Held;
     }
     state.status.remove(ConditionKind::Paused);
     let limits = (parsed.spec.fallback.as_ref(), record.generation);
-    sync(ctx, token, subject, &parsed.scaling, limits, state).await
+    sync(ctx, token, autoscaler, &parsed.scaling, limits, state).await
 }
 
 /// Shows that a spec is invalid, and what was last seen of the scale: nothing else is known.
 fn invalid(
     ctx: &ControllerContext,
     token: Option<&FencingToken>,
-    subject: &Subject,
+    autoscaler: &AutoscalerRef,
     record: &AutoscalerRecord,
     error: &ReadError,
     state: &mut AutoscalerState,
@@ -134,8 +134,8 @@ fn invalid(
         conditions: last.conditions,
         ..Default::default()
     };
-    ctx.selectors.release(subject);
-    publish(ctx, token, subject, state, shown);
+    ctx.selectors.release(autoscaler);
+    publish(ctx, token, autoscaler, state, shown);
     ctx.metrics.failed("InvalidSpec");
     SyncResult::Failed
 }
@@ -145,15 +145,15 @@ fn invalid(
 async fn remove_native_hpa(
     ctx: &ControllerContext,
     token: &FencingToken,
-    subject: &Subject,
+    autoscaler: &AutoscalerRef,
     record: &AutoscalerRecord,
 ) {
     let ControllerContext { client, cluster, selectors, .. } = ctx;
-    let known = cluster.read(|index| index.hpa(&subject.key));
-    if !native_hpa::remove(client, token, &subject.key, &record.uid, known.as_deref()).await {
+    let known = cluster.read(|index| index.hpa(&autoscaler.key));
+    if !native_hpa::remove(client, token, &autoscaler.key, &record.uid, known.as_deref()).await {
         return;
     }
-    let hpa = Subject::hpa(subject.key.clone());
+    let hpa = AutoscalerRef::hpa(autoscaler.key.clone());
     cluster.write(|index| {
         let uid = known.map(|known| known.uid.clone());
         if index.hpa(&hpa.key).map(|now| now.uid.clone()) == uid {
@@ -165,24 +165,24 @@ async fn remove_native_hpa(
 }
 
 /// Evaluates a native HPA: in place of kube-controller-manager, or beside it.
-async fn hpa(
+async fn sync_hpa(
     ctx: &ControllerContext,
     token: Option<&FencingToken>,
-    subject: &Subject,
+    autoscaler: &AutoscalerRef,
     record: &HpaRecord,
     state: &mut AutoscalerState,
 ) -> Option<SyncResult> {
     if ctx.settings.native_hpas != NativeHpas::Manage {
-        return shadow::apply(ctx, token.is_some(), subject, record, state).await;
+        return shadow::apply(ctx, token.is_some(), autoscaler, record, state).await;
     }
-    Some(sync(ctx, token, subject, &record.scaling, (None, None), state).await)
+    Some(sync(ctx, token, autoscaler, &record.scaling, (None, None), state).await)
 }
 
 /// Observes, decides and applies, again where another hand changed the scale meanwhile.
 async fn sync(
     ctx: &ControllerContext,
     token: Option<&FencingToken>,
-    subject: &Subject,
+    autoscaler: &AutoscalerRef,
     scaling: &ScalingSpec,
     (fallback, generation): (Option<&Fallback>, Option<i64>),
     state: &mut AutoscalerState,
@@ -191,7 +191,7 @@ async fn sync(
     let mut attempt = 0;
     loop {
         attempt += 1;
-        let evaluated = ctx.bounded(evaluate(ctx, token, subject, scaling, state)).await;
+        let evaluated = ctx.bounded(evaluate(ctx, token, autoscaler, scaling, state)).await;
         let evaluation = match evaluated {
             Ok(evaluation) => evaluation,
             Err(Cancelled::Stopped) => return SyncResult::Followed,
@@ -200,18 +200,18 @@ async fn sync(
                 state.status.set(ConditionKind::ScalingActive, false, TIMED_OUT, text, now());
                 state.status.remove(ConditionKind::FallbackActive);
                 let rendered = status::render(&state.status, &scaling.spec, generation);
-                publish(ctx, token, subject, state, rendered);
+                publish(ctx, token, autoscaler, state, rendered);
                 ctx.metrics.failed(TIMED_OUT);
                 return SyncResult::Failed;
             }
         };
         let Some(token) = token else {
-            return follower::apply(ctx, subject, evaluation, state);
+            return follower::apply(ctx, autoscaler, evaluation, state);
         };
-        let by = Applying { ctx, token, subject, fallback, generation };
+        let by = Applying { ctx, token, autoscaler, fallback, generation };
         match embedded::apply(by, evaluation, attempt == ATTEMPTS, state).await {
             Some(result) => return result,
-            None => tracing::debug!(%subject, attempt, "Evaluates again: the scale was changed"),
+            None => tracing::debug!(%autoscaler, attempt, "Evaluates again: the scale was changed"),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! When each autoscaler is evaluated next.
 
-use crate::watch::Subject;
+use crate::watch::AutoscalerRef;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};
@@ -8,21 +8,21 @@ use std::time::{Duration, Instant};
 /// The times of the next evaluations, one per autoscaler.
 #[derive(Debug, Default)]
 pub struct Schedule {
-    due: HashMap<Subject, Instant>,
+    due: HashMap<AutoscalerRef, Instant>,
     /// The same, ordered by time.
-    order: BTreeSet<(Instant, Subject)>,
+    order: BTreeSet<(Instant, AutoscalerRef)>,
 }
 
 impl Schedule {
     /// Sets the time of an autoscaler's next evaluation.
-    pub fn set(&mut self, key: Subject, at: Instant) {
+    pub fn set(&mut self, key: AutoscalerRef, at: Instant) {
         self.remove(&key);
         self.due.insert(key.clone(), at);
         self.order.insert((at, key));
     }
 
     /// Sets the time of an autoscaler's next evaluation, where none is set.
-    pub fn set_if_none(&mut self, key: Subject, at: Instant) {
+    pub fn set_if_none(&mut self, key: AutoscalerRef, at: Instant) {
         if !self.due.contains_key(&key) {
             self.set(key, at);
         }
@@ -31,10 +31,10 @@ impl Schedule {
     /// Has all evaluated soon: at once, or within [`COMMON_PERIOD`] where they are more than
     /// [`MAX_TOGETHER`], most of them at their own times. If thousands were due at once, the batched
     /// query result would expire before each of them is evaluated.
-    pub fn hasten(&mut self, now: Instant) {
-        let crowd = self.due.len() > MAX_TOGETHER;
+    pub fn bring_forward(&mut self, now: Instant) {
+        let many = self.due.len() > MAX_TOGETHER;
         for (key, due) in &mut self.due {
-            *due = match crowd {
+            *due = match many {
                 false => now,
                 true if *due <= now + COMMON_PERIOD => *due,
                 true => now + fraction_of(COMMON_PERIOD, hash(&key.key.namespace)),
@@ -44,7 +44,7 @@ impl Schedule {
     }
 
     /// Forgets an autoscaler.
-    pub fn remove(&mut self, key: &Subject) {
+    pub fn remove(&mut self, key: &AutoscalerRef) {
         if let Some((key, at)) = self.due.remove_entry(key) {
             self.order.remove(&(at, key));
         }
@@ -61,7 +61,7 @@ impl Schedule {
     }
 
     /// Takes one that is due, with the time at which it was due.
-    pub fn take_due(&mut self, now: Instant) -> Option<(Subject, Instant)> {
+    pub fn take_due(&mut self, now: Instant) -> Option<(AutoscalerRef, Instant)> {
         self.next().filter(|at| *at <= now)?;
         let (at, key) = self.order.pop_first()?;
         self.due.remove(&key);
@@ -78,7 +78,7 @@ impl Schedule {
 #[derive(Debug, Default)]
 pub struct Phases {
     cohorts: HashMap<u64, Cohort>,
-    shapes: HashMap<Subject, u64>,
+    shapes: HashMap<AutoscalerRef, u64>,
 }
 
 /// The autoscalers of one query shape.
@@ -112,12 +112,12 @@ impl Cohort {
         }
     }
 
-    /// The phase of one of its subjects in the common period, from 0 to 1.
-    fn phase_of(&self, subject: &Subject) -> f64 {
+    /// The phase of one of its autoscalers in the common period, from 0 to 1.
+    fn phase_of(&self, autoscaler: &AutoscalerRef) -> f64 {
         let parts = |size: usize| size.div_ceil(MAX_TOGETHER).next_power_of_two() as u64;
-        let own = self.namespaces.get(&subject.key.namespace).copied().unwrap_or(0);
+        let own = self.namespaces.get(&autoscaler.key.namespace).copied().unwrap_or(0);
         let (all, own) = (parts(self.size), parts(own));
-        let (namespace, name) = (hash(&subject.key.namespace), hash(&subject.key.name));
+        let (namespace, name) = (hash(&autoscaler.key.namespace), hash(&autoscaler.key.name));
         // The parts of a namespace are spread over those of all.
         let part = (namespace % all + name % own * (all / own)) % all;
         part as f64 / all as f64
@@ -135,47 +135,53 @@ const COMMON_PERIOD: Duration = Duration::from_secs(15);
 impl Phases {
     /// Sets the query shape of an autoscaler, or none. `due` is the time of the evaluation that showed
     /// it, one of a crowd.
-    pub fn set(&mut self, subject: &Subject, shape: Option<u64>, due: Instant, crowd: usize) {
-        if self.shapes.get(subject) == shape.as_ref() {
+    pub fn set(
+        &mut self,
+        autoscaler: &AutoscalerRef,
+        shape: Option<u64>,
+        due: Instant,
+        due_together: usize,
+    ) {
+        if self.shapes.get(autoscaler) == shape.as_ref() {
             return;
         }
         let before = match shape {
-            Some(shape) => self.shapes.insert(subject.clone(), shape),
-            None => self.shapes.remove(subject),
+            Some(shape) => self.shapes.insert(autoscaler.clone(), shape),
+            None => self.shapes.remove(autoscaler),
         };
         if let Some(before) = before
             && let Some(cohort) = self.cohorts.get_mut(&before)
         {
-            cohort.leave(&subject.key.namespace);
+            cohort.leave(&autoscaler.key.namespace);
             if cohort.size == 0 {
                 self.cohorts.remove(&before);
             }
         }
         if let Some(shape) = shape {
-            let spread = if crowd > MAX_UNSPREAD {
+            let spread = if due_together > MAX_UNSPREAD {
                 fraction_of(COMMON_PERIOD, hash(&shape))
             } else {
                 Duration::ZERO
             };
             let namespaces = HashMap::new();
             let new = || Cohort { size: 0, namespaces, anchor: due + spread };
-            self.cohorts.entry(shape).or_insert_with(new).join(&subject.key.namespace);
+            self.cohorts.entry(shape).or_insert_with(new).join(&autoscaler.key.namespace);
         }
     }
 
     /// The time of the evaluation after one that was due. Periods that were overrun are skipped.
     pub fn next(
         &self,
-        subject: &Subject,
+        autoscaler: &AutoscalerRef,
         period: Duration,
         due: Instant,
         now: Instant,
-        crowd: usize,
+        due_together: usize,
     ) -> Instant {
-        let cohort = self.shapes.get(subject).and_then(|shape| self.cohorts.get(shape));
+        let cohort = self.shapes.get(autoscaler).and_then(|shape| self.cohorts.get(shape));
         let anchor = match cohort {
-            Some(cohort) => cohort.anchor + COMMON_PERIOD.mul_f64(cohort.phase_of(subject)),
-            None if crowd > MAX_UNSPREAD => due + fraction_of(period, hash(subject)),
+            Some(cohort) => cohort.anchor + COMMON_PERIOD.mul_f64(cohort.phase_of(autoscaler)),
+            None if due_together > MAX_UNSPREAD => due + fraction_of(period, hash(autoscaler)),
             None => due,
         };
         // The first such time after now; the anchor may be in the future.
@@ -208,8 +214,8 @@ mod tests {
     use super::*;
     use crate::watch::ObjectKey;
 
-    fn key(name: &str) -> Subject {
-        Subject::hpa(ObjectKey { namespace: "shop".to_owned(), name: name.to_owned() })
+    fn key(name: &str) -> AutoscalerRef {
+        AutoscalerRef::hpa(ObjectKey { namespace: "shop".to_owned(), name: name.to_owned() })
     }
 
     #[test]
@@ -243,20 +249,20 @@ mod tests {
     fn autoscalers_of_one_query_shape_are_decided_together() {
         let start = Instant::now();
         let mut phases = Phases::default();
-        let subjects: Vec<Subject> = (0..100).map(|n| key(&n.to_string())).collect();
+        let autoscalers: Vec<AutoscalerRef> = (0..100).map(|n| key(&n.to_string())).collect();
         let second = Duration::from_secs(1);
-        for (n, subject) in subjects.iter().enumerate() {
-            phases.set(subject, Some(7), start + second * n as u32, 1);
+        for (n, autoscaler) in autoscalers.iter().enumerate() {
+            phases.set(autoscaler, Some(7), start + second * n as u32, 1);
         }
         let times = |period| -> BTreeSet<Instant> {
             let due = start + 100 * second;
-            subjects.iter().map(|s| phases.next(s, period, due, due, 1)).collect()
+            autoscalers.iter().map(|s| phases.next(s, period, due, due, 1)).collect()
         };
         // Three periods of 5 s are one of 15 s.
         assert_eq!(times(PERIOD), BTreeSet::from([start + 7 * PERIOD]));
         assert_eq!(times(5 * second), BTreeSet::from([start + 7 * PERIOD]));
-        for subject in &subjects {
-            phases.set(subject, None, start, 1);
+        for autoscaler in &autoscalers {
+            phases.set(autoscaler, None, start, 1);
         }
         assert!(phases.cohorts.is_empty() && phases.shapes.is_empty());
     }
@@ -265,17 +271,17 @@ mod tests {
     fn a_crowd_is_spread_but_for_autoscalers_of_one_query_shape() {
         let start = Instant::now();
         let mut phases = Phases::default();
-        let subjects: Vec<Subject> = (0..100).map(|n| key(&n.to_string())).collect();
+        let autoscalers: Vec<AutoscalerRef> = (0..100).map(|n| key(&n.to_string())).collect();
         let times = |phases: &Phases| -> BTreeSet<Instant> {
-            let times = subjects.iter().map(|s| phases.next(s, PERIOD, start, start, 100));
+            let times = autoscalers.iter().map(|s| phases.next(s, PERIOD, start, start, 100));
             times.inspect(|at| assert!(*at > start && *at <= start + PERIOD)).collect()
         };
         let spread = |times: &BTreeSet<Instant>| {
             *times.last().unwrap() - *times.first().unwrap() > PERIOD / 2
         };
         assert!(spread(&times(&phases)));
-        for (n, subject) in subjects.iter().enumerate() {
-            phases.set(subject, Some(n as u64 % 20), start, 100);
+        for (n, autoscaler) in autoscalers.iter().enumerate() {
+            phases.set(autoscaler, Some(n as u64 % 20), start, 100);
         }
         let grouped = times(&phases);
         assert!(grouped.len() == 20 && spread(&grouped));
@@ -285,14 +291,14 @@ mod tests {
     fn a_large_group_is_decided_in_parts_by_namespace() {
         let start = Instant::now();
         let mut phases = Phases::default();
-        let subject = |n: usize| {
+        let autoscaler = |n: usize| {
             let namespace = format!("ns-{}", n % 100);
-            Subject::hpa(ObjectKey { namespace, name: n.to_string() })
+            AutoscalerRef::hpa(ObjectKey { namespace, name: n.to_string() })
         };
         for n in 0..10 * MAX_TOGETHER {
-            phases.set(&subject(n), Some(7), start, 10 * MAX_TOGETHER);
+            phases.set(&autoscaler(n), Some(7), start, 10 * MAX_TOGETHER);
         }
-        let next = |n| phases.next(&subject(n), PERIOD, start, start, 1);
+        let next = |n| phases.next(&autoscaler(n), PERIOD, start, start, 1);
         let times: BTreeSet<Instant> = (0..100).map(next).collect();
         assert!((8..=16).contains(&times.len()), "{}", times.len());
         assert!((0..100).all(|n| next(n) == next(n + 100)));
@@ -311,13 +317,13 @@ mod tests {
     }
 
     #[test]
-    fn few_are_hastened_at_once_and_a_crowd_within_a_common_period() {
+    fn few_are_brought_forward_at_once_and_many_within_a_common_period() {
         let start = Instant::now();
         for (count, at_once) in [(MAX_TOGETHER, true), (MAX_TOGETHER + 1, false)] {
             let mut schedule = Schedule::default();
             let time = |n: usize| start + Duration::from_secs(n as u64);
             (0..count).for_each(|n| schedule.set(key(&n.to_string()), time(n)));
-            schedule.hasten(start);
+            schedule.bring_forward(start);
             let at = |n: usize| schedule.due[&key(&n.to_string())];
             assert!((0..count).all(|n| at(n) <= start + COMMON_PERIOD));
             assert_eq!((0..10).all(|n| at(n) == time(n)), !at_once);

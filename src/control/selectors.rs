@@ -5,7 +5,7 @@ use super::targets::Target;
 use crate::hpa::{self, Pod, Selected};
 use crate::k8s::Selector;
 use crate::k8s::selector::{Operator, Requirement};
-use crate::watch::{Index, PodRecord, Subject, SubjectKind};
+use crate::watch::{AutoscalerKind, AutoscalerRef, Index, PodRecord};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -22,11 +22,11 @@ pub struct Selectors {
 /// that the fewest others share: where all require `app=shop`, each is indexed by its `component`.
 #[derive(Default)]
 struct Namespace {
-    all: HashMap<Subject, Selector>,
+    all: HashMap<AutoscalerRef, Selector>,
     /// How many selectors require a label, or one of these values of it.
     required: HashMap<String, Required>,
     /// Selectors that require no label, such as `tier!=cache`: candidates for all pods.
-    others: BTreeSet<Subject>,
+    others: BTreeSet<AutoscalerRef>,
 }
 
 #[derive(Default)]
@@ -40,7 +40,7 @@ struct Required {
 #[derive(Default)]
 struct Users {
     count: usize,
-    found: BTreeSet<Subject>,
+    found: BTreeSet<AutoscalerRef>,
 }
 
 /// The label and values that a requirement demands of a pod; none where it demands an absence.
@@ -76,11 +76,11 @@ impl Required {
 }
 
 impl Namespace {
-    fn set(&mut self, subject: &Subject, selector: &Selector) {
-        if self.all.get(subject) == Some(selector) {
+    fn set(&mut self, autoscaler: &AutoscalerRef, selector: &Selector) {
+        if self.all.get(autoscaler) == Some(selector) {
             return;
         }
-        self.remove(subject);
+        self.remove(autoscaler);
         let mut rarest: Option<(usize, &Requirement)> = None;
         for requirement in selector.requirements() {
             let Some((label, values)) = demanded(requirement) else { continue };
@@ -98,24 +98,24 @@ impl Namespace {
             Some((label, values)) => {
                 let required = self.required.entry(label.to_owned()).or_default();
                 required.visit(values, |users| {
-                    users.found.insert(subject.clone());
+                    users.found.insert(autoscaler.clone());
                 });
             }
             None => {
-                self.others.insert(subject.clone());
+                self.others.insert(autoscaler.clone());
             }
         }
-        self.all.insert(subject.clone(), selector.clone());
+        self.all.insert(autoscaler.clone(), selector.clone());
     }
 
-    fn remove(&mut self, subject: &Subject) {
-        let Some(selector) = self.all.remove(subject) else { return };
-        self.others.remove(subject);
+    fn remove(&mut self, autoscaler: &AutoscalerRef) {
+        let Some(selector) = self.all.remove(autoscaler) else { return };
+        self.others.remove(autoscaler);
         for (label, values) in selector.requirements().iter().filter_map(demanded) {
             let Some(required) = self.required.get_mut(label) else { continue };
             required.visit(values, |users| {
                 users.count = users.count.saturating_sub(1);
-                users.found.remove(subject);
+                users.found.remove(autoscaler);
             });
             if required.is_unused() {
                 self.required.remove(label);
@@ -123,10 +123,10 @@ impl Namespace {
         }
     }
 
-    /// The subjects whose selectors may match one of these pods.
-    fn candidates(&self, pods: &[&BTreeMap<String, String>]) -> BTreeSet<&Subject> {
+    /// The autoscalers whose selectors may match one of these pods.
+    fn candidates(&self, pods: &[&BTreeMap<String, String>]) -> BTreeSet<&AutoscalerRef> {
         let labels: HashSet<(&String, &String)> = pods.iter().copied().flatten().collect();
-        let mut candidates: BTreeSet<&Subject> = self.others.iter().collect();
+        let mut candidates: BTreeSet<&AutoscalerRef> = self.others.iter().collect();
         for (label, value) in labels {
             let Some(required) = self.required.get(label) else { continue };
             candidates.extend(&required.any.found);
@@ -147,35 +147,35 @@ impl Selectors {
         self.namespaces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a subject sizes the pods that a selector selects. Gives the subjects of its
+    /// Notes that an autoscaler sizes the pods that a selector selects. Gives the autoscalers of its
     /// namespace that select some of these pods, sorted, itself included.
     pub fn claim(
         &self,
-        subject: &Subject,
+        autoscaler: &AutoscalerRef,
         selector: &Selector,
         pods: &[&BTreeMap<String, String>],
-        counts: impl Fn(&Subject) -> bool,
-    ) -> Vec<Subject> {
+        counts: impl Fn(&AutoscalerRef) -> bool,
+    ) -> Vec<AutoscalerRef> {
         let namespace = {
             let mut all = self.all();
-            match all.get(&subject.key.namespace) {
+            match all.get(&autoscaler.key.namespace) {
                 Some(namespace) => namespace.clone(),
-                None => all.entry(subject.key.namespace.clone()).or_default().clone(),
+                None => all.entry(autoscaler.key.namespace.clone()).or_default().clone(),
             }
         };
         let mut namespace = namespace.lock().unwrap_or_else(PoisonError::into_inner);
-        namespace.set(subject, selector);
+        namespace.set(autoscaler, selector);
         let candidates = namespace.candidates(pods).into_iter().filter(|other| counts(other));
         let candidates = candidates.filter_map(|other| Some((other, namespace.all.get(other)?)));
         hpa::selecting_autoscalers(pods, candidates).into_iter().cloned().collect()
     }
 
-    /// The pods that the selector of a subject's target selects. It claims them, or only
+    /// The pods that the selector of an autoscaler's target selects. It claims them, or only
     /// selects them.
     pub fn select<'a>(
         &self,
         index: &'a Index,
-        subject: &Subject,
+        autoscaler: &AutoscalerRef,
         target: Option<&Target>,
         claims: bool,
     ) -> Selection<'a> {
@@ -187,7 +187,7 @@ impl Selectors {
             Ok(selector) => selector,
             Err(error) => return nothing(Err(error.to_string())),
         };
-        let pods = index.select(&subject.key.namespace, selector);
+        let pods = index.select(&autoscaler.key.namespace, selector);
         if !claims {
             return Selection { parsed: Ok(()), pods, autoscalers: Vec::new() };
         }
@@ -200,25 +200,25 @@ impl Selectors {
         }
         // As long as kube-controller-manager decides for native HPAs, it also says which
         // selectors are ambiguous; it knows only native HPAs.
-        let observing = subject.kind == SubjectKind::Hpa && !self.manages_native_hpas;
-        let counts = |other: &Subject| !observing || other.kind == SubjectKind::Hpa;
-        let selecting = self.claim(subject, selector, &labels, counts);
-        let autoscalers = selecting.iter().map(|other| subject.name_of(other)).collect();
+        let observing = autoscaler.kind == AutoscalerKind::Hpa && !self.manages_native_hpas;
+        let counts = |other: &AutoscalerRef| !observing || other.kind == AutoscalerKind::Hpa;
+        let selecting = self.claim(autoscaler, selector, &labels, counts);
+        let autoscalers = selecting.iter().map(|other| autoscaler.name_of(other)).collect();
         Selection { parsed: Ok(()), pods, autoscalers }
     }
 
-    /// Notes that a subject no longer sizes pods.
-    pub fn release(&self, subject: &Subject) {
+    /// Notes that an autoscaler no longer sizes pods.
+    pub fn release(&self, autoscaler: &AutoscalerRef) {
         let mut all = self.all();
-        let Some(namespace) = all.get_mut(&subject.key.namespace) else { return };
+        let Some(namespace) = all.get_mut(&autoscaler.key.namespace) else { return };
         let empty = {
             let mut namespace = namespace.lock().unwrap_or_else(PoisonError::into_inner);
-            namespace.remove(subject);
+            namespace.remove(autoscaler);
             namespace.all.is_empty()
         };
         // A claim in progress holds a reference, and can only get one under the outer lock.
         if empty && Arc::strong_count(namespace) == 1 {
-            all.remove(&subject.key.namespace);
+            all.remove(&autoscaler.key.namespace);
         }
     }
 }
@@ -252,8 +252,8 @@ mod tests {
 
     #[test]
     fn those_who_select_the_same_pods_are_found_by_their_labels() {
-        let subject = |name: &str| {
-            Subject::autoscaler(ObjectKey { namespace: "shop".into(), name: name.into() })
+        let autoscaler = |name: &str| {
+            AutoscalerRef::autoscaler(ObjectKey { namespace: "shop".into(), name: name.into() })
         };
         let labels = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
             pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
@@ -261,8 +261,9 @@ mod tests {
         let (web, api) = (labels(&[("app", "web"), ("tier", "a")]), labels(&[("app", "api")]));
         let selectors = Selectors::default();
         let claim = |name: &str, selector: &str, pods: &[&BTreeMap<String, String>]| {
-            let found = selectors.claim(&subject(name), &selector.parse().unwrap(), pods, |_| true);
-            found.into_iter().map(|subject| subject.key.name).collect::<Vec<_>>()
+            let found =
+                selectors.claim(&autoscaler(name), &selector.parse().unwrap(), pods, |_| true);
+            found.into_iter().map(|autoscaler| autoscaler.key.name).collect::<Vec<_>>()
         };
         assert_eq!(claim("a", "app=web", &[&web]), ["a"]);
         assert_eq!(claim("b", "app=api", &[&api]), ["b"]);
@@ -276,10 +277,10 @@ mod tests {
         assert_eq!(claim("c", "app!=api,!batch", &[&web]), ["a", "c"]);
         assert_eq!(claim("b", "app=api", &[&api]), ["b"]);
         assert_eq!(claim("c", "app=web,tier in (a,b)", &[&web]), ["a", "c"]);
-        selectors.release(&subject("c"));
+        selectors.release(&autoscaler("c"));
         assert_eq!(claim("b", "app=api", &[&api]), ["b"]);
         for name in ["a", "b"] {
-            selectors.release(&subject(name));
+            selectors.release(&autoscaler(name));
         }
         assert!(selectors.namespaces.lock().unwrap().is_empty());
     }
@@ -289,19 +290,20 @@ mod tests {
         let selectors = Selectors::default();
         let mut looked_at = 0;
         for number in 0..2_000 {
-            let subject = super::super::fake::autoscaler(&format!("web-{number}"));
+            let autoscaler = super::super::fake::autoscaler(&format!("web-{number}"));
             let selector = format!("app=shop,component=c-{number}");
             let pods = [("app", "shop".to_owned()), ("component", format!("c-{number}"))];
             let pods = pods.into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
-            let counts = |_: &Subject| {
+            let counts = |_: &AutoscalerRef| {
                 looked_at += 1;
                 true
             };
             let counts = std::cell::RefCell::new(counts);
-            let found = selectors.claim(&subject, &selector.parse().unwrap(), &[&pods], |other| {
-                (counts.borrow_mut())(other)
-            });
-            assert_eq!(found, [subject]);
+            let found =
+                selectors.claim(&autoscaler, &selector.parse().unwrap(), &[&pods], |other| {
+                    (counts.borrow_mut())(other)
+                });
+            assert_eq!(found, [autoscaler]);
         }
         assert!(looked_at < 10_000, "{looked_at} selectors are looked at");
     }

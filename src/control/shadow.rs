@@ -2,17 +2,17 @@
 //! That costs the cluster next to nothing: only the leader does, and only where it watches the
 //! scale and serves all metrics itself.
 
-use super::census::Observed;
 use super::comparison::{Compared, Decisions};
 use super::context::{Cancelled, ControllerContext, SyncResult};
+use super::decision_time::now;
 use super::evaluate::{Evaluation, evaluate};
-use super::moment::now;
+use super::hpa_counts::Observed;
 use super::observe::needs_samples;
 use super::state::AutoscalerState;
 use crate::hpa::{Context, Metric, Outcome, Source, Status, parse_group};
 use crate::promql::query::PodMetric;
 use crate::rules::{ObjectMetric, Rules};
-use crate::watch::{GroupResource, HpaRecord, Subject, Workload};
+use crate::watch::{AutoscalerRef, GroupResource, HpaRecord, Workload};
 use std::time::{Duration, Instant};
 
 /// How long a selector is cached whose target is of a kind that is not watched.
@@ -23,20 +23,20 @@ const SELECTOR_TTL: Duration = Duration::from_secs(600);
 pub async fn apply(
     ctx: &ControllerContext,
     leads: bool,
-    subject: &Subject,
+    autoscaler: &AutoscalerRef,
     record: &HpaRecord,
     state: &mut AutoscalerState,
 ) -> Option<SyncResult> {
     let observed = observed(&ctx.rules, leads, record);
-    ctx.census.set(&subject.key, Some(observed));
+    ctx.hpa_counts.set(&autoscaler.key, Some(observed));
     if observed != Observed::Yes {
         state.queries.clear();
         state.comparison.reset();
-        let _ = ctx.bounded(claim(ctx, subject, record, state)).await;
+        let _ = ctx.bounded(claim(ctx, autoscaler, record, state)).await;
         return None;
     }
-    match ctx.bounded(evaluate(ctx, None, subject, &record.scaling, state)).await {
-        Ok(evaluation) => Some(compare(ctx, subject, record, evaluation, state)),
+    match ctx.bounded(evaluate(ctx, None, autoscaler, &record.scaling, state)).await {
+        Ok(evaluation) => Some(compare(ctx, autoscaler, record, evaluation, state)),
         Err(Cancelled::TimedOut(_)) => Some(SyncResult::Failed),
         Err(Cancelled::Stopped) => None,
     }
@@ -83,11 +83,11 @@ fn is_served(rules: &Rules, metric: &Metric, own: Option<&PodMetric>) -> bool {
 /// is not watched is read every [`SELECTOR_TTL`].
 async fn claim(
     ctx: &ControllerContext,
-    subject: &Subject,
+    autoscaler: &AutoscalerRef,
     record: &HpaRecord,
     state: &mut AutoscalerState,
 ) {
-    let (namespace, target) = (&subject.key.namespace, &record.scaling.spec.target);
+    let (namespace, target) = (&autoscaler.key.namespace, &record.scaling.spec.target);
     let seen = ctx.targets.seen(&ctx.cluster, namespace, target);
     let target = match seen {
         Some(seen) => seen,
@@ -102,20 +102,20 @@ async fn claim(
     let (spec, config) = (&record.scaling.spec, ctx.decisions(&status));
     if needs_samples(Context { spec, config, now: now() }, &target, &status) {
         let target = Some(&target);
-        ctx.cluster.read(|index| drop(ctx.selectors.select(index, subject, target, true)));
+        ctx.cluster.read(|index| drop(ctx.selectors.select(index, autoscaler, target, true)));
     }
 }
 
 /// Writes nothing; compares where kube-controller-manager changed the scale.
 fn compare(
     ctx: &ControllerContext,
-    subject: &Subject,
+    autoscaler: &AutoscalerRef,
     record: &HpaRecord,
     evaluation: Evaluation<'_>,
     state: &mut AutoscalerState,
 ) -> SyncResult {
-    let Evaluation { target, decision, memory, at, .. } = evaluation;
-    state.remember(memory, at, ctx.longest_window());
+    let Evaluation { target, decision, history, at, .. } = evaluation;
+    state.remember(history, at, ctx.longest_window());
     let failed = decision.outcome == Outcome::Failed;
     let replicas = target.as_ref().map(|target| target.replicas.spec_replicas);
     let ours = match (&decision.outcome, &replicas) {
@@ -127,7 +127,7 @@ fn compare(
     let before = state.desired.replace(ours);
     let theirs = record.status.desired_replicas;
     if !failed {
-        ctx.metrics.wanted(&subject.key, ours, theirs);
+        ctx.metrics.wanted(&autoscaler.key, ours, theirs);
     }
     let decisions = Decisions { ours, before, theirs, changes: ours != present, failed };
     if let Some(compared) = state.comparison.compare(record, decisions) {
@@ -135,7 +135,7 @@ fn compare(
         if compared != Compared::Agreed {
             let error = decision.error.as_deref();
             tracing::info!(
-                %subject, ours, theirs, error,
+                %autoscaler, ours, theirs, error,
                 "Shadow decision differs from kube-controller-manager"
             );
         }

@@ -3,13 +3,13 @@
 
 use super::checkpoint::Checkpoint;
 use super::comparison::Comparison;
-use super::moment::Moment;
+use super::decision_time::DecisionTime;
 use super::rescales::{Change, Rescales};
 use super::schedule::hash;
 use super::status::Written;
 use super::targets::Target;
 use super::zero;
-use crate::hpa::{Decision, Memory, Spec, Status, UnixMillis};
+use crate::hpa::{Decision, ScalingHistory, Spec, Status, UnixMillis};
 use crate::samples::QueryHandle;
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 #[derive(Default)]
 pub struct AutoscalerState {
     /// The scaling history, by the clock of this process.
-    pub memory: Memory,
+    pub history: ScalingHistory,
     pub status: Status,
     /// The status that was written last.
     pub written: Option<Written>,
@@ -47,7 +47,7 @@ pub struct AutoscalerState {
     pub selector_read: Option<Instant>,
     /// The reason of the failure that was logged last.
     pub logged_failure: Option<String>,
-    /// Which changes of the scale `memory` knows of.
+    /// Which changes of the scale `history` knows of.
     pub rescales: Rescales,
     /// The queries of each metric when they last succeeded; they are repeated.
     pub queries: Vec<Vec<QueryHandle>>,
@@ -87,7 +87,7 @@ impl AutoscalerState {
         if self.uid == checkpoint.uid {
             let last_scale = checkpoint.last_scale;
             let complete = last_scale.is_some() && last_scale >= self.rescales.last_scale_time();
-            self.memory.join(checkpoint.memory, complete);
+            self.history.join(checkpoint.history, complete);
             self.rescales.inherit(last_scale);
             let until = |held: &(UnixMillis, UnixMillis)| held.1;
             self.held = self.held.into_iter().chain(checkpoint.held).max_by_key(until);
@@ -97,32 +97,32 @@ impl AutoscalerState {
     /// Its checkpoint, at a time of this process's clock. None where a fresh state would come to
     /// the same: that the present replicas are right.
     pub fn checkpoint(&self, now: UnixMillis, longest_window: i64) -> Option<Checkpoint> {
-        let mut memory = self.memory.essential(now, longest_window);
+        let mut history = self.history.essential(now, longest_window);
         // Recommendations are made before minReplicas and maxReplicas are applied.
-        if let ([only], Some((min, max))) = (&*memory.recommendations, self.bounds)
+        if let ([only], Some((min, max))) = (&*history.recommendations, self.bounds)
             && only.replicas.max(min).min(max) == self.status.current_replicas
         {
-            memory.recommendations.clear();
+            history.recommendations.clear();
         }
         let last_scale = self.rescales.last_scale_time();
         let held = self.held.filter(|(_, until)| now < *until);
-        let says_something = !memory.is_empty() || held.is_some();
-        says_something.then(|| Checkpoint { uid: self.uid.clone(), memory, last_scale, held })
+        let says_something = !history.is_empty() || held.is_some();
+        says_something.then(|| Checkpoint { uid: self.uid.clone(), history, last_scale, held })
     }
 
     /// Keeps the scaling history of a decision.
-    pub fn remember(&mut self, memory: Memory, at: Moment, longest_window: i64) {
-        self.memory = at.remember(memory);
-        if self.memory.recommendations.len() > RECOMMENDATIONS {
-            self.memory = self.memory.essential(at.process, longest_window);
+    pub fn remember(&mut self, history: ScalingHistory, at: DecisionTime, longest_window: i64) {
+        self.history = at.remember(history);
+        if self.history.recommendations.len() > RECOMMENDATIONS {
+            self.history = self.history.essential(at.process, longest_window);
         }
     }
 
     /// Changes the scaling history, by the wall clock of a decision.
-    pub fn amend(&mut self, at: Moment, change: impl FnOnce(&mut Memory)) {
-        let mut memory = at.read(std::mem::take(&mut self.memory));
-        change(&mut memory);
-        self.memory = at.remember(memory);
+    pub fn amend(&mut self, at: DecisionTime, change: impl FnOnce(&mut ScalingHistory)) {
+        let mut history = at.read(std::mem::take(&mut self.history));
+        change(&mut history);
+        self.history = at.remember(history);
     }
 
     /// Whether fewer pods are known than the scale has replicas, for at most [`LACKING`].
@@ -190,7 +190,7 @@ impl AutoscalerState {
 
     /// Remembers changes of the scale: those of other replicas, by the status and by the scale,
     /// and one of this replica's that was written without an answer.
-    pub fn note_scale(&mut self, spec: &Spec, target: &Target, at: Moment) {
+    pub fn note_scale(&mut self, spec: &Spec, target: &Target, at: DecisionTime) {
         let replicas = target.replicas.spec_replicas;
         let now = at.process;
         self.bounds = Some((spec.min_replicas, spec.max_replicas));
@@ -201,17 +201,17 @@ impl AutoscalerState {
                 self.rescales.note_status(last_scale.map(seconds), desired_replicas, now);
             let unreported = std::mem::take(&mut self.took_over).then(|| self.rescales.take_over());
             if let Some(Change { from, to, at }) = reported {
-                self.memory.scaled(from, to, spec, at);
+                self.history.scaled(from, to, spec, at);
             }
             for Change { from, to, at } in unreported.into_iter().flatten() {
-                self.memory.maybe_scaled(from, to, spec, at);
+                self.history.maybe_scaled(from, to, spec, at);
             }
         }
         if self.term.is_some()
             && let Some(Change { from, to, at: done }) =
                 self.rescales.note_scale_as_leader(replicas, target.object.is_some(), now)
         {
-            self.memory.scaled(from, to, spec, done);
+            self.history.scaled(from, to, spec, done);
             let wall = at.wall - (now - done);
             self.status.last_scale = Some(wall);
             self.rescaled(from, to, wall);
@@ -311,17 +311,17 @@ mod tests {
         };
         assert_eq!(state.checkpoint(0, LONGEST_MS), None, "nothing is remembered");
         // At its minimum: what was recommended is below.
-        state.memory.recommendations = vec![at(0), at(15_000)];
+        state.history.recommendations = vec![at(0), at(15_000)];
         assert_eq!(state.checkpoint(15_000, LONGEST_MS), None);
         // Its window holds more replicas.
-        state.memory.recommendations.insert(0, Recommendation { replicas: 4, time: 0 });
-        assert_eq!(state.checkpoint(15_000, LONGEST_MS).unwrap().memory.recommendations.len(), 2);
+        state.history.recommendations.insert(0, Recommendation { replicas: 4, time: 0 });
+        assert_eq!(state.checkpoint(15_000, LONGEST_MS).unwrap().history.recommendations.len(), 2);
         // A change of its scale is kept, and nothing beside it that changes in every evaluation.
-        state.memory.recommendations = vec![at(15_000)];
-        state.memory.downs =
+        state.history.recommendations = vec![at(15_000)];
+        state.history.downs =
             vec![ScaleEvent { change: 3, time: 0, outdated: false, unsure: false }];
         let kept = state.checkpoint(15_000, LONGEST_MS).unwrap();
-        assert!(kept.memory.recommendations.is_empty() && kept.memory.downs.len() == 1);
+        assert!(kept.history.recommendations.is_empty() && kept.history.downs.len() == 1);
         assert_eq!(state.checkpoint(LONGEST_MS + 1, LONGEST_MS), None);
     }
 
@@ -345,8 +345,8 @@ mod tests {
                 selected,
                 samples: &[Samples::Values(Err("Prometheus is away"))],
             };
-            let (mut memory, mut status) = (Memory::default(), Status::default());
-            let decision = hpa::decide(&input, &mut memory, &mut status, &mut ());
+            let (mut history, mut status) = (ScalingHistory::default(), Status::default());
+            let decision = hpa::decide(&input, &mut history, &mut status, &mut ());
             assert_eq!(
                 AutoscalerState::default().count_failure(&decision, true),
                 failed,

@@ -7,7 +7,7 @@ use crate::hpa::{
 };
 use crate::k8s::Quantity;
 use crate::leader::FencingToken;
-use crate::watch::{Subject, SubjectKind};
+use crate::watch::{AutoscalerKind, AutoscalerRef};
 use k8s_openapi::api::autoscaling::v2::{
     HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus, MetricStatus, MetricValueStatus,
 };
@@ -173,20 +173,20 @@ fn numbers(status: &AutoscalerStatus) -> Vec<f64> {
     status.current_metrics.iter().flatten().filter_map(metric).collect()
 }
 
-/// The API resource of a subject.
-fn resource(subject: &Subject) -> ApiResource {
-    match subject.kind {
-        SubjectKind::Autoscaler => ApiResource::erase::<Autoscaler>(&()),
-        SubjectKind::Hpa => ApiResource::erase::<HorizontalPodAutoscaler>(&()),
+/// The API resource of an autoscaler.
+fn resource(autoscaler: &AutoscalerRef) -> ApiResource {
+    match autoscaler.kind {
+        AutoscalerKind::Autoscaler => ApiResource::erase::<Autoscaler>(&()),
+        AutoscalerKind::Hpa => ApiResource::erase::<HorizontalPodAutoscaler>(&()),
     }
 }
 
 /// Reads the status of an object; it is empty where the object is gone. Plimsoll has no right to get
 /// a single object, so it lists.
-pub async fn read(client: &Client, subject: &Subject) -> Result<Status, kube::Error> {
-    let key = &subject.key;
+pub async fn read(client: &Client, autoscaler: &AutoscalerRef) -> Result<Status, kube::Error> {
+    let key = &autoscaler.key;
     let api: Api<DynamicObject> =
-        Api::namespaced_with(client.clone(), &key.namespace, &resource(subject));
+        Api::namespaced_with(client.clone(), &key.namespace, &resource(autoscaler));
     let only = ListParams::default().fields(&format!("metadata.name={}", key.name));
     let mut list = within(api.list(&only)).await?;
     let status = list.items.pop().map_or(Value::Null, |object| object.data["status"].clone());
@@ -199,7 +199,7 @@ pub async fn read(client: &Client, subject: &Subject) -> Result<Status, kube::Er
 pub async fn write(
     client: &Client,
     token: &FencingToken,
-    subject: &Subject,
+    autoscaler: &AutoscalerRef,
     uid: &str,
     status: &AutoscalerStatus,
 ) -> Result<(), kube::Error> {
@@ -213,13 +213,13 @@ pub async fn write(
             }
         }
     }
-    if let (SubjectKind::Hpa, Some(fields)) = (subject.kind, value.as_object_mut()) {
+    if let (AutoscalerKind::Hpa, Some(fields)) = (autoscaler.kind, value.as_object_mut()) {
         fields.remove("reference");
         fields.remove("targets");
     }
-    let key = &subject.key;
+    let key = &autoscaler.key;
     let api: Api<DynamicObject> =
-        Api::namespaced_with(client.clone(), &key.namespace, &resource(subject));
+        Api::namespaced_with(client.clone(), &key.namespace, &resource(autoscaler));
     // With the UID the API server rejects the patch for a new object of the same name.
     let patch = Patch::Merge(json!({"metadata": {"uid": uid}, "status": value}));
     let of_another = |status: &kube::core::Status| {

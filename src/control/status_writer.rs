@@ -6,7 +6,7 @@ use super::status::write;
 use crate::crd::AutoscalerStatus;
 use crate::hpa::{Event, EventKind};
 use crate::leader::FencingToken;
-use crate::watch::Subject;
+use crate::watch::AutoscalerRef;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use kube::Client;
@@ -30,18 +30,18 @@ struct Inner {
     waiting: Gauge,
 }
 
-/// The pending statuses: of each subject only the newest.
+/// The pending statuses: of each autoscaler only the newest.
 #[derive(Default)]
 struct Queue {
-    /// The subjects to be written, in order.
-    order: VecDeque<Subject>,
-    pending: HashMap<Subject, Pending>,
-    /// The subjects whose status is being written: one write at a time, so that the newest is
+    /// The autoscalers to be written, in order.
+    order: VecDeque<AutoscalerRef>,
+    pending: HashMap<AutoscalerRef, Pending>,
+    /// The autoscalers whose status is being written: one write at a time, so that the newest is
     /// written last.
-    in_flight: HashSet<Subject>,
+    in_flight: HashSet<AutoscalerRef>,
     /// How often in a row a status was rejected, and when it is retried.
-    rejected: HashMap<Subject, u32>,
-    retries: BTreeSet<(Instant, Subject)>,
+    rejected: HashMap<AutoscalerRef, u32>,
+    retries: BTreeSet<(Instant, AutoscalerRef)>,
 }
 
 /// A status to be written.
@@ -82,60 +82,60 @@ impl StatusWriter {
         self.0.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a status in place of the pending one of the same subject. It is retried until it is
-    /// written, the lease term ends or the subject is forgotten.
+    /// Queues a status in place of the pending one of the same autoscaler. It is retried until it is
+    /// written, the lease term ends or the autoscaler is forgotten.
     pub fn put(
         &self,
         token: &FencingToken,
-        subject: &Subject,
+        autoscaler: &AutoscalerRef,
         uid: &str,
         status: Arc<AutoscalerStatus>,
     ) {
         let mut queue = self.queue();
         let status = Pending { token: token.clone(), uid: uid.to_owned(), status };
-        let waits = queue.pending.insert(subject.clone(), status).is_some();
-        if !waits && !queue.in_flight.contains(subject) {
-            queue.order.push_back(subject.clone());
+        let waits = queue.pending.insert(autoscaler.clone(), status).is_some();
+        if !waits && !queue.in_flight.contains(autoscaler) {
+            queue.order.push_back(autoscaler.clone());
         }
         self.0.waiting.set(queue.pending.len() as i64);
         drop(queue);
         self.0.added.notify_one();
     }
 
-    /// Writes a status at once, before anything else of its subject, and waits for the answer.
+    /// Writes a status at once, before anything else of its autoscaler, and waits for the answer.
     ///
     /// # Errors
     /// Where it could not be written; the text is for a condition.
     pub async fn record(
         &self,
         token: &FencingToken,
-        subject: &Subject,
+        autoscaler: &AutoscalerRef,
         uid: &str,
         status: &AutoscalerStatus,
     ) -> Result<(), String> {
         // A pending status is older. One in flight must not be written after this one.
         let begins = || {
             let mut queue = self.queue();
-            queue.pending.remove(subject);
-            queue.in_flight.insert(subject.clone())
+            queue.pending.remove(autoscaler);
+            queue.in_flight.insert(autoscaler.clone())
         };
         while !begins() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        let written = write(&self.0.client, token, subject, uid, status).await;
+        let written = write(&self.0.client, token, autoscaler, uid, status).await;
         {
             let mut queue = self.queue();
-            queue.in_flight.remove(subject);
-            queue.requeue(subject);
+            queue.in_flight.remove(autoscaler);
+            queue.requeue(autoscaler);
         }
         self.0.added.notify_one();
         written.map_err(|error| message(&error))
     }
 
-    /// Whether a status of a subject is pending or in flight.
-    pub fn has(&self, subject: &Subject) -> bool {
+    /// Whether a status of an autoscaler is pending or in flight.
+    pub fn has(&self, autoscaler: &AutoscalerRef) -> bool {
         let queue = self.queue();
-        queue.pending.contains_key(subject) || queue.in_flight.contains(subject)
+        queue.pending.contains_key(autoscaler) || queue.in_flight.contains(autoscaler)
     }
 
     /// Writes pending statuses, forever.
@@ -167,60 +167,60 @@ impl StatusWriter {
         }
     }
 
-    fn take(&self) -> Option<(Subject, Pending)> {
+    fn take(&self) -> Option<(AutoscalerRef, Pending)> {
         let mut queue = self.queue();
-        while let Some(subject) = queue.order.pop_front() {
+        while let Some(autoscaler) = queue.order.pop_front() {
             // It is queued again when that write has ended.
-            if queue.in_flight.contains(&subject) {
+            if queue.in_flight.contains(&autoscaler) {
                 continue;
             }
-            // A subject that was forgotten has no pending status.
-            let Some(pending) = queue.pending.remove(&subject) else { continue };
-            queue.in_flight.insert(subject.clone());
+            // An autoscaler that was forgotten has no pending status.
+            let Some(pending) = queue.pending.remove(&autoscaler) else { continue };
+            queue.in_flight.insert(autoscaler.clone());
             self.0.waiting.set(queue.pending.len() as i64);
-            return Some((subject, pending));
+            return Some((autoscaler, pending));
         }
         None
     }
 
-    async fn write(&self, (subject, pending): (Subject, Pending)) -> Wrote {
+    async fn write(&self, (autoscaler, pending): (AutoscalerRef, Pending)) -> Wrote {
         let Pending { token, uid, status } = &pending;
-        let written = write(&self.0.client, token, &subject, uid, status).await;
+        let written = write(&self.0.client, token, &autoscaler, uid, status).await;
         let mut queue = self.queue();
-        queue.in_flight.remove(&subject);
+        queue.in_flight.remove(&autoscaler);
         let error = match written {
             Err(error) if token.is_valid() => error,
             _ => {
-                queue.rejected.remove(&subject);
-                queue.requeue(&subject);
+                queue.rejected.remove(&autoscaler);
+                queue.requeue(&autoscaler);
                 return Wrote::Answered;
             }
         };
-        queue.pending.entry(subject.clone()).or_insert_with(|| Pending {
+        queue.pending.entry(autoscaler.clone()).or_insert_with(|| Pending {
             token: token.clone(),
             uid: uid.clone(),
             status: status.clone(),
         });
         self.0.waiting.set(queue.pending.len() as i64);
         if is_transient(&error) {
-            queue.requeue(&subject);
+            queue.requeue(&autoscaler);
             drop(queue);
             tracing::warn!(%error, "Failed to write a status, retrying");
             return Wrote::Unavailable;
         }
-        let times = queue.rejected.entry(subject.clone()).or_default();
+        let times = queue.rejected.entry(autoscaler.clone()).or_default();
         *times += 1;
         let times = *times;
         queue
             .retries
-            .insert((Instant::now() + backoff(times, MAX_REJECTED_BACKOFF), subject.clone()));
+            .insert((Instant::now() + backoff(times, MAX_REJECTED_BACKOFF), autoscaler.clone()));
         drop(queue);
         let message = message(&error);
         if times == 1 {
-            tracing::warn!(%subject, error = message, "Failed to write a status");
+            tracing::warn!(%autoscaler, error = message, "Failed to write a status");
         }
         let event = Event { kind: EventKind::Warning, reason: "FailedUpdateStatus", message };
-        self.0.events.publish(token, &subject, uid, &[event]);
+        self.0.events.publish(token, &autoscaler, uid, &[event]);
         Wrote::Answered
     }
 
@@ -233,11 +233,11 @@ impl StatusWriter {
         }
     }
 
-    /// Drops the pending status of a subject that is gone.
-    pub fn forget(&self, subject: &Subject) {
+    /// Drops the pending status of an autoscaler that is gone.
+    pub fn forget(&self, autoscaler: &AutoscalerRef) {
         let mut queue = self.queue();
-        queue.pending.remove(subject);
-        queue.rejected.remove(subject);
+        queue.pending.remove(autoscaler);
+        queue.rejected.remove(autoscaler);
         self.0.waiting.set(queue.pending.len() as i64);
     }
 }
@@ -245,20 +245,20 @@ impl StatusWriter {
 impl Queue {
     /// Whether any may be written now, and when the next rejected one is retried.
     fn poll(&mut self, now: Instant) -> (bool, Option<Instant>) {
-        while let Some((at, subject)) = self.retries.pop_first() {
+        while let Some((at, autoscaler)) = self.retries.pop_first() {
             if at > now {
-                self.retries.insert((at, subject));
+                self.retries.insert((at, autoscaler));
                 break;
             }
-            self.requeue(&subject);
+            self.requeue(&autoscaler);
         }
         (!self.order.is_empty(), self.retries.first().map(|(at, _)| *at))
     }
 
-    /// Queues a subject again where a status of it is pending.
-    fn requeue(&mut self, subject: &Subject) {
-        if self.pending.contains_key(subject) && !self.in_flight.contains(subject) {
-            self.order.push_back(subject.clone());
+    /// Queues an autoscaler again where a status of it is pending.
+    fn requeue(&mut self, autoscaler: &AutoscalerRef) {
+        if self.pending.contains_key(autoscaler) && !self.in_flight.contains(autoscaler) {
+            self.order.push_back(autoscaler.clone());
         }
     }
 }
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_one_subject_a_newer_status_waits_for_the_older() {
+    async fn of_one_autoscaler_a_newer_status_waits_for_the_older() {
         let (client, log) = fake::api(|request| (200, request.body.clone()));
         let (token, writer) = (fake::fencing_token(&client), writer(&client));
         let web = fake::autoscaler("web");
@@ -349,8 +349,8 @@ mod tests {
             });
         let (token, writer) = (fake::fencing_token(&client), writer(&client));
         for number in 0..1_000 {
-            let subject = fake::autoscaler(&format!("web-{number}"));
-            writer.put(&token, &subject, "u", Arc::default());
+            let autoscaler = fake::autoscaler(&format!("web-{number}"));
+            writer.put(&token, &autoscaler, "u", Arc::default());
         }
         let running = writer.clone();
         let run = tokio::spawn(async move { running.run().await });

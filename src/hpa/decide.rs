@@ -1,13 +1,13 @@
 //! One reconciliation, in two steps: [`decide`] before the scale is written,
 //! [`settle`] after. Source: `reconcileAutoscaler` of upstream.
 
-use super::account::{Account, Step};
+use super::history::ScalingHistory;
 use super::input::{Context, Input, Pod, Scale, Selected};
-use super::memory::Memory;
 use super::metric;
 use super::normalize::normalize;
 use super::replica_calculator::Tolerance;
 use super::status::{ConditionKind, Current, Status};
+use super::trace::{Step, Trace};
 use std::fmt::Arguments;
 
 /// A decision.
@@ -143,9 +143,9 @@ pub fn needs_samples(context: Context<'_>, scale: Scale, status: &Status) -> boo
 /// outcome is [`Outcome::Rescale`]: then [`settle`] completes it.
 pub fn decide(
     input: &Input<'_>,
-    memory: &mut Memory,
+    history: &mut ScalingHistory,
     status: &mut Status,
-    account: &mut impl Account,
+    trace: &mut impl Trace,
 ) -> Decision {
     let mut decision = Decision::new();
     let (spec, now) = (input.context.spec, input.context.now);
@@ -171,7 +171,7 @@ pub fn decide(
         format_args!("the HPA controller was able to get the target's current scale"),
     );
     let current = scale.spec_replicas;
-    memory.see(current, now);
+    history.see(current, now);
     status.current.clear();
     status.metrics.clone_from(&spec.metrics);
 
@@ -192,13 +192,13 @@ pub fn decide(
         }
         (0, String::new())
     } else if standing == Standing::AboveMax {
-        account.step(Step::OutOfBounds { replicas: spec.max_replicas });
+        trace.step(Step::OutOfBounds { replicas: spec.max_replicas });
         (spec.max_replicas, "Current number of replicas above Spec.MaxReplicas".to_owned())
     } else if standing == Standing::BelowMin {
-        account.step(Step::OutOfBounds { replicas: spec.min_replicas });
+        trace.step(Step::OutOfBounds { replicas: spec.min_replicas });
         (spec.min_replicas, below_min.to_owned())
     } else {
-        match propose(input, scale, status, &mut decision, account) {
+        match propose(input, scale, status, &mut decision, trace) {
             Proposed::Nothing(error) => {
                 status.current_replicas = current;
                 decision.outcome = Outcome::Failed;
@@ -211,9 +211,9 @@ pub fn decide(
                 return decision;
             }
             Proposed::Replicas { replicas, metric } => {
-                account.step(Step::Proposed { replicas, metric });
+                trace.step(Step::Proposed { replicas, metric });
                 let proposed = replicas.max(0);
-                let mut desired = normalize(input, memory, status, current, proposed, account);
+                let mut desired = normalize(input, history, status, current, proposed, trace);
                 let mut reason = String::new();
                 if desired != current {
                     reason = match proposed.cmp(&current) {
@@ -253,7 +253,7 @@ pub fn settle(
     context: Context<'_>,
     decision: &mut Decision,
     written: Result<(), &str>,
-    memory: &mut Memory,
+    history: &mut ScalingHistory,
     status: &mut Status,
 ) {
     let Outcome::Rescale { from, to, reason } = &decision.outcome else {
@@ -288,7 +288,7 @@ pub fn settle(
         reason: "SuccessfulRescale",
         message: format!("New size: {to}; reason: {reason}"),
     });
-    memory.scaled(from, to, context.spec, context.now);
+    history.scaled(from, to, context.spec, context.now);
     if !context.config.scale_to_zero {
         status.remove(ConditionKind::ScaledToZero);
     } else if from > 0
@@ -336,7 +336,7 @@ fn propose(
     scale: Scale,
     status: &mut Status,
     decision: &mut Decision,
-    account: &mut impl Account,
+    trace: &mut impl Trace,
 ) -> Proposed {
     let pods = match select(input, status, decision) {
         Ok(pods) => pods,
@@ -350,14 +350,14 @@ fn propose(
         match metric::compute(input, pods, scale, index, tolerance) {
             Ok(proposal) => {
                 status.current.push(proposal.current);
-                account.metric(index, proposal.account);
+                trace.metric(index, proposal.trace);
                 if best.0 == 0 || proposal.replicas > best.0 {
                     best = (proposal.replicas, Some(index));
                 }
             }
             Err(failure) => {
                 status.current.push(Current::None);
-                account.metric(index, super::MetricAccount::default());
+                trace.metric(index, super::MetricTrace::default());
                 decision.warn(failure.reason, failure.cause.clone());
                 failed += 1;
                 first_failure.get_or_insert(failure);
@@ -487,7 +487,7 @@ mod tests {
             let selected = Selected::Pods(&[]);
             let input =
                 Input { context, namespace: "shop", scale: Ok(scale), selected, samples: &[] };
-            let decision = decide(&input, &mut Memory::default(), &mut status, &mut ());
+            let decision = decide(&input, &mut ScalingHistory::default(), &mut status, &mut ());
             let to = match decision.outcome {
                 Outcome::Rescale { to, .. } => Some(to),
                 Outcome::Hold | Outcome::Failed => None,

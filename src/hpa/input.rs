@@ -33,7 +33,7 @@ impl Default for Config {
     }
 }
 
-/// The input of a decision, besides memory and status.
+/// The input of a decision, besides history and status.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a> {
     /// The specification, the settings and the time.

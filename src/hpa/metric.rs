@@ -2,7 +2,7 @@
 //! Source: `computeReplicasForMetric` of upstream.
 
 use super::input::{Input, Pod, Samples};
-use super::replica_calculator::{Proposal, Tolerance, average, scalar, utilization};
+use super::replica_calculator::{Proposal, Resource, Tolerance, average, scalar, utilization};
 use super::spec::{MetricId, ResourceTarget, ScalarTarget, Source};
 
 /// Why one metric could not be computed.
@@ -32,10 +32,12 @@ pub(super) fn compute(
             pods_metric(input, pods, scale, metric, *average_milli, samples, tolerance)
         }
         Source::Resource { name, target } => {
-            resource(input, pods, scale, name, None, *target, samples, tolerance)
+            let of = Resource { name, container: None };
+            resource(input, pods, scale, of, *target, samples, tolerance)
         }
         Source::ContainerResource { name, container, target } => {
-            resource(input, pods, scale, name, Some(container), *target, samples, tolerance)
+            let of = Resource { name, container: Some(container) };
+            resource(input, pods, scale, of, *target, samples, tolerance)
         }
         Source::Object { object, metric, target } => {
             let read = || {
@@ -171,17 +173,16 @@ fn pods_metric(
     })
 }
 
-#[allow(clippy::too_many_arguments)] // each is one thing a resource metric depends on
 fn resource(
     input: &Input<'_>,
     pods: &[Pod<'_>],
     scale: super::Scale,
-    name: &str,
-    container: Option<&str>,
+    of: Resource<'_>,
     target: ResourceTarget,
     samples: Samples<'_>,
     tolerance: Tolerance,
 ) -> Result<Proposal, Failure> {
+    let Resource { name, container } = of;
     let compute = || {
         let Samples::PerPod(samples) = samples else { return Err(MISMATCH.to_owned()) };
         let samples = samples.map_err(|error| {
@@ -199,7 +200,7 @@ fn resource(
                 average(input, pods, scale, milli, samples, Some(name), tolerance)
             }
             ResourceTarget::Utilization(percent) => {
-                utilization(input, pods, scale, percent, samples, name, container, tolerance)
+                utilization(input, pods, scale, percent, samples, of, tolerance)
             }
             ResourceTarget::Invalid => unreachable!("refused before anything is computed"),
         }

@@ -2,31 +2,30 @@
 //!
 //! [`decide()`] takes the [`Input`] and decides on a number of replicas;
 //! [`settle`] takes the result of writing it and completes the status. Both change
-//! only the [`Memory`] and [`Status`] that they are given. No I/O, no clock
+//! only the [`ScalingHistory`] and [`Status`] that they are given. No I/O, no clock
 //! and no global state: the same input gives the same output.
 //!
 //! The rules are those of `k8s.io/kubernetes/pkg/controller/podautoscaler` 1.36;
 //! `tests/conformance` compares every decision with that controller's.
 
-pub mod account;
 mod decide;
+mod history;
 mod input;
-mod memory;
 mod metric;
 mod normalize;
 mod replica_calculator;
 mod requests;
 mod spec;
 mod status;
+pub mod trace;
 mod validation;
 
-pub use account::{Account, MetricAccount, Record, Step};
 pub use decide::{Decision, Event, EventKind, Outcome, decide, needs_samples, settle};
+pub use history::{LONGEST_MS, Recommendation, ScaleEvent, ScalingHistory};
 pub use input::{
     AlignedSamples, Config, Context, Input, Phase, Pod, PodSamples, Ready, Sample, Samples, Scale,
     Selected, Strays, resource_usage, selecting_autoscalers,
 };
-pub use memory::{LONGEST_MS, Memory, Recommendation, ScaleEvent};
 pub use requests::{PodContainer, Requests, ResourceList};
 pub use spec::{
     Behavior, Metric, MetricId, Metrics, ObjectRef, Policy, PolicyKind, ResourceTarget,
@@ -34,6 +33,7 @@ pub use spec::{
     no_kind_match, parse_group,
 };
 pub use status::{Condition, ConditionKind, Current, Status, render_status};
+pub use trace::{MetricTrace, Record, Step, Trace};
 pub use validation::{InvalidField, validate};
 
 /// A point in time in milliseconds since 1970-01-01T00:00:00Z.

@@ -2,11 +2,11 @@
 //! and max. Source: `normalizeDesiredReplicas*` of upstream.
 
 use super::UnixMillis;
-use super::account::{Account, Step};
+use super::history::{ScalingHistory, change_within};
 use super::input::Input;
-use super::memory::{Memory, change_within};
 use super::spec::{Behavior, Policy, PolicyKind, ScalingRules, SelectPolicy};
 use super::status::{ConditionKind, Status};
+use super::trace::{Step, Trace};
 
 /// The replicas after a limit, and the limit's condition.
 struct Limited {
@@ -24,15 +24,15 @@ const RAISED: &str = "recent recommendations were higher than current one, apply
 /// Limits a proposal by stabilization, policies, min and max.
 pub(super) fn normalize(
     input: &Input<'_>,
-    memory: &mut Memory,
+    history: &mut ScalingHistory,
     status: &mut Status,
     current: i32,
     proposed: i32,
-    account: &mut impl Account,
+    trace: &mut impl Trace,
 ) -> i32 {
     let (stabilized, reason, message) = match &input.context.spec.behavior {
-        None => stabilize(input, memory, proposed, account),
-        Some(_) => stabilize_both_ways(input, memory, current, proposed, account),
+        None => stabilize(input, history, proposed, trace),
+        Some(_) => stabilize_both_ways(input, history, current, proposed, trace),
     };
     if stabilized == proposed {
         let message = "recommended size matches current size";
@@ -54,10 +54,10 @@ pub(super) fn normalize(
     }
     let limited = match &input.context.spec.behavior {
         None => limit(input, current, stabilized),
-        Some(behavior) => limit_by_policies(input, behavior, memory, current, stabilized),
+        Some(behavior) => limit_by_policies(input, behavior, history, current, stabilized),
     };
     if limited.replicas != stabilized {
-        account.step(Step::Limited { replicas: limited.replicas, by: limited.reason });
+        trace.step(Step::Limited { replicas: limited.replicas, by: limited.reason });
     }
     status.set(
         ConditionKind::ScalingLimited,
@@ -72,14 +72,14 @@ pub(super) fn normalize(
 /// Without `behavior`: the highest recommendation within the downscale stabilization window.
 fn stabilize(
     input: &Input<'_>,
-    memory: &mut Memory,
+    history: &mut ScalingHistory,
     proposed: i32,
-    account: &mut impl Account,
+    trace: &mut impl Trace,
 ) -> (i32, &'static str, &'static str) {
     let [_, window] = input.context.windows();
     let cutoff = input.context.now - window;
     let (mut highest, mut winner, mut outdated) = (proposed, None, None);
-    for (index, recommendation) in memory.recommendations.iter().enumerate() {
+    for (index, recommendation) in history.recommendations.iter().enumerate() {
         if recommendation.time < cutoff {
             outdated = Some(index);
         } else if recommendation.replicas > highest {
@@ -87,9 +87,9 @@ fn stabilize(
             winner = Some(recommendation.time);
         }
     }
-    memory.recommend(proposed, input.context.now, outdated);
+    history.recommend(proposed, input.context.now, outdated);
     if highest != proposed {
-        account.step(Step::Stabilized { replicas: highest, recommended_at: winner });
+        trace.step(Step::Stabilized { replicas: highest, recommended_at: winner });
     }
     (highest, "ScaleDownStabilized", RAISED)
 }
@@ -98,15 +98,15 @@ fn stabilize(
 /// lowered to the highest of the scale-down window.
 fn stabilize_both_ways(
     input: &Input<'_>,
-    memory: &mut Memory,
+    history: &mut ScalingHistory,
     current: i32,
     proposed: i32,
-    account: &mut impl Account,
+    trace: &mut impl Trace,
 ) -> (i32, &'static str, &'static str) {
     let [up_cutoff, down_cutoff] = input.context.windows().map(|window| input.context.now - window);
     let (mut lowest, mut highest) = (proposed, proposed);
     let (mut lowest_at, mut highest_at, mut outdated) = (None, None, None);
-    for (index, recommendation) in memory.recommendations.iter().enumerate() {
+    for (index, recommendation) in history.recommendations.iter().enumerate() {
         let super::Recommendation { replicas, time } = *recommendation;
         if time > up_cutoff && replicas < lowest {
             (lowest, lowest_at) = (replicas, Some(time));
@@ -125,10 +125,10 @@ fn stabilize_both_ways(
     if stabilized.0 > highest {
         stabilized = (highest, highest_at);
     }
-    memory.recommend(proposed, input.context.now, outdated);
+    history.recommend(proposed, input.context.now, outdated);
     let (stabilized, recommended_at) = stabilized;
     if stabilized != proposed {
-        account.step(Step::Stabilized { replicas: stabilized, recommended_at });
+        trace.step(Step::Stabilized { replicas: stabilized, recommended_at });
     }
     if proposed >= current {
         (stabilized, "ScaleUpStabilized", LOWERED)
@@ -154,20 +154,21 @@ fn limit(input: &Input<'_>, current: i32, desired: i32) -> Limited {
 fn limit_by_policies(
     input: &Input<'_>,
     behavior: &Behavior,
-    memory: &Memory,
+    history: &ScalingHistory,
     current: i32,
     desired: i32,
 ) -> Limited {
     if desired > current {
-        let allowed = policy_limit(&behavior.scale_up, true, memory, current, input.context.now);
+        let allowed = policy_limit(&behavior.scale_up, true, history, current, input.context.now);
         let (highest, reason, message) =
             highest_allowed(input.context.spec.max_replicas, allowed.max(current));
         if desired > highest {
             return Limited { replicas: highest, reason, message };
         }
     } else if desired < current {
-        let allowed = policy_limit(&behavior.scale_down, false, memory, current, input.context.now)
-            .min(current);
+        let allowed =
+            policy_limit(&behavior.scale_down, false, history, current, input.context.now)
+                .min(current);
         if input.context.spec.min_replicas < allowed {
             if desired < allowed {
                 return Limited {
@@ -209,13 +210,13 @@ fn highest_allowed(max_replicas: i32, fastest: i32) -> (i32, &'static str, &'sta
 fn policy_limit(
     rules: &ScalingRules,
     up: bool,
-    memory: &Memory,
+    history: &ScalingHistory,
     current: i32,
     now: UnixMillis,
 ) -> i32 {
     let proposals = rules.policies.iter().map(|policy| {
-        let added = change_within(&memory.ups, up, policy.period_seconds, now);
-        let removed = change_within(&memory.downs, !up, policy.period_seconds, now);
+        let added = change_within(&history.ups, up, policy.period_seconds, now);
+        let removed = change_within(&history.downs, !up, policy.period_seconds, now);
         let at_start = current.wrapping_sub(added).wrapping_add(removed);
         policy_proposal(policy, up, at_start)
     });

@@ -1,16 +1,16 @@
 //! The replicas that the samples of one metric propose.
 //! Source: `replica_calculator.go` of upstream.
 
-use super::account::MetricAccount;
 use super::input::{Input, Phase, Pod, PodSamples, Sample};
 use super::spec::ScalarTarget;
 use super::status::Current;
+use super::trace::MetricTrace;
 
 /// The proposal of one metric, and its current value.
 pub(super) struct Proposal {
     pub replicas: i32,
     pub current: Current,
-    pub account: MetricAccount,
+    pub trace: MetricTrace,
 }
 
 /// How far the ratio may be from 1 without a change.
@@ -25,8 +25,8 @@ impl Tolerance {
         1.0 - self.down <= ratio && ratio <= 1.0 + self.up
     }
 
-    fn account(self) -> MetricAccount {
-        MetricAccount { tolerance_down: self.down, tolerance_up: self.up, ..Default::default() }
+    fn trace(self) -> MetricTrace {
+        MetricTrace { tolerance_down: self.down, tolerance_up: self.up, ..Default::default() }
     }
 }
 
@@ -75,22 +75,22 @@ fn group(pod: &Pod<'_>, sample: Option<Sample>, cpu: bool, input: &Input<'_>) ->
 
 /// Whether the pods without a counted sample change nothing, so that only the ratio
 /// of the ready pods counts.
-fn decided_by_ready_pods(account: &MetricAccount) -> bool {
-    account.missing == 0 && !(account.unready > 0 && account.ratio > 1.0)
+fn decided_by_ready_pods(trace: &MetricTrace) -> bool {
+    trace.missing == 0 && !(trace.unready > 0 && trace.ratio > 1.0)
 }
 
 /// The replicas for the ratio of only the ready pods.
-fn ready_replicas(account: &MetricAccount, tolerance: Tolerance, now: i32) -> i32 {
-    if tolerance.allows(account.ratio) {
+fn ready_replicas(trace: &MetricTrace, tolerance: Tolerance, now: i32) -> i32 {
+    if tolerance.allows(trace.ratio) {
         return now;
     }
-    (account.ratio * account.ready as f64).ceil() as i32
+    (trace.ratio * trace.ready as f64).ceil() as i32
 }
 
 /// The replicas for a ratio that includes unready and missing pods,
 /// for so many pods; never against the direction of the first ratio.
-fn weighed_replicas(account: &MetricAccount, tolerance: Tolerance, pods: i64, now: i32) -> i32 {
-    let (first, ratio) = (account.ratio, account.weighed_ratio.unwrap_or(account.ratio));
+fn weighed_replicas(trace: &MetricTrace, tolerance: Tolerance, pods: i64, now: i32) -> i32 {
+    let (first, ratio) = (trace.ratio, trace.weighed_ratio.unwrap_or(trace.ratio));
     if tolerance.allows(ratio) || (first < 1.0 && ratio > 1.0) || (first > 1.0 && ratio < 1.0) {
         return now;
     }
@@ -114,72 +114,77 @@ pub(super) fn average(
     if pods.is_empty() {
         return Err(NO_PODS.to_owned());
     }
-    let mut account = tolerance.account();
-    account.strays = samples.strays.count;
-    account.sum_milli = samples.strays.sum_milli;
+    let mut trace = tolerance.trace();
+    trace.strays = samples.strays.count;
+    trace.sum_milli = samples.strays.sum_milli;
     let cpu = resource == Some("cpu");
     for (pod, sample) in pods.iter().zip(samples.of_pods) {
         match group(pod, *sample, cpu, input) {
             PodGroup::Ready(sample) => {
-                account.ready += 1;
-                account.sum_milli = account.sum_milli.wrapping_add(sample.milli);
+                trace.ready += 1;
+                trace.sum_milli = trace.sum_milli.wrapping_add(sample.milli);
             }
-            PodGroup::Unready => account.unready += 1,
-            PodGroup::Missing => account.missing += 1,
-            PodGroup::Ignored => account.ignored += 1,
+            PodGroup::Unready => trace.unready += 1,
+            PodGroup::Missing => trace.missing += 1,
+            PodGroup::Ignored => trace.ignored += 1,
         }
     }
-    let counted = account.ready + account.strays;
+    let counted = trace.ready + trace.strays;
     if counted == 0 {
         return Err(NO_SAMPLES.to_owned());
     }
-    let usage = account.sum_milli / counted;
-    account.ratio = usage as f64 / target as f64;
+    let usage = trace.sum_milli / counted;
+    trace.ratio = usage as f64 / target as f64;
 
-    let replicas = if decided_by_ready_pods(&account) {
-        ready_replicas(&account, tolerance, scale.spec_replicas)
+    let replicas = if decided_by_ready_pods(&trace) {
+        ready_replicas(&trace, tolerance, scale.spec_replicas)
     } else {
-        let (mut sum, mut weighed) = (account.sum_milli, counted);
-        if account.ratio < 1.0 {
-            sum = sum.wrapping_add(target.wrapping_mul(account.missing));
+        let (mut sum, mut weighed) = (trace.sum_milli, counted);
+        if trace.ratio < 1.0 {
+            sum = sum.wrapping_add(target.wrapping_mul(trace.missing));
         }
-        if account.ratio != 1.0 {
-            weighed += account.missing;
+        if trace.ratio != 1.0 {
+            weighed += trace.missing;
         }
-        if account.ratio > 1.0 {
-            weighed += account.unready;
+        if trace.ratio > 1.0 {
+            weighed += trace.unready;
         }
-        account.weighed_ratio = Some((sum / weighed) as f64 / target as f64);
-        weighed_replicas(&account, tolerance, weighed, scale.spec_replicas)
+        trace.weighed_ratio = Some((sum / weighed) as f64 / target as f64);
+        weighed_replicas(&trace, tolerance, weighed, scale.spec_replicas)
     };
-    account.proposal = Some(replicas);
-    Ok(Proposal { replicas, current: Current::Average(usage), account })
+    trace.proposal = Some(replicas);
+    Ok(Proposal { replicas, current: Current::Average(usage), trace })
+}
+
+/// A resource of whole pods, or of one container of each.
+#[derive(Clone, Copy)]
+pub(super) struct Resource<'a> {
+    pub name: &'a str,
+    pub container: Option<&'a str>,
 }
 
 /// Source: `GetResourceReplicas` of upstream.
-#[allow(clippy::too_many_arguments)] // each is one thing a utilization depends on
 pub(super) fn utilization(
     input: &Input<'_>,
     pods: &[Pod<'_>],
     scale: super::Scale,
     target: i32,
     samples: PodSamples<'_>,
-    resource: &str,
-    container: Option<&str>,
+    resource: Resource<'_>,
     tolerance: Tolerance,
 ) -> Result<Proposal, String> {
     if pods.is_empty() {
         return Err(NO_PODS.to_owned());
     }
-    let mut account = tolerance.account();
-    account.strays = samples.strays.count;
-    let cpu = resource == "cpu";
+    let mut trace = tolerance.trace();
+    trace.strays = samples.strays.count;
+    let cpu = resource.name == "cpu";
     let fallback = i64::from(target.max(100));
     let (mut requests, mut unready, mut missing) = (0_i64, 0_i64, 0_i64);
     let mut missing_usage = 0_i64;
     let mut fault = None;
     for (pod, sample) in pods.iter().zip(samples.of_pods) {
-        let request = match pod.requests.milli(resource, container, pod.name) {
+        let request = match pod.requests.milli(resource.name, resource.container, pod.name) {
             Ok(request) => request,
             Err(error) => {
                 fault.get_or_insert(error);
@@ -188,23 +193,23 @@ pub(super) fn utilization(
         };
         match group(pod, *sample, cpu, input) {
             PodGroup::Ready(sample) => {
-                account.ready += 1;
-                account.sum_milli = account.sum_milli.wrapping_add(sample.milli);
+                trace.ready += 1;
+                trace.sum_milli = trace.sum_milli.wrapping_add(sample.milli);
                 requests = requests.wrapping_add(request);
             }
             PodGroup::Unready => {
-                account.unready += 1;
+                trace.unready += 1;
                 unready = unready.wrapping_add(request);
             }
             PodGroup::Missing => {
-                account.missing += 1;
+                trace.missing += 1;
                 missing = missing.wrapping_add(request);
                 missing_usage = missing_usage.wrapping_add(request.wrapping_mul(fallback) / 100);
             }
-            PodGroup::Ignored => account.ignored += 1,
+            PodGroup::Ignored => trace.ignored += 1,
         }
     }
-    let counted = account.ready + account.strays;
+    let counted = trace.ready + trace.strays;
     if counted == 0 {
         return Err(NO_SAMPLES.to_owned());
     }
@@ -218,30 +223,30 @@ pub(super) fn utilization(
         let percent = (usage.wrapping_mul(100) / requests) as i32;
         Ok((percent, f64::from(percent) / f64::from(target)))
     };
-    let (percent, first) = ratio(account.sum_milli, requests)?;
-    account.ratio = first;
+    let (percent, first) = ratio(trace.sum_milli, requests)?;
+    trace.ratio = first;
 
-    let replicas = if decided_by_ready_pods(&account) {
-        ready_replicas(&account, tolerance, scale.spec_replicas)
+    let replicas = if decided_by_ready_pods(&trace) {
+        ready_replicas(&trace, tolerance, scale.spec_replicas)
     } else {
-        let (mut sum, mut weighed) = (account.sum_milli, counted);
-        if account.ratio < 1.0 {
+        let (mut sum, mut weighed) = (trace.sum_milli, counted);
+        if trace.ratio < 1.0 {
             sum = sum.wrapping_add(missing_usage);
         }
-        if account.ratio != 1.0 {
+        if trace.ratio != 1.0 {
             requests = requests.wrapping_add(missing);
-            weighed += account.missing;
+            weighed += trace.missing;
         }
-        if account.ratio > 1.0 {
+        if trace.ratio > 1.0 {
             requests = requests.wrapping_add(unready);
-            weighed += account.unready;
+            weighed += trace.unready;
         }
-        account.weighed_ratio = Some(ratio(sum, requests)?.1);
-        weighed_replicas(&account, tolerance, weighed, scale.spec_replicas)
+        trace.weighed_ratio = Some(ratio(sum, requests)?.1);
+        weighed_replicas(&trace, tolerance, weighed, scale.spec_replicas)
     };
-    account.proposal = Some(replicas);
-    let average = account.sum_milli / account.ready;
-    Ok(Proposal { replicas, current: Current::Utilization(percent, average), account })
+    trace.proposal = Some(replicas);
+    let average = trace.sum_milli / trace.ready;
+    Ok(Proposal { replicas, current: Current::Utilization(percent, average), trace })
 }
 
 /// Why an Object or External metric could not be computed.
@@ -268,26 +273,26 @@ pub(super) fn scalar(
         let computing = cause.starts_with("unable to get");
         ScalarFault { cause, computing }
     })?;
-    let mut account = tolerance.account();
-    account.sum_milli = value;
+    let mut trace = tolerance.trace();
+    trace.sum_milli = value;
     let (replicas, current) = match target {
         ScalarTarget::Value(target) => {
-            account.ratio = value as f64 / target as f64;
+            trace.ratio = value as f64 / target as f64;
             let replicas = match scale.spec_replicas {
-                0 => account.ratio.ceil() as i32,
-                replicas if tolerance.allows(account.ratio) => replicas,
+                0 => trace.ratio.ceil() as i32,
+                replicas if tolerance.allows(trace.ratio) => replicas,
                 _ => {
-                    account.ready =
+                    trace.ready =
                         ready_pods(pods).map_err(|cause| ScalarFault { cause, computing: true })?;
-                    (account.ratio * account.ready as f64).ceil() as i32
+                    (trace.ratio * trace.ready as f64).ceil() as i32
                 }
             };
             (replicas, Current::Value(value))
         }
         ScalarTarget::Average(target) => {
             let status_replicas = f64::from(scale.status_replicas);
-            account.ratio = value as f64 / (target as f64 * status_replicas);
-            let replicas = if tolerance.allows(account.ratio) {
+            trace.ratio = value as f64 / (target as f64 * status_replicas);
+            let replicas = if tolerance.allows(trace.ratio) {
                 scale.status_replicas
             } else {
                 (value as f64 / target as f64).ceil() as i32
@@ -301,8 +306,8 @@ pub(super) fn scalar(
         }
         ScalarTarget::Invalid => unreachable!("refused before anything is read"),
     };
-    account.proposal = Some(replicas);
-    Ok(Proposal { replicas, current, account })
+    trace.proposal = Some(replicas);
+    Ok(Proposal { replicas, current, trace })
 }
 
 fn ready_pods(pods: &[Pod<'_>]) -> Result<i64, String> {

@@ -21,7 +21,7 @@ use FunctionKind::{Constant, EachSeries, Other};
 ///
 /// A function may be added if all series that it reads come from its arguments. If it writes labels,
 /// `growth` bounds them; if it takes a regular expression, `patterns` does. `EachSeries` promises
-/// what `exactness` needs: try it in `planned.rs` of the end-to-end tests, on a real Prometheus.
+/// what `exactness` needs: `planned.rs` of the end-to-end tests tries each on a real Prometheus.
 const FUNCTIONS: &[(&str, FunctionKind)] = &[
     ("abs", EachSeries),
     ("absent", Other),
@@ -125,6 +125,11 @@ const REFUSED: &[&str] = &["info"];
 pub fn kind(name: &str) -> Option<FunctionKind> {
     let found = FUNCTIONS.binary_search_by_key(&name, |(name, _)| name);
     found.ok().map(|at| FUNCTIONS[at].1)
+}
+
+/// The functions of the kind `EachSeries`.
+pub fn each_series() -> impl Iterator<Item = &'static str> {
+    FUNCTIONS.iter().filter(|(_, kind)| *kind == EachSeries).map(|(name, _)| *name)
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ pub enum GuardError {
     Syntax(String),
     /// Our lexer does not accept it, so that its depth is unknown; the lexer's message.
     #[error("{0}")]
-    Words(String),
+    Lexer(String),
     /// Prometheus accepts it, but our parser does not.
     #[error(
         "Prometheus accepts this query, but Plimsoll's own parser, which keeps it in its \
@@ -77,7 +77,7 @@ impl From<ReadError> for GuardError {
     fn from(error: ReadError) -> Self {
         match error {
             ReadError::Syntax(error) => Self::Syntax(error),
-            ReadError::Words(error) => Self::Words(error),
+            ReadError::Lexer(error) => Self::Lexer(error),
             ReadError::Bounds(error) => Self::Bounds(error),
             ReadError::Panicked => Self::Parser(error.to_string()),
         }
@@ -436,7 +436,7 @@ mod tests {
     #[test]
     fn an_invalid_query_is_refused() {
         let refusal = |query| within_namespace(query, "namespace", "shop", &[]).unwrap_err();
-        assert!(matches!(refusal("sum(rate(x[5m])"), GuardError::Words(_)));
+        assert!(matches!(refusal("sum(rate(x[5m])"), GuardError::Lexer(_)));
         assert!(matches!(refusal("sum x"), GuardError::Syntax(_)));
     }
 }

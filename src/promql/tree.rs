@@ -19,7 +19,7 @@ pub enum ReadError {
     Syntax(String),
     /// The lexer does not accept it, so that its depth is unknown; the lexer's message.
     #[error("{0}")]
-    Words(String),
+    Lexer(String),
     /// It is out of bounds.
     #[error(transparent)]
     Bounds(#[from] OutOfBounds),
@@ -40,7 +40,7 @@ pub fn read(text: &str, bounds: &Bounds) -> Result<Expr, ReadError> {
     let text = &*plain_strings(text);
     let caught = std::panic::catch_unwind(|| {
         // The scan finds the ends of strings only in a text that the lexer accepts.
-        parser::lexer(text).map(drop).map_err(ReadError::Words)?;
+        parser::lexer(text).map(drop).map_err(ReadError::Lexer)?;
         let patterns = scan::check(text, bounds)?;
         let mut tree = parser::parse(&numbered(text, &patterns)).map_err(ReadError::Syntax)?;
         name_patterns(&mut tree, &patterns).then_some(tree).ok_or(ReadError::Panicked)

@@ -1,13 +1,13 @@
 //! Rules in prometheus-adapter's format: from the series in Prometheus to metrics of the cluster's objects.
 
 mod failure;
-#[cfg(test)]
-mod faults;
 mod listing;
 mod objects;
 mod registry;
 mod rule;
 mod service;
+#[cfg(test)]
+mod tests;
 mod usage;
 mod values;
 

@@ -174,7 +174,7 @@ impl Store {
                     Err(GuardError::Syntax(ours)) => {
                         self.syntax_error(query, ours, namespace).await
                     }
-                    Err(GuardError::Words(ours)) if query.len() <= MAX_FORMATTED_BYTES => {
+                    Err(GuardError::Lexer(ours)) if query.len() <= MAX_FORMATTED_BYTES => {
                         self.syntax_error(query, ours, namespace).await
                     }
                     other => (other.map(Into::into), GUARDED_QUERY_TTL),

@@ -8,7 +8,7 @@ use super::options::ListOptions;
 use super::request::{ApiGroup, PathError, RequestInfo};
 use super::server::Server;
 use super::{custom, discovery, external, negotiate, openapi, resource_metrics};
-use crate::watch::{ObjectKey, Subject};
+use crate::watch::{AutoscalerRef, ObjectKey};
 use axum::body::Body;
 use axum::extract::{Extension, Query, Request, State};
 use axum::http::request::Parts;
@@ -72,8 +72,8 @@ fn non_resource(server: &Server, parts: &Parts) -> Result<Option<Answer>, ApiErr
         server.health.ready(Detail::All).into_response()
     } else if path == "/metrics" {
         server.metrics.exposition(&parts.headers).into_response()
-    } else if let Some(subject) = live_subject(path) {
-        let status = server.live.get(&subject).ok_or_else(ApiError::no_such_path)?;
+    } else if let Some(autoscaler) = live_autoscaler(path) {
+        let status = server.live.get(&autoscaler).ok_or_else(ApiError::no_such_path)?;
         json(status.as_ref())
     } else if path.starts_with(openapi::BASE)
         && let Some(document) = openapi::document(path, &server.served_groups())
@@ -151,13 +151,13 @@ async fn forward_if_not_found(
 
 /// The autoscaler of a live status:
 /// `/live/{autoscalers,horizontalpodautoscalers}/{namespace}/{name}`.
-fn live_subject(path: &str) -> Option<Subject> {
+fn live_autoscaler(path: &str) -> Option<AutoscalerRef> {
     let parts: Vec<&str> = path.strip_prefix("/live/")?.split('/').collect();
     let [resource, namespace, name] = parts.as_slice() else { return None };
     let key = ObjectKey { namespace: (*namespace).to_owned(), name: (*name).to_owned() };
     match *resource {
-        "autoscalers" => Some(Subject::autoscaler(key)),
-        "horizontalpodautoscalers" => Some(Subject::hpa(key)),
+        "autoscalers" => Some(AutoscalerRef::autoscaler(key)),
+        "horizontalpodautoscalers" => Some(AutoscalerRef::hpa(key)),
         _ => None,
     }
 }
@@ -186,9 +186,12 @@ mod tests {
     #[test]
     fn a_live_status_is_found_by_kind_and_name() {
         let key = ObjectKey { namespace: "shop".to_owned(), name: "web".to_owned() };
-        assert_eq!(live_subject("/live/autoscalers/shop/web"), Some(Subject::autoscaler(key)));
+        assert_eq!(
+            live_autoscaler("/live/autoscalers/shop/web"),
+            Some(AutoscalerRef::autoscaler(key))
+        );
         for path in ["/live/autoscalers/shop", "/live/pods/shop/web", "/live/autoscalers/a/b/c"] {
-            assert_eq!(live_subject(path), None, "{path}");
+            assert_eq!(live_autoscaler(path), None, "{path}");
         }
     }
 }

@@ -137,8 +137,14 @@ mod tests {
         assert_eq!(of("text/html", true), None);
         // By q-value; equal ones as they were written, wildcards after the others.
         assert_eq!(of("application/json;q=0.5, application/yaml", true), Some(Encoding::Yaml));
-        assert_eq!(of("application/json;q=0.9,application/yaml;q=0.95", true), Some(Encoding::Yaml));
-        assert_eq!(of("application/yaml;q=0.2, application/json;q=oops", true), Some(Encoding::Yaml));
+        assert_eq!(
+            of("application/json;q=0.9,application/yaml;q=0.95", true),
+            Some(Encoding::Yaml)
+        );
+        assert_eq!(
+            of("application/yaml;q=0.2, application/json;q=oops", true),
+            Some(Encoding::Yaml)
+        );
         assert_eq!(of("application/yaml;q=0.8, */*", true), Some(Encoding::Json));
         assert_eq!(of("*/*, Application/YAML", true), Some(Encoding::Yaml));
         assert_eq!(of("/, *; q=.2, application/yaml", true), Some(Encoding::Yaml));

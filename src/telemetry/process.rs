@@ -140,7 +140,8 @@ mod tests {
 
     #[test]
     fn the_process_is_measured() {
-        let [_, resident, space, start, open, most, _] = values().map(|value| value.unwrap_or(-1.0));
+        let [_, resident, space, start, open, most, _] =
+            values().map(|value| value.unwrap_or(-1.0));
         assert!(resident > 1e6 && resident < space, "{resident} of {space}");
         let now = jiff::Timestamp::now().as_second() as f64;
         assert!(start <= now + 1.0 && start > now - 3600.0, "{start} before {now}");

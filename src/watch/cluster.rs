@@ -1,7 +1,7 @@
 //! The index, shared between the reflectors and its readers, with notifications of changes.
 
+use super::autoscaler::AutoscalerRef;
 use super::index::Index;
-use super::subject::Subject;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use tokio::sync::{Notify, watch};
@@ -13,8 +13,8 @@ pub struct Cluster(Arc<Inner>);
 #[derive(Default)]
 struct Inner {
     index: RwLock<Index>,
-    /// The subjects whose spec changed since [`Cluster::changes`] last returned.
-    dirty: Mutex<BTreeSet<Subject>>,
+    /// The autoscalers whose spec changed since [`Cluster::changes`] last returned.
+    dirty: Mutex<BTreeSet<AutoscalerRef>>,
     dirtied: Notify,
     /// Counts the changes of published metrics.
     published: watch::Sender<u64>,
@@ -31,15 +31,15 @@ impl Cluster {
         change(&mut self.0.index.write().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Notifies that a subject was added, changed or deleted.
-    pub fn changed(&self, subject: Subject) {
-        self.0.dirty.lock().unwrap_or_else(PoisonError::into_inner).insert(subject);
+    /// Notifies that an autoscaler was added, changed or deleted.
+    pub fn changed(&self, autoscaler: AutoscalerRef) {
+        self.0.dirty.lock().unwrap_or_else(PoisonError::into_inner).insert(autoscaler);
         self.0.dirtied.notify_one();
         self.0.published.send_modify(|changes| *changes += 1);
     }
 
-    /// Waits for changes, and returns the changed subjects.
-    pub async fn changes(&self) -> BTreeSet<Subject> {
+    /// Waits for changes, and returns the changed autoscalers.
+    pub async fn changes(&self) -> BTreeSet<AutoscalerRef> {
         loop {
             let dirty =
                 std::mem::take(&mut *self.0.dirty.lock().unwrap_or_else(PoisonError::into_inner));

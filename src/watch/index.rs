@@ -1,9 +1,9 @@
 //! The index: pods, autoscalers and the metrics they use, as plain state without I/O. The
 //! reflectors fill it.
 
+use super::autoscaler::{AutoscalerKind, AutoscalerRef, ObjectKey};
 use super::pods::{Interner, NamespacePods, PodRecord};
 use super::records::{AutoscalerRecord, HpaRecord, ScaleRecord, Workload};
-use super::subject::{ObjectKey, Subject, SubjectKind};
 use crate::hpa::Requests;
 use crate::k8s::Selector;
 use crate::promql::query::PodMetric;
@@ -12,8 +12,8 @@ use std::collections::BTreeSet;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// By namespace and metric name, the subjects that use a metric.
-type Published = HashMap<String, HashMap<String, BTreeMap<(SubjectKind, String), PodMetric>>>;
+/// By namespace and metric name, the autoscalers that use a metric.
+type Published = HashMap<String, HashMap<String, BTreeMap<(AutoscalerKind, String), PodMetric>>>;
 
 /// The state of the cluster, as far as it is watched.
 #[derive(Default)]
@@ -24,8 +24,8 @@ pub struct Index {
     autoscalers: BTreeMap<ObjectKey, Arc<AutoscalerRecord>>,
     hpas: BTreeMap<ObjectKey, Arc<HpaRecord>>,
     published: Published,
-    /// The metric names that each subject uses: the keys of `published`, by subject.
-    metric_names: HashMap<Subject, Vec<String>>,
+    /// The metric names that each autoscaler uses: the keys of `published`, by autoscaler.
+    metric_names: HashMap<AutoscalerRef, Vec<String>>,
     requests: Interner<Requests>,
 }
 
@@ -71,11 +71,11 @@ impl Index {
         self.published.values().flat_map(HashMap::keys).map(String::as_str).collect()
     }
 
-    /// Whether a subject exists.
-    pub fn has(&self, subject: &Subject) -> bool {
-        match subject.kind {
-            SubjectKind::Autoscaler => self.autoscalers.contains_key(&subject.key),
-            SubjectKind::Hpa => self.hpas.contains_key(&subject.key),
+    /// Whether an autoscaler exists.
+    pub fn has(&self, autoscaler: &AutoscalerRef) -> bool {
+        match autoscaler.kind {
+            AutoscalerKind::Autoscaler => self.autoscalers.contains_key(&autoscaler.key),
+            AutoscalerKind::Hpa => self.hpas.contains_key(&autoscaler.key),
         }
     }
 
@@ -158,7 +158,7 @@ impl Index {
                 Ok(parsed) => parsed.scaling.published(),
                 Err(_) => Vec::new(),
             };
-            self.publish(&key, SubjectKind::Autoscaler, published);
+            self.publish(&key, AutoscalerKind::Autoscaler, published);
         }
         self.autoscalers.insert(key, Arc::new(record));
         !same
@@ -166,7 +166,7 @@ impl Index {
 
     /// Removes an Autoscaler and its published metrics.
     pub fn remove_autoscaler(&mut self, key: &ObjectKey) {
-        self.publish(key, SubjectKind::Autoscaler, Vec::new());
+        self.publish(key, AutoscalerKind::Autoscaler, Vec::new());
         self.autoscalers.remove(key);
     }
 
@@ -177,7 +177,7 @@ impl Index {
         let same =
             known.is_some_and(|known| known.uid == record.uid && known.scaling == record.scaling);
         if !same {
-            self.publish(&key, SubjectKind::Hpa, record.scaling.published());
+            self.publish(&key, AutoscalerKind::Hpa, record.scaling.published());
         }
         self.hpas.insert(key, Arc::new(record));
         !same
@@ -185,15 +185,21 @@ impl Index {
 
     /// Removes a native HorizontalPodAutoscaler and its published metrics.
     pub fn remove_hpa(&mut self, key: &ObjectKey) {
-        self.publish(key, SubjectKind::Hpa, Vec::new());
+        self.publish(key, AutoscalerKind::Hpa, Vec::new());
         self.hpas.remove(key);
     }
 
-    /// Replaces the published metrics of a subject.
-    fn publish(&mut self, key: &ObjectKey, kind: SubjectKind, metrics: Vec<(String, PodMetric)>) {
+    /// Replaces the published metrics of an autoscaler.
+    fn publish(
+        &mut self,
+        key: &ObjectKey,
+        kind: AutoscalerKind,
+        metrics: Vec<(String, PodMetric)>,
+    ) {
         let names = self.published.entry(key.namespace.clone()).or_default();
-        let (user, subject) = ((kind, key.name.clone()), Subject { kind, key: key.clone() });
-        for name in self.metric_names.remove(&subject).unwrap_or_default() {
+        let (user, autoscaler) =
+            ((kind, key.name.clone()), AutoscalerRef { kind, key: key.clone() });
+        for name in self.metric_names.remove(&autoscaler).unwrap_or_default() {
             if let Some(users) = names.get_mut(&name) {
                 users.remove(&user);
                 if users.is_empty() {
@@ -203,7 +209,7 @@ impl Index {
         }
         if !metrics.is_empty() {
             let metric_names = metrics.iter().map(|(name, _)| name.clone()).collect();
-            self.metric_names.insert(subject, metric_names);
+            self.metric_names.insert(autoscaler, metric_names);
         }
         for (name, metric) in metrics {
             names.entry(name).or_default().insert(user.clone(), metric);
@@ -272,9 +278,9 @@ mod tests {
     #[test]
     fn the_query_of_an_autoscaler_takes_precedence_over_the_name_in_an_hpa() {
         let mut index = Index::default();
-        index.publish(&key("a"), SubjectKind::Hpa, vec![("x".into(), metric(None))]);
+        index.publish(&key("a"), AutoscalerKind::Hpa, vec![("x".into(), metric(None))]);
         let with_query = vec![("x".to_owned(), metric(Some("q")))];
-        index.publish(&key("z"), SubjectKind::Autoscaler, with_query);
+        index.publish(&key("z"), AutoscalerKind::Autoscaler, with_query);
         assert_eq!(index.published("shop", "x"), Some(&metric(Some("q"))));
     }
 

@@ -1,5 +1,6 @@
 //! The state of the cluster: reflectors list and watch it, and keep a compact index.
 
+mod autoscaler_ref;
 mod backoff;
 mod cluster;
 mod index;
@@ -9,9 +10,9 @@ mod read;
 mod records;
 mod reflector;
 mod resources;
-mod subject;
 mod synced;
 
+pub use autoscaler_ref::{AutoscalerKind, AutoscalerRef, ObjectKey};
 pub use backoff::{FailureLog, Progress, ResettableBackoff};
 pub use cluster::Cluster;
 pub use index::Index;
@@ -22,5 +23,4 @@ pub use read::{autoscaler as read_autoscaler, hpa as read_hpa, pod as read_pod};
 pub use records::{AutoscalerRecord, HpaRecord, ParsedSpec, ScaleRecord, ScalingSpec, Workload};
 pub use reflector::run_reflectors;
 pub use resources::{GroupResource, ResourceInfo, ResourceMap, Resources};
-pub use subject::{ObjectKey, Subject, SubjectKind};
 pub use synced::{Synced, WatchHealth, WatchedKind};

@@ -1,11 +1,11 @@
 //! The reflectors: they list and watch the cluster, and keep the index up to date.
 
+use super::autoscaler::{AutoscalerRef, ObjectKey};
 use super::backoff::{FailureLog, Progress, ResettableBackoff};
 use super::cluster::Cluster;
 use super::index::Index;
 use super::read::{self, LeanAutoscaler, LeanHpa, LeanPod, LeanWorkload};
 use super::records::Workload;
-use super::subject::{ObjectKey, Subject};
 use super::synced::{Synced, WatchedKind};
 use crate::crd::Autoscaler;
 use futures::StreamExt;
@@ -70,19 +70,19 @@ const HPA: EventHandler<LeanHpa> = EventHandler {
         let record = read::hpa(hpa);
         let owned = record.owner.is_some();
         if cluster.write(|index| index.put_hpa(key.clone(), record)) {
-            cluster.changed(Subject::hpa(key.clone()));
+            cluster.changed(AutoscalerRef::hpa(key.clone()));
         }
         if owned {
             // The Autoscaler shows the status of its native HPA.
-            cluster.changed(Subject::autoscaler(key));
+            cluster.changed(AutoscalerRef::autoscaler(key));
         }
     },
     delete: |cluster, key| {
         let owned = cluster.read(|index| index.hpa(key)).is_some_and(|h| h.owner.is_some());
         cluster.write(|index| index.remove_hpa(key));
-        cluster.changed(Subject::hpa(key.clone()));
+        cluster.changed(AutoscalerRef::hpa(key.clone()));
         if owned {
-            cluster.changed(Subject::autoscaler(key.clone()));
+            cluster.changed(AutoscalerRef::autoscaler(key.clone()));
         }
     },
     listed: |_| {},
@@ -94,12 +94,12 @@ const AUTOSCALER: EventHandler<LeanAutoscaler> = EventHandler {
         let known = cluster.read(|index| index.autoscaler(&key));
         let record = read::autoscaler(object, known.as_deref());
         if cluster.write(|index| index.put_autoscaler(key.clone(), record)) {
-            cluster.changed(Subject::autoscaler(key));
+            cluster.changed(AutoscalerRef::autoscaler(key));
         }
     },
     delete: |cluster, key| {
         cluster.write(|index| index.remove_autoscaler(key));
-        cluster.changed(Subject::autoscaler(key.clone()));
+        cluster.changed(AutoscalerRef::autoscaler(key.clone()));
     },
     listed: |_| {},
 };

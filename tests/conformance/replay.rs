@@ -2,8 +2,8 @@
 
 use crate::scenario::{ExternalAnswer, ObjectAnswer, Scenario, Template, TemplateContainer, Tick};
 use plimsoll::hpa::{
-    self, AlignedSamples, Config, Context, Input, Memory, Outcome, Phase, Pod, PodContainer, Ready,
-    Requests, Sample, Samples, Scale, Selected, Source, Spec, Status,
+    self, AlignedSamples, Config, Context, Input, Outcome, Phase, Pod, PodContainer, Ready,
+    Requests, Sample, Samples, Scale, ScalingHistory, Selected, Source, Spec, Status,
 };
 use plimsoll::k8s::{Quantity, Selector};
 use serde_json::{Value, json};
@@ -167,7 +167,7 @@ pub fn replay(scenario: &Scenario) -> Vec<Value> {
         })
         .collect();
 
-    let (mut memory, mut status) = (Memory::default(), Status::default());
+    let (mut history, mut status) = (ScalingHistory::default(), Status::default());
     let mut spec = None;
     let mut results = Vec::new();
     for tick in &scenario.ticks {
@@ -243,14 +243,14 @@ pub fn replay(scenario: &Scenario) -> Vec<Value> {
         };
 
         let mut next = status.clone();
-        let mut decision = hpa::decide(&input, &mut memory, &mut next, &mut ());
+        let mut decision = hpa::decide(&input, &mut history, &mut next, &mut ());
         let mut out = serde_json::Map::new();
         if let Outcome::Rescale { to, .. } = decision.outcome {
             if tick.update_scale_error.is_none() {
                 out.insert("scaleTo".into(), json!(to));
             }
             let written = tick.update_scale_error.as_deref().map_or(Ok(()), Err);
-            hpa::settle(input.context, &mut decision, written, &mut memory, &mut next);
+            hpa::settle(input.context, &mut decision, written, &mut history, &mut next);
         }
         let mut events: Vec<Value> = Vec::new();
         let event = |kind: &str, reason: &str, message: &str| json!({"type": kind, "reason": reason, "message": message});

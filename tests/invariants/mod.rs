@@ -4,9 +4,9 @@
 use arbitrary::{Arbitrary, Result, Unstructured};
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscalerSpec;
 use plimsoll::hpa::{
-    self, AlignedSamples, Config, Context, Decision, Input, Memory, Outcome, Phase, Pod,
-    PodContainer, Ready, Record, Requests, Sample, Samples, Scale, Selected, Source, Spec, Status,
-    UnixMillis,
+    self, AlignedSamples, Config, Context, Decision, Input, Outcome, Phase, Pod, PodContainer,
+    Ready, Record, Requests, Sample, Samples, Scale, ScalingHistory, Selected, Source, Spec,
+    Status, UnixMillis,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -40,7 +40,7 @@ struct Tick {
     by_hand: Option<i32>,
     /// How many pods more, or fewer, the workload has than it is asked to have.
     behind: i32,
-    /// Whether a process begins anew before this tick, with what was kept of the memory.
+    /// Whether a process begins anew before this tick, with what was kept of the history.
     restart: bool,
 }
 
@@ -103,18 +103,18 @@ impl PodState {
     }
 }
 
-/// What is left of a memory when another process goes on with it.
-fn kept(memory: &Memory, now: UnixMillis) -> Memory {
-    let text = serde_json::to_string(&memory.essential(now, LONGEST)).expect("JSON");
+/// What is left of a history when another process goes on with it.
+fn kept(history: &ScalingHistory, now: UnixMillis) -> ScalingHistory {
+    let text = serde_json::to_string(&history.essential(now, LONGEST)).expect("JSON");
     serde_json::from_str(&text).expect("a memory")
 }
 
 /// Longer than any window or period of a scenario.
 const LONGEST: i64 = 3_600_000;
 
-fn move_memory(memory: &mut Memory, by: i64) {
-    memory.recommendations.iter_mut().for_each(|r| r.time += by);
-    memory.ups.iter_mut().chain(&mut memory.downs).for_each(|event| event.time += by);
+fn move_history(history: &mut ScalingHistory, by: i64) {
+    history.recommendations.iter_mut().for_each(|r| r.time += by);
+    history.ups.iter_mut().chain(&mut history.downs).for_each(|event| event.time += by);
 }
 
 impl Tick {
@@ -217,44 +217,44 @@ fn answer(u: &mut Unstructured<'_>, most: usize) -> Result<Answer> {
 
 impl Scenario {
     fn run(&self) {
-        let (mut memory, mut status) = (Memory::default(), Status::default());
-        let (mut kept_memory, mut kept_status) = (Memory::default(), Status::default());
+        let (mut history, mut status) = (ScalingHistory::default(), Status::default());
+        let (mut kept_history, mut kept_status) = (ScalingHistory::default(), Status::default());
         let (mut replicas, mut now) = (self.replicas, START);
         for tick in &self.ticks {
             now += tick.after;
             replicas = tick.by_hand.unwrap_or(replicas);
             if tick.restart {
-                let kept = kept(&kept_memory, now);
+                let kept = kept(&kept_history, now);
                 // With nothing left, the replicas at first sight are held, which is known.
                 if !kept.recommendations.is_empty() {
-                    kept_memory = kept;
+                    kept_history = kept;
                 }
             }
-            let mut worlds = [(); 3].map(|()| (memory.clone(), status.clone()));
-            let mut account = Record::default();
+            let mut worlds = [(); 3].map(|()| (history.clone(), status.clone()));
+            let mut trace = Record::default();
             let as_it_is = View { replicas, now, order: Order::Listed, later: 0 };
-            let decision = self.decide(tick, &as_it_is, &mut memory, &mut status, &mut account);
-            // The same input gives the same output, whether its account is read or not.
+            let decision = self.decide(tick, &as_it_is, &mut history, &mut status, &mut trace);
+            // The same input gives the same output, whether its trace is read or not.
             let [(again, told), shuffled, later] = &mut worlds;
             let same = self.decide(tick, &as_it_is, again, told, &mut ());
-            assert_eq!((&decision, &memory, &status), (&same, &*again, &*told));
+            assert_eq!((&decision, &history, &status), (&same, &*again, &*told));
             // Whatever the order of pods.
             let view = View { order: Order::Reversed, ..as_it_is };
             let turned = self.decide(tick, &view, &mut shuffled.0, &mut shuffled.1, &mut ());
             assert_eq!(decision.outcome, turned.outcome, "pods in another order: {self:#?}");
-            assert_eq!(memory, shuffled.0, "pods in another order: {self:#?}");
+            assert_eq!(history, shuffled.0, "pods in another order: {self:#?}");
             // Whenever it is.
             let view = View { later: 86_400_000, ..as_it_is };
-            move_memory(&mut later.0, view.later);
+            move_history(&mut later.0, view.later);
             let moved = self.decide(tick, &view, &mut later.0, &mut later.1, &mut ());
-            move_memory(&mut later.0, -view.later);
+            move_history(&mut later.0, -view.later);
             assert_eq!(decision.outcome, moved.outcome, "a day later: {self:#?}");
-            assert_eq!(memory, later.0, "a day later: {self:#?}");
+            assert_eq!(history, later.0, "a day later: {self:#?}");
             // And whether a process began anew in between, with what it kept.
-            let (kept_memory, kept_status) = (&mut kept_memory, &mut kept_status);
-            let anew = self.decide(tick, &as_it_is, kept_memory, kept_status, &mut ());
+            let (kept_history, kept_status) = (&mut kept_history, &mut kept_status);
+            let anew = self.decide(tick, &as_it_is, kept_history, kept_status, &mut ());
             assert_eq!((&decision, &status), (&anew, &*kept_status), "after a restart: {self:#?}");
-            self.check(tick, replicas, &decision, &account);
+            self.check(tick, replicas, &decision, &trace);
             if let (Outcome::Rescale { to, .. }, true) = (&decision.outcome, tick.writable) {
                 replicas = *to;
             }
@@ -265,9 +265,9 @@ impl Scenario {
         &self,
         tick: &Tick,
         view: &View,
-        memory: &mut Memory,
+        history: &mut ScalingHistory,
         status: &mut Status,
-        account: &mut impl hpa::Account,
+        trace: &mut impl hpa::Trace,
     ) -> Decision {
         let View { replicas, now, order, later } = *view;
         let now = now + later;
@@ -328,13 +328,13 @@ impl Scenario {
             selected: Selected::Pods(&pods),
             samples: &samples,
         };
-        let mut decision = hpa::decide(&input, memory, status, account);
+        let mut decision = hpa::decide(&input, history, status, trace);
         let written = if tick.writable { Ok(()) } else { Err("it is not writable") };
-        hpa::settle(context, &mut decision, written, memory, status);
+        hpa::settle(context, &mut decision, written, history, status);
         decision
     }
 
-    fn check(&self, tick: &Tick, replicas: i32, decision: &Decision, account: &Record) {
+    fn check(&self, tick: &Tick, replicas: i32, decision: &Decision, trace: &Record) {
         let (min, max) = (self.spec.min_replicas, self.spec.max_replicas);
         if let Outcome::Rescale { from, to, .. } = decision.outcome {
             assert!((min..=max).contains(&to), "{from} to {to}, outside {min} to {max}: {self:#?}");
@@ -347,7 +347,7 @@ impl Scenario {
                 "down from {from} to {to} while a metric fails: {self:#?}"
             );
         }
-        for (index, metric) in &account.metrics {
+        for (index, metric) in &trace.metrics {
             let counted = metric.ready + metric.unready + metric.missing + metric.ignored;
             let per_pod = matches!(
                 self.spec.metrics[*index].source,

@@ -19,18 +19,18 @@ async fn a_scale_that_was_written_without_an_answer_counts_once_it_is_seen() {
     .run();
     let policies = json!([{"type": "Pods", "value": 5, "periodSeconds": 600}]);
     let behavior = json!({"scaleDown": {"stabilizationWindowSeconds": 0, "policies": policies}});
-    let subject = put(&control, "web", json!({"maxReplicas": 3, "behavior": behavior}));
+    let autoscaler = put(&control, "web", json!({"maxReplicas": 3, "behavior": behavior}));
     seen(&control, 8);
     let mut state = AutoscalerState::default();
-    assert_eq!(decided(&control, &subject, &mut state).await, Failed);
+    assert_eq!(decided(&control, &autoscaler, &mut state).await, Failed);
     // The watch is behind, and then is not.
-    assert_eq!(state.memory.downs, []);
+    assert_eq!(state.history.downs, []);
     seen(&control, 3);
-    assert_eq!(decided(&control, &subject, &mut state).await, Held);
-    let downs: Vec<i32> = state.memory.downs.iter().map(|event| event.change).collect();
+    assert_eq!(decided(&control, &autoscaler, &mut state).await, Held);
+    let downs: Vec<i32> = state.history.downs.iter().map(|event| event.change).collect();
     assert_eq!((downs, state.status.last_scale.is_some()), (vec![5], true));
-    assert_eq!(decided(&control, &subject, &mut state).await, Held);
-    assert_eq!((state.memory.downs.len(), log.of("PUT").len()), (1, 1));
+    assert_eq!(decided(&control, &autoscaler, &mut state).await, Held);
+    assert_eq!((state.history.downs.len(), log.of("PUT").len()), (1, 1));
 }
 
 #[tokio::test]
@@ -38,12 +38,12 @@ async fn a_fallback_neither_wakes_what_was_switched_off_meanwhile_nor_counts_wha
     for by_now in [0, 6] {
         let (control, log) = World::new(by_now, None, |_, _| None).run();
         let fallback = json!({"failedRounds": 1, "replicas": 5});
-        let subject = put(&control, "web", json!({"maxReplicas": 9, "fallback": fallback}));
+        let autoscaler = put(&control, "web", json!({"maxReplicas": 9, "fallback": fallback}));
         seen(&control, 3);
         let mut state = AutoscalerState::default();
-        assert_eq!(decided(&control, &subject, &mut state).await, Failed);
+        assert_eq!(decided(&control, &autoscaler, &mut state).await, Failed);
         assert!(log.of("PUT").is_empty(), "{:?}", log.of("PUT"));
-        let Memory { recommendations, ups, .. } = &state.memory;
+        let ScalingHistory { recommendations, ups, .. } = &state.history;
         assert!(ups.is_empty() && recommendations.iter().all(|r| r.replicas == 3), "{by_now}");
         assert_eq!(state.status.last_scale, None, "{by_now}");
     }
@@ -56,12 +56,12 @@ async fn metrics_that_hang_lead_to_the_fallback_as_those_that_fail_do() {
     };
     let (control, log) = World::new(3, None, hangs).run();
     let fallback = json!({"failedRounds": 2, "replicas": 5});
-    let subject = put(&control, "web", json!({"maxReplicas": 9, "fallback": fallback}));
+    let autoscaler = put(&control, "web", json!({"maxReplicas": 9, "fallback": fallback}));
     seen(&control, 3);
     let mut state = AutoscalerState::default();
     for _ in 0..2 {
         assert!(log.of("PUT").is_empty());
-        assert_eq!(decided(&control, &subject, &mut state).await, Failed);
+        assert_eq!(decided(&control, &autoscaler, &mut state).await, Failed);
     }
     assert_eq!(log.of("PUT")[0].body["spec"]["replicas"], 5);
 }
@@ -77,27 +77,27 @@ async fn metrics_that_were_away_remove_no_replica_before_they_are_back_for_as_lo
     })
     .run();
     let behavior = json!({"scaleDown": {"stabilizationWindowSeconds": 300}});
-    let subject = put(&control, "web", json!({"maxReplicas": 9, "behavior": behavior}));
+    let autoscaler = put(&control, "web", json!({"maxReplicas": 9, "behavior": behavior}));
     seen(&control, 8);
     let mut state = AutoscalerState::default();
     let later = |state: &mut AutoscalerState, seconds: i64| {
-        state.memory = std::mem::take(&mut state.memory).shifted(-seconds * 1000);
+        state.history = std::mem::take(&mut state.history).shifted(-seconds * 1000);
         let earlier = |time| time - seconds * 1000;
         state.held = state.held.map(|(since, until)| (earlier(since), earlier(until)));
     };
-    assert_eq!(decided(&control, &subject, &mut state).await, Held);
+    assert_eq!(decided(&control, &autoscaler, &mut state).await, Held);
     *queue.lock().unwrap() = None;
-    assert_eq!(decided(&control, &subject, &mut state).await, Failed);
+    assert_eq!(decided(&control, &autoscaler, &mut state).await, Failed);
     // The window of stabilization has nothing from before any more.
     later(&mut state, 600);
     *queue.lock().unwrap() = Some(2);
     for _ in 0..2 {
-        assert_eq!(decided(&control, &subject, &mut state).await, Held);
+        assert_eq!(decided(&control, &autoscaler, &mut state).await, Held);
         later(&mut state, 149);
     }
-    assert_eq!(decided(&control, &subject, &mut state).await, Held);
+    assert_eq!(decided(&control, &autoscaler, &mut state).await, Held);
     later(&mut state, 3);
-    assert_eq!(decided(&control, &subject, &mut state).await, Rescaled);
+    assert_eq!(decided(&control, &autoscaler, &mut state).await, Rescaled);
     assert_eq!(log.of("PUT")[0].body["spec"]["replicas"], 2);
 }
 
@@ -106,15 +106,15 @@ async fn metrics_that_were_away_remove_no_replica_before_they_are_back_for_as_lo
 async fn metrics_that_were_away_before_a_restart_remove_no_replica_at_once() {
     let (control, _) = World::new(8, Some(2), |_, _| None).run();
     let behavior = json!({"scaleDown": {"stabilizationWindowSeconds": 300}});
-    let subject = put(&control, "web", json!({"maxReplicas": 9, "behavior": behavior}));
+    let autoscaler = put(&control, "web", json!({"maxReplicas": 9, "behavior": behavior}));
     seen(&control, 8);
     // What was recommended last is out of the window.
     let mut state = remembering(2, -400_000);
-    assert_eq!(decided(&control, &subject, &mut state).await, Held);
+    assert_eq!(decided(&control, &autoscaler, &mut state).await, Held);
     let limited = state.status.condition(ConditionKind::ScalingLimited).unwrap();
     assert_eq!(limited.reason, "MetricsWereAway");
     state.held = state.held.map(|(since, until)| (since - 300_000, until - 300_000));
-    assert_eq!(decided(&control, &subject, &mut state).await, Rescaled);
+    assert_eq!(decided(&control, &autoscaler, &mut state).await, Rescaled);
 }
 
 /// A process that begins anew while removals are withheld withholds them, too.
@@ -122,38 +122,38 @@ async fn metrics_that_were_away_before_a_restart_remove_no_replica_at_once() {
 async fn a_restart_ends_no_hold() {
     let (control, log) = World::new(8, Some(2), |_, _| None).run();
     let behavior = json!({"scaleDown": {"stabilizationWindowSeconds": 300}});
-    let subject = put(&control, "web", json!({"maxReplicas": 9, "behavior": behavior}));
+    let autoscaler = put(&control, "web", json!({"maxReplicas": 9, "behavior": behavior}));
     seen(&control, 8);
     let mut state = remembering(8, -600_000);
-    assert_eq!(decided(&control, &subject, &mut state).await, Held);
+    assert_eq!(decided(&control, &autoscaler, &mut state).await, Held);
     // Metrics were away for 10 minutes, and have been back for one.
-    state.memory = std::mem::take(&mut state.memory).shifted(-60_000);
+    state.history = std::mem::take(&mut state.history).shifted(-60_000);
     state.held = state.held.map(|(since, until)| (since - 60_000, until - 60_000));
     let kept = state.checkpoint(control.ctx.clock.elapsed(), LONGEST_MS).expect("there is a hold");
     let mut state = AutoscalerState::restored(kept);
     for _ in 0..2 {
-        assert_eq!(decided(&control, &subject, &mut state).await, Held);
+        assert_eq!(decided(&control, &autoscaler, &mut state).await, Held);
         let limited = state.status.condition(ConditionKind::ScalingLimited).unwrap();
         assert_eq!(limited.reason, "MetricsWereAway");
         // Out of the window of a minute's gap, within that of the hold.
-        state.memory = std::mem::take(&mut state.memory).shifted(-70_000);
+        state.history = std::mem::take(&mut state.history).shifted(-70_000);
         state.held = state.held.map(|(since, until)| (since - 70_000, until - 70_000));
     }
     assert!(log.of("PUT").is_empty());
     state.held = state.held.map(|(since, until)| (since - 300_000, until - 300_000));
-    state.memory.recommendations.retain(|one| one.replicas == 2);
-    assert_eq!(decided(&control, &subject, &mut state).await, Rescaled);
+    state.history.recommendations.retain(|one| one.replicas == 2);
+    assert_eq!(decided(&control, &autoscaler, &mut state).await, Rescaled);
 }
 
 /// What is withheld is a removal: nothing is added that no metric asks for.
 #[tokio::test]
 async fn metrics_that_were_away_add_no_replica() {
     let (control, log) = World::new(4, Some(2), |_, _| None).run();
-    let subject = put(&control, "web", json!({"maxReplicas": 10, "behavior": null}));
+    let autoscaler = put(&control, "web", json!({"maxReplicas": 10, "behavior": null}));
     seen(&control, 4);
     let mut state = remembering(10, -400_000);
     for _ in 0..3 {
-        assert_eq!(decided(&control, &subject, &mut state).await, Held);
+        assert_eq!(decided(&control, &autoscaler, &mut state).await, Held);
     }
     assert!(log.of("PUT").is_empty(), "{:?}", log.of("PUT"));
 }
@@ -164,10 +164,10 @@ async fn a_window_of_scale_up_does_not_let_replicas_go_after_an_outage() {
     let (control, _) = World::new(8, Some(2), |_, _| None).run();
     let window = json!({"stabilizationWindowSeconds": 300});
     let behavior = json!({"scaleUp": window, "scaleDown": window});
-    let subject = put(&control, "web", json!({"maxReplicas": 9, "behavior": behavior}));
+    let autoscaler = put(&control, "web", json!({"maxReplicas": 9, "behavior": behavior}));
     seen(&control, 8);
     let mut state = remembering(8, -400_000);
-    assert_eq!(decided(&control, &subject, &mut state).await, Held);
+    assert_eq!(decided(&control, &autoscaler, &mut state).await, Held);
 }
 
 /// A watch that is behind does not know that Plimsoll scaled it to zero.
@@ -186,15 +186,15 @@ async fn at_zero_a_new_leader_asks_the_object_itself_who_brought_it_there() {
             })
         })
         .run();
-        let subject = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
+        let autoscaler = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
         seen(&control, 0);
         let mut state = AutoscalerState::default();
-        let ended = decided(&control, &subject, &mut state).await;
+        let ended = decided(&control, &autoscaler, &mut state).await;
         assert_eq!(ended, if away { Failed } else { Rescaled });
         if away {
             let written = |line: &str| log.of(line).len();
             assert_eq!((written("PATCH"), written("PUT")), (0, 0));
-            assert!(!control.ctx.statuses.has(&subject), "nothing is written over what it says");
+            assert!(!control.ctx.statuses.has(&autoscaler), "nothing is written over what it says");
         }
     }
 }
@@ -211,10 +211,10 @@ async fn a_freeze_that_stops_a_scale_to_zero_leaves_no_word_that_it_was_done() {
     })
     .run();
     let _ = leader.set(control.ctx.leader.clone());
-    let subject = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
+    let autoscaler = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
     seen(&control, 2);
     let mut state = AutoscalerState::default();
-    assert_eq!(decided(&control, &subject, &mut state).await, Held);
+    assert_eq!(decided(&control, &autoscaler, &mut state).await, Held);
     assert!(log.of("PUT").is_empty() && control.ctx.leader.frozen().is_some());
     let condition = state.status.condition(ConditionKind::ScaledToZero).unwrap();
     assert!(!condition.status, "{condition:?}");
@@ -236,12 +236,12 @@ async fn a_scale_that_was_written_without_an_answer_counts_though_the_watch_is_b
     .run();
     let policies = json!([{"type": "Pods", "value": 4, "periodSeconds": 600}]);
     let behavior = json!({"scaleUp": {"stabilizationWindowSeconds": 0, "policies": policies}});
-    let subject = put(&control, "web", json!({"maxReplicas": 40, "behavior": behavior}));
+    let autoscaler = put(&control, "web", json!({"maxReplicas": 40, "behavior": behavior}));
     seen(&control, 4);
     let mut state = AutoscalerState::default();
-    assert_eq!(decided(&control, &subject, &mut state).await, Failed);
-    assert_eq!(decided(&control, &subject, &mut state).await, Held);
-    let ups: Vec<i32> = state.memory.ups.iter().map(|event| event.change).collect();
+    assert_eq!(decided(&control, &autoscaler, &mut state).await, Failed);
+    assert_eq!(decided(&control, &autoscaler, &mut state).await, Held);
+    let ups: Vec<i32> = state.history.ups.iter().map(|event| event.change).collect();
     assert_eq!((ups, state.status.last_scale.is_some()), (vec![4], true));
     assert_eq!(log.of("PUT").len(), 1);
 }
@@ -258,15 +258,15 @@ async fn a_scale_to_zero_that_is_done_late_is_woken_from() {
             .then(|| fake::failure(504, "Timeout", "it took too long"))
     })
     .run();
-    let subject = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
+    let autoscaler = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
     seen(&control, 2);
     let mut state = AutoscalerState::default();
-    assert_eq!(decided(&control, &subject, &mut state).await, Failed);
+    assert_eq!(decided(&control, &autoscaler, &mut state).await, Failed);
     *now.lock().unwrap() = (2, 2);
-    assert_eq!(decided(&control, &subject, &mut state).await, Held);
+    assert_eq!(decided(&control, &autoscaler, &mut state).await, Held);
     *now.lock().unwrap() = (0, 2);
     seen(&control, 0);
-    assert_eq!(decided(&control, &subject, &mut state).await, Rescaled);
+    assert_eq!(decided(&control, &autoscaler, &mut state).await, Rescaled);
     let written: Vec<_> = log.of("").into_iter().filter(is_put).collect();
     assert_eq!(written.last().unwrap().body["spec"]["replicas"], 2);
 }
@@ -274,15 +274,15 @@ async fn a_scale_to_zero_that_is_done_late_is_woken_from() {
 #[tokio::test]
 async fn whether_a_scale_to_zero_was_done_is_settled_while_scales_are_frozen() {
     let (control, log) = World::new(3, Some(3), |_, _| None).run();
-    let subject = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
+    let autoscaler = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
     seen(&control, 3);
     let mut state = AutoscalerState::default();
-    assert_eq!(decided(&control, &subject, &mut state).await, Held);
+    assert_eq!(decided(&control, &autoscaler, &mut state).await, Held);
     // As it is recorded before the scale is written.
     let kind = ConditionKind::ScaledToZero;
     state.status.set(kind, true, "ScalingToZero", format_args!("it is being scaled"), 0);
     fake::freeze(&control.ctx.leader);
-    assert_eq!(decided(&control, &subject, &mut state).await, Held);
+    assert_eq!(decided(&control, &autoscaler, &mut state).await, Held);
     let condition = state.status.condition(kind).unwrap();
     assert!(!condition.status && log.of("PUT").is_empty(), "{condition:?}");
 }
@@ -312,8 +312,8 @@ async fn a_fallback_is_said_to_be_active_no_longer_than_there_is_one() {
     seen(&control, 5);
     let mut state = AutoscalerState::default();
     for fallback in [Some(json!({"failedRounds": 1, "replicas": 5})), None] {
-        let subject = put(&control, "web", json!({"maxReplicas": 9, "fallback": fallback}));
-        assert_eq!(decided(&control, &subject, &mut state).await, Failed);
+        let autoscaler = put(&control, "web", json!({"maxReplicas": 9, "fallback": fallback}));
+        assert_eq!(decided(&control, &autoscaler, &mut state).await, Failed);
         let condition = state.status.condition(ConditionKind::FallbackActive);
         assert_eq!(condition.is_some(), fallback.is_some(), "{condition:?}");
     }
@@ -325,13 +325,13 @@ async fn where_no_metric_counts_none_is_asked_for() {
         [(3, "app=web", 1), (3, "", 0), (3, "a in", 0), (0, "app=web", 0)]
     {
         let (control, log) = World::new(replicas, Some(3), |_, _| None).run();
-        let subject = put(&control, "web", json!({"maxReplicas": 9}));
+        let autoscaler = put(&control, "web", json!({"maxReplicas": 9}));
         control.ctx.cluster.write(|index| {
             let numbers = hpa::Scale { spec_replicas: replicas, status_replicas: replicas };
             let scale = watch::ScaleRecord { replicas: numbers, selector: selector.to_owned() };
-            index.put_scale(watch::Workload::Deployment, subject.key.clone(), scale);
+            index.put_scale(watch::Workload::Deployment, autoscaler.key.clone(), scale);
         });
-        decided(&control, &subject, &mut AutoscalerState::default()).await;
+        decided(&control, &autoscaler, &mut AutoscalerState::default()).await;
         let queries = log.of("").iter().filter(is_query).count();
         assert_eq!(queries, asked, "{replicas} {selector}");
     }
@@ -340,17 +340,17 @@ async fn where_no_metric_counts_none_is_asked_for() {
 #[tokio::test]
 async fn what_was_seen_of_a_scale_stands_while_the_spec_can_not_be_read() {
     let (control, _) = World::new(3, Some(3), |_, _| None).run();
-    let subject = put(&control, "web", json!({"maxReplicas": 9}));
+    let autoscaler = put(&control, "web", json!({"maxReplicas": 9}));
     seen(&control, 3);
     let mut state = AutoscalerState::default();
-    assert_eq!(decided(&control, &subject, &mut state).await, Held);
+    assert_eq!(decided(&control, &autoscaler, &mut state).await, Held);
     let object = json!({"metadata": {"namespace": "shop", "name": "web", "uid": "web",
         "generation": 2}, "spec": {"maxReplicas": "many"}});
     let record = read_autoscaler(serde_json::from_value(object).unwrap(), None);
     assert!(record.parsed.is_err());
-    control.ctx.cluster.write(|index| index.put_autoscaler(subject.key.clone(), record));
-    assert_eq!(decided(&control, &subject, &mut state).await, Failed);
-    let shown = control.ctx.live.get(&subject).unwrap();
+    control.ctx.cluster.write(|index| index.put_autoscaler(autoscaler.key.clone(), record));
+    assert_eq!(decided(&control, &autoscaler, &mut state).await, Failed);
+    let shown = control.ctx.live.get(&autoscaler).unwrap();
     assert_eq!((shown.current_replicas, shown.reference.as_ref()), (Some(3), None));
 }
 
@@ -363,13 +363,13 @@ async fn while_frozen_a_number_that_moves_is_not_shown_in_each_round() {
         None
     })
     .run();
-    let subject = put(&control, "web", json!({"maxReplicas": 9}));
+    let autoscaler = put(&control, "web", json!({"maxReplicas": 9}));
     seen(&control, 3);
     fake::freeze(&control.ctx.leader);
     let mut state = AutoscalerState::default();
     for now in [5, 6, 4] {
         *queue.lock().unwrap() = now;
-        assert_eq!(decided(&control, &subject, &mut state).await, Held);
+        assert_eq!(decided(&control, &autoscaler, &mut state).await, Held);
         assert_eq!(state.status.desired_replicas, 5);
     }
     assert!(log.of("PUT").is_empty());
@@ -384,7 +384,7 @@ async fn one_that_decides_itself_again_waits_for_no_watch_of_the_hpa_it_had() {
         request.line.starts_with("DELETE").then_some((200, gone))
     })
     .run();
-    let subject = put(&control, "web", json!({"maxReplicas": 9}));
+    let autoscaler = put(&control, "web", json!({"maxReplicas": 9}));
     seen(&control, 3);
     let owner = json!({"apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler", "name": "web",
         "uid": "web", "controller": true});
@@ -392,10 +392,10 @@ async fn one_that_decides_itself_again_waits_for_no_watch_of_the_hpa_it_had() {
         "ownerReferences": [owner]}, "spec": {"maxReplicas": 9,
         "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}}});
     let record = watch::read_hpa(serde_json::from_value(hpa).unwrap());
-    control.ctx.cluster.write(|index| index.put_hpa(subject.key.clone(), record));
-    assert_eq!(decided(&control, &subject, &mut AutoscalerState::default()).await, Rescaled);
+    control.ctx.cluster.write(|index| index.put_hpa(autoscaler.key.clone(), record));
+    assert_eq!(decided(&control, &autoscaler, &mut AutoscalerState::default()).await, Rescaled);
     assert_eq!(log.of("DELETE").len(), 1);
-    assert!(control.ctx.cluster.read(|index| index.hpa(&subject.key)).is_none());
+    assert!(control.ctx.cluster.read(|index| index.hpa(&autoscaler.key)).is_none());
 }
 
 /// A watch that is behind says that Plimsoll brought it to zero; its owner did since.
@@ -412,7 +412,7 @@ async fn a_new_leader_wakes_nobody_by_what_a_late_watch_says() {
         (request.line == AUTOSCALERS).then(|| (200, listed(&[object])))
     })
     .run();
-    let subject = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
+    let autoscaler = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
     let spec = json!({"minReplicas": 0, "maxReplicas": 9,
         "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
         "metrics": [{"type": "External", "external": {"metric": {"name": "queue"},
@@ -421,9 +421,9 @@ async fn a_new_leader_wakes_nobody_by_what_a_late_watch_says() {
     let late = json!({"metadata": metadata, "spec": spec,
         "status": {"conditions": [condition("True")]}});
     let record = read_autoscaler(serde_json::from_value(late).unwrap(), None);
-    control.ctx.cluster.write(|index| index.put_autoscaler(subject.key.clone(), record));
+    control.ctx.cluster.write(|index| index.put_autoscaler(autoscaler.key.clone(), record));
     seen(&control, 0);
-    assert_eq!(decided(&control, &subject, &mut AutoscalerState::default()).await, Held);
+    assert_eq!(decided(&control, &autoscaler, &mut AutoscalerState::default()).await, Held);
     assert!(log.of("PUT").is_empty(), "{:?}", log.of("PUT"));
 }
 
@@ -441,7 +441,7 @@ async fn a_usage_that_does_not_fit_a_utilization_removes_no_replica() {
     .run();
     let metric = json!({"type": "Resource", "resource": {"name": "memory",
         "target": {"type": "Utilization", "averageUtilization": 80}}});
-    let subject = put(&control, "web", json!({"maxReplicas": 9, "metrics": [metric]}));
+    let autoscaler = put(&control, "web", json!({"maxReplicas": 9, "metrics": [metric]}));
     seen(&control, 3);
     control.ctx.cluster.write(|index| {
         for number in 0..3 {
@@ -453,6 +453,6 @@ async fn a_usage_that_does_not_fit_a_utilization_removes_no_replica() {
             index.put_pod(key, read_pod(serde_json::from_value(pod).unwrap()));
         }
     });
-    assert_eq!(decided(&control, &subject, &mut AutoscalerState::default()).await, Failed);
+    assert_eq!(decided(&control, &autoscaler, &mut AutoscalerState::default()).await, Failed);
     assert!(log.of("PUT").is_empty(), "{:?}", log.of("PUT"));
 }

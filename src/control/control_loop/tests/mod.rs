@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::control::context::Settings;
 use crate::control::context::SyncResult::{self, Failed, Held, Rescaled};
 use crate::control::fake::{self, Log, Request};
-use crate::hpa::{self, ConditionKind, LONGEST_MS, Memory, Recommendation};
+use crate::hpa::{self, ConditionKind, LONGEST_MS, Recommendation, ScalingHistory};
 use crate::leader::LeaderElector;
 use crate::live::LiveStatus;
 use crate::reload::Reloadable;
@@ -122,7 +122,7 @@ impl World {
 }
 
 /// Has an Autoscaler of `shop/web` follow the queue: one replica for each in it.
-fn put(control: &ControlLoop, name: &str, spec: Value) -> Subject {
+fn put(control: &ControlLoop, name: &str, spec: Value) -> AutoscalerRef {
     let mut whole = json!({
         "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
         "metrics": [{"type": "External", "external": {"metric": {"name": "queue"},
@@ -133,18 +133,18 @@ fn put(control: &ControlLoop, name: &str, spec: Value) -> Subject {
     let object = json!({"metadata": metadata, "spec": whole});
     let record = read_autoscaler(serde_json::from_value(object).unwrap(), None);
     assert!(record.parsed.is_ok(), "{:?}", record.parsed);
-    let subject = fake::autoscaler(name);
-    control.ctx.cluster.write(|index| index.put_autoscaler(subject.key.clone(), record));
-    subject
+    let autoscaler = fake::autoscaler(name);
+    control.ctx.cluster.write(|index| index.put_autoscaler(autoscaler.key.clone(), record));
+    autoscaler
 }
 
 /// What is remembered of `shop/web`: one recommendation.
 fn remembering(replicas: i32, time: i64) -> AutoscalerState {
     let recommendations = vec![Recommendation { replicas, time }];
-    let memory = Memory { recommendations, ..Memory::default() };
+    let history = ScalingHistory { recommendations, ..ScalingHistory::default() };
     AutoscalerState::restored(Checkpoint {
         uid: "web".to_owned(),
-        memory,
+        history,
         last_scale: None,
         held: None,
     })
@@ -169,11 +169,11 @@ fn seen(control: &ControlLoop, replicas: i32) {
 /// Decides once.
 async fn decided(
     control: &ControlLoop,
-    subject: &Subject,
+    autoscaler: &AutoscalerRef,
     state: &mut AutoscalerState,
 ) -> SyncResult {
     let token = control.ctx.fencing_token();
-    let ended = reconcile(&control.ctx, token.as_ref(), subject, state).await;
+    let ended = reconcile(&control.ctx, token.as_ref(), autoscaler, state).await;
     ended.expect("it is there")
 }
 

@@ -3,12 +3,12 @@
 use super::*;
 
 /// What a leader before has left, who was recommended seven replicas.
-fn left(subject: &Subject) -> (Subject, Checkpoint) {
+fn left(autoscaler: &AutoscalerRef) -> (AutoscalerRef, Checkpoint) {
     let recommendations = vec![Recommendation { replicas: 7, time: 0 }];
-    let memory = Memory { recommendations, ..Memory::default() };
+    let history = ScalingHistory { recommendations, ..ScalingHistory::default() };
     (
-        subject.clone(),
-        Checkpoint { uid: subject.key.name.clone(), memory, last_scale: None, held: None },
+        autoscaler.clone(),
+        Checkpoint { uid: autoscaler.key.name.clone(), history, last_scale: None, held: None },
     )
 }
 
@@ -18,34 +18,35 @@ async fn whose_round_began_before_what_a_leader_left_was_read_writes_nothing_in_
     // Room for one at once.
     control.queue = FairQueue::new(1);
     control.ctx.ready.store(NO_TERM, Ordering::Release);
-    let subjects = ["a", "b"].map(|name| put(&control, name, json!({"maxReplicas": 3})));
+    let autoscalers = ["a", "b"].map(|name| put(&control, name, json!({"maxReplicas": 3})));
     seen(&control, 9);
-    for subject in &subjects {
-        control.schedule.set(subject.clone(), Instant::now());
+    for autoscaler in &autoscalers {
+        control.schedule.set(autoscaler.clone(), Instant::now());
     }
     control.start_due();
     assert_eq!(control.evaluations.len(), 1, "the other waits");
-    control.loaded(Ok(subjects.iter().map(left).collect()));
-    let remembers = |memory: &Memory| memory.recommendations.iter().any(|r| r.replicas == 7);
-    for subject in &subjects {
-        let kept = control.running[subject].as_ref().expect("it is kept while it is decided");
-        assert!(remembers(&kept.memory), "{subject}");
+    control.loaded(Ok(autoscalers.iter().map(left).collect()));
+    let remembers =
+        |history: &ScalingHistory| history.recommendations.iter().any(|r| r.replicas == 7);
+    for autoscaler in &autoscalers {
+        let kept = control.running[autoscaler].as_ref().expect("it is kept while it is decided");
+        assert!(remembers(&kept.history), "{autoscaler}");
     }
     let first = control.evaluations.join_next().await.unwrap().unwrap();
     assert!(first.result != Some(Rescaled) && log.of("PUT").is_empty(), "{:?}", first.result);
     control.evaluated(first);
     let second = control.evaluations.join_next().await.unwrap().unwrap();
     assert_eq!(second.result, Some(Rescaled));
-    assert!(remembers(&second.state.expect("no panic").memory));
+    assert!(remembers(&second.state.expect("no panic").history));
 }
 
 #[tokio::test]
 async fn those_under_way_are_decided_again_when_it_changes_what_is_frozen() {
     for changes in [false, true] {
         let (mut control, _) = World::new(3, Some(3), |_, _| None).run();
-        let subject = put(&control, "web", json!({"maxReplicas": 9}));
+        let autoscaler = put(&control, "web", json!({"maxReplicas": 9}));
         seen(&control, 3);
-        control.schedule.set(subject, Instant::now());
+        control.schedule.set(autoscaler, Instant::now());
         control.start_due();
         if changes {
             fake::freeze(&control.ctx.leader);
@@ -64,10 +65,10 @@ async fn the_end_waits_for_no_round_that_only_reads() {
     let (mut control, log) = World::new(3, Some(3), hangs).run();
     // Room for one at once.
     control.queue = FairQueue::new(1);
-    let subjects = ["a", "b"].map(|name| put(&control, name, json!({"maxReplicas": 9})));
+    let autoscalers = ["a", "b"].map(|name| put(&control, name, json!({"maxReplicas": 9})));
     seen(&control, 3);
-    for subject in &subjects {
-        control.schedule.set(subject.clone(), Instant::now());
+    for autoscaler in &autoscalers {
+        control.schedule.set(autoscaler.clone(), Instant::now());
     }
     control.start_due();
     let start = tokio::time::Instant::now();
@@ -76,7 +77,9 @@ async fn the_end_waits_for_no_round_that_only_reads() {
     }
     control.stop_evaluations().await;
     assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
-    assert!(control.running.is_empty() && subjects.iter().all(|s| control.states.contains_key(s)));
+    assert!(
+        control.running.is_empty() && autoscalers.iter().all(|s| control.states.contains_key(s))
+    );
     assert_eq!(log.of("").iter().filter(is_query).count(), 1, "the other is not begun");
 }
 
@@ -88,7 +91,7 @@ async fn nothing_is_remembered_of_native_hpas_that_are_ignored() {
         "spec": {"maxReplicas": 9, "scaleTargetRef": {"kind": "Deployment", "name": "web"}}});
     let record = watch::read_hpa(serde_json::from_value(hpa).unwrap());
     control.ctx.cluster.write(|index| index.put_hpa(web.key.clone(), record));
-    let native = Subject::hpa(web.key.clone());
+    let native = AutoscalerRef::hpa(web.key.clone());
     control.take_over(vec![left(&web), left(&native)]);
     assert_eq!(
         (control.states.contains_key(&web), control.states.contains_key(&native)),
@@ -99,11 +102,16 @@ async fn nothing_is_remembered_of_native_hpas_that_are_ignored() {
 #[tokio::test]
 async fn each_period_that_a_decision_took_is_a_missed_round() {
     let (mut control, _) = World::new(3, Some(3), |_, _| None).run();
-    let subject = put(&control, "web", json!({"maxReplicas": 9}));
+    let autoscaler = put(&control, "web", json!({"maxReplicas": 9}));
     let Some(due) = Instant::now().checked_sub(Duration::from_secs(40)) else { return };
     control.queue.push(
         "shop",
-        Due { subject: subject.clone(), at: due, crowd: 1, state: AutoscalerState::default() },
+        Due {
+            autoscaler: autoscaler.clone(),
+            at: due,
+            due_together: 1,
+            state: AutoscalerState::default(),
+        },
     );
     control.begin_evaluations();
     let done = control.evaluations.join_next().await.unwrap().unwrap();
@@ -121,26 +129,26 @@ async fn a_window_of_more_than_an_hour_is_remembered_for_its_length() {
     shared.settings.decisions.downscale_stabilization_seconds = 7_200;
     let at = |replicas, time| Recommendation { replicas, time };
     let recommendations = vec![at(9, -5_000_000), at(4, 0)];
-    let memory = Memory { recommendations, ..Memory::default() };
+    let history = ScalingHistory { recommendations, ..ScalingHistory::default() };
     let state = AutoscalerState::restored(Checkpoint {
         uid: "web".to_owned(),
-        memory,
+        history,
         last_scale: None,
         held: None,
     });
-    let remembered = |longest| state.checkpoint(0, longest).unwrap().memory.recommendations.len();
+    let remembered = |longest| state.checkpoint(0, longest).unwrap().history.recommendations.len();
     assert_eq!((remembered(control.ctx.longest_window()), remembered(LONGEST_MS)), (2, 1));
 }
 
 #[tokio::test]
 async fn one_that_goes_while_it_is_decided_is_counted_no_more() {
     let (mut control, _) = World::new(3, Some(3), |_, _| None).run();
-    let subject = put(&control, "web", json!({"maxReplicas": 9}));
+    let autoscaler = put(&control, "web", json!({"maxReplicas": 9}));
     seen(&control, 3);
-    control.schedule.set(subject.clone(), Instant::now());
+    control.schedule.set(autoscaler.clone(), Instant::now());
     control.start_due();
-    control.ctx.cluster.write(|index| index.remove_autoscaler(&subject.key));
-    control.changed(subject);
+    control.ctx.cluster.write(|index| index.remove_autoscaler(&autoscaler.key));
+    control.changed(autoscaler);
     let done = control.evaluations.join_next().await.unwrap().unwrap();
     control.evaluated(done);
     let shown = control.ctx.metrics.exposition(&HeaderMap::new()).into_response();

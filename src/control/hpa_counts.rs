@@ -31,12 +31,12 @@ impl Observed {
 }
 
 /// The counts, shown in the metrics.
-pub struct Census {
+pub struct HpaCounts {
     metrics: Arc<Metrics>,
     all: Mutex<(HashMap<ObjectKey, Observed>, HashMap<Observed, usize>)>,
 }
 
-impl Census {
+impl HpaCounts {
     /// One that shows its counts in these metrics.
     pub fn new(metrics: Arc<Metrics>) -> Self {
         Self { metrics, all: Mutex::default() }
@@ -71,17 +71,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_census_follows_which_hpas_are_observed() {
+    fn the_counts_follow_which_hpas_are_observed() {
         let metrics = Arc::new(Metrics::default());
-        let census = Census::new(metrics);
+        let hpa_counts = HpaCounts::new(metrics);
         let key = super::super::fake::autoscaler("web").key;
-        census.set(&key, Some(Observed::Yes));
-        census.set(&key, Some(Observed::NoMetrics));
-        let counts = |census: &Census| census.all.lock().unwrap().1.clone();
-        let now = counts(&census);
+        hpa_counts.set(&key, Some(Observed::Yes));
+        hpa_counts.set(&key, Some(Observed::NoMetrics));
+        let counts = |hpa_counts: &HpaCounts| hpa_counts.all.lock().unwrap().1.clone();
+        let now = counts(&hpa_counts);
         assert_eq!((now[&Observed::Yes], now[&Observed::NoMetrics]), (0, 1));
-        census.set(&key, None);
-        assert!(counts(&census).values().all(|count| *count == 0));
-        assert!(census.all.lock().unwrap().0.is_empty());
+        hpa_counts.set(&key, None);
+        assert!(counts(&hpa_counts).values().all(|count| *count == 0));
+        assert!(hpa_counts.all.lock().unwrap().0.is_empty());
     }
 }

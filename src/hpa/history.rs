@@ -9,7 +9,7 @@ use super::spec::Spec;
 /// Bounded: outdated entries are reused, so there are never more than one
 /// decision period leaves within the longest window.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Memory {
+pub struct ScalingHistory {
     /// The recommendations, before stabilization and limits.
     pub recommendations: Vec<Recommendation>,
     /// Replicas added.
@@ -42,7 +42,7 @@ pub struct ScaleEvent {
     pub unsure: bool,
 }
 
-impl Memory {
+impl ScalingHistory {
     /// Whether it has no entries.
     pub fn is_empty(&self) -> bool {
         self.recommendations.is_empty() && self.ups.is_empty() && self.downs.is_empty()
@@ -196,15 +196,15 @@ mod tests {
                 .map(|(n, &replicas)| Recommendation { replicas, time: at(n) })
                 .collect();
             let now = at(replicas.len() - 1);
-            let memory = Memory { recommendations, ..Memory::default() };
-            let essential = memory.essential(now, LONGEST_MS);
-            let bounds = |memory: &Memory| {
+            let history = ScalingHistory { recommendations, ..ScalingHistory::default() };
+            let essential = history.essential(now, LONGEST_MS);
+            let bounds = |history: &ScalingHistory| {
                 let cutoff = now + later * 1000 - window * 1000;
-                let seen = memory.recommendations.iter().filter(|r| r.time > cutoff);
+                let seen = history.recommendations.iter().filter(|r| r.time > cutoff);
                 let seen: Vec<i32> = seen.map(|r| r.replicas).collect();
                 (seen.iter().min().copied(), seen.iter().max().copied())
             };
-            prop_assert_eq!(bounds(&memory), bounds(&essential));
+            prop_assert_eq!(bounds(&history), bounds(&essential));
             prop_assert!(essential.recommendations.len() <= 12);
             prop_assert_eq!(essential.essential(now, LONGEST_MS), essential);
         }
@@ -218,19 +218,20 @@ mod tests {
                  "behavior": {{"scaleUp": {policy}, "scaleDown": {policy}}}}}"#
         );
         let spec = Spec::from_api(&serde_json::from_str(&spec).expect("a spec"));
-        let mut memory = Memory::default();
-        memory.maybe_scaled(5, 9, &spec, 0);
-        memory.maybe_scaled(9, 7, &spec, 0);
-        memory.scaled(7, 8, &spec, 0);
+        let mut history = ScalingHistory::default();
+        history.maybe_scaled(5, 9, &spec, 0);
+        history.maybe_scaled(9, 7, &spec, 0);
+        history.scaled(7, 8, &spec, 0);
         let within = |events, same| change_within(events, same, 60, 1_000);
-        assert_eq!((within(&memory.ups, true), within(&memory.ups, false)), (5, 1));
-        assert_eq!((within(&memory.downs, true), within(&memory.downs, false)), (2, 0));
+        assert_eq!((within(&history.ups, true), within(&history.ups, false)), (5, 1));
+        assert_eq!((within(&history.downs, true), within(&history.downs, false)), (2, 0));
     }
 
     #[test]
     fn of_two_memories_each_change_counts_once() {
         let event = |change, time| ScaleEvent { change, time, outdated: false, unsure: false };
-        let with = |ups: &[ScaleEvent]| Memory { ups: ups.to_vec(), ..Memory::default() };
+        let with =
+            |ups: &[ScaleEvent]| ScalingHistory { ups: ups.to_vec(), ..ScalingHistory::default() };
         // One change is observed 12 s after it was made; the other history does not have the second yet.
         let mut own = with(&[event(1, 112_000), event(1, 130_000)]);
         own.join(with(&[event(1, 100_000)]), false);

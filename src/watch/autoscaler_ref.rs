@@ -17,9 +17,9 @@ impl std::fmt::Display for ObjectKey {
 
 /// An autoscaler: an object that is decided for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Subject {
+pub struct AutoscalerRef {
     /// The kind of the object.
-    pub kind: SubjectKind,
+    pub kind: AutoscalerKind,
     /// The namespace and name of the object.
     pub key: ObjectKey,
 }
@@ -27,32 +27,32 @@ pub struct Subject {
 /// A kind of autoscaler. An Autoscaler sorts first: its spec may say more about a metric
 /// than the metric's name does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum SubjectKind {
+pub enum AutoscalerKind {
     /// An Autoscaler.
     Autoscaler,
     /// A native HorizontalPodAutoscaler.
     Hpa,
 }
 
-impl Subject {
+impl AutoscalerRef {
     /// An Autoscaler.
     pub const fn autoscaler(key: ObjectKey) -> Self {
-        Self { kind: SubjectKind::Autoscaler, key }
+        Self { kind: AutoscalerKind::Autoscaler, key }
     }
 
     /// A native HorizontalPodAutoscaler.
     pub const fn hpa(key: ObjectKey) -> Self {
-        Self { kind: SubjectKind::Hpa, key }
+        Self { kind: AutoscalerKind::Hpa, key }
     }
 
-    /// The name of another subject in a message about this one. The kind is included if it
+    /// The name of another autoscaler in a message about this one. The kind is included if it
     /// differs.
     pub fn name_of(&self, other: &Self) -> String {
         if self.kind == other.kind { other.key.to_string() } else { other.to_string() }
     }
 }
 
-impl SubjectKind {
+impl AutoscalerKind {
     /// The kind as the API writes it.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -62,7 +62,7 @@ impl SubjectKind {
     }
 }
 
-impl std::fmt::Display for Subject {
+impl std::fmt::Display for AutoscalerRef {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {}", self.kind.as_str(), self.key)
     }

@@ -2,12 +2,12 @@
 //! of, and this process's, which no hand sets and by which all is remembered.
 
 use crate::clock::Clock;
-use crate::hpa::{Memory, UnixMillis};
+use crate::hpa::{ScalingHistory, UnixMillis};
 use jiff::Timestamp;
 
 /// A time by both clocks.
 #[derive(Clone, Copy, Debug)]
-pub struct Moment {
+pub struct DecisionTime {
     /// By the wall clock.
     pub wall: UnixMillis,
     /// By the clock of this process.
@@ -19,20 +19,20 @@ pub fn now() -> UnixMillis {
     Timestamp::now().as_millisecond()
 }
 
-impl Moment {
-    /// The present moment.
+impl DecisionTime {
+    /// The present.
     pub fn now(clock: &Clock) -> Self {
         Self { wall: now(), process: clock.elapsed() }
     }
 
-    /// A memory as a decision at this moment reads it, by the wall clock.
-    pub fn read(self, memory: Memory) -> Memory {
-        memory.shifted(self.wall - self.process)
+    /// A history as a decision at this time reads it, by the wall clock.
+    pub fn read(self, history: ScalingHistory) -> ScalingHistory {
+        history.shifted(self.wall - self.process)
     }
 
     /// What such a decision leaves, by the clock of this process.
-    pub fn remember(self, memory: Memory) -> Memory {
-        memory.shifted(self.process - self.wall)
+    pub fn remember(self, history: ScalingHistory) -> ScalingHistory {
+        history.shifted(self.process - self.wall)
     }
 }
 
@@ -66,12 +66,12 @@ mod tests {
     /// The replicas after each tick of 15 s, in which the wall clock is so far off.
     fn run(ticks: &[(i32, i64)]) -> Vec<i32> {
         let (spec, config) = (spec(), Config::default());
-        let (mut memory, mut status) = (Memory::default(), Status::default());
+        let (mut history, mut status) = (ScalingHistory::default(), Status::default());
         let mut replicas = 5;
         let mut after = Vec::new();
         for (tick, (wanted, off)) in ticks.iter().enumerate() {
             let process = tick as i64 * 15_000;
-            let at = Moment { wall: 1_800_000_000_000 + process + off, process };
+            let at = DecisionTime { wall: 1_800_000_000_000 + process + off, process };
             let context = Context { spec: &spec, config: &config, now: at.wall };
             let input = Input {
                 context,
@@ -80,13 +80,13 @@ mod tests {
                 selected: Selected::Pods(&[]),
                 samples: &[Samples::Values(Ok(&[i64::from(*wanted) * 1_000]))],
             };
-            let mut read = at.read(memory);
+            let mut read = at.read(history);
             let mut decision = decide(&input, &mut read, &mut status, &mut ());
             settle(context, &mut decision, Ok(()), &mut read, &mut status);
             if let Outcome::Rescale { to, .. } = decision.outcome {
                 replicas = to;
             }
-            memory = at.remember(read);
+            history = at.remember(read);
             after.push(replicas);
         }
         after
@@ -105,9 +105,9 @@ mod tests {
     #[test]
     fn what_is_read_and_remembered_is_the_same() {
         let ups = vec![ScaleEvent { change: 1, time: 7, outdated: false, unsure: false }];
-        let memory = Memory { ups, ..Memory::default() };
-        let at = Moment { wall: 1_000_000, process: 10 };
-        assert_eq!(at.read(memory.clone()).ups[0].time, 999_997);
-        assert_eq!(at.remember(at.read(memory.clone())), memory);
+        let history = ScalingHistory { ups, ..ScalingHistory::default() };
+        let at = DecisionTime { wall: 1_000_000, process: 10 };
+        assert_eq!(at.read(history.clone()).ups[0].time, 999_997);
+        assert_eq!(at.remember(at.read(history.clone())), history);
     }
 }

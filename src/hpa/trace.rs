@@ -1,19 +1,19 @@
-//! The account of a decision: the counts of each metric, and the steps that changed the
+//! The trace of a decision: the counts of each metric, and the steps that changed the
 //! number of replicas. `()` records nothing, at no cost.
 
 use super::UnixMillis;
 
-/// Receives the account of a decision while it is made.
-pub trait Account {
+/// Receives the trace of a decision while it is made.
+pub trait Trace {
     /// One metric was computed, or failed.
-    fn metric(&mut self, index: usize, account: MetricAccount);
+    fn metric(&mut self, index: usize, trace: MetricTrace);
     /// A step changed the number of replicas, or kept it.
     fn step(&mut self, step: Step);
 }
 
-impl Account for () {
+impl Trace for () {
     #[inline]
-    fn metric(&mut self, _: usize, _: MetricAccount) {}
+    fn metric(&mut self, _: usize, _: MetricTrace) {}
     #[inline]
     fn step(&mut self, _: Step) {}
 }
@@ -21,7 +21,7 @@ impl Account for () {
 /// The counts for one metric. Sums are in milli-units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct MetricAccount {
+pub struct MetricTrace {
     /// Pods whose sample counted.
     pub ready: i64,
     /// Pods whose sample was left out because they are pending or not ready.
@@ -78,18 +78,18 @@ pub enum Step {
     },
 }
 
-/// An account recorded as data.
+/// A trace recorded as data.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Record {
     /// An entry for each evaluated metric, with its index in the specification.
-    pub metrics: Vec<(usize, MetricAccount)>,
+    pub metrics: Vec<(usize, MetricTrace)>,
     /// The steps in their order.
     pub steps: Vec<Step>,
 }
 
-impl Account for Record {
-    fn metric(&mut self, index: usize, account: MetricAccount) {
-        self.metrics.push((index, account));
+impl Trace for Record {
+    fn metric(&mut self, index: usize, trace: MetricTrace) {
+        self.metrics.push((index, trace));
     }
 
     fn step(&mut self, step: Step) {
