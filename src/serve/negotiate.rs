@@ -4,7 +4,6 @@ use super::protobuf::PROTOBUF;
 use axum::extract::Query;
 use axum::http::{HeaderMap, Uri, header};
 use mediatype::{MediaType, MediaTypeList, Name, ReadParams};
-use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
@@ -40,8 +39,8 @@ fn thousandths(range: &MediaType<'_>) -> u16 {
     (q.clamp(0.0, 1.0) * 1000.0) as u16
 }
 
-fn parameter<'a>(range: &'a MediaType<'_>, name: &str) -> Option<Cow<'a, str>> {
-    range.get_param(Name::new(name)?).map(|value| value.unquoted_str())
+fn parameter(range: &MediaType<'_>, name: &str) -> Option<String> {
+    range.get_param(Name::new(name)?).map(|value| value.unquoted_str().into_owned())
 }
 
 /// What a range offers to accept, whatever its parameters.

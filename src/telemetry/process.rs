@@ -2,7 +2,7 @@
 
 use super::registrar::MetricDescription;
 use crate::watch::{Synced, WatchHealth};
-use procfs::process::{LimitValue, Limits};
+use procfs::process::LimitValue;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
@@ -42,9 +42,11 @@ fn values() -> [Option<f64>; 7] {
     let process = procfs::process::Process::myself().ok();
     let stat = process.as_ref().and_then(|process| process.stat().ok());
     let seconds = |ticks: u64| ticks as f64 / procfs::ticks_per_second() as f64;
-    let limit = process.as_ref().and_then(|process| match process.limits().ok()?.max_open_files {
-        Limits { soft_limit: LimitValue::Value(files), .. } => Some(files as f64),
-        Limits { soft_limit: LimitValue::Unlimited, .. } => None,
+    let limit = process.as_ref().and_then(|process| {
+        match process.limits().ok()?.max_open_files.soft_limit {
+            LimitValue::Value(files) => Some(files as f64),
+            LimitValue::Unlimited => None,
+        }
     });
     let boot = procfs::boot_time_secs().ok();
     [

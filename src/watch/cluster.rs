@@ -1,6 +1,6 @@
 //! The index, shared between the reflectors and its readers, with notifications of changes.
 
-use super::autoscaler::AutoscalerRef;
+use super::autoscaler_ref::AutoscalerRef;
 use super::index::Index;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};

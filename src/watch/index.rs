@@ -1,7 +1,7 @@
 //! The index: pods, autoscalers and the metrics they use, as plain state without I/O. The
 //! reflectors fill it.
 
-use super::autoscaler::{AutoscalerKind, AutoscalerRef, ObjectKey};
+use super::autoscaler_ref::{AutoscalerKind, AutoscalerRef, ObjectKey};
 use super::pods::{Interner, NamespacePods, PodRecord};
 use super::records::{AutoscalerRecord, HpaRecord, ScaleRecord, Workload};
 use crate::hpa::Requests;

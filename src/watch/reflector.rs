@@ -1,6 +1,6 @@
 //! The reflectors: they list and watch the cluster, and keep the index up to date.
 
-use super::autoscaler::{AutoscalerRef, ObjectKey};
+use super::autoscaler_ref::{AutoscalerRef, ObjectKey};
 use super::backoff::{FailureLog, Progress, ResettableBackoff};
 use super::cluster::Cluster;
 use super::index::Index;
