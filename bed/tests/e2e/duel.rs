@@ -89,7 +89,8 @@ fn duels() -> Vec<Duel> {
     ]
 }
 
-const RULES: &str = "resourceRules:\n  window: 5s\n\
+/// CPU and memory usage by the metric `cpu_usage`.
+pub const RULES: &str = "resourceRules:\n  window: 5s\n\
     \x20 cpu: &usage\n    containerLabel: container\n\
     \x20   containerQuery: &query 'sum by (<<.GroupBy>>) (cpu_usage{<<.LabelMatchers>>})'\n\
     \x20   nodeQuery: *query\n\

@@ -14,6 +14,7 @@ mod freeze;
 mod ha;
 mod install;
 mod memory;
+mod observed;
 mod operating;
 mod parity;
 mod parity_cases;
