@@ -28,6 +28,8 @@ PARTS := lint licenses unit conformance all-parts e2e
 lint: ## Formatting, lints, and the links of comments
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
+	@# The lock file of the fuzz targets is its own.
+	cd fuzz && $(CARGO) metadata --locked --format-version 1 >/dev/null
 	RUSTDOCFLAGS="-D rustdoc::broken_intra_doc_links" $(CARGO) doc --locked --no-deps --document-private-items --quiet
 
 unit: ## Unit tests and the command line
