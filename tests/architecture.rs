@@ -40,7 +40,7 @@ fn module_of(path: &Path) -> Module {
 
 /// The code without comments and without unit tests.
 fn code_of(text: &str) -> String {
-    let end = text.find("#[cfg(test)]\nmod tests").unwrap_or(text.len());
+    let end = text.find("#[cfg(test)]\nmod tests {").unwrap_or(text.len());
     let without_comment = |line: &str| line.split("//").next().unwrap_or_default().to_owned();
     text[..end].lines().map(without_comment).collect::<Vec<_>>().join("\n")
 }
@@ -114,8 +114,7 @@ fn graph() -> BTreeMap<Module, BTreeSet<Module>> {
     let modules: BTreeSet<Module> = sources.iter().map(|path| module_of(path)).collect();
     let is_test = |path: &&PathBuf| {
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        matches!(&*name, "tests" | "fake" | "faults")
-            || path.iter().any(|part| part == "tests" || part == "faults")
+        matches!(&*name, "tests" | "fake") || path.iter().any(|part| part == "tests")
     };
     let mut graph = BTreeMap::new();
     for path in sources.iter().filter(|path| !is_test(path)) {

@@ -28,7 +28,7 @@ use tokio::sync::watch;
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The settings of decisions, as kube-controller-manager's flags give them.
-    pub decisions: hpa::Config,
+    pub hpa_config: hpa::Config,
     /// Whether native HorizontalPodAutoscalers are managed, observed or ignored.
     pub native_hpas: NativeHpas,
     /// The sync period of an autoscaler that sets none.
@@ -85,7 +85,7 @@ pub struct ControllerContext {
     pub live: LiveStatus,
     pub clock: Clock,
     /// The lease term whose predecessors' scaling history has been taken over.
-    pub ready: AtomicU64,
+    pub history_loaded_term: AtomicU64,
     /// The settings of decisions with scaling from zero, even where `--scale-to-zero` is off.
     pub from_zero: hpa::Config,
     /// The pod selectors of all autoscalers.
@@ -169,12 +169,12 @@ impl ControllerContext {
             samples,
             pod_queries,
             rules,
-            from_zero: hpa::Config { scale_to_zero: true, ..settings.decisions },
+            from_zero: hpa::Config { scale_to_zero: true, ..settings.hpa_config },
             settings,
             metrics,
             live,
             clock,
-            ready: AtomicU64::new(NO_TERM),
+            history_loaded_term: AtomicU64::new(NO_TERM),
             stopping,
         }
     }
@@ -184,23 +184,23 @@ impl ControllerContext {
     pub fn fencing_token(&self) -> Option<FencingToken> {
         self.leader
             .fencing_token()
-            .filter(|token| token.term() == self.ready.load(Ordering::Acquire))
+            .filter(|token| token.term() == self.history_loaded_term.load(Ordering::Acquire))
     }
 
     /// The longest window that any decision looks back, in ms.
     pub fn longest_window(&self) -> i64 {
-        let default = i64::from(self.settings.decisions.downscale_stabilization_seconds) * 1000;
+        let default = i64::from(self.settings.hpa_config.downscale_stabilization_seconds) * 1000;
         default.max(LONGEST_MS)
     }
 
     /// The settings of decisions for an autoscaler of this status. A workload that was scaled to
     /// zero while `--scale-to-zero` was on is scaled up again after it is turned off.
-    pub fn decisions(&self, status: &Status) -> &hpa::Config {
+    pub fn hpa_config(&self, status: &Status) -> &hpa::Config {
         let zero = status.condition(ConditionKind::ScaledToZero);
         if zero.is_some_and(|zero| zero.status) {
             &self.from_zero
         } else {
-            &self.settings.decisions
+            &self.settings.hpa_config
         }
     }
 

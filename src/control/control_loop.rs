@@ -241,13 +241,13 @@ impl ControlLoop {
     /// The leader or the freeze has changed. A replica that leads now evaluates all soon, once it
     /// has loaded the scaling history of the leader before.
     fn leadership_changed(&mut self) {
-        let ControllerContext { leader, metrics, ready, .. } = &*self.ctx;
+        let ControllerContext { leader, metrics, history_loaded_term, .. } = &*self.ctx;
         let term = leader.fencing_token().map(|token| token.term());
         metrics.leads(term.is_some());
         metrics.frozen(leader.frozen().is_some());
         if term != self.term {
             self.term = term;
-            ready.store(NO_TERM, Ordering::Release);
+            history_loaded_term.store(NO_TERM, Ordering::Release);
             if term.is_some() {
                 if !self.checkpointer.start_loading() {
                     self.loaded(Ok(Vec::new()));
@@ -267,8 +267,8 @@ impl ControlLoop {
                 tracing::warn!(error, "Failed to read the scaling history: continuing without it");
             }
         }
-        let ready = self.term.unwrap_or(NO_TERM);
-        if self.ctx.ready.swap(ready, Ordering::AcqRel) != ready {
+        let term = self.term.unwrap_or(NO_TERM);
+        if self.ctx.history_loaded_term.swap(term, Ordering::AcqRel) != term {
             self.evaluate_all();
         }
     }
@@ -361,7 +361,7 @@ impl ControlLoop {
             self.join_inherited(&due.autoscaler.clone(), &mut due.state);
             // A token that came later would be of a term whose history this state lacks.
             let (ctx, token) = (self.ctx.clone(), self.ctx.fencing_token());
-            self.evaluations.spawn(async move { evaluate(&ctx, token, due).await });
+            self.evaluations.spawn(async move { run_evaluation(&ctx, token, due).await });
         }
     }
 
@@ -387,7 +387,7 @@ impl ControlLoop {
         self.join_inherited(&autoscaler, &mut state);
         let requeue = self.requeue.remove(&autoscaler);
         if !self.ctx.cluster.read(|index| index.has(&autoscaler)) {
-            // It was deleted during its evaluation, which left traces again.
+            // Deleted while it was evaluated: the evaluation has created its state anew.
             self.forget(&autoscaler);
             return self.count();
         }
@@ -438,7 +438,7 @@ impl ControlLoop {
 }
 
 /// Evaluates one autoscaler; a panic ends only this evaluation.
-async fn evaluate(ctx: &ControllerContext, token: Option<FencingToken>, due: Due) -> Done {
+async fn run_evaluation(ctx: &ControllerContext, token: Option<FencingToken>, due: Due) -> Done {
     let Due { autoscaler, at, due_together, mut state } = due;
     let begun = Instant::now();
     let evaluated = reconcile(ctx, token.as_ref(), &autoscaler, &mut state);

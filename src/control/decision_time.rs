@@ -1,5 +1,5 @@
-//! When a decision is taken, by two clocks: the wall's, which statuses and pods speak
-//! of, and this process's, which no hand sets and by which all is remembered.
+//! When a decision is taken, by two clocks: the wall clock, which the times of statuses and pods are
+//! in, and the monotonic clock of this process, which the scaling history is kept by.
 
 use crate::clock::Clock;
 use crate::hpa::{ScalingHistory, UnixMillis};

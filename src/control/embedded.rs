@@ -23,13 +23,13 @@ use std::time::Instant;
 enum ScaleWrite {
     /// It was written, failed, or was frozen; the decision says which. The reason of the freeze.
     Settled(Option<Arc<str>>),
-    /// Another hand changed the scale: it is to be decided on again.
+    /// Another writer changed the scale: it is to be decided on again.
     Changed,
     /// This replica no longer leads.
     LostTerm,
 }
 
-/// Writes the scale, the events and the status of a decision. None where another hand changed
+/// Writes the scale, the events and the status of a decision. None where another writer changed
 /// the scale, so that it is to be decided on again, unless this is the last attempt.
 pub async fn apply(
     by: Applying<'_>,
@@ -91,7 +91,7 @@ impl Applying<'_> {
                 .autoscaler(&autoscaler.key)
                 .is_some_and(|now| now.uid == uid && now.generation == *generation),
             AutoscalerKind::Hpa => index.hpa(&autoscaler.key).is_some_and(|now| {
-                now.uid == uid && allowed(&ctx.settings.decisions, &now.scaling).spec == *spec
+                now.uid == uid && allowed(&ctx.settings.hpa_config, &now.scaling).spec == *spec
             }),
         })
     }

@@ -47,7 +47,7 @@ pub async fn evaluate<'a>(
     let (mut target, at) = read_target(ctx, token, autoscaler, spec, state).await;
     loop {
         let observation = observe(ctx, autoscaler, scaling, target, at, state).await;
-        let evaluation = decide(ctx, autoscaler, scaling, observation, frozen.clone(), state);
+        let evaluation = decide_on(ctx, autoscaler, scaling, observation, frozen.clone(), state);
         let Some(seen) = evaluation.rescales_as_seen().filter(|_| writes) else {
             return evaluation;
         };
@@ -68,7 +68,7 @@ impl Evaluation<'_> {
 }
 
 /// Decides on an observation.
-fn decide<'a>(
+fn decide_on<'a>(
     ctx: &ControllerContext,
     autoscaler: &AutoscalerRef,
     scaling: &ScalingSpec,

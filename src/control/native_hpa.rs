@@ -152,7 +152,7 @@ pub async fn write(
             found.metadata.resource_version
         }
     };
-    // With the version the API server rejects the patch where another hand, such as the owner,
+    // With the version the API server rejects the patch where another writer, such as the owner,
     // changed the HPA meanwhile.
     let patch = json!({"metadata": {"resourceVersion": version}, "spec": whole(&wanted)});
     let parameters =
@@ -221,7 +221,8 @@ pub async fn remove(
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => false,
         Err(error) => {
             let error = message(&error);
-            tracing::warn!(autoscaler = %key, error, "Failed to delete the HorizontalPodAutoscaler");
+            let autoscaler = AutoscalerRef::autoscaler(key.clone());
+            tracing::warn!(%autoscaler, error, "Failed to delete the HorizontalPodAutoscaler");
             false
         }
     }

@@ -11,7 +11,7 @@ use crate::watch::{AutoscalerKind, AutoscalerRef};
 use std::sync::Arc;
 
 /// Shows a status, and has it written where this replica leads and the status written last is
-/// outdated by it or was changed by another hand.
+/// outdated by it or was changed by another writer.
 pub fn publish(
     ctx: &ControllerContext,
     token: Option<&FencingToken>,

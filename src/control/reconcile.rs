@@ -13,7 +13,7 @@ use crate::hpa::{self, ConditionKind, Spec, Status};
 use crate::leader::FencingToken;
 use crate::watch::{AutoscalerKind, AutoscalerRecord, AutoscalerRef, HpaRecord, ScalingSpec};
 
-/// How often a decision is made again because another hand changed the scale meanwhile.
+/// How often a decision is made again because another writer changed the scale meanwhile.
 const ATTEMPTS: u32 = 5;
 /// The reason of an evaluation that exceeded its time limit.
 const TIMED_OUT: &str = "DecisionTimedOut";
@@ -110,8 +110,8 @@ async fn sync_autoscaler(
         return SyncResult::Held;
     }
     state.status.remove(ConditionKind::Paused);
-    let limits = (parsed.spec.fallback.as_ref(), record.generation);
-    sync(ctx, token, autoscaler, &parsed.scaling, limits, state).await
+    let extras = (parsed.spec.fallback.as_ref(), record.generation);
+    evaluate_and_apply(ctx, token, autoscaler, &parsed.scaling, extras, state).await
 }
 
 /// Shows that a spec is invalid, and what was last seen of the scale: nothing else is known.
@@ -175,11 +175,11 @@ async fn sync_hpa(
     if ctx.settings.native_hpas != NativeHpas::Manage {
         return shadow::apply(ctx, token.is_some(), autoscaler, record, state).await;
     }
-    Some(sync(ctx, token, autoscaler, &record.scaling, (None, None), state).await)
+    Some(evaluate_and_apply(ctx, token, autoscaler, &record.scaling, (None, None), state).await)
 }
 
-/// Observes, decides and applies, again where another hand changed the scale meanwhile.
-async fn sync(
+/// Observes, decides and applies, again where another writer changed the scale meanwhile.
+async fn evaluate_and_apply(
     ctx: &ControllerContext,
     token: Option<&FencingToken>,
     autoscaler: &AutoscalerRef,
@@ -187,7 +187,7 @@ async fn sync(
     (fallback, generation): (Option<&Fallback>, Option<i64>),
     state: &mut AutoscalerState,
 ) -> SyncResult {
-    let scaling = &*allowed(&ctx.settings.decisions, scaling);
+    let scaling = &*allowed(&ctx.settings.hpa_config, scaling);
     let mut attempt = 0;
     loop {
         attempt += 1;

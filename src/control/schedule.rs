@@ -73,8 +73,8 @@ impl Schedule {
 ///
 /// Autoscalers whose queries have the same shape are evaluated together, so that their queries are
 /// batched; more than [`MAX_TOGETHER`] in parts, by namespace, and by name within a larger
-/// namespace, each part at a phase of its own. Others keep the phase of their first evaluation. A
-/// crowd that is evaluated at once, as after a start, is spread from then on.
+/// namespace, each part at a phase of its own. Others keep the phase of their first evaluation. Many
+/// that are evaluated at once, as after a start, are spread from then on.
 #[derive(Debug, Default)]
 pub struct Phases {
     cohorts: HashMap<u64, Cohort>,
@@ -128,13 +128,13 @@ impl Cohort {
 const MAX_TOGETHER: usize = 1_000;
 /// How many may be due at one time without being spread.
 const MAX_UNSPREAD: usize = 16;
-/// The time over which the parts of a cohort, and a crowd's cohorts, are spread, whatever the
+/// The time over which the parts of a cohort, and cohorts that are due together, are spread, whatever the
 /// period of each autoscaler.
 const COMMON_PERIOD: Duration = Duration::from_secs(15);
 
 impl Phases {
     /// Sets the query shape of an autoscaler, or none. `due` is the time of the evaluation that showed
-    /// it, one of a crowd.
+    /// it, one of `due_together`.
     pub fn set(
         &mut self,
         autoscaler: &AutoscalerRef,
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_is_spread_but_for_autoscalers_of_one_query_shape() {
+    fn many_are_spread_but_for_autoscalers_of_one_query_shape() {
         let start = Instant::now();
         let mut phases = Phases::default();
         let autoscalers: Vec<AutoscalerRef> = (0..100).map(|n| key(&n.to_string())).collect();

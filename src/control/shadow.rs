@@ -99,7 +99,7 @@ async fn claim(
         }
     };
     let status = Status::from_api(&record.status);
-    let (spec, config) = (&record.scaling.spec, ctx.decisions(&status));
+    let (spec, config) = (&record.scaling.spec, ctx.hpa_config(&status));
     if needs_samples(Context { spec, config, now: now() }, &target, &status) {
         let target = Some(&target);
         ctx.cluster.read(|index| drop(ctx.selectors.select(index, autoscaler, target, true)));

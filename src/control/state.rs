@@ -21,7 +21,7 @@ pub struct AutoscalerState {
     pub status: Status,
     /// The status that was written last.
     pub written: Option<Written>,
-    /// How many evaluations in a row failed for want of metrics.
+    /// How many evaluations in a row failed because metrics failed.
     pub failed_evaluations: i32,
     /// Whether its last evaluation in this process had its metrics.
     pub measured: bool,
@@ -153,7 +153,7 @@ impl AutoscalerState {
         self.term = term;
     }
 
-    /// Counts evaluations in a row that failed for want of metrics; returns whether this one did.
+    /// Counts evaluations in a row that failed because metrics failed; returns whether this one did.
     /// One that could not read the scale says nothing about the metrics.
     pub fn count_failure(&mut self, decision: &Decision, scale_is_known: bool) -> bool {
         match decision.metrics_failed {

@@ -104,7 +104,7 @@ impl Written {
         self.compared = None;
     }
 
-    /// Whether another hand changed or wiped it, as far as the watch knows the object. Compared
+    /// Whether another writer changed or wiped it, as far as the watch knows the object. Compared
     /// every [`COMPARE_INTERVAL`], because the watch may be behind for a while.
     pub fn is_undone(&mut self, of_object: impl FnOnce() -> Option<Status>) -> bool {
         if self.compared.is_some_and(|at| at.elapsed() < COMPARE_INTERVAL) {

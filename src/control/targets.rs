@@ -265,7 +265,7 @@ mod tests {
     use super::super::fake::{self, deployments, groups, scale};
     use super::*;
 
-    /// An API server whose scale another hand sets to 20 before the first write comes.
+    /// An API server whose scale another writer sets to 20 before the first write comes.
     fn contested(to: i32) -> (Client, fake::Log) {
         let mut version = 1;
         let mut replicas = 3;

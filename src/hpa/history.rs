@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_memories_each_change_counts_once() {
+    fn of_two_histories_each_change_counts_once() {
         let event = |change, time| ScaleEvent { change, time, outdated: false, unsure: false };
         let with =
             |ups: &[ScaleEvent]| ScalingHistory { ups: ups.to_vec(), ..ScalingHistory::default() };

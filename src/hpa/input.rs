@@ -5,7 +5,7 @@ use crate::k8s::Quantity;
 use crate::k8s::Selector;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// The controller's settings, the same for every autoscaler.
+/// The flags of the HPA controller.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
     /// How far the ratio of a metric may be from 1 without a change (default 0.1).

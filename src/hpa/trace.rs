@@ -80,14 +80,14 @@ pub enum Step {
 
 /// A trace recorded as data.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
-pub struct Record {
+pub struct RecordedTrace {
     /// An entry for each evaluated metric, with its index in the specification.
     pub metrics: Vec<(usize, MetricTrace)>,
     /// The steps in their order.
     pub steps: Vec<Step>,
 }
 
-impl Trace for Record {
+impl Trace for RecordedTrace {
     fn metric(&mut self, index: usize, trace: MetricTrace) {
         self.metrics.push((index, trace));
     }

@@ -20,7 +20,7 @@ pub struct Bounds {
 }
 
 /// For users' own queries.
-pub const OF_USERS: Bounds = Bounds {
+pub const USER_QUERY: Bounds = Bounds {
     // The schema allows 8,192 characters.
     bytes: 32 << 10,
     depth: 100,
@@ -32,13 +32,13 @@ pub const OF_USERS: Bounds = Bounds {
 
 /// For planned queries and administrators' templates. These may
 /// name a thousand pods, but are not deeper.
-pub const OF_OURS: Bounds = Bounds {
+pub const PLANNED_QUERY: Bounds = Bounds {
     bytes: 8 << 20,
     matchers: usize::MAX,
     patterns: usize::MAX,
     pattern_bytes: usize::MAX,
     compiled_bytes: None,
-    ..OF_USERS
+    ..USER_QUERY
 };
 
 /// A bound that a text exceeds, and its position.

@@ -21,7 +21,8 @@ use FunctionKind::{Constant, EachSeries, Other};
 ///
 /// A function may be added if all series that it reads come from its arguments. If it writes labels,
 /// `growth` bounds them; if it takes a regular expression, `patterns` does. `EachSeries` promises
-/// what `exactness` needs: `planned.rs` of the end-to-end tests tries each on a real Prometheus.
+/// what `exactness` needs: `planned.rs` of the end-to-end tests tries each on a real Prometheus, but
+/// those of native histograms.
 const FUNCTIONS: &[(&str, FunctionKind)] = &[
     ("abs", EachSeries),
     ("absent", Other),

@@ -120,7 +120,7 @@ mod tests {
     use crate::promql::bounds;
 
     fn checked(query: &str) -> Result<Vec<String>, TooLong> {
-        check(&mut tree::read(query, &bounds::OF_USERS).expect(query))
+        check(&mut tree::read(query, &bounds::USER_QUERY).expect(query))
     }
 
     fn replace(of: &str, label: &str, with: &str, source: &str) -> String {

@@ -132,7 +132,7 @@ pub fn within_namespace(
     namespace: &str,
     shared: &[String],
 ) -> Result<String, GuardError> {
-    let mut expr = tree::read(query, &bounds::OF_USERS)?;
+    let mut expr = tree::read(query, &bounds::USER_QUERY)?;
     // Walking and printing partly are the parser's code, too, which may panic.
     let guarded = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let guard = NamespaceGuard { label: namespace_label, namespace, shared };
@@ -144,7 +144,7 @@ pub fn within_namespace(
         }
         let patterns = growth::check(&mut expr)?;
         let patterns: Vec<&str> = patterns.iter().map(String::as_str).collect();
-        pattern_bounds::check_of_functions(&patterns, &bounds::OF_USERS)
+        pattern_bounds::check_of_functions(&patterns, &bounds::USER_QUERY)
             .map_err(GuardError::Pattern)?;
         tree::normalize(&mut expr);
         let text = expr.to_string();
@@ -152,7 +152,7 @@ pub fn within_namespace(
             return Err(GuardError::Long(text.len()));
         }
         let changed = || GuardError::Unsupported(format!("it would be run as {text}"));
-        let mut again = tree::read(&text, &bounds::OF_OURS).map_err(|_| changed())?;
+        let mut again = tree::read(&text, &bounds::PLANNED_QUERY).map_err(|_| changed())?;
         tree::normalize(&mut again);
         if again != expr || guard.guarded(&mut again) != Some(selectors) {
             return Err(changed());

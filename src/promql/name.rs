@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// The labels that select the series of a metric. No map and an empty map have different hashes.
+/// A set of labels: of a metric, a pod or a node.
 pub type LabelSet = BTreeMap<String, String>;
 
 /// The hex digits of the hash in a name.
@@ -21,7 +21,7 @@ pub fn labels_hash(labels: Option<&LabelSet>) -> String {
     hash
 }
 
-/// LabelSet as Go's `encoding/json` writes a `map[string]string`: compact, keys
+/// The labels as Go's `encoding/json` writes a `map[string]string`: compact, keys
 /// sorted bytewise, and `<`, `>`, `&`, U+2028, U+2029 escaped; `null` for no map.
 pub fn labels_json(labels: Option<&LabelSet>) -> String {
     let Some(labels) = labels else {

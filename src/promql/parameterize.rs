@@ -27,7 +27,7 @@ fn parameterize(query: &str) -> Option<ShapedQuery> {
     if shape::mentions_placeholder(query) {
         return None;
     }
-    let mut tree = tree::read(query, &bounds::OF_OURS).ok()?;
+    let mut tree = tree::read(query, &bounds::PLANNED_QUERY).ok()?;
     tree::normalize(&mut tree);
     let (mut parameters, mut arguments) = (Vec::new(), Vec::new());
     for (name, values) in common_matchers(&mut tree)? {

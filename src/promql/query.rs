@@ -163,7 +163,7 @@ pub fn render(
         plain.push('_');
     }
     let text = template.render(&fields(&plain, matchers, group_by))?;
-    let mut tree = tree::read(&text, &bounds::OF_OURS)
+    let mut tree = tree::read(&text, &bounds::PLANNED_QUERY)
         .map_err(|error| format!("the name {series:?} can't be put into {text}: {error}"))?;
     let name = |text: &mut String| {
         if text.contains(&plain) {

@@ -291,11 +291,11 @@ fn no_duration(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::bounds::OF_USERS;
+    use super::super::bounds::USER_QUERY;
     use super::*;
 
     fn fault(text: &str) -> Option<String> {
-        check(text, &OF_USERS).err().map(|error| error.to_string())
+        check(text, &USER_QUERY).err().map(|error| error.to_string())
     }
 
     #[test]

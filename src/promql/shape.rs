@@ -102,7 +102,7 @@ impl QueryShape {
         if self.parameters.is_empty() {
             return self.text.clone();
         }
-        let mut tree = tree::read(&self.text, &bounds::OF_OURS).expect("it was read before");
+        let mut tree = tree::read(&self.text, &bounds::PLANNED_QUERY).expect("it was read before");
         tree::normalize(&mut tree);
         let matcher = |(parameter, values): (&Parameter, &Option<BTreeSet<&String>>)| {
             let values = values.as_ref()?;

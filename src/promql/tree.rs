@@ -258,7 +258,7 @@ pub fn normalize(expr: &mut Expr) {
 
 /// Whether a text means the same as a [normalized](normalize) tree.
 pub fn means(text: &str, tree: &Expr) -> bool {
-    read(text, &bounds::OF_OURS).is_ok_and(|mut again| {
+    read(text, &bounds::PLANNED_QUERY).is_ok_and(|mut again| {
         normalize(&mut again);
         again == *tree
     })
@@ -285,7 +285,7 @@ mod tests {
             ("x{a =~ # `b\n 'c\\\\d', e!~\t`f\\d`,}", r#"x{a=~"c\\d",e!~"f\\d"}"#),
             (r#"x{a="`\\d`"}"#, r#"x{a="`\\d`"}"#),
         ] {
-            let tree = read(text, &bounds::OF_USERS).unwrap();
+            let tree = read(text, &bounds::USER_QUERY).unwrap();
             assert_eq!(tree.to_string(), expected, "{text}");
         }
     }
@@ -297,20 +297,20 @@ mod tests {
             r#"sum by (a) (topk(scalar(x{c=~"b"}), {"a.b"=~"\\d"})) + x{c=~"a",d="0"}"#,
             r#"x{a=~"b", c="0" or d!~"e"}"#,
         ] {
-            for bounds in [&bounds::OF_USERS, &bounds::OF_OURS] {
+            for bounds in [&bounds::USER_QUERY, &bounds::PLANNED_QUERY] {
                 assert_eq!(read(text, bounds).unwrap().to_string(), text);
             }
         }
-        let none = |text| read(text, &bounds::OF_USERS).unwrap_err().to_string();
+        let none = |text| read(text, &bounds::USER_QUERY).unwrap_err().to_string();
         for text in [r#"{a=~".*"}"#, r#"{a!~"b",c=~"d|"}"#] {
             assert!(none(text).contains("at least one"), "{}", none(text));
         }
-        assert!(read(r#"{a!~".*"}"#, &bounds::OF_USERS).is_ok());
+        assert!(read(r#"{a!~".*"}"#, &bounds::USER_QUERY).is_ok());
     }
 
     #[test]
     fn a_tree_as_deep_as_may_be_fits_a_small_stack() {
-        let depth = bounds::OF_USERS.depth;
+        let depth = bounds::USER_QUERY.depth;
         let of = |open: &str, close: &str, levels: usize| {
             format!("{}x{}", open.repeat(levels), close.repeat(levels))
         };
@@ -325,7 +325,7 @@ mod tests {
             of("max_over_time(", "[5m:1m])", depth / 2 - 1),
         ] {
             let work = move || {
-                let mut tree = read(&text, &bounds::OF_USERS).expect("within bounds");
+                let mut tree = read(&text, &bounds::USER_QUERY).expect("within bounds");
                 normalize(&mut tree);
                 assert!(means(&tree.to_string(), &tree.clone()), "{text}");
             };

@@ -16,7 +16,7 @@ use super::user::{AuthenticationError, UserInfo};
 use crate::telemetry::Metrics;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{Extensions, HeaderMap, Response};
+use axum::http::{Extensions, HeaderMap, Response, header};
 use axum::middleware::Next;
 use axum::response::IntoResponse;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -41,14 +41,16 @@ pub async fn observe(
     request: Request,
     next: Next,
 ) -> Response<Body> {
-    let error_encoding = encoding(request.headers(), false).unwrap_or(Encoding::Json);
+    let accept = request.headers().get(header::ACCEPT).cloned();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let _in_flight = metrics.serving.in_flight();
     let begun = Instant::now();
     let mut response = next.run(request).await;
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {
         let user = response.extensions_mut().remove::<LoggedUser>();
-        response = encode_error(error, error_encoding);
+        let accept = accept.map(|accept| (header::ACCEPT, accept));
+        let encoding = encoding(&accept.into_iter().collect(), false);
+        response = encode_error(error, encoding.unwrap_or(Encoding::Json));
         response.extensions_mut().extend(user.map(extension).unwrap_or_default());
     }
     let (code, took) = (response.status().as_u16(), begun.elapsed());

@@ -3,8 +3,6 @@
 use super::protobuf::PROTOBUF;
 use axum::extract::Query;
 use axum::http::{HeaderMap, Uri, header};
-use mediatype::{MediaType, MediaTypeList, Name, ReadParams};
-use std::cmp::Reverse;
 use std::collections::HashMap;
 
 /// The encoding of a response.
@@ -20,80 +18,144 @@ pub enum Encoding {
     Protobuf,
 }
 
-/// The media ranges of `Accept`, in the order in which encodings are tried: by q-value, those with a
-/// wildcard last among equals, else as they were written. A range that can't be parsed is skipped.
-/// None without the header, which accepts everything.
+/// The most clauses of `Accept` that are read.
+const MAX_CLAUSES: usize = 64;
+
+/// A clause of `Accept`: a media range with its parameters.
+struct Clause<'a> {
+    media_type: &'a str,
+    subtype: &'a str,
+    q: f64,
+    parameters: Vec<(&'a str, &'a str)>,
+}
+
+impl<'a> Clause<'a> {
+    /// Parses a clause; none if it is no media range. Parameters without a value are skipped.
+    fn parse(text: &'a str) -> Option<Self> {
+        let space = |text: &'a str| text.trim_matches(' ');
+        let mut parts = text.split(';');
+        let range = space(parts.next()?);
+        let (media_type, subtype) = match range.split_once('/') {
+            Some((_, subtype)) if subtype.contains('/') => return None,
+            Some((media_type, subtype)) => (space(media_type), space(subtype)),
+            None if range == "*" => ("*", "*"),
+            None => return None,
+        };
+        let mut clause = Self { media_type, subtype, q: 1.0, parameters: Vec::new() };
+        for (name, value) in parts.filter_map(|part| part.split_once('=')) {
+            match space(name) {
+                "q" => clause.q = value.parse().unwrap_or(0.0),
+                name => clause.parameters.push((name, space(value))),
+            }
+        }
+        Some(clause)
+    }
+
+    fn parameter(&self, name: &str) -> Option<&'a str> {
+        let mut last_first = self.parameters.iter().rev();
+        last_first.find_map(|(known, value)| (*known == name).then_some(*value))
+    }
+
+    fn matches(&self, media_type: &str) -> bool {
+        let Some((media_type, subtype)) = media_type.split_once('/') else { return false };
+        match (self.media_type, self.subtype) {
+            ("*", "*") => true,
+            (ours, "*") => ours == media_type,
+            (ours, sub) => (ours, sub) == (media_type, subtype),
+        }
+    }
+
+    /// Whether it is tried before another. It is no order: a clause without a wildcard goes before
+    /// one with a wildcard, and one with a higher q-value before one with a lower.
+    fn is_before(&self, other: &Self) -> bool {
+        self.q > other.q
+            || (self.media_type != "*" && other.media_type == "*")
+            || (self.subtype != "*" && other.subtype == "*")
+    }
+
+    /// Whether it accepts an object as it is, or as a table. There is nothing else to ask for; `stream=watch`
+    /// is ignored where a watch could be encoded, as kube-apiserver ignores it.
+    fn accepts(&self, encoding: Encoding, as_table: bool) -> bool {
+        let stream = self.parameter("stream").filter(|stream| !stream.is_empty());
+        if stream.is_some_and(|stream| stream != "watch" || encoding == Encoding::Yaml) {
+            return false;
+        }
+        match ["as", "g", "v"].map(|name| self.parameter(name)) {
+            [None, None, None] => !as_table,
+            [Some("Table"), Some("meta.k8s.io"), Some("v1" | "v1beta1")] => as_table,
+            _ => false,
+        }
+    }
+}
+
+/// The text of `Accept`; none without the header, or if it is empty.
+fn text(headers: &HeaderMap) -> Option<&str> {
+    let header = headers.get(header::ACCEPT).filter(|header| !header.is_empty())?;
+    Some(std::str::from_utf8(header.as_bytes()).unwrap_or_default())
+}
+
+/// The clauses of `Accept`, in the order in which they are tried; none without the header, which
+/// accepts everything.
 ///
-/// Source of the order: `ParseAccept` of `github.com/munnerz/goautoneg`, as kube-apiserver uses it. As
-/// there, `q=0` does not exclude.
-fn accept(headers: &HeaderMap) -> Option<Vec<MediaType<'_>>> {
-    let text = headers.get(header::ACCEPT)?.to_str().ok()?;
-    let mut ranges: Vec<_> = MediaTypeList::new(text).filter_map(Result::ok).collect();
-    ranges.sort_by_cached_key(|range| (Reverse(thousandths(range)), range.subty == "*"));
-    Some(ranges)
+/// Source of the syntax and of the order: `ParseAccept` of `github.com/munnerz/goautoneg`, which
+/// kube-apiserver uses. It is laxer than RFC 9110, and clients rely on it: a clause that is no media
+/// range is skipped, `q=0` does not exclude, and names are case-sensitive.
+fn accept(headers: &HeaderMap) -> Option<Vec<Clause<'_>>> {
+    let text = text(headers)?;
+    let mut clauses: Vec<_> = text.split(',').filter_map(Clause::parse).take(MAX_CLAUSES).collect();
+    // As Go sorts a few: the outcome depends on it, as `is_before` is no order.
+    for sorted in 1..clauses.len() {
+        let mut at = sorted;
+        while at > 0 && clauses[at].is_before(&clauses[at - 1]) {
+            clauses.swap(at, at - 1);
+            at -= 1;
+        }
+    }
+    Some(clauses)
 }
 
-/// The q-value of a range, in thousandths: 1,000 without one, 0 if it is no number.
-fn thousandths(range: &MediaType<'_>) -> u16 {
-    let q = parameter(range, "q").map_or(1.0, |q| q.parse().unwrap_or(0.0_f64));
-    (q.clamp(0.0, 1.0) * 1000.0) as u16
-}
-
-fn parameter(range: &MediaType<'_>, name: &str) -> Option<String> {
-    range.get_param(Name::new(name)?).map(|value| value.unquoted_str().into_owned())
-}
-
-/// What a range offers to accept, whatever its parameters.
-#[derive(Clone, Copy)]
-enum Offered {
-    Json,
-    Yaml,
-    Protobuf,
-    Any,
-}
-
-const OFFERED: [(&str, Offered); 5] = [
-    ("application/json", Offered::Json),
-    ("application/yaml", Offered::Yaml),
-    (PROTOBUF, Offered::Protobuf),
-    ("application/*", Offered::Any),
-    ("*/*", Offered::Any),
+const ENCODINGS: [(&str, Encoding); 3] = [
+    ("application/json", Encoding::Json),
+    ("application/yaml", Encoding::Yaml),
+    (PROTOBUF, Encoding::Protobuf),
 ];
-
-fn offered(range: &MediaType<'_>) -> Option<Offered> {
-    OFFERED.into_iter().find_map(|(essence, offered)| {
-        let (ty, subty) = essence.split_once('/')?;
-        (range.ty == ty && range.subty == subty && range.suffix.is_none()).then_some(offered)
-    })
-}
 
 /// The encoding of a response; none if the client accepts none that there is.
 pub fn encoding(headers: &HeaderMap, has_table: bool) -> Option<Encoding> {
-    let Some(accept) = accept(headers) else { return Some(Encoding::Json) };
-    accept.iter().find_map(|range| match (offered(range)?, parameter(range, "as").as_deref()) {
-        (Offered::Json, Some("Table")) if has_table => Some(Encoding::Table),
-        // Clients that read discovery accept this besides plain JSON.
-        (Offered::Json, None | Some("APIGroupDiscoveryList")) => Some(Encoding::Json),
-        (Offered::Any, None) => Some(Encoding::Json),
-        (Offered::Yaml, None) => Some(Encoding::Yaml),
-        (Offered::Protobuf, None) => Some(Encoding::Protobuf),
-        _ => None,
+    let Some(clauses) = accept(headers) else { return Some(Encoding::Json) };
+    clauses.iter().find_map(|clause| {
+        ENCODINGS.into_iter().filter(|(media_type, _)| clause.matches(media_type)).find_map(
+            |(_, encoding)| {
+                let tabular = has_table && encoding == Encoding::Json;
+                match tabular && clause.accepts(encoding, true) {
+                    true => Some(Encoding::Table),
+                    false => clause.accepts(encoding, false).then_some(encoding),
+                }
+            },
+        )
     })
 }
 
-/// Whether a client accepts any of the media types, with whatever parameters.
+/// Whether a client accepts any of the media types, with whatever parameters. `application/*` and `*`
+/// alone are none of them.
+///
+/// Source: `matchesAccept` of `github.com/emicklei/go-restful`, kube-apiserver's router.
 pub fn accepts_any(headers: &HeaderMap) -> bool {
-    accept(headers).is_none_or(|accept| accept.iter().any(|range| offered(range).is_some()))
+    text(headers).is_none_or(|text| {
+        text.split(',').any(|range| {
+            let media_type = range.split(';').next().unwrap_or_default().trim_matches(' ');
+            media_type == "*/*" || ENCODINGS.iter().any(|(known, _)| *known == media_type)
+        })
+    })
 }
 
 /// Whether a client accepts aggregated discovery.
 pub fn accepts_aggregated_discovery(headers: &HeaderMap) -> bool {
-    accept(headers).is_some_and(|accept| {
-        accept.iter().any(|range| {
-            matches!(offered(range), Some(Offered::Json))
-                && [("g", "apidiscovery.k8s.io"), ("v", "v2"), ("as", "APIGroupDiscoveryList")]
-                    .iter()
-                    .all(|(name, value)| parameter(range, name).as_deref() == Some(value))
+    accept(headers).is_some_and(|clauses| {
+        clauses.iter().any(|clause| {
+            clause.matches("application/json")
+                && ["g", "v", "as"].map(|name| clause.parameter(name))
+                    == [Some("apidiscovery.k8s.io"), Some("v2"), Some("APIGroupDiscoveryList")]
         })
     })
 }
@@ -135,18 +197,46 @@ mod tests {
         assert_eq!(of(&format!("{table},application/json"), false), Some(Encoding::Json));
         assert_eq!(of("text/html", true), None);
         // By q-value; equal ones as they were written, wildcards after the others.
-        assert_eq!(of("application/json;q=0.5, application/yaml", true), Some(Encoding::Yaml));
-        assert_eq!(
-            of("application/json;q=0.9,application/yaml;q=0.95", true),
-            Some(Encoding::Yaml)
+        for (accept, expected) in [
+            ("application/json;q=0.5, application/yaml", Encoding::Yaml),
+            ("application/json;q=0.9,application/yaml;q=0.95", Encoding::Yaml),
+            ("application/yaml;q=0.2, application/json;q=oops", Encoding::Yaml),
+            ("application/yaml;q=0.8, */*", Encoding::Json),
+            ("*/*, application/yaml;q=0.8", Encoding::Yaml),
+            ("*/*, Application/YAML", Encoding::Json),
+            ("/, *; q=.2, application/yaml", Encoding::Yaml),
+            ("*", Encoding::Json),
+            ("application/json;charset", Encoding::Json),
+            ("application/json;profile=https://x/y", Encoding::Json),
+            ("text/html;x=\", application/yaml", Encoding::Yaml),
+            ("application/json; q = 0.5", Encoding::Json),
+        ] {
+            assert_eq!(of(accept, true), Some(expected), "{accept}");
+        }
+        assert_eq!(encoding(&headers(""), true), Some(Encoding::Json));
+        for refused in [
+            "APPLICATION/JSON",
+            "application/json/x",
+            "application/json;as=Table",
+            "application/json;as=Table;g=meta.k8s.io;v=v2",
+            "application/json;stream=x",
+            "application/yaml;stream=watch",
+            "text/html;x=é",
+        ] {
+            assert_eq!(of(refused, true), None, "{refused}");
+        }
+        let many = format!("{}application/yaml", "a/a,".repeat(16_000));
+        assert_eq!(of(&many, true), None);
+    }
+
+    #[test]
+    fn a_request_is_handled_if_any_media_type_is_accepted() {
+        let any = |accept: &str| accepts_any(&headers(accept));
+        assert!(accepts_any(&HeaderMap::new()) && any("") && any("a/b, */*;q=0"));
+        assert!(any("application/json;as=Table;g=meta.k8s.io;v=v1") && any("x, application/yaml"));
+        assert!(
+            !any("application/*") && !any("*") && !any("text/html") && !any("Application/json")
         );
-        assert_eq!(
-            of("application/yaml;q=0.2, application/json;q=oops", true),
-            Some(Encoding::Yaml)
-        );
-        assert_eq!(of("application/yaml;q=0.8, */*", true), Some(Encoding::Json));
-        assert_eq!(of("*/*, Application/YAML", true), Some(Encoding::Yaml));
-        assert_eq!(of("/, *; q=.2, application/yaml", true), Some(Encoding::Yaml));
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use super::registrar::MetricDescription;
 use crate::watch::{Synced, WatchHealth};
-use procfs::process::LimitValue;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
@@ -38,8 +37,14 @@ pub fn descriptions() -> impl Iterator<Item = MetricDescription> {
 }
 
 /// The values of these metrics; none where `/proc` does not say.
+#[cfg(target_os = "linux")]
 fn values() -> [Option<f64>; 7] {
-    let process = procfs::process::Process::myself().ok();
+    use procfs::process::{LimitValue, Process};
+
+    /// In seconds since 1970. The time of the boot, which it is computed from, moves when the
+    /// clock is set.
+    static STARTED: OnceLock<Option<f64>> = OnceLock::new();
+    let process = Process::myself().ok();
     let stat = process.as_ref().and_then(|process| process.stat().ok());
     let seconds = |ticks: u64| ticks as f64 / procfs::ticks_per_second() as f64;
     let limit = process.as_ref().and_then(|process| {
@@ -48,16 +53,25 @@ fn values() -> [Option<f64>; 7] {
             LimitValue::Unlimited => None,
         }
     });
-    let boot = procfs::boot_time_secs().ok();
+    // `/proc/self/stat` has it, too, but is inaccurate (proc(5)).
+    let resident = process.as_ref().and_then(|process| process.status().ok()?.vmrss);
+    let started =
+        || Some(procfs::boot_time_secs().ok()? as f64 + seconds(stat.as_ref()?.starttime));
     [
         stat.as_ref().map(|stat| seconds(stat.utime + stat.stime)),
-        stat.as_ref().map(|stat| (stat.rss * procfs::page_size()) as f64),
+        resident.map(|kilobytes| kilobytes as f64 * 1024.0),
         stat.as_ref().map(|stat| stat.vsize as f64),
-        stat.as_ref().and_then(|stat| Some(boot? as f64 + seconds(stat.starttime))),
+        *STARTED.get_or_init(started),
         process.as_ref().and_then(|process| Some(process.fd_count().ok()? as f64)),
         limit,
         tasks(),
     ]
+}
+
+/// The values of these metrics; this system has no `/proc`.
+#[cfg(not(target_os = "linux"))]
+fn values() -> [Option<f64>; 7] {
+    [None, None, None, None, None, None, tasks()]
 }
 
 impl Collector for ProcessCollector {
@@ -141,6 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg(target_os = "linux")]
     fn the_process_is_measured() {
         let [_, resident, space, start, open, most, _] =
             values().map(|value| value.unwrap_or(-1.0));

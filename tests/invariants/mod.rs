@@ -5,7 +5,7 @@ use arbitrary::{Arbitrary, Result, Unstructured};
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscalerSpec;
 use plimsoll::hpa::{
     self, AlignedSamples, Config, Context, Decision, Input, Outcome, Phase, Pod, PodContainer,
-    Ready, Record, Requests, Sample, Samples, Scale, ScalingHistory, Selected, Source, Spec,
+    Ready, RecordedTrace, Requests, Sample, Samples, Scale, ScalingHistory, Selected, Source, Spec,
     Status, UnixMillis,
 };
 use serde_json::{Value, json};
@@ -106,7 +106,7 @@ impl PodState {
 /// What is left of a history when another process goes on with it.
 fn kept(history: &ScalingHistory, now: UnixMillis) -> ScalingHistory {
     let text = serde_json::to_string(&history.essential(now, LONGEST)).expect("JSON");
-    serde_json::from_str(&text).expect("a memory")
+    serde_json::from_str(&text).expect("a history")
 }
 
 /// Longer than any window or period of a scenario.
@@ -231,7 +231,7 @@ impl Scenario {
                 }
             }
             let mut worlds = [(); 3].map(|()| (history.clone(), status.clone()));
-            let mut trace = Record::default();
+            let mut trace = RecordedTrace::default();
             let as_it_is = View { replicas, now, order: Order::Listed, later: 0 };
             let decision = self.decide(tick, &as_it_is, &mut history, &mut status, &mut trace);
             // The same input gives the same output, whether its trace is read or not.
@@ -334,7 +334,7 @@ impl Scenario {
         decision
     }
 
-    fn check(&self, tick: &Tick, replicas: i32, decision: &Decision, trace: &Record) {
+    fn check(&self, tick: &Tick, replicas: i32, decision: &Decision, trace: &RecordedTrace) {
         let (min, max) = (self.spec.min_replicas, self.spec.max_replicas);
         if let Outcome::Rescale { from, to, .. } = decision.outcome {
             assert!((min..=max).contains(&to), "{from} to {to}, outside {min} to {max}: {self:#?}");

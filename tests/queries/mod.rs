@@ -2,7 +2,7 @@
 //! the planner. Shared by the property tests and the fuzz targets.
 
 use arbitrary::{Arbitrary, Result, Unstructured};
-use plimsoll::promql::bounds::OF_OURS;
+use plimsoll::promql::bounds::PLANNED_QUERY;
 use plimsoll::promql::cost::{Estimates, Limits};
 use plimsoll::promql::guard::within_namespace;
 use plimsoll::promql::matcher::label_name;
@@ -58,7 +58,7 @@ pub fn check_guard(query: &str) -> Option<String> {
 fn read(text: &str) -> Result<Expr, String> {
     match parse(text) {
         Err(error) if error.contains("illegal regex") => {
-            tree::read(text, &OF_OURS).map_err(|error| error.to_string())
+            tree::read(text, &PLANNED_QUERY).map_err(|error| error.to_string())
         }
         read => read,
     }

@@ -139,6 +139,19 @@ fn every_encoding_of_a_response_equals_that_of_prometheus_adapter() {
                 "*/*, application/yaml",
                 "text/*, application/yaml;q=0.1",
                 "application/yaml;q=oops, application/json;q=0.1",
+                "*/*, application/yaml;q=0.8",
+                "*/*, Application/YAML",
+                "",
+                "*",
+                "application/*",
+                "application/*, text/html, */*",
+                "application/json;as=Table",
+                "application/json;charset",
+                "application/json;profile=https://x/y",
+                "application/json;stream=watch",
+                "application/json;stream=x",
+                "application/yaml;stream=watch",
+                "text/html;x=\", application/yaml",
             ] {
                 let a = get(&theirs, path, accept).await;
                 let b = get(&ours, path, accept).await;
@@ -269,16 +282,13 @@ fn a_storm_is_refused_in_order_and_health_always_answers() {
             let url = format!("https://127.0.0.1:{}{path}?labelSelector=app%3Dweb&metricLabelSelector=zone%3Dz{n}", ours.port);
             let request = http.get(url).bearer_auth(&fixture.token).send();
             async move {
+                let start = Instant::now();
                 let response = request.await.ok()?;
                 let retry = response.headers().contains_key("retry-after");
-                Some((response.status().as_u16(), retry))
+                Some((response.status().as_u16(), retry, start.elapsed()))
             }
         });
-        let storm = async {
-            let start = Instant::now();
-            let answers = futures::stream::iter(requests).buffer_unordered(1000);
-            (answers.collect::<Vec<_>>().await, start.elapsed())
-        };
+        let storm = futures::stream::iter(requests).buffer_unordered(1000).collect::<Vec<_>>();
         // Probes come from their own thread, so that the load of the client does not delay them,
         // and from their own address, as from the kubelet: when connections are full, the
         // address with the most of them loses one.
@@ -286,34 +296,39 @@ fn a_storm_is_refused_in_order_and_health_always_answers() {
         let health = tokio::task::spawn_blocking(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.expect("a runtime").block_on(async {
-                let mut slowest = Duration::ZERO;
+                let mut all = Vec::new();
                 for _ in 0..20 {
                     let start = Instant::now();
                     let kubelet = any_certificate().local_address(IpAddr::from([127, 0, 0, 2]));
                     let http = kubelet.build().expect("a client");
                     let answer = http.get(format!("https://127.0.0.1:{port}/livez")).send().await;
                     assert_eq!(answer.expect("an answer").status(), 200);
-                    slowest = slowest.max(start.elapsed());
+                    all.push(start.elapsed());
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
-                slowest
+                all.sort_unstable();
+                all
             })
         });
-        let ((answers, lasted), slowest) = tokio::join!(storm, health);
-        let slowest = slowest.expect("health always answers");
-        let answers: Vec<_> = answers.into_iter().flatten().collect();
-        let of = |code: u16| answers.iter().filter(|(answer, _)| *answer == code).count();
+        let (answers, probes) = tokio::join!(storm, health);
+        let probes = probes.expect("health always answers");
+        let mut answers: Vec<_> = answers.into_iter().flatten().collect();
+        answers.sort_unstable_by_key(|(.., took)| *took);
+        let of = |code: u16| answers.iter().filter(|(answer, ..)| *answer == code).count();
+        let (probe, slowest) = (probes[probes.len() / 2], probes[probes.len() - 1]);
+        let (.., usual) = answers[answers.len() / 2];
         println!(
-            "200: {}, 429: {}, 503: {} in {lasted:?}; slowest health {slowest:?}",
+            "200: {}, 429: {}, 503: {}, after {usual:?}; health after {probe:?}, slowest {slowest:?}",
             of(200),
             of(429),
             of(503)
         );
         assert!(of(200) > 100, "{}", of(200));
         assert_eq!(of(200) + of(429) + of(503), answers.len());
-        assert!(answers.iter().all(|(code, retry)| *code == 200 || *retry));
-        // A probe does not wait for the storm to pass, which lasts longer on a busy machine.
-        assert!(slowest < Duration::from_secs(15).max(lasted / 2), "{slowest:?} of {lasted:?}");
+        assert!(answers.iter().all(|(code, retry, _)| *code == 200 || *retry));
+        // A probe does not queue with the storm, whose requests take longer on a busy machine.
+        assert!(probe < Duration::from_secs(1).max(usual / 2), "{probe:?}, others {usual:?}");
+        assert!(slowest < Duration::from_secs(30), "{slowest:?}");
         // More slow clients, which never finish their request, than the connection limit.
         let mut slow = Vec::new();
         for _ in 0..1100 {

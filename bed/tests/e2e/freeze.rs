@@ -18,8 +18,11 @@ async fn command(cluster: &Cluster, arguments: &[&str]) -> Result<String, String
 fn no_scale_is_written_once_freeze_has_returned() {
     on_two_replicas(async |cluster, a, b| {
         let ns = to_be_stirred(cluster).await;
-        stirred(&ns, Duration::from_secs(3)).await;
-        assert!(!a.scales().is_empty(), "{}", a.process.tail());
+        let start = Instant::now();
+        while a.scales().is_empty() {
+            stirred(&ns, Duration::from_secs(1)).await;
+            assert!(start.elapsed() < SOON, "{}", a.process.tail());
+        }
         // The watches of the Lease are late: their events are outdated when they come.
         let watch = "leases?";
         a.api.stall(watch);

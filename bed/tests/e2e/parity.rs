@@ -7,7 +7,7 @@ use crate::parity_cases::cases;
 use plimsoll::k8s::Quantity;
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A response, without what may differ from request to request.
 #[derive(Debug, PartialEq)]
@@ -78,9 +78,17 @@ fn responses_agree_with_those_of_prometheus_adapter() {
             // Longer than --metrics-relist-interval.
             tokio::time::sleep(Duration::from_secs(3)).await;
             for path in &case.paths {
-                let (their_code, their_body) = ask(theirs.port, token, path).await;
-                let (our_code, our_body) = ask(ours.port, token, path).await;
-                let (a, b) = (normalized(their_code, &their_body), normalized(our_code, &our_body));
+                let asked = Instant::now();
+                let ((their_code, their_body), (our_code, our_body), a, b) = loop {
+                    let theirs = ask(theirs.port, token, path).await;
+                    let ours = ask(ours.port, token, path).await;
+                    let (a, b) = (normalized(theirs.0, &theirs.1), normalized(ours.0, &ours.1));
+                    // One of them may not have listed the series yet.
+                    if a == b || asked.elapsed() > Duration::from_secs(15) {
+                        break (theirs, ours, a, b);
+                    }
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                };
                 compared += 1;
                 found += usize::from(!a.items.is_empty());
                 if a != b {

@@ -98,23 +98,29 @@ async fn timed(port: u16, who: &Signed, path: &str) -> (u16, Duration) {
     (code, start.elapsed())
 }
 
-/// Sends requests while those of others are in flight: all succeed, most within two seconds, all
-/// within a sync period.
+/// Sends requests while those of others are in flight, which are held for ten seconds: all succeed, and
+/// none waits until those are over.
 async fn beside<T: Send + 'static>(
     others: &mut tokio::task::JoinSet<T>,
     mut ask: impl AsyncFnMut() -> (u16, Duration),
 ) {
     let start = Instant::now();
     let mut all = Vec::new();
-    while all.len() < 20 || start.elapsed() < Duration::from_secs(6) {
+    while start.elapsed() < Duration::from_secs(6) {
         let (code, took) = ask().await;
         assert_eq!(code, 200, "after {took:?}");
+        // Some of the others are refused at once.
+        while others.try_join_next().is_some() {}
+        if others.is_empty() {
+            break;
+        }
         all.push(took);
     }
+    assert!(!all.is_empty(), "answered only when the others were: {:?}", start.elapsed());
     all.sort_unstable();
     let (median, longest) = (all[all.len() / 2], all[all.len() - 1]);
     println!("{} answers, median {median:?}, longest {longest:?}", all.len());
-    assert!(median < Duration::from_secs(2) && longest < Duration::from_secs(15));
+    assert!(median < Duration::from_secs(5) && longest < Duration::from_secs(9));
     others.abort_all();
 }
 

@@ -63,6 +63,33 @@ pub(super) async fn all(
 }
 
 #[tokio::test(start_paused = true)]
+async fn of_one_shape_only_a_few_batches_are_in_flight() {
+    let in_flight = Arc::new(Mutex::new((0_usize, 0_usize)));
+    let counted = in_flight.clone();
+    let send: SendQuery = Arc::new(move |_, _| {
+        let counted = counted.clone();
+        async move {
+            {
+                let mut now = counted.lock().unwrap();
+                *now = (now.0 + 1, now.1.max(now.0 + 1));
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            counted.lock().unwrap().0 -= 1;
+            empty()
+        }
+        .boxed()
+    });
+    let coalescer = Arc::new(Coalescer::new(Duration::from_secs(1), send));
+    // Twenty batches of two, each planned while those before are in flight.
+    let batches = (0..20).map(async |n| {
+        tokio::time::sleep(Duration::from_millis(20 * n as u64)).await;
+        all(&coalescer, 2 * n..2 * n + 2).await
+    });
+    assert!(join_all(batches).await.iter().flatten().all(Result::is_ok));
+    assert_eq!(in_flight.lock().unwrap().1, 4);
+}
+
+#[tokio::test(start_paused = true)]
 async fn queries_that_were_split_while_prometheus_was_slow_are_batched_again() {
     let slow = Arc::new(Mutex::new(true));
     let state = slow.clone();

@@ -153,6 +153,7 @@ async fn one(
     world.send("DELETE", &path, json!({})).await;
     drop(running);
     let all = decisions(&log, begin, end);
+    assert!(!all.is_empty(), "the log shows no decision");
     let others = (0..AUTOSCALERS).map(|app| format!("{}/app-{app}", namespace(app)));
     let none = Vec::new();
     let span = (end - begin).get_milliseconds() as f64 / 1000.0;
@@ -199,9 +200,10 @@ fn decisions(log: &str, begin: jiff::Timestamp, end: jiff::Timestamp) -> HashMap
     let mut all: HashMap<String, Vec<f64>> = HashMap::new();
     for line in log.lines().filter(|line| line.contains("plimsoll::control::")) {
         let Ok(line) = serde_json::from_str::<Value>(line) else { continue };
-        let subject = line["fields"]["subject"].as_str().or(line["subject"].as_str());
+        let autoscaler = line["fields"]["autoscaler"].as_str().or(line["autoscaler"].as_str());
         let time = line["timestamp"].as_str().and_then(|time| time.parse().ok());
-        let (Some(subject), Some(time)): (_, Option<jiff::Timestamp>) = (subject, time) else {
+        let (Some(autoscaler), Some(time)): (_, Option<jiff::Timestamp>) = (autoscaler, time)
+        else {
             continue;
         };
         let message = line["fields"]["message"].as_str().or(line["message"].as_str());
@@ -209,7 +211,7 @@ fn decisions(log: &str, begin: jiff::Timestamp, end: jiff::Timestamp) -> HashMap
             continue;
         }
         // `KIND NAMESPACE/NAME`.
-        let name = subject.rsplit(' ').next().unwrap_or(subject).to_owned();
+        let name = autoscaler.rsplit(' ').next().unwrap_or(autoscaler).to_owned();
         all.entry(name).or_default().push(time.duration_since(begin).as_secs_f64());
     }
     all

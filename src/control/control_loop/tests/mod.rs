@@ -95,7 +95,7 @@ impl World {
             rules::Settings { interval: minute, max_age: minute, sample_max_age: minute },
         );
         let settings = Settings {
-            decisions: hpa::Config { scale_to_zero: true, ..hpa::Config::default() },
+            hpa_config: hpa::Config { scale_to_zero: true, ..hpa::Config::default() },
             native_hpas: NativeHpas::Ignore,
             period: Duration::from_secs(15),
             status_interval: minute,

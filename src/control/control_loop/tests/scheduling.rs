@@ -17,7 +17,7 @@ async fn whose_round_began_before_what_a_leader_left_was_read_writes_nothing_in_
     let (mut control, log) = World::new(9, Some(3), |_, _| None).run();
     // Room for one at once.
     control.queue = FairQueue::new(1);
-    control.ctx.ready.store(NO_TERM, Ordering::Release);
+    control.ctx.history_loaded_term.store(NO_TERM, Ordering::Release);
     let autoscalers = ["a", "b"].map(|name| put(&control, name, json!({"maxReplicas": 3})));
     seen(&control, 9);
     for autoscaler in &autoscalers {
@@ -126,7 +126,7 @@ async fn each_period_that_a_decision_took_is_a_missed_round() {
 async fn a_window_of_more_than_an_hour_is_remembered_for_its_length() {
     let (mut control, _) = World::new(3, Some(3), |_, _| None).run();
     let shared = Arc::get_mut(&mut control.ctx).expect("nobody else has it");
-    shared.settings.decisions.downscale_stabilization_seconds = 7_200;
+    shared.settings.hpa_config.downscale_stabilization_seconds = 7_200;
     let at = |replicas, time| Recommendation { replicas, time };
     let recommendations = vec![at(9, -5_000_000), at(4, 0)];
     let history = ScalingHistory { recommendations, ..ScalingHistory::default() };
