@@ -9,6 +9,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{DigitallySignedStruct, SignatureScheme};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A CA that writes the certificates that it signs into a folder.
 pub struct Authority {
@@ -68,7 +69,9 @@ impl Authority {
             vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
         let key = KeyPair::generate().expect("a key");
         let signed = params.signed_by(&key, &self.issuer).expect("a certificate");
-        let file = name.replace(':', "-");
+        // A file of its own each time: another may use the one of the same name.
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let file = format!("{}-{}", name.replace(':', "-"), NEXT.fetch_add(1, Ordering::Relaxed));
         let files = Signed {
             certificate: self.folder.join(format!("{file}.crt")),
             key: self.folder.join(format!("{file}.key")),

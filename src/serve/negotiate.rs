@@ -25,27 +25,38 @@ const MAX_CLAUSES: usize = 64;
 struct Clause<'a> {
     media_type: &'a str,
     subtype: &'a str,
-    q: f64,
+    q: f32,
     parameters: Vec<(&'a str, &'a str)>,
+}
+
+/// The text before a separator, and the rest; nothing is left where there is none.
+fn split(text: &str, separator: char) -> (&str, &str) {
+    text.split_once(separator).unwrap_or((text, ""))
 }
 
 impl<'a> Clause<'a> {
     /// Parses a clause; none if it is no media range. Parameters without a value are skipped.
     fn parse(text: &'a str) -> Option<Self> {
         let space = |text: &'a str| text.trim_matches(' ');
-        let mut parts = text.split(';');
-        let range = space(parts.next()?);
-        let (media_type, subtype) = match range.split_once('/') {
-            Some((_, subtype)) if subtype.contains('/') => return None,
-            Some((media_type, subtype)) => (space(media_type), space(subtype)),
-            None if range == "*" => ("*", "*"),
-            None => return None,
+        let (range, mut rest) = split(space(text), ';');
+        let (media_type, subtype) = match split(range, '/') {
+            (media_type, "") if space(media_type) == "*" => ("*", "*"),
+            (_, "") => return None,
+            (media_type, subtype) => match split(subtype, '/') {
+                (subtype, "") => (space(media_type), space(subtype)),
+                _ => return None,
+            },
         };
         let mut clause = Self { media_type, subtype, q: 1.0, parameters: Vec::new() };
-        for (name, value) in parts.filter_map(|part| part.split_once('=')) {
-            match space(name) {
-                "q" => clause.q = value.parse().unwrap_or(0.0),
-                name => clause.parameters.push((name, space(value))),
+        while !rest.is_empty() {
+            let (parameter, others) = split(rest, ';');
+            rest = others;
+            let (name, value) = split(parameter, '=');
+            match split(value, '=') {
+                ("", "") => {}
+                (value, "") if space(name) == "q" => clause.q = value.parse().unwrap_or(0.0),
+                (value, "") => clause.parameters.push((space(name), space(value))),
+                _ => {}
             }
         }
         Some(clause)
@@ -91,7 +102,9 @@ impl<'a> Clause<'a> {
 /// The text of `Accept`; none without the header, or if it is empty.
 fn text(headers: &HeaderMap) -> Option<&str> {
     let header = headers.get(header::ACCEPT).filter(|header| !header.is_empty())?;
-    Some(std::str::from_utf8(header.as_bytes()).unwrap_or_default())
+    // What is no UTF-8 is in no name that is known.
+    let valid = header.as_bytes().utf8_chunks().next().map_or("", |chunk| chunk.valid());
+    Some(std::str::from_utf8(header.as_bytes()).unwrap_or(valid))
 }
 
 /// The clauses of `Accept`, in the order in which they are tried; none without the header, which
@@ -99,7 +112,9 @@ fn text(headers: &HeaderMap) -> Option<&str> {
 ///
 /// Source of the syntax and of the order: `ParseAccept` of `github.com/munnerz/goautoneg`, which
 /// kube-apiserver uses. It is laxer than RFC 9110, and clients rely on it: a clause that is no media
-/// range is skipped, `q=0` does not exclude, and names are case-sensitive.
+/// range is skipped, `q=0` does not exclude, and names are case-sensitive. Not as there: the order of
+/// more than 12 clauses, of which Go's sort gives no account, what comes after [`MAX_CLAUSES`] or after a
+/// byte that is no UTF-8, and hexadecimal q-values.
 fn accept(headers: &HeaderMap) -> Option<Vec<Clause<'_>>> {
     let text = text(headers)?;
     let mut clauses: Vec<_> = text.split(',').filter_map(Clause::parse).take(MAX_CLAUSES).collect();
@@ -210,6 +225,14 @@ mod tests {
             ("application/json;profile=https://x/y", Encoding::Json),
             ("text/html;x=\", application/yaml", Encoding::Yaml),
             ("application/json; q = 0.5", Encoding::Json),
+            ("application/json;q=0.5 , application/yaml;q=0.3", Encoding::Json),
+            ("application/json;as=", Encoding::Json),
+            ("application/json;as=Table=x", Encoding::Json),
+            ("application/json;q=, application/yaml;q=0.5", Encoding::Json),
+            ("application/yaml;q=0.2, application/json;q=0.5=", Encoding::Json),
+            ("application/json/, application/yaml;q=0.5", Encoding::Json),
+            ("*/, application/yaml;as=x", Encoding::Json),
+            ("application/json;q=0.5, application/yaml;q=0.50000001", Encoding::Json),
         ] {
             assert_eq!(of(accept, true), Some(expected), "{accept}");
         }

@@ -43,7 +43,7 @@ fn values() -> [Option<f64>; 7] {
 
     /// In seconds since 1970. The time of the boot, which it is computed from, moves when the
     /// clock is set.
-    static STARTED: OnceLock<Option<f64>> = OnceLock::new();
+    static STARTED: OnceLock<f64> = OnceLock::new();
     let process = Process::myself().ok();
     let stat = process.as_ref().and_then(|process| process.stat().ok());
     let seconds = |ticks: u64| ticks as f64 / procfs::ticks_per_second() as f64;
@@ -61,7 +61,7 @@ fn values() -> [Option<f64>; 7] {
         stat.as_ref().map(|stat| seconds(stat.utime + stat.stime)),
         resident.map(|kilobytes| kilobytes as f64 * 1024.0),
         stat.as_ref().map(|stat| stat.vsize as f64),
-        *STARTED.get_or_init(started),
+        STARTED.get().copied().or_else(|| started().map(|start| *STARTED.get_or_init(|| start))),
         process.as_ref().and_then(|process| Some(process.fd_count().ok()? as f64)),
         limit,
         tasks(),

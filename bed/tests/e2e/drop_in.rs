@@ -10,6 +10,8 @@ use bed::{eventually, plimsoll};
 use futures::StreamExt;
 use serde_json::Value;
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -152,6 +154,10 @@ fn every_encoding_of_a_response_equals_that_of_prometheus_adapter() {
                 "application/json;stream=x",
                 "application/yaml;stream=watch",
                 "text/html;x=\", application/yaml",
+                "application/json;q=0.5 , application/yaml;q=0.3",
+                "application/json;as=Table=x",
+                "application/json;q=, application/yaml;q=0.5",
+                "application/json/, application/yaml;q=0.5",
             ] {
                 let a = get(&theirs, path, accept).await;
                 let b = get(&ours, path, accept).await;
@@ -289,6 +295,13 @@ fn a_storm_is_refused_in_order_and_health_always_answers() {
             }
         });
         let storm = futures::stream::iter(requests).buffer_unordered(1000).collect::<Vec<_>>();
+        let storming = Arc::new(AtomicBool::new(true));
+        let over = storming.clone();
+        let storm = async {
+            let answers = storm.await;
+            over.store(false, Ordering::Relaxed);
+            answers
+        };
         // Probes come from their own thread, so that the load of the client does not delay them,
         // and from their own address, as from the kubelet: when connections are full, the
         // address with the most of them loses one.
@@ -303,7 +316,9 @@ fn a_storm_is_refused_in_order_and_health_always_answers() {
                     let http = kubelet.build().expect("a client");
                     let answer = http.get(format!("https://127.0.0.1:{port}/livez")).send().await;
                     assert_eq!(answer.expect("an answer").status(), 200);
-                    all.push(start.elapsed());
+                    if storming.load(Ordering::Relaxed) {
+                        all.push(start.elapsed());
+                    }
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
                 all.sort_unstable();
@@ -312,6 +327,7 @@ fn a_storm_is_refused_in_order_and_health_always_answers() {
         });
         let (answers, probes) = tokio::join!(storm, health);
         let probes = probes.expect("health always answers");
+        assert!(!probes.is_empty(), "no probe was answered before the storm was over");
         let mut answers: Vec<_> = answers.into_iter().flatten().collect();
         answers.sort_unstable_by_key(|(.., took)| *took);
         let of = |code: u16| answers.iter().filter(|(answer, ..)| *answer == code).count();
@@ -326,8 +342,9 @@ fn a_storm_is_refused_in_order_and_health_always_answers() {
         assert!(of(200) > 100, "{}", of(200));
         assert_eq!(of(200) + of(429) + of(503), answers.len());
         assert!(answers.iter().all(|(code, retry, _)| *code == 200 || *retry));
-        // A probe does not queue with the storm, whose requests take longer on a busy machine.
-        assert!(probe < Duration::from_secs(1).max(usual / 2), "{probe:?}, others {usual:?}");
+        // A probe, with its handshake, does not queue with the storm, whose requests take longer on a
+        // busy machine.
+        assert!(probe < Duration::from_millis(1500).max(usual), "{probe:?}, others {usual:?}");
         assert!(slowest < Duration::from_secs(30), "{slowest:?}");
         // More slow clients, which never finish their request, than the connection limit.
         let mut slow = Vec::new();

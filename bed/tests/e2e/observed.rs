@@ -47,10 +47,11 @@ fn a_hundred_observed_hpas_cost_the_api_server_next_to_nothing() {
             }
         })
         .await;
-        // All requests but those of the Lease, watches that begin anew, and reviews of who scrapes.
+        // All requests but those of the Lease, watches and lists that begin anew, and reviews of who
+        // scrapes.
         let requests = async || {
             let metrics = bed.plimsoll.metrics(&bed.cluster).await;
-            let others = ["verb=\"watch\"", "\"leases\"", "reviews\""];
+            let others = ["verb=\"watch\"", "verb=\"list\"", "\"leases\"", "reviews\""];
             let of = |line: &&str| {
                 line.starts_with("plimsoll_kube_requests_total{")
                     && !others.iter().any(|other| line.contains(other))

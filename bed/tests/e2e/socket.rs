@@ -109,18 +109,16 @@ async fn beside<T: Send + 'static>(
     while start.elapsed() < Duration::from_secs(6) {
         let (code, took) = ask().await;
         assert_eq!(code, 200, "after {took:?}");
+        all.push(took);
         // Some of the others are refused at once.
         while others.try_join_next().is_some() {}
-        if others.is_empty() {
-            break;
-        }
-        all.push(took);
+        let after = start.elapsed();
+        assert!(!others.is_empty(), "no other is in flight after {after:?}: {all:?}");
     }
-    assert!(!all.is_empty(), "answered only when the others were: {:?}", start.elapsed());
     all.sort_unstable();
     let (median, longest) = (all[all.len() / 2], all[all.len() - 1]);
     println!("{} answers, median {median:?}, longest {longest:?}", all.len());
-    assert!(median < Duration::from_secs(5) && longest < Duration::from_secs(9));
+    assert!(longest < Duration::from_secs(9), "{longest:?}");
     others.abort_all();
 }
 

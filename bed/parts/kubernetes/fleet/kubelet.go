@@ -17,6 +17,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -128,9 +129,11 @@ type pod struct {
 func (k *kubeletState) sync(ctx context.Context, object *corev1.Pod) {
 	if object.DeletionTimestamp != nil {
 		k.remove(object.UID)
-		now := int64(0)
-		_ = k.client.CoreV1().Pods(object.Namespace).Delete(ctx, object.Name,
-			metav1.DeleteOptions{GracePeriodSeconds: &now, Preconditions: &metav1.Preconditions{UID: &object.UID}})
+		go untilDone(func() error {
+			now := int64(0)
+			return k.client.CoreV1().Pods(object.Namespace).Delete(ctx, object.Name,
+				metav1.DeleteOptions{GracePeriodSeconds: &now, Preconditions: &metav1.Preconditions{UID: &object.UID}})
+		})
 		return
 	}
 	k.mutex.Lock()
@@ -226,8 +229,23 @@ func (k *kubeletState) report(ctx context.Context, object *corev1.Pod, running *
 	if err != nil {
 		panic(err)
 	}
-	_, _ = k.client.CoreV1().Pods(object.Namespace).Patch(ctx, object.Name,
-		types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	untilDone(func() error {
+		_, err := k.client.CoreV1().Pods(object.Namespace).Patch(ctx, object.Name,
+			types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+		return err
+	})
+}
+
+// untilDone retries a write while the API server is away, as a kubelet does. What the API server
+// refuses, because the pod is gone or another one, is not retried.
+func untilDone(write func() error) {
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+		err := write()
+		if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) || apierrors.IsInvalid(err) {
+			return
+		}
+		time.Sleep(wait)
+	}
 }
 
 // ServeHTTP counts requests to /hit/METRIC and exposes the counts at /metrics.
