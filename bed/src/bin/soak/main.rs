@@ -49,7 +49,7 @@ async fn run(length: Duration, seed: u64, minutes: f64) -> ExitCode {
     let bed = Bed::start(options).await;
     Namespace::new(&bed.cluster, NAMESPACE).await;
     let seen = Arc::<Mutex<Seen>>::default();
-    tokio::spawn(watch(bed.cluster.client.clone(), seen.clone()));
+    let watching = tokio::spawn(watch(bed.cluster.client.clone(), seen.clone()));
     let mut soak = Soak {
         bed: &bed,
         began: Instant::now(),
@@ -79,6 +79,8 @@ async fn run(length: Duration, seed: u64, minutes: f64) -> ExitCode {
         }
     }
     soak.settle().await;
+    // The cluster ends before the runtime does.
+    watching.abort();
     soak.report(minutes, seed)
 }
 
