@@ -102,9 +102,8 @@ impl<'a> Clause<'a> {
 /// The text of `Accept`; none without the header, or if it is empty.
 fn text(headers: &HeaderMap) -> Option<&str> {
     let header = headers.get(header::ACCEPT).filter(|header| !header.is_empty())?;
-    // What is no UTF-8 is in no name that is known.
-    let valid = header.as_bytes().utf8_chunks().next().map_or("", |chunk| chunk.valid());
-    Some(std::str::from_utf8(header.as_bytes()).unwrap_or(valid))
+    // Up to what is no UTF-8, which is in no name that is known.
+    Some(header.as_bytes().utf8_chunks().next().map_or("", |chunk| chunk.valid()))
 }
 
 /// The clauses of `Accept`, in the order in which they are tried; none without the header, which
