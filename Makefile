@@ -30,7 +30,7 @@ lint: ## Formatting, lints, and the links of comments
 	$(CARGO) clippy --locked --all-targets -- -D warnings
 	@# The lock file of the fuzz targets is its own.
 	cd fuzz && $(CARGO) metadata --locked --format-version 1 >/dev/null
-	RUSTDOCFLAGS="-D rustdoc::broken_intra_doc_links" $(CARGO) doc --locked --no-deps --document-private-items --quiet
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --document-private-items --quiet
 
 unit: ## Unit tests and the command line
 	$(CARGO) test --locked --package plimsoll --lib --bins --test cli --test architecture

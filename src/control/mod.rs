@@ -1,11 +1,11 @@
 //! The control loop: evaluates each Autoscaler and native HPA once per sync period, and applies
 //! the decision.
 //!
-//! One evaluation is a line: [`reconcile`] finds the object and its executor; [`evaluate`] has
-//! [`observe`] read the scale and the metrics, and decides; the decision is applied by [`embedded`]
-//! (this replica leads and writes the scale), [`follower`] (another replica leads) or [`shadow`]
+//! One evaluation is a pipeline: `reconcile` finds the object and its executor; `evaluate` has
+//! `observe` read the scale and the metrics, and decides; the decision is applied by `embedded`
+//! (this replica leads and writes the scale), `follower` (another replica leads) or `shadow`
 //! (kube-controller-manager decides, Plimsoll only compares). With the executor `NativeHPA`
-//! kube-controller-manager decides on an HPA that [`native_hpa`] writes.
+//! kube-controller-manager decides on an HPA that `native_hpa` writes.
 
 mod api_metrics;
 mod checkpoint;

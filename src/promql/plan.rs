@@ -14,7 +14,7 @@
 //! ```
 //!
 //! [`shape`](super::shape) describes shapes, [`exactness`](super::exactness) proves that each query gets the rows that it
-//! would get by itself. [`plan`] takes the cheapest of three ways for each response, by [`cost`](super::cost):
+//! would get by itself. [`plan`] takes the cheapest of three ways for each response, by [`super::cost`]:
 //!
 //! - **single**: a query each, `sum by (pod, app, ns) (x{app="web",ns="shop"})`.
 //! - **batched and filtered**: the values of all queries, as above. Several batches if one would name too many values

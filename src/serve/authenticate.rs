@@ -34,7 +34,7 @@ impl Authenticator {
     /// Authenticates a request by the connection's certificates and the request's headers.
     ///
     /// # Errors
-    /// As [`AuthenticationError`] says.
+    /// As `AuthenticationError` says.
     pub async fn authenticate(
         &self,
         peer: &Peer,

@@ -88,7 +88,7 @@ impl TokenAuthenticator {
     /// The user of a token that an address sent.
     ///
     /// # Errors
-    /// As [`AuthenticationError`] says.
+    /// As `AuthenticationError` says.
     pub async fn authenticate(
         &self,
         token: &str,
