@@ -103,7 +103,7 @@ impl PodState {
     }
 }
 
-/// What is left of a history when another process goes on with it.
+/// What remains of a history when another process continues with it.
 fn kept(history: &ScalingHistory, now: UnixMillis) -> ScalingHistory {
     let text = serde_json::to_string(&history.essential(now, LONGEST)).expect("JSON");
     serde_json::from_str(&text).expect("a history")

@@ -30,15 +30,12 @@ fn a_hundred_observed_hpas_cost_the_api_server_next_to_nothing() {
         }
         bed.cluster.apply(&all).await;
         let count = async |metric: &str, label: &str| {
-            let metrics = bed.plimsoll.metrics(&bed.cluster).await;
-            let of = |line: &&str| line.starts_with(metric) && line.contains(label);
-            let values = metrics.lines().filter(of).filter_map(|line| line.rsplit(' ').next());
-            values.filter_map(|value| value.parse::<f64>().ok()).sum::<f64>()
+            bed.plimsoll.metric(&bed.cluster, metric, label).await
         };
         let evaluated =
-            async || count("plimsoll_decisions_total{", "outcome=\"observed\"").await as usize;
+            async || count("plimsoll_decisions_total", "outcome=\"observed\"").await as usize;
         eventually("all are observed, and both compute", Duration::from_secs(240), async || {
-            let observed = count("plimsoll_native_hpas{", "observed=\"yes\"").await;
+            let observed = count("plimsoll_native_hpas", "observed=\"yes\"").await;
             let hpas = bed.cluster.kubectl(&["-n", "observed", "get", "hpa", "-o", "json"]).await;
             let computed = hpas.matches("ValidMetricFound").count();
             match (observed as usize, evaluated().await, computed) {

@@ -330,16 +330,15 @@ async fn try_all(prometheus: &Client, store: &Store, seed: u64, end: u128) -> Tr
             let alike = |other: &&ShapedQuery| other.shape == query.shape;
             shaped.iter().filter(alike).any(|other| other.arguments != query.arguments)
         };
-        for (query, batched) in asks.iter().zip(results) {
+        for ((query, of), batched) in asks.iter().zip(&shaped).zip(results) {
             tried.queries += 1;
-            let of = ShapedQuery::of(query);
             tried.parameterized += usize::from(!of.shape.parameters.is_empty());
             match (single(prometheus, query).await, batched) {
                 (Ok(rows), Ok(samples)) => {
                     tried.found += usize::from(!rows.is_empty());
                     if let Some(function) = place.checked_sub(TEMPLATES.len())
                         && !rows.is_empty()
-                        && is_batched(&of)
+                        && is_batched(of)
                     {
                         shown.insert(names[function]);
                     }

@@ -118,7 +118,7 @@ async fn beside<T: Send + 'static>(
     all.sort_unstable();
     let (median, longest) = (all[all.len() / 2], all[all.len() - 1]);
     println!("{} answers, median {median:?}, longest {longest:?}", all.len());
-    assert!(longest < Duration::from_secs(9), "{longest:?}");
+    assert!(median < Duration::from_secs(1) && longest < Duration::from_secs(9));
     others.abort_all();
 }
 
