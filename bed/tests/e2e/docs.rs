@@ -118,7 +118,7 @@ fn the_commands_of_every_page_print_what_the_page_shows() {
         let server = format!("https://127.0.0.1:{}", cluster.api_port());
         let prometheus = format!("http://127.0.0.1:{}", cluster.prometheus_port);
         let _plimsoll = Plimsoll::start(&cluster, &server, &prometheus, &options).await;
-        cluster.load("shop", "app=web", "/hit/http_requests_total", 30.0).await;
+        cluster.load("shop", "app=web", "/hit/http_requests_total", 27.0).await;
         for name in
             ["first-autoscaler.md", "moving-from-keda.md", "troubleshooting.md", "operating.md"]
         {

@@ -234,7 +234,7 @@ fn stale_duplicate_and_reset_samples_scale_nothing_wrongly() {
         let patch =
             ["-n", "samples", "patch", "autoscaler", "counts", "--type=merge", "-p", window];
         bed.cluster.kubectl(&patch).await;
-        bed.cluster.load("samples", "app=counts", "/hit/http_requests_total", 30.0).await;
+        bed.cluster.load("samples", "app=counts", "/hit/http_requests_total", 27.0).await;
         let steady = |c: &Value| c["reason"] == "ReadyForNewScale";
         tokio::time::sleep(Duration::from_secs(12)).await;
         ns.wait_replicas("StatefulSet", "counts", FOLLOWS, |replicas| replicas == 3).await;

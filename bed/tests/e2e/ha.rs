@@ -112,7 +112,7 @@ pub async fn holds_by_its_window(ns: &Namespace<'_>) -> Instant {
     );
     let patch = ["-n", &ns.name, "patch", "autoscaler", "web", "--type=merge", "-p", &window];
     ns.cluster.kubectl(&patch).await;
-    ns.cluster.load(&ns.name, "app=web", "/hit/http_requests_total", 30.0).await;
+    ns.cluster.load(&ns.name, "app=web", "/hit/http_requests_total", 27.0).await;
     ns.wait_replicas("Deployment", "web", FOLLOWS, |replicas| replicas == 3).await;
     ns.wait_ready("Deployment", "web", 3).await;
     let held = |c: &serde_json::Value| c["reason"] == "ReadyForNewScale";

@@ -156,7 +156,7 @@ fn the_dashboard_shows_data_and_every_metric_has_a_sane_name() {
         let metric = ns.hpa("native", "http_requests_total", "10", 5).await;
         ns.deployment("native", 1, "").await;
         // kube-controller-manager changes the scale, which is when decisions are compared.
-        bed.cluster.load("dashboard", "app=native", "/hit/http_requests_total", 40.0).await;
+        bed.cluster.load("dashboard", "app=native", "/hit/http_requests_total", 36.0).await;
         let dashboard = root().join("deploy/monitoring/dashboard.json");
         let dashboard: Value =
             serde_json::from_str(&std::fs::read_to_string(dashboard).unwrap()).unwrap();
