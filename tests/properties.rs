@@ -121,7 +121,7 @@ fn decide_often(ticks: i64, behavior: serde_json::Value) -> ScalingHistory {
             samples: &[Samples::PerPod(Ok(aligned.view()))],
         };
         let mut decision = hpa::decide(&input, &mut history, &mut status, &mut ());
-        hpa::settle(context, &mut decision, Ok(()), &mut history, &mut status);
+        hpa::complete_rescale(context, &mut decision, Ok(()), &mut history, &mut status);
         if let Outcome::Rescale { to, .. } = decision.outcome {
             replicas = to;
         }

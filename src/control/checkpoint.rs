@@ -55,15 +55,15 @@ pub struct Checkpoint {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_scale: Option<i64>,
     /// Since when, and until when, no replica is removed because the metrics were missing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub held: Option<(UnixMillis, UnixMillis)>,
+    #[serde(default, rename = "held", skip_serializing_if = "Option::is_none")]
+    pub withheld: Option<(UnixMillis, UnixMillis)>,
 }
 
 impl Checkpoint {
     /// The same by a clock that is ahead by so much.
     fn shifted(self, by: UnixMillis) -> Self {
-        let held = self.held.map(|(since, until)| (since + by, until + by));
-        Self { history: self.history.shifted(by), held, ..self }
+        let withheld = self.withheld.map(|(since, until)| (since + by, until + by));
+        Self { history: self.history.shifted(by), withheld, ..self }
     }
 }
 
@@ -267,12 +267,12 @@ fn decode(
         let key = ObjectKey { namespace: entry.namespace, name: entry.name };
         let kinds = [AutoscalerKind::Autoscaler, AutoscalerKind::Hpa];
         let kind = kinds.into_iter().find(|kind| kind.as_str() == entry.kind)?;
-        let Checkpoint { mut history, held, uid, last_scale } = entry.checkpoint.shifted(by);
+        let Checkpoint { mut history, withheld, uid, last_scale } = entry.checkpoint.shifted(by);
         // Nothing was done later than now, whatever the clock of the writer said.
         history.recommendations.iter_mut().for_each(|r| r.time = r.time.min(now));
         history.ups.iter_mut().chain(&mut history.downs).for_each(|e| e.time = e.time.min(now));
-        let held = held.map(|(since, until)| (since.min(now), until));
-        Some((AutoscalerRef { kind, key }, Checkpoint { uid, history, last_scale, held }))
+        let withheld = withheld.map(|(since, until)| (since.min(now), until));
+        Some((AutoscalerRef { kind, key }, Checkpoint { uid, history, last_scale, withheld }))
     };
     Ok(autoscalers.into_iter().filter_map(autoscaler).collect())
 }
@@ -304,9 +304,9 @@ mod tests {
         let recommendations = (0..recommendations).map(recommendation).collect();
         let history = ScalingHistory { recommendations, ..ScalingHistory::default() };
         let uid = format!("{number:032x}");
-        let held = number.is_multiple_of(3).then_some((NOW - 100_000, NOW + 200_000));
+        let withheld = number.is_multiple_of(3).then_some((NOW - 100_000, NOW + 200_000));
         let last_scale = Some(number as i64);
-        (AutoscalerRef::autoscaler(key), Checkpoint { uid, history, last_scale, held })
+        (AutoscalerRef::autoscaler(key), Checkpoint { uid, history, last_scale, withheld })
     }
 
     fn shifted(all: &[(AutoscalerRef, Checkpoint)], by: i64) -> Vec<(AutoscalerRef, Checkpoint)> {

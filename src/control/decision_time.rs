@@ -41,7 +41,7 @@ mod tests {
     use super::*;
     use crate::hpa::{
         Config, Context, Input, Outcome, Samples, Scale, ScaleEvent, Selected, Spec, Status,
-        decide, settle,
+        complete_rescale, decide,
     };
     use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscalerSpec;
     use proptest::prelude::*;
@@ -82,7 +82,7 @@ mod tests {
             };
             let mut read = at.read(history);
             let mut decision = decide(&input, &mut read, &mut status, &mut ());
-            settle(context, &mut decision, Ok(()), &mut read, &mut status);
+            complete_rescale(context, &mut decision, Ok(()), &mut read, &mut status);
             if let Outcome::Rescale { to, .. } = decision.outcome {
                 replicas = to;
             }

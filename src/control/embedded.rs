@@ -4,11 +4,11 @@ use super::context::{Applying, ControllerContext, SyncResult};
 use super::decision_time::DecisionTime;
 use super::evaluate::Evaluation;
 use super::fallback;
-use super::publish::publish;
 use super::rescales::Change;
 use super::state::AutoscalerState;
 use super::status;
 use super::targets::WriteError;
+use super::update_status::update_status;
 use super::zero;
 use crate::hpa::{self, ConditionKind, Context, Decision, Outcome, Spec, Status};
 use crate::watch::{AutoscalerKind, AutoscalerRef, ScalingSpec};
@@ -22,7 +22,7 @@ use std::time::Instant;
 /// How writing the scale ended.
 enum ScaleWrite {
     /// It was written, failed, or was frozen; the decision says which. The reason of the freeze.
-    Settled(Option<Arc<str>>),
+    Done(Option<Arc<str>>),
     /// Another writer changed the scale: it is to be decided on again.
     Changed,
     /// This replica no longer leads.
@@ -54,9 +54,9 @@ pub async fn apply(
         && let Some(object) = &seen.object
     {
         let rescale = (&**object, seen.replicas.spec_replicas, to);
-        let settles = (&mut decision, &mut status);
-        match by.write_scale(context, at, rescale, settles, is_last_attempt, state).await {
-            ScaleWrite::Settled(reason) => frozen = reason,
+        let completes = (&mut decision, &mut status);
+        match by.write_scale(context, at, rescale, completes, is_last_attempt, state).await {
+            ScaleWrite::Done(reason) => frozen = reason,
             ScaleWrite::LostTerm => return Some(SyncResult::Followed),
             ScaleWrite::Changed => {
                 state.history = before;
@@ -96,7 +96,7 @@ impl Applying<'_> {
         })
     }
 
-    /// Writes the scale of a decision to rescale from so many replicas to so many, and settles the
+    /// Writes the scale of a decision to rescale from so many replicas to so many, and completes the
     /// decision by the outcome.
     async fn write_scale(
         &self,
@@ -127,7 +127,7 @@ impl Applying<'_> {
         let written = match written {
             Err(_) if unanswered && has(ctx, autoscaler, context.spec, to).await => Ok(()),
             Err(_) if !unanswered && zero::pending_since(status).is_some() => {
-                zero::settle(status, from, context.now);
+                zero::resolve(status, from, context.now);
                 written
             }
             _ => written,
@@ -139,14 +139,14 @@ impl Applying<'_> {
                 let outcome = written.map_err(|error| error.to_string());
                 let outcome = outcome.as_ref().copied().map_err(String::as_str);
                 state.amend(at, |history| {
-                    hpa::settle(context, decision, outcome, history, status);
+                    hpa::complete_rescale(context, decision, outcome, history, status);
                 });
                 if outcome.is_ok() {
                     state.rescaled(from, to, context.now);
                 }
             }
         }
-        ScaleWrite::Settled(frozen)
+        ScaleWrite::Done(frozen)
     }
 
     /// Writes the condition that the workload is being scaled to zero, before it is: only that
@@ -196,7 +196,7 @@ impl Applying<'_> {
         log(autoscaler, &decision, failure, state);
         let rendered = status::render(&status, context.spec, self.generation);
         state.status = status;
-        publish(ctx, Some(token), autoscaler, state, rendered);
+        update_status(ctx, Some(token), autoscaler, state, rendered);
         match decision.outcome {
             Outcome::Rescale { .. } => SyncResult::Rescaled,
             Outcome::Hold => SyncResult::Held,

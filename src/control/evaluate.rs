@@ -84,7 +84,7 @@ fn decide_on<'a>(
     if autoscaler.kind == AutoscalerKind::Autoscaler && !gathered.is_empty() {
         note_types(&gathered, &scaling.pod_metrics, &mut status, context.now);
     }
-    let is_held = match decision.outcome {
+    let is_withheld = match decision.outcome {
         Outcome::Failed if needs_samples || target.is_err() => {
             state.measured = false;
             false
@@ -92,7 +92,7 @@ fn decide_on<'a>(
         Outcome::Hold | Outcome::Rescale { .. } if needs_samples => {
             let before = state.history.recommendations.iter().map(|one| one.time).max();
             let [_, window] = context.windows();
-            state.holds(before, window, at.process)
+            state.withholds_removals(before, window, at.process)
         }
         _ => false,
     };
@@ -105,7 +105,7 @@ fn decide_on<'a>(
             history = at.read(state.history.clone());
         }
     }
-    if is_held {
+    if is_withheld {
         let text = format_args!(
             "the metrics were away: no replica is removed before they are back for as long"
         );

@@ -98,7 +98,7 @@ impl Events {
             let queue = if event.kind == EventKind::Normal { normal } else { warnings };
             if queue.len() == MAX_QUEUED {
                 correlator.drop(autoscaler, uid, &key);
-                self.0.metrics.published("dropped");
+                self.0.metrics.event("dropped");
                 continue;
             }
             queue.push_back(Queued {
@@ -185,7 +185,7 @@ impl Events {
                 "refused"
             }
         };
-        self.0.metrics.published(outcome);
+        self.0.metrics.event(outcome);
         false
     }
 

@@ -28,7 +28,6 @@ mod gather;
 mod hpa_counts;
 mod native_hpa;
 mod observe;
-mod publish;
 mod reconcile;
 mod requests;
 mod rescales;
@@ -40,6 +39,7 @@ mod state;
 mod status;
 mod status_writer;
 mod targets;
+mod update_status;
 mod zero;
 
 pub use context::{Dependencies, Settings};

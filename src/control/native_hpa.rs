@@ -3,10 +3,10 @@
 
 use super::context::{ControllerContext, SyncResult};
 use super::decision_time::now;
-use super::publish::publish;
 use super::requests::{message, send, within};
 use super::state::AutoscalerState;
 use super::status;
+use super::update_status::update_status;
 use crate::crd::AutoscalerSpec;
 use crate::hpa::{self, Condition, ConditionKind, Spec};
 use crate::leader::FencingToken;
@@ -32,16 +32,16 @@ pub async fn apply(
     let key = &autoscaler.key;
     let known = ctx.cluster.read(|index| index.hpa(key));
     let frozen = ctx.leader.frozen();
-    let held = match (&frozen, parsed.spec.paused) {
+    let disabled_by = match (&frozen, parsed.spec.paused) {
         (Some(why), _) => Some((ConditionKind::Frozen, "FrozenByAdministrator", &**why)),
         (None, true) => Some((ConditionKind::Paused, "PausedBySpec", "spec.paused is set")),
         (None, false) => None,
     };
-    let spec = if held.is_some() { disabled(&parsed.spec) } else { parsed.spec.clone() };
+    let spec = if disabled_by.is_some() { disabled(&parsed.spec) } else { parsed.spec.clone() };
     let ControllerContext { client, .. } = ctx;
-    let is_held = held.is_some();
+    let is_disabled = disabled_by.is_some();
     let known_now = known.as_deref();
-    let written = write(client, token, key, &record.uid, &spec, is_held, known_now).await;
+    let written = write(client, token, key, &record.uid, &spec, is_disabled, known_now).await;
     // Until kube-controller-manager has written a status to this HPA, the one shown last stays.
     let theirs = known.filter(|hpa| hpa.status.conditions.is_some() && written.is_ok());
     let status = &mut state.status;
@@ -55,7 +55,7 @@ pub async fn apply(
         *status = hpa::Status { conditions, ..theirs };
     }
     for kind in [ConditionKind::Frozen, ConditionKind::Paused] {
-        if held.is_none_or(|(held, ..)| held != kind) {
+        if disabled_by.is_none_or(|(other, ..)| other != kind) {
             status.remove(kind);
         }
     }
@@ -66,7 +66,7 @@ pub async fn apply(
         }
         Ok(()) => status.conditions.retain(|condition| condition.reason != reason),
     }
-    if let (Ok(()), Some((kind, reason, why))) = (&written, held) {
+    if let (Ok(()), Some((kind, reason, why))) = (&written, disabled_by) {
         let text = format_args!(
             "the HorizontalPodAutoscaler has selectPolicy Disabled in both directions: {why}"
         );
@@ -77,7 +77,7 @@ pub async fn apply(
     if let Some(hpa) = theirs {
         shown.current_metrics.clone_from(&hpa.status.current_metrics);
     }
-    publish(ctx, Some(token), autoscaler, state, shown);
+    update_status(ctx, Some(token), autoscaler, state, shown);
     if written.is_ok() { SyncResult::Held } else { SyncResult::Failed }
 }
 
@@ -92,7 +92,7 @@ fn disabled(spec: &AutoscalerSpec) -> AutoscalerSpec {
 }
 
 /// Writes the HPA of an Autoscaler where its spec differs. An HPA of that name that Plimsoll does not
-/// own is not touched, whether a watch has told of it or not. An HPA that is not held, so that it
+/// own is not touched, whether a watch has told of it or not. An HPA that is not disabled, so that it
 /// scales, is written as a scale is: not while scales are frozen.
 ///
 /// # Errors
@@ -104,7 +104,7 @@ pub async fn write(
     key: &ObjectKey,
     uid: &str,
     spec: &AutoscalerSpec,
-    is_held: bool,
+    is_disabled: bool,
     known: Option<&HpaRecord>,
 ) -> Result<(), String> {
     let foreign = || {
@@ -139,7 +139,7 @@ pub async fn write(
             let object = serde_json::to_vec(&hpa).map_err(|error| error.to_string())?;
             let parameters =
                 PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
-            match put(client, token, is_held, place.create(&parameters, object)).await {
+            match put(client, token, is_disabled, place.create(&parameters, object)).await {
                 Ok(()) => return Ok(()),
                 Err(kube::Error::Api(status)) if status.code == 409 => {}
                 Err(error) => return Err(message(&error)),
@@ -159,17 +159,17 @@ pub async fn write(
         PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
     let patch = Patch::Merge(patch);
     let request = place.patch(&key.name, &parameters, &patch);
-    put(client, token, is_held, request).await.map_err(|error| message(&error))
+    put(client, token, is_disabled, request).await.map_err(|error| message(&error))
 }
 
 async fn put(
     client: &Client,
     token: &FencingToken,
-    is_held: bool,
+    is_disabled: bool,
     request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
 ) -> Result<(), kube::Error> {
     let request = async { send(client, request).await.map(|_: HorizontalPodAutoscaler| ()) };
-    if is_held { token.write(request).await } else { token.write_scale(request).await }
+    if is_disabled { token.write(request).await } else { token.write_scale(request).await }
 }
 
 /// A spec as a merge patch that replaces the old one, such as the `selectPolicy` of a pause: a merge

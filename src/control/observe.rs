@@ -25,7 +25,7 @@ pub struct Observation<'a> {
 }
 
 /// Reads the scale of a target: as the watch of its kind says, where there is one. A scale to
-/// zero that was announced is settled by the scale itself, which is read for that.
+/// zero that was announced is resolved by the scale itself, which is read for that.
 pub async fn read_target(
     ctx: &ControllerContext,
     token: Option<&FencingToken>,
@@ -46,7 +46,7 @@ pub async fn read_target(
         let may_come = (at.wall - since).abs() < zero::PENDING_MS
             || state.rescales.is_unanswered(0, at.process - zero::PENDING_MS);
         if replicas == 0 || !may_come {
-            zero::settle(&mut state.status, replicas, at.wall);
+            zero::resolve(&mut state.status, replicas, at.wall);
         }
     }
     (target, at)

@@ -4,8 +4,8 @@ use super::context::{Applying, Cancelled, ControllerContext, SyncResult};
 use super::decision_time::now;
 use super::embedded::{self, allowed};
 use super::evaluate::evaluate;
-use super::publish::publish;
 use super::state::AutoscalerState;
+use super::update_status::update_status;
 use super::{follower, native_hpa, shadow, status};
 use crate::config::NativeHpas;
 use crate::crd::{AutoscalerStatus, Executor, Fallback, ReadError};
@@ -106,7 +106,7 @@ async fn sync_autoscaler(
         state.status.set(ConditionKind::Paused, true, "PausedBySpec", text, now());
         let rendered = status::render(&state.status, &parsed.scaling.spec, record.generation);
         ctx.selectors.release(autoscaler);
-        publish(ctx, token, autoscaler, state, rendered);
+        update_status(ctx, token, autoscaler, state, rendered);
         return SyncResult::Held;
     }
     state.status.remove(ConditionKind::Paused);
@@ -135,7 +135,7 @@ fn invalid(
         ..Default::default()
     };
     ctx.selectors.release(autoscaler);
-    publish(ctx, token, autoscaler, state, shown);
+    update_status(ctx, token, autoscaler, state, shown);
     ctx.metrics.failed("InvalidSpec");
     SyncResult::Failed
 }
@@ -200,7 +200,7 @@ async fn evaluate_and_apply(
                 state.status.set(ConditionKind::ScalingActive, false, TIMED_OUT, text, now());
                 state.status.remove(ConditionKind::FallbackActive);
                 let rendered = status::render(&state.status, &scaling.spec, generation);
-                publish(ctx, token, autoscaler, state, rendered);
+                update_status(ctx, token, autoscaler, state, rendered);
                 ctx.metrics.failed(TIMED_OUT);
                 return SyncResult::Failed;
             }

@@ -26,7 +26,7 @@ pub async fn fetch(
     if selector.is_empty() && is_of_pods(metric) {
         return Some((Fetched::PerPod(Err(NO_SELECTOR.to_owned())), Vec::new()));
     }
-    if !rules.is_settled() && !is_known(rules, metric) {
+    if !rules.has_synced() && !is_known(rules, metric) {
         let error = "the series of the rules are not listed yet".to_owned();
         return Some((Fetched::failed(metric, error), Vec::new()));
     }

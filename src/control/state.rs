@@ -27,7 +27,7 @@ pub struct AutoscalerState {
     pub measured: bool,
     /// Since when, and until when, no replica is removed because the metrics were missing: by
     /// the clock of this process.
-    pub held: Option<(UnixMillis, UnixMillis)>,
+    pub withheld: Option<(UnixMillis, UnixMillis)>,
     /// The desired replicas of the last evaluation in which an observed HPA was compared.
     pub desired: Option<i32>,
     /// The lease term in which this replica made the status. In any other the status is read
@@ -89,8 +89,8 @@ impl AutoscalerState {
             let complete = last_scale.is_some() && last_scale >= self.rescales.last_scale_time();
             self.history.join(checkpoint.history, complete);
             self.rescales.inherit(last_scale);
-            let until = |held: &(UnixMillis, UnixMillis)| held.1;
-            self.held = self.held.into_iter().chain(checkpoint.held).max_by_key(until);
+            let until = |withheld: &(UnixMillis, UnixMillis)| withheld.1;
+            self.withheld = self.withheld.into_iter().chain(checkpoint.withheld).max_by_key(until);
         }
     }
 
@@ -105,9 +105,9 @@ impl AutoscalerState {
             history.recommendations.clear();
         }
         let last_scale = self.rescales.last_scale_time();
-        let held = self.held.filter(|(_, until)| now < *until);
-        let says_something = !history.is_empty() || held.is_some();
-        says_something.then(|| Checkpoint { uid: self.uid.clone(), history, last_scale, held })
+        let withheld = self.withheld.filter(|(_, until)| now < *until);
+        let says_something = !history.is_empty() || withheld.is_some();
+        says_something.then(|| Checkpoint { uid: self.uid.clone(), history, last_scale, withheld })
     }
 
     /// Keeps the scaling history of a decision.
@@ -174,18 +174,23 @@ impl AutoscalerState {
     /// Short gaps in a row share one window, so that metrics which fail every few evaluations don't
     /// withhold removals for ever. A gap of more than half a window starts a window of its own,
     /// because the stabilization window has little from before it.
-    pub fn holds(&mut self, before: Option<UnixMillis>, window: i64, now: UnixMillis) -> bool {
+    pub fn withholds_removals(
+        &mut self,
+        before: Option<UnixMillis>,
+        window: i64,
+        now: UnixMillis,
+    ) -> bool {
         if !std::mem::replace(&mut self.measured, true)
             && let Some(before) = before
         {
             let gap = (now - before).max(0);
-            let shared = self.held.filter(|_| gap <= window / 2);
+            let shared = self.withheld.filter(|_| gap <= window / 2);
             let (since, until) = shared.unwrap_or((now, now));
             let longer = now.saturating_add(gap).min(since + window);
-            self.held = Some((since, until.max(longer)));
+            self.withheld = Some((since, until.max(longer)));
         }
-        self.held = self.held.filter(|(_, until)| now < *until);
-        self.held.is_some()
+        self.withheld = self.withheld.filter(|(_, until)| now < *until);
+        self.withheld.is_some()
     }
 
     /// Remembers changes of the scale: those of other replicas, by the status and by the scale,
@@ -216,7 +221,7 @@ impl AutoscalerState {
             self.status.last_scale = Some(wall);
             self.rescaled(from, to, wall);
             if to == 0 {
-                zero::settle(&mut self.status, 0, at.wall);
+                zero::resolve(&mut self.status, 0, at.wall);
             }
         }
     }
@@ -268,7 +273,7 @@ mod tests {
         let withheld = |gap: i64, nth: i64| {
             let mut state = AutoscalerState::default();
             let mut last = None;
-            assert!(!state.holds(last, window, -gap), "nothing was away before");
+            assert!(!state.withholds_removals(last, window, -gap), "nothing was away before");
             (last, state.measured) = (Some(-gap), false);
             let round = (0..1_000).find(|round| {
                 let now = round * period;
@@ -276,9 +281,9 @@ mod tests {
                     state.measured = false;
                     return false;
                 }
-                let holds = state.holds(last, window, now);
+                let withholds = state.withholds_removals(last, window, now);
                 last = Some(now);
-                !holds
+                !withholds
             });
             round.expect("removals are withheld for ever") * period
         };
@@ -290,15 +295,19 @@ mod tests {
         }
         // A second outage that ends after the hold of the first has a hold of its own.
         let mut state = AutoscalerState::default();
-        assert!(state.holds(Some(-600_000), window, 0));
+        assert!(state.withholds_removals(Some(-600_000), window, 0));
         state.measured = false;
-        assert!(state.holds(Some(105_000), window, 720_000), "away for 10 minutes");
-        assert!(state.holds(Some(720_000), window, 735_000));
-        assert!(!state.holds(Some(1_005_000), window, 1_020_000));
+        assert!(state.withholds_removals(Some(105_000), window, 720_000), "away for 10 minutes");
+        assert!(state.withholds_removals(Some(720_000), window, 735_000));
+        assert!(!state.withholds_removals(Some(1_005_000), window, 1_020_000));
         let mut state = AutoscalerState::default();
-        assert!(!state.holds(Some(-600_000), 0, 0), "no window");
+        assert!(!state.withholds_removals(Some(-600_000), 0, 0), "no window");
         // Steady evaluations hold nothing.
-        assert!((1..100).all(|n| !state.holds(Some((n - 1) * period), window, n * period)));
+        assert!((1..100).all(|n| !state.withholds_removals(
+            Some((n - 1) * period),
+            window,
+            n * period
+        )));
     }
 
     #[test]

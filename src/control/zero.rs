@@ -1,5 +1,5 @@
 //! The condition `ScaledToZero`: it is written before the scale is, because only it leads back
-//! from zero, and it is settled by the scale afterwards.
+//! from zero, and it is resolved by the scale afterwards.
 
 use crate::hpa::{ConditionKind, Status, UnixMillis};
 
@@ -12,8 +12,8 @@ pub const PENDING_MS: i64 = 30_000;
 const SCALED: &str = "the HPA controller scaled the workload to zero";
 const NOT_SCALED: &str = "the HPA controller did not scale the workload to zero";
 
-/// Settles an announced scale to zero by the replicas that the scale has now.
-pub fn settle(status: &mut Status, replicas: i32, now: UnixMillis) {
+/// Resolves an announced scale to zero by the replicas that the scale has now.
+pub fn resolve(status: &mut Status, replicas: i32, now: UnixMillis) {
     let kind = ConditionKind::ScaledToZero;
     match replicas {
         0 => status.set(kind, true, "ScaledToZero", format_args!("{SCALED}"), now),
@@ -21,7 +21,7 @@ pub fn settle(status: &mut Status, replicas: i32, now: UnixMillis) {
     }
 }
 
-/// Since when a status announces a scale to zero that is not settled.
+/// Since when a status announces a scale to zero that is not resolved.
 pub fn pending_since(status: &Status) -> Option<UnixMillis> {
     let condition = status.condition(ConditionKind::ScaledToZero)?;
     (condition.reason == SCALING_TO_ZERO).then_some(condition.since)

@@ -1,5 +1,5 @@
 //! One reconciliation, in two steps: [`decide`] before the scale is written,
-//! [`settle`] after. Source: `reconcileAutoscaler` of upstream.
+//! [`complete_rescale`] after. Source: `reconcileAutoscaler` of upstream.
 
 use super::history::ScalingHistory;
 use super::input::{Context, Input, Pod, Scale, Selected};
@@ -29,7 +29,7 @@ pub struct Decision {
 /// The action on the scale.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
-    /// Write this number of replicas, then call [`settle`].
+    /// Write this number of replicas, then call [`complete_rescale`].
     Rescale {
         /// The replicas there were.
         from: i32,
@@ -140,7 +140,7 @@ pub fn needs_samples(context: Context<'_>, scale: Scale, status: &Status) -> boo
 }
 
 /// Decides once. Afterwards `status` is ready to be written, unless the
-/// outcome is [`Outcome::Rescale`]: then [`settle`] completes it.
+/// outcome is [`Outcome::Rescale`]: then [`complete_rescale`] completes it.
 pub fn decide(
     input: &Input<'_>,
     history: &mut ScalingHistory,
@@ -249,7 +249,7 @@ pub fn decide(
 
 /// Completes a decision to rescale with the result of the write. Afterwards
 /// `status` is ready to be written.
-pub fn settle(
+pub fn complete_rescale(
     context: Context<'_>,
     decision: &mut Decision,
     written: Result<(), &str>,

@@ -1,7 +1,7 @@
 //! The decision of the Horizontal Pod Autoscaler, as a pure function.
 //!
 //! [`decide()`] takes the [`Input`] and decides on a number of replicas;
-//! [`settle`] takes the result of writing it and completes the status. Both change
+//! [`complete_rescale`] takes the result of writing it and completes the status. Both change
 //! only the [`ScalingHistory`] and [`Status`] that they are given. No I/O, no clock
 //! and no global state: the same input gives the same output.
 //!
@@ -20,7 +20,7 @@ mod status;
 pub mod trace;
 mod validation;
 
-pub use decide::{Decision, Event, EventKind, Outcome, decide, needs_samples, settle};
+pub use decide::{Decision, Event, EventKind, Outcome, complete_rescale, decide, needs_samples};
 pub use history::{LONGEST_MS, Recommendation, ScaleEvent, ScalingHistory};
 pub use input::{
     AlignedSamples, Config, Context, Input, Phase, Pod, PodSamples, Ready, Sample, Samples, Scale,

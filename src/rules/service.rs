@@ -163,7 +163,7 @@ impl Rules {
 
     /// Whether listing the series of all rules has succeeded or failed once. Until then, a rule may
     /// still turn out to give an unknown metric.
-    pub fn is_settled(&self) -> bool {
+    pub fn has_synced(&self) -> bool {
         let state = self.state();
         series_queries(&state.rules).into_iter().all(|query| state.tried.contains(query))
     }

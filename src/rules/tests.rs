@@ -73,7 +73,7 @@ async fn a_metric_that_does_not_exist_causes_one_listing_and_not_one_each_time()
 #[tokio::test]
 async fn until_series_were_listed_once_it_is_not_known_which_metrics_rules_give() {
     let (rules, _) = rules().await;
-    assert!(!rules.is_settled());
+    assert!(!rules.has_synced());
     let _ = rules.external("shop", "nosuch", &Selector::default()).await;
-    assert!(rules.is_settled());
+    assert!(rules.has_synced());
 }

@@ -159,7 +159,7 @@ pub async fn run_ca_injector(
                         progress.made();
                         failures.succeeded();
                     }
-                    observe(&ca, &status, event);
+                    handle_event(&ca, &status, event);
                 }
                 Some(Err(error)) => {
                     if let Some(failures) = failures.failed() {
@@ -184,7 +184,7 @@ fn is_forbidden(error: &watcher::Error) -> bool {
     status.code == 403
 }
 
-fn observe(ca: &ServingCa, status: &CaBundleStatus, event: Event<APIService>) {
+fn handle_event(ca: &ServingCa, status: &CaBundleStatus, event: Event<APIService>) {
     let mut state = status.state();
     match event {
         Event::Init => {}

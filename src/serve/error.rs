@@ -100,7 +100,7 @@ impl ApiError {
     }
 }
 
-/// A response that carries the error. `layers::observe` encodes it, as only that layer knows what
+/// A response that carries the error. `layers::instrument` encodes it, as only that layer knows what
 /// the client accepts.
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response<Body> {

@@ -36,7 +36,7 @@ pub struct ParsedPath(pub Result<RequestInfo, PathError>);
 pub struct RequestUser(pub Option<UserInfo>);
 
 /// Counts, times and logs each request, and encodes errors as the client accepts.
-pub async fn observe(
+pub async fn instrument(
     State(metrics): State<Arc<Metrics>>,
     request: Request,
     next: Next,
@@ -260,7 +260,7 @@ mod tests {
         let router = Router::new()
             .fallback(|| async { "in" })
             .layer(from_fn(canonicalize))
-            .layer(from_fn_with_state(metrics, observe));
+            .layer(from_fn_with_state(metrics, instrument));
         assert_eq!(status(router.clone(), get("/metrics")).await, StatusCode::OK);
         for path in ["/a//b", "/a/../b", "/a/%2e%2e/b", "/a/b%2fc", "/a/%zz"] {
             assert_eq!(status(router.clone(), get(path)).await, StatusCode::BAD_REQUEST, "{path}");
@@ -296,7 +296,7 @@ mod tests {
             .fallback(|| async { "in" })
             .layer(from_fn_with_state((admission.clone(), metrics.clone()), admit))
             .layer(from_fn_with_state(authentication, authenticate))
-            .layer(from_fn_with_state(metrics, observe));
+            .layer(from_fn_with_state(metrics, instrument));
         let (connection, _evicted) =
             ConnectionLimiter::default().admit([10, 0, 0, 1].into()).unwrap();
         let peer = Peer { certificates: Arc::new([]), connection, source: [10, 0, 0, 1].into() };

@@ -34,7 +34,7 @@ pub fn router(server: Server) -> Router {
         .layer(from_fn_with_state(admission, layers::admit))
         .layer(from_fn_with_state(authentication, layers::authenticate))
         .layer(from_fn(layers::canonicalize))
-        .layer(from_fn_with_state(metrics, layers::observe))
+        .layer(from_fn_with_state(metrics, layers::instrument))
         .layer(compression);
     health::routes(health, &api).fallback_service(api)
 }

@@ -315,7 +315,7 @@ impl Metrics {
     }
 
     /// Counts an event: written, refused or dropped.
-    pub fn published(&self, outcome: &'static str) {
+    pub fn event(&self, outcome: &'static str) {
         self.events.get_or_create(&OutcomeLabels { outcome }).inc();
     }
 

@@ -250,7 +250,7 @@ pub fn replay(scenario: &Scenario) -> Vec<Value> {
                 out.insert("scaleTo".into(), json!(to));
             }
             let written = tick.update_scale_error.as_deref().map_or(Ok(()), Err);
-            hpa::settle(input.context, &mut decision, written, &mut history, &mut next);
+            hpa::complete_rescale(input.context, &mut decision, written, &mut history, &mut next);
         }
         let mut events: Vec<Value> = Vec::new();
         let event = |kind: &str, reason: &str, message: &str| json!({"type": kind, "reason": reason, "message": message});

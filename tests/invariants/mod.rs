@@ -330,7 +330,7 @@ impl Scenario {
         };
         let mut decision = hpa::decide(&input, history, status, trace);
         let written = if tick.writable { Ok(()) } else { Err("it is not writable") };
-        hpa::settle(context, &mut decision, written, history, status);
+        hpa::complete_rescale(context, &mut decision, written, history, status);
         decision
     }
 

@@ -83,7 +83,7 @@ async fn metrics_that_were_away_remove_no_replica_before_they_are_back_for_as_lo
     let later = |state: &mut AutoscalerState, seconds: i64| {
         state.history = std::mem::take(&mut state.history).shifted(-seconds * 1000);
         let earlier = |time| time - seconds * 1000;
-        state.held = state.held.map(|(since, until)| (earlier(since), earlier(until)));
+        state.withheld = state.withheld.map(|(since, until)| (earlier(since), earlier(until)));
     };
     assert_eq!(decided(&control, &autoscaler, &mut state).await, Held);
     *queue.lock().unwrap() = None;
@@ -113,7 +113,7 @@ async fn metrics_that_were_away_before_a_restart_remove_no_replica_at_once() {
     assert_eq!(decided(&control, &autoscaler, &mut state).await, Held);
     let limited = state.status.condition(ConditionKind::ScalingLimited).unwrap();
     assert_eq!(limited.reason, "MetricsWereAway");
-    state.held = state.held.map(|(since, until)| (since - 300_000, until - 300_000));
+    state.withheld = state.withheld.map(|(since, until)| (since - 300_000, until - 300_000));
     assert_eq!(decided(&control, &autoscaler, &mut state).await, Rescaled);
 }
 
@@ -128,7 +128,7 @@ async fn a_restart_ends_no_hold() {
     assert_eq!(decided(&control, &autoscaler, &mut state).await, Held);
     // Metrics were away for 10 minutes, and have been back for one.
     state.history = std::mem::take(&mut state.history).shifted(-60_000);
-    state.held = state.held.map(|(since, until)| (since - 60_000, until - 60_000));
+    state.withheld = state.withheld.map(|(since, until)| (since - 60_000, until - 60_000));
     let kept = state.checkpoint(control.ctx.clock.elapsed(), LONGEST_MS).expect("there is a hold");
     let mut state = AutoscalerState::restored(kept);
     for _ in 0..2 {
@@ -137,10 +137,10 @@ async fn a_restart_ends_no_hold() {
         assert_eq!(limited.reason, "MetricsWereAway");
         // Out of the window of a minute's gap, within that of the hold.
         state.history = std::mem::take(&mut state.history).shifted(-70_000);
-        state.held = state.held.map(|(since, until)| (since - 70_000, until - 70_000));
+        state.withheld = state.withheld.map(|(since, until)| (since - 70_000, until - 70_000));
     }
     assert!(log.of("PUT").is_empty());
-    state.held = state.held.map(|(since, until)| (since - 300_000, until - 300_000));
+    state.withheld = state.withheld.map(|(since, until)| (since - 300_000, until - 300_000));
     state.history.recommendations.retain(|one| one.replicas == 2);
     assert_eq!(decided(&control, &autoscaler, &mut state).await, Rescaled);
 }

@@ -146,7 +146,7 @@ fn remembering(replicas: i32, time: i64) -> AutoscalerState {
         uid: "web".to_owned(),
         history,
         last_scale: None,
-        held: None,
+        withheld: None,
     })
 }
 

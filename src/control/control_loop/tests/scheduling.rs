@@ -8,7 +8,7 @@ fn left(autoscaler: &AutoscalerRef) -> (AutoscalerRef, Checkpoint) {
     let history = ScalingHistory { recommendations, ..ScalingHistory::default() };
     (
         autoscaler.clone(),
-        Checkpoint { uid: autoscaler.key.name.clone(), history, last_scale: None, held: None },
+        Checkpoint { uid: autoscaler.key.name.clone(), history, last_scale: None, withheld: None },
     )
 }
 
@@ -134,7 +134,7 @@ async fn a_window_of_more_than_an_hour_is_remembered_for_its_length() {
         uid: "web".to_owned(),
         history,
         last_scale: None,
-        held: None,
+        withheld: None,
     });
     let remembered = |longest| state.checkpoint(0, longest).unwrap().history.recommendations.len();
     assert_eq!((remembered(control.ctx.longest_window()), remembered(LONGEST_MS)), (2, 1));

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// Shows a status, and has it written where this replica leads and the status written last is
 /// outdated by it or was changed by another writer.
-pub fn publish(
+pub fn update_status(
     ctx: &ControllerContext,
     token: Option<&FencingToken>,
     autoscaler: &AutoscalerRef,
