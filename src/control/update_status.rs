@@ -1,4 +1,4 @@
-//! Publishes the status of an evaluation: at once in the live status, and to the object where it
+//! Updates the status of an evaluation: at once in the live status, and to the object where it
 //! differs enough from the last write.
 
 use super::context::ControllerContext;
