@@ -232,6 +232,11 @@ mod tests {
             ("application/json/, application/yaml;q=0.5", Encoding::Json),
             ("*/, application/yaml;as=x", Encoding::Json),
             ("application/json;q=0.5, application/yaml;q=0.50000001", Encoding::Json),
+            ("application/json;q==, application/yaml;q=0.5", Encoding::Yaml),
+            ("application/json;q=+nan, application/yaml;q=0.5", Encoding::Yaml),
+            ("application/json;q=nan, application/yaml;q=0.5", Encoding::Json),
+            ("application/json;sv=v2, application/yaml", Encoding::Yaml),
+            ("application/json;sv=, application/yaml", Encoding::Json),
         ] {
             assert_eq!(of(accept, true), Some(expected), "{accept}");
         }
@@ -242,6 +247,8 @@ mod tests {
             "application/json;as=Table",
             "application/json;as=Table;g=meta.k8s.io;v=v2",
             "application/json;stream=x",
+            "application/json;as==",
+            "application/json;sv=v2",
             "application/yaml;stream=watch",
             "text/html;x=é",
         ] {
@@ -286,5 +293,7 @@ mod tests {
         };
         assert!(of("/apis", "curl/8.5.0") && of("/apis?pretty=true", "kubectl/v1.36"));
         assert!(!of("/apis", "kubectl/v1.36") && !of("/apis?pretty=false", "curl/8.5.0"));
+        assert!(of("/apis?pretty", "curl/8.5.0") && of("/apis?pretty=", "curl/8.5.0"));
+        assert!(!of("/apis?pretty=0&pretty=1", "kubectl/v1.36"), "the first counts");
     }
 }

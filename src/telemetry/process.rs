@@ -153,12 +153,20 @@ fn tasks() -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Instant;
 
     #[test]
     #[cfg(target_os = "linux")]
     fn the_process_is_measured() {
-        let [_, resident, space, start, open, most, _] =
-            values().map(|value| value.unwrap_or(-1.0));
+        let measured = || values().map(|value| value.unwrap_or(-1.0));
+        let ([cpu, resident, space, start, open, most, _], begun) = (measured(), Instant::now());
+        // A tick is a hundredth of a second.
+        while measured()[0] < cpu + 0.1 {
+            assert!(begun.elapsed().as_secs() < 60, "{cpu} s of CPU time do not grow");
+        }
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let (used, most_used) = (measured()[0] - cpu, begun.elapsed().as_secs_f64() * cores as f64);
+        assert!(used <= most_used + 0.05, "{used} s of CPU time in {most_used}");
         assert!(resident > 1e6 && resident < space, "{resident} of {space}");
         let now = jiff::Timestamp::now().as_second() as f64;
         assert!(start <= now + 1.0 && start > now - 3600.0, "{start} before {now}");

@@ -132,8 +132,8 @@ impl Cluster {
     }
 
     /// Sets the requests per second to a path of the pods of a selector, spread evenly; 0 ends them.
-    /// For a number of replicas that a test waits for, take a rate below it times the target: at a
-    /// multiple of the target, noise of a percent asks for one replica more for as long as it lasts.
+    /// Where a test waits for N replicas, take a rate well below N times the target, and well above 1.1
+    /// times that of N - 1: noise asks for one more for as long as it lasts, or is tolerated at one less.
     pub async fn load(&self, namespace: &str, selector: &str, path: &str, qps: f64) {
         let url = format!("http://127.0.0.1:{}/load", self.load_port);
         let query = [

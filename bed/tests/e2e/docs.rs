@@ -136,14 +136,18 @@ fn the_commands_of_every_page_print_what_the_page_shows() {
 
 #[test]
 fn every_test_that_the_threat_model_names_exists() {
-    let mut sources = String::new();
+    let mut sources = Vec::new();
     let mut folders = ["src", "tests", "bed"].map(|folder| root().join(folder)).to_vec();
     while let Some(folder) = folders.pop() {
         for file in std::fs::read_dir(folder).expect("a folder").flatten().map(|file| file.path()) {
             if file.is_dir() {
                 folders.push(file);
             } else if file.extension() == Some("rs".as_ref()) {
-                sources += &std::fs::read_to_string(file).expect("a source file");
+                let text = std::fs::read_to_string(&file).expect("a source file");
+                let file = file.with_extension("");
+                let modules: Vec<_> =
+                    file.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+                sources.push((modules, text));
             }
         }
     }
@@ -151,10 +155,16 @@ fn every_test_that_the_threat_model_names_exists() {
     let named: Vec<&str> = page.split('`').filter(|text| text.contains("::")).collect();
     assert!(named.len() > 40, "only {} tests are named", named.len());
     for path in named {
-        let name = path.rsplit("::").next().unwrap_or(path);
-        let is_there = ["fn", "mod"].iter().any(|kind| {
+        let (modules, name) = path.rsplit_once("::").expect("a path");
+        let of = |kind: &str, name: &str, text: &str| {
             let ends = |rest: &str| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_');
-            sources.split(&format!("{kind} {name}")).skip(1).any(ends)
+            text.split(&format!("{kind} {name}")).skip(1).any(ends)
+        };
+        // Each module is a part of the file's path, or in the file.
+        let is_there = sources.iter().any(|(parts, text)| {
+            let is_in =
+                |module: &str| parts.iter().any(|part| part == module) || of("mod", module, text);
+            modules.split("::").all(is_in) && (of("fn", name, text) || of("mod", name, text))
         });
         assert!(is_there, "docs/security.md names {path}, which is not there");
     }

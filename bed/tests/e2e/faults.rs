@@ -43,8 +43,9 @@ fn without_prometheus_nothing_is_scaled_down_and_everything_recovers() {
             assert!(object["status"]["conditions"].to_string().contains("FailedGetPodsMetric"));
             let error = ns.raw("v1beta2", &path).await.unwrap_err();
             assert!(error.contains("ServiceUnavailable"), "{error}");
-            // Longer than the stabilization window: a guess would have scaled down by now.
-            tokio::time::sleep(Duration::from_secs(8)).await;
+            // Of two autoscalers, each second, for longer than the window of 5 s: a guess would have
+            // scaled down by now.
+            bed.plimsoll.decided(&bed.cluster, 16).await;
             assert_eq!(ns.replicas("Deployment", "web").await, 4);
             // The fallback applies.
             ns.wait_replicas("Deployment", "safe", SOON, |replicas| replicas == 5).await;
@@ -69,6 +70,9 @@ fn a_slow_query_times_out_and_other_metrics_are_unharmed() {
         ns.deployment("quick", 1, "quick_depth 20").await;
         let faults = &bed.faults.as_ref().unwrap().prometheus;
         faults.stall("slow_depth");
+        let missed =
+            async || bed.plimsoll.metric(&bed.cluster, "plimsoll_missed_rounds_total", "").await;
+        let missed_before = missed().await;
         ns.autoscaler("slow", "slow_depth", "10", 3).await;
         ns.autoscaler("quick", "quick_depth", "10", 3).await;
         ns.wait_replicas("Deployment", "quick", SOON, |replicas| replicas == 3).await;
@@ -77,17 +81,19 @@ fn a_slow_query_times_out_and_other_metrics_are_unharmed() {
         assert!(message.contains("Prometheus did not answer within 1s"), "{message}");
         assert_eq!(ns.replicas("Deployment", "slow").await, 1);
         // Its sync period is one second, too: evaluations are skipped and counted.
-        let missed = eventually("rounds are missed", SOON, async || {
-            let metrics = bed.plimsoll.metrics(&bed.cluster).await;
-            let line = metrics.lines().find(|l| l.starts_with("plimsoll_missed_rounds_total"));
-            let count = line.and_then(|line| line.split_once(' ')?.1.parse::<u32>().ok());
-            count.filter(|count| *count > 0).ok_or(format!("{line:?}"))
-        });
-        missed.await;
+        eventually("rounds are missed", SOON, async || {
+            let missed = missed().await - missed_before;
+            if missed > 0.0 { Ok(()) } else { Err(missed.to_string()) }
+        })
+        .await;
         let quick = generated_name("quick_depth", None, "slow", "quick");
-        let start = std::time::Instant::now();
-        ns.raw("v1beta2", &format!("pods/*/{quick}")).await.unwrap();
-        assert!(start.elapsed() < Duration::from_millis(900), "{:?}", start.elapsed());
+        let mut fastest = Duration::MAX;
+        for _ in 0..5 {
+            let start = Instant::now();
+            ns.raw("v1beta2", &format!("pods/*/{quick}")).await.unwrap();
+            fastest = fastest.min(start.elapsed());
+        }
+        assert!(fastest < Duration::from_millis(900), "{fastest:?}");
         let slow = generated_name("slow_depth", None, "slow", "slow");
         let error = ns.raw("v1beta2", &format!("pods/*/{slow}")).await.unwrap_err();
         assert!(error.contains("ServiceUnavailable"), "{error}");
@@ -162,6 +168,11 @@ fn whatever_prometheus_answers_nothing_is_scaled_on_it() {
             ),
         ] {
             let before = api.writes("/scale").len();
+            let failures = async || {
+                let failed = "outcome=\"failed\"";
+                bed.plimsoll.metric(&bed.cluster, "plimsoll_decisions_total", failed).await
+            };
+            let failures_before = failures().await;
             prometheus.fail("/api/v1/query?", fault);
             let failed =
                 |c: &Value| c["status"] == "False" && c["message"].to_string().contains(expected);
@@ -169,8 +180,7 @@ fn whatever_prometheus_answers_nothing_is_scaled_on_it() {
             bed.plimsoll.decided(&bed.cluster, 2).await;
             assert_eq!(api.writes("/scale").len(), before, "{what}");
             assert_eq!(ns.replicas("Deployment", "web").await, 4, "{what}");
-            let metrics = bed.plimsoll.metrics(&bed.cluster).await;
-            assert!(metrics.contains("plimsoll_decisions_total{outcome=\"failed\"}"), "{what}");
+            assert!(failures().await >= failures_before + 2.0, "{what}");
             prometheus.clear();
             ns.wait_condition("web", "ScalingActive", SOON, |c| c["status"] == "True").await;
             println!("survived: Prometheus: {what}");
@@ -181,7 +191,7 @@ fn whatever_prometheus_answers_nothing_is_scaled_on_it() {
         let pods: Vec<Value> = pods["items"].as_array().unwrap().clone();
         let labels = json!({"namespace": "answers", "app": "web"});
         for (what, time, value) in
-            [("NaN", now, "NaN"), ("+Inf", now, "+Inf"), ("a clock ahead", now + 3600.0, "10")]
+            [("NaN", now, "NaN"), ("+Inf", now, "+Inf"), ("a clock ahead", now + 3600.0, "10.5")]
         {
             let one = |pod: &Value| {
                 let mut metric = labels.clone();
@@ -191,8 +201,17 @@ fn whatever_prometheus_answers_nothing_is_scaled_on_it() {
             let before = api.writes("/scale").len();
             let body = vector(pods.iter().map(one).collect());
             prometheus.fail("/api/v1/query?", answer(200, &[], &body));
-            let wanted = if value == "10" { "True" } else { "False" };
-            ns.wait_condition("web", "ScalingActive", SOON, |c| c["status"] == wanted).await;
+            if value == "10.5" {
+                let live = "/live/autoscalers/answers/web";
+                eventually("the value is read", SOON, async || {
+                    let status = bed.plimsoll.get_as_scraper(&bed.cluster, live).await;
+                    if status.contains("10500m/10") { Ok(()) } else { Err(status) }
+                })
+                .await;
+                ns.wait_condition("web", "ScalingActive", SOON, |c| c["status"] == "True").await;
+            } else {
+                ns.wait_condition("web", "ScalingActive", SOON, |c| c["status"] == "False").await;
+            }
             bed.plimsoll.decided(&bed.cluster, 2).await;
             assert_eq!(api.writes("/scale").len(), before, "{what}");
             prometheus.clear();
@@ -239,10 +258,11 @@ fn stale_duplicate_and_reset_samples_scale_nothing_wrongly() {
         tokio::time::sleep(Duration::from_secs(12)).await;
         ns.wait_replicas("StatefulSet", "counts", FOLLOWS, |replicas| replicas == 3).await;
         ns.wait_condition("counts", "AbleToScale", FOLLOWS, steady).await;
-        for pod in ["counts-0", "counts-1", "counts-2"] {
-            bed.cluster.kubectl(&["-n", "samples", "delete", "pod", pod]).await;
+        // The last one for longer than the window, in which the recommendations from before leave it.
+        for (pod, seconds) in [("counts-0", 4), ("counts-1", 4), ("counts-2", 38)] {
+            bed.cluster.kubectl(&["-n", "samples", "delete", "pod", pod, "--wait=false"]).await;
             let start = Instant::now();
-            while start.elapsed() < Duration::from_secs(4) {
+            while start.elapsed() < Duration::from_secs(seconds) {
                 let replicas = ns.replicas("StatefulSet", "counts").await;
                 if !(3..=5).contains(&replicas) {
                     let status = ns.get("autoscaler", "counts").await.unwrap_or_default();

@@ -37,7 +37,8 @@ fn no_scale_is_written_once_freeze_has_returned() {
         a.api.clear();
         b.api.clear();
         stirred(&ns, Duration::from_secs(6)).await;
-        let after: Vec<_> = a.scales().into_iter().filter(|at| *at > frozen).collect();
+        let writes = a.scales().into_iter().chain(b.scales());
+        let after: Vec<_> = writes.filter(|at| *at > frozen).collect();
         assert!(after.is_empty(), "{after:?} after {frozen:?}");
         let status = command(cluster, &["status"]).await.unwrap();
         assert!(status.contains("incident 42") && status.contains("by admin"), "{status}");

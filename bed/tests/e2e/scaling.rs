@@ -4,7 +4,7 @@ use crate::{FOLLOWS, SOON, on_own_bed, on_shared_bed};
 use bed::workload::Namespace;
 use bed::{Options, eventually};
 use plimsoll::promql::name::generated_name;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Replicas follow a rising load, stay at the target, and follow a falling load.
 async fn follows_its_load(ns: &Namespace<'_>, kind: &str) {
@@ -13,19 +13,19 @@ async fn follows_its_load(ns: &Namespace<'_>, kind: &str) {
     ns.autoscaler_of(kind, "web", metric, 8).await;
     let load =
         async |qps| ns.cluster.load(&ns.name, "app=web", "/hit/http_requests_total", qps).await;
-    load(56.0).await;
+    load(57.5).await;
     ns.wait_replicas(kind, "web", FOLLOWS, |replicas| replicas == 6).await;
     ns.wait_ready(kind, "web", 6).await;
     // It settles with the load per pod near the target. On a busy machine the generator catches up
     // in bursts: extra replicas come, and go after the stabilization window.
     let targets = "jsonpath={.status.targets}";
-    eventually("6 replicas with 56 / 6 requests a second each", FOLLOWS, async || {
+    eventually("6 replicas with 57.5 / 6 requests a second each", FOLLOWS, async || {
         let shown =
             ns.cluster.kubectl(&["-n", &ns.name, "get", "autoscaler", "web", "-o", targets]).await;
         let now: plimsoll::k8s::Quantity =
             shown.split('/').next().unwrap_or_default().parse().map_err(|e| format!("{e}"))?;
         match ns.replicas(kind, "web").await {
-            6 if (8_400..=10_300).contains(&now.milli()) => Ok(()),
+            6 if (8_600..=10_600).contains(&now.milli()) => Ok(()),
             replicas => Err(format!("{replicas} replicas, {shown}")),
         }
     })
@@ -313,7 +313,10 @@ fn noise_in_a_metric_causes_no_status_writes() {
             other => Err(other),
         })
         .await;
-        assert_eq!(version().await, written, "noise is not worth a write");
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(3) {
+            assert_eq!(version().await, written, "noise is not worth a write");
+        }
         noise("30").await;
         ns.wait_replicas("StatefulSet", "web", SOON, |replicas| replicas == 3).await;
         eventually("the decision is written", SOON, async || {

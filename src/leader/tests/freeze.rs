@@ -98,6 +98,79 @@ async fn a_write_to_a_scale_without_a_response_may_be_applied_before_a_freeze_is
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_write_to_a_scale_that_is_given_up_may_be_applied_before_a_freeze_is_in_effect() {
+    let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
+    let leader = leader(&server, "a");
+    let mut candidate = elected(&leader, &prometheus).await;
+    let token = leader.fencing_token().expect("it leads");
+    {
+        let mut write = pin!(token.write_scale(std::future::pending::<Result<(), _>>()));
+        let sent = tokio::time::timeout(Duration::from_millis(10), &mut write).await;
+        assert!(sent.is_err(), "it waits for its response");
+    }
+    server.annotate(&REASON);
+    candidate.observe(server.lease());
+    candidate.attempt().await;
+    assert_eq!(server.annotation(ACKNOWLEDGED), None);
+    let begun = tokio::time::Instant::now();
+    candidate.release().await;
+    assert!(begun.elapsed() >= REQUEST_TIMEOUT - Duration::from_millis(100));
+}
+
+/// The last write of a leader that was killed may be applied after the next one has begun.
+#[tokio::test(start_paused = true)]
+async fn a_leader_acknowledges_no_freeze_while_the_one_before_it_may_still_write() {
+    let past = Duration::from_millis(1);
+    for (elect, releases) in [(true, false), (true, true), (false, false)] {
+        let case = format!("elect {elect}, released {releases}");
+        let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
+        let before =
+            leader_with(&server, ElectionSettings { lease_duration: past, ..settings("a") });
+        let mut former = elected(&before, &prometheus).await;
+        if releases {
+            former.release().await;
+        }
+        let next = leader_with(&server, ElectionSettings { elect, ..settings("b") });
+        let mut candidate = Candidate::new(&next.0, &prometheus);
+        candidate.observe(server.lease());
+        // The Lease has expired: it was one for 0 seconds.
+        candidate.attempt().await;
+        let token = next.fencing_token().expect("it leads");
+        token.write_scale(async { Ok(()) }).await.expect("it may write at once");
+        server.annotate(&REASON);
+        candidate.observe(server.lease());
+        candidate.attempt().await;
+        assert_eq!(server.annotation(ACKNOWLEDGED).is_some(), releases, "{case}");
+        tokio::time::sleep(REQUEST_TIMEOUT + past).await;
+        candidate.attempt().await;
+        assert_eq!(server.annotation(ACKNOWLEDGED).as_deref(), Some("r1"), "{case}");
+    }
+}
+
+#[tokio::test]
+async fn a_freeze_whose_lease_was_deleted_ends_without_election_too() {
+    let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
+    let maker = leader(&server, "a");
+    let _made = elected(&maker, &prometheus).await;
+    let leader = leader_with(&server, ElectionSettings { elect: false, ..settings("b") });
+    let mut candidate = Candidate::new(&leader.0, &prometheus);
+    server.annotate(&[(FREEZE, "a while"), (UNTIL, "2026-11-21T22:30:00Z")]);
+    candidate.observe(server.lease());
+    locked(&server.0).lease = None;
+    candidate.lease_deleted();
+    candidate.attempt().await;
+    assert_eq!(server.annotation(FREEZE).as_deref(), Some("a while"), "there is a Lease to thaw");
+    server.annotate(&[(UNTIL, "2026-11-21T21:59:59Z")]);
+    candidate.observe(server.lease());
+    candidate.attempt().await;
+    assert_eq!((leader.frozen(), server.annotation(FREEZE)), (None, None));
+    locked(&server.0).lease = None;
+    candidate.lease_deleted();
+    candidate.attempt().await;
+    assert!(locked(&server.0).lease.is_none(), "none is made without a freeze");
+}
+
 #[tokio::test]
 async fn a_thaw_is_acknowledged_while_scales_are_written() {
     let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
