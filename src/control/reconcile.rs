@@ -101,7 +101,7 @@ async fn sync_autoscaler(
     if parsed.spec.paused {
         // Earlier recommendations say nothing about the replicas that the owner chose since.
         state.history.recommendations.clear();
-        (state.failed_evaluations, state.held) = (0, None);
+        (state.failed_evaluations, state.withheld) = (0, None);
         let text = format_args!("spec.paused is set: the scale is left alone");
         state.status.set(ConditionKind::Paused, true, "PausedBySpec", text, now());
         let rendered = status::render(&state.status, &parsed.scaling.spec, record.generation);
