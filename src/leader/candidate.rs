@@ -1,5 +1,6 @@
 //! One replica's part in the election: acquires the Lease, renews it, and releases it.
 
+use super::fencing::REQUEST_TIMEOUT;
 use super::freeze::{self, Freeze};
 use super::settings::{ElectionSettings, NAME_LABEL};
 use super::state::{LeaderState, locked, resource_version};
@@ -45,6 +46,9 @@ pub(super) struct Candidate<'a> {
     failures: FailureLog,
     /// Whether the Lease was handed over because this replica can't reach Prometheus.
     handed_over: bool,
+    /// The time until which the API server may apply the last write of a leader that did not release
+    /// the Lease.
+    others_may_write_until: tokio::time::Instant,
 }
 
 /// The least time between two attempts.
@@ -85,7 +89,17 @@ impl<'a> Candidate<'a> {
             backoff: LeaseBackoff::default(),
             failures: FailureLog::default(),
             handed_over: false,
+            // Without election nobody knows of a process before this one.
+            others_may_write_until: tokio::time::Instant::now()
+                + if state.settings.elect { Duration::ZERO } else { REQUEST_TIMEOUT },
         }
+    }
+
+    /// Nobody led before it.
+    #[cfg(test)]
+    pub fn is_the_first(mut self) -> Self {
+        self.others_may_write_until = tokio::time::Instant::now();
+        self
     }
 
     fn settings(&self) -> &ElectionSettings {
@@ -141,6 +155,13 @@ impl<'a> Candidate<'a> {
     pub fn holds_lease(&self) -> bool {
         let identity = &self.settings().identity;
         self.observed.as_ref().is_some_and(|(_, record, _)| record.holder == *identity)
+    }
+
+    /// Whether the last holder has released the Lease, which it does when none of its writes is in
+    /// flight. A Lease that was made anew, because it was deleted, was not released by anyone.
+    fn was_released(&self) -> bool {
+        let released = |record: &LeaseRecord| record.holder.is_empty() && record.transitions > 0;
+        self.observed.as_ref().is_some_and(|(_, record, _)| released(record))
     }
 
     /// Whether this replica has to acknowledge a freeze or thaw.
@@ -228,13 +249,17 @@ impl<'a> Candidate<'a> {
             }
         }
         let Some((lease, record, since)) = &self.observed else {
-            return if self.settings().elect { self.get_or_create().await } else { Ok(()) };
+            // A freeze needs a Lease without election too: to be thawed, and to end by itself.
+            let needs_lease = self.settings().elect || self.state.freeze().is_some();
+            return if needs_lease { self.get_or_create().await } else { Ok(()) };
         };
         let (mut lease, transitions, since) = (lease.clone(), record.transitions, *since);
-        // A freeze is in effect when no write to a scale that began before it is in flight. A
-        // thaw is in effect as soon as it was observed.
+        // A freeze is in effect when no write to a scale that began before it is in flight, of this
+        // process or of the leader before it. A thaw is in effect as soon as it was observed.
         let freeze = Freeze::of(&lease);
-        let in_effect = freeze.is_none() || self.state.scale_writes.is_empty();
+        let drained = self.state.scale_writes.is_empty()
+            && self.others_may_write_until <= tokio::time::Instant::now();
+        let in_effect = freeze.is_none() || drained;
         let is_observed = self.state.freeze() == freeze;
         let acknowledges = self.must_acknowledge() && in_effect && is_observed;
         if acknowledges {
@@ -276,7 +301,11 @@ impl<'a> Candidate<'a> {
             spec.acquire_time = now;
             spec.lease_transitions = Some(transitions.saturating_add(1));
         }
+        let takes_over = !self.holds_lease() && !self.was_released();
         let Some(lease) = self.update_lease(&lease).await? else { return Ok(()) };
+        if takes_over {
+            self.others_may_write_until = tokio::time::Instant::now() + REQUEST_TIMEOUT;
+        }
         let ElectionSettings { renew_deadline, lease_duration, .. } = *self.settings();
         let deadline = (begun + renew_deadline, wall + renew_deadline);
         self.update(lease.clone());
@@ -348,7 +377,8 @@ impl<'a> Candidate<'a> {
         // Each write is cancelled before the Lease expires. Writes to scales that the API server
         // may still apply count, too: the next leader could acknowledge a freeze before them.
         let LeaderState { writes, scale_writes, .. } = self.state;
-        let drained = async { tokio::join!(writes.drained(), scale_writes.drained()) };
+        let others = tokio::time::sleep_until(self.others_may_write_until);
+        let drained = async { tokio::join!(writes.drained(), scale_writes.drained(), others) };
         if tokio::time::timeout(self.settings().lease_duration, drained).await.is_err() {
             return;
         }

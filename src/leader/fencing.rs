@@ -1,6 +1,7 @@
 //! Fencing tokens: no write without one, and none after its term.
 
 use super::freeze::Freeze;
+use super::in_flight::InFlightGuard;
 use super::state::LeaderState;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -98,14 +99,12 @@ impl FencingToken {
     ) -> Result<T, kube::Error> {
         // Counted before the check, as above: a freeze is acknowledged when no write to a
         // scale is in flight.
-        let _in_flight = self.state.scale_writes.begin();
+        let in_flight = self.state.scale_writes.begin();
         self.confirm().await?;
+        let mut indeterminate = IndeterminateWrite(Some(in_flight));
         let written = self.write(write).await;
-        if written.as_ref().is_err_and(may_have_been_applied) {
-            let mut indeterminate = Box::pin(indeterminate_write(self.state.clone()));
-            // The first poll counts it before the guard above is dropped.
-            let _ = futures::poll!(&mut indeterminate);
-            tokio::spawn(indeterminate);
+        if !written.as_ref().is_err_and(may_have_been_applied) {
+            indeterminate.0 = None;
         }
         written
     }
@@ -131,8 +130,20 @@ impl FencingToken {
     }
 }
 
-/// Counts a write to a scale as in flight for as long as the API server may apply it.
-async fn indeterminate_write(state: Arc<LeaderState>) {
-    let _in_flight = state.scale_writes.begin();
-    tokio::time::sleep(REQUEST_TIMEOUT).await;
+/// A write to a scale whose outcome is not known. Where it is dropped so, because the response says
+/// too little or nobody waits for it any more, it is in flight for as long as the API server may
+/// apply it.
+struct IndeterminateWrite(Option<InFlightGuard>);
+
+impl Drop for IndeterminateWrite {
+    fn drop(&mut self) {
+        let Some(in_flight) = self.0.take() else { return };
+        // Without a runtime the process ends.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                tokio::time::sleep(REQUEST_TIMEOUT).await;
+                drop(in_flight);
+            });
+        }
+    }
 }

@@ -2,18 +2,18 @@
 
 use tokio::sync::watch;
 
-/// The number of writes in flight.
-#[derive(Default)]
+/// The number of writes in flight. Cheap to clone; clones count the same writes.
+#[derive(Clone, Default)]
 pub struct InFlight(watch::Sender<usize>);
 
 /// One write in flight, until this guard is dropped.
-pub struct InFlightGuard<'a>(&'a InFlight);
+pub struct InFlightGuard(InFlight);
 
 impl InFlight {
     /// Counts one more write.
-    pub fn begin(&self) -> InFlightGuard<'_> {
+    pub fn begin(&self) -> InFlightGuard {
         self.0.send_modify(|count| *count += 1);
-        InFlightGuard(self)
+        InFlightGuard(self.clone())
     }
 
     /// Whether no write is in flight.
@@ -27,7 +27,7 @@ impl InFlight {
     }
 }
 
-impl Drop for InFlightGuard<'_> {
+impl Drop for InFlightGuard {
     fn drop(&mut self) {
         self.0.0.send_modify(|count| *count -= 1);
     }

@@ -3,7 +3,6 @@
 use super::protobuf::PROTOBUF;
 use axum::extract::Query;
 use axum::http::{HeaderMap, Uri, header};
-use std::collections::HashMap;
 
 /// The encoding of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +33,12 @@ fn split(text: &str, separator: char) -> (&str, &str) {
     text.split_once(separator).unwrap_or((text, ""))
 }
 
+/// Parses a q-value as Go does, which knows no NaN with a sign.
+fn q_value(text: &str) -> f32 {
+    let q: f32 = text.parse().unwrap_or(0.0);
+    if q.is_nan() && text.starts_with(['+', '-']) { 0.0 } else { q }
+}
+
 impl<'a> Clause<'a> {
     /// Parses a clause; none if it is no media range. Parameters without a value are skipped.
     fn parse(text: &'a str) -> Option<Self> {
@@ -51,10 +56,13 @@ impl<'a> Clause<'a> {
         while !rest.is_empty() {
             let (parameter, others) = split(rest, ';');
             rest = others;
-            let (name, value) = split(parameter, '=');
+            let Some((name, value)) =
+                parameter.split_once('=').filter(|(_, value)| !value.is_empty())
+            else {
+                continue;
+            };
             match split(value, '=') {
-                ("", "") => {}
-                (value, "") if space(name) == "q" => clause.q = value.parse().unwrap_or(0.0),
+                (value, "") if space(name) == "q" => clause.q = q_value(value),
                 (value, "") => clause.parameters.push((space(name), space(value))),
                 _ => {}
             }
@@ -84,11 +92,14 @@ impl<'a> Clause<'a> {
             || (self.subtype != "*" && other.subtype == "*")
     }
 
-    /// Whether it accepts an object as it is, or as a table. There is nothing else to ask for; `stream=watch`
-    /// is ignored where a watch could be encoded, as kube-apiserver ignores it.
+    /// Whether it accepts an object as it is, or as a table. There is no other version of the server (`sv`)
+    /// than `v1`; `stream=watch` is ignored where a watch could be encoded, as kube-apiserver ignores it.
     fn accepts(&self, encoding: Encoding, as_table: bool) -> bool {
         let stream = self.parameter("stream").filter(|stream| !stream.is_empty());
         if stream.is_some_and(|stream| stream != "watch" || encoding == Encoding::Yaml) {
+            return false;
+        }
+        if self.parameter("sv").is_some_and(|version| !["", "v1"].contains(&version)) {
             return false;
         }
         match ["as", "g", "v"].map(|name| self.parameter(name)) {
@@ -113,7 +124,8 @@ fn text(headers: &HeaderMap) -> Option<&str> {
 /// kube-apiserver uses. It is laxer than RFC 9110, and clients rely on it: a clause that is no media
 /// range is skipped, `q=0` does not exclude, and names are case-sensitive. Not as there: the order of
 /// more than 12 clauses, of which Go's sort gives no account, what comes after [`MAX_CLAUSES`] or after a
-/// byte that is no UTF-8, and hexadecimal q-values.
+/// byte that is no UTF-8, hexadecimal q-values, `pretty=1` (there is the parameter of the query for it),
+/// `sv=v1` of discovery (refused there) and a table as YAML.
 fn accept(headers: &HeaderMap) -> Option<Vec<Clause<'_>>> {
     let text = text(headers)?;
     let mut clauses: Vec<_> = text.split(',').filter_map(Clause::parse).take(MAX_CLAUSES).collect();
@@ -176,9 +188,10 @@ pub fn accepts_aggregated_discovery(headers: &HeaderMap) -> bool {
 
 /// Whether JSON is laid out for a person. Source: `isPrettyPrint` of `k8s.io/apiserver`.
 pub fn is_pretty(uri: &Uri, headers: &HeaderMap) -> bool {
-    let query = Query::<HashMap<String, String>>::try_from_uri(uri);
+    let query = Query::<Vec<(String, String)>>::try_from_uri(uri);
     let query = query.map(|Query(query)| query).unwrap_or_default();
-    if let Some(pretty) = query.get("pretty") {
+    let pretty = query.iter().find(|(name, _)| name == "pretty").map(|(_, value)| value);
+    if let Some(pretty) = pretty.filter(|pretty| !pretty.is_empty()) {
         return matches!(pretty.as_str(), "1" | "t" | "T" | "true" | "TRUE" | "True");
     }
     let agent = headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
