@@ -97,7 +97,7 @@ impl<'a> Candidate<'a> {
 
     /// Nobody led before it.
     #[cfg(test)]
-    pub fn is_the_first(mut self) -> Self {
+    pub fn being_first(mut self) -> Self {
         self.others_may_write_until = tokio::time::Instant::now();
         self
     }

@@ -78,7 +78,7 @@ async fn a_write_to_a_scale_without_a_response_may_be_applied_before_a_freeze_is
         let maker = leader(&server, "a");
         let _made = elected(&maker, &prometheus).await;
         let leader = leader_with(&server, ElectionSettings { elect: false, ..settings("b") });
-        let mut candidate = Candidate::new(&leader.0, &prometheus).is_the_first();
+        let mut candidate = Candidate::new(&leader.0, &prometheus).being_first();
         let token = leader.fencing_token().expect("it leads without election");
         let case = format!("{error:?}");
         let write = async {
