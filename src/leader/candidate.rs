@@ -46,8 +46,8 @@ pub(super) struct Candidate<'a> {
     failures: FailureLog,
     /// Whether the Lease was handed over because this replica can't reach Prometheus.
     handed_over: bool,
-    /// The time until which the API server may apply the last write of a leader that did not release
-    /// the Lease.
+    /// The time until which the API server may apply the last write of a leader before, which did not
+    /// release the Lease.
     others_may_write_until: tokio::time::Instant,
 }
 
@@ -95,10 +95,10 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// Nobody led before it.
+    /// The same, where a leader before it may write for so long yet.
     #[cfg(test)]
-    pub fn being_first(mut self) -> Self {
-        self.others_may_write_until = tokio::time::Instant::now();
+    pub fn after_others(mut self, write_for: Duration) -> Self {
+        self.others_may_write_until = tokio::time::Instant::now() + write_for;
         self
     }
 
@@ -157,11 +157,16 @@ impl<'a> Candidate<'a> {
         self.observed.as_ref().is_some_and(|(_, record, _)| record.holder == *identity)
     }
 
-    /// Whether the last holder has released the Lease, which it does when none of its writes is in
-    /// flight. A Lease that was made anew, because it was deleted, was not released by anyone.
-    fn was_released(&self) -> bool {
-        let released = |record: &LeaseRecord| record.holder.is_empty() && record.transitions > 0;
-        self.observed.as_ref().is_some_and(|(_, record, _)| released(record))
+    /// How long the API server may still apply writes of other leaders, if this replica acquires the
+    /// Lease now. Who releases a Lease says so, in seconds beyond the first of its duration. A Lease that
+    /// was made anew, because it was deleted, was not released by anyone.
+    fn others_may_write_for(&self) -> Duration {
+        match &self.observed {
+            Some((_, record, _)) if record.holder.is_empty() && record.transitions > 0 => {
+                record.duration.saturating_sub(Duration::from_secs(1)).min(REQUEST_TIMEOUT)
+            }
+            _ => REQUEST_TIMEOUT,
+        }
     }
 
     /// Whether this replica has to acknowledge a freeze or thaw.
@@ -301,10 +306,10 @@ impl<'a> Candidate<'a> {
             spec.acquire_time = now;
             spec.lease_transitions = Some(transitions.saturating_add(1));
         }
-        let takes_over = !self.holds_lease() && !self.was_released();
+        let others = (!self.holds_lease()).then(|| self.others_may_write_for());
         let Some(lease) = self.update_lease(&lease).await? else { return Ok(()) };
-        if takes_over {
-            self.others_may_write_until = tokio::time::Instant::now() + REQUEST_TIMEOUT;
+        if let Some(others) = others {
+            self.others_may_write_until = tokio::time::Instant::now() + others;
         }
         let ElectionSettings { renew_deadline, lease_duration, .. } = *self.settings();
         let deadline = (begun + renew_deadline, wall + renew_deadline);
@@ -377,14 +382,14 @@ impl<'a> Candidate<'a> {
         // Each write is cancelled before the Lease expires. Writes to scales that the API server
         // may still apply count, too: the next leader could acknowledge a freeze before them.
         let LeaderState { writes, scale_writes, .. } = self.state;
-        let others = tokio::time::sleep_until(self.others_may_write_until);
-        let drained = async { tokio::join!(writes.drained(), scale_writes.drained(), others) };
+        let drained = async { tokio::join!(writes.drained(), scale_writes.drained()) };
         if tokio::time::timeout(self.settings().lease_duration, drained).await.is_err() {
             return;
         }
         let spec = lease.spec.get_or_insert_default();
         spec.holder_identity = None;
-        spec.lease_duration_seconds = Some(1);
+        let others = self.others_may_write_until - tokio::time::Instant::now();
+        spec.lease_duration_seconds = i32::try_from(1 + others.as_millis().div_ceil(1000)).ok();
         spec.renew_time = Some(MicroTime(Timestamp::now()));
         let parameters = PostParams::default();
         let released = self.state.api.replace(&self.settings().name, &parameters, &lease);

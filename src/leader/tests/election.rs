@@ -15,7 +15,7 @@ async fn a_lease_whose_version_has_gone_back_is_renewed_and_observed() {
             leader_with(&server, ElectionSettings { elect, retry_period, ..settings("a") });
         let other = leader_with(&server, settings("a"));
         let mut maker = elected(&other, &prometheus).await;
-        let mut candidate = Candidate::new(&leader.0, &prometheus).being_first();
+        let mut candidate = Candidate::new(&leader.0, &prometheus).after_others(Duration::ZERO);
         for team in ["x", "y", "z"] {
             server.annotate(&[("team", team)]);
             candidate.observe(server.lease());
@@ -28,7 +28,7 @@ async fn a_lease_whose_version_has_gone_back_is_renewed_and_observed() {
             for _ in 0..3 {
                 candidate.attempt().await;
             }
-            candidate = candidate.being_first();
+            candidate = candidate.after_others(Duration::ZERO);
             let renewed = server.lease().metadata.resource_version;
             assert_ne!(renewed.as_deref(), Some("2"), "it is renewed");
             assert!(leader.fencing_token().is_some());
@@ -129,7 +129,7 @@ async fn a_lease_created_anew_with_a_lower_version_is_observed() {
         let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
         let leader = leader_with(&server, ElectionSettings { elect, ..settings("a") });
         let maker = leader_with(&server, settings("b"));
-        let mut candidate = Candidate::new(&leader.0, &prometheus).being_first();
+        let mut candidate = Candidate::new(&leader.0, &prometheus).after_others(Duration::ZERO);
         let mut other = elected(&maker, &prometheus).await;
         for team in ["x", "y", "z"] {
             server.annotate(&[("team", team)]);
@@ -142,7 +142,7 @@ async fn a_lease_created_anew_with_a_lower_version_is_observed() {
             candidate.attempt().await;
             candidate.attempt().await;
             assert!(leader.fencing_token().is_some());
-            candidate = candidate.being_first();
+            candidate = candidate.after_others(Duration::ZERO);
         } else {
             other.attempt().await;
         }

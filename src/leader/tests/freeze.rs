@@ -78,7 +78,7 @@ async fn a_write_to_a_scale_without_a_response_may_be_applied_before_a_freeze_is
         let maker = leader(&server, "a");
         let _made = elected(&maker, &prometheus).await;
         let leader = leader_with(&server, ElectionSettings { elect: false, ..settings("b") });
-        let mut candidate = Candidate::new(&leader.0, &prometheus).being_first();
+        let mut candidate = Candidate::new(&leader.0, &prometheus).after_others(Duration::ZERO);
         let token = leader.fencing_token().expect("it leads without election");
         let case = format!("{error:?}");
         let write = async {
@@ -122,14 +122,20 @@ async fn a_write_to_a_scale_that_is_given_up_may_be_applied_before_a_freeze_is_i
 #[tokio::test(start_paused = true)]
 async fn a_leader_acknowledges_no_freeze_while_the_one_before_it_may_still_write() {
     let past = Duration::from_millis(1);
-    for (elect, releases) in [(true, false), (true, true), (false, false)] {
-        let case = format!("elect {elect}, released {releases}");
+    // The last one is released soon after it was acquired from a leader that was killed.
+    for (elect, released, seconds) in
+        [(true, false, 10), (false, false, 10), (true, true, 0), (true, true, 7)]
+    {
+        let case = format!("elect {elect}, released {released}, for {seconds} s");
         let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
         let before =
             leader_with(&server, ElectionSettings { lease_duration: past, ..settings("a") });
         let mut former = elected(&before, &prometheus).await;
-        if releases {
+        if released {
+            former = former.after_others(Duration::from_secs(seconds));
+            let begun = tokio::time::Instant::now();
             former.release().await;
+            assert!(begun.elapsed() < Duration::from_secs(1), "it hands over at once");
         }
         let next = leader_with(&server, ElectionSettings { elect, ..settings("b") });
         let mut candidate = Candidate::new(&next.0, &prometheus);
@@ -141,8 +147,12 @@ async fn a_leader_acknowledges_no_freeze_while_the_one_before_it_may_still_write
         server.annotate(&REASON);
         candidate.observe(server.lease());
         candidate.attempt().await;
-        assert_eq!(server.annotation(ACKNOWLEDGED).is_some(), releases, "{case}");
-        tokio::time::sleep(REQUEST_TIMEOUT + past).await;
+        assert_eq!(server.annotation(ACKNOWLEDGED).is_some(), seconds == 0, "{case}");
+        tokio::time::sleep(Duration::from_secs(seconds) - 100 * past * u32::from(seconds > 0))
+            .await;
+        candidate.attempt().await;
+        assert_eq!(server.annotation(ACKNOWLEDGED).is_some(), seconds == 0, "{case}");
+        tokio::time::sleep(101 * past).await;
         candidate.attempt().await;
         assert_eq!(server.annotation(ACKNOWLEDGED).as_deref(), Some("r1"), "{case}");
     }
