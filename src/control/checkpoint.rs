@@ -344,11 +344,14 @@ mod tests {
         let text = format!(
             r#"{{"version":1,"autoscalers":[{{"kind":"Autoscaler","namespace":"shop","name":"web","uid":"u","memory":{{
                 "recommendations":[{{"replicas":3,"time":{}}},{{"replicas":9,"time":{}}}],
-                "ups":[{{"change":2,"time":{},"outdated":false}}],"downs":[]}}}}]}}"#,
+                "ups":[{{"change":2,"time":{},"outdated":false}}],"downs":[]}},
+                "lastScale":1,"held":[{},{}]}}]}}"#,
             SERVER - 20_000,
             // By a clock that was hours ahead.
             SERVER + 9_000_000,
             SERVER - 50_000,
+            SERVER - 9_000,
+            SERVER + 60_000,
         );
         let read = decode(&compressed(&text), NOW, Some(SERVER)).unwrap();
         let ScalingHistory { recommendations, ups, .. } = &read[0].1.history;
@@ -358,6 +361,8 @@ mod tests {
             ups,
             &[ScaleEvent { change: 2, time: NOW - 50_000, outdated: false, unsure: false }]
         );
+        assert_eq!(read[0].1.withheld, Some((NOW - 9_000, NOW + 60_000)));
+        assert_eq!(read[0].1.last_scale, Some(1));
         // Without kube-apiserver's time the newest counts as of now.
         let read = decode(&compressed(&text), NOW, None).unwrap();
         assert_eq!(read[0].1.history.recommendations[1].time, NOW);

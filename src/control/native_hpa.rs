@@ -329,8 +329,8 @@ mod tests {
         let (client, log) = fake::api(|request| (200, request.body.clone()));
         let (key, known) = (fake::autoscaler("web").key, record(&hpa("1", Some("ours"))));
         let token = fake::fencing_token(&client);
-        let held = disabled(&spec);
-        write(&client, &token, &key, "ours", &held, true, Some(&known)).await.unwrap();
+        let disabled = disabled(&spec);
+        write(&client, &token, &key, "ours", &disabled, true, Some(&known)).await.unwrap();
         // What is given up here is not done later.
         assert!(log.of("PATCH")[0].query.contains("timeout=10s"), "{:?}", log.of("PATCH"));
         let disabled = &log.of("PATCH")[0].body;

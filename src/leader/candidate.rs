@@ -19,9 +19,16 @@ struct LeaseRecord {
     transitions: i32,
     duration: Duration,
     renew_time: Option<MicroTime>,
+    acquired: bool,
 }
 
 impl LeaseRecord {
+    /// Whether its last holder has released it. One that was made anew, or whose holder was deleted
+    /// by hand, was not released.
+    fn is_released(&self) -> bool {
+        self.holder.is_empty() && !self.acquired && self.transitions > 0
+    }
+
     fn of(lease: &Lease) -> Self {
         let spec = lease.spec.clone().unwrap_or_default();
         let seconds = spec.lease_duration_seconds.unwrap_or(0).max(0).unsigned_abs();
@@ -30,6 +37,7 @@ impl LeaseRecord {
             transitions: spec.lease_transitions.unwrap_or(0),
             duration: Duration::from_secs(seconds.into()),
             renew_time: spec.renew_time,
+            acquired: spec.acquire_time.is_some(),
         }
     }
 }
@@ -46,11 +54,11 @@ pub(super) struct Candidate<'a> {
     failures: FailureLog,
     /// Whether the Lease was handed over because this replica can't reach Prometheus.
     handed_over: bool,
-    /// The time until which the API server may apply the last write of a leader before, which did not
-    /// release the Lease.
-    others_may_write_until: tokio::time::Instant,
 }
 
+/// The duration of a Lease that was released: it must be positive. What is beyond it is the time for
+/// which the API server may yet apply a write of leaders before.
+const RELEASED: Duration = Duration::from_secs(1);
 /// The least time between two attempts.
 const MIN_RETRY: Duration = Duration::from_millis(100);
 /// How long the holder waits before it creates a Lease that was deleted.
@@ -89,17 +97,7 @@ impl<'a> Candidate<'a> {
             backoff: LeaseBackoff::default(),
             failures: FailureLog::default(),
             handed_over: false,
-            // Without election nobody knows of a process before this one.
-            others_may_write_until: tokio::time::Instant::now()
-                + if state.settings.elect { Duration::ZERO } else { REQUEST_TIMEOUT },
         }
-    }
-
-    /// The same, where a leader before it may write for so long yet.
-    #[cfg(test)]
-    pub fn after_others(mut self, write_for: Duration) -> Self {
-        self.others_may_write_until = tokio::time::Instant::now() + write_for;
-        self
     }
 
     fn settings(&self) -> &ElectionSettings {
@@ -157,15 +155,17 @@ impl<'a> Candidate<'a> {
         self.observed.as_ref().is_some_and(|(_, record, _)| record.holder == *identity)
     }
 
-    /// How long the API server may still apply writes of other leaders, if this replica acquires the
-    /// Lease now. Who releases a Lease says so, in seconds beyond the first of its duration. A Lease that
-    /// was made anew, because it was deleted, was not released by anyone.
-    fn others_may_write_for(&self) -> Duration {
+    /// For how long the API server may apply a write of another leader, if this replica acquires the
+    /// Lease now.
+    fn stray_writes_of_others(&self) -> Duration {
         match &self.observed {
-            Some((_, record, _)) if record.holder.is_empty() && record.transitions > 0 => {
-                record.duration.saturating_sub(Duration::from_secs(1)).min(REQUEST_TIMEOUT)
+            // Its term is over, and with it its requests.
+            Some((_, record, _)) if !record.holder.is_empty() => REQUEST_TIMEOUT,
+            Some((_, record, _)) if record.is_released() => {
+                record.duration.saturating_sub(RELEASED).min(REQUEST_TIMEOUT)
             }
-            _ => REQUEST_TIMEOUT,
+            // It was deleted, or its holder by hand: that one's term may last.
+            _ => self.settings().lease_duration + REQUEST_TIMEOUT,
         }
     }
 
@@ -262,8 +262,8 @@ impl<'a> Candidate<'a> {
         // A freeze is in effect when no write to a scale that began before it is in flight, of this
         // process or of the leader before it. A thaw is in effect as soon as it was observed.
         let freeze = Freeze::of(&lease);
-        let drained = self.state.scale_writes.is_empty()
-            && self.others_may_write_until <= tokio::time::Instant::now();
+        let drained =
+            self.state.scale_writes.is_empty() && self.state.stray_writes_left().is_zero();
         let in_effect = freeze.is_none() || drained;
         let is_observed = self.state.freeze() == freeze;
         let acknowledges = self.must_acknowledge() && in_effect && is_observed;
@@ -306,11 +306,11 @@ impl<'a> Candidate<'a> {
             spec.acquire_time = now;
             spec.lease_transitions = Some(transitions.saturating_add(1));
         }
-        let others = (!self.holds_lease()).then(|| self.others_may_write_for());
-        let Some(lease) = self.update_lease(&lease).await? else { return Ok(()) };
-        if let Some(others) = others {
-            self.others_may_write_until = tokio::time::Instant::now() + others;
+        if !self.holds_lease() {
+            // Whatever becomes of the response.
+            self.state.expect_stray_writes(self.stray_writes_of_others());
         }
+        let Some(lease) = self.update_lease(&lease).await? else { return Ok(()) };
         let ElectionSettings { renew_deadline, lease_duration, .. } = *self.settings();
         let deadline = (begun + renew_deadline, wall + renew_deadline);
         self.update(lease.clone());
@@ -379,17 +379,18 @@ impl<'a> Candidate<'a> {
         let lease = self.observed.as_ref().map(|(lease, ..)| lease.clone());
         self.state.end_term(lease.as_ref());
         let Some(mut lease) = lease.filter(|_| held && self.holds_lease()) else { return };
-        // Each write is cancelled before the Lease expires. Writes to scales that the API server
-        // may still apply count, too: the next leader could acknowledge a freeze before them.
+        // Each write is cancelled before the Lease expires.
         let LeaderState { writes, scale_writes, .. } = self.state;
         let drained = async { tokio::join!(writes.drained(), scale_writes.drained()) };
         if tokio::time::timeout(self.settings().lease_duration, drained).await.is_err() {
+            tracing::warn!("Did not release Lease: writes are still in flight");
             return;
         }
         let spec = lease.spec.get_or_insert_default();
-        spec.holder_identity = None;
-        let others = self.others_may_write_until - tokio::time::Instant::now();
-        spec.lease_duration_seconds = i32::try_from(1 + others.as_millis().div_ceil(1000)).ok();
+        (spec.holder_identity, spec.acquire_time) = (None, None);
+        // The next leader could acknowledge a freeze before the API server has applied a stray write.
+        let duration = RELEASED + self.state.stray_writes_left();
+        spec.lease_duration_seconds = i32::try_from(duration.as_millis().div_ceil(1000)).ok();
         spec.renew_time = Some(MicroTime(Timestamp::now()));
         let parameters = PostParams::default();
         let released = self.state.api.replace(&self.settings().name, &parameters, &lease);

@@ -1,7 +1,6 @@
 //! Fencing tokens: no write without one, and none after its term.
 
 use super::freeze::Freeze;
-use super::in_flight::InFlightGuard;
 use super::state::LeaderState;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -39,6 +38,17 @@ pub fn may_have_been_applied(error: &kube::Error) -> bool {
         kube::Error::Api(status) => matches!(status.code, 429 | 500..),
         kube::Error::Service(cause) => !cause.is::<WriteRefused>(),
         _ => true,
+    }
+}
+
+/// Whether the API server can't apply a write to a scale any more that failed with this error, nor
+/// an attempt before it: another refusal may be the response to a retry alone. A conflict is that
+/// of each attempt, as they send the same `resourceVersion`.
+fn is_over(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => matches!(status.code, 404 | 409),
+        kube::Error::Service(cause) => cause.is::<WriteRefused>(),
+        _ => false,
     }
 }
 
@@ -99,13 +109,11 @@ impl FencingToken {
     ) -> Result<T, kube::Error> {
         // Counted before the check, as above: a freeze is acknowledged when no write to a
         // scale is in flight.
-        let in_flight = self.state.scale_writes.begin();
+        let _in_flight = self.state.scale_writes.begin();
         self.confirm().await?;
-        let mut indeterminate = IndeterminateWrite(Some(in_flight));
+        let mut sent = SentWrite { state: &self.state, is_over: false };
         let written = self.write(write).await;
-        if !written.as_ref().is_err_and(may_have_been_applied) {
-            indeterminate.0 = None;
-        }
+        sent.is_over = written.as_ref().map_or_else(is_over, |_| true);
         written
     }
 
@@ -130,20 +138,17 @@ impl FencingToken {
     }
 }
 
-/// A write to a scale whose outcome is not known. Where it is dropped so, because the response says
-/// too little or nobody waits for it any more, it is in flight for as long as the API server may
-/// apply it.
-struct IndeterminateWrite(Option<InFlightGuard>);
+/// A write to a scale that may have been sent. Where it is dropped before it is over, because the
+/// response says too little or nobody waits for it any more, the API server may still apply it.
+struct SentWrite<'a> {
+    state: &'a LeaderState,
+    is_over: bool,
+}
 
-impl Drop for IndeterminateWrite {
+impl Drop for SentWrite<'_> {
     fn drop(&mut self) {
-        let Some(in_flight) = self.0.take() else { return };
-        // Without a runtime the process ends.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move {
-                tokio::time::sleep(REQUEST_TIMEOUT).await;
-                drop(in_flight);
-            });
+        if !self.is_over {
+            self.state.expect_stray_writes(REQUEST_TIMEOUT);
         }
     }
 }

@@ -2,18 +2,18 @@
 
 use tokio::sync::watch;
 
-/// The number of writes in flight. Cheap to clone; clones count the same writes.
-#[derive(Clone, Default)]
+/// The number of writes in flight.
+#[derive(Default)]
 pub struct InFlight(watch::Sender<usize>);
 
 /// One write in flight, until this guard is dropped.
-pub struct InFlightGuard(InFlight);
+pub struct InFlightGuard<'a>(&'a InFlight);
 
 impl InFlight {
     /// Counts one more write.
-    pub fn begin(&self) -> InFlightGuard {
+    pub fn begin(&self) -> InFlightGuard<'_> {
         self.0.send_modify(|count| *count += 1);
-        InFlightGuard(self.clone())
+        InFlightGuard(self)
     }
 
     /// Whether no write is in flight.
@@ -27,7 +27,7 @@ impl InFlight {
     }
 }
 
-impl Drop for InFlightGuard {
+impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
         self.0.0.send_modify(|count| *count -= 1);
     }

@@ -1,5 +1,6 @@
 //! The state of leadership that the election, fencing tokens and the freeze share.
 
+use super::fencing::REQUEST_TIMEOUT;
 use super::freeze::Freeze;
 use super::in_flight::InFlight;
 use super::recorder::EventRecorder;
@@ -9,7 +10,7 @@ use crate::telemetry::Metrics;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 
 /// Whether this replica leads, whether scales are frozen, and which writes are in flight.
@@ -22,8 +23,11 @@ pub struct LeaderState {
     pub observed_freeze: Mutex<ObservedFreeze>,
     /// Writes of any kind in flight.
     pub writes: InFlight,
-    /// Writes to scales that are in flight, or that the API server may still apply.
+    /// Writes to scales in flight.
     pub scale_writes: InFlight,
+    /// The time until which the API server may apply a write to a scale that nobody waits for: one of
+    /// this process without a clear response, or the last one of a leader before.
+    pub stray_writes_until: Mutex<tokio::time::Instant>,
     /// The Leases of the settings' namespace.
     pub api: Api<Lease>,
     /// The settings of the election.
@@ -91,12 +95,15 @@ impl LeaderState {
         clock: Clock,
         metrics: Arc<Metrics>,
     ) -> Self {
+        // Without election nobody knows of a process before this one.
+        let others = if settings.elect { Duration::ZERO } else { REQUEST_TIMEOUT };
         Self {
             terms: Mutex::default(),
             changes: watch::Sender::new(0),
             observed_freeze: Mutex::default(),
             writes: InFlight::default(),
             scale_writes: InFlight::default(),
+            stray_writes_until: Mutex::new(tokio::time::Instant::now() + others),
             api: Api::namespaced(client.clone(), &settings.namespace),
             recorder: EventRecorder::new(client, &settings),
             settings,
@@ -118,6 +125,17 @@ impl LeaderState {
     /// The freeze, if scales are frozen.
     pub fn freeze(&self) -> Option<Freeze> {
         locked(&self.observed_freeze).freeze.clone()
+    }
+
+    /// From now on the API server may apply a write to a scale that nobody waits for, for so long.
+    pub fn expect_stray_writes(&self, duration: Duration) {
+        let mut until = locked(&self.stray_writes_until);
+        *until = (tokio::time::Instant::now() + duration).max(*until);
+    }
+
+    /// For how long the API server may yet apply a write to a scale that nobody waits for.
+    pub fn stray_writes_left(&self) -> Duration {
+        locked(&self.stray_writes_until).saturating_duration_since(tokio::time::Instant::now())
     }
 
     /// Begins a term, or renews it. `renew_deadline` is by either clock.

@@ -125,7 +125,8 @@ fn text(headers: &HeaderMap) -> Option<&str> {
 /// range is skipped, `q=0` does not exclude, and names are case-sensitive. Not as there: the order of
 /// more than 12 clauses, of which Go's sort gives no account, what comes after [`MAX_CLAUSES`] or after a
 /// byte that is no UTF-8, hexadecimal q-values, `pretty=1` (there is the parameter of the query for it),
-/// `sv=v1` of discovery (refused there) and a table as YAML.
+/// `sv=v1` (refused there but for `metrics.k8s.io`), and, of `metrics.k8s.io`, a table as YAML and
+/// `PartialObjectMetadata`.
 fn accept(headers: &HeaderMap) -> Option<Vec<Clause<'_>>> {
     let text = text(headers)?;
     let mut clauses: Vec<_> = text.split(',').filter_map(Clause::parse).take(MAX_CLAUSES).collect();

@@ -71,14 +71,17 @@ async fn a_write_to_a_scale_without_a_response_may_be_applied_before_a_freeze_is
         (None, true),
         (Some(broken()), true),
         (Some(api_error(504)), true),
-        (Some(api_error(403)), false),
+        // It may be the response to a retry.
+        (Some(api_error(403)), true),
+        (Some(api_error(409)), false),
         (Some(WriteRefused::NotLeading.into()), false),
     ] {
         let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
         let maker = leader(&server, "a");
         let _made = elected(&maker, &prometheus).await;
         let leader = leader_with(&server, ElectionSettings { elect: false, ..settings("b") });
-        let mut candidate = Candidate::new(&leader.0, &prometheus).after_others(Duration::ZERO);
+        let mut candidate = Candidate::new(&leader.0, &prometheus);
+        forget_stray_writes(&leader);
         let token = leader.fencing_token().expect("it leads without election");
         let case = format!("{error:?}");
         let write = async {
@@ -113,48 +116,98 @@ async fn a_write_to_a_scale_that_is_given_up_may_be_applied_before_a_freeze_is_i
     candidate.observe(server.lease());
     candidate.attempt().await;
     assert_eq!(server.annotation(ACKNOWLEDGED), None);
-    let begun = tokio::time::Instant::now();
-    candidate.release().await;
-    assert!(begun.elapsed() >= REQUEST_TIMEOUT - Duration::from_millis(100));
+    tokio::time::sleep(REQUEST_TIMEOUT).await;
+    candidate.attempt().await;
+    assert_eq!(server.annotation(ACKNOWLEDGED).as_deref(), Some("r1"));
 }
 
-/// The last write of a leader that was killed may be applied after the next one has begun.
+/// A write of the leader before may be applied after the next one has begun.
 #[tokio::test(start_paused = true)]
 async fn a_leader_acknowledges_no_freeze_while_the_one_before_it_may_still_write() {
     let past = Duration::from_millis(1);
-    // The last one is released soon after it was acquired from a leader that was killed.
-    for (elect, released, seconds) in
-        [(true, false, 10), (false, false, 10), (true, true, 0), (true, true, 7)]
-    {
-        let case = format!("elect {elect}, released {released}, for {seconds} s");
+    // What becomes of the leader before, and for how many seconds it may write.
+    for (what, seconds) in [
+        ("killed", 10),
+        ("killed, and the next one's response is lost", 10),
+        ("killed, without election", 10),
+        ("released", 0),
+        ("released soon after a takeover", 7),
+        ("released for an hour", 10),
+        ("released after a write without a response", 10),
+        ("its Lease was deleted", 25),
+        ("its Lease was deleted and made anew", 25),
+        ("its holder was deleted", 25),
+    ] {
         let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
+        // It expires at once: its duration is 0 seconds.
         let before =
             leader_with(&server, ElectionSettings { lease_duration: past, ..settings("a") });
         let mut former = elected(&before, &prometheus).await;
-        if released {
-            former = former.after_others(Duration::from_secs(seconds));
-            let begun = tokio::time::Instant::now();
-            former.release().await;
-            assert!(begun.elapsed() < Duration::from_secs(1), "it hands over at once");
-        }
+        let elect = !what.ends_with("without election");
         let next = leader_with(&server, ElectionSettings { elect, ..settings("b") });
         let mut candidate = Candidate::new(&next.0, &prometheus);
         candidate.observe(server.lease());
-        // The Lease has expired: it was one for 0 seconds.
-        candidate.attempt().await;
+        match what {
+            "released soon after a takeover" => {
+                before.0.expect_stray_writes(Duration::from_secs(7));
+            }
+            "released after a write without a response" => {
+                let token = before.fencing_token().expect("it leads");
+                token.write_scale(async { Err::<(), _>(api_error(504)) }).await.unwrap_err();
+            }
+            _ => {}
+        }
+        let begun = tokio::time::Instant::now();
+        if what.starts_with("released") {
+            former.release().await;
+            assert!(begun.elapsed() < Duration::from_secs(1), "{what}: it hands over at once");
+        }
+        if what.starts_with("its Lease was deleted") {
+            locked(&server.0).lease = None;
+            candidate.lease_deleted();
+        }
+        {
+            let mut objects = locked(&server.0);
+            objects.loses_response = what.ends_with("is lost");
+            let change = |lease: &mut Option<Value>, name: &str, value: Value| {
+                lease.as_mut().expect("a Lease")["spec"][name] = value;
+            };
+            match what {
+                "its holder was deleted" => {
+                    change(&mut objects.lease, "holderIdentity", Value::Null);
+                }
+                "released for an hour" => {
+                    change(&mut objects.lease, "leaseDurationSeconds", json!(3600));
+                }
+                "its Lease was deleted and made anew" => {
+                    objects.store(json!({"metadata": {"name": "plimsoll"}, "spec": {}}));
+                }
+                _ => {}
+            }
+        }
+        if locked(&server.0).lease.is_some() {
+            candidate.observe(server.lease());
+        }
+        let acquiring = tokio::time::Instant::now();
+        for _ in 0..4 {
+            candidate.attempt().await;
+        }
         let token = next.fencing_token().expect("it leads");
         token.write_scale(async { Ok(()) }).await.expect("it may write at once");
         server.annotate(&REASON);
         candidate.observe(server.lease());
-        candidate.attempt().await;
-        assert_eq!(server.annotation(ACKNOWLEDGED).is_some(), seconds == 0, "{case}");
-        tokio::time::sleep(Duration::from_secs(seconds) - 100 * past * u32::from(seconds > 0))
-            .await;
-        candidate.attempt().await;
-        assert_eq!(server.annotation(ACKNOWLEDGED).is_some(), seconds == 0, "{case}");
-        tokio::time::sleep(101 * past).await;
-        candidate.attempt().await;
-        assert_eq!(server.annotation(ACKNOWLEDGED).as_deref(), Some("r1"), "{case}");
+        let is_acknowledged = async |candidate: &mut Candidate<'_>, after: Duration| {
+            tokio::time::sleep_until(acquiring + after).await;
+            candidate.attempt().await;
+            server.annotation(ACKNOWLEDGED).is_some()
+        };
+        let expected = Duration::from_secs(seconds);
+        if seconds > 0 {
+            let early = expected - Duration::from_millis(100);
+            assert!(!is_acknowledged(&mut candidate, early).await, "{what}");
+        }
+        let late = expected + Duration::from_millis(100);
+        assert!(is_acknowledged(&mut candidate, late).await, "{what}");
     }
 }
 

@@ -30,6 +30,8 @@ struct Objects {
     events: Vec<String>,
     /// The status of every response, if set, and the number of requests for the Lease.
     failing: Option<u16>,
+    /// Whether the next response to a PUT is lost.
+    loses_response: bool,
     lease_requests: usize,
 }
 
@@ -76,6 +78,10 @@ impl FakeApiServer {
                 let sent = sent();
                 let version = |lease: &Value| lease["metadata"]["resourceVersion"].clone();
                 match version(&sent) == version(lease) {
+                    true if std::mem::take(&mut objects.loses_response) => {
+                        objects.store(sent);
+                        failure(504, "Timeout")
+                    }
                     true => (200, objects.store(sent)),
                     false => failure(409, "Conflict"),
                 }
@@ -154,7 +160,13 @@ async fn elected<'a>(
     candidate.attempt().await;
     candidate.attempt().await;
     assert!(leader.fencing_token().is_some(), "it leads");
-    candidate.after_others(Duration::ZERO)
+    forget_stray_writes(leader);
+    candidate
+}
+
+/// As if no leader before, and no write without a response, were left to wait for.
+fn forget_stray_writes(leader: &LeaderElector) {
+    *locked(&leader.0.stray_writes_until) = tokio::time::Instant::now();
 }
 
 /// A write to a scale that must not begin.

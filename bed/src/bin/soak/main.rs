@@ -18,7 +18,7 @@ use futures::StreamExt;
 use history::History;
 use judge::{Judge, Seen};
 use k8s_openapi::api::apps::v1::Deployment;
-use kube::runtime::{WatchStreamExt, watcher};
+use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
 use soak::{NAMESPACE, Soak};
 use std::collections::BTreeMap;
@@ -88,10 +88,10 @@ async fn run(length: Duration, seed: u64, minutes: f64) -> ExitCode {
 /// Watches the Deployments past the proxy, forever.
 async fn watch(client: kube::Client, seen: Arc<Mutex<Seen>>) {
     let api: Api<Deployment> = Api::namespaced(client, NAMESPACE);
-    let mut events = watcher(api, watcher::Config::default()).default_backoff().boxed();
+    let mut events = watcher(api, watcher::Config::default()).boxed();
     while let Some(event) = events.next().await {
-        // It is listed anew after an error, such as 410.
-        if let Ok(watcher::Event::Apply(object) | watcher::Event::InitApply(object)) = event {
+        let event = event.expect("kube-apiserver is there all the time");
+        if let watcher::Event::Apply(object) | watcher::Event::InitApply(object) = event {
             let replicas = object.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
             let version = object.resource_version().unwrap_or_default();
             seen.lock().expect("no panic").put(&object.name_any(), &version, replicas.into());

@@ -272,7 +272,7 @@ async fn a_scale_to_zero_that_is_done_late_is_woken_from() {
 }
 
 #[tokio::test]
-async fn whether_a_scale_to_zero_was_done_is_settled_while_scales_are_frozen() {
+async fn whether_a_scale_to_zero_was_done_is_resolved_while_scales_are_frozen() {
     let (control, log) = World::new(3, Some(3), |_, _| None).run();
     let autoscaler = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
     seen(&control, 3);
