@@ -166,8 +166,8 @@ mod tests {
         }
         // All of the machine's cores, whatever quota there is.
         let cores = std::fs::read_to_string("/proc/cpuinfo").unwrap().matches("processor").count();
-        let (used, most) = (measured()[0] - cpu, begun.elapsed().as_secs_f64() * cores as f64);
-        assert!(used <= most + 0.1, "{used} s of CPU time in {most}");
+        let (used, bound) = (measured()[0] - cpu, begun.elapsed().as_secs_f64() * cores as f64);
+        assert!(used <= bound + 0.1, "{used} s of CPU time in {bound}");
         assert!(resident > 1e6 && resident < space, "{resident} of {space}");
         let now = jiff::Timestamp::now().as_second() as f64;
         assert!(start <= now + 1.0 && start > now - 3600.0, "{start} before {now}");

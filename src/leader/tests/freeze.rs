@@ -144,7 +144,8 @@ async fn a_leader_acknowledges_no_freeze_while_the_one_before_it_may_still_write
             leader_with(&server, ElectionSettings { lease_duration: past, ..settings("a") });
         let mut former = elected(&before, &prometheus).await;
         let elect = !what.ends_with("without election");
-        let next = leader_with(&server, ElectionSettings { elect, ..settings("b") });
+        let retry_period = Duration::ZERO;
+        let next = leader_with(&server, ElectionSettings { elect, retry_period, ..settings("b") });
         let mut candidate = Candidate::new(&next.0, &prometheus);
         candidate.observe(server.lease());
         match what {
