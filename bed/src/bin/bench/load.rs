@@ -2,7 +2,7 @@
 //! CPUs with the process that it measures.
 
 use crate::world::World;
-use bed::pki::AcceptAny;
+use bed::pki::{AcceptAny, Signed};
 use bytes::Bytes;
 use http::{Request, Uri};
 use http_body_util::{BodyExt, Empty};
@@ -29,13 +29,17 @@ pub struct Load {
     pub errors: usize,
 }
 
+/// A certificate of an administrator.
+fn admin(world: &World) -> Signed {
+    world.cluster.sign("bench", &["system:masters"])
+}
+
 /// A client with the administrator's certificate and one connection.
 pub fn client(world: &World) -> reqwest::Client {
-    let read = |end: &str| {
-        std::fs::read(world.cluster.folder.join(format!("admin.{end}"))).expect("a file")
-    };
-    let mut pem = read("crt");
-    pem.extend(read("key"));
+    let admin = admin(world);
+    let [mut pem, key] =
+        [admin.certificate, admin.key].map(|file| std::fs::read(file).expect("a file"));
+    pem.extend(key);
     let builder = reqwest::Client::builder()
         .identity(reqwest::Identity::from_pem(&pem).expect("a certificate"))
         // The certificates of both sides are self-signed.
@@ -91,9 +95,9 @@ pub async fn send(world: &World, paths: &[String], connections: usize, time: Dur
 
 /// TLS with the administrator's certificate.
 fn tls(world: &World) -> TlsConnector {
-    let read = |end: &str| world.cluster.folder.join(format!("admin.{end}"));
-    let certificate = CertificateDer::from_pem_file(read("crt")).expect("a certificate");
-    let key = PrivateKeyDer::from_pem_file(read("key")).expect("a key");
+    let admin = admin(world);
+    let certificate = CertificateDer::from_pem_file(admin.certificate).expect("a certificate");
+    let key = PrivateKeyDer::from_pem_file(admin.key).expect("a key");
     let config = ClientConfig::builder()
         .dangerous()
         // The certificates of both sides are self-signed.
