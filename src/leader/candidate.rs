@@ -161,11 +161,13 @@ impl<'a> Candidate<'a> {
         match &self.observed {
             // Its term is over, and with it its requests.
             Some((_, record, _)) if !record.holder.is_empty() => REQUEST_TIMEOUT,
-            Some((_, record, _)) if record.is_released() => {
-                record.duration.saturating_sub(RELEASED).min(REQUEST_TIMEOUT)
+            Some((_, record, since)) if record.is_released() => {
+                let left = record.duration.saturating_sub(RELEASED).min(3 * REQUEST_TIMEOUT);
+                left.saturating_sub(since.elapsed())
             }
-            // It was deleted, or its holder by hand: that one's term may last.
-            _ => self.settings().lease_duration + REQUEST_TIMEOUT,
+            // It was deleted, or its holder by hand: that one's term may last, and it may have been about to
+            // write, which takes up to two requests.
+            _ => self.settings().lease_duration.min(2 * REQUEST_TIMEOUT) + REQUEST_TIMEOUT,
         }
     }
 

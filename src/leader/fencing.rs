@@ -43,10 +43,11 @@ pub fn may_have_been_applied(error: &kube::Error) -> bool {
 
 /// Whether the API server can't apply a write to a scale any more that failed with this error, nor
 /// an attempt before it: another refusal may be the response to a retry alone. A conflict is that
-/// of each attempt, as they send the same `resourceVersion`.
+/// of each attempt of an update, as they send the same `resourceVersion`, and of a create as long as
+/// the object exists.
 fn is_over(error: &kube::Error) -> bool {
     match error {
-        kube::Error::Api(status) => matches!(status.code, 404 | 409),
+        kube::Error::Api(status) => status.code == 409,
         kube::Error::Service(cause) => cause.is::<WriteRefused>(),
         _ => false,
     }

@@ -95,8 +95,8 @@ impl LeaderState {
         clock: Clock,
         metrics: Arc<Metrics>,
     ) -> Self {
-        // Without election nobody knows of a process before this one.
-        let others = if settings.elect { Duration::ZERO } else { REQUEST_TIMEOUT };
+        // Nobody knows of a process before this one that led without election.
+        let others = REQUEST_TIMEOUT;
         Self {
             terms: Mutex::default(),
             changes: watch::Sender::new(0),

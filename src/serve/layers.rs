@@ -1,4 +1,4 @@
-//! The layers around the handlers, from the outside in: a request is observed, its path is
+//! The layers around the handlers, from the outside in: a request is instrumented, its path is
 //! canonicalized, then it is authenticated, admitted by tenant, authorized, and admitted by
 //! namespace. The order is a security property: an anonymous request takes no seats, and an
 //! unauthorized one takes no seats that other tenants share.
