@@ -1,8 +1,7 @@
 //! One replica's part in the election: acquires the Lease, renews it, and releases it.
 
-use super::fencing::REQUEST_TIMEOUT;
 use super::freeze::{self, Freeze};
-use super::settings::{ElectionSettings, NAME_LABEL};
+use super::settings::{ElectionSettings, NAME_LABEL, REQUEST_TIMEOUT};
 use super::state::{LeaderState, locked, resource_version};
 use crate::prometheus;
 use crate::watch::FailureLog;

@@ -1,6 +1,7 @@
 //! Fencing tokens: no write without one, and none after its term.
 
 use super::freeze::Freeze;
+use super::settings::REQUEST_TIMEOUT;
 use super::state::LeaderState;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -52,9 +53,6 @@ fn is_over(error: &kube::Error) -> bool {
         _ => false,
     }
 }
-
-/// The longest time for one request to the API server.
-pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl FencingToken {
     /// A token of a term, or of a replica that leads without election.

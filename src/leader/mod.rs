@@ -20,6 +20,6 @@ mod state;
 mod tests;
 
 pub use elector::LeaderElector;
-pub use fencing::{FencingToken, REQUEST_TIMEOUT, WriteRefused, may_have_been_applied};
+pub use fencing::{FencingToken, WriteRefused, may_have_been_applied};
 pub use freeze::Freeze;
-pub use settings::{ElectionSettings, NAME_LABEL};
+pub use settings::{ElectionSettings, NAME_LABEL, REQUEST_TIMEOUT};

@@ -5,6 +5,9 @@ use std::time::{Duration, SystemTime};
 /// The label of all objects that Plimsoll creates for itself, and its value.
 pub const NAME_LABEL: (&str, &str) = ("app.kubernetes.io/name", "plimsoll");
 
+/// The longest time for one request to the API server.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// How leadership is acquired, renewed and lost.
 #[derive(Clone, Debug)]
 pub struct ElectionSettings {

@@ -1,10 +1,9 @@
 //! The state of leadership that the election, fencing tokens and the freeze share.
 
-use super::fencing::REQUEST_TIMEOUT;
 use super::freeze::Freeze;
 use super::in_flight::InFlight;
 use super::recorder::EventRecorder;
-use super::settings::ElectionSettings;
+use super::settings::{ElectionSettings, REQUEST_TIMEOUT};
 use crate::clock::Clock;
 use crate::telemetry::Metrics;
 use k8s_openapi::api::coordination::v1::Lease;
