@@ -164,8 +164,8 @@ impl<'a> Candidate<'a> {
                 let left = record.duration.saturating_sub(RELEASED).min(3 * REQUEST_TIMEOUT);
                 left.saturating_sub(since.elapsed())
             }
-            // It was deleted, or its holder by hand: that one's term may last, and it may have been about to
-            // write, which takes up to two requests.
+            // It was deleted, or its holder by hand: that one's term may last. A write that it has begun is
+            // sent within two timeouts, one to read the Lease and one to write.
             _ => self.settings().lease_duration.min(2 * REQUEST_TIMEOUT) + REQUEST_TIMEOUT,
         }
     }
@@ -306,8 +306,6 @@ impl<'a> Candidate<'a> {
         if !self.holds_lease() {
             spec.acquire_time = now;
             spec.lease_transitions = Some(transitions.saturating_add(1));
-        }
-        if !self.holds_lease() {
             // Whatever becomes of the response.
             self.state.expect_stray_writes(self.stray_writes_of_others());
         }

@@ -94,15 +94,14 @@ impl LeaderState {
         clock: Clock,
         metrics: Arc<Metrics>,
     ) -> Self {
-        // Nobody knows of a process before this one that led without election.
-        let others = REQUEST_TIMEOUT;
         Self {
             terms: Mutex::default(),
             changes: watch::Sender::new(0),
             observed_freeze: Mutex::default(),
             writes: InFlight::default(),
             scale_writes: InFlight::default(),
-            stray_writes_until: Mutex::new(tokio::time::Instant::now() + others),
+            // A process before this one may have led without election, which leaves no trace.
+            stray_writes_until: Mutex::new(tokio::time::Instant::now() + REQUEST_TIMEOUT),
             api: Api::namespaced(client.clone(), &settings.namespace),
             recorder: EventRecorder::new(client, &settings),
             settings,
