@@ -60,7 +60,7 @@ mod tests {
         assert!(!accepts_only_text("*/*") && !accepts_only_text("text/plain, */*"));
         let metrics = Metrics::default();
         metrics.answered(200);
-        let text = as_prometheus_text(&metrics.encode());
+        let text = as_prometheus_text(&metrics.openmetrics());
         assert!(text.contains("# TYPE plimsoll_http_requests_total counter\nplimsoll_http_requests_total{code=\"200\"} 1\n"), "{text}");
         assert!(text.contains("# TYPE plimsoll_build_info gauge\nplimsoll_build_info{"), "{text}");
         assert!(!text.contains("# EOF") && !text.contains("# UNIT"), "{text}");

@@ -392,11 +392,11 @@ impl Metrics {
 
     /// All metrics, in the exposition format that the client accepts.
     pub fn exposition(&self, headers: &HeaderMap) -> Response {
-        exposition::respond(self.encode(), headers)
+        exposition::respond(self.openmetrics(), headers)
     }
 
     /// All metrics in OpenMetrics.
-    pub(super) fn encode(&self) -> String {
+    pub fn openmetrics(&self) -> String {
         let mut text = String::new();
         encode(&mut text, &self.registry).expect("a String takes all that is written to it");
         text
