@@ -153,6 +153,8 @@ fn tasks() -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use prometheus_client::encoding::text::encode;
+    use prometheus_client::registry::Registry;
     use std::time::Instant;
 
     #[test]
@@ -172,5 +174,20 @@ mod tests {
         let now = jiff::Timestamp::now().as_second() as f64;
         assert!(start <= now + 1.0 && start > now - 3600.0, "{start} before {now}");
         assert!(open > 2.0 && open <= most, "{open} of {most}");
+    }
+    #[tokio::test]
+    #[cfg(target_os = "linux")]
+    async fn each_metric_that_is_described_is_scraped() {
+        let watches = WatchCollector::default();
+        let _ = watches.0.set(Synced::default());
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(ProcessCollector));
+        registry.register_collector(Box::new(watches));
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        for MetricDescription { name, kind, .. } in descriptions() {
+            let family = name.strip_suffix("_total").unwrap_or(&name);
+            assert!(text.contains(&format!("# TYPE {family} {kind}\n")), "{name}\n{text}");
+        }
     }
 }
