@@ -216,16 +216,20 @@ fn rejected(metrics: &Metrics) -> Response<Body> {
     ApiError::too_many_requests().into_response()
 }
 
-/// Authorizes a request, unless its path is always allowed.
+/// Authorizes a request, unless its path is always allowed. A request that [`canonicalize`] and
+/// [`authenticate`] have not seen is refused.
 pub async fn authorize(
     State(authorizer): State<Authorizer>,
     request: Request,
     next: Next,
 ) -> Response<Body> {
     let extensions = request.extensions();
-    if let Some(RequestUser(Some(user))) = extensions.get::<RequestUser>() {
-        let info = extensions.get::<ParsedPath>().and_then(|parsed| parsed.0.as_ref().ok());
-        let attributes = Attributes::of(info, request.method(), request.uri());
+    let (Some(ParsedPath(path)), Some(RequestUser(user))) = (extensions.get(), extensions.get())
+    else {
+        return ApiError::internal("the request was not authenticated").into_response();
+    };
+    if let Some(user) = user {
+        let attributes = Attributes::of(path.as_ref().ok(), request.method(), request.uri());
         if let Err(error) = authorizer.authorize(user, attributes).await {
             return error.into_response();
         }
