@@ -38,7 +38,7 @@ pub fn descriptions() -> impl Iterator<Item = MetricDescription> {
 
 /// The values of these metrics; none where `/proc` does not say.
 #[cfg(target_os = "linux")]
-fn values() -> [Option<f64>; 7] {
+fn values() -> [Option<f64>; PROCESS.len()] {
     use procfs::process::{LimitValue, Process};
 
     /// In seconds since 1970. The time of the boot, which it is computed from, moves when the
@@ -70,7 +70,7 @@ fn values() -> [Option<f64>; 7] {
 
 /// The values of these metrics; this system has no `/proc`.
 #[cfg(not(target_os = "linux"))]
-fn values() -> [Option<f64>; 7] {
+fn values() -> [Option<f64>; PROCESS.len()] {
     [None, None, None, None, None, None, tasks()]
 }
 
@@ -119,7 +119,7 @@ impl Collector for WatchCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
         let Some(synced) = self.0.get() else { return Ok(()) };
         let watches = synced.watches();
-        let values: [WatchValue; 5] = [
+        let values: [WatchValue; WATCHES.len()] = [
             |watch| Some(f64::from(u8::from(watch.synced && watch.failing.is_none()))),
             |watch| Some(watch.age?.as_secs_f64()),
             |watch| Some(watch.objects as f64),

@@ -33,14 +33,14 @@ impl Registrar<'_> {
         help: &'static str,
         metric: M,
     ) -> M {
-        let suffix = match (&unit, kind) {
-            (Some(unit), _) => format!("_{}", unit.as_str()),
-            (None, "counter") => "_total".to_owned(),
-            (None, "info") => "_info".to_owned(),
-            (None, _) => String::new(),
+        let of_unit = unit.as_ref().map(|unit| format!("_{}", unit.as_str())).unwrap_or_default();
+        let of_kind = match kind {
+            "counter" => "_total",
+            "info" => "_info",
+            _ => "",
         };
         self.descriptions.push(MetricDescription {
-            name: format!("plimsoll_{name}{suffix}"),
+            name: format!("plimsoll_{name}{of_unit}{of_kind}"),
             kind,
             labels,
             help,
