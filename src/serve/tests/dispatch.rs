@@ -41,6 +41,51 @@ async fn each_path_has_its_handler() {
 }
 
 #[tokio::test]
+async fn metrics_are_given_in_the_format_that_the_scraper_prefers() {
+    let server = Arc::new(server(&reviewer().0));
+    for (accept, is_openmetrics) in [
+        // Prometheus before it knew OpenMetrics; later ones, the last with native histograms.
+        ("text/plain;version=0.0.4;q=1,*/*;q=0.1", false),
+        (
+            "application/openmetrics-text; version=0.0.1,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+            true,
+        ),
+        (
+            "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
+            true,
+        ),
+        (
+            "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
+            true,
+        ),
+        (
+            "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited;q=0.6,application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
+            true,
+        ),
+        // With `scrape_protocols` in another order.
+        (
+            "text/plain;version=0.0.4;q=0.6,application/openmetrics-text;version=1.0.0;q=0.5,*/*;q=0.2",
+            false,
+        ),
+        ("text/plain", false),
+        ("text/*", false),
+        ("text/plain;q=0.5,application/json", false),
+        ("application/openmetrics-text;q=0,*/*", false),
+        ("text/plain;q=0", true),
+        ("text/plain,*/*", true),
+        ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", true),
+        ("application/json", true),
+        ("", true),
+    ] {
+        let response = ask(&server, ("GET", "/metrics", accept)).await.unwrap();
+        let kind = response.headers()["content-type"].to_str().unwrap().to_owned();
+        let text = text(response).await;
+        let is = (kind.starts_with("application/openmetrics-text;"), text.ends_with("# EOF\n"));
+        assert_eq!(is, (is_openmetrics, is_openmetrics), "{accept}: {kind}");
+    }
+}
+
+#[tokio::test]
 async fn what_is_not_served_is_refused() {
     let server = Arc::new(server(&reviewer().0));
     let metric = format!("{CUSTOM}/v1beta2/namespaces/shop/pods/*/load");
