@@ -3,10 +3,14 @@
 use super::super::admission::OccupiedSeats;
 use super::super::error::ApiError;
 use super::super::layers;
+use super::super::trust::{CaFiles, TrustOptions};
 use super::*;
 use axum::Router;
 use axum::middleware::{from_fn, from_fn_with_state};
 use futures::FutureExt;
+use k8s_openapi::api::core::v1::ConfigMap;
+use rcgen::{CertificateParams, KeyPair};
+use rustls::pki_types::CertificateDer;
 use std::future::Future;
 use tower::ServiceExt;
 
@@ -86,10 +90,10 @@ async fn canonicalize_refuses_ambiguous_paths_and_impersonation_and_parses_the_p
     }
 }
 
-fn authenticating(client: &Client) -> (Router, Arc<Metrics>) {
+fn authenticating(client: &Client, trust: TrustStore) -> (Router, Arc<Metrics>) {
     let metrics = Arc::<Metrics>::default();
     let (authenticator, authorizer) =
-        (authenticator(client, &metrics), authorizer(client, &metrics));
+        (authenticator(client, trust, &metrics), authorizer(client, &metrics));
     let layer = AuthenticationLayer::new(authenticator, authorizer, metrics.clone());
     (stub().layer(from_fn_with_state(layer, layers::authenticate)), metrics)
 }
@@ -97,7 +101,7 @@ fn authenticating(client: &Client) -> (Router, Arc<Metrics>) {
 #[tokio::test]
 async fn authenticate_finds_the_user_or_refuses_the_request() {
     let (client, log) = reviewer();
-    let (router, _) = authenticating(&client);
+    let (router, _) = authenticating(&client, TrustStore::default());
     let ask = async |request| {
         let (code, body) = ask(&router, request).await;
         (code.as_u16(), body)
@@ -126,10 +130,54 @@ async fn authenticate_finds_the_user_or_refuses_the_request() {
     assert_eq!(ask(on_connection("/closed", Some("alice"))).await, alice);
 }
 
+/// A CA, and the certificate of a client that it signed.
+fn signed(client: &str) -> (String, CertificateDer<'static>) {
+    let mut ca = CertificateParams::new(Vec::new()).unwrap();
+    ca.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().unwrap();
+    let pem = ca.self_signed(&key).unwrap().pem();
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.distinguished_name.push(rcgen::DnType::CommonName, client);
+    let issuer = rcgen::Issuer::new(ca, key);
+    let certificate = params.signed_by(&KeyPair::generate().unwrap(), &issuer).unwrap();
+    (pem, certificate.der().clone())
+}
+
+#[tokio::test]
+async fn authenticate_believes_the_headers_of_the_front_proxy_alone() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let (front_proxy_ca, front_proxy) = signed("front-proxy");
+    let (client_ca, client) = signed("carol");
+    let (_, unknown) = signed("front-proxy");
+    let data = [
+        ("requestheader-allowed-names", r#"["front-proxy"]"#),
+        ("requestheader-client-ca-file", &front_proxy_ca),
+        ("requestheader-username-headers", r#"["X-Remote-User"]"#),
+        ("client-ca-file", &client_ca),
+    ];
+    let data = data.map(|(key, text)| (key.to_owned(), text.to_owned())).into();
+    let published = ConfigMap { data: Some(data), ..ConfigMap::default() };
+    let trust = TrustStore::default();
+    trust.set(TrustOptions::default().bundle(Some(&published), &CaFiles::default()).unwrap());
+    let (router, _) = authenticating(&reviewer().0, trust);
+    for (certificate, code, found) in [
+        (front_proxy, 200, "None Some(\"alice\")"),
+        (client, 200, "None Some(\"carol\")"),
+        (unknown, 401, ""),
+    ] {
+        let mut request = on_connection("/closed", None);
+        let certificates = [certificate].into();
+        request.extensions_mut().insert(Peer { certificates, ..peer() });
+        request.headers_mut().insert("x-remote-user", "alice".parse().unwrap());
+        let (answered, body) = ask(&router, request).await;
+        assert_eq!((answered.as_u16(), &*body), (code, found));
+    }
+}
+
 #[tokio::test]
 async fn authenticate_does_not_tell_anonymous_clients_why_a_review_failed() {
     let (client, _) = fake::api(|_| fake::failure(500, "InternalError", "etcd-3.internal is down"));
-    let (router, metrics) = authenticating(&client);
+    let (router, metrics) = authenticating(&client, TrustStore::default());
     let router = router.layer(from_fn_with_state(metrics, layers::instrument));
     let (code, body) = ask(&router, on_connection("/closed", Some("alice"))).await;
     assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE);
@@ -140,7 +188,7 @@ async fn authenticate_does_not_tell_anonymous_clients_why_a_review_failed() {
 #[tokio::test]
 async fn authenticate_serves_no_anonymous_client_on_an_overflow_connection() {
     let (client, log) = reviewer();
-    let (router, metrics) = authenticating(&client);
+    let (router, metrics) = authenticating(&client, TrustStore::default());
     let limiter = ConnectionLimiter::default();
     let source = [10, 0, 0, 1].into();
     let (connection, _evicted) = limiter.admit_overflow(source).await.unwrap();

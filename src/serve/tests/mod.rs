@@ -70,9 +70,8 @@ fn authorizer(client: &Client, metrics: &Arc<Metrics>) -> Authorizer {
     Authorizer::new(client.clone(), options, metrics.clone())
 }
 
-fn authenticator(client: &Client, metrics: &Arc<Metrics>) -> Authenticator {
-    let tokens = TokenAuthenticator::new(client.clone(), MINUTE, metrics.clone());
-    Authenticator::new(TrustStore::default(), tokens)
+fn authenticator(client: &Client, trust: TrustStore, metrics: &Arc<Metrics>) -> Authenticator {
+    Authenticator::new(trust, TokenAuthenticator::new(client.clone(), MINUTE, metrics.clone()))
 }
 
 /// A server without rules and samples, which serves two of the groups.
@@ -105,7 +104,7 @@ fn server(client: &Client) -> Server {
         forward: Reloadable::default(),
         rules: rules.clone(),
         groups: vec![ApiGroup::Custom, ApiGroup::Resource],
-        authenticator: authenticator(client, &metrics),
+        authenticator: authenticator(client, TrustStore::default(), &metrics),
         authorizer: authorizer(client, &metrics),
         health: Health {
             synced: Synced::default(),
