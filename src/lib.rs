@@ -16,6 +16,8 @@ pub mod config;
 mod connect;
 pub mod control;
 pub mod crd;
+#[cfg(test)]
+mod fake;
 pub mod hpa;
 pub mod k8s;
 pub mod leader;

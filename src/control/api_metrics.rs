@@ -7,6 +7,7 @@ use crate::hpa::{Metric, ObjectRef, Sample, Source, parse_group, resource_usage}
 use crate::k8s::Quantity;
 use jiff::Timestamp;
 use kube::Client;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -95,8 +96,8 @@ pub async fn fetch(
         Source::External { metric: id, .. } => {
             let path = format!(
                 "/apis/external.metrics.k8s.io/v1beta1/namespaces/{}/{}",
-                segment(namespace),
-                segment(&id.name)
+                encoded(namespace),
+                encoded(&id.name)
             );
             let of = [("labelSelector", id.selector_query())];
             let of = of.each_ref().map(|(name, value)| (*name, value.as_str()));
@@ -122,8 +123,8 @@ async fn described(
         // A namespace is described by itself, whatever name is given.
         format!(
             "/apis/custom.metrics.k8s.io/v1beta2/namespaces/{}/metrics/{}",
-            segment(namespace),
-            segment(metric)
+            encoded(namespace),
+            encoded(metric)
         )
     } else {
         let resource = targets.resource(group, &object.kind).await?;
@@ -149,7 +150,7 @@ async fn resource(
     resource: &str,
     container: Option<&str>,
 ) -> Result<Vec<(String, Option<Sample>)>, String> {
-    let path = format!("/apis/metrics.k8s.io/v1beta1/namespaces/{}/pods", segment(namespace));
+    let path = format!("/apis/metrics.k8s.io/v1beta1/namespaces/{}/pods", encoded(namespace));
     let list: List<PodMetrics> = get(client, &path, &[("labelSelector", selector)]).await?;
     let item = |pod: PodMetrics| {
         let window: jiff::SignedDuration = pod.window.parse().unwrap_or_default();
@@ -181,23 +182,18 @@ fn milli(quantity: &str) -> Result<i64, String> {
 }
 
 fn custom_path(namespace: &str, resource: &str, name: &str, metric: &str) -> String {
-    let [namespace, resource, metric] = [namespace, resource, metric].map(segment);
-    let name = if name == "*" { name.to_owned() } else { segment(name) };
+    let [namespace, resource, name, metric] = [namespace, resource, name, metric].map(encoded);
     format!("/apis/custom.metrics.k8s.io/v1beta2/namespaces/{namespace}/{resource}/{name}/{metric}")
 }
 
-/// A path segment, percent-encoded.
-fn segment(text: &str) -> String {
-    use std::fmt::Write;
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
-            encoded.push(byte.into());
-        } else {
-            let _ = write!(encoded, "%{byte:02X}");
-        }
-    }
-    encoded
+/// The characters that are percent-encoded in a path segment and in a query: all but the unreserved
+/// ones of RFC 3986, and `*`, which stands for all objects.
+const ENCODED: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'*');
+
+/// A text, percent-encoded.
+fn encoded(text: &str) -> PercentEncode<'_> {
+    utf8_percent_encode(text, ENCODED)
 }
 
 async fn get<T: DeserializeOwned>(
@@ -207,7 +203,7 @@ async fn get<T: DeserializeOwned>(
 ) -> Result<T, String> {
     let pairs = parameters.iter().filter(|(_, value)| !value.is_empty());
     let query: Vec<String> =
-        pairs.map(|(name, value)| format!("{name}={}", segment(value))).collect();
+        pairs.map(|(name, value)| format!("{name}={}", encoded(value))).collect();
     let uri =
         if query.is_empty() { path.to_owned() } else { format!("{path}?{}", query.join("&")) };
     let request = http::Request::get(uri).body(Vec::new()).map_err(|error| error.to_string())?;
@@ -217,6 +213,7 @@ async fn get<T: DeserializeOwned>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fake;
 
     #[test]
     fn nil_slices_and_maps_of_go_are_empty() {
@@ -229,5 +226,19 @@ mod tests {
         };
         assert!(pod("null").containers.is_empty());
         assert!(pod(r#"[{"name":"c","usage":null}]"#).containers[0].usage.is_empty());
+    }
+
+    #[tokio::test]
+    async fn names_and_selectors_are_percent_encoded() {
+        assert_eq!(
+            custom_path("shop", "pods", "*", "a/b"),
+            "/apis/custom.metrics.k8s.io/v1beta2/namespaces/shop/pods/*/a%2Fb"
+        );
+        assert!(custom_path("shop", "pods", "a b", "ü-._~").ends_with("/a%20b/%C3%BC-._~"));
+        let (client, log) = fake::api(|_| (200, serde_json::json!({"items": []})));
+        let selectors = [("labelSelector", "app in (a,b),c=d&e"), ("metricLabelSelector", "")];
+        let list: List<CustomItem> = get(&client, "/x", &selectors).await.unwrap();
+        assert!(list.items.is_empty());
+        assert_eq!(log.of("GET /x")[0].query, "labelSelector=app%20in%20%28a%2Cb%29%2Cc%3Dd%26e");
     }
 }

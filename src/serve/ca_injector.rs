@@ -227,17 +227,11 @@ async fn write_due(api: &Api<APIService>, ca: &ServingCa, status: &CaBundleStatu
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fake;
 
     #[tokio::test]
     async fn a_forbidden_list_is_reported_and_fails_no_check() {
-        let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
-            let body = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403}"#;
-            let answer = http::Response::builder().status(403);
-            Ok::<_, tower::BoxError>(
-                answer.body(kube::client::Body::from(body.as_bytes().to_vec())).unwrap(),
-            )
-        });
-        let client = Client::new(service, "default");
+        let (client, _) = fake::api(|_| fake::failure(403, "Forbidden", "not for you"));
         let ca = ServingCa { service: "a".into(), namespace: "b".into(), ca: "PEM".into() };
         let status = CaBundleStatus::default();
         let metrics = Arc::new(Metrics::default());

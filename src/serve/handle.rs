@@ -8,11 +8,12 @@ use super::options::ListOptions;
 use super::request::{ApiGroup, PathError, RequestInfo};
 use super::server::Server;
 use super::{custom, discovery, external, negotiate, openapi, resource_metrics};
+use crate::telemetry::Metrics;
 use crate::watch::{AutoscalerRef, ObjectKey};
 use axum::body::Body;
 use axum::extract::{Extension, Query, Request, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderValue, Method, Response, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, header};
 use axum::response::IntoResponse;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -71,7 +72,7 @@ fn non_resource(server: &Server, parts: &Parts) -> Result<Option<Answer>, ApiErr
     let response = if health::is_detailed(path) {
         server.health.ready(Detail::All).into_response()
     } else if path == "/metrics" {
-        server.metrics.exposition(&parts.headers).into_response()
+        exposition(&server.metrics, &parts.headers)
     } else if let Some(autoscaler) = live_autoscaler(path) {
         let status = server.live.get(&autoscaler).ok_or_else(ApiError::no_such_path)?;
         json(status.as_ref())
@@ -83,6 +84,17 @@ fn non_resource(server: &Server, parts: &Parts) -> Result<Option<Answer>, ApiErr
         return Ok(None);
     };
     Ok(Some(Answer::Response(response)))
+}
+
+/// Plimsoll's own metrics, in the format that the client prefers.
+fn exposition(metrics: &Metrics, headers: &HeaderMap) -> Response<Body> {
+    let (content_type, text) = match negotiate::prefers_prometheus_text(headers) {
+        true => ("text/plain; version=0.0.4; charset=utf-8", metrics.prometheus_text()),
+        false => {
+            ("application/openmetrics-text; version=1.0.0; charset=utf-8", metrics.openmetrics())
+        }
+    };
+    ([(header::CONTENT_TYPE, HeaderValue::from_static(content_type))], text).into_response()
 }
 
 async fn resource(server: &Server, info: RequestInfo, parts: &Parts) -> Result<Answer, ApiError> {

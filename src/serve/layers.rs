@@ -216,122 +216,23 @@ fn rejected(metrics: &Metrics) -> Response<Body> {
     ApiError::too_many_requests().into_response()
 }
 
-/// Authorizes a request, unless its path is always allowed.
+/// Authorizes a request, unless its path is always allowed. A request that [`canonicalize`] and
+/// [`authenticate`] have not seen is refused.
 pub async fn authorize(
     State(authorizer): State<Authorizer>,
     request: Request,
     next: Next,
 ) -> Response<Body> {
     let extensions = request.extensions();
-    if let Some(RequestUser(Some(user))) = extensions.get::<RequestUser>() {
-        let info = extensions.get::<ParsedPath>().and_then(|parsed| parsed.0.as_ref().ok());
-        let attributes = Attributes::of(info, request.method(), request.uri());
+    let (Some(ParsedPath(path)), Some(RequestUser(user))) = (extensions.get(), extensions.get())
+    else {
+        return ApiError::internal("the request was not authenticated").into_response();
+    };
+    if let Some(user) = user {
+        let attributes = Attributes::of(path.as_ref().ok(), request.method(), request.uri());
         if let Err(error) = authorizer.authorize(user, attributes).await {
             return error.into_response();
         }
     }
     next.run(request).await
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::authorize::AuthorizerOptions;
-    use super::super::connections::ConnectionLimiter;
-    use super::super::token_review::TokenAuthenticator;
-    use super::super::trust::TrustStore;
-    use super::*;
-    use axum::Router;
-    use axum::http::{StatusCode, header};
-    use axum::middleware::from_fn;
-    use axum::middleware::from_fn_with_state;
-    use tower::ServiceExt;
-
-    async fn status(router: Router, request: Request) -> StatusCode {
-        router.oneshot(request).await.unwrap().status()
-    }
-
-    fn get(path: &str) -> Request {
-        Request::get(path).body(Body::empty()).unwrap()
-    }
-
-    #[tokio::test]
-    async fn ambiguous_paths_and_impersonation_are_refused() {
-        let metrics = Arc::new(Metrics::default());
-        let router = Router::new()
-            .fallback(|| async { "in" })
-            .layer(from_fn(canonicalize))
-            .layer(from_fn_with_state(metrics, instrument));
-        assert_eq!(status(router.clone(), get("/metrics")).await, StatusCode::OK);
-        for path in ["/a//b", "/a/../b", "/a/%2e%2e/b", "/a/b%2fc", "/a/%zz"] {
-            assert_eq!(status(router.clone(), get(path)).await, StatusCode::BAD_REQUEST, "{path}");
-        }
-        for header in ["impersonate-user", "Impersonate-Extra-x"] {
-            let request = Request::get("/metrics").header(header, "a").body(Body::empty());
-            assert_eq!(status(router.clone(), request.unwrap()).await, StatusCode::FORBIDDEN);
-        }
-    }
-
-    #[tokio::test]
-    async fn only_authenticated_requests_take_seats_and_keep_them_until_the_response_is_sent() {
-        let client = || {
-            let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
-                Err::<http::Response<kube::client::Body>, _>(tower::BoxError::from(
-                    "the API server is down",
-                ))
-            });
-            kube::Client::new(service, "default")
-        };
-        let metrics = Arc::new(Metrics::default());
-        let tokens = TokenAuthenticator::new(client(), Duration::ZERO, metrics.clone());
-        let authenticator = Authenticator::new(TrustStore::default(), tokens);
-        let options = AuthorizerOptions {
-            authorized_ttl: Duration::ZERO,
-            unauthorized_ttl: Duration::ZERO,
-            always_allow_paths: vec!["/open".to_owned()],
-        };
-        let authorizer = Authorizer::new(client(), options, metrics.clone());
-        let admission = Admission::default();
-        let authentication = AuthenticationLayer::new(authenticator, authorizer, metrics.clone());
-        let router = Router::new()
-            .fallback(|| async { "in" })
-            .layer(from_fn_with_state((admission.clone(), metrics.clone()), admit))
-            .layer(from_fn_with_state(authentication, authenticate))
-            .layer(from_fn_with_state(metrics, instrument));
-        let (connection, _evicted) =
-            ConnectionLimiter::default().admit([10, 0, 0, 1].into()).unwrap();
-        let peer = Peer { certificates: Arc::new([]), connection, source: [10, 0, 0, 1].into() };
-        let get_as = async |path: &str, token: Option<&str>| {
-            let mut request = get(path);
-            if let Some(token) = token {
-                let bearer = format!("Bearer {token}").parse().unwrap();
-                request.headers_mut().insert(header::AUTHORIZATION, bearer);
-            }
-            request.extensions_mut().insert(peer.clone());
-            router.clone().oneshot(request).await.unwrap()
-        };
-        let get_anonymously = async |path: &str| get_as(path, None).await;
-        // All seats of anonymous users are occupied.
-        let mut occupied = Vec::new();
-        while let Some(seats) =
-            futures::FutureExt::now_or_never(admission.admit(&UserInfo::default())).flatten()
-        {
-            occupied.push(seats);
-        }
-        assert_eq!(get_anonymously("/closed").await.status(), StatusCode::UNAUTHORIZED);
-        // Why the review failed is only logged.
-        let response = get_as("/closed", Some("x")).await;
-        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
-        let body = axum::body::to_bytes(response.into_body(), 10_000).await.unwrap();
-        let status: serde_json::Value = serde_json::from_slice(&body).unwrap();
-        assert_eq!(status["message"], "the token could not be reviewed");
-        occupied.pop();
-        let response = get_anonymously("/open").await;
-        assert_eq!(response.status(), StatusCode::OK);
-        // It is not sent yet.
-        let anonymous = UserInfo::default();
-        let admit = || admission.admit(&anonymous);
-        assert!(futures::FutureExt::now_or_never(admit()).flatten().is_none());
-        drop(response);
-        assert!(futures::FutureExt::now_or_never(admit()).flatten().is_some());
-    }
 }

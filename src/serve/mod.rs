@@ -25,6 +25,8 @@ mod resource_metrics;
 mod router;
 mod seats;
 mod server;
+#[cfg(test)]
+mod tests;
 mod timestamp;
 mod tls;
 mod token_review;

@@ -84,6 +84,11 @@ impl<'a> Clause<'a> {
         }
     }
 
+    /// How closely it names media types: 2 for one, 1 for `text/*`, 0 for `*/*`.
+    fn specificity(&self) -> u8 {
+        u8::from(self.media_type != "*") + u8::from(self.subtype != "*")
+    }
+
     /// Whether it is tried before another. It is no order: a clause without a wildcard goes before
     /// one with a wildcard, and one with a higher q-value before one with a lower.
     fn is_before(&self, other: &Self) -> bool {
@@ -185,6 +190,18 @@ pub fn accepts_aggregated_discovery(headers: &HeaderMap) -> bool {
                     == [Some("apidiscovery.k8s.io"), Some("v2"), Some("APIGroupDiscoveryList")]
         })
     })
+}
+
+/// Whether a scraper prefers Prometheus's text format to OpenMetrics. A format has the q-value of the
+/// clause that names it most closely (RFC 9110, 12.5.1).
+pub fn prefers_prometheus_text(headers: &HeaderMap) -> bool {
+    let clauses = accept(headers).unwrap_or_default();
+    let quality = |media_type: &str| {
+        let of_type = clauses.iter().filter(|clause| clause.matches(media_type));
+        let ranks = of_type.map(|clause| (clause.specificity(), clause.q));
+        ranks.fold((0, 0.0), |best, rank| if rank > best { rank } else { best }).1
+    };
+    quality("text/plain") > quality("application/openmetrics-text")
 }
 
 /// Whether JSON is laid out for a person. Source: `isPrettyPrint` of `k8s.io/apiserver`.

@@ -1,5 +1,6 @@
 //! The serving certificate, and the TLS configuration of the server.
 
+use crate::reload::Reloadable;
 use prometheus_client::metrics::gauge::Gauge;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -14,7 +15,7 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{DigitallySignedStruct, DistinguishedName, SignatureScheme};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
@@ -149,7 +150,7 @@ impl ServingCertificate {
 /// The current serving certificate. Its files are reloaded, as certificates are renewed.
 #[derive(Debug)]
 pub(super) struct ReloadedCertificate {
-    key: RwLock<Arc<CertifiedKey>>,
+    key: Reloadable<CertifiedKey>,
     /// The files of certificate and key, if it is from files.
     files: Option<[PathBuf; 2]>,
     provider: Arc<CryptoProvider>,
@@ -164,16 +165,12 @@ impl ReloadedCertificate {
         provider: Arc<CryptoProvider>,
     ) -> Result<Self, TlsError> {
         let key = CertifiedKey::from_der(certificate.chain, certificate.key, &provider)?;
-        Ok(Self { key: RwLock::new(Arc::new(key)), files: certificate.files, provider })
-    }
-
-    fn now(&self) -> Arc<CertifiedKey> {
-        self.key.read().unwrap_or_else(PoisonError::into_inner).clone()
+        Ok(Self { key: Reloadable::new(key), files: certificate.files, provider })
     }
 
     /// The time until which it is valid, in Unix seconds.
     fn not_after(&self) -> Option<i64> {
-        let key = self.now();
+        let key = self.key.now();
         let (_, certificate) = X509Certificate::from_der(key.cert.first()?).ok()?;
         Some(certificate.validity().not_after.timestamp())
     }
@@ -204,9 +201,9 @@ impl ReloadedCertificate {
         let loaded = ServingCertificate::from_files(&files[0], &files[1])
             .and_then(|new| Ok(CertifiedKey::from_der(new.chain, new.key, &self.provider)?));
         match loaded {
-            Ok(key) if key.cert == self.now().cert => {}
+            Ok(key) if key.cert == self.key.now().cert => {}
             Ok(key) => {
-                *self.key.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(key);
+                self.key.replace(key);
                 tracing::info!(file = %files[0].display(), "Reloaded serving certificate");
             }
             Err(error) => {
@@ -218,7 +215,7 @@ impl ReloadedCertificate {
 
 impl ResolvesServerCert for ReloadedCertificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.now())
+        Some(self.key.now())
     }
 }
 

@@ -1,28 +1,8 @@
-//! The exposition formats: OpenMetrics, and the older text format of Prometheus.
-
-use axum::http::{HeaderMap, HeaderValue, header};
-use axum::response::{IntoResponse, Response};
-
-/// A response with metrics in OpenMetrics, or in the older text format for a client that accepts
-/// only that.
-pub fn respond(openmetrics: String, headers: &HeaderMap) -> Response {
-    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
-    let (kind, text) = match accept.is_some_and(accepts_only_text) {
-        false => ("application/openmetrics-text; version=1.0.0; charset=utf-8", openmetrics),
-        true => ("text/plain; version=0.0.4; charset=utf-8", as_prometheus_text(&openmetrics)),
-    };
-    ([(header::CONTENT_TYPE, HeaderValue::from_static(kind))], text).into_response()
-}
-
-/// Whether a client accepts plain text, and not OpenMetrics.
-fn accepts_only_text(accept: &str) -> bool {
-    let accepts = |kind: &str| accept.split(',').any(|one| one.trim().starts_with(kind));
-    accepts("text/") && !accepts("application/") && !accepts("*/*")
-}
+//! Prometheus's text format, which is older than OpenMetrics.
 
 /// OpenMetrics as the older text format. There, the metadata of a counter has the name of its
 /// samples, and there is no UNIT, no type `info` and no EOF.
-fn as_prometheus_text(text: &str) -> String {
+pub fn as_prometheus_text(text: &str) -> String {
     let suffix = |name: &str| {
         let with = |suffix: &str| text.contains(&format!("# TYPE {name} {suffix}\n"));
         if with("counter") {
@@ -50,17 +30,13 @@ fn as_prometheus_text(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::telemetry::Metrics;
 
     #[test]
-    fn only_a_client_without_openmetrics_is_given_the_older_text() {
-        assert!(accepts_only_text("text/plain;version=0.0.4"));
-        assert!(!accepts_only_text("application/openmetrics-text;version=1.0.0,text/plain;q=0.5"));
-        assert!(!accepts_only_text("*/*") && !accepts_only_text("text/plain, */*"));
+    fn the_older_text_names_metrics_by_their_samples_and_has_nothing_new() {
         let metrics = Metrics::default();
         metrics.answered(200);
-        let text = as_prometheus_text(&metrics.encode());
+        let text = metrics.prometheus_text();
         assert!(text.contains("# TYPE plimsoll_http_requests_total counter\nplimsoll_http_requests_total{code=\"200\"} 1\n"), "{text}");
         assert!(text.contains("# TYPE plimsoll_build_info gauge\nplimsoll_build_info{"), "{text}");
         assert!(!text.contains("# EOF") && !text.contains("# UNIT"), "{text}");

@@ -1,13 +1,11 @@
 //! Plimsoll's own metrics.
 
-use super::exposition;
+use super::exposition::as_prometheus_text;
 use super::kube::KubeMetrics;
 use super::process::{self, ProcessCollector, WatchCollector};
 use super::registrar::{MetricDescription, Registrar, seconds};
 use super::serving::ServingMetrics;
 use crate::watch::{ObjectKey, Synced};
-use axum::http::HeaderMap;
-use axum::response::Response;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -390,16 +388,16 @@ impl Metrics {
         let _ = self.watches.0.set(synced);
     }
 
-    /// All metrics, in the exposition format that the client accepts.
-    pub fn exposition(&self, headers: &HeaderMap) -> Response {
-        exposition::respond(self.encode(), headers)
-    }
-
     /// All metrics in OpenMetrics.
-    pub(super) fn encode(&self) -> String {
+    pub fn openmetrics(&self) -> String {
         let mut text = String::new();
         encode(&mut text, &self.registry).expect("a String takes all that is written to it");
         text
+    }
+
+    /// All metrics in Prometheus's text format.
+    pub fn prometheus_text(&self) -> String {
+        as_prometheus_text(&self.openmetrics())
     }
 }
 

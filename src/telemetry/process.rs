@@ -38,7 +38,7 @@ pub fn descriptions() -> impl Iterator<Item = MetricDescription> {
 
 /// The values of these metrics; none where `/proc` does not say.
 #[cfg(target_os = "linux")]
-fn values() -> [Option<f64>; 7] {
+fn values() -> [Option<f64>; PROCESS.len()] {
     use procfs::process::{LimitValue, Process};
 
     /// In seconds since 1970. The time of the boot, which it is computed from, moves when the
@@ -70,7 +70,7 @@ fn values() -> [Option<f64>; 7] {
 
 /// The values of these metrics; this system has no `/proc`.
 #[cfg(not(target_os = "linux"))]
-fn values() -> [Option<f64>; 7] {
+fn values() -> [Option<f64>; PROCESS.len()] {
     [None, None, None, None, None, None, tasks()]
 }
 
@@ -119,7 +119,7 @@ impl Collector for WatchCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
         let Some(synced) = self.0.get() else { return Ok(()) };
         let watches = synced.watches();
-        let values: [WatchValue; 5] = [
+        let values: [WatchValue; WATCHES.len()] = [
             |watch| Some(f64::from(u8::from(watch.synced && watch.failing.is_none()))),
             |watch| Some(watch.age?.as_secs_f64()),
             |watch| Some(watch.objects as f64),
@@ -153,6 +153,8 @@ fn tasks() -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use prometheus_client::encoding::text::encode;
+    use prometheus_client::registry::Registry;
     use std::time::Instant;
 
     #[test]
@@ -172,5 +174,20 @@ mod tests {
         let now = jiff::Timestamp::now().as_second() as f64;
         assert!(start <= now + 1.0 && start > now - 3600.0, "{start} before {now}");
         assert!(open > 2.0 && open <= most, "{open} of {most}");
+    }
+    #[tokio::test]
+    #[cfg(target_os = "linux")]
+    async fn each_metric_that_is_described_is_scraped() {
+        let watches = WatchCollector::default();
+        let _ = watches.0.set(Synced::default());
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(ProcessCollector));
+        registry.register_collector(Box::new(watches));
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        for MetricDescription { name, kind, .. } in descriptions() {
+            let family = name.strip_suffix("_total").unwrap_or(&name);
+            assert!(text.contains(&format!("# TYPE {family} {kind}\n")), "{name}\n{text}");
+        }
     }
 }

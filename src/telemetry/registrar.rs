@@ -33,14 +33,14 @@ impl Registrar<'_> {
         help: &'static str,
         metric: M,
     ) -> M {
-        let suffix = match (&unit, kind) {
-            (Some(unit), _) => format!("_{}", unit.as_str()),
-            (None, "counter") => "_total".to_owned(),
-            (None, "info") => "_info".to_owned(),
-            (None, _) => String::new(),
+        let of_unit = unit.as_ref().map(|unit| format!("_{}", unit.as_str())).unwrap_or_default();
+        let of_kind = match kind {
+            "counter" => "_total",
+            "info" => "_info",
+            _ => "",
         };
         self.descriptions.push(MetricDescription {
-            name: format!("plimsoll_{name}{suffix}"),
+            name: format!("plimsoll_{name}{of_unit}{of_kind}"),
             kind,
             labels,
             help,
@@ -60,3 +60,28 @@ pub fn seconds() -> Histogram {
 
 /// Histograms by label set.
 pub type HistogramFamily<L> = Family<L, Histogram, fn() -> Histogram>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prometheus_client::encoding::text::encode;
+    use prometheus_client::metrics::counter::Counter;
+    use prometheus_client::metrics::gauge::Gauge;
+
+    #[test]
+    fn a_metric_is_described_by_the_name_that_is_scraped() {
+        let mut registry = Registry::with_prefix("plimsoll");
+        let mut all = Registrar { registry: &mut registry, descriptions: Vec::new() };
+        let seconds = || Some(Unit::Seconds);
+        all.add(("spent", seconds(), "counter", &[]), "Time", Counter::<u64>::default());
+        all.add(("spends", None, "counter", &[]), "Times", Counter::<u64>::default());
+        all.add(("age", seconds(), "gauge", &[]), "Age", Gauge::<i64>::default());
+        all.add(("ages", None, "gauge", &[]), "Ages", Gauge::<i64>::default());
+        let descriptions = all.descriptions;
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        for described in descriptions {
+            assert!(text.contains(&format!("\n{} 0\n", described.name)), "{described:?}{text}");
+        }
+    }
+}

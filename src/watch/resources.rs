@@ -1,10 +1,11 @@
 //! The resources of the cluster: a compact copy of its discovery, with the lookups of
 //! `k8s.io/apimachinery`'s RESTMapper, which kubectl and prometheus-adapter use.
 
+use crate::reload::Reloadable;
 use k8s_openapi::serde::Deserialize;
 use kube::Client;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A resource with its group; the core group is empty.
@@ -114,7 +115,7 @@ pub struct Resources(Arc<Inner>);
 
 struct Inner {
     client: Client,
-    map: RwLock<Arc<ResourceMap>>,
+    map: Reloadable<ResourceMap>,
     last_lookup: Mutex<Option<Instant>>,
 }
 
@@ -126,12 +127,12 @@ const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(10);
 impl Resources {
     /// The resources of the client's cluster; none are known yet.
     pub fn new(client: Client) -> Self {
-        Self(Arc::new(Inner { client, map: RwLock::default(), last_lookup: Mutex::default() }))
+        Self(Arc::new(Inner { client, map: Reloadable::default(), last_lookup: Mutex::default() }))
     }
 
     /// The resources as of the last read.
     pub fn map(&self) -> Arc<ResourceMap> {
-        self.0.map.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.map.now()
     }
 
     /// The resource of a name. For an unknown name, discovery is read again: its definition may
@@ -158,7 +159,7 @@ impl Resources {
     pub async fn refresh(&self) -> bool {
         match tokio::time::timeout(DISCOVERY_TIMEOUT, discover(&self.0.client)).await {
             Ok(Ok(map)) => {
-                *self.0.map.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(map);
+                self.0.map.replace(map);
                 true
             }
             Ok(Err(error)) => {

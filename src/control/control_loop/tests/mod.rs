@@ -18,8 +18,6 @@ use crate::samples::Store;
 use crate::watch::Cluster;
 use crate::watch::{ObjectKey, Resources, read_autoscaler, read_pod};
 use crate::{prometheus, watch};
-use axum::response::IntoResponse;
-use http::HeaderMap;
 use serde_json::{Value, json};
 use std::sync::{Mutex, OnceLock};
 

@@ -116,9 +116,7 @@ async fn each_period_that_a_decision_took_is_a_missed_round() {
     control.begin_evaluations();
     let done = control.evaluations.join_next().await.unwrap().unwrap();
     control.evaluated(done);
-    let shown = control.ctx.metrics.exposition(&HeaderMap::new()).into_response();
-    let text = axum::body::to_bytes(shown.into_body(), usize::MAX).await.unwrap();
-    let text = String::from_utf8_lossy(&text);
+    let text = control.ctx.metrics.openmetrics();
     assert!(text.contains("plimsoll_missed_rounds_total 2\n"), "{text}");
 }
 
@@ -151,8 +149,6 @@ async fn one_that_goes_while_it_is_decided_is_counted_no_more() {
     control.changed(autoscaler);
     let done = control.evaluations.join_next().await.unwrap().unwrap();
     control.evaluated(done);
-    let shown = control.ctx.metrics.exposition(&HeaderMap::new()).into_response();
-    let text = axum::body::to_bytes(shown.into_body(), usize::MAX).await.unwrap();
-    let text = String::from_utf8_lossy(&text);
+    let text = control.ctx.metrics.openmetrics();
     assert!(text.contains("plimsoll_autoscalers 0\n"), "{text}");
 }

@@ -1,0 +1,159 @@
+//! The layers one by one, all of them in their order, and the dispatch behind them.
+
+mod authorizer;
+mod dispatch;
+mod layers;
+mod router;
+
+use super::admission::Admission;
+use super::authenticate::Authenticator;
+use super::authorize::{Attributes, Authorizer, AuthorizerOptions};
+use super::connections::{ConnectionLimiter, Peer};
+use super::health::Health;
+use super::layers::{AuthenticationLayer, ParsedPath, RequestUser};
+use super::request::{ApiGroup, RequestInfo};
+use super::server::Server;
+use super::token_review::TokenAuthenticator;
+use super::trust::TrustStore;
+use super::user::UserInfo;
+use crate::fake::{self, Log};
+use crate::live::LiveStatus;
+use crate::prometheus;
+use crate::promql::query::PodQueries;
+use crate::promql::template::Template;
+use crate::reload::Reloadable;
+use crate::rules::{self, RuleSet, Rules};
+use crate::samples::Store;
+use crate::supervise::Heartbeat;
+use crate::telemetry::Metrics;
+use crate::watch::{Cluster, Resources, Synced};
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::{Response, StatusCode};
+use kube::Client;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+
+const TOKEN_REVIEWS: &str = "POST /apis/authentication.k8s.io/v1/tokenreviews";
+const ACCESS_REVIEWS: &str = "POST /apis/authorization.k8s.io/v1/subjectaccessreviews";
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// An API server to which a token is the name of its user, unless it is `wrong`, and `mallory`
+/// may do nothing.
+fn reviewer() -> (Client, Log) {
+    fake::api(|request| (201, reviewed(request)))
+}
+
+fn reviewed(request: &fake::Request) -> Value {
+    let mut review = request.body.clone();
+    review["status"] = match &*request.line {
+        TOKEN_REVIEWS => {
+            let token = &review["spec"]["token"];
+            json!({"authenticated": token != "wrong", "user": {"username": token}})
+        }
+        ACCESS_REVIEWS => {
+            json!({"allowed": review["spec"]["user"] != "mallory", "reason": "no rule allows it"})
+        }
+        line => panic!("{line} was not expected"),
+    };
+    review
+}
+
+/// Authorizes by this API server, and the paths below `/open` always.
+fn authorizer(client: &Client, metrics: &Arc<Metrics>) -> Authorizer {
+    let options = AuthorizerOptions {
+        authorized_ttl: MINUTE,
+        unauthorized_ttl: MINUTE,
+        always_allow_paths: vec!["/open*".to_owned(), "/apis".to_owned()],
+    };
+    Authorizer::new(client.clone(), options, metrics.clone())
+}
+
+fn authenticator(client: &Client, trust: TrustStore, metrics: &Arc<Metrics>) -> Authenticator {
+    Authenticator::new(trust, TokenAuthenticator::new(client.clone(), MINUTE, metrics.clone()))
+}
+
+/// A server without rules and samples, which serves two of the groups.
+fn server(client: &Client) -> Server {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let prometheus = prometheus::Client::new(prometheus::Options::new("http://127.0.0.1:1"));
+    let prometheus = prometheus.unwrap();
+    let samples = Store::new(prometheus.clone(), Duration::ZERO);
+    let (cluster, metrics) = (Cluster::default(), Arc::<Metrics>::default());
+    let rules = Rules::new(
+        RuleSet::default(),
+        prometheus,
+        samples.clone(),
+        client.clone(),
+        cluster.clone(),
+        Resources::new(client.clone()),
+        rules::Settings { interval: MINUTE, max_age: MINUTE, sample_max_age: MINUTE },
+    );
+    let pod_queries = PodQueries {
+        namespace_label: "namespace".to_owned(),
+        pod_label: "pod".to_owned(),
+        gauge: Template::parse("<<.Series>>").unwrap(),
+        counter: Template::parse("<<.Series>>").unwrap(),
+        shared: Vec::new(),
+    };
+    Server {
+        cluster,
+        samples,
+        pod_queries: Reloadable::new(pod_queries),
+        forward: Reloadable::default(),
+        rules: rules.clone(),
+        groups: vec![ApiGroup::Custom, ApiGroup::Resource],
+        authenticator: authenticator(client, TrustStore::default(), &metrics),
+        authorizer: authorizer(client, &metrics),
+        health: Health {
+            synced: Synced::default(),
+            trust: TrustStore::default(),
+            ca_bundles: Default::default(),
+            heartbeat: Heartbeat::default(),
+            config_error: Reloadable::default(),
+            rules,
+        },
+        metrics,
+        live: LiveStatus::default(),
+    }
+}
+
+fn user(name: &str) -> UserInfo {
+    UserInfo { name: name.to_owned(), ..UserInfo::default() }
+}
+
+fn get(path: &str) -> Request {
+    Request::get(path).body(Body::empty()).unwrap()
+}
+
+/// The client at the other end of a new connection.
+fn peer() -> Peer {
+    let source = [10, 0, 0, 1].into();
+    let (connection, _) = ConnectionLimiter::default().admit(source).unwrap();
+    Peer { certificates: Arc::new([]), connection, source }
+}
+
+/// A request on a connection, as the listener passes it on.
+fn on_connection(path: &str, token: Option<&str>) -> Request {
+    let mut request = get(path);
+    if let Some(token) = token {
+        let bearer = format!("Bearer {token}").parse().unwrap();
+        request.headers_mut().insert("authorization", bearer);
+    }
+    request.extensions_mut().insert(peer());
+    request
+}
+
+/// A request as the layers behind `authenticate` see it.
+fn authenticated(path: &str, user: Option<UserInfo>) -> Request {
+    let mut request = get(path);
+    request.extensions_mut().insert(ParsedPath(RequestInfo::parse(path)));
+    request.extensions_mut().insert(RequestUser(user));
+    request
+}
+
+async fn text(response: Response<Body>) -> String {
+    let body = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
+    String::from_utf8(body.to_vec()).unwrap()
+}
