@@ -9,7 +9,8 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ObjectMeta, PostParams};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
+use tokio::time::Instant;
 
 /// The election fields of a Lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +54,8 @@ pub(super) struct Candidate<'a> {
     failures: FailureLog,
     /// Whether the Lease was handed over because this replica can't reach Prometheus.
     handed_over: bool,
+    /// How long a leader may fail to reach Prometheus before it hands over.
+    pub(super) patience: Duration,
 }
 
 /// The duration of a Lease that was released: it must be positive. What is beyond it is the time for
@@ -65,7 +68,7 @@ pub(super) const DELETED_LEASE_DELAY: Duration = MIN_RETRY;
 /// The first and the longest backoff after 403. A starting API server allows nothing before
 /// it has read the roles.
 const FORBIDDEN_BACKOFF: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(30)];
-/// How long a leader may fail to reach Prometheus before it hands over.
+/// [`Candidate::patience`].
 const PROMETHEUS_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The backoff between attempts. It doubles with each failure of its kind, until an attempt
@@ -96,6 +99,7 @@ impl<'a> Candidate<'a> {
             backoff: LeaseBackoff::default(),
             failures: FailureLog::default(),
             handed_over: false,
+            patience: PROMETHEUS_PATIENCE,
         }
     }
 
@@ -214,7 +218,7 @@ impl<'a> Candidate<'a> {
         let failing = self.prometheus.failing_for();
         if failing.is_none() {
             self.handed_over = false;
-        } else if self.holds_lease() && !self.handed_over && failing > Some(PROMETHEUS_PATIENCE) {
+        } else if self.holds_lease() && !self.handed_over && failing > Some(self.patience) {
             tracing::warn!(?failing, "Prometheus unreachable, releasing leadership");
             self.handed_over = true;
             return self.release().await;

@@ -13,8 +13,8 @@ use kube::Client;
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
 use std::sync::Arc;
-use std::time::Instant;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// Elects a leader, and says whether it is this replica. Cheap to clone.
 #[derive(Clone)]
@@ -104,7 +104,7 @@ impl LeaderElector {
                     }
                     next = next.min(candidate.next_attempt());
                 }
-                () = tokio::time::sleep_until(next.into()) => {
+                () = tokio::time::sleep_until(next) => {
                     candidate.attempt().await;
                     next = candidate.next_attempt().max(Instant::now() + candidate.backoff());
                 }

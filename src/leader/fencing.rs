@@ -4,7 +4,8 @@ use super::freeze::Freeze;
 use super::settings::REQUEST_TIMEOUT;
 use super::state::LeaderState;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Allows writes as long as the term lasts in which the token was issued. Cheap to clone.
 #[derive(Clone)]

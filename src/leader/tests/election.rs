@@ -3,7 +3,7 @@
 use super::super::freeze::ACKNOWLEDGED;
 use super::*;
 use std::pin::pin;
-use std::time::Instant;
+use tokio::time::Instant;
 
 /// As after a backup of etcd was restored.
 #[tokio::test]
