@@ -1,6 +1,6 @@
 //! Runs the election, and issues fencing tokens while this replica leads.
 
-use super::candidate::{Candidate, DELETED_LEASE_DELAY};
+use super::candidate::Candidate;
 use super::fencing::FencingToken;
 use super::settings::ElectionSettings;
 use super::state::{LeaderState, locked};
@@ -86,12 +86,10 @@ impl LeaderElector {
                     }
                     match event {
                         Ok(Event::Apply(lease) | Event::InitApply(lease)) => candidate.observe(lease),
-                        // Other replicas wait until the former holder must have seen the deletion.
-                        Ok(Event::Delete(_)) => {
-                            let held = candidate.holds_lease();
-                            candidate.lease_deleted();
-                            let wait = if held { DELETED_LEASE_DELAY } else { settings.lease_duration };
-                            next = Instant::now() + wait;
+                        Ok(Event::Delete(lease)) => {
+                            if let Some(wait) = candidate.observe_deletion(&lease) {
+                                next = Instant::now() + wait;
+                            }
                             continue;
                         }
                         Ok(Event::Init | Event::InitDone) => continue,
