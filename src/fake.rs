@@ -31,7 +31,7 @@ impl Log {
 }
 
 /// A client of an API server that gives these answers: a status and a body; with
-/// status 0 it does not answer.
+/// status 0 it does not answer. It has no Lease, and does not log requests for it.
 pub fn api(answer: impl FnMut(&Request) -> (u16, Value) + Send + 'static) -> (Client, Log) {
     let (log, answer) = (Log::default(), Arc::new(Mutex::new(answer)));
     let asked = log.clone();
@@ -43,6 +43,11 @@ pub fn api(answer: impl FnMut(&Request) -> (u16, Value) + Send + 'static) -> (Cl
             let line = format!("{} {}", parts.method, parts.uri.path());
             let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
             let query = parts.uri.query().unwrap_or_default().to_owned();
+            if line.contains("/leases/") {
+                let (code, body) = failure(404, "NotFound", "there is no Lease");
+                let body = Body::from(body.to_string().into_bytes());
+                return Ok(http::Response::builder().status(code).body(body).unwrap());
+            }
             let request = Request { line, query, body };
             let (code, body) = answer.lock().unwrap()(&request);
             asked.0.lock().unwrap().push(request);

@@ -123,10 +123,12 @@ impl Applying<'_> {
         if written == Err(WriteError::Changed) && !is_last_attempt {
             return ScaleWrite::Changed;
         }
-        // A missing answer says nothing about the write: the scale does, now or later.
+        // A missing answer says nothing about the write: the scale does, now or later. Nor does another
+        // failure about an earlier write.
+        let zero_may_come = || state.rescales.is_unanswered(0, at.process - zero::PENDING_MS);
         let written = match written {
             Err(_) if unanswered && has(ctx, autoscaler, context.spec, to).await => Ok(()),
-            Err(_) if !unanswered && zero::pending_since(status).is_some() => {
+            Err(_) if !unanswered && zero::pending_since(status).is_some() && !zero_may_come() => {
                 zero::resolve(status, from, context.now);
                 written
             }

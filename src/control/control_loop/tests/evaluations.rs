@@ -271,6 +271,28 @@ async fn a_scale_to_zero_that_is_done_late_is_woken_from() {
     assert_eq!(written.last().unwrap().body["spec"]["replicas"], 2);
 }
 
+/// Whatever fails after it says nothing of the write that may yet be carried out.
+#[tokio::test]
+async fn a_scale_to_zero_without_an_answer_stays_announced_though_the_next_attempt_fails() {
+    let mut lost = false;
+    let (control, log) = World::new(2, Some(0), move |_, request| {
+        if lost && request.line.ends_with("/status") {
+            return Some(fake::failure(500, "InternalError", "it failed"));
+        }
+        (is_put(request) && !std::mem::replace(&mut lost, true))
+            .then(|| fake::failure(504, "Timeout", "it took too long"))
+    })
+    .run();
+    let autoscaler = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
+    seen(&control, 2);
+    let mut state = AutoscalerState::default();
+    for _ in 0..2 {
+        assert_eq!(decided(&control, &autoscaler, &mut state).await, Failed);
+        assert!(crate::control::zero::pending_since(&state.status).is_some());
+    }
+    assert_eq!(log.of("PUT").len(), 1);
+}
+
 #[tokio::test]
 async fn whether_a_scale_to_zero_was_done_is_resolved_while_scales_are_frozen() {
     let (control, log) = World::new(3, Some(3), |_, _| None).run();
