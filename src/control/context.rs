@@ -84,7 +84,7 @@ pub struct ControllerContext {
     pub metrics: Arc<Metrics>,
     pub live: LiveStatus,
     pub clock: Clock,
-    /// The lease term whose predecessors' scaling history has been taken over.
+    /// The lease term that has loaded the scaling history of the previous terms.
     pub history_loaded_term: AtomicU64,
     /// The settings of decisions with scaling from zero, even where `--scale-to-zero` is off.
     pub from_zero: hpa::Config,
@@ -179,8 +179,8 @@ impl ControllerContext {
         }
     }
 
-    /// The right to write, where this replica leads and has taken over the scaling history of
-    /// the terms before.
+    /// The fencing token of the current term. None if this replica does not lead, or has not
+    /// loaded the scaling history of the previous terms yet.
     pub fn fencing_token(&self) -> Option<FencingToken> {
         self.leader
             .fencing_token()
@@ -217,9 +217,9 @@ impl ControllerContext {
     }
 }
 
-/// Whose decision is applied, and by what right.
+/// What applying a decision needs.
 #[derive(Clone, Copy)]
-pub struct Applying<'a> {
+pub struct ApplyContext<'a> {
     pub ctx: &'a ControllerContext,
     pub token: &'a FencingToken,
     pub autoscaler: &'a AutoscalerRef,

@@ -1,7 +1,7 @@
 //! The fallback: at least so many replicas after so many evaluations without metrics. It never
 //! removes a replica, and never wakes a workload that is at zero.
 
-use super::context::{Applying, ControllerContext};
+use super::context::{ApplyContext, ControllerContext};
 use super::decision_time::DecisionTime;
 use super::rescales::Change;
 use super::state::AutoscalerState;
@@ -16,7 +16,7 @@ const ATTEMPTS: u32 = 5;
 
 /// Scales up to the fallback's replicas where there are fewer; gives the event of it.
 pub async fn apply(
-    by: Applying<'_>,
+    apply: ApplyContext<'_>,
     context: Context<'_>,
     at: DecisionTime,
     fallback: &Fallback,
@@ -24,7 +24,7 @@ pub async fn apply(
     status: &mut Status,
     state: &mut AutoscalerState,
 ) -> Option<Event> {
-    let Applying { ctx, token, autoscaler, .. } = by;
+    let ApplyContext { ctx, token, autoscaler, .. } = apply;
     let spec = context.spec;
     let least = fallback.replicas.clamp(spec.min_replicas, spec.max_replicas);
     status.set(

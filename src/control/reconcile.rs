@@ -1,6 +1,6 @@
 //! One evaluation of an Autoscaler or native HPA, from its object to the applied decision.
 
-use super::context::{Applying, Cancelled, ControllerContext, SyncResult};
+use super::context::{ApplyContext, Cancelled, ControllerContext, SyncResult};
 use super::decision_time::now;
 use super::embedded::{self, allowed};
 use super::evaluate::evaluate;
@@ -208,8 +208,8 @@ async fn evaluate_and_apply(
         let Some(token) = token else {
             return follower::apply(ctx, autoscaler, evaluation, state);
         };
-        let by = Applying { ctx, token, autoscaler, fallback, generation };
-        match embedded::apply(by, evaluation, attempt == ATTEMPTS, state).await {
+        let apply = ApplyContext { ctx, token, autoscaler, fallback, generation };
+        match embedded::apply(apply, evaluation, attempt == ATTEMPTS, state).await {
             Some(result) => return result,
             None => tracing::debug!(%autoscaler, attempt, "Evaluates again: the scale was changed"),
         }
