@@ -65,7 +65,7 @@ pub struct Dependencies {
     pub live: LiveStatus,
     /// The clock of this process, and kube-apiserver's.
     pub clock: Clock,
-    /// Tells whether the loop still turns.
+    /// Tells whether the loop has stalled.
     pub heartbeat: Heartbeat,
 }
 

@@ -77,11 +77,12 @@ const MAX_EVALUATIONS_IN_FLIGHT: usize = 256;
 /// How long a graceful shutdown waits for the writes of the evaluations in flight. With what is
 /// written then, it is less than the 60 s of `terminationGracePeriodSeconds`.
 const SHUTDOWN: Duration = Duration::from_secs(15);
-/// How often the loop turns at least.
-const TURN: Duration = Duration::from_secs(1);
-/// For how many periods, and how long at least, the loop may stand still before `/livez` fails.
-const STILL_PERIODS: u32 = 3;
-const STILL: Duration = Duration::from_secs(45);
+/// How often the loop records a heartbeat at least.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
+/// For how many periods, and how long at least, the loop may be without a heartbeat before `/livez`
+/// fails.
+const STALL_PERIODS: u32 = 3;
+const MIN_STALL_LIMIT: Duration = Duration::from_secs(45);
 /// The least time between two warnings of overruns.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -119,7 +120,7 @@ impl ControlLoop {
     /// Evaluates until `stop` ends; then waits for the evaluations in flight.
     pub async fn run(mut self, stop: impl Future<Output = ()>) {
         tokio::pin!(stop);
-        // Nothing is decided on half a view of the cluster.
+        // No evaluation before all watches have listed everything once.
         while !self.synced.missing().is_empty() {
             tokio::select! {
                 () = tokio::time::sleep(Duration::from_millis(20)) => {}
@@ -139,9 +140,9 @@ impl ControlLoop {
         let mut writers = tokio::spawn(async move { tokio::join!(statuses.run(), events.run()) });
         let mut leadership = self.ctx.leader.changes();
         self.leadership_changed();
-        let still = (STILL_PERIODS * self.ctx.settings.period).max(STILL);
+        let stall_limit = (STALL_PERIODS * self.ctx.settings.period).max(MIN_STALL_LIMIT);
         loop {
-            self.heartbeat.beat(still);
+            self.heartbeat.beat(stall_limit);
             let next = self.schedule.next();
             let due = async {
                 match next {
@@ -162,8 +163,8 @@ impl ControlLoop {
                 Ok(()) = leadership.changed() => self.leadership_changed(),
                 loaded = self.checkpointer.loading() => self.loaded(loaded),
                 () = tokio::time::sleep_until(save_due.into()) => self.save(),
-                // It also turns while nothing is due.
-                () = tokio::time::sleep(TURN) => {}
+                // A heartbeat while nothing is due, too.
+                () = tokio::time::sleep(HEARTBEAT_INTERVAL) => {}
                 ended = &mut writers => {
                     panic!("the writer of statuses and events ended: {ended:?}")
                 }

@@ -107,7 +107,7 @@ fn detailed(mut request: Request) -> Request {
 impl Health {
     /// The liveness check: fails if the control loop is stuck.
     pub fn live(&self) -> (StatusCode, String) {
-        match self.heartbeat.stands_still_for() {
+        match self.heartbeat.stalled_for() {
             None => (StatusCode::OK, "ok".to_owned()),
             Some(since) => (
                 StatusCode::INTERNAL_SERVER_ERROR,
