@@ -30,7 +30,7 @@ pub struct ControlLoop {
     phases: Phases,
     /// The states of the autoscalers that are not being evaluated.
     states: HashMap<AutoscalerRef, AutoscalerState>,
-    /// The autoscalers that are queued or being evaluated, with their checkpoints from before.
+    /// The autoscalers that are queued or being evaluated, with their checkpoints of before that.
     running: HashMap<AutoscalerRef, Option<Checkpoint>>,
     /// The autoscalers whose last evaluation failed.
     failing: HashSet<AutoscalerRef>,
@@ -47,7 +47,7 @@ pub struct ControlLoop {
     /// The lease term of this replica.
     term: Option<u64>,
     /// The checkpoints that were loaded while their autoscalers were being evaluated.
-    inherited: HashMap<AutoscalerRef, Checkpoint>,
+    pending_restore: HashMap<AutoscalerRef, Checkpoint>,
     heartbeat: Heartbeat,
 }
 
@@ -112,7 +112,7 @@ impl ControlLoop {
             warned: None,
             checkpointer: Checkpointer::new(store, interval),
             term: None,
-            inherited: HashMap::new(),
+            pending_restore: HashMap::new(),
             heartbeat,
         }
     }
@@ -132,7 +132,7 @@ impl ControlLoop {
             () = &mut stop => return,
         };
         if let Some(all) = loaded {
-            self.take_over(all);
+            self.restore_checkpoints(all);
         }
         let cluster = self.ctx.cluster.clone();
         let statuses = self.ctx.statuses.clone();
@@ -185,7 +185,7 @@ impl ControlLoop {
         let _ = self.stopping.send(true);
         for Due { autoscaler, mut state, .. } in self.queue.clear() {
             self.running.remove(&autoscaler);
-            self.join_inherited(&autoscaler, &mut state);
+            self.merge_pending_restore(&autoscaler, &mut state);
             self.states.insert(autoscaler, state);
         }
         let deadline = tokio::time::sleep(SHUTDOWN);
@@ -206,8 +206,8 @@ impl ControlLoop {
         }
     }
 
-    /// Takes over the scaling history that the terms before have left.
-    fn take_over(&mut self, all: Vec<(AutoscalerRef, Checkpoint)>) {
+    /// Restores the scaling history of the previous terms.
+    fn restore_checkpoints(&mut self, all: Vec<(AutoscalerRef, Checkpoint)>) {
         let cluster = self.ctx.cluster.clone();
         let (now, longest) = (self.ctx.clock.elapsed(), self.ctx.longest_window());
         let mut known = HashMap::new();
@@ -217,14 +217,14 @@ impl ControlLoop {
             }
             known.insert(autoscaler.clone(), checkpoint.clone());
             if let Some(running) = self.running.get_mut(&autoscaler) {
-                // Until its evaluation ends, its checkpoint is of both.
+                // Until its evaluation ends, its checkpoint is merged from both.
                 let before = running.take();
                 let mut both = before.map(AutoscalerState::restored).unwrap_or_default();
-                both.inherit(checkpoint.clone());
+                both.merge_checkpoint(checkpoint.clone());
                 *running = both.checkpoint(now, longest);
-                self.inherited.insert(autoscaler, checkpoint);
+                self.pending_restore.insert(autoscaler, checkpoint);
             } else if let Some(state) = self.states.get_mut(&autoscaler) {
-                state.inherit(checkpoint);
+                state.merge_checkpoint(checkpoint);
             } else {
                 self.states.insert(autoscaler, AutoscalerState::restored(checkpoint));
             }
@@ -232,15 +232,15 @@ impl ControlLoop {
         self.checkpointer.set_loaded(Some(known));
     }
 
-    /// Joins a checkpoint that was loaded while its autoscaler was queued or being evaluated.
-    fn join_inherited(&mut self, autoscaler: &AutoscalerRef, state: &mut AutoscalerState) {
-        if let Some(checkpoint) = self.inherited.remove(autoscaler) {
-            state.inherit(checkpoint);
+    /// Merges a checkpoint that was loaded while its autoscaler was queued or being evaluated.
+    fn merge_pending_restore(&mut self, autoscaler: &AutoscalerRef, state: &mut AutoscalerState) {
+        if let Some(checkpoint) = self.pending_restore.remove(autoscaler) {
+            state.merge_checkpoint(checkpoint);
         }
     }
 
-    /// The leader or the freeze has changed. A replica that leads now evaluates all soon, once it
-    /// has loaded the scaling history of the leader before.
+    /// The leader or the freeze has changed. A new leader evaluates all autoscalers soon, once it has
+    /// loaded the scaling history of the previous terms.
     fn leadership_changed(&mut self) {
         let ControllerContext { leader, metrics, history_loaded_term, .. } = &*self.ctx;
         let term = leader.fencing_token().map(|token| token.term());
@@ -262,7 +262,7 @@ impl ControlLoop {
     /// The scaling history was loaded, or could not be.
     fn loaded(&mut self, loaded: Loaded) {
         match loaded {
-            Ok(all) => self.take_over(all),
+            Ok(all) => self.restore_checkpoints(all),
             Err(error) => {
                 self.checkpointer.set_loaded(None);
                 tracing::warn!(error, "Failed to read the scaling history: continuing without it");
@@ -359,7 +359,7 @@ impl ControlLoop {
     /// Begins as many evaluations as may be in flight.
     fn begin_evaluations(&mut self) {
         while let Some(mut due) = self.queue.next() {
-            self.join_inherited(&due.autoscaler.clone(), &mut due.state);
+            self.merge_pending_restore(&due.autoscaler.clone(), &mut due.state);
             // A token that came later would be of a term whose history this state lacks.
             let (ctx, token) = (self.ctx.clone(), self.ctx.fencing_token());
             self.evaluations.spawn(async move { run_evaluation(&ctx, token, due).await });
@@ -385,7 +385,7 @@ impl ControlLoop {
         let checkpoint = self.running.remove(&autoscaler).flatten();
         let restored = || checkpoint.map(AutoscalerState::restored);
         let mut state = state.or_else(restored).unwrap_or_default();
-        self.join_inherited(&autoscaler, &mut state);
+        self.merge_pending_restore(&autoscaler, &mut state);
         let requeue = self.requeue.remove(&autoscaler);
         if !self.ctx.cluster.read(|index| index.has(&autoscaler)) {
             // Deleted while it was evaluated: the evaluation has created its state anew.

@@ -25,13 +25,13 @@ impl DecisionTime {
         Self { wall: now(), process: clock.elapsed() }
     }
 
-    /// A history as a decision at this time reads it, by the wall clock.
-    pub fn read(self, history: ScalingHistory) -> ScalingHistory {
+    /// A history of the process clock, by the wall clock.
+    pub fn to_wall_clock(self, history: ScalingHistory) -> ScalingHistory {
         history.shifted(self.wall - self.process)
     }
 
-    /// What such a decision leaves, by the clock of this process.
-    pub fn remember(self, history: ScalingHistory) -> ScalingHistory {
+    /// A history of the wall clock, by the process clock.
+    pub fn to_process_clock(self, history: ScalingHistory) -> ScalingHistory {
         history.shifted(self.process - self.wall)
     }
 }
@@ -80,13 +80,13 @@ mod tests {
                 selected: Selected::Pods(&[]),
                 samples: &[Samples::Values(Ok(&[i64::from(*wanted) * 1_000]))],
             };
-            let mut read = at.read(history);
+            let mut read = at.to_wall_clock(history);
             let mut decision = decide(&input, &mut read, &mut status, &mut ());
             complete_rescale(context, &mut decision, Ok(()), &mut read, &mut status);
             if let Outcome::Rescale { to, .. } = decision.outcome {
                 replicas = to;
             }
-            history = at.remember(read);
+            history = at.to_process_clock(read);
             after.push(replicas);
         }
         after
@@ -103,11 +103,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_and_remembered_is_the_same() {
+    fn a_history_is_the_same_after_both_conversions() {
         let ups = vec![ScaleEvent { change: 1, time: 7, outdated: false, unsure: false }];
         let history = ScalingHistory { ups, ..ScalingHistory::default() };
         let at = DecisionTime { wall: 1_000_000, process: 10 };
-        assert_eq!(at.read(history.clone()).ups[0].time, 999_997);
-        assert_eq!(at.remember(at.read(history.clone())), history);
+        assert_eq!(at.to_wall_clock(history.clone()).ups[0].time, 999_997);
+        assert_eq!(at.to_process_clock(at.to_wall_clock(history.clone())), history);
     }
 }

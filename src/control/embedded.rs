@@ -40,7 +40,7 @@ pub async fn apply(
     let ctx = by.ctx;
     let Evaluation { context, target, mut decision, history, mut status, at, frozen } = evaluation;
     let before = state.history.clone();
-    state.remember(history, at, ctx.longest_window());
+    state.set_history(history, at, ctx.longest_window());
     if !by.is_current(&state.uid, context.spec) {
         // It was deleted or changed during the evaluation: its old spec counts no more.
         return Some(SyncResult::Held);
@@ -138,7 +138,7 @@ impl ApplyContext<'_> {
             None => {
                 let outcome = written.map_err(|error| error.to_string());
                 let outcome = outcome.as_ref().copied().map_err(String::as_str);
-                state.amend(at, |history| {
+                state.edit_history(at, |history| {
                     hpa::complete_rescale(context, decision, outcome, history, status);
                 });
                 if outcome.is_ok() {

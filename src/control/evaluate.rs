@@ -77,7 +77,7 @@ fn decide_on<'a>(
     state: &mut AutoscalerState,
 ) -> Evaluation<'a> {
     let (context, at) = (observation.context, observation.at);
-    let (mut history, mut status) = (at.read(state.history.clone()), state.status.clone());
+    let (mut history, mut status) = (at.to_wall_clock(state.history.clone()), state.status.clone());
     let (mut decision, known_pods) =
         compute(ctx, autoscaler, &observation, &mut history, &mut status);
     let Observation { target, gathered, needs_samples, .. } = observation;
@@ -102,7 +102,7 @@ fn decide_on<'a>(
             "{known_pods} pods are known of the {replicas} that the scale has: none is removed until all are"
         );
         if withhold(context, "PodsNotKnown", text, &mut decision, &mut status) {
-            history = at.read(state.history.clone());
+            history = at.to_wall_clock(state.history.clone());
         }
     }
     if is_withheld {

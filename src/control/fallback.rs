@@ -45,7 +45,7 @@ pub async fn apply(
             status.last_scale = Some(context.now);
             let raised =
                 |history: &mut ScalingHistory| history.raised(from, least, spec, context.now);
-            state.amend(at, raised);
+            state.edit_history(at, raised);
             state.rescaled(from, least, context.now);
             let message = format!(
                 "New size: {least}; reason: fallback, the metrics failed {times} times in a row"

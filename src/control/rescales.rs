@@ -91,9 +91,9 @@ impl Rescales {
         Some(Change { from, to, at: now })
     }
 
-    /// Begins a lease term. Gives the changes that no status has reported: a leader that was killed
-    /// may have made them, or others. They limit.
-    pub fn take_over(&mut self) -> Vec<Change> {
+    /// Begins a lease term. Returns the changes that no status has reported: a killed leader may have
+    /// made them, or another writer. They count for the scaling policies.
+    pub fn begin_term(&mut self) -> Vec<Change> {
         std::mem::take(&mut self.unreported)
     }
 
@@ -143,8 +143,8 @@ impl Rescales {
         self.unanswered = Some(change);
     }
 
-    /// Notes that a checkpoint has all changes up to this one.
-    pub fn inherit(&mut self, last: Option<i64>) {
+    /// Notes that a merged checkpoint has all changes up to this one.
+    pub fn merge_checkpoint(&mut self, last: Option<i64>) {
         if last > self.reported {
             self.unreported.clear();
         }
@@ -173,7 +173,7 @@ mod tests {
             }
             let at = scale_at.min(status_at);
             assert_eq!(heard, [change(1, 2, at)], "{scale_at} {status_at}");
-            assert_eq!(rescales.take_over(), []);
+            assert_eq!(rescales.begin_term(), []);
         }
     }
 
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(rescales.note_status(Some(102), 6, 2), Some(change(5, 6, 2)));
         rescales.note_scale(9, 3);
         rescales.note_scale(9, 3 + REPORT_TIMEOUT_MS + 1);
-        assert_eq!(rescales.take_over(), [], "nobody spoke of it for a minute");
+        assert_eq!(rescales.begin_term(), [], "nobody spoke of it for a minute");
     }
 
     #[test]
@@ -196,11 +196,11 @@ mod tests {
         let mut rescales = Rescales::default();
         rescales.note_scale(1, 0);
         rescales.note_scale(2, 5);
-        assert_eq!(rescales.take_over(), [change(1, 2, 5)]);
-        // Unless what was kept knows of it.
+        assert_eq!(rescales.begin_term(), [change(1, 2, 5)]);
+        // Unless the checkpoint has it.
         rescales.note_scale(3, 6);
-        rescales.inherit(Some(200));
-        assert_eq!(rescales.take_over(), []);
+        rescales.merge_checkpoint(Some(200));
+        assert_eq!(rescales.begin_term(), []);
         assert_eq!(rescales.note_status(Some(200), 3, 7), None);
     }
 
@@ -232,7 +232,7 @@ mod tests {
         rescales.note_scale_as_leader(1, true, 0);
         rescales.note_unanswered(change(1, 4, 5));
         rescales.note_scale(4, 6);
-        assert_eq!(rescales.take_over(), [change(1, 4, 6)]);
+        assert_eq!(rescales.begin_term(), [change(1, 4, 6)]);
         assert_eq!(rescales.note_scale_as_leader(4, true, 6), None);
     }
 
@@ -304,6 +304,6 @@ mod tests {
             rescales.note_scale(replicas, now);
             assert_eq!(rescales.note_status(Some(300), 4, now), None);
         }
-        assert_eq!(rescales.take_over(), []);
+        assert_eq!(rescales.begin_term(), []);
     }
 }

@@ -115,7 +115,7 @@ fn compare(
     state: &mut AutoscalerState,
 ) -> SyncResult {
     let Evaluation { target, decision, history, at, .. } = evaluation;
-    state.remember(history, at, ctx.longest_window());
+    state.set_history(history, at, ctx.longest_window());
     let failed = decision.outcome == Outcome::Failed;
     let replicas = target.as_ref().map(|target| target.replicas.spec_replicas);
     let ours = match (&decision.outcome, &replicas) {

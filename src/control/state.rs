@@ -33,8 +33,8 @@ pub struct AutoscalerState {
     /// The lease term in which this replica made the status. In any other the status is read
     /// from the object, because another replica may have written it.
     term: Option<u64>,
-    /// Whether this is its first evaluation in that term.
-    took_over: bool,
+    /// Whether no evaluation in that term has known the scale yet.
+    is_first_in_term: bool,
     /// The effective minimum and maximum of replicas, once known.
     bounds: Option<(i32, i32)>,
     /// When the status of a frozen autoscaler last got new desired replicas, and which.
@@ -51,7 +51,7 @@ pub struct AutoscalerState {
     pub rescales: Rescales,
     /// The queries of each metric when they last succeeded; they are repeated.
     pub queries: Vec<Vec<QueryHandle>>,
-    /// The UID of the object: one that was deleted and made anew starts anew.
+    /// The UID of the object: a recreated object starts without history.
     pub uid: String,
 }
 
@@ -72,15 +72,15 @@ impl AutoscalerState {
         self.queries().next().map(|query| hash(query.shape()))
     }
 
-    /// The state that a checkpoint leaves.
+    /// The state that a checkpoint restores.
     pub fn restored(checkpoint: Checkpoint) -> Self {
         let mut state = Self { uid: checkpoint.uid.clone(), ..Self::default() };
-        state.inherit(checkpoint);
+        state.merge_checkpoint(checkpoint);
         state
     }
 
-    /// Takes over the scaling history that an earlier leader left.
-    pub fn inherit(&mut self, checkpoint: Checkpoint) {
+    /// Merges the checkpoint of an earlier leader into the scaling history.
+    pub fn merge_checkpoint(&mut self, checkpoint: Checkpoint) {
         if self.uid.is_empty() {
             self.uid.clone_from(&checkpoint.uid);
         }
@@ -88,14 +88,14 @@ impl AutoscalerState {
             let last_scale = checkpoint.last_scale;
             let complete = last_scale.is_some() && last_scale >= self.rescales.last_scale_time();
             self.history.join(checkpoint.history, complete);
-            self.rescales.inherit(last_scale);
+            self.rescales.merge_checkpoint(last_scale);
             let until = |withheld: &(UnixMillis, UnixMillis)| withheld.1;
             self.withheld = self.withheld.into_iter().chain(checkpoint.withheld).max_by_key(until);
         }
     }
 
-    /// Its checkpoint, at a time of this process's clock. None where a fresh state would come to
-    /// the same: that the present replicas are right.
+    /// Its checkpoint, at a time of this process's clock. None if a state without history would
+    /// lead to the same decision: to keep the present replicas.
     pub fn checkpoint(&self, now: UnixMillis, longest_window: i64) -> Option<Checkpoint> {
         let mut history = self.history.essential(now, longest_window);
         // Recommendations are made before minReplicas and maxReplicas are applied.
@@ -110,19 +110,19 @@ impl AutoscalerState {
         says_something.then(|| Checkpoint { uid: self.uid.clone(), history, last_scale, withheld })
     }
 
-    /// Keeps the scaling history of a decision.
-    pub fn remember(&mut self, history: ScalingHistory, at: DecisionTime, longest_window: i64) {
-        self.history = at.remember(history);
+    /// Sets the scaling history that a decision results in, by its wall clock.
+    pub fn set_history(&mut self, history: ScalingHistory, at: DecisionTime, longest_window: i64) {
+        self.history = at.to_process_clock(history);
         if self.history.recommendations.len() > RECOMMENDATIONS {
             self.history = self.history.essential(at.process, longest_window);
         }
     }
 
-    /// Changes the scaling history, by the wall clock of a decision.
-    pub fn amend(&mut self, at: DecisionTime, change: impl FnOnce(&mut ScalingHistory)) {
-        let mut history = at.read(std::mem::take(&mut self.history));
+    /// Edits the scaling history by the wall clock of a decision.
+    pub fn edit_history(&mut self, at: DecisionTime, change: impl FnOnce(&mut ScalingHistory)) {
+        let mut history = at.to_wall_clock(std::mem::take(&mut self.history));
         change(&mut history);
-        self.history = at.remember(history);
+        self.history = at.to_process_clock(history);
     }
 
     /// Whether fewer pods are known than the scale has replicas, for at most [`LACKING`].
@@ -149,7 +149,7 @@ impl AutoscalerState {
         if let Some(written) = &mut self.written {
             written.compare_soon();
         }
-        self.took_over = term.is_some();
+        self.is_first_in_term = term.is_some();
         self.term = term;
     }
 
@@ -199,12 +199,12 @@ impl AutoscalerState {
         let replicas = target.replicas.spec_replicas;
         let now = at.process;
         self.bounds = Some((spec.min_replicas, spec.max_replicas));
-        if self.term.is_none() || self.took_over {
+        if self.term.is_none() || self.is_first_in_term {
             self.rescales.note_scale(replicas, now);
             let Status { last_scale, desired_replicas, .. } = self.status;
             let reported =
                 self.rescales.note_status(last_scale.map(seconds), desired_replicas, now);
-            let unreported = std::mem::take(&mut self.took_over).then(|| self.rescales.take_over());
+            let unreported = std::mem::take(&mut self.is_first_in_term).then(|| self.rescales.begin_term());
             if let Some(Change { from, to, at }) = reported {
                 self.history.scaled(from, to, spec, at);
             }
@@ -255,7 +255,7 @@ mod tests {
         assert!(!state.is_of("u", Some(2)) && !state.is_of("another", Some(1)));
         state.begin("u", Some(2), status(Some(9_000)));
         assert_eq!(state.status.last_scale, Some(9_000));
-        assert!(state.took_over && state.written.is_none());
+        assert!(state.is_first_in_term && state.written.is_none());
         for _ in 0..2 {
             state.begin("u", None, status(Some(10_000)));
             assert!(!state.is_of("u", None));
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_idle_autoscaler_remembers_is_not_kept() {
+    fn the_history_of_an_idle_autoscaler_needs_no_checkpoint() {
         let at = |time| Recommendation { replicas: 0, time };
         let mut state = AutoscalerState {
             bounds: Some((1, 5)),

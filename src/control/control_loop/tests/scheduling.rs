@@ -92,7 +92,7 @@ async fn nothing_is_remembered_of_native_hpas_that_are_ignored() {
     let record = watch::read_hpa(serde_json::from_value(hpa).unwrap());
     control.ctx.cluster.write(|index| index.put_hpa(web.key.clone(), record));
     let native = AutoscalerRef::hpa(web.key.clone());
-    control.take_over(vec![left(&web), left(&native)]);
+    control.restore_checkpoints(vec![left(&web), left(&native)]);
     assert_eq!(
         (control.states.contains_key(&web), control.states.contains_key(&native)),
         (true, false)
