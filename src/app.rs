@@ -288,7 +288,7 @@ fn settings(flags: &ServeFlags) -> Settings {
         native_hpas: flags.native_hpas,
         period: flags.horizontal_pod_autoscaler_sync_period.max(Duration::from_millis(100)),
         status_interval: flags.status_interval,
-        memory_interval: flags.memory_interval,
+        checkpoint_interval: flags.memory_interval,
         // A query may wait for its turn, and be asked twice where it is too large.
         decision_timeout: (flags.prometheus.prometheus_timeout * 3).max(Duration::from_secs(30)),
     }

@@ -84,10 +84,7 @@ mod tests {
         assert_eq!(tasks.first_end().await, TaskEnded { name: "short", how: "ended".to_owned() });
         tasks.spawn("broken", async { panic!("it can't go on") });
         let ended = tasks.first_end().await.to_string();
-        assert!(
-            ended.contains("\"broken\" failed") && ended.contains("it can't go on"),
-            "{ended}"
-        );
+        assert!(ended.contains("\"broken\" failed") && ended.contains("it can't go on"), "{ended}");
     }
 
     #[test]

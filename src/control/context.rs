@@ -36,7 +36,7 @@ pub struct Settings {
     /// The least time between two writes of a status in which only metric values changed.
     pub status_interval: Duration,
     /// The time between two checkpoints of the scaling history; zero disables them.
-    pub memory_interval: Duration,
+    pub checkpoint_interval: Duration,
     /// How long an evaluation waits for its metrics.
     pub decision_timeout: Duration,
 }

@@ -89,7 +89,7 @@ const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 impl ControlLoop {
     /// A loop over the autoscalers of the cluster.
     pub fn new(dependencies: Dependencies) -> Self {
-        let interval = dependencies.settings.memory_interval;
+        let interval = dependencies.settings.checkpoint_interval;
         let (synced, heartbeat) = (dependencies.synced.clone(), dependencies.heartbeat.clone());
         let (stopping, stops) = watch::channel(false);
         let ctx = ControllerContext::new(dependencies, stops);

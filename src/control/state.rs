@@ -204,7 +204,8 @@ impl AutoscalerState {
             let Status { last_scale, desired_replicas, .. } = self.status;
             let reported =
                 self.rescales.note_status(last_scale.map(seconds), desired_replicas, now);
-            let unreported = std::mem::take(&mut self.is_first_in_term).then(|| self.rescales.begin_term());
+            let unreported =
+                std::mem::take(&mut self.is_first_in_term).then(|| self.rescales.begin_term());
             if let Some(Change { from, to, at }) = reported {
                 self.history.scaled(from, to, spec, at);
             }

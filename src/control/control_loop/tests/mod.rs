@@ -99,7 +99,7 @@ impl World {
             native_hpas: NativeHpas::Ignore,
             period: Duration::from_secs(15),
             status_interval: minute,
-            memory_interval: Duration::ZERO,
+            checkpoint_interval: Duration::ZERO,
             decision_timeout: Duration::from_secs(5),
         };
         let mut control = ControlLoop::new(Dependencies {
