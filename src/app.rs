@@ -3,7 +3,7 @@
 use crate::clock::Clock;
 use crate::config::{Config, LiveConfig, ServeFlags, TlsVersion};
 use crate::connect::{self, redact_url};
-use crate::control::{ControlLoop, Dependencies, Settings};
+use crate::control::{ControlLoop, ControllerSettings, Dependencies};
 use crate::hpa;
 use crate::leader::{ElectionSettings, LeaderElector};
 use crate::live::LiveStatus;
@@ -268,10 +268,10 @@ fn election(flags: &ServeFlags) -> Result<ElectionSettings, StartError> {
     })
 }
 
-fn settings(flags: &ServeFlags) -> Settings {
+fn settings(flags: &ServeFlags) -> ControllerSettings {
     let seconds = |duration: Duration| i32::try_from(duration.as_secs()).unwrap_or(i32::MAX);
     let millis = |duration: Duration| i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
-    Settings {
+    ControllerSettings {
         hpa_config: hpa::Config {
             tolerance: flags.horizontal_pod_autoscaler_tolerance,
             downscale_stabilization_seconds: seconds(

@@ -24,9 +24,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// The settings of the control loop.
+/// The settings of the controller.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ControllerSettings {
     /// The settings of decisions, as kube-controller-manager's flags give them.
     pub hpa_config: hpa::Config,
     /// Whether native HorizontalPodAutoscalers are managed, observed or ignored.
@@ -53,12 +53,12 @@ pub struct Dependencies {
     pub synced: Synced,
     /// The samples of metrics.
     pub samples: Store,
-    /// How queries for generated metrics are made.
+    /// The templates of the queries for generated metrics.
     pub pod_queries: Reloadable<PodQueries>,
     /// The metrics of rules.
     pub rules: Rules,
     /// The settings of the loop.
-    pub settings: Settings,
+    pub settings: ControllerSettings,
     /// Plimsoll's own metrics.
     pub metrics: Arc<Metrics>,
     /// The current statuses, which the API server shows.
@@ -77,7 +77,7 @@ pub struct ControllerContext {
     pub samples: Store,
     pub pod_queries: Reloadable<PodQueries>,
     pub rules: Rules,
-    pub settings: Settings,
+    pub settings: ControllerSettings,
     pub targets: Targets,
     pub events: Events,
     pub statuses: StatusWriter,
@@ -86,7 +86,7 @@ pub struct ControllerContext {
     pub clock: Clock,
     /// The lease term that has loaded the scaling history of the previous terms.
     pub history_loaded_term: AtomicU64,
-    /// The settings of decisions with scaling from zero, even where `--scale-to-zero` is off.
+    /// The settings of decisions with scaling from zero, even if `--scale-to-zero` is off.
     pub from_zero: hpa::Config,
     /// The pod selectors of all autoscalers.
     pub selectors: Selectors,
@@ -115,7 +115,7 @@ pub enum Cancelled {
 pub enum SyncResult {
     /// The scale was written.
     Rescaled,
-    /// There was nothing to write.
+    /// The scale was kept.
     Held,
     /// No decision could be made, or it could not be written.
     Failed,
@@ -139,7 +139,7 @@ impl SyncResult {
 }
 
 impl ControllerContext {
-    /// A context of these parts; `stopping` tells of the shutdown.
+    /// A context of these parts; `stopping` is true during the shutdown.
     pub fn new(dependencies: Dependencies, stopping: watch::Receiver<bool>) -> Self {
         let Dependencies {
             client,

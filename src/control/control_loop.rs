@@ -37,9 +37,9 @@ pub struct ControlLoop {
     /// The autoscalers to be evaluated again as soon as their evaluation ends.
     requeue: HashSet<AutoscalerRef>,
     /// The autoscalers that are due, until their evaluation begins.
-    queue: FairQueue<Due>,
+    queue: FairQueue<DueEvaluation>,
     /// The evaluations in flight.
-    evaluations: JoinSet<Done>,
+    evaluations: JoinSet<FinishedEvaluation>,
     stopping: watch::Sender<bool>,
     /// When the last warning of an overrun was logged.
     warned: Option<Instant>,
@@ -52,7 +52,7 @@ pub struct ControlLoop {
 }
 
 /// An autoscaler that is due.
-struct Due {
+struct DueEvaluation {
     autoscaler: AutoscalerRef,
     at: Instant,
     /// How many were due together.
@@ -61,7 +61,7 @@ struct Due {
 }
 
 /// An autoscaler that was evaluated.
-struct Done {
+struct FinishedEvaluation {
     autoscaler: AutoscalerRef,
     /// When it was due, and when its evaluation began.
     due: Instant,
@@ -76,7 +76,7 @@ struct Done {
 const MAX_EVALUATIONS_IN_FLIGHT: usize = 256;
 /// How long a graceful shutdown waits for the writes of the evaluations in flight. With what is
 /// written then, it is less than the 60 s of `terminationGracePeriodSeconds`.
-const SHUTDOWN: Duration = Duration::from_secs(15);
+const EVALUATION_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(15);
 /// How often the loop records a heartbeat at least.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// For how many periods, and how long at least, the loop may be without a heartbeat before `/livez`
@@ -183,12 +183,12 @@ impl ControlLoop {
     /// Begins no further evaluation, and waits for the writes of those in flight.
     async fn stop_evaluations(&mut self) {
         let _ = self.stopping.send(true);
-        for Due { autoscaler, mut state, .. } in self.queue.clear() {
+        for DueEvaluation { autoscaler, mut state, .. } in self.queue.clear() {
             self.running.remove(&autoscaler);
             self.merge_pending_restore(&autoscaler, &mut state);
             self.states.insert(autoscaler, state);
         }
-        let deadline = tokio::time::sleep(SHUTDOWN);
+        let deadline = tokio::time::sleep(EVALUATION_SHUTDOWN_TIMEOUT);
         tokio::pin!(deadline);
         loop {
             tokio::select! {
@@ -346,7 +346,7 @@ impl ControlLoop {
             let state = self.states.remove(&autoscaler).unwrap_or_default();
             let checkpoint = state.checkpoint(self.ctx.clock.elapsed(), self.ctx.longest_window());
             self.running.insert(autoscaler.clone(), checkpoint);
-            batch.push(Due { autoscaler, at, due_together, state });
+            batch.push(DueEvaluation { autoscaler, at, due_together, state });
         }
         QueryHandle::prefetch(batch.iter().flat_map(|due| due.state.queries()));
         for due in batch {
@@ -368,8 +368,8 @@ impl ControlLoop {
 
     /// Notes the result of an evaluation, and schedules the next one. Periods that it overran are
     /// skipped: under overload all are evaluated less often, each in its turn.
-    fn evaluated(&mut self, done: Done) {
-        let Done { autoscaler, due, begun, due_together, state, result } = done;
+    fn evaluated(&mut self, done: FinishedEvaluation) {
+        let FinishedEvaluation { autoscaler, due, begun, due_together, state, result } = done;
         self.queue.ended(&autoscaler.key.namespace);
         if !*self.stopping.borrow() {
             self.begin_evaluations();
@@ -393,7 +393,7 @@ impl ControlLoop {
             return self.count();
         }
         let period = self.period(&autoscaler);
-        self.phases.set(&autoscaler, state.shape(), due, due_together);
+        self.phases.set(&autoscaler, state.shape_hash(), due, due_together);
         let now = Instant::now();
         let next = match requeue {
             true => now,
@@ -439,8 +439,12 @@ impl ControlLoop {
 }
 
 /// Evaluates one autoscaler; a panic ends only this evaluation.
-async fn run_evaluation(ctx: &ControllerContext, token: Option<FencingToken>, due: Due) -> Done {
-    let Due { autoscaler, at, due_together, mut state } = due;
+async fn run_evaluation(
+    ctx: &ControllerContext,
+    token: Option<FencingToken>,
+    due: DueEvaluation,
+) -> FinishedEvaluation {
+    let DueEvaluation { autoscaler, at, due_together, mut state } = due;
     let begun = Instant::now();
     let evaluated = reconcile(ctx, token.as_ref(), &autoscaler, &mut state);
     let (result, state) = match AssertUnwindSafe(evaluated).catch_unwind().await {
@@ -453,7 +457,7 @@ async fn run_evaluation(ctx: &ControllerContext, token: Option<FencingToken>, du
     if let Some(result) = result {
         ctx.metrics.decided(result.as_str(), begun.duration_since(at), begun.elapsed());
     }
-    Done { autoscaler, due: at, begun, due_together, state, result }
+    FinishedEvaluation { autoscaler, due: at, begun, due_together, state, result }
 }
 
 #[cfg(test)]

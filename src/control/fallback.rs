@@ -12,7 +12,7 @@ use crate::leader::FencingToken;
 use crate::watch::AutoscalerRef;
 
 /// How often a scale-up is tried against changes by others.
-const ATTEMPTS: u32 = 5;
+const FALLBACK_ATTEMPTS: u32 = 5;
 
 /// Scales up to the fallback's replicas where there are fewer; gives the event of it.
 pub async fn apply(
@@ -71,7 +71,7 @@ async fn scale_up(
     to: i32,
     state: &mut AutoscalerState,
 ) -> Result<Option<i32>, WriteError> {
-    for _ in 0..ATTEMPTS {
+    for _ in 0..FALLBACK_ATTEMPTS {
         let target = ctx.targets.read(&autoscaler.key.namespace, &spec.target).await;
         let target = target.map_err(WriteError::Failed)?;
         let from = target.replicas.spec_replicas;

@@ -14,7 +14,7 @@ use crate::leader::FencingToken;
 use crate::watch::{AutoscalerKind, AutoscalerRecord, AutoscalerRef, HpaRecord, ScalingSpec};
 
 /// How often a decision is made again because another writer changed the scale meanwhile.
-const ATTEMPTS: u32 = 5;
+const EVALUATION_ATTEMPTS: u32 = 5;
 /// The reason of an evaluation that exceeded its time limit.
 const TIMED_OUT: &str = "DecisionTimedOut";
 
@@ -63,7 +63,7 @@ async fn begin(
     of_object: impl FnOnce() -> Status,
     state: &mut AutoscalerState,
 ) -> Result<(), kube::Error> {
-    if state.is_of(uid, term) {
+    if state.belongs_to(uid, term) {
         return Ok(());
     }
     let status = match term.is_some() && spec.is_some_and(|spec| spec.min_replicas == 0) {
@@ -209,7 +209,7 @@ async fn evaluate_and_apply(
             return follower::apply(ctx, autoscaler, evaluation, state);
         };
         let apply = ApplyContext { ctx, token, autoscaler, fallback, generation };
-        match embedded::apply(apply, evaluation, attempt == ATTEMPTS, state).await {
+        match embedded::apply(apply, evaluation, attempt == EVALUATION_ATTEMPTS, state).await {
             Some(result) => return result,
             None => tracing::debug!(%autoscaler, attempt, "Evaluates again: the scale was changed"),
         }

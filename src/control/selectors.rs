@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// that a large one blocks no other.
 #[derive(Default)]
 pub struct Selectors {
-    namespaces: Mutex<HashMap<String, Arc<Mutex<Namespace>>>>,
+    namespaces: Mutex<HashMap<String, Arc<Mutex<NamespaceSelectors>>>>,
     /// Whether Plimsoll decides for native HPAs in place of kube-controller-manager.
     manages_native_hpas: bool,
 }
@@ -21,7 +21,7 @@ pub struct Selectors {
 /// The selectors of a namespace, indexed by label. Each is indexed by the one of its requirements
 /// that the fewest others share: where all require `app=shop`, each is indexed by its `component`.
 #[derive(Default)]
-struct Namespace {
+struct NamespaceSelectors {
     all: HashMap<AutoscalerRef, Selector>,
     /// How many selectors require a label, or one of these values of it.
     required: HashMap<String, Required>,
@@ -75,7 +75,7 @@ impl Required {
     }
 }
 
-impl Namespace {
+impl NamespaceSelectors {
     fn set(&mut self, autoscaler: &AutoscalerRef, selector: &Selector) {
         if self.all.get(autoscaler) == Some(selector) {
             return;
@@ -143,7 +143,7 @@ impl Selectors {
         Self { namespaces: Mutex::default(), manages_native_hpas }
     }
 
-    fn all(&self) -> MutexGuard<'_, HashMap<String, Arc<Mutex<Namespace>>>> {
+    fn all(&self) -> MutexGuard<'_, HashMap<String, Arc<Mutex<NamespaceSelectors>>>> {
         self.namespaces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -6,7 +6,7 @@ use super::comparison::Comparison;
 use super::decision_time::DecisionTime;
 use super::rescales::{Change, Rescales};
 use super::schedule::hash;
-use super::status::Written;
+use super::status::LastWrite;
 use super::targets::Target;
 use super::zero;
 use crate::hpa::{Decision, ScalingHistory, Spec, Status, UnixMillis};
@@ -20,7 +20,7 @@ pub struct AutoscalerState {
     pub history: ScalingHistory,
     pub status: Status,
     /// The status that was written last.
-    pub written: Option<Written>,
+    pub written: Option<LastWrite>,
     /// How many evaluations in a row failed because metrics failed.
     pub failed_evaluations: i32,
     /// Whether its last evaluation in this process had its metrics.
@@ -40,7 +40,7 @@ pub struct AutoscalerState {
     /// When the status of a frozen autoscaler last got new desired replicas, and which.
     pub frozen_shown: Option<(Instant, i32)>,
     /// Since when fewer pods are known than the scale has replicas.
-    lacking: Option<Instant>,
+    pods_missing_since: Option<Instant>,
     /// The comparison with kube-controller-manager, for a native HPA that is observed.
     pub comparison: Comparison,
     /// When the selector of an observed HPA's target was read, whose kind is not watched.
@@ -57,9 +57,9 @@ pub struct AutoscalerState {
 
 /// How long missing pods withhold a scale-down: longer than a watch that fell silent goes
 /// unnoticed. After that the kind of the target must count its replicas otherwise.
-const LACKING: Duration = Duration::from_secs(300);
+const MAX_MISSING_PODS_HOLD: Duration = Duration::from_secs(300);
 /// How many recommendations are kept before those go that no window can tell apart.
-const RECOMMENDATIONS: usize = 64;
+const MAX_RECOMMENDATIONS: usize = 64;
 
 impl AutoscalerState {
     /// The queries that its next evaluation is likely to repeat.
@@ -68,7 +68,7 @@ impl AutoscalerState {
     }
 
     /// The shape of its first query, as a hash.
-    pub fn shape(&self) -> Option<u64> {
+    pub fn shape_hash(&self) -> Option<u64> {
         self.queries().next().map(|query| hash(query.shape()))
     }
 
@@ -113,7 +113,7 @@ impl AutoscalerState {
     /// Sets the scaling history that a decision results in, by its wall clock.
     pub fn set_history(&mut self, history: ScalingHistory, at: DecisionTime, longest_window: i64) {
         self.history = at.to_process_clock(history);
-        if self.history.recommendations.len() > RECOMMENDATIONS {
+        if self.history.recommendations.len() > MAX_RECOMMENDATIONS {
             self.history = self.history.essential(at.process, longest_window);
         }
     }
@@ -125,18 +125,18 @@ impl AutoscalerState {
         self.history = at.to_process_clock(history);
     }
 
-    /// Whether fewer pods are known than the scale has replicas, for at most [`LACKING`].
+    /// Whether fewer pods are known than the scale has replicas, for at most [`MAX_MISSING_PODS_HOLD`].
     pub fn lacks_pods(&mut self, known: usize, replicas: i32) -> bool {
         if usize::try_from(replicas).is_ok_and(|replicas| known < replicas) {
-            let since = self.lacking.get_or_insert_with(Instant::now);
-            return since.elapsed() < LACKING;
+            let since = self.pods_missing_since.get_or_insert_with(Instant::now);
+            return since.elapsed() < MAX_MISSING_PODS_HOLD;
         }
-        self.lacking = None;
+        self.pods_missing_since = None;
         false
     }
 
     /// Whether the status is of this object and of this lease term of this replica.
-    pub fn is_of(&self, uid: &str, term: Option<u64>) -> bool {
+    pub fn belongs_to(&self, uid: &str, term: Option<u64>) -> bool {
         self.uid == uid && term.is_some() && self.term == term
     }
 
@@ -251,15 +251,15 @@ mod tests {
     fn the_status_is_read_anew_in_each_term() {
         let mut state = AutoscalerState::default();
         state.begin("u", Some(1), status(None));
-        assert!(state.is_of("u", Some(1)), "it is this replica's own");
+        assert!(state.belongs_to("u", Some(1)), "it is this replica's own");
         // Another replica led in between, though this one evaluated nothing then.
-        assert!(!state.is_of("u", Some(2)) && !state.is_of("another", Some(1)));
+        assert!(!state.belongs_to("u", Some(2)) && !state.belongs_to("another", Some(1)));
         state.begin("u", Some(2), status(Some(9_000)));
         assert_eq!(state.status.last_scale, Some(9_000));
         assert!(state.is_first_in_term && state.written.is_none());
         for _ in 0..2 {
             state.begin("u", None, status(Some(10_000)));
-            assert!(!state.is_of("u", None));
+            assert!(!state.belongs_to("u", None));
         }
         assert_eq!(state.status.last_scale, Some(10_000));
         state.begin("another", Some(2), status(None));

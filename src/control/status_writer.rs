@@ -35,7 +35,7 @@ struct Inner {
 struct Queue {
     /// The autoscalers to be written, in order.
     order: VecDeque<AutoscalerRef>,
-    pending: HashMap<AutoscalerRef, Pending>,
+    pending: HashMap<AutoscalerRef, PendingStatus>,
     /// The autoscalers whose status is being written: one write at a time, so that the newest is
     /// written last.
     in_flight: HashSet<AutoscalerRef>,
@@ -45,7 +45,7 @@ struct Queue {
 }
 
 /// A status to be written.
-struct Pending {
+struct PendingStatus {
     token: FencingToken,
     uid: String,
     status: Arc<AutoscalerStatus>,
@@ -53,9 +53,9 @@ struct Pending {
 
 /// How a write ended, for the rate of the next ones.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Wrote {
+enum WriteOutcome {
     /// The API server answered.
-    Answered,
+    Responded,
     /// The API server is unavailable.
     Unavailable,
 }
@@ -69,7 +69,7 @@ const MAX_BACKOFF: Duration = Duration::from_secs(15);
 /// The maximum backoff of a status that the API server rejects.
 const MAX_REJECTED_BACKOFF: Duration = Duration::from_secs(300);
 /// How long a graceful shutdown waits for pending statuses.
-const SHUTDOWN: Duration = Duration::from_secs(5);
+const STATUS_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl StatusWriter {
     /// An empty queue; the gauge shows the number of pending statuses.
@@ -92,7 +92,7 @@ impl StatusWriter {
         status: Arc<AutoscalerStatus>,
     ) {
         let mut queue = self.queue();
-        let status = Pending { token: token.clone(), uid: uid.to_owned(), status };
+        let status = PendingStatus { token: token.clone(), uid: uid.to_owned(), status };
         let waits = queue.pending.insert(autoscaler.clone(), status).is_some();
         if !waits && !queue.in_flight.contains(autoscaler) {
             queue.order.push_back(autoscaler.clone());
@@ -150,7 +150,7 @@ impl StatusWriter {
             let retry = retry.unwrap_or_else(|| Instant::now() + MAX_REJECTED_BACKOFF);
             tokio::select! {
                 Some(wrote) = writes.next() => {
-                    failures = if wrote == Wrote::Unavailable { failures + 1 } else { 0 };
+                    failures = if wrote == WriteOutcome::Unavailable { failures + 1 } else { 0 };
                     if failures > 0 {
                         next = Instant::now() + backoff(failures, MAX_BACKOFF);
                     }
@@ -167,7 +167,7 @@ impl StatusWriter {
         }
     }
 
-    fn take(&self) -> Option<(AutoscalerRef, Pending)> {
+    fn take(&self) -> Option<(AutoscalerRef, PendingStatus)> {
         let mut queue = self.queue();
         while let Some(autoscaler) = queue.order.pop_front() {
             // It is queued again when that write has ended.
@@ -183,8 +183,8 @@ impl StatusWriter {
         None
     }
 
-    async fn write(&self, (autoscaler, pending): (AutoscalerRef, Pending)) -> Wrote {
-        let Pending { token, uid, status } = &pending;
+    async fn write(&self, (autoscaler, pending): (AutoscalerRef, PendingStatus)) -> WriteOutcome {
+        let PendingStatus { token, uid, status } = &pending;
         let written = write(&self.0.client, token, &autoscaler, uid, status).await;
         let mut queue = self.queue();
         queue.in_flight.remove(&autoscaler);
@@ -193,10 +193,10 @@ impl StatusWriter {
             _ => {
                 queue.rejected.remove(&autoscaler);
                 queue.requeue(&autoscaler);
-                return Wrote::Answered;
+                return WriteOutcome::Responded;
             }
         };
-        queue.pending.entry(autoscaler.clone()).or_insert_with(|| Pending {
+        queue.pending.entry(autoscaler.clone()).or_insert_with(|| PendingStatus {
             token: token.clone(),
             uid: uid.clone(),
             status: status.clone(),
@@ -206,7 +206,7 @@ impl StatusWriter {
             queue.requeue(&autoscaler);
             drop(queue);
             tracing::warn!(%error, "Failed to write a status, retrying");
-            return Wrote::Unavailable;
+            return WriteOutcome::Unavailable;
         }
         let times = queue.rejected.entry(autoscaler.clone()).or_default();
         *times += 1;
@@ -221,14 +221,14 @@ impl StatusWriter {
         }
         let event = Event { kind: EventKind::Warning, reason: "FailedUpdateStatus", message };
         self.0.events.publish(token, &autoscaler, uid, &[event]);
-        Wrote::Answered
+        WriteOutcome::Responded
     }
 
-    /// Waits until all pending statuses are written, for at most [`SHUTDOWN`].
+    /// Waits until all pending statuses are written, for at most [`STATUS_SHUTDOWN_TIMEOUT`].
     pub async fn finish(&self) {
         let start = Instant::now();
         let idle = |queue: &Queue| queue.order.is_empty() && queue.in_flight.is_empty();
-        while !idle(&self.queue()) && start.elapsed() < SHUTDOWN {
+        while !idle(&self.queue()) && start.elapsed() < STATUS_SHUTDOWN_TIMEOUT {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }

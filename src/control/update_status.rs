@@ -3,7 +3,7 @@
 
 use super::context::ControllerContext;
 use super::state::AutoscalerState;
-use super::status::Written;
+use super::status::LastWrite;
 use crate::crd::AutoscalerStatus;
 use crate::hpa::Status;
 use crate::leader::FencingToken;
@@ -36,12 +36,12 @@ pub fn update_status(
     let is_outdated = match &mut state.written {
         Some(written) => {
             written.is_outdated_by(&status, interval)
-                || (!ctx.statuses.has(autoscaler) && written.is_undone(of_object))
+                || (!ctx.statuses.has(autoscaler) && written.was_overwritten(of_object))
         }
         None => true,
     };
     if is_outdated {
         ctx.statuses.put(token, autoscaler, &state.uid, status.clone());
-        state.written = Some(Written::now(status));
+        state.written = Some(LastWrite::now(status));
     }
 }

@@ -6,7 +6,7 @@ mod scheduling;
 use super::*;
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::control::context::Settings;
+use crate::control::context::ControllerSettings;
 use crate::control::context::SyncResult::{self, Failed, Held, Rescaled};
 use crate::control::fake::{self, Log, Request};
 use crate::hpa::{self, ConditionKind, LONGEST_MS, Recommendation, ScalingHistory};
@@ -94,7 +94,7 @@ impl World {
             Resources::new(client.clone()),
             rules::Settings { interval: minute, max_age: minute, sample_max_age: minute },
         );
-        let settings = Settings {
+        let settings = ControllerSettings {
             hpa_config: hpa::Config { scale_to_zero: true, ..hpa::Config::default() },
             native_hpas: NativeHpas::Ignore,
             period: Duration::from_secs(15),

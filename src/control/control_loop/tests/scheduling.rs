@@ -106,7 +106,7 @@ async fn each_period_that_a_decision_took_is_a_missed_round() {
     let Some(due) = Instant::now().checked_sub(Duration::from_secs(40)) else { return };
     control.queue.push(
         "shop",
-        Due {
+        DueEvaluation {
             autoscaler: autoscaler.clone(),
             at: due,
             due_together: 1,
