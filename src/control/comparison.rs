@@ -48,9 +48,9 @@ impl ComparisonResult {
     }
 }
 
-/// In how many evaluations in a row Plimsoll may want a change that kube-controller-manager does not
-/// make before that counts as a difference: their periods are offset.
-const MAX_UNMATCHED: u32 = 3;
+/// After how many evaluations in a row in which only Plimsoll would have changed the scale that
+/// counts as a difference: kube-controller-manager's period may be offset.
+const UNMATCHED_THRESHOLD: u32 = 3;
 
 impl Comparison {
     /// Starts again: the changes of the time in between are not known.
@@ -86,7 +86,7 @@ impl Comparison {
             });
         }
         self.unmatched = if would_scale && !failed { self.unmatched.saturating_add(1) } else { 0 };
-        (self.unmatched == MAX_UNMATCHED).then_some(ComparisonResult::Differed)
+        (self.unmatched == UNMATCHED_THRESHOLD).then_some(ComparisonResult::Differed)
     }
 }
 

@@ -67,15 +67,15 @@ struct FinishedEvaluation {
     due: Instant,
     begun: Instant,
     due_together: usize,
-    /// None where its evaluation panicked.
+    /// None if its evaluation panicked.
     state: Option<AutoscalerState>,
     result: Option<SyncResult>,
 }
 
 /// The maximum of evaluations in flight; most of them wait for a response.
 const MAX_EVALUATIONS_IN_FLIGHT: usize = 256;
-/// How long a graceful shutdown waits for the writes of the evaluations in flight. With what is
-/// written then, it is less than the 60 s of `terminationGracePeriodSeconds`.
+/// How long a graceful shutdown waits for the writes of the evaluations in flight. Together with the
+/// writes after that it is less than the 60 s of `terminationGracePeriodSeconds`.
 const EVALUATION_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(15);
 /// How often the loop records a heartbeat at least.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
@@ -172,7 +172,7 @@ impl ControlLoop {
             }
         }
         self.stop_evaluations().await;
-        // The save under way, and then the last one.
+        // The save in flight, and then the last one.
         self.checkpointer.finish_saving().await;
         self.save();
         self.checkpointer.finish_saving().await;
@@ -265,7 +265,7 @@ impl ControlLoop {
             Ok(all) => self.restore_checkpoints(all),
             Err(error) => {
                 self.checkpointer.set_loaded(None);
-                tracing::warn!(error, "Failed to read the scaling history: continuing without it");
+                tracing::warn!(error, "Failed to read the scaling history, continuing without it");
             }
         }
         let term = self.term.unwrap_or(NO_TERM);
@@ -274,7 +274,7 @@ impl ControlLoop {
         }
     }
 
-    /// Evaluates all soon, where this replica leads; those in flight are requeued.
+    /// Makes all due soon if this replica leads; those in flight are requeued.
     fn evaluate_all(&mut self) {
         if self.ctx.fencing_token().is_some() {
             self.requeue.extend(self.running.keys().cloned());
@@ -282,7 +282,7 @@ impl ControlLoop {
         }
     }
 
-    /// Saves checkpoints of the scaling history, where this replica leads.
+    /// Saves checkpoints of the scaling history if this replica leads.
     fn save(&mut self) {
         let (now, longest) = (self.ctx.clock.elapsed(), self.ctx.longest_window());
         let (running, states) = (&self.running, &self.states);
@@ -297,7 +297,7 @@ impl ControlLoop {
         });
     }
 
-    /// Whether nothing is decided for an autoscaler.
+    /// Whether an autoscaler is not evaluated at all.
     fn ignores(&self, autoscaler: &AutoscalerRef) -> bool {
         autoscaler.kind == AutoscalerKind::Hpa
             && self.ctx.settings.native_hpas == NativeHpas::Ignore
@@ -367,7 +367,7 @@ impl ControlLoop {
     }
 
     /// Notes the result of an evaluation, and schedules the next one. Periods that it overran are
-    /// skipped: under overload all are evaluated less often, each in its turn.
+    /// skipped: under overload all are evaluated less often.
     fn evaluated(&mut self, done: FinishedEvaluation) {
         let FinishedEvaluation { autoscaler, due, begun, due_together, state, result } = done;
         self.queue.ended(&autoscaler.key.namespace);
@@ -388,7 +388,7 @@ impl ControlLoop {
         self.merge_pending_restore(&autoscaler, &mut state);
         let requeue = self.requeue.remove(&autoscaler);
         if !self.ctx.cluster.read(|index| index.has(&autoscaler)) {
-            // Deleted while it was evaluated: the evaluation has created its state anew.
+            // Deleted during its evaluation, which has created its state again.
             self.forget(&autoscaler);
             return self.count();
         }
@@ -399,7 +399,7 @@ impl ControlLoop {
             true => now,
             false => self.phases.next(&autoscaler, period, due, now, due_together),
         };
-        // Its next time may be more than a period away where the time of its cohort has moved.
+        // Its next time may be more than a period away if the phase of its cohort has changed.
         let periods = now.duration_since(due).as_nanos() / period.as_nanos();
         if let skipped @ 1.. = periods {
             self.ctx.metrics.missed(u64::try_from(skipped).unwrap_or(u64::MAX));
@@ -408,7 +408,7 @@ impl ControlLoop {
                 let lag = begun.duration_since(due);
                 tracing::warn!(
                     %autoscaler, ?period, ?lag, took = ?begun.elapsed(),
-                    "Evaluation overran its period; next one skipped"
+                    "Evaluation overran its period, skipping the next one"
                 );
             }
         }
@@ -417,7 +417,7 @@ impl ControlLoop {
         self.count();
     }
 
-    /// Shows how many autoscalers there are.
+    /// Updates the metric of the number of autoscalers.
     fn count(&self) {
         let all = self.schedule.len() + self.running.len();
         self.ctx.metrics.autoscalers(all, self.failing.len());
@@ -425,14 +425,14 @@ impl ControlLoop {
 
     /// The sync period of an autoscaler.
     fn period(&self, autoscaler: &AutoscalerRef) -> Duration {
-        let own = match autoscaler.kind {
+        let configured = match autoscaler.kind {
             AutoscalerKind::Autoscaler => {
                 let record = self.ctx.cluster.read(|index| index.autoscaler(&autoscaler.key));
                 record.and_then(|r| r.parsed.as_ref().ok()?.spec.sync_period_seconds)
             }
             AutoscalerKind::Hpa => None,
         };
-        own.map_or(self.ctx.settings.period, |seconds| {
+        configured.map_or(self.ctx.settings.period, |seconds| {
             Duration::from_secs(seconds.clamp(1, 3600).unsigned_abs().into())
         })
     }

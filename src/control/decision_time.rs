@@ -1,5 +1,5 @@
-//! When a decision is taken, by two clocks: the wall clock, which the times of statuses and pods are
-//! in, and the monotonic clock of this process, which the scaling history is kept by.
+//! When a decision is made, by two clocks: the wall clock, which statuses and pods use, and the
+//! monotonic clock of this process, which the scaling history uses.
 
 use crate::clock::Clock;
 use crate::hpa::{ScalingHistory, UnixMillis};
@@ -63,7 +63,8 @@ mod tests {
         Spec::from_api(&spec)
     }
 
-    /// The replicas after each tick of 15 s, in which the wall clock is so far off.
+    /// The replicas after each tick of 15 s. A tick is the desired replicas and the offset of the wall
+    /// clock.
     fn run(ticks: &[(i32, i64)]) -> Vec<i32> {
         let (spec, config) = (spec(), Config::default());
         let (mut history, mut status) = (ScalingHistory::default(), Status::default());

@@ -1,5 +1,5 @@
-//! The fallback: at least so many replicas after so many evaluations without metrics. It never
-//! removes a replica, and never wakes a workload that is at zero.
+//! The fallback: a minimum of replicas after a number of evaluations in a row whose metrics failed.
+//! It never removes a replica, and never scales up a workload that is at zero.
 
 use super::context::{ApplyContext, ControllerContext};
 use super::decision_time::DecisionTime;
@@ -11,10 +11,10 @@ use crate::hpa::{ConditionKind, Context, Event, EventKind, ScalingHistory, Spec,
 use crate::leader::FencingToken;
 use crate::watch::AutoscalerRef;
 
-/// How often a scale-up is tried against changes by others.
+/// How often a scale-up is tried if other writers change the scale.
 const FALLBACK_ATTEMPTS: u32 = 5;
 
-/// Scales up to the fallback's replicas where there are fewer; gives the event of it.
+/// Scales up to the fallback's replicas if there are fewer. Returns the event.
 pub async fn apply(
     apply: ApplyContext<'_>,
     context: Context<'_>,
@@ -34,7 +34,7 @@ pub async fn apply(
         format_args!("the metrics failed; there are to be at least {least} replicas"),
         context.now,
     );
-    // At zero the workload was switched off, and no metric says otherwise.
+    // A workload at zero was switched off, and no metric says that it is needed.
     if replicas <= 0 || replicas >= least {
         return None;
     }
@@ -60,9 +60,8 @@ pub async fn apply(
     }
 }
 
-/// Writes `to` replicas where there are fewer; gives the number before. Where there are enough
-/// by now, whoever wrote them and at whichever attempt, or the workload was switched off, it
-/// writes nothing.
+/// Writes `to` replicas if there are fewer, and returns the number before. It writes nothing if by
+/// now there are enough, or the workload was switched off.
 async fn scale_up(
     ctx: &ControllerContext,
     token: &FencingToken,

@@ -1,6 +1,6 @@
 //! Which changes of a scale Plimsoll made, as seen by a replica that did not make them. Two watches
-//! tell of one change, in either order and some time apart: the watch of the scale, and the watch of
-//! the status in which the leader reports it. No status reports what others did to the scale.
+//! show one change, in either order and some time apart: the watch of the scale, and the watch of the
+//! status in which the leader reports it. No status reports changes by other writers.
 
 use crate::hpa::UnixMillis;
 
@@ -11,8 +11,8 @@ pub struct Change {
     pub from: i32,
     /// The replicas after.
     pub to: i32,
-    /// When, by this process's clock. A change that was seen late has too late a time, never too
-    /// early a one: it limits others for longer.
+    /// When, by this process's clock. The time of a change that was seen late is too late, never too
+    /// early: scaling policies count it for longer.
     pub at: UnixMillis,
 }
 
@@ -21,7 +21,7 @@ pub struct Change {
 pub struct Rescales {
     /// The replicas seen last.
     seen: Option<i32>,
-    /// The replicas by a status that came before the scale.
+    /// The replicas by a status that was seen before the scale.
     ahead: Option<i32>,
     /// Changes that no status has reported yet.
     unreported: Vec<Change>,
@@ -37,12 +37,12 @@ pub struct Rescales {
     unanswered: Option<Change>,
 }
 
-/// How many changes wait for their status, and for how long. A status comes within seconds; a change
-/// without one by then was made by others.
+/// How many changes wait for their status, and for how long. A status follows within seconds; a
+/// change without one by then was made by another writer.
 const MAX_UNREPORTED: usize = 8;
 const REPORT_TIMEOUT_MS: i64 = 60_000;
-/// How long a watch may miss an unanswered change: longer than a watch that fell silent goes
-/// unnoticed.
+/// How long a watch may miss an unanswered change: longer than it takes to detect that a watch has
+/// stalled.
 const WATCH_LAG_MS: i64 = 300_000;
 
 impl Rescales {
@@ -54,7 +54,7 @@ impl Rescales {
     /// Notes the replicas of the scale.
     pub fn note_scale(&mut self, replicas: i32, now: UnixMillis) {
         self.unreported.retain(|change| now - change.at <= REPORT_TIMEOUT_MS);
-        // The requested replicas are there: the change is noted as any other.
+        // The scale has the requested replicas: the change is noted like any other.
         self.unanswered = self.unanswered.filter(|unanswered| unanswered.to != replicas);
         let before = self.seen.replace(replicas);
         match (before, self.ahead) {
@@ -72,7 +72,7 @@ impl Rescales {
         }
     }
 
-    /// Notes when Plimsoll last changed the scale, and to what, by a status; gives the change where it
+    /// Notes when Plimsoll last changed the scale, and to what, by a status. Returns the change if it
     /// was not known.
     pub fn note_status(&mut self, last: Option<i64>, to: i32, now: UnixMillis) -> Option<Change> {
         if last.is_some_and(|last| self.stale.contains(&last)) {
@@ -83,8 +83,8 @@ impl Rescales {
         if last.is_none() || last == before || last == self.checkpointed {
             return None;
         }
-        if let Some(place) = self.unreported.iter().rposition(|change| change.to == to) {
-            return self.unreported.drain(..=place).next_back();
+        if let Some(index) = self.unreported.iter().rposition(|change| change.to == to) {
+            return self.unreported.drain(..=index).next_back();
         }
         let from = self.seen.filter(|from| *from != to)?;
         self.ahead = Some(to);
@@ -130,7 +130,7 @@ impl Rescales {
         if self.reported != last {
             self.stale.extend(self.reported);
             if self.stale.len() > MAX_UNREPORTED {
-                // The first is what the object shows as long as no status could be written.
+                // The object shows the first as long as no status could be written.
                 self.stale.remove(1);
             }
         }
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_do_to_a_scale_is_not_taken_for_plimsolls() {
+    fn changes_by_other_writers_are_not_taken_for_plimsolls() {
         let mut rescales = Rescales::default();
         rescales.note_scale(2, 0);
         assert_eq!(rescales.note_status(Some(100), 2, 0), None, "that was before");
@@ -188,11 +188,11 @@ mod tests {
         assert_eq!(rescales.note_status(Some(102), 6, 2), Some(change(5, 6, 2)));
         rescales.note_scale(9, 3);
         rescales.note_scale(9, 3 + REPORT_TIMEOUT_MS + 1);
-        assert_eq!(rescales.begin_term(), [], "nobody spoke of it for a minute");
+        assert_eq!(rescales.begin_term(), [], "no status reported it for a minute");
     }
 
     #[test]
-    fn a_new_leader_counts_what_the_last_one_may_have_done() {
+    fn a_new_leader_counts_unreported_changes() {
         let mut rescales = Rescales::default();
         rescales.note_scale(1, 0);
         rescales.note_scale(2, 5);
@@ -278,14 +278,14 @@ mod tests {
     }
 
     #[test]
-    fn no_status_from_before_several_changes_of_its_own_is_a_change_back() {
+    fn a_status_from_before_several_changes_of_this_replica_is_no_change_back() {
         for shown in [(100, 5), (300, 8)] {
             let mut rescales = Rescales::default();
             rescales.note_scale_as_leader(5, true, 0);
             rescales.note_status(Some(100), 5, 0);
             rescales.rescaled(5, 8, Some(300));
             rescales.rescaled(8, 11, Some(315));
-            // Its statuses wait, and it has a new term.
+            // Its statuses are pending, and it has a new term.
             rescales.note_scale(11, 2);
             assert_eq!(rescales.note_status(Some(shown.0), shown.1, 2), None, "{shown:?}");
             assert_eq!(rescales.note_status(Some(315), 11, 3), None);
@@ -295,11 +295,11 @@ mod tests {
     }
 
     #[test]
-    fn its_own_changes_are_known() {
+    fn the_changes_of_this_replica_are_known() {
         let mut rescales = Rescales::default();
         rescales.note_scale_as_leader(1, true, 0);
         rescales.rescaled(1, 4, Some(300));
-        // Another leads; the watch is still behind.
+        // Another replica leads; the watch is still behind.
         for (replicas, now) in [(1, 1), (4, 2)] {
             rescales.note_scale(replicas, now);
             assert_eq!(rescales.note_status(Some(300), 4, now), None);

@@ -28,7 +28,7 @@ pub struct AutoscalerState {
     /// Since when, and until when, no replica is removed because the metrics were missing: by
     /// the clock of this process.
     pub withheld: Option<(UnixMillis, UnixMillis)>,
-    /// The desired replicas of the last evaluation in which an observed HPA was compared.
+    /// The replicas that the last comparison of an observed HPA desired.
     pub desired: Option<i32>,
     /// The lease term in which this replica made the status. In any other the status is read
     /// from the object, because another replica may have written it.
@@ -43,7 +43,7 @@ pub struct AutoscalerState {
     pods_missing_since: Option<Instant>,
     /// The comparison with kube-controller-manager, for a native HPA that is observed.
     pub comparison: Comparison,
-    /// When the selector of an observed HPA's target was read, whose kind is not watched.
+    /// When the selector of an observed HPA's target was read, if its kind is not watched.
     pub selector_read: Option<Instant>,
     /// The reason of the failure that was logged last.
     pub logged_failure: Option<String>,
@@ -55,19 +55,19 @@ pub struct AutoscalerState {
     pub uid: String,
 }
 
-/// How long missing pods withhold a scale-down: longer than a watch that fell silent goes
-/// unnoticed. After that the kind of the target must count its replicas otherwise.
+/// How long missing pods withhold a scale-down: longer than it takes to detect that a watch has
+/// stalled. After that the kind of the target must count its replicas otherwise.
 const MAX_MISSING_PODS_HOLD: Duration = Duration::from_secs(300);
-/// How many recommendations are kept before those go that no window can tell apart.
+/// The number of recommendations beyond which those that no window needs are dropped.
 const MAX_RECOMMENDATIONS: usize = 64;
 
 impl AutoscalerState {
-    /// The queries that its next evaluation is likely to repeat.
+    /// The queries that the next evaluation is likely to repeat.
     pub fn queries(&self) -> impl Iterator<Item = &QueryHandle> {
         self.queries.iter().flatten()
     }
 
-    /// The shape of its first query, as a hash.
+    /// The hash of the shape of its first query.
     pub fn shape_hash(&self) -> Option<u64> {
         self.queries().next().map(|query| hash(query.shape()))
     }
@@ -153,7 +153,7 @@ impl AutoscalerState {
         self.term = term;
     }
 
-    /// Counts evaluations in a row that failed because metrics failed; returns whether this one did.
+    /// Counts evaluations in a row that failed because metrics failed. Returns whether this one did.
     /// One that could not read the scale says nothing about the metrics.
     pub fn count_failure(&mut self, decision: &Decision, scale_is_known: bool) -> bool {
         match decision.metrics_failed {
@@ -164,7 +164,7 @@ impl AutoscalerState {
         decision.metrics_failed
     }
 
-    /// Notes that an evaluation had its metrics; returns whether removals are withheld.
+    /// Notes that an evaluation had its metrics. Returns whether removals are withheld.
     ///
     /// After a gap in the metrics no replica is removed until they have been back for as long as
     /// they were missing, at most for one scale-down window: the first rates after a gap are of
@@ -172,8 +172,8 @@ impl AutoscalerState {
     /// is the last time that there were metrics.
     ///
     /// Short gaps in a row share one window, so that metrics which fail every few evaluations don't
-    /// withhold removals for ever. A gap of more than half a window starts a window of its own,
-    /// because the stabilization window has little from before it.
+    /// withhold removals for ever. A gap of more than half a window starts a new one, because the
+    /// stabilization window has little from before it.
     pub fn withholds_removals(
         &mut self,
         before: Option<UnixMillis>,
@@ -193,8 +193,8 @@ impl AutoscalerState {
         self.withheld.is_some()
     }
 
-    /// Remembers changes of the scale: those of other replicas, by the status and by the scale,
-    /// and one of this replica's that was written without an answer.
+    /// Notes changes of the scale: those of other replicas, by the status and by the scale, and one
+    /// of this replica whose write got no response.
     pub fn note_scale(&mut self, spec: &Spec, target: &Target, at: DecisionTime) {
         let replicas = target.replicas.spec_replicas;
         let now = at.process;
@@ -248,11 +248,11 @@ mod tests {
     }
 
     #[test]
-    fn the_status_is_read_anew_in_each_term() {
+    fn the_status_is_read_again_in_each_term() {
         let mut state = AutoscalerState::default();
         state.begin("u", Some(1), status(None));
         assert!(state.belongs_to("u", Some(1)), "it is this replica's own");
-        // Another replica led in between, though this one evaluated nothing then.
+        // Another replica led in between, though this one did not evaluate then.
         assert!(!state.belongs_to("u", Some(2)) && !state.belongs_to("another", Some(1)));
         state.begin("u", Some(2), status(Some(9_000)));
         assert_eq!(state.status.last_scale, Some(9_000));
@@ -267,18 +267,18 @@ mod tests {
     }
 
     #[test]
-    fn after_a_gap_replicas_are_held_for_as_long_and_no_longer_than_a_window() {
+    fn removals_are_withheld_for_the_length_of_a_gap_and_at_most_a_window() {
         let (period, window) = (15_000, 300_000);
-        // How long removals are withheld once metrics are back after so long, and fail again in
-        // each evaluation but every nth.
+        // How long removals are withheld after a gap, if the metrics fail again in each evaluation
+        // but every nth.
         let withheld = |gap: i64, nth: i64| {
             let mut state = AutoscalerState::default();
             let mut last = None;
-            assert!(!state.withholds_removals(last, window, -gap), "nothing was away before");
+            assert!(!state.withholds_removals(last, window, -gap), "there was no gap before");
             (last, state.measured) = (Some(-gap), false);
-            let round = (0..1_000).find(|round| {
-                let now = round * period;
-                if round % nth != 0 {
+            let evaluation = (0..1_000).find(|evaluation| {
+                let now = evaluation * period;
+                if evaluation % nth != 0 {
                     state.measured = false;
                     return false;
                 }
@@ -286,7 +286,7 @@ mod tests {
                 last = Some(now);
                 !withholds
             });
-            round.expect("removals are withheld for ever") * period
+            evaluation.expect("removals are withheld for ever") * period
         };
         assert_eq!(withheld(60_000, 1), 60_000);
         assert_eq!(withheld(600_000, 1), 300_000);
@@ -303,7 +303,7 @@ mod tests {
         assert!(!state.withholds_removals(Some(1_005_000), window, 1_020_000));
         let mut state = AutoscalerState::default();
         assert!(!state.withholds_removals(Some(-600_000), 0, 0), "no window");
-        // Steady evaluations hold nothing.
+        // Without gaps nothing is withheld.
         assert!((1..100).all(|n| !state.withholds_removals(
             Some((n - 1) * period),
             window,
@@ -319,14 +319,14 @@ mod tests {
             status: status(None),
             ..AutoscalerState::default()
         };
-        assert_eq!(state.checkpoint(0, LONGEST_MS), None, "nothing is remembered");
+        assert_eq!(state.checkpoint(0, LONGEST_MS), None, "there is no history");
         // At its minimum: what was recommended is below.
         state.history.recommendations = vec![at(0), at(15_000)];
         assert_eq!(state.checkpoint(15_000, LONGEST_MS), None);
         // Its window holds more replicas.
         state.history.recommendations.insert(0, Recommendation { replicas: 4, time: 0 });
         assert_eq!(state.checkpoint(15_000, LONGEST_MS).unwrap().history.recommendations.len(), 2);
-        // A change of its scale is kept, and nothing beside it that changes in every evaluation.
+        // A change of its scale is checkpointed, and nothing that changes in every evaluation.
         state.history.recommendations = vec![at(15_000)];
         state.history.downs =
             vec![ScaleEvent { change: 3, time: 0, outdated: false, unsure: false }];

@@ -82,11 +82,11 @@ pub struct LastWrite {
     pub status: Arc<AutoscalerStatus>,
     /// When it was written.
     pub at: Instant,
-    /// When it was last compared with the object; none to compare it at the next chance.
+    /// When it was last compared with the object; none to compare it in the next evaluation.
     compared: Option<Instant>,
 }
 
-/// The relative change of a metric value that is worth a write.
+/// The least relative change of a metric value that is worth a write.
 const MIN_RELATIVE_CHANGE: f64 = 0.1;
 
 /// The time between two comparisons with the object.
@@ -99,13 +99,13 @@ impl LastWrite {
         Self { status, at: now, compared: Some(now) }
     }
 
-    /// Has it compared with the object at the next chance.
+    /// Makes the next evaluation compare it with the object.
     pub fn compare_soon(&mut self) {
         self.compared = None;
     }
 
-    /// Whether another writer changed or wiped it, as far as the watch knows the object. Compared
-    /// every [`COMPARE_INTERVAL`], because the watch may be behind for a while.
+    /// Whether another writer changed or removed it, according to the watch cache. Compared every
+    /// [`COMPARE_INTERVAL`], because the watch may be behind for a while.
     pub fn was_overwritten(&mut self, of_object: impl FnOnce() -> Option<Status>) -> bool {
         if self.compared.is_some_and(|at| at.elapsed() < COMPARE_INTERVAL) {
             return false;
@@ -123,8 +123,8 @@ impl LastWrite {
         of_object().is_some_and(|shown| shown != written)
     }
 
-    /// Whether another status is worth a write: at once where anything but metric values
-    /// changed; for metric values where one changed by a tenth, and `interval` has passed.
+    /// Whether another status is worth a write: at once if anything but metric values changed; for
+    /// metric values if one changed by a tenth and `interval` has passed.
     pub fn is_outdated_by(&self, shown: &AutoscalerStatus, interval: Duration) -> bool {
         if decision_fields(&self.status) != decision_fields(shown) {
             return true;
@@ -140,7 +140,7 @@ impl LastWrite {
     }
 }
 
-/// All of a status except metric values.
+/// The fields of a status that a decision sets: all except metric values.
 fn decision_fields(status: &AutoscalerStatus) -> impl PartialEq + use<'_> {
     let AutoscalerStatus {
         reference,
@@ -182,8 +182,8 @@ fn resource(autoscaler: &AutoscalerRef) -> ApiResource {
     }
 }
 
-/// Reads the status of an object; it is empty where the object is gone. Plimsoll has no right to get
-/// a single object, so it lists.
+/// Reads the status of an object, which is empty if the object is gone. Plimsoll may not get a single
+/// object, so it lists.
 pub async fn read(client: &Client, autoscaler: &AutoscalerRef) -> Result<Status, kube::Error> {
     let key = &autoscaler.key;
     let api: Api<DynamicObject> =
@@ -196,7 +196,7 @@ pub async fn read(client: &Client, autoscaler: &AutoscalerRef) -> Result<Status,
     Ok(status.as_ref().map(Status::from_api).unwrap_or_default())
 }
 
-/// Writes a status. That its object is gone, or was made anew, is no error.
+/// Writes a status. It is no error if the object is gone or was recreated.
 pub async fn write(
     client: &Client,
     token: &FencingToken,
@@ -239,7 +239,7 @@ mod tests {
     use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscalerSpec;
 
     #[test]
-    fn noise_is_not_worth_a_write_and_a_decision_is() {
+    fn small_changes_of_metric_values_are_not_worth_a_write_and_a_decision_is() {
         let status = |average: &str, desired: i32| AutoscalerStatus {
             desired_replicas: desired,
             targets: Some(average.to_owned()),
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_that_another_hand_wiped_is_noticed_when_it_is_looked_at() {
+    fn a_status_that_another_writer_removed_is_detected_at_the_next_comparison() {
         let shown = AutoscalerStatus { current_replicas: Some(3), ..Default::default() };
         let as_written = || Some(Status { current_replicas: 3, ..Status::default() });
         let wiped = || Some(Status::default());
@@ -269,7 +269,7 @@ mod tests {
         for (shows, overwritten) in [(wiped(), true), (as_written(), false), (None, false)] {
             written.compare_soon();
             assert_eq!(written.was_overwritten(|| shows), overwritten);
-            assert!(!written.was_overwritten(wiped), "it was looked at just now");
+            assert!(!written.was_overwritten(wiped), "it was compared just now");
         }
     }
 

@@ -1,5 +1,5 @@
-//! Updates the status of an evaluation: at once in the live status, and to the object where it
-//! differs enough from the last write.
+//! Updates the status of an evaluation: at once in the live status, and in the object if it differs
+//! enough from the last write.
 
 use super::context::ControllerContext;
 use super::state::AutoscalerState;
@@ -10,8 +10,8 @@ use crate::leader::FencingToken;
 use crate::watch::{AutoscalerKind, AutoscalerRef};
 use std::sync::Arc;
 
-/// Shows a status, and has it written where this replica leads and the status written last is
-/// outdated by it or was changed by another writer.
+/// Sets the live status, and queues a write if this replica leads and the status written last is
+/// outdated or was overwritten by another writer.
 pub fn update_status(
     ctx: &ControllerContext,
     token: Option<&FencingToken>,
