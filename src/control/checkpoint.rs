@@ -270,7 +270,7 @@ fn decode(
         let kinds = [AutoscalerKind::Autoscaler, AutoscalerKind::Hpa];
         let kind = kinds.into_iter().find(|kind| kind.as_str() == entry.kind)?;
         let Checkpoint { mut history, withheld, uid, last_scale } = entry.checkpoint.shifted(by);
-        // Nothing was done later than now, whatever the clock of the writer said.
+        // Nothing happened later than now, regardless of the writer's clock.
         history.recommendations.iter_mut().for_each(|r| r.time = r.time.min(now));
         history.ups.iter_mut().chain(&mut history.downs).for_each(|e| e.time = e.time.min(now));
         let withheld = withheld.map(|(since, until)| (since.min(now), until));

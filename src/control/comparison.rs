@@ -4,7 +4,7 @@
 use crate::hpa::{ConditionKind, Status};
 use crate::watch::HpaRecord;
 
-/// What is kept of an observed HPA from one evaluation to the next.
+/// The state of the comparison between evaluations of an observed HPA.
 #[derive(Default)]
 pub struct Comparison {
     /// When kube-controller-manager last changed the scale, in Unix seconds; none before the

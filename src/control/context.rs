@@ -27,7 +27,7 @@ use tokio::sync::watch;
 /// The settings of the controller.
 #[derive(Clone, Debug)]
 pub struct ControllerSettings {
-    /// The settings of decisions, as kube-controller-manager's flags give them.
+    /// The settings of decisions, which kube-controller-manager has as flags.
     pub hpa_config: hpa::Config,
     /// Whether native HorizontalPodAutoscalers are managed, observed or ignored.
     pub native_hpas: NativeHpas,

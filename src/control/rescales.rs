@@ -32,7 +32,7 @@ pub struct Rescales {
     /// Earlier values of `reported` that the object may still show: from before this replica's own
     /// changes, and of those except the last, until the status of the last one is written.
     stale: Vec<i64>,
-    /// A change that this replica requested without getting an answer: it may have taken effect, or
+    /// A change that this replica requested without getting a response: it may have taken effect, or
     /// may yet.
     unanswered: Option<Change>,
 }
@@ -120,7 +120,7 @@ impl Rescales {
         None
     }
 
-    /// Whether this replica has since requested this number of replicas without getting an answer.
+    /// Whether this replica has since requested this number of replicas without getting a response.
     pub fn is_unanswered(&self, replicas: i32, since: UnixMillis) -> bool {
         self.unanswered.is_some_and(|unanswered| unanswered.to == replicas && unanswered.at > since)
     }
@@ -138,7 +138,7 @@ impl Rescales {
         self.unanswered = None;
     }
 
-    /// Notes a change that this replica requested without getting an answer.
+    /// Notes a change that this replica requested without getting a response.
     pub fn note_unanswered(&mut self, change: Change) {
         self.unanswered = Some(change);
     }

@@ -1,5 +1,4 @@
-//! What is kept of an autoscaler from one evaluation to the next. Plain state: the caller does
-//! the I/O.
+//! The state of an autoscaler between evaluations. Plain state: the caller does the I/O.
 
 use super::checkpoint::Checkpoint;
 use super::comparison::Comparison;
@@ -13,7 +12,7 @@ use crate::hpa::{Decision, ScalingHistory, Spec, Status, UnixMillis};
 use crate::samples::QueryHandle;
 use std::time::{Duration, Instant};
 
-/// What is kept of an autoscaler from one evaluation to the next.
+/// The state of an autoscaler between evaluations.
 #[derive(Default)]
 pub struct AutoscalerState {
     /// The scaling history, by the clock of this process.
@@ -294,7 +293,7 @@ mod tests {
             let time = withheld(60_000, nth);
             assert!((window..window + nth * period).contains(&time), "{nth}: {time}");
         }
-        // A second outage that ends after the hold of the first has a hold of its own.
+        // A second outage that ends after the hold of the first starts a new hold.
         let mut state = AutoscalerState::default();
         assert!(state.withholds_removals(Some(-600_000), window, 0));
         state.measured = false;
