@@ -16,7 +16,7 @@ use crate::serve::{
 };
 use crate::supervise::{Heartbeat, Tasks};
 use crate::telemetry::Metrics;
-use crate::watch::{Cluster, Resources, Synced, run_reflectors};
+use crate::watch::{Cluster, Resources, WatchStatuses, run_reflectors};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -76,7 +76,8 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
     let listener = listener.counted(&metrics.serving);
     let address = listener.address()?;
 
-    let (cluster, synced, trust) = (Cluster::default(), Synced::default(), TrustStore::default());
+    let (cluster, synced, trust) =
+        (Cluster::default(), WatchStatuses::default(), TrustStore::default());
     metrics.show(synced.clone());
     let own_bundle = trust_options.bundle(None, &ca_files)?;
     if flags.authentication_skip_lookup || flags.authentication_tolerate_lookup_failure {

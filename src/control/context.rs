@@ -17,7 +17,7 @@ use crate::rules::Rules;
 use crate::samples::Store;
 use crate::supervise::Heartbeat;
 use crate::telemetry::Metrics;
-use crate::watch::{AutoscalerRef, Cluster, Synced};
+use crate::watch::{AutoscalerRef, Cluster, WatchStatuses};
 use kube::Client;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -50,7 +50,7 @@ pub struct Dependencies {
     /// The index that the watches fill.
     pub cluster: Cluster,
     /// Whether the watches have listed everything once.
-    pub synced: Synced,
+    pub synced: WatchStatuses,
     /// The samples of metrics.
     pub samples: Store,
     /// The templates of the queries for generated metrics.

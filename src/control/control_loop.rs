@@ -12,7 +12,7 @@ use crate::config::NativeHpas;
 use crate::leader::FencingToken;
 use crate::samples::QueryHandle;
 use crate::supervise::Heartbeat;
-use crate::watch::{AutoscalerKind, AutoscalerRef, Synced};
+use crate::watch::{AutoscalerKind, AutoscalerRef, WatchStatuses};
 use futures::FutureExt;
 use std::collections::{HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
@@ -25,7 +25,7 @@ use tokio::task::JoinSet;
 /// The control loop.
 pub struct ControlLoop {
     ctx: Arc<ControllerContext>,
-    synced: Synced,
+    synced: WatchStatuses,
     schedule: Schedule,
     phases: Phases,
     /// The states of the autoscalers that are not being evaluated.

@@ -6,7 +6,7 @@ use super::trust::TrustStore;
 use crate::reload::Reloadable;
 use crate::rules::Rules;
 use crate::supervise::Heartbeat;
-use crate::watch::Synced;
+use crate::watch::WatchStatuses;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -20,7 +20,7 @@ use tower::ServiceExt;
 #[derive(Clone)]
 pub struct Health {
     /// The health of the watches.
-    pub synced: Synced,
+    pub synced: WatchStatuses,
     /// The trusted CAs.
     pub trust: TrustStore,
     /// Whether the APIServices have the CA of the serving certificate.

@@ -5,7 +5,7 @@ use super::kube::KubeMetrics;
 use super::process::{self, ProcessCollector, WatchCollector};
 use super::registrar::{MetricDescription, Registrar, seconds};
 use super::serving::ServingMetrics;
-use crate::watch::{ObjectKey, Synced};
+use crate::watch::{ObjectKey, WatchStatuses};
 use axum::http::HeaderMap;
 use axum::response::Response;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -386,7 +386,7 @@ impl Metrics {
     }
 
     /// Shows the health of these watches from now on.
-    pub fn show(&self, synced: Synced) {
+    pub fn show(&self, synced: WatchStatuses) {
         let _ = self.watches.0.set(synced);
     }
 

@@ -108,7 +108,7 @@ impl World {
             leader: fake::leader(&client),
             client,
             cluster,
-            synced: Synced::default(),
+            synced: WatchStatuses::default(),
             samples,
             pod_queries: Reloadable::new(Config::default().pod_queries),
             rules,
