@@ -36,7 +36,7 @@ pub async fn gather(
 ) -> Vec<Gathered> {
     let one = async |metric: &hpa::Metric, pod_metric: &Option<PodMetric>| match pod_metric {
         Some(pod_metric) => {
-            let queries = ctx.pod_queries.now();
+            let queries = ctx.pod_queries.load();
             let samples = ctx.samples.pods(&queries, pod_metric, namespace, false).await;
             let queries = samples.iter().map(|pods| pods.values.handle().clone()).collect();
             (Gathered::PodMetric(samples.map_err(|error| error.to_string())), queries)

@@ -166,7 +166,7 @@ impl Health {
         for watch in self.synced.watches() {
             let _ = writeln!(text, "{watch}");
         }
-        if let Some(fault) = &*self.config_error.now() {
+        if let Some(fault) = &*self.config_error.load() {
             let _ = writeln!(
                 text,
                 "[!]config: the file can't be reloaded, the last good one is in use: {fault}"
