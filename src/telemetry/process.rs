@@ -179,7 +179,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     async fn each_metric_that_is_described_is_scraped() {
         let watches = WatchCollector::default();
-        let _ = watches.0.set(Synced::default());
+        let _ = watches.0.set(WatchStatuses::default());
         let mut registry = Registry::default();
         registry.register_collector(Box::new(ProcessCollector));
         registry.register_collector(Box::new(watches));

@@ -284,10 +284,10 @@ async fn a_scale_to_zero_without_an_answer_stays_announced_though_the_next_attem
     })
     .run();
     let autoscaler = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
-    seen(&control, 2);
+    show_replicas(&control, 2);
     let mut state = AutoscalerState::default();
     for _ in 0..2 {
-        assert_eq!(decided(&control, &autoscaler, &mut state).await, Failed);
+        assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
         assert!(crate::control::zero::pending_since(&state.status).is_some());
     }
     assert_eq!(log.of("PUT").len(), 1);
