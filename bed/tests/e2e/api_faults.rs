@@ -117,7 +117,7 @@ fn after_errors_of_kube_apiserver_the_right_scale_is_written() {
 }
 
 #[test]
-fn a_silent_watch_is_detected_and_no_scale_is_written_on_its_data() {
+fn a_stalled_watch_is_detected_and_no_scale_is_written_on_its_data() {
     on_own_bed(faulty(&[]), async |bed| {
         let ns = Namespace::new(&bed.cluster, "silent").await;
         ns.deployment("web", 1, "queue 10").await;

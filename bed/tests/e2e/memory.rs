@@ -12,7 +12,7 @@ use std::time::Duration;
 const HOUR: i64 = 3_600;
 
 #[test]
-fn the_scaling_history_outlives_the_only_replica_whatever_its_clock_says() {
+fn the_scaling_history_outlives_the_only_replica_and_a_wrong_clock() {
     on_two_replicas(async |cluster, a, b| {
         b.process.stop();
         let ns = Namespace::new(cluster, "restarted").await;
