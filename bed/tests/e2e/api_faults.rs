@@ -100,7 +100,8 @@ fn after_errors_of_kube_apiserver_the_right_scale_is_written() {
         api.clear();
         println!("survived: kube-apiserver: events that can't be written");
         // Watches that end with 410 (expired) are restarted, and no change is lost.
-        let expired = Fault::Answer { status: 410, headers: vec![], body: status(410, "Expired") };
+        let expired =
+            Fault::Response { status: 410, headers: vec![], body: status(410, "Expired") };
         api.fail("watch=true", expired);
         api.end_responses();
         ns.deployment("late", 1, "queue 20").await;

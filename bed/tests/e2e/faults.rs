@@ -137,7 +137,7 @@ fn no_invalid_response_of_prometheus_changes_a_scale() {
         at_once(&ns, "web", "queue", 10).await;
         ns.wait_condition("web", "ScalingActive", SOON, |c| c["status"] == "True").await;
         let Faults { prometheus, api } = bed.faults.as_ref().unwrap();
-        let answer = |status: u16, headers: &[(&'static str, &str)], body: &str| Fault::Answer {
+        let answer = |status: u16, headers: &[(&'static str, &str)], body: &str| Fault::Response {
             status,
             headers: headers.iter().map(|(name, value)| (*name, (*value).to_owned())).collect(),
             body: body.to_owned(),
