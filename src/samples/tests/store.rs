@@ -52,7 +52,7 @@ async fn pods(store: &Store, name: &str) -> Result<ObjectSamples, MetricError> {
 }
 
 #[tokio::test]
-async fn a_counter_is_never_read_raw_whatever_metadata_says() {
+async fn a_counter_is_never_read_raw_regardless_of_metadata() {
     let (client, received) = server(|text| match text.contains("metadata") {
         true => r#"{"status":"success","data":{}}"#.to_owned(),
         false => vector("", ""),

@@ -179,7 +179,7 @@ impl Soak<'_> {
     }
 
     fn fail_prometheus(&mut self) -> &'static str {
-        let answer = |status: u16, body: &str| Fault::Answer {
+        let respond = |status: u16, body: &str| Fault::Response {
             status,
             headers: vec![("retry-after", "1".to_owned())],
             body: body.to_owned(),
@@ -187,9 +187,9 @@ impl Soak<'_> {
         let fault = match self.random.below(6) {
             0 => Fault::Stall,
             1 => Fault::Slow(Duration::from_millis(1500)),
-            2 => answer(503, "starting"),
-            3 => answer(200, "<html>"),
-            4 => answer(429, "slow down"),
+            2 => respond(503, "starting"),
+            3 => respond(200, "<html>"),
+            4 => respond(429, "slow down"),
             _ => Fault::Cut,
         };
         self.bed.faults.as_ref().expect("proxies").prometheus.fail("", fault);
@@ -200,7 +200,7 @@ impl Soak<'_> {
 
     fn fail_api(&mut self) -> &'static str {
         let api = &self.bed.faults.as_ref().expect("proxies").api;
-        let answer = |status: u16| Fault::Answer {
+        let respond = |status: u16| Fault::Response {
             status,
             headers: Vec::new(),
             body: format!(
@@ -209,13 +209,13 @@ impl Soak<'_> {
         };
         match self.random.below(6) {
             0 => api.fail("", Fault::Slow(Duration::from_millis(800))),
-            1 => api.fail("/scale", answer(409)),
-            2 => api.fail("PATCH", answer(500)),
-            3 => api.fail("/scale", answer(429)),
+            1 => api.fail("/scale", respond(409)),
+            2 => api.fail("PATCH", respond(500)),
+            3 => api.fail("/scale", respond(429)),
             4 => {
                 // Half of the time as kube-apiserver does: an event in a response of status 200.
                 let expired = match self.random.below(2) {
-                    0 => answer(410),
+                    0 => respond(410),
                     _ => Fault::expired_watch(),
                 };
                 api.fail("watch=true", expired);
