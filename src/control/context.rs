@@ -84,7 +84,7 @@ pub struct ControllerContext {
     pub metrics: Arc<Metrics>,
     pub live: LiveStatus,
     pub clock: Clock,
-    /// The lease term that has loaded the scaling history of the previous terms.
+    /// The lease term in which the scaling history of the previous terms was loaded.
     pub history_loaded_term: AtomicU64,
     /// The settings of decisions with scaling from zero, even if `--scale-to-zero` is off.
     pub from_zero: hpa::Config,

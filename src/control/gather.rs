@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_whose_sum_does_not_fit_are_none() {
+    fn values_whose_sum_overflows_are_an_error() {
         let spec = serde_json::json!({"maxReplicas": 3, "scaleTargetRef": {"kind": "A", "name": "a"},
             "metrics": [
                 {"type": "External", "external": {"metric": {"name": "queue"},

@@ -3,7 +3,7 @@
 use super::caller::Caller;
 use crate::quota::ByteQuota;
 
-/// The bytes of recent queries of all shapes, in two parts, each shared by a [`ByteQuota`].
+/// The bytes of recent queries of all shapes, in two parts, each a byte quota that namespaces share.
 pub const RECENT_QUERY_BYTES: usize = 32 << 20;
 /// The part of them for users' own queries.
 pub const USER_RECENT_QUERY_BYTES: usize = RECENT_QUERY_BYTES / 4;

@@ -223,8 +223,8 @@ impl ShapeState {
             && known.failure.is_some_and(|failure| no_success_since(failure.last))
     }
 
-    /// The parts of a batch with a partial result: the queries whose unbatched results are partial,
-    /// too, and the others. Halves if there are none such; none, so that it is not split, if all are.
+    /// The parts of a batch with a partial result: the queries that are known to be partial, and the
+    /// others. Halves if no query is known to be; none, so that the batch is not split, if all are.
     pub fn split_partial(
         &mut self,
         batch: &[Arguments],

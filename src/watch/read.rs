@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_of_only_the_status_parses_no_spec_again() {
+    fn a_change_of_only_the_status_does_not_parse_the_spec_again() {
         let object = |generation: i64, max: i64| -> LeanAutoscaler {
             serde_json::from_value(json!({
                 "metadata": {"name": "web", "namespace": "shop", "uid": "u", "generation": generation},

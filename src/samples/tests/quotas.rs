@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 #[tokio::test(start_paused = true)]
-async fn a_query_whose_failure_finds_no_room_is_isolated_all_the_same() {
+async fn a_query_whose_failure_finds_no_room_is_isolated() {
     let (coalescer, sent) = coalescer(|query| match query.contains("bad") {
         true => failure(Error::Refused("many-to-many matching not allowed".to_owned())),
         false => empty(),

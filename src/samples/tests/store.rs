@@ -236,7 +236,7 @@ async fn a_broken_query_is_sent_to_the_parser_of_prometheus_once() {
 }
 
 #[tokio::test]
-async fn a_broken_query_is_not_sent_to_the_parser_every_time_where_that_fails() {
+async fn a_failing_parser_of_prometheus_is_not_queried_every_time() {
     let (client, received) = server(|_| "x".repeat(9 << 20)).await;
     let store = store(client);
     let query = Some("rate(x[5m*2])".to_owned());

@@ -123,7 +123,7 @@ async fn an_overrun_counts_the_missed_periods() {
 #[tokio::test]
 async fn a_window_of_more_than_an_hour_is_checkpointed_in_full() {
     let (mut control, _) = World::new(3, Some(3), |_, _| None).run();
-    let shared = Arc::get_mut(&mut control.ctx).expect("nobody else has it");
+    let shared = Arc::get_mut(&mut control.ctx).expect("the only reference");
     shared.settings.hpa_config.downscale_stabilization_seconds = 7_200;
     let at = |replicas, time| Recommendation { replicas, time };
     let recommendations = vec![at(9, -5_000_000), at(4, 0)];
