@@ -65,6 +65,7 @@ fn check_finds_what_prometheus_would_refuse() {
         (rule("rules", "x", "sum(<<.Series>>{<<.LabelMatchers>>}"), "rules[0].metricsQuery"),
         (rule("externalRules", "x", "sum(<<.Series>>{<<.LabelMatchers>>}"), "externalRules[0].metricsQuery"),
         (rule("rules", "x{", good), "rules[0].seriesQuery"),
+        (rule("rules", "x{pod=~\"(\"}", good), "rules[0].seriesQuery"),
         (
             "podMetrics:\n  counterQuery: 'sum by (<<.GroupBy>>) (rate(<<.Series>>{<<.LabelMatchers>>}[2m])'\n".to_owned(),
             "podMetrics.counterQuery",

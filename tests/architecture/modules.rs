@@ -251,7 +251,10 @@ impl Modules {
             .0
             .iter()
             .flat_map(|(module, source)| {
-                source.tests.iter().map(|name| [module.as_slice(), &[name.clone()]].concat())
+                source
+                    .tests
+                    .iter()
+                    .map(|name| [module.as_slice(), std::slice::from_ref(name)].concat())
             })
             .collect();
         self.0.retain(|module, _| !tests.iter().any(|test| module.starts_with(test)));
