@@ -2,6 +2,7 @@
 
 use super::parse::{duration, log_level};
 use super::prometheus::PrometheusFlags;
+use crate::control::NativeHpas;
 use crate::serve::ApiGroup;
 use crate::telemetry::LogFormat;
 use clap::{Args, ValueEnum};
@@ -273,17 +274,6 @@ impl ServeFlags {
             self.metrics_max_age
         }
     }
-}
-
-/// What is done with native HorizontalPodAutoscalers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum NativeHpas {
-    /// Decide beside kube-controller-manager, write nothing, publish how the two compare.
-    Observe,
-    /// Decide and write, for clusters whose own HPA controller is off.
-    Manage,
-    /// Serve their metrics and no more.
-    Ignore,
 }
 
 /// A version of TLS, as Go's configuration names it.
