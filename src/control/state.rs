@@ -9,8 +9,9 @@ use super::schedule::hash;
 use super::status::Written;
 use super::targets::Target;
 use super::zero;
-use crate::hpa::{Decision, ScalingHistory, Spec, Status, UnixMillis};
+use crate::hpa::{Decision, ScalingHistory, Spec, Status};
 use crate::samples::QueryHandle;
+use crate::time::UnixMillis;
 use std::time::{Duration, Instant};
 
 /// What is kept of an autoscaler from one evaluation to the next.

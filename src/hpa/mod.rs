@@ -35,7 +35,3 @@ pub use spec::{
 pub use status::{Condition, ConditionKind, Current, Status, render_status};
 pub use trace::{MetricTrace, RecordedTrace, Step, Trace};
 pub use validation::{InvalidField, validate};
-
-/// A point in time in milliseconds: by the wall clock since 1970-01-01T00:00:00Z, or, where the field
-/// says so, by the clock of the process.
-pub type UnixMillis = i64;

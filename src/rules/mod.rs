@@ -13,11 +13,12 @@ mod usage;
 mod values;
 
 pub use failure::Failure;
+#[cfg(test)]
 pub use listing::UNKNOWN_NAME_BYTES;
 pub use objects::pod_info;
-pub use registry::{KnownSeries, ObjectMetric, Registry, Source};
+pub use registry::ObjectMetric;
 pub use rule::{Filter, MetricName, ResourceLabels, Rule, RuleError, SeriesQuery, pattern};
 pub use rule_set::RuleSet;
 pub use service::{Dependencies, Rules, Settings};
 pub use usage::{ResourceRules, UsageRule};
-pub use values::{NodeUsage, ObjectValue, ObjectValues, PodUsage, PodsUsage, Which};
+pub use values::{NodeUsage, ObjectValue, PodUsage, Which};
