@@ -7,6 +7,9 @@ pub mod selector;
 mod selector_error;
 mod selector_text;
 
+/// The folder of the files of a pod's service account.
+pub const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
 pub use label_syntax::LabelSet;
 pub use quantity::Quantity;
 pub use selector::Selector;
