@@ -2,8 +2,8 @@
 //! Kubernetes.
 //!
 //! The modules follow the data's way (ARCHITECTURE.md):
-//! [`config`] -> [`crd`], [`watch`] -> [`promql`] -> [`prometheus`] -> [`samples`]
-//! -> [`serve`] and [`hpa`], [`control`] -> effects in the cluster.
+//! [`config`] -> [`crd`], `watch` -> [`promql`] -> [`prometheus`] -> [`samples`]
+//! -> [`serve`] and [`hpa`], `control` -> effects in the cluster.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

@@ -9,6 +9,7 @@
 //! `tests/conformance` compares every decision with that controller's.
 
 mod decide;
+mod decision;
 mod history;
 mod input;
 mod metric;
@@ -20,7 +21,8 @@ mod status;
 pub mod trace;
 mod validation;
 
-pub use decide::{Decision, Event, EventKind, Outcome, complete_rescale, decide, needs_samples};
+pub use decide::{complete_rescale, decide, needs_samples};
+pub use decision::{Decision, Event, EventKind, Outcome};
 pub use history::{LONGEST_MS, Recommendation, ScaleEvent, ScalingHistory};
 pub use input::{
     AlignedSamples, Config, Context, Input, Phase, Pod, PodSamples, Ready, Sample, Samples, Scale,

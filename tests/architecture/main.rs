@@ -207,7 +207,8 @@ fn a_circle_is_found_however_it_is_written() {
 
 #[test]
 fn what_is_no_circle_is_none() {
-    let parent = "mod a; mod b; #[cfg(test)] mod tests; pub use a::A; pub use b::B; pub struct X;";
+    let parent =
+        "mod a; mod b; #[cfg(test)] pub mod tests; pub use a::A; pub use b::B; pub struct X;";
     let a = "use super::X; pub struct A; /// [`super::B`]\n fn f() { \"super::B\"; } // super::B
         #[cfg(test)] mod tests { use super::super::B; }";
     let modules = [

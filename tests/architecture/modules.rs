@@ -140,8 +140,10 @@ impl Source {
                     at += 1;
                     if group.stream().to_string().replace(' ', "") == "cfg(test)" {
                         let end = item_end(&tokens, at);
-                        if word(tokens.get(at)).is_some_and(|word| word == "mod") {
-                            self.tests.extend(word(tokens.get(at + 1)));
+                        // `mod tests;`, `pub(super) mod tests;`
+                        let is_mod = |i: &usize| word(tokens.get(*i)).is_some_and(|w| w == "mod");
+                        if let Some(keyword) = (at..end.min(at + 3)).find(is_mod) {
+                            self.tests.extend(word(tokens.get(keyword + 1)));
                         }
                         at = end;
                     }
