@@ -332,7 +332,7 @@ impl Inner {
         let review =
             tokio::time::timeout(REVIEW_TIMEOUT, api.create(&PostParams::default(), &review))
                 .await
-                .map_err(|_| unavailable("the API server did not answer in time".to_owned()))?
+                .map_err(|_| unavailable("the API server did not respond in time".to_owned()))?
                 .map_err(|error| unavailable(error.to_string()))?;
         let status = review.status.unwrap_or_default();
         match status.allowed {

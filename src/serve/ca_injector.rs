@@ -119,7 +119,7 @@ impl ServingCa {
         match tokio::time::timeout(WRITE_TIMEOUT, written).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err(format!("no answer within {WRITE_TIMEOUT:?}")),
+            Err(_) => Err(format!("no response within {WRITE_TIMEOUT:?}")),
         }
     }
 }

@@ -104,7 +104,7 @@ impl ForwardTarget {
         query: Option<&str>,
     ) -> Result<(StatusCode, Bytes), ApiError> {
         let unavailable = |error: String| {
-            ApiError::unavailable(format!("the adapter at {} does not answer: {error}", self.url))
+            ApiError::unavailable(format!("the adapter at {} does not respond: {error}", self.url))
         };
         // Host and port are always the configured ones.
         let mut url = self.url.clone();
@@ -124,7 +124,7 @@ impl ForwardTarget {
         while let Some(chunk) = response.chunk().await.map_err(failed)? {
             if body.len() + chunk.len() > MAX_RESPONSE_BYTES {
                 return Err(unavailable(format!(
-                    "its answer is larger than {MAX_RESPONSE_BYTES} bytes"
+                    "the response is larger than {MAX_RESPONSE_BYTES} bytes"
                 )));
             }
             body.extend_from_slice(&chunk);

@@ -44,7 +44,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Whether an API group is served. A registered group must answer discovery, with or without
+    /// Whether an API group is served. A registered group must serve discovery, with or without
     /// rules: discovery that fails blocks the deletion of namespaces in the whole cluster.
     pub fn serves(&self, group: ApiGroup) -> bool {
         self.groups.contains(&group)

@@ -185,7 +185,7 @@ impl Inner {
         let review = match tokio::time::timeout(REVIEW_TIMEOUT, created).await {
             Ok(Ok(review)) => review,
             Ok(Err(error)) => return Err(error.to_string()),
-            Err(_) => return Err("no answer in time".to_owned()),
+            Err(_) => return Err("no response in time".to_owned()),
         };
         let status = review.status.unwrap_or_default();
         let user = status.user.filter(|_| status.authenticated == Some(true));
@@ -224,12 +224,12 @@ mod tests {
                 if !valid {
                     gate.acquire().await?.forget();
                 }
-                let answer = serde_json::json!({
+                let response = serde_json::json!({
                     "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "metadata": {},
                     "spec": {"token": ""},
                     "status": {"authenticated": valid, "user": {"username": review.spec.token}},
                 });
-                let body = Body::from(serde_json::to_vec(&answer)?);
+                let body = Body::from(serde_json::to_vec(&response)?);
                 Ok::<_, tower::BoxError>(http::Response::new(body))
             }
         });

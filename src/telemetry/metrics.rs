@@ -77,7 +77,7 @@ pub struct Metrics {
     queries: Family<OutcomeLabels, Counter>,
     listings: Family<ReasonLabels, Counter>,
     query_duration: Histogram,
-    answer_bytes: Histogram,
+    response_bytes: Histogram,
     /// The metrics of the API server.
     pub serving: ServingMetrics,
     /// The metrics of requests to kube-apiserver.
@@ -236,7 +236,7 @@ impl Default for Metrics {
                 "How long requests to Prometheus took",
                 seconds(),
             ),
-            answer_bytes: all.add(
+            response_bytes: all.add(
                 ("prometheus_response", B, "histogram", &[]),
                 "How large the answers of Prometheus were",
                 Histogram::new(exponential_buckets(256.0, 4.0, 10)),
@@ -269,7 +269,7 @@ impl Metrics {
     }
 
     /// Counts a response by HTTP status.
-    pub fn answered(&self, code: u16) {
+    pub fn responded(&self, code: u16) {
         self.requests.get_or_create(&CodeLabels { code }).inc();
     }
 
@@ -374,7 +374,7 @@ impl Metrics {
         self.queries.get_or_create(&OutcomeLabels { outcome }).inc();
         self.query_duration.observe(took.as_secs_f64());
         if let Some(bytes) = bytes {
-            self.answer_bytes.observe(bytes as f64);
+            self.response_bytes.observe(bytes as f64);
         }
     }
 

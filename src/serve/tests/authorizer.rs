@@ -84,7 +84,7 @@ async fn an_api_server_that_is_away_denies_nothing_for_long() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_server_that_does_not_answer_is_waited_for_ten_seconds() {
+async fn an_api_server_that_does_not_respond_is_waited_for_ten_seconds() {
     let (client, _) = fake::api(|_| (0, Value::Null));
     let begun = tokio::time::Instant::now();
     let authorizer = authorizer(&client, &Arc::default());

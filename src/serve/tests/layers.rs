@@ -14,7 +14,7 @@ use rustls::pki_types::CertificateDer;
 use std::future::Future;
 use tower::ServiceExt;
 
-/// Answers with what the layers before it found: the parsed path and the name of the user.
+/// Responds with what the layers before it found: the parsed path and the name of the user.
 fn stub() -> Router {
     Router::new().fallback(|request: Request| async move {
         let path = request.extensions().get::<ParsedPath>().map(|path| path.0.clone());
@@ -169,8 +169,8 @@ async fn authenticate_believes_the_headers_of_the_front_proxy_alone() {
         let certificates = [certificate].into();
         request.extensions_mut().insert(Peer { certificates, ..peer() });
         request.headers_mut().insert("x-remote-user", "alice".parse().unwrap());
-        let (answered, body) = ask(&router, request).await;
-        assert_eq!((answered.as_u16(), &*body), (code, found));
+        let (status, body) = ask(&router, request).await;
+        assert_eq!((status.as_u16(), &*body), (code, found));
     }
 }
 

@@ -50,7 +50,7 @@ async fn a_request_passes_the_layers_in_their_order() {
     fill(DISCOVERY, Some("carol")).await;
     assert_eq!(code(DISCOVERY, Some("mallory")).await, 403);
     assert_eq!(code(DISCOVERY, Some("dave")).await, 429);
-    // `admit_authorized` before the handler: the same request is answered with a seat.
+    // `admit_authorized` before the handler: with a seat, the same request is served.
     unread.pop();
     assert_eq!(code(DISCOVERY, Some("dave")).await, 200);
 }
