@@ -10,7 +10,7 @@ use crate::hpa::{
     UnixMillis,
 };
 use crate::promql::query::PodMetric;
-use crate::samples::{Doubt, MetricError, ObjectSample, ObjectSamples};
+use crate::samples::{MetricError, ObjectSample, ObjectSamples, TypeWarning};
 use crate::watch::ScalingSpec;
 use futures::future::join_all;
 use std::borrow::Cow;
@@ -85,25 +85,27 @@ pub fn note_types(
     status: &mut Status,
     now: UnixMillis,
 ) {
-    let mut doubts: Vec<(&str, Doubt)> = Vec::new();
+    let mut warnings: Vec<(&str, TypeWarning)> = Vec::new();
     for (gathered, metric) in gathered.iter().zip(metrics) {
         match (gathered, metric) {
             (Gathered::Own(Err(_)), _) => return,
             (Gathered::Own(Ok(samples)), Some(metric)) => {
-                doubts.extend(samples.doubt().map(|doubt| (metric.metric.as_str(), doubt)));
+                warnings.extend(
+                    samples.type_warning().map(|warning| (metric.metric.as_str(), warning)),
+                );
             }
             _ => {}
         }
     }
     // A metric that looks like a counter comes first.
-    doubts.sort_by_key(|(_, doubt)| *doubt != Doubt::NeverFalls);
+    warnings.sort_by_key(|(_, warning)| *warning != TypeWarning::LooksLikeCounter);
     let kind = ConditionKind::MetricTypeUnknown;
-    let Some((metric, doubt)) = doubts.first() else {
+    let Some((metric, warning)) = warnings.first() else {
         status.remove(kind);
         return;
     };
-    match doubt {
-        Doubt::UnknownType => status.set(
+    match warning {
+        TypeWarning::UnknownType => status.set(
             kind,
             true,
             "NoMetadata",
@@ -112,7 +114,7 @@ pub fn note_types(
             ),
             now,
         ),
-        Doubt::NeverFalls => status.set(
+        TypeWarning::LooksLikeCounter => status.set(
             kind,
             true,
             "NeverFalls",

@@ -150,7 +150,8 @@ impl Store {
                 .iter()
                 .map(|series| (series.label(label), series.value().as_f64()))
                 .collect();
-            samples.doubt = Some(self.0.metric_types.watch(&query.values, series.into_iter()));
+            samples.type_warning =
+                Some(self.0.metric_types.observe(&query.values, series.into_iter()));
         }
         Ok(samples)
     }
@@ -224,7 +225,7 @@ impl Store {
             }
         };
         let (values, times) = tokio::join!(self.series(&query.values, caller), times);
-        Ok(ObjectSamples { values: values?, times, label, doubt: None })
+        Ok(ObjectSamples { values: values?, times, label, type_warning: None })
     }
 
     /// The series of a query. Callers at the same time share one flight, later ones its cached result. Queries
