@@ -116,7 +116,8 @@ impl TrustBundle {
         // An empty list allows any name, so a list that can't be parsed must be an error.
         let list = |key: &str| -> Result<Vec<String>, String> {
             let Some(text) = get(key) else { return Ok(Vec::new()) };
-            serde_json::from_str(text).map_err(|error| format!("{key}: no list of names: {error}"))
+            serde_json::from_str(text)
+                .map_err(|error| format!("{key}: not a JSON list of names: {error}"))
         };
         let ca = |key: &str| get(key).map(|pem| verifier(key, pem)).transpose();
         Ok(Self {
