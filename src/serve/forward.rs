@@ -86,8 +86,8 @@ impl ForwardTarget {
         let http = Http::with(url.origin().ascii_serialization(), (options.roots, None), build)
             .map_err(|error| error.to_string())?;
         let token_file = options.token_file.or_else(|| {
-            let own = PathBuf::from(SERVICE_ACCOUNT_TOKEN);
-            own.exists().then_some(own)
+            let path = PathBuf::from(SERVICE_ACCOUNT_TOKEN);
+            path.exists().then_some(path)
         });
         // One entry, bounded by the largest response.
         let discovery = cache::of_bytes(MAX_RESPONSE_BYTES, DISCOVERY_TTL, |(), _| 0);
