@@ -95,7 +95,7 @@ pub fn json(value: &impl Serialize) -> Response<Body> {
 }
 
 fn json_body(written: serde_json::Result<Vec<u8>>) -> Response<Body> {
-    let mut body = written.expect("an API object has nothing that JSON can't say");
+    let mut body = written.expect("an API object can be encoded as JSON");
     body.push(b'\n');
     let json = HeaderValue::from_static("application/json");
     ([(header::CONTENT_TYPE, json)], body).into_response()
@@ -121,7 +121,7 @@ fn protobuf(value: &Value) -> Response<Body> {
 
 /// A JSON response with an ETag; 304 if the client's copy has the same.
 fn with_etag(headers: &HeaderMap, document: &Value, content_type: &'static str) -> Response<Body> {
-    let body = serde_json::to_vec(document).expect("an API object has nothing that JSON can't say");
+    let body = serde_json::to_vec(document).expect("an API object can be encoded as JSON");
     let hash = Sha256::digest(&body);
     let tag: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
     let content_type = HeaderValue::from_static(content_type);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn discovery_has_an_etag_unless_it_is_laid_out_for_a_person() {
+    fn discovery_has_an_etag_unless_it_is_pretty_printed() {
         let discovery = || ResponseContent::Discovery(json!({"kind": "APIGroupList"}));
         let headers = HeaderMap::new();
         let of = |path| encode(discovery(), &Uri::from_static(path), &headers).unwrap();

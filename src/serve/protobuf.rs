@@ -19,7 +19,7 @@ enum FieldType {
     /// A quantity, as a message of its string.
     Quantity,
     Message(&'static [Field]),
-    /// A message that is left out if the value is null.
+    /// A message; omitted if the value is null.
     Optional(&'static [Field]),
     Messages(&'static [Field]),
     Texts,
