@@ -48,7 +48,7 @@ const TYPE_TTL: Duration = Duration::from_secs(600);
 const UNKNOWN_TYPE_TTL: Duration = Duration::from_secs(60);
 /// The TTL of an error.
 const ERROR_TTL: Duration = Duration::from_secs(2);
-/// How long the last known type of a metric is kept that is not queried.
+/// How long the last known type of a metric is kept after its last query.
 const LAST_KNOWN_IDLE: Duration = Duration::from_secs(6 * 3600);
 /// How long a series must not decrease to look like a counter.
 const COUNTER_TIME: Duration = Duration::from_secs(3600);

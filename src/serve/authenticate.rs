@@ -21,7 +21,7 @@ pub struct Authenticator {
 const AUTHENTICATED: &str = "system:authenticated";
 
 impl Authenticator {
-    /// An authenticator with these trusted CAs, and this one for bearer tokens.
+    /// An authenticator that trusts these CAs, and authenticates bearer tokens by `tokens`.
     pub fn new(trust: TrustStore, tokens: TokenAuthenticator) -> Self {
         Self { trust, tokens }
     }
@@ -61,8 +61,8 @@ impl Authenticator {
         }
     }
 
-    /// Why the request headers of a front proxy are ignored; none if there are none, or if the
-    /// connection is the front proxy's.
+    /// The reason why request headers are ignored that only a front proxy may set. None if there are no
+    /// such headers, or if the connection is the front proxy's.
     pub fn untrusted_front_proxy(&self, peer: &Peer, headers: &HeaderMap) -> Option<String> {
         let trust = self.trust.load();
         let claims = trust.username_headers.iter().any(|name| headers.contains_key(name.as_str()));

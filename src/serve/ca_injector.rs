@@ -98,12 +98,12 @@ impl ServingCa {
     fn is_missing(&self, object: &APIService) -> bool {
         let Some(spec) = &object.spec else { return false };
         let group = spec.group.as_deref();
-        let ours = ApiGroup::ALL.iter().any(|ours| group == Some(ours.as_str()))
+        let is_ours = ApiGroup::ALL.iter().any(|served| group == Some(served.as_str()))
             && spec.service.as_ref().is_some_and(|reference| {
                 reference.name.as_deref() == Some(&self.service)
                     && reference.namespace.as_deref() == Some(&self.namespace)
             });
-        ours && !String::from_utf8_lossy(bundle(object)).contains(self.ca.trim_end())
+        is_ours && !String::from_utf8_lossy(bundle(object)).contains(self.ca.trim_end())
     }
 
     /// Writes our CA to an APIService.

@@ -1,4 +1,4 @@
-//! The user of a request, and why it is not known.
+//! The user of a request, and errors of authentication.
 
 use std::collections::BTreeMap;
 
