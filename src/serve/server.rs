@@ -57,7 +57,7 @@ impl Server {
 
     /// The resources of a group, with those of the adapter that it forwards to.
     pub async fn served_resources(&self, group: ApiGroup) -> BTreeSet<ServedResource> {
-        let mut resources = self.own_resources(group);
+        let mut resources = self.local_resources(group);
         if let Some(target) = self.forward.now().get(&group) {
             resources.extend(target.served_resources(group).await);
         }
@@ -65,7 +65,7 @@ impl Server {
     }
 
     /// The resources of a group that Plimsoll itself serves.
-    fn own_resources(&self, group: ApiGroup) -> BTreeSet<ServedResource> {
+    fn local_resources(&self, group: ApiGroup) -> BTreeSet<ServedResource> {
         match group {
             ApiGroup::Custom => {
                 // Generated names are not listed: each has a namespace and the name of an
