@@ -321,7 +321,7 @@ const BROKEN: Duration = Duration::from_secs(15);
 /// Rules speak of the cluster's resources, which are read first.
 async fn follow_rules(resources: Resources, rules: Rules, interval: Duration) {
     let read = resources.refresh().await;
-    tokio::join!(resources.follow(interval, read), rules.follow());
+    tokio::join!(resources.run_refresher(interval, read), rules.follow());
 }
 
 /// The certificate of the flags, or of `--cert-dir`, or a self-signed one.

@@ -12,7 +12,7 @@ pub type Cache<K, V> = moka::sync::Cache<K, V>;
 /// queues of use and of age, and its bucket in the hash table.
 pub const ENTRY_OVERHEAD: usize = 256;
 
-/// An empty cache of at most so many bytes. An entry expires `ttl` after it was
+/// An empty cache of at most `bytes` bytes. An entry expires `ttl` after it was
 /// inserted. `weigh` returns the bytes of a key and its value, including those on the heap;
 /// [`ENTRY_OVERHEAD`] is added.
 pub fn of_bytes<K, V>(
@@ -31,7 +31,7 @@ where
         .build()
 }
 
-/// The weight of an entry with so many bytes.
+/// The weight of an entry of `bytes` bytes.
 pub fn weight(bytes: usize) -> u32 {
     u32::try_from(bytes.saturating_add(ENTRY_OVERHEAD)).unwrap_or(u32::MAX)
 }

@@ -1,5 +1,4 @@
-//! An API server for unit tests, which answers by a closure and remembers what
-//! it was asked.
+//! An API server for unit tests: a closure responds, and all requests are recorded.
 
 use http_body_util::BodyExt;
 use kube::Client;
@@ -7,36 +6,36 @@ use kube::client::Body;
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
 
-/// A request that was made.
+/// A recorded request.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Method and path, without the query.
     pub line: String,
     /// The query.
     pub query: String,
-    /// The body; null where it is no JSON.
+    /// The body; null if it is not JSON.
     pub body: Value,
 }
 
-/// What was asked, in its order.
+/// The recorded requests, in order.
 #[derive(Clone, Default)]
 pub struct Log(Arc<Mutex<Vec<Request>>>);
 
 impl Log {
-    /// The requests whose line begins with this.
+    /// The requests whose line begins with `line`.
     pub fn of(&self, line: &str) -> Vec<Request> {
         let all = self.0.lock().unwrap();
         all.iter().filter(|request| request.line.starts_with(line)).cloned().collect()
     }
 }
 
-/// A client of an API server that gives these answers: a status and a body; with
-/// status 0 it does not answer. It has no Lease, and does not log requests for it.
-pub fn api(answer: impl FnMut(&Request) -> (u16, Value) + Send + 'static) -> (Client, Log) {
-    let (log, answer) = (Log::default(), Arc::new(Mutex::new(answer)));
-    let asked = log.clone();
+/// A client of an API server, and its log. `respond` returns the status and the body of a response;
+/// with status 0, there is no response. It has no Lease, and does not log requests for it.
+pub fn api(respond: impl FnMut(&Request) -> (u16, Value) + Send + 'static) -> (Client, Log) {
+    let (log, respond) = (Log::default(), Arc::new(Mutex::new(respond)));
+    let recorded = log.clone();
     let service = tower::service_fn(move |request: http::Request<Body>| {
-        let (asked, answer) = (asked.clone(), answer.clone());
+        let (recorded, respond) = (recorded.clone(), respond.clone());
         async move {
             let (parts, body) = request.into_parts();
             let body = body.collect().await?.to_bytes();
@@ -49,8 +48,8 @@ pub fn api(answer: impl FnMut(&Request) -> (u16, Value) + Send + 'static) -> (Cl
                 return Ok(http::Response::builder().status(code).body(body).unwrap());
             }
             let request = Request { line, query, body };
-            let (code, body) = answer.lock().unwrap()(&request);
-            asked.0.lock().unwrap().push(request);
+            let (code, body) = respond.lock().unwrap()(&request);
+            recorded.0.lock().unwrap().push(request);
             if code == 0 {
                 std::future::pending::<()>().await;
             }
@@ -61,7 +60,7 @@ pub fn api(answer: impl FnMut(&Request) -> (u16, Value) + Send + 'static) -> (Cl
     (Client::new(service, "default"), log)
 }
 
-/// A failure as the API server tells it.
+/// An error response of the API server: a `Status`.
 pub fn failure(code: u16, reason: &str, message: &str) -> (u16, Value) {
     let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "code": code, "reason": reason, "message": message});

@@ -127,7 +127,7 @@ fn rows(text: &mut String, path: &str, schema: &Value) {
 }
 
 fn metrics(text: &mut String) {
-    text.push_str("\n## Metrics\n\nServed at `/metrics`, in the OpenMetrics format.\n\n");
+    text.push_str("\n## Metrics\n\nServed at `/metrics`, in the OpenMetrics format, or in Prometheus's text format for scrapers that prefer it.\n\n");
     text.push_str("| metric | type | labels | what it says |\n|---|---|---|---|\n");
     for metric in Metrics::default().descriptions() {
         let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();

@@ -19,7 +19,7 @@ struct List<T> {
     items: Vec<T>,
 }
 
-/// Reads `null` as empty: Go's nil slices and maps, as upstream takes them.
+/// Deserializes `null` as empty, as upstream does: Go encodes nil slices and maps as `null`.
 fn or_empty<'de, T, D>(deserializer: D) -> Result<T, D::Error>
 where
     T: Default + Deserialize<'de>,
@@ -120,7 +120,7 @@ async fn described(
 ) -> Result<i64, String> {
     let group = parse_group(object.api_version.as_deref().unwrap_or_default())?;
     let path = if group.is_empty() && object.kind == "Namespace" {
-        // A namespace is described by itself, whatever name is given.
+        // The object is the namespace itself; the name is ignored.
         format!(
             "/apis/custom.metrics.k8s.io/v1beta2/namespaces/{}/metrics/{}",
             encoded(namespace),

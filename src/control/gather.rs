@@ -9,7 +9,7 @@ use crate::hpa::{
     self, AlignedSamples, ConditionKind, Pod, ResourceTarget, Sample, Samples, Source, Status,
 };
 use crate::promql::query::PodMetric;
-use crate::samples::{Doubt, MetricError, ObjectSample, ObjectSamples};
+use crate::samples::{MetricError, ObjectSample, ObjectSamples, TypeWarning};
 use crate::time::UnixMillis;
 use crate::watch::ScalingSpec;
 use futures::future::join_all;
@@ -88,25 +88,27 @@ pub fn note_types(
     status: &mut Status,
     now: UnixMillis,
 ) {
-    let mut doubts: Vec<(&str, Doubt)> = Vec::new();
+    let mut warnings: Vec<(&str, TypeWarning)> = Vec::new();
     for (gathered, metric) in gathered.iter().zip(metrics) {
         match (gathered, metric) {
             (Gathered::PodMetric(Err(_)), _) => return,
             (Gathered::PodMetric(Ok(samples)), Some(metric)) => {
-                doubts.extend(samples.doubt().map(|doubt| (metric.metric.as_str(), doubt)));
+                warnings.extend(
+                    samples.type_warning().map(|warning| (metric.metric.as_str(), warning)),
+                );
             }
             _ => {}
         }
     }
     // A metric that looks like a counter comes first.
-    doubts.sort_by_key(|(_, doubt)| *doubt != Doubt::NeverFalls);
+    warnings.sort_by_key(|(_, warning)| *warning != TypeWarning::LooksLikeCounter);
     let kind = ConditionKind::MetricTypeUnknown;
-    let Some((metric, doubt)) = doubts.first() else {
+    let Some((metric, warning)) = warnings.first() else {
         status.remove(kind);
         return;
     };
-    match doubt {
-        Doubt::UnknownType => status.set(
+    match warning {
+        TypeWarning::UnknownType => status.set(
             kind,
             true,
             "NoMetadata",
@@ -115,7 +117,7 @@ pub fn note_types(
             ),
             now,
         ),
-        Doubt::NeverFalls => status.set(
+        TypeWarning::LooksLikeCounter => status.set(
             kind,
             true,
             "NeverFalls",

@@ -21,7 +21,7 @@ pub use caller::Caller;
 pub use coalesce::SHAPE_BYTES;
 pub use error::MetricError;
 pub use handle::QueryHandle;
-pub use metric_types::{Doubt, METRIC_TYPE_BYTES};
+pub use metric_types::{METRIC_TYPE_BYTES, TypeWarning};
 pub use objects::{ByObject, ObjectSample, ObjectSamples};
 pub use recent_quota::RECENT_QUERY_BYTES;
 pub use result::{Lookup, QueryResult, SeriesRef};

@@ -1,7 +1,7 @@
 //! The values of a metric by object, such as a pod.
 
 use super::error::MetricError;
-use super::metric_types::Doubt;
+use super::metric_types::TypeWarning;
 use super::result::{Lookup, QueryResult, SeriesRef};
 use crate::k8s::Quantity;
 use crate::time::UnixMillis;
@@ -15,7 +15,7 @@ pub struct ObjectSamples {
     pub(super) times: Option<QueryResult>,
     /// The label that names the object.
     pub(super) label: String,
-    pub(super) doubt: Option<Doubt>,
+    pub(super) type_warning: Option<TypeWarning>,
 }
 
 /// An object's value.
@@ -28,9 +28,9 @@ pub struct ObjectSample {
 }
 
 impl ObjectSamples {
-    /// A doubt about the type of the metric.
-    pub fn doubt(&self) -> Option<Doubt> {
-        self.doubt
+    /// A warning about the type of the metric.
+    pub fn type_warning(&self) -> Option<TypeWarning> {
+        self.type_warning
     }
 
     /// A lookup of the values by object.
@@ -96,7 +96,7 @@ mod tests {
         );
         let times = result(r#"{"metric":{"pod":"a"},"value":[1,"0.25"]}"#);
         let label = "pod".to_owned();
-        let samples = ObjectSamples { values, times: Some(times), label, doubt: None };
+        let samples = ObjectSamples { values, times: Some(times), label, type_warning: None };
         let by_pod = samples.by_object();
         let one = by_pod.one("a").unwrap().unwrap();
         assert_eq!((one.value.to_string(), one.time), ("1500m".to_owned(), 250));

@@ -38,7 +38,7 @@ struct Caches {
     guarded: Cache<GuardKey, (Guarded, Instant)>,
 }
 
-/// A guarded query: a user's own query with the namespace in each selector. Or why it is refused.
+/// A guarded query: a user's query with the namespace in each selector. Or why it is refused.
 type Guarded = Result<Arc<str>, GuardError>;
 
 /// A user's query, and everything else that determines the guarded query.
@@ -60,17 +60,18 @@ const SHAPED_QUERY_TTL: Duration = Duration::from_secs(600);
 pub const SHAPED_QUERY_BYTES: usize = 32 << 20;
 /// The TTL of a guarded query.
 const GUARDED_QUERY_TTL: Duration = Duration::from_secs(600);
-/// The TTL of a refusal whose reason Prometheus failed to tell.
+/// The TTL of a refusal for which Prometheus's own error is not known.
 const UNEXPLAINED_REFUSAL_TTL: Duration = Duration::from_secs(60);
-/// The most bytes of a text that Prometheus is asked to format, whatever it is. Formatting takes the
-/// cube of the depth of a text, which Prometheus does not limit: the depth of a longer one must be bounded.
+/// The longest query that is sent to Prometheus's `format_query`, for its error, although our lexer
+/// refuses it. Formatting takes time cubic in the depth of a query. Prometheus does not limit the depth,
+/// and Plimsoll can't bound it if its lexer refuses the query.
 const MAX_FORMATTED_BYTES: usize = 1024;
 /// The bytes of the cache of guarded queries.
 pub const GUARDED_QUERY_BYTES: usize = 16 << 20;
 /// The most bytes of a query in a warning.
 const MAX_LOGGED_BYTES: usize = 500;
-/// The bytes of a response from which on reading it blocks a thread of its own.
-const LARGE_RESPONSE: usize = 1 << 20;
+/// The size from which on decoding a response would block other tasks of the thread, in bytes.
+const LARGE_RESPONSE_BYTES: usize = 1 << 20;
 
 impl Caches {
     fn new() -> Self {
@@ -98,11 +99,11 @@ impl Store {
         Self::with(prometheus, coalescer, Caches::new())
     }
 
-    /// A store in front of another server, which shares this one's memory: for
-    /// responses, shapes, users' queries and recent queries.
+    /// A store in front of another server, which shares this one's memory budgets: for responses,
+    /// shapes, users' queries and recent queries.
     pub fn sharing_budget(&self, prometheus: Client, max_age: Duration) -> Self {
-        let Inner { prometheus: own, coalescer, caches, .. } = &*self.0;
-        let prometheus = prometheus.sharing_budget(own);
+        let Inner { prometheus: base_client, coalescer, caches, .. } = &*self.0;
+        let prometheus = prometheus.sharing_budget(base_client);
         let coalescer = coalescer.sharing_quota(max_age, sender(&prometheus));
         Self::with(prometheus, coalescer, caches.clone())
     }
@@ -134,7 +135,9 @@ impl Store {
             None => Caller::of(namespace),
         };
         let query = match &metric.query {
-            Some(own) => self.guarded(queries, &metric.metric, own, namespace).await?,
+            Some(user_query) => {
+                self.guarded_query(queries, &metric.metric, user_query, namespace).await?
+            }
             None => queries.query(metric, metric_type.unwrap_or(MetricType::Gauge), namespace)?,
         };
         let label = queries.pod_label.clone();
@@ -150,13 +153,14 @@ impl Store {
                 .iter()
                 .map(|series| (series.label(label), series.value().as_f64()))
                 .collect();
-            samples.doubt = Some(self.0.metric_types.watch(&query.values, series.into_iter()));
+            samples.type_warning =
+                Some(self.0.metric_types.observe(&query.values, series.into_iter()));
         }
         Ok(samples)
     }
 
-    /// The guarded query for a user's own query. Guarded queries and refusals are cached.
-    async fn guarded(
+    /// The guarded query for a user's query. Guarded queries and refusals are cached.
+    async fn guarded_query(
         &self,
         queries: &PodQueries,
         metric: &str,
@@ -166,41 +170,43 @@ impl Store {
         let guarded = &self.0.caches.guarded;
         let key = GuardKey::new(queries, query, namespace);
         let cached = guarded.get(&key).filter(|(_, expires)| Instant::now() < *expires);
-        let sent = match cached {
-            Some((sent, _)) => sent,
+        let guarded_query = match cached {
+            Some((guarded_query, _)) => guarded_query,
             None => {
-                let (sent, ttl) = match queries.guarded(query, namespace) {
-                    // Prometheus says where in the text the fault is; our parser does not.
-                    Err(GuardError::Syntax(ours)) => {
-                        self.syntax_error(query, ours, namespace).await
+                let (guarded_query, ttl) = match queries.guarded(query, namespace) {
+                    // Prometheus's error has the position in the text; that of our parser does not.
+                    Err(GuardError::Syntax(parser_error)) => {
+                        self.syntax_error(query, parser_error, namespace).await
                     }
-                    Err(GuardError::Lexer(ours)) if query.len() <= MAX_FORMATTED_BYTES => {
-                        self.syntax_error(query, ours, namespace).await
+                    Err(GuardError::Lexer(parser_error)) if query.len() <= MAX_FORMATTED_BYTES => {
+                        self.syntax_error(query, parser_error, namespace).await
                     }
                     other => (other.map(Into::into), GUARDED_QUERY_TTL),
                 };
-                guarded.insert(key, (sent.clone(), Instant::now() + ttl));
-                sent
+                guarded.insert(key, (guarded_query.clone(), Instant::now() + ttl));
+                guarded_query
             }
         };
-        match sent {
+        match guarded_query {
             Ok(text) => Ok(Query { values: text, times: None }),
             Err(error) => Err(QueryError::Query { metric: metric.to_owned(), error }),
         }
     }
 
-    /// The refusal of a query that our parser does not read, in Prometheus's words, and its TTL.
+    /// The refusal of a query that our parser rejects, with Prometheus's error, and its TTL.
     async fn syntax_error(
         &self,
         query: &str,
-        ours: String,
+        parser_error: String,
         namespace: &str,
     ) -> (Guarded, Duration) {
         let flows = [Flow::User(namespace.into())];
         match self.0.prometheus.parse_error(query, &flows).await {
-            Ok(Some(theirs)) => (Err(GuardError::Syntax(theirs)), GUARDED_QUERY_TTL),
-            Ok(None) => (Err(GuardError::OnlyOurs(ours)), GUARDED_QUERY_TTL),
-            Err(_) => (Err(GuardError::Syntax(ours)), UNEXPLAINED_REFUSAL_TTL),
+            Ok(Some(prometheus_error)) => {
+                (Err(GuardError::Syntax(prometheus_error)), GUARDED_QUERY_TTL)
+            }
+            Ok(None) => (Err(GuardError::OnlyOurs(parser_error)), GUARDED_QUERY_TTL),
+            Err(_) => (Err(GuardError::Syntax(parser_error)), UNEXPLAINED_REFUSAL_TTL),
         }
     }
 
@@ -224,11 +230,11 @@ impl Store {
             }
         };
         let (values, times) = tokio::join!(self.series(&query.values, caller), times);
-        Ok(ObjectSamples { values: values?, times, label, doubt: None })
+        Ok(ObjectSamples { values: values?, times, label, type_warning: None })
     }
 
-    /// The series of a query. Callers at the same time share one flight, later ones its cached result. Queries
-    /// that are made at the same time are batched, as [`plan`](crate::promql::plan) describes.
+    /// The series of a query. Concurrent callers share one flight, later ones its cached result.
+    /// Concurrent queries are batched, as [`plan`](crate::promql::plan) describes.
     ///
     /// # Errors
     /// As [`MetricError`] says.
@@ -263,19 +269,19 @@ fn sender(prometheus: &Client) -> SendQuery {
     Arc::new(move |query, flows| send(client.clone(), query, flows).boxed())
 }
 
-/// Sends one query and reads its response.
+/// Sends one query and decodes its response.
 async fn send(prometheus: Client, query: String, flows: Vec<Flow>) -> TableResult {
     let started = Instant::now();
     let result = prometheus.query(&query, &flows).await.and_then(|body| {
-        let large = body.len() > LARGE_RESPONSE;
-        let read = || Table::from_body(body);
-        if large { tokio::task::block_in_place(read) } else { read() }
+        let large = body.len() > LARGE_RESPONSE_BYTES;
+        let decode = || Table::from_body(body);
+        if large { tokio::task::block_in_place(decode) } else { decode() }
     });
     let took = started.elapsed();
     match &result {
         Ok(table) => tracing::debug!(%query, series = table.series(), ?took, "Queried Prometheus"),
         Err(error) => {
-            tracing::debug!(%query, %error, ?took, "Failed to query Prometheus");
+            tracing::debug!(%query, "Whole text of the failed query");
             let query = shortened(&query, MAX_LOGGED_BYTES);
             tracing::warn!(query, %error, ?took, "Failed to query Prometheus");
         }

@@ -1,5 +1,5 @@
 //! Admission of requests by API Priority and Fairness: seats are shared by tenants and by
-//! namespaces, so that none of them takes them all. Only authenticated requests get a seat of
+//! namespaces, so that none of them takes all. Only authenticated requests get a seat of
 //! a tenant, and only authorized ones a seat of a namespace.
 
 use super::seats::{FlowSeats, SeatPool};
@@ -11,7 +11,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 /// The number of requests executed at once, besides those of the control plane and of probes.
 const TOTAL_SEATS: usize = 400;
-/// The number of them per tenant, and the number per namespace.
+/// The number of seats per tenant, and per namespace.
 const SEATS_PER_FLOW: usize = 100;
 /// The number of the control plane's requests executed at once.
 const CONTROL_PLANE_SEATS: usize = 200;
@@ -48,7 +48,7 @@ impl Default for Admission {
 }
 
 impl Admission {
-    /// Waits for a seat of the tenant, for a request that is not authorized yet; none if there
+    /// Waits for a seat of the tenant, for a request that is not authorized yet. Returns none if there
     /// is no seat in time.
     pub async fn admit(&self, user: &UserInfo) -> Option<OccupiedSeats> {
         in_time(async {
@@ -61,8 +61,9 @@ impl Admission {
         .await
     }
 
-    /// Waits for a seat of the namespace, if there is one, and for one of all, for a request
-    /// that is authorized: only then may it take seats that others could use.
+    /// Waits for a seat of the namespace, if the request has one, and for one of the total seats. The
+    /// request must be authorized, as it takes seats that other tenants share. Returns none if there
+    /// are no seats in time.
     pub async fn admit_authorized(
         &self,
         user: &UserInfo,
@@ -86,8 +87,8 @@ async fn in_time(seats: impl Future<Output = Option<OccupiedSeats>>) -> Option<O
     tokio::time::timeout(QUEUE_TIMEOUT, seats).await.ok()?
 }
 
-const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
-const KUBE_SYSTEM: &str = "system:serviceaccount:kube-system:";
+const SERVICE_ACCOUNT_USERNAME_PREFIX: &str = "system:serviceaccount:";
+const KUBE_SYSTEM_USERNAME_PREFIX: &str = "system:serviceaccount:kube-system:";
 /// The users of kube-controller-manager itself, and of kube-apiserver when it checks the
 /// availability of an APIService and reads its discovery.
 const CONTROL_PLANE_USERS: [&str; 4] = [
@@ -107,16 +108,18 @@ const CONTROLLERS: [&str; 4] = [
 
 /// Whether a user is a component of the control plane that reads metrics or discovery.
 pub fn is_control_plane(user: &UserInfo) -> bool {
-    let controller = user.name.strip_prefix(KUBE_SYSTEM);
+    let controller = user.name.strip_prefix(KUBE_SYSTEM_USERNAME_PREFIX);
     CONTROL_PLANE_USERS.contains(&user.name.as_str())
         || controller.is_some_and(|name| CONTROLLERS.contains(&name))
 }
 
 /// The tenant of a user: all service accounts of a namespace are one tenant.
 pub fn tenant(user: &UserInfo) -> &str {
-    let account = user.name.strip_prefix(SERVICE_ACCOUNT);
+    let account = user.name.strip_prefix(SERVICE_ACCOUNT_USERNAME_PREFIX);
     match account.and_then(|account| account.split_once(':')) {
-        Some((namespace, _)) => &user.name[..SERVICE_ACCOUNT.len() + namespace.len()],
+        Some((namespace, _)) => {
+            &user.name[..SERVICE_ACCOUNT_USERNAME_PREFIX.len() + namespace.len()]
+        }
         None => &user.name,
     }
 }
@@ -136,8 +139,8 @@ mod tests {
         user: &UserInfo,
         namespace: Option<&str>,
     ) -> Option<[OccupiedSeats; 2]> {
-        let own = admission.admit(user).now_or_never().flatten()?;
-        Some([own, admission.admit_authorized(user, namespace).now_or_never().flatten()?])
+        let of_tenant = admission.admit(user).now_or_never().flatten()?;
+        Some([of_tenant, admission.admit_authorized(user, namespace).now_or_never().flatten()?])
     }
 
     /// The seats that 400 requests of these users get at once.

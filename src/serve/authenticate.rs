@@ -21,14 +21,14 @@ pub struct Authenticator {
 const AUTHENTICATED: &str = "system:authenticated";
 
 impl Authenticator {
-    /// An authenticator with these trusted CAs, and this one for bearer tokens.
+    /// An authenticator that trusts these CAs, and authenticates bearer tokens by `tokens`.
     pub fn new(trust: TrustStore, tokens: TokenAuthenticator) -> Self {
         Self { trust, tokens }
     }
 
     /// Whether a connection with this certificate chain is the front proxy's.
     pub fn is_front_proxy(&self, chain: &[CertificateDer<'static>]) -> bool {
-        is_front_proxy(&self.trust.now(), chain)
+        is_front_proxy(&self.trust.load(), chain)
     }
 
     /// Authenticates a request by the connection's certificates and the request's headers.
@@ -40,7 +40,7 @@ impl Authenticator {
         peer: &Peer,
         headers: &HeaderMap,
     ) -> Result<UserInfo, AuthenticationError> {
-        let (trust, chain) = (self.trust.now(), &*peer.certificates);
+        let (trust, chain) = (self.trust.load(), &*peer.certificates);
         if let Some(user) = by_front_proxy(&trust, chain, headers) {
             return Ok(user);
         }
@@ -61,10 +61,10 @@ impl Authenticator {
         }
     }
 
-    /// Why the request headers of a front proxy are ignored; none if there are none, or if the
-    /// connection is the front proxy's.
+    /// The reason why request headers are ignored that only a front proxy may set. None if there are no
+    /// such headers, or if the connection is the front proxy's.
     pub fn untrusted_front_proxy(&self, peer: &Peer, headers: &HeaderMap) -> Option<String> {
-        let trust = self.trust.now();
+        let trust = self.trust.load();
         let claims = trust.username_headers.iter().any(|name| headers.contains_key(name.as_str()));
         let (name, _) = subject(peer.certificates.first()?)?;
         if !claims || is_front_proxy(&trust, &peer.certificates) {

@@ -68,7 +68,7 @@ pub enum Attributes {
         /// The object's name, or `*`; empty for all.
         name: String,
     },
-    /// A request for a path that is no resource.
+    /// A request for a non-resource path.
     NonResource {
         /// The path.
         path: String,
@@ -88,7 +88,7 @@ const MAX_IDLE_TENANTS: usize = 4096;
 const REVIEW_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Attributes {
-    /// The attributes of a request; `info` is none where the path is not one of the metrics APIs.
+    /// The attributes of a request; `info` is none if the path is not one of the metrics APIs.
     pub fn of(info: Option<&RequestInfo>, method: &Method, uri: &Uri) -> Self {
         let options = Query::<ListOptions>::try_from_uri(uri).map(|Query(options)| options);
         let options = options.unwrap_or_default();
@@ -97,8 +97,8 @@ impl Attributes {
         };
         let v1beta1 = Version::V1Beta1;
         let (parts, subresource, name) = match info {
-            // The path of a namespace's metric (`namespaces/shop/metrics/load`) reads as an object
-            // `load` of the resource `metrics`.
+            // The path of a namespace's metric (`namespaces/shop/metrics/load`) is parsed as an object
+            // `load` of the resource `metrics`, as in kube-apiserver.
             Some(RequestInfo::Object(object)) if object.of_namespace => {
                 let parts = resource(ApiGroup::Custom, object.version, &object.name, "metrics");
                 (parts, "", Some(object.metric.as_str()))
@@ -142,7 +142,7 @@ impl Attributes {
         }
     }
 
-    /// The approximate size of its texts in memory, in bytes.
+    /// The approximate size of its strings in memory, in bytes.
     fn bytes(&self) -> usize {
         match self {
             Self::Resource { namespace, resource, subresource, name, .. } => {
@@ -152,7 +152,7 @@ impl Attributes {
         }
     }
 
-    /// The error for a user that may not, in upstream's words.
+    /// 403, with the text of kube-apiserver.
     fn forbidden(&self, user: &str, reason: &str) -> ApiError {
         let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
         ApiError::forbidden(match self {
@@ -332,7 +332,7 @@ impl Inner {
         let review =
             tokio::time::timeout(REVIEW_TIMEOUT, api.create(&PostParams::default(), &review))
                 .await
-                .map_err(|_| unavailable("the API server did not answer in time".to_owned()))?
+                .map_err(|_| unavailable("the API server did not respond in time".to_owned()))?
                 .map_err(|error| unavailable(error.to_string()))?;
         let status = review.status.unwrap_or_default();
         match status.allowed {

@@ -8,16 +8,16 @@ use futures::StreamExt;
 use k8s_openapi::ByteString;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use kube::api::{Patch, PatchParams};
-use kube::runtime::watcher::{self, Event};
-use kube::runtime::{WatchStreamExt, watcher as watch};
+use kube::runtime::watcher::Event;
+use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The number of CAs in a bundle. The oldest are dropped first; a replica that still needs its
-/// own adds it again.
+/// The number of CAs in a bundle. The oldest are dropped first; a replica that still needs
+/// its CA adds it again.
 const MAX_CAS: usize = 16;
 const PEM_BEGIN: &str = "-----BEGIN CERTIFICATE-----";
 
@@ -98,14 +98,15 @@ impl ServingCa {
     fn is_missing(&self, object: &APIService) -> bool {
         let Some(spec) = &object.spec else { return false };
         let group = spec.group.as_deref();
-        let ours = ApiGroup::ALL.iter().any(|ours| group == Some(ours.as_str()))
+        let is_ours = ApiGroup::ALL.iter().any(|served| group == Some(served.as_str()))
             && spec.service.as_ref().is_some_and(|reference| {
                 reference.name.as_deref() == Some(&self.service)
                     && reference.namespace.as_deref() == Some(&self.namespace)
             });
-        ours && !String::from_utf8_lossy(bundle(object)).contains(self.ca.trim_end())
+        is_ours && !String::from_utf8_lossy(bundle(object)).contains(self.ca.trim_end())
     }
 
+    /// Writes our CA to an APIService.
     async fn write(&self, api: &Api<APIService>, object: &APIService) -> Result<(), String> {
         let bundle = ByteString(with_ca(bundle(object), &self.ca).into_bytes());
         // On a conflict with another replica, the watch sends what that replica wrote.
@@ -119,7 +120,7 @@ impl ServingCa {
         match tokio::time::timeout(WRITE_TIMEOUT, written).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err(format!("no answer within {WRITE_TIMEOUT:?}")),
+            Err(_) => Err(format!("no response within {WRITE_TIMEOUT:?}")),
         }
     }
 }
@@ -141,7 +142,7 @@ pub async fn run_ca_injector(
     status.state().enabled = true;
     let api: Api<APIService> = Api::all(client);
     let (backoff, progress) = ResettableBackoff::new();
-    let mut events = watch(api.clone(), watcher::Config::default()).backoff(backoff).boxed();
+    let mut events = watcher(api.clone(), watcher::Config::default()).backoff(backoff).boxed();
     let mut failures = FailureLog::default();
     loop {
         metrics.serving.ca_bundles_missing(status.missing().len());
@@ -165,8 +166,8 @@ pub async fn run_ca_injector(
                     if let Some(failures) = failures.failed() {
                         tracing::warn!(%error, failures, "Failed to watch APIServices");
                     }
-                    // That is valid with insecureSkipTLSVerify, or if another tool sets caBundle: it
-                    // fails no check.
+                    // It fails no check: with insecureSkipTLSVerify, or if another tool sets caBundle,
+                    // the permission is not needed.
                     if is_forbidden(&error) {
                         let mut state = status.state();
                         (state.listed, state.forbidden) = (true, true);

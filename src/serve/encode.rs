@@ -1,4 +1,4 @@
-//! Encodes answers: as JSON, YAML, protobuf or a table, and discovery with an ETag.
+//! Encodes responses: as JSON, YAML, protobuf or a table, and discovery with an ETag.
 
 use super::error::ApiError;
 use super::negotiate::{self, Encoding};
@@ -10,38 +10,42 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-/// The answer to a request, before it is encoded.
+/// The content of a response, before it is encoded.
 #[derive(Debug)]
-pub enum Answer {
+pub enum ResponseContent {
     /// An API object.
     Object(Value),
     /// An API object, and its form as a table.
     Tabular(Value, fn(&Value) -> Value),
     /// A discovery document. As plain JSON it has an ETag.
     Discovery(Value),
-    /// A JSON document with an ETag, of this content type whatever the client accepts.
+    /// A JSON document with an ETag, of this content type regardless of `Accept`.
     Document(Value, &'static str),
     /// A complete response.
     Response(Response<Body>),
 }
 
-/// Encodes an answer as the client of a request accepts.
+/// Encodes the content of a response as the client accepts.
 ///
 /// # Errors
-/// 406 if the client accepts no encoding of the answer.
-pub fn encode(answer: Answer, uri: &Uri, headers: &HeaderMap) -> Result<Response<Body>, ApiError> {
-    let encoding = negotiate::encoding(headers, matches!(answer, Answer::Tabular(..)));
+/// 406 if the client accepts no encoding of the content.
+pub fn encode(
+    content: ResponseContent,
+    uri: &Uri,
+    headers: &HeaderMap,
+) -> Result<Response<Body>, ApiError> {
+    let encoding = negotiate::encoding(headers, matches!(content, ResponseContent::Tabular(..)));
     let pretty = negotiate::is_pretty(uri, headers);
-    let (value, table) = match answer {
-        Answer::Response(response) => return Ok(response),
-        Answer::Document(document, content_type) => {
+    let (value, table) = match content {
+        ResponseContent::Response(response) => return Ok(response),
+        ResponseContent::Document(document, content_type) => {
             return Ok(with_etag(headers, &document, content_type));
         }
-        Answer::Discovery(document) if encoding == Some(Encoding::Json) && !pretty => {
+        ResponseContent::Discovery(document) if encoding == Some(Encoding::Json) && !pretty => {
             return Ok(with_etag(headers, &document, "application/json"));
         }
-        Answer::Object(value) | Answer::Discovery(value) => (value, None),
-        Answer::Tabular(value, table) => (value, Some(table)),
+        ResponseContent::Object(value) | ResponseContent::Discovery(value) => (value, None),
+        ResponseContent::Tabular(value, table) => (value, Some(table)),
     };
     let encoding = encoding.ok_or_else(ApiError::not_acceptable)?;
     let value = match table {
@@ -91,7 +95,7 @@ pub fn json(value: &impl Serialize) -> Response<Body> {
 }
 
 fn json_body(written: serde_json::Result<Vec<u8>>) -> Response<Body> {
-    let mut body = written.expect("an API object has nothing that JSON can't say");
+    let mut body = written.expect("an API object can be encoded as JSON");
     body.push(b'\n');
     let json = HeaderValue::from_static("application/json");
     ([(header::CONTENT_TYPE, json)], body).into_response()
@@ -117,7 +121,7 @@ fn protobuf(value: &Value) -> Response<Body> {
 
 /// A JSON response with an ETag; 304 if the client's copy has the same.
 fn with_etag(headers: &HeaderMap, document: &Value, content_type: &'static str) -> Response<Body> {
-    let body = serde_json::to_vec(document).expect("an API object has nothing that JSON can't say");
+    let body = serde_json::to_vec(document).expect("an API object can be encoded as JSON");
     let hash = Sha256::digest(&body);
     let tag: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
     let content_type = HeaderValue::from_static(content_type);
@@ -150,14 +154,14 @@ mod tests {
         headers
     }
 
-    fn content_type(answer: Answer, path: &'static str, headers: &HeaderMap) -> String {
-        let response = encode(answer, &Uri::from_static(path), headers).unwrap();
+    fn content_type(content: ResponseContent, path: &'static str, headers: &HeaderMap) -> String {
+        let response = encode(content, &Uri::from_static(path), headers).unwrap();
         response.headers()[header::CONTENT_TYPE].to_str().unwrap().to_owned()
     }
 
     #[test]
     fn an_object_is_encoded_as_the_client_accepts() {
-        let object = || Answer::Object(json!({"kind": "MetricValueList", "items": []}));
+        let object = || ResponseContent::Object(json!({"kind": "MetricValueList", "items": []}));
         for (accepted, expected) in [
             ("application/json", "application/json"),
             ("application/yaml", "application/yaml"),
@@ -173,16 +177,17 @@ mod tests {
 
     #[tokio::test]
     async fn only_an_object_with_a_table_is_encoded_as_one() {
-        let answer = Answer::Tabular(json!({"kind": "PodMetrics"}), |_| json!({"kind": "Table"}));
+        let content =
+            ResponseContent::Tabular(json!({"kind": "PodMetrics"}), |_| json!({"kind": "Table"}));
         let table = accept("application/json;as=Table;v=v1;g=meta.k8s.io");
-        let response = encode(answer, &Uri::from_static("/?pretty=0"), &table).unwrap();
+        let response = encode(content, &Uri::from_static("/?pretty=0"), &table).unwrap();
         let body = axum::body::to_bytes(response.into_body(), 1_000).await.unwrap();
         assert_eq!(&body[..], b"{\"kind\":\"Table\"}\n");
     }
 
     #[test]
-    fn discovery_has_an_etag_unless_it_is_laid_out_for_a_person() {
-        let discovery = || Answer::Discovery(json!({"kind": "APIGroupList"}));
+    fn discovery_has_an_etag_unless_it_is_pretty_printed() {
+        let discovery = || ResponseContent::Discovery(json!({"kind": "APIGroupList"}));
         let headers = HeaderMap::new();
         let of = |path| encode(discovery(), &Uri::from_static(path), &headers).unwrap();
         assert!(of("/apis").headers().contains_key(header::ETAG));
@@ -190,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_with_a_current_copy_is_told_so() {
+    fn a_copy_with_the_same_etag_is_not_modified() {
         let has = |tags: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::IF_NONE_MATCH, tags.parse().unwrap());

@@ -86,8 +86,8 @@ impl ForwardTarget {
         let http = Http::with(url.origin().ascii_serialization(), (options.roots, None), build)
             .map_err(|error| error.to_string())?;
         let token_file = options.token_file.or_else(|| {
-            let own = Path::new(SERVICE_ACCOUNT).join("token");
-            own.exists().then_some(own)
+            let path = Path::new(SERVICE_ACCOUNT).join("token");
+            path.exists().then_some(path)
         });
         // One entry, bounded by the largest response.
         let discovery = cache::of_bytes(MAX_RESPONSE_BYTES, DISCOVERY_TTL, |(), _| 0);
@@ -104,7 +104,7 @@ impl ForwardTarget {
         query: Option<&str>,
     ) -> Result<(StatusCode, Bytes), ApiError> {
         let unavailable = |error: String| {
-            ApiError::unavailable(format!("the adapter at {} does not answer: {error}", self.url))
+            ApiError::unavailable(format!("the adapter at {} does not respond: {error}", self.url))
         };
         // Host and port are always the configured ones.
         let mut url = self.url.clone();
@@ -124,7 +124,7 @@ impl ForwardTarget {
         while let Some(chunk) = response.chunk().await.map_err(failed)? {
             if body.len() + chunk.len() > MAX_RESPONSE_BYTES {
                 return Err(unavailable(format!(
-                    "its answer is larger than {MAX_RESPONSE_BYTES} bytes"
+                    "the response is larger than {MAX_RESPONSE_BYTES} bytes"
                 )));
             }
             body.extend_from_slice(&chunk);

@@ -1,6 +1,6 @@
 //! Dispatches requests that have passed the layers to their handlers.
 
-use super::encode::{Answer, encode, json};
+use super::encode::{ResponseContent, encode, json};
 use super::error::ApiError;
 use super::health::{self, Detail};
 use super::layers::ParsedPath;
@@ -19,25 +19,25 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::sync::Arc;
 
-/// Answers a request: dispatches it, and encodes the answer.
+/// Dispatches a request, and encodes the response.
 pub async fn handle(
     State(server): State<Arc<Server>>,
     Extension(ParsedPath(path)): Extension<ParsedPath>,
     request: Request,
 ) -> Result<Response<Body>, ApiError> {
     let (parts, _) = request.into_parts();
-    let answer = dispatch(&server, path, &parts).await?;
-    encode(answer, &parts.uri, &parts.headers)
+    let content = dispatch(&server, path, &parts).await?;
+    encode(content, &parts.uri, &parts.headers)
 }
 
 async fn dispatch(
     server: &Server,
     path: Result<RequestInfo, PathError>,
     parts: &Parts,
-) -> Result<Answer, ApiError> {
+) -> Result<ResponseContent, ApiError> {
     check_method(&parts.method, &path)?;
-    if let Some(answer) = non_resource(server, parts)? {
-        return Ok(answer);
+    if let Some(content) = non_resource(server, parts)? {
+        return Ok(content);
     }
     let info = path.map_err(|error| match error {
         PathError::NotFound => ApiError::no_such_path(),
@@ -56,7 +56,7 @@ async fn dispatch(
     resource(server, info, parts).await
 }
 
-/// Refuses methods other than GET, and HEAD for what is no object.
+/// Refuses methods other than GET and, except for objects, HEAD.
 fn check_method(method: &Method, path: &Result<RequestInfo, PathError>) -> Result<(), ApiError> {
     let is_object = path.as_ref().is_ok_and(|info| !info.is_discovery());
     match *method {
@@ -66,8 +66,8 @@ fn check_method(method: &Method, path: &Result<RequestInfo, PathError>) -> Resul
     }
 }
 
-/// The answer for a path that is no resource; none for any other path.
-fn non_resource(server: &Server, parts: &Parts) -> Result<Option<Answer>, ApiError> {
+/// The response for a non-resource path; none for any other path.
+fn non_resource(server: &Server, parts: &Parts) -> Result<Option<ResponseContent>, ApiError> {
     let path = parts.uri.path();
     let response = if health::is_detailed(path) {
         server.health.ready(Detail::All).into_response()
@@ -79,11 +79,11 @@ fn non_resource(server: &Server, parts: &Parts) -> Result<Option<Answer>, ApiErr
     } else if path.starts_with(openapi::BASE)
         && let Some(document) = openapi::document(path, &server.served_groups())
     {
-        return Ok(Some(Answer::Document(document, "application/json")));
+        return Ok(Some(ResponseContent::Document(document, "application/json")));
     } else {
         return Ok(None);
     };
-    Ok(Some(Answer::Response(response)))
+    Ok(Some(ResponseContent::Response(response)))
 }
 
 /// Plimsoll's own metrics, in the format that the client prefers.
@@ -97,7 +97,11 @@ fn exposition(metrics: &Metrics, headers: &HeaderMap) -> Response<Body> {
     ([(header::CONTENT_TYPE, HeaderValue::from_static(content_type))], text).into_response()
 }
 
-async fn resource(server: &Server, info: RequestInfo, parts: &Parts) -> Result<Answer, ApiError> {
+async fn resource(
+    server: &Server,
+    info: RequestInfo,
+    parts: &Parts,
+) -> Result<ResponseContent, ApiError> {
     let path = info.path();
     match info {
         RequestInfo::Groups if negotiate::accepts_aggregated_discovery(&parts.headers) => {
@@ -105,13 +109,15 @@ async fn resource(server: &Server, info: RequestInfo, parts: &Parts) -> Result<A
             for group in server.served_groups() {
                 groups.push((group, server.served_resources(group).await));
             }
-            Ok(Answer::Document(discovery::aggregated(&groups), discovery::AGGREGATED))
+            Ok(ResponseContent::Document(discovery::aggregated(&groups), discovery::AGGREGATED))
         }
-        RequestInfo::Groups => Ok(Answer::Discovery(discovery::groups(&server.served_groups()))),
-        RequestInfo::Group(group) => Ok(Answer::Discovery(discovery::group(group))),
+        RequestInfo::Groups => {
+            Ok(ResponseContent::Discovery(discovery::groups(&server.served_groups())))
+        }
+        RequestInfo::Group(group) => Ok(ResponseContent::Discovery(discovery::group(group))),
         RequestInfo::Resources(group, version) => {
             let resources = server.served_resources(group).await;
-            Ok(Answer::Discovery(discovery::resources(group, version, &resources)))
+            Ok(ResponseContent::Discovery(discovery::resources(group, version, &resources)))
         }
         RequestInfo::Object(object) => {
             let values = custom::objects(server, &object, &parameters(&parts.uri)?).await;
@@ -130,13 +136,13 @@ async fn resource(server: &Server, info: RequestInfo, parts: &Parts) -> Result<A
         RequestInfo::Nodes { name } => {
             let options = parameters(&parts.uri)?;
             let value = resource_metrics::nodes(server, name.as_deref(), &options).await?;
-            Ok(Answer::Tabular(value, resource_metrics::table))
+            Ok(ResponseContent::Tabular(value, resource_metrics::table))
         }
         RequestInfo::Pods { namespace, name } => {
             let options = parameters(&parts.uri)?;
             let (namespace, name) = (namespace.as_deref(), name.as_deref());
             let value = resource_metrics::pods(server, namespace, name, &options).await?;
-            Ok(Answer::Tabular(value, resource_metrics::table))
+            Ok(ResponseContent::Tabular(value, resource_metrics::table))
         }
     }
 }
@@ -148,17 +154,17 @@ async fn forward_if_not_found(
     group: ApiGroup,
     (path, uri): (&str, &Uri),
     values: Result<Value, ApiError>,
-) -> Result<Answer, ApiError> {
+) -> Result<ResponseContent, ApiError> {
     let not_found = matches!(&values, Err(error) if error.code == StatusCode::NOT_FOUND);
     let targets = server.forward.load();
     let Some(target) = targets.get(&group).filter(|_| not_found) else {
-        return values.map(Answer::Object);
+        return values.map(ResponseContent::Object);
     };
     let (status, body) = target.get(path, uri.query()).await?;
     let json = HeaderValue::from_static("application/json");
     let mut response = ([(header::CONTENT_TYPE, json)], body).into_response();
     *response.status_mut() = status;
-    Ok(Answer::Response(response))
+    Ok(ResponseContent::Response(response))
 }
 
 /// The autoscaler of a live status:

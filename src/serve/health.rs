@@ -27,7 +27,7 @@ pub struct Health {
     pub ca_bundles: CaBundleStatus,
     /// Whether the control loop makes progress.
     pub heartbeat: Heartbeat,
-    /// Why the configuration file can't be reloaded, if it can't.
+    /// The error of the last reload of the configuration file; none if it succeeded.
     pub config_error: Reloadable<Option<String>>,
     /// The rules.
     pub rules: Rules,
@@ -78,9 +78,9 @@ async fn ready(health: Health, api: Router, request: Request) -> Response<Body> 
         return health.ready(Detail::Failed).into_response();
     }
     // Without authorization, the response is the one without details.
-    let Ok(answer) = api.oneshot(detailed(request)).await;
-    match answer.status() {
-        StatusCode::OK | StatusCode::INTERNAL_SERVER_ERROR => answer,
+    let Ok(response) = api.oneshot(detailed(request)).await;
+    match response.status() {
+        StatusCode::OK | StatusCode::INTERNAL_SERVER_ERROR => response,
         _ => health.ready(Detail::Checks).into_response(),
     }
 }

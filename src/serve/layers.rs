@@ -54,10 +54,10 @@ pub async fn instrument(
         response.extensions_mut().extend(user.map(extension).unwrap_or_default());
     }
     let (code, took) = (response.status().as_u16(), begun.elapsed());
-    metrics.answered(code);
-    metrics.serving.answered(request_kind(&path), took);
+    metrics.responded(code);
+    metrics.serving.responded(request_kind(&path), took);
     let user = response.extensions().get::<LoggedUser>().map_or("", |user| user.0.as_str());
-    tracing::debug!(%method, path, user, code, ?took, "Answered request");
+    tracing::debug!(%method, path, user, code, ?took, "Served request");
     response
 }
 
@@ -93,7 +93,7 @@ pub async fn canonicalize(mut request: Request, next: Next) -> Response<Body> {
     let impersonates =
         request.headers().keys().any(|name| name.as_str().starts_with("impersonate-"));
     if impersonates {
-        let message = "impersonation is not supported here: ask by kube-apiserver, which honours Impersonate- headers";
+        let message = "impersonation is not supported here: send the request through kube-apiserver, which supports it";
         return ApiError::forbidden(message).into_response();
     }
     let parsed = ParsedPath(RequestInfo::parse(path));
@@ -174,8 +174,8 @@ pub async fn authenticate(
     response
 }
 
-/// Waits for a seat of the user's tenant. The request occupies it until the client has received
-/// the response.
+/// Waits for a seat of the user's tenant. A response occupies it until it is sent, an
+/// [`ApiError`] only until [`instrument`] encodes it.
 pub async fn admit(
     State((admission, metrics)): State<(Admission, Arc<Metrics>)>,
     request: Request,
@@ -186,12 +186,12 @@ pub async fn admit(
     };
     match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
         Ok(response) => GuardedBody::guard(response, seats),
-        Err(_) => ApiError::unavailable("the answer took too long").into_response(),
+        Err(_) => ApiError::unavailable("the request timed out").into_response(),
     }
 }
 
-/// Waits for a seat of the request's namespace, and for one of all. The request occupies them as
-/// long.
+/// Waits for a seat of the request's namespace, and for one of the total seats. They are
+/// occupied as long as the tenant's.
 pub async fn admit_authorized(
     State((admission, metrics)): State<(Admission, Arc<Metrics>)>,
     request: Request,

@@ -28,19 +28,19 @@ struct Clause<'a> {
     parameters: Vec<(&'a str, &'a str)>,
 }
 
-/// The text before a separator, and the rest; nothing is left where there is none.
+/// The text before a separator and the text after it; the whole text and nothing without one.
 fn split(text: &str, separator: char) -> (&str, &str) {
     text.split_once(separator).unwrap_or((text, ""))
 }
 
-/// Parses a q-value as Go does, which knows no NaN with a sign.
+/// Parses a q-value as Go does, which refuses a NaN with a sign.
 fn q_value(text: &str) -> f32 {
     let q: f32 = text.parse().unwrap_or(0.0);
     if q.is_nan() && text.starts_with(['+', '-']) { 0.0 } else { q }
 }
 
 impl<'a> Clause<'a> {
-    /// Parses a clause; none if it is no media range. Parameters without a value are skipped.
+    /// Parses a clause. Returns none if it is not a media range. Parameters without a value are skipped.
     fn parse(text: &'a str) -> Option<Self> {
         let space = |text: &'a str| text.trim_matches(' ');
         let (range, mut rest) = split(space(text), ';');
@@ -71,34 +71,34 @@ impl<'a> Clause<'a> {
     }
 
     fn parameter(&self, name: &str) -> Option<&'a str> {
-        let mut last_first = self.parameters.iter().rev();
-        last_first.find_map(|(known, value)| (*known == name).then_some(*value))
+        let mut from_last = self.parameters.iter().rev();
+        from_last.find_map(|(known, value)| (*known == name).then_some(*value))
     }
 
     fn matches(&self, media_type: &str) -> bool {
         let Some((media_type, subtype)) = media_type.split_once('/') else { return false };
         match (self.media_type, self.subtype) {
             ("*", "*") => true,
-            (ours, "*") => ours == media_type,
-            (ours, sub) => (ours, sub) == (media_type, subtype),
+            (accepted, "*") => accepted == media_type,
+            accepted => accepted == (media_type, subtype),
         }
     }
 
-    /// How closely it names media types: 2 for one, 1 for `text/*`, 0 for `*/*`.
+    /// The specificity: 2 for one media type, 1 for `text/*`, 0 for `*/*`.
     fn specificity(&self) -> u8 {
         u8::from(self.media_type != "*") + u8::from(self.subtype != "*")
     }
 
-    /// Whether it is tried before another. It is no order: a clause without a wildcard goes before
-    /// one with a wildcard, and one with a higher q-value before one with a lower.
+    /// Whether it is tried before another. This is not a total order: of two clauses, each may be before
+    /// the other, one for its q-value and one because it has no wildcard.
     fn is_before(&self, other: &Self) -> bool {
         self.q > other.q
             || (self.media_type != "*" && other.media_type == "*")
             || (self.subtype != "*" && other.subtype == "*")
     }
 
-    /// Whether it accepts an object as it is, or as a table. There is no other version of the server (`sv`)
-    /// than `v1`; `stream=watch` is ignored where a watch could be encoded, as kube-apiserver ignores it.
+    /// Whether it accepts an object as it is, or as a table. The only server version (`sv`) is `v1`. As in
+    /// kube-apiserver, `stream=watch` is ignored for encodings that support watches.
     fn accepts(&self, encoding: Encoding, as_table: bool) -> bool {
         let stream = self.parameter("stream").filter(|stream| !stream.is_empty());
         if stream.is_some_and(|stream| stream != "watch" || encoding == Encoding::Yaml) {
@@ -118,7 +118,7 @@ impl<'a> Clause<'a> {
 /// The text of `Accept`; none without the header, or if it is empty.
 fn text(headers: &HeaderMap) -> Option<&str> {
     let header = headers.get(header::ACCEPT).filter(|header| !header.is_empty())?;
-    // Up to what is no UTF-8, which is in no name that is known.
+    // Up to the first byte that is not UTF-8: no media type that is known contains one.
     Some(header.as_bytes().utf8_chunks().next().map_or("", |chunk| chunk.valid()))
 }
 
@@ -126,21 +126,25 @@ fn text(headers: &HeaderMap) -> Option<&str> {
 /// accepts everything.
 ///
 /// Source of the syntax and of the order: `ParseAccept` of `github.com/munnerz/goautoneg`, which
-/// kube-apiserver uses. It is laxer than RFC 9110, and clients rely on it: a clause that is no media
-/// range is skipped, `q=0` does not exclude, and names are case-sensitive. Not as there: the order of
-/// more than 12 clauses, of which Go's sort gives no account, what comes after [`MAX_CLAUSES`] or after a
-/// byte that is no UTF-8, hexadecimal q-values, `pretty=1` (there is the parameter of the query for it),
-/// `sv=v1` (refused there but for `metrics.k8s.io`), and, of `metrics.k8s.io`, a table as YAML and
-/// `PartialObjectMetadata`.
+/// kube-apiserver uses. It is laxer than RFC 9110, and clients rely on it: a clause that is not a media
+/// range is skipped, `q=0` does not exclude, and names are case-sensitive. Differences from kube-apiserver:
+///
+/// - More than 12 clauses may be tried in another order: Go does not document that of its sort.
+/// - Clauses after [`MAX_CLAUSES`] are ignored, as is the text after a byte that is not UTF-8.
+/// - Hexadecimal q-values are not parsed.
+/// - `pretty=1` is ignored; only the query parameter counts.
+/// - `sv=v1` is accepted, which kube-apiserver does only for `metrics.k8s.io`.
+/// - For `metrics.k8s.io`, there is no table as YAML, and no `PartialObjectMetadata`.
 fn accept(headers: &HeaderMap) -> Option<Vec<Clause<'_>>> {
     let text = text(headers)?;
     let mut clauses: Vec<_> = text.split(',').filter_map(Clause::parse).take(MAX_CLAUSES).collect();
-    // As Go sorts a few: the outcome depends on it, as `is_before` is no order.
+    // An insertion sort, as Go's for a few elements: since `is_before` is not a total order, the result
+    // depends on the algorithm.
     for sorted in 1..clauses.len() {
-        let mut at = sorted;
-        while at > 0 && clauses[at].is_before(&clauses[at - 1]) {
-            clauses.swap(at, at - 1);
-            at -= 1;
+        let mut index = sorted;
+        while index > 0 && clauses[index].is_before(&clauses[index - 1]) {
+            clauses.swap(index, index - 1);
+            index -= 1;
         }
     }
     Some(clauses)
@@ -152,7 +156,7 @@ const ENCODINGS: [(&str, Encoding); 3] = [
     (PROTOBUF, Encoding::Protobuf),
 ];
 
-/// The encoding of a response; none if the client accepts none that there is.
+/// The encoding of a response; none if the client accepts none of the encodings.
 pub fn encoding(headers: &HeaderMap, has_table: bool) -> Option<Encoding> {
     let Some(clauses) = accept(headers) else { return Some(Encoding::Json) };
     clauses.iter().find_map(|clause| {
@@ -168,8 +172,8 @@ pub fn encoding(headers: &HeaderMap, has_table: bool) -> Option<Encoding> {
     })
 }
 
-/// Whether a client accepts any of the media types, with whatever parameters. `application/*` and `*`
-/// alone are none of them.
+/// Whether a client accepts any of the media types, regardless of their parameters. `application/*` and
+/// `*` alone do not count.
 ///
 /// Source: `matchesAccept` of `github.com/emicklei/go-restful`, kube-apiserver's router.
 pub fn accepts_any(headers: &HeaderMap) -> bool {
@@ -193,7 +197,7 @@ pub fn accepts_aggregated_discovery(headers: &HeaderMap) -> bool {
 }
 
 /// Whether a scraper prefers Prometheus's text format to OpenMetrics. A format has the q-value of the
-/// clause that names it most closely (RFC 9110, 12.5.1).
+/// most specific clause that matches it (RFC 9110, 12.5.1).
 pub fn prefers_prometheus_text(headers: &HeaderMap) -> bool {
     let clauses = accept(headers).unwrap_or_default();
     let quality = |media_type: &str| {
@@ -204,7 +208,7 @@ pub fn prefers_prometheus_text(headers: &HeaderMap) -> bool {
     quality("text/plain") > quality("application/openmetrics-text")
 }
 
-/// Whether JSON is laid out for a person. Source: `isPrettyPrint` of `k8s.io/apiserver`.
+/// Whether JSON is pretty-printed. Source: `isPrettyPrint` of `k8s.io/apiserver`.
 pub fn is_pretty(uri: &Uri, headers: &HeaderMap) -> bool {
     let query = Query::<Vec<(String, String)>>::try_from_uri(uri);
     let query = query.map(|Query(query)| query).unwrap_or_default();
@@ -316,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_laid_out_for_people() {
+    fn json_is_pretty_printed_for_people() {
         let of = |uri: &'static str, agent: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::USER_AGENT, agent.parse().unwrap());

@@ -11,7 +11,7 @@ struct Field(&'static str, u32, FieldType);
 enum FieldType {
     Text,
     Number,
-    Truth,
+    Bool,
     /// A time in RFC 3339, as a message of its seconds.
     Time,
     /// A Go duration, as a message of nanoseconds.
@@ -19,19 +19,19 @@ enum FieldType {
     /// A quantity, as a message of its string.
     Quantity,
     Message(&'static [Field]),
-    /// A message that is left out if the value is null.
+    /// A message; omitted if the value is null.
     Optional(&'static [Field]),
     Messages(&'static [Field]),
     Texts,
-    /// Strings in a message of their own.
+    /// A `metav1.Verbs`: a message of strings.
     Verbs,
     TextMap,
     QuantityMap,
 }
 
 use FieldType::{
-    Duration, Message, Messages, Number, Optional, Quantity, QuantityMap, Text, TextMap, Texts,
-    Time, Truth, Verbs,
+    Bool, Duration, Message, Messages, Number, Optional, Quantity, QuantityMap, Text, TextMap,
+    Texts, Time, Verbs,
 };
 
 const LIST_META: &[Field] =
@@ -96,7 +96,7 @@ const POD_METRICS: &[Field] = &[
 ];
 const API_RESOURCE: &[Field] = &[
     Field("name", 1, Text),
-    Field("namespaced", 2, Truth),
+    Field("namespaced", 2, Bool),
     Field("kind", 3, Text),
     Field("verbs", 4, Verbs),
     Field("singularName", 6, Text),
@@ -176,7 +176,7 @@ fn put(bytes: &mut Vec<u8>, number: u32, field_type: FieldType, value: &Value) {
     match field_type {
         Text => put_bytes(bytes, number, text.as_bytes()),
         Number => put_number(bytes, number, value.as_u64().unwrap_or(0)),
-        Truth => put_number(bytes, number, value.as_bool().unwrap_or(false).into()),
+        Bool => put_number(bytes, number, value.as_bool().unwrap_or(false).into()),
         Time => {
             let mut time = Vec::new();
             if let Ok(at) = text.parse::<jiff::Timestamp>() {

@@ -274,9 +274,8 @@ const SEGMENT: &percent_encoding::AsciiSet = &percent_encoding::NON_ALPHANUMERIC
     .remove(b'~')
     .remove(b'*');
 
-/// Whether a path can be read in one way only, so that what is authorized is what is served: it
-/// has no empty segment but the last, no `.` or `..`, and no encoded slash, percent sign or
-/// control character.
+/// Whether a path is unambiguous, so that what is authorized is what is served: it has no empty
+/// segment but the last, no `.` or `..`, and no encoded slash, percent sign or control character.
 /// Source: `IsValidPathSegmentName` of k8s.io/apimachinery.
 pub fn is_canonical(path: &str) -> bool {
     let Some(rest) = path.strip_prefix('/') else { return false };
@@ -365,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_with_two_readings_is_not_canonical() {
+    fn an_ambiguous_path_is_not_canonical() {
         for path in ["/", "/apis", "/apis/", "/a/%2A/b", "/a/%c3%a4"] {
             assert!(is_canonical(path), "{path}");
         }

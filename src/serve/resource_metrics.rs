@@ -93,7 +93,7 @@ pub async fn nodes(
     }
 }
 
-/// The only item of a list, as an object of its own.
+/// The only item of a list, as a single object.
 fn single(kind: &str, items: Vec<Value>, missing: impl Fn() -> String) -> Result<Value, ApiError> {
     let mut object = items.into_iter().next().ok_or_else(|| ApiError::not_found(missing()))?;
     object["kind"] = kind.into();

@@ -9,7 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// The number of flows from which on idle flows are dropped.
 const MAX_IDLE_FLOWS: usize = 1024;
 
-/// A number of seats, and a FIFO queue of the same length. Cheap to clone.
+/// Seats, and a FIFO queue of as many requests. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct SeatPool {
     seats: Arc<Semaphore>,
@@ -17,13 +17,13 @@ pub struct SeatPool {
 }
 
 impl SeatPool {
-    /// A pool of so many seats, and as many places in its queue.
+    /// A pool of `seats` seats, and a queue of the same length.
     pub fn new(seats: usize) -> Self {
         let semaphore = || Arc::new(Semaphore::new(seats));
         Self { seats: semaphore(), queue: semaphore() }
     }
 
-    /// Waits for a seat; none if the queue is full.
+    /// Waits for a seat. Returns none if the queue is full.
     pub async fn acquire(&self) -> Option<OwnedSemaphorePermit> {
         if let Ok(seat) = self.seats.clone().try_acquire_owned() {
             return Some(seat);
@@ -46,7 +46,7 @@ pub struct FlowSeats<K> {
 }
 
 impl<K: Eq + Hash> FlowSeats<K> {
-    /// So many seats for each flow, and as many places in its queue.
+    /// Pools of `seats_per_flow` seats each.
     pub fn new(seats_per_flow: usize) -> Self {
         Self { seats_per_flow, flows: Mutex::default() }
     }

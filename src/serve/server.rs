@@ -44,7 +44,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Whether an API group is served. A registered group must answer discovery, with or without
+    /// Whether an API group is served. A registered group must serve discovery, with or without
     /// rules: discovery that fails blocks the deletion of namespaces in the whole cluster.
     pub fn serves(&self, group: ApiGroup) -> bool {
         self.groups.contains(&group)
@@ -57,7 +57,7 @@ impl Server {
 
     /// The resources of a group, with those of the adapter that it forwards to.
     pub async fn served_resources(&self, group: ApiGroup) -> BTreeSet<ServedResource> {
-        let mut resources = self.own_resources(group);
+        let mut resources = self.local_resources(group);
         if let Some(target) = self.forward.load().get(&group) {
             resources.extend(target.served_resources(group).await);
         }
@@ -65,7 +65,7 @@ impl Server {
     }
 
     /// The resources of a group that Plimsoll itself serves.
-    fn own_resources(&self, group: ApiGroup) -> BTreeSet<ServedResource> {
+    fn local_resources(&self, group: ApiGroup) -> BTreeSet<ServedResource> {
         match group {
             ApiGroup::Custom => {
                 // Generated names are not listed: each has a namespace and the name of an

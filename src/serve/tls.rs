@@ -31,11 +31,11 @@ pub enum TlsError {
         error: String,
     },
     /// A self-signed certificate could not be generated.
-    #[error("no certificate could be made: {0}")]
-    Make(#[from] rcgen::Error),
-    /// The key is not that of the certificate.
+    #[error("failed to generate a self-signed certificate: {0}")]
+    Generate(#[from] rcgen::Error),
+    /// TLS can't be set up with the certificate; for one, because the key is not that of the certificate.
     #[error("the certificate can't be served: {0}")]
-    Use(#[from] rustls::Error),
+    Config(#[from] rustls::Error),
 }
 
 /// A serving certificate.
@@ -79,7 +79,7 @@ impl ServingCertificate {
         Ok(Self { chain, key, files, self_signed_ca: None })
     }
 
-    /// A self-signed certificate of a Service, with a CA of its own whose key is not kept.
+    /// A self-signed certificate of a Service, with a new CA whose key is dropped.
     ///
     /// # Errors
     /// If it can't be generated.
@@ -124,7 +124,7 @@ impl ServingCertificate {
     /// certificates are optional.
     ///
     /// # Errors
-    /// If the key is not that of the certificate.
+    /// If TLS can't be set up with the certificate, as [`TlsError::Config`] says.
     pub(super) fn server_config(
         self,
         options: TlsOptions,
@@ -184,7 +184,7 @@ impl ReloadedCertificate {
             let [certificate, key] = files;
             (tokio::fs::read(certificate).await.ok(), tokio::fs::read(key).await.ok())
         };
-        // The files may have changed since they were first read: reload them once more.
+        // The files may have changed since the start: they are reloaded once in any case.
         let mut seen = (None, None);
         loop {
             let now = read().await;

@@ -1,7 +1,7 @@
 //! Authentication of bearer tokens by the API server (TokenReview).
 //!
-//! A token that was never valid may be a guess. Reviews of such tokens queue by the address of
-//! the client, and never delay those of valid tokens.
+//! A token that was not valid recently may be a guess. Reviews of such unknown tokens queue by the
+//! address of the client, and never delay those of known tokens.
 
 use super::seats::{FlowSeats, SeatPool};
 use super::user::{AuthenticationError, UserInfo};
@@ -32,27 +32,27 @@ struct Inner {
     metrics: Arc<Metrics>,
     valid: Cache<TokenHash, Arc<UserInfo>>,
     invalid: Cache<TokenHash, ()>,
-    /// Tokens that were valid recently: their next review is a renewal, not a guess.
-    recently_valid: Cache<TokenHash, ()>,
-    renewals: SeatPool,
-    guesses: SeatPool,
-    guesses_by_source: FlowSeats<IpAddr>,
+    /// The known tokens: those that were valid recently.
+    known: Cache<TokenHash, ()>,
+    known_token_seats: SeatPool,
+    unknown_token_seats: SeatPool,
+    unknown_token_seats_by_source: FlowSeats<IpAddr>,
     failures: Mutex<FailureLog>,
     rate_limit: RateLimiter<IpAddr, HashMapStateStore<IpAddr>, DefaultClock>,
 }
 
 /// The size of the cache of valid tokens, in bytes.
 const VALID_CACHE_BYTES: u64 = 8 << 20;
-/// The number of cached invalid tokens, and of recently valid ones.
+/// The number of cached invalid tokens, and of known ones.
 const CACHED_HASHES: u64 = 16_384;
-/// How long a token counts as recently valid.
-const RECENTLY_VALID_TTL: Duration = Duration::from_secs(3600);
-/// The number of reviews of recently valid tokens in flight.
-const MAX_RENEWALS: usize = 32;
-/// The number of reviews of other tokens in flight, in total and per address.
-const MAX_GUESSES: usize = 16;
-const MAX_GUESSES_PER_SOURCE: usize = 4;
-/// The rate limit of the latter per address: reviews per second, and at once.
+/// How long a token is known after a review that found it valid.
+const KNOWN_TOKEN_TTL: Duration = Duration::from_secs(3600);
+/// The number of reviews of known tokens in flight.
+const MAX_KNOWN_TOKEN_REVIEWS: usize = 32;
+/// The number of reviews of unknown tokens in flight, in total and per address.
+const MAX_UNKNOWN_TOKEN_REVIEWS: usize = 16;
+const MAX_UNKNOWN_TOKEN_REVIEWS_PER_SOURCE: usize = 4;
+/// The rate limit of reviews of unknown tokens, per address: reviews per second, and at once.
 const REVIEWS_PER_SECOND: NonZeroU32 = NonZeroU32::new(20).unwrap();
 const REVIEW_BURST: NonZeroU32 = NonZeroU32::new(40).unwrap();
 /// The number of rate-limited addresses from which on idle ones are dropped.
@@ -74,10 +74,10 @@ impl TokenAuthenticator {
             metrics,
             valid: valid.time_to_live(ttl).build(),
             invalid: hashes(ttl),
-            recently_valid: hashes(RECENTLY_VALID_TTL),
-            renewals: SeatPool::new(MAX_RENEWALS),
-            guesses: SeatPool::new(MAX_GUESSES),
-            guesses_by_source: FlowSeats::new(MAX_GUESSES_PER_SOURCE),
+            known: hashes(KNOWN_TOKEN_TTL),
+            known_token_seats: SeatPool::new(MAX_KNOWN_TOKEN_REVIEWS),
+            unknown_token_seats: SeatPool::new(MAX_UNKNOWN_TOKEN_REVIEWS),
+            unknown_token_seats_by_source: FlowSeats::new(MAX_UNKNOWN_TOKEN_REVIEWS_PER_SOURCE),
             failures: Mutex::default(),
             rate_limit: RateLimiter::hashmap(
                 Quota::per_second(REVIEWS_PER_SECOND).allow_burst(REVIEW_BURST),
@@ -120,7 +120,7 @@ impl Inner {
         hash: TokenHash,
         source: IpAddr,
     ) -> Result<Arc<UserInfo>, AuthenticationError> {
-        let seats = self.acquire_seats(self.recently_valid.contains_key(&hash), source);
+        let seats = self.acquire_seats(self.known.contains_key(&hash), source);
         let seats = tokio::time::timeout(QUEUE_TIMEOUT, seats).await.ok().flatten();
         let Some(_seats) = seats else {
             self.metrics.serving.rejected("token_reviews");
@@ -137,7 +137,7 @@ impl Inner {
         self.log(reviewed.as_ref().err());
         match reviewed.map_err(|_| AuthenticationError::Unavailable)? {
             Some(user) => {
-                self.recently_valid.insert(hash, ()).await;
+                self.known.insert(hash, ()).await;
                 Ok(Arc::new(user))
             }
             None => {
@@ -160,20 +160,20 @@ impl Inner {
         }
     }
 
-    /// Waits for the seats of a review; none if the queue is full or the rate limit is exceeded.
-    async fn acquire_seats(&self, is_renewal: bool, source: IpAddr) -> Option<impl Sized> {
-        if is_renewal {
-            return Some(vec![self.renewals.acquire().await?]);
+    /// Waits for the seats of a review. Returns none if the queue is full or the rate limit is exceeded.
+    async fn acquire_seats(&self, is_known: bool, source: IpAddr) -> Option<impl Sized> {
+        if is_known {
+            return Some(vec![self.known_token_seats.acquire().await?]);
         }
         if self.rate_limit.len() >= MAX_IDLE_SOURCES {
             self.rate_limit.retain_recent();
         }
         self.rate_limit.check_key(&source).ok()?;
-        let of_source = self.guesses_by_source.of(source).acquire().await?;
-        Some(vec![of_source, self.guesses.acquire().await?])
+        let of_source = self.unknown_token_seats_by_source.of(source).acquire().await?;
+        Some(vec![of_source, self.unknown_token_seats.acquire().await?])
     }
 
-    /// Creates a TokenReview; none if the token is not valid.
+    /// Creates a TokenReview. Returns none if the token is not valid.
     async fn create_review(&self, token: &str) -> Result<Option<UserInfo>, String> {
         let review = TokenReview {
             spec: TokenReviewSpec { token: token.to_owned(), audiences: None },
@@ -185,7 +185,7 @@ impl Inner {
         let review = match tokio::time::timeout(REVIEW_TIMEOUT, created).await {
             Ok(Ok(review)) => review,
             Ok(Err(error)) => return Err(error.to_string()),
-            Err(_) => return Err("no answer in time".to_owned()),
+            Err(_) => return Err("no response in time".to_owned()),
         };
         let status = review.status.unwrap_or_default();
         let user = status.user.filter(|_| status.authenticated == Some(true));
@@ -211,8 +211,8 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use tokio::sync::Semaphore;
 
-    /// An API server to which tokens are valid that begin with `valid`. For others it responds when
-    /// the gate opens.
+    /// An API server for which tokens are valid that begin with `valid`. For others, it responds
+    /// after the gate was opened.
     fn api_server(reviews: Arc<AtomicUsize>, gate: Arc<Semaphore>) -> Client {
         let service = tower::service_fn(move |request: http::Request<Body>| {
             let (reviews, gate) = (reviews.clone(), gate.clone());
@@ -224,12 +224,12 @@ mod tests {
                 if !valid {
                     gate.acquire().await?.forget();
                 }
-                let answer = serde_json::json!({
+                let response = serde_json::json!({
                     "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "metadata": {},
                     "spec": {"token": ""},
                     "status": {"authenticated": valid, "user": {"username": review.spec.token}},
                 });
-                let body = Body::from(serde_json::to_vec(&answer)?);
+                let body = Body::from(serde_json::to_vec(&response)?);
                 Ok::<_, tower::BoxError>(http::Response::new(body))
             }
         });
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn guesses_queue_behind_each_other_and_valid_tokens_behind_none() {
+    async fn unknown_tokens_queue_behind_each_other_and_never_delay_known_ones() {
         let (reviews, gate) = (Arc::<AtomicUsize>::default(), Arc::new(Semaphore::new(0)));
         let client = api_server(reviews.clone(), gate.clone());
         let tokens = TokenAuthenticator::new(client, Duration::ZERO, Arc::default());
@@ -253,7 +253,7 @@ mod tests {
                 async move { tokens.authenticate(&format!("guess-{n}"), source(2)).await },
             );
         }
-        while reviews.load(Ordering::SeqCst) < 1 + MAX_GUESSES_PER_SOURCE {
+        while reviews.load(Ordering::SeqCst) < 1 + MAX_UNKNOWN_TOKEN_REVIEWS_PER_SOURCE {
             tokio::task::yield_now().await;
         }
         // The cache has a TTL of zero, so that each request needs a review.
@@ -262,7 +262,10 @@ mod tests {
         }
         let new = tokens.authenticate("valid too", source(3)).await.unwrap();
         assert_eq!(new.name, "valid too");
-        assert_eq!(reviews.load(Ordering::SeqCst), 1 + MAX_GUESSES_PER_SOURCE + 3 + 1);
+        assert_eq!(
+            reviews.load(Ordering::SeqCst),
+            1 + MAX_UNKNOWN_TOKEN_REVIEWS_PER_SOURCE + 3 + 1
+        );
     }
 
     #[tokio::test]

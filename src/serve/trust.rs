@@ -43,13 +43,13 @@ pub struct TrustBundle {
 }
 
 impl TrustStore {
-    /// Whether any trusted CAs were set yet.
+    /// Whether trusted CAs were set.
     pub fn is_known(&self) -> bool {
         self.0.read().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     /// The current trusted CAs; none before they were set.
-    pub fn now(&self) -> Arc<TrustBundle> {
+    pub fn load(&self) -> Arc<TrustBundle> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default()
     }
 
@@ -116,7 +116,8 @@ impl TrustBundle {
         // An empty list allows any name, so a list that can't be parsed must be an error.
         let list = |key: &str| -> Result<Vec<String>, String> {
             let Some(text) = get(key) else { return Ok(Vec::new()) };
-            serde_json::from_str(text).map_err(|error| format!("{key}: no list of names: {error}"))
+            serde_json::from_str(text)
+                .map_err(|error| format!("{key}: not a JSON list of names: {error}"))
         };
         let ca = |key: &str| get(key).map(|pem| verifier(key, pem)).transpose();
         Ok(Self {
@@ -250,6 +251,7 @@ pub async fn run_trust_reflector(
     options: TrustOptions,
     mut files: CaFiles,
 ) {
+    let configmap = format!("{NAMESPACE}/{NAME}");
     let has_lookup = client.is_some();
     let mut published = None;
     let (backoff, progress) = ResettableBackoff::new();
@@ -269,11 +271,11 @@ pub async fn run_trust_reflector(
                     progress.made();
                     failures.succeeded();
                     published = Some(config_map);
-                    tracing::debug!(configmap = %format_args!("{NAMESPACE}/{NAME}"), "Read trusted CAs");
+                    tracing::debug!(configmap, "Read trusted CAs");
                 }
                 Some(Err(error)) => {
                     if let Some(failures) = failures.failed() {
-                        tracing::warn!(%error, failures, "Failed to watch {NAMESPACE}/{NAME}");
+                        tracing::warn!(%error, failures, configmap, "Failed to watch trusted CAs");
                     }
                     continue;
                 }
@@ -289,10 +291,13 @@ pub async fn run_trust_reflector(
         }
         match options.bundle(published.as_ref(), &files) {
             Ok(bundle) => trust.set(bundle),
-            Err(error) => tracing::error!(
-                error,
-                "Failed to reload trusted CAs from {NAMESPACE}/{NAME} or flags, keeping the previous ones"
-            ),
+            Err(error) => {
+                tracing::error!(
+                    error,
+                    configmap,
+                    "Failed to reload trusted CAs, keeping the previous ones"
+                );
+            }
         }
     }
 }
@@ -349,23 +354,23 @@ mod tests {
         let trust = TrustStore::default();
         let files = options.read().unwrap();
         trust.set(options.bundle(None, &files).unwrap());
-        let first = trust.now();
+        let first = trust.load();
         let reflector = tokio::spawn(run_trust_reflector(None, trust.clone(), options, files));
         let changed = async |text: &str| {
-            let from = trust.now();
+            let from = trust.load();
             std::fs::write(&file, text).unwrap();
             let waited = tokio::time::timeout(Duration::from_secs(60), async {
-                while Arc::ptr_eq(&from, &trust.now()) {
+                while Arc::ptr_eq(&from, &trust.load()) {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
             });
             waited.await.expect("it is reloaded");
         };
         changed(&ca()).await;
-        assert!(!Arc::ptr_eq(&first, &trust.now()));
+        assert!(!Arc::ptr_eq(&first, &trust.load()));
         std::fs::write(&file, "nonsense").unwrap();
         std::fs::remove_file(&file).unwrap();
-        assert!(trust.now().client_ca.is_some());
+        assert!(trust.load().client_ca.is_some());
         changed(&ca()).await;
         reflector.abort();
     }

@@ -1,4 +1,4 @@
-//! The user of a request, and why it is not known.
+//! The user of a request, and errors of authentication.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub struct UserInfo {
 }
 
 impl UserInfo {
-    /// The size of its texts in memory, in bytes.
+    /// The size of its strings in memory, in bytes.
     pub fn bytes(&self) -> usize {
         let of = |texts: &[String]| -> usize {
             texts.iter().map(|text| size_of::<String>() + text.len()).sum()

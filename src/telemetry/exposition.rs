@@ -35,7 +35,7 @@ mod tests {
     #[test]
     fn the_older_text_names_metrics_by_their_samples_and_has_nothing_new() {
         let metrics = Metrics::default();
-        metrics.answered(200);
+        metrics.responded(200);
         let text = metrics.prometheus_text();
         assert!(text.contains("# TYPE plimsoll_http_requests_total counter\nplimsoll_http_requests_total{code=\"200\"} 1\n"), "{text}");
         assert!(text.contains("# TYPE plimsoll_build_info gauge\nplimsoll_build_info{"), "{text}");

@@ -44,8 +44,8 @@ struct DesiredByLabels {
     by: &'static str,
 }
 
-const OURS: &str = "plimsoll";
-const THEIRS: &str = "kube-controller-manager";
+const PLIMSOLL: &str = "plimsoll";
+const KUBE_CONTROLLER_MANAGER: &str = "kube-controller-manager";
 
 /// Plimsoll's own metrics.
 pub struct Metrics {
@@ -56,7 +56,7 @@ pub struct Metrics {
     decisions: Family<OutcomeLabels, Counter>,
     errors: Family<ReasonLabels, Counter>,
     duration: Histogram,
-    lag: Histogram,
+    delay: Histogram,
     missed: Counter,
     autoscalers: Gauge,
     failing: Gauge,
@@ -77,7 +77,7 @@ pub struct Metrics {
     queries: Family<OutcomeLabels, Counter>,
     listings: Family<ReasonLabels, Counter>,
     query_duration: Histogram,
-    answer_bytes: Histogram,
+    response_bytes: Histogram,
     /// The metrics of the API server.
     pub serving: ServingMetrics,
     /// The metrics of requests to kube-apiserver.
@@ -95,8 +95,8 @@ impl Default for Metrics {
         const S: Option<Unit> = Some(Unit::Seconds);
         const B: Option<Unit> = Some(Unit::Bytes);
         let mut registry = Registry::default();
-        let own = registry.sub_registry_with_prefix("plimsoll");
-        let mut all = Registrar { registry: own, descriptions: Vec::new() };
+        let prefixed = registry.sub_registry_with_prefix("plimsoll");
+        let mut all = Registrar { registry: prefixed, descriptions: Vec::new() };
         let info = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
         all.descriptions.push(MetricDescription {
             name: "plimsoll_build_info".to_owned(),
@@ -131,7 +131,7 @@ impl Default for Metrics {
                 "How long a decision took, from its beginning until it was carried out",
                 seconds(),
             ),
-            lag: all.add(
+            delay: all.add(
                 ("decision_lag", S, "histogram", &[]),
                 "How long after its time a decision was begun",
                 seconds(),
@@ -236,7 +236,7 @@ impl Default for Metrics {
                 "How long requests to Prometheus took",
                 seconds(),
             ),
-            answer_bytes: all.add(
+            response_bytes: all.add(
                 ("prometheus_response", B, "histogram", &[]),
                 "How large the answers of Prometheus were",
                 Histogram::new(exponential_buckets(256.0, 4.0, 10)),
@@ -269,7 +269,7 @@ impl Metrics {
     }
 
     /// Counts a response by HTTP status.
-    pub fn answered(&self, code: u16) {
+    pub fn responded(&self, code: u16) {
         self.requests.get_or_create(&CodeLabels { code }).inc();
     }
 
@@ -279,9 +279,9 @@ impl Metrics {
     }
 
     /// Counts a decision by outcome, with its delay and its duration.
-    pub fn decided(&self, outcome: &'static str, lag: Duration, took: Duration) {
+    pub fn decided(&self, outcome: &'static str, delay: Duration, took: Duration) {
         self.decisions.get_or_create(&OutcomeLabels { outcome }).inc();
-        self.lag.observe(lag.as_secs_f64());
+        self.delay.observe(delay.as_secs_f64());
         self.duration.observe(took.as_secs_f64());
     }
 
@@ -291,13 +291,14 @@ impl Metrics {
     }
 
     /// Counts decisions that were skipped because the previous one overran.
-    pub fn missed(&self, rounds: u64) {
-        self.missed.inc_by(rounds);
+    pub fn missed(&self, periods: u64) {
+        self.missed.inc_by(periods);
     }
 
-    /// Sets the desired replicas of an observed native HPA: ours, and kube-controller-manager's.
-    pub fn wanted(&self, key: &ObjectKey, ours: i32, theirs: i32) {
-        for (by, replicas) in [(OURS, ours), (THEIRS, theirs)] {
+    /// Sets the desired replicas of an observed native HPA: those of Plimsoll, and those of
+    /// kube-controller-manager.
+    pub fn wanted(&self, key: &ObjectKey, desired: i32, kcm_desired: i32) {
+        for (by, replicas) in [(PLIMSOLL, desired), (KUBE_CONTROLLER_MANAGER, kcm_desired)] {
             self.native_desired.get_or_create(&desired_by(key, by)).set(replicas.into());
         }
     }
@@ -319,7 +320,7 @@ impl Metrics {
 
     /// Removes the metrics of a native HPA.
     pub fn forget(&self, key: &ObjectKey) {
-        for by in [OURS, THEIRS] {
+        for by in [PLIMSOLL, KUBE_CONTROLLER_MANAGER] {
             self.native_desired.remove(&desired_by(key, by));
         }
     }
@@ -374,7 +375,7 @@ impl Metrics {
         self.queries.get_or_create(&OutcomeLabels { outcome }).inc();
         self.query_duration.observe(took.as_secs_f64());
         if let Some(bytes) = bytes {
-            self.answer_bytes.observe(bytes as f64);
+            self.response_bytes.observe(bytes as f64);
         }
     }
 

@@ -36,7 +36,7 @@ pub fn descriptions() -> impl Iterator<Item = MetricDescription> {
     PROCESS.iter().map(describe(&[])).chain(WATCHES.iter().map(describe(&["kind"])))
 }
 
-/// The values of these metrics; none where `/proc` does not say.
+/// The values of these metrics; none for what `/proc` does not have.
 #[cfg(target_os = "linux")]
 fn values() -> [Option<f64>; PROCESS.len()] {
     use procfs::process::{LimitValue, Process};

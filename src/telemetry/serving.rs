@@ -86,7 +86,7 @@ impl ServingMetrics {
     }
 
     /// Observes the duration of a request by kind.
-    pub fn answered(&self, kind: &'static str, took: Duration) {
+    pub fn responded(&self, kind: &'static str, took: Duration) {
         self.duration.get_or_create(&KindLabels { kind }).observe(took.as_secs_f64());
     }
 
@@ -96,7 +96,7 @@ impl ServingMetrics {
         InFlightRequest(self.in_flight.clone())
     }
 
-    /// Counts a request answered with 429, by reason.
+    /// Counts a request that is refused with 429, by reason.
     pub fn rejected(&self, reason: &'static str) {
         self.rejected.get_or_create(&RejectionLabels { reason }).inc();
     }

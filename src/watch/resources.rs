@@ -18,7 +18,7 @@ pub struct GroupResource {
 }
 
 impl GroupResource {
-    /// Reads `resource.group`.
+    /// Parses `resource.group`.
     pub fn parse(text: &str) -> Self {
         let (resource, group) = text.split_once('.').unwrap_or((text, ""));
         Self { group: group.to_owned(), resource: resource.to_owned() }
@@ -59,7 +59,7 @@ impl ResourceInfo {
         format!("{}/{}", self.name.group, self.version)
     }
 
-    /// The same for requests by kube.
+    /// The resource as kube's client takes it.
     pub fn api_resource(&self) -> kube::core::ApiResource {
         let group = &self.name.group;
         let api_version = if group.is_empty() { self.version.clone() } else { self.api_version() };
@@ -130,7 +130,7 @@ impl Resources {
         Self(Arc::new(Inner { client, map: Reloadable::default(), last_lookup: Mutex::default() }))
     }
 
-    /// The resources as of the last read.
+    /// The resources as of the last successful read.
     pub fn map(&self) -> Arc<ResourceMap> {
         self.0.map.load()
     }
@@ -155,7 +155,7 @@ impl Resources {
         self.map().find(name).cloned()
     }
 
-    /// Reads discovery now. If that fails, the resources stay as they are.
+    /// Reads discovery now. If that fails, the resources stay as they are. Returns whether it succeeded.
     pub async fn refresh(&self) -> bool {
         match tokio::time::timeout(DISCOVERY_TIMEOUT, discover(&self.0.client)).await {
             Ok(Ok(map)) => {
@@ -173,8 +173,8 @@ impl Resources {
         }
     }
 
-    /// Reads discovery periodically, for ever; sooner after a failure.
-    pub async fn follow(self, interval: Duration, mut read: bool) {
+    /// Reads discovery periodically, for ever; sooner after a failure. `read` says whether it has been read.
+    pub async fn run_refresher(self, interval: Duration, mut read: bool) {
         loop {
             let pause = if read { interval } else { MIN_REFRESH_INTERVAL };
             tokio::time::sleep(pause).await;
@@ -245,7 +245,7 @@ async fn discover(client: &Client) -> Result<ResourceMap, kube::Error> {
 fn flatten(group: DiscoveredGroup) -> impl Iterator<Item = ResourceInfo> {
     let name = group.metadata.name;
     group.versions.into_iter().flat_map(move |version| {
-        let (group, of) = (name.clone(), version.version);
+        let (group, version_name) = (name.clone(), version.version);
         // A resource without a response kind is listed only for its subresources.
         let is_resource = |found: &DiscoveredResource| !found.response_kind.kind.is_empty();
         version.resources.into_iter().filter(is_resource).map(move |found| {
@@ -256,7 +256,7 @@ fn flatten(group: DiscoveredGroup) -> impl Iterator<Item = ResourceInfo> {
             };
             ResourceInfo {
                 name: GroupResource { group: group.clone(), resource: found.resource },
-                version: of.clone(),
+                version: version_name.clone(),
                 singular,
                 kind,
                 namespaced: found.scope == "Namespaced",

@@ -4,7 +4,7 @@ use super::limits::{
     ANONYMOUS_IDLE_TIMEOUT, ANONYMOUS_MAX_AGE, FIRST_REQUEST_TIMEOUT, GRACE_PERIOD, IDLE_TIMEOUT,
     MAX_FRONT_PROXY_CONNECTIONS,
 };
-use super::table::{Class, ConnectionState, ConnectionTable, Numbered};
+use super::table::{Class, ConnectionState, ConnectionTable, Registration};
 use prometheus_client::metrics::gauge::Gauge;
 use rustls::pki_types::CertificateDer;
 use std::future::Future;
@@ -52,7 +52,7 @@ impl ConnectionLimiter {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Admits a new connection; none if the limit is reached and no connection can be evicted.
+    /// Admits a new connection. Returns none if the limit is reached and no connection can be evicted.
     pub fn admit(&self, source: IpAddr) -> Option<Admitted> {
         let mut state = self.state();
         if !state.make_room(source, Instant::now()) {
@@ -79,7 +79,7 @@ impl ConnectionLimiter {
         async move { granted.await.ok().map(|()| admitted) }
     }
 
-    fn handle(&self, (number, evicted): Numbered) -> Admitted {
+    fn handle(&self, (number, evicted): Registration) -> Admitted {
         (Arc::new(ConnectionHandle { limiter: self.clone(), number }), evicted)
     }
 

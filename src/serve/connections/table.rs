@@ -41,7 +41,7 @@ pub struct ConnectionState {
     pub class: Class,
     /// The tenant of the last authenticated request.
     pub tenant: Option<String>,
-    /// When it was accepted, or got its slot.
+    /// When it was accepted or, for an overflow connection, got its slot.
     pub accepted: Instant,
     /// When the last request began or ended.
     pub last_active: Option<Instant>,
@@ -52,25 +52,25 @@ pub struct ConnectionState {
 }
 
 /// The number of a connection, and the channel that closes when it is evicted.
-pub type Numbered = (u64, oneshot::Receiver<()>);
+pub type Registration = (u64, oneshot::Receiver<()>);
 
 impl ConnectionTable {
     /// Adds an open connection of an anonymous client.
-    pub fn open(&mut self, source: IpAddr) -> Numbered {
+    pub fn open(&mut self, source: IpAddr) -> Registration {
         let ((number, evicted), connection) = self.create(source, Class::Anonymous);
         self.open.insert(number, connection);
         (number, evicted)
     }
 
     /// Adds a queued overflow connection. The second channel grants its slot.
-    pub fn enqueue(&mut self, source: IpAddr) -> (Numbered, oneshot::Receiver<()>) {
+    pub fn enqueue(&mut self, source: IpAddr) -> (Registration, oneshot::Receiver<()>) {
         let (grant, granted) = oneshot::channel();
         let ((number, evicted), connection) = self.create(source, Class::Overflow);
         self.queue.insert(number, (connection, grant));
         ((number, evicted), granted)
     }
 
-    fn create(&mut self, source: IpAddr, class: Class) -> (Numbered, ConnectionState) {
+    fn create(&mut self, source: IpAddr, class: Class) -> (Registration, ConnectionState) {
         let (evict, evicted) = oneshot::channel();
         let number = self.next_number;
         self.next_number += 1;

@@ -3,7 +3,7 @@
 use super::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The attributes of reading a path that is no resource.
+/// The attributes of reading a non-resource path.
 fn read(path: &str) -> Attributes {
     Attributes::NonResource { path: path.to_owned(), verb: "get".to_owned() }
 }
@@ -65,7 +65,7 @@ async fn a_review_has_all_that_is_known_of_the_user() {
 }
 
 #[tokio::test]
-async fn an_api_server_that_is_away_denies_nothing_for_long() {
+async fn a_failed_review_is_not_cached() {
     let away = Arc::new(AtomicBool::new(true));
     let (client, log) = {
         let away = away.clone();
@@ -84,7 +84,7 @@ async fn an_api_server_that_is_away_denies_nothing_for_long() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_server_that_does_not_answer_is_waited_for_ten_seconds() {
+async fn an_api_server_that_does_not_respond_is_waited_for_ten_seconds() {
     let (client, _) = fake::api(|_| (0, Value::Null));
     let begun = tokio::time::Instant::now();
     let authorizer = authorizer(&client, &Arc::default());

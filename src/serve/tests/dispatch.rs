@@ -1,4 +1,4 @@
-//! What is answered behind the layers, by method, path and `Accept`.
+//! The responses of the dispatch, by method, path and `Accept`.
 
 use super::super::error::ApiError;
 use super::super::handle::handle;

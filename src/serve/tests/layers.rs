@@ -14,7 +14,7 @@ use rustls::pki_types::CertificateDer;
 use std::future::Future;
 use tower::ServiceExt;
 
-/// Answers with what the layers before it found: the parsed path and the name of the user.
+/// Responds with what the layers before it found: the parsed path and the name of the user.
 fn stub() -> Router {
     Router::new().fallback(|request: Request| async move {
         let path = request.extensions().get::<ParsedPath>().map(|path| path.0.clone());
@@ -30,7 +30,7 @@ async fn ask(router: &Router, request: Request) -> (StatusCode, String) {
     (response.status(), text(response).await)
 }
 
-/// All seats that there are.
+/// All free seats.
 fn all_seats<F: Future<Output = Option<OccupiedSeats>>>(
     acquire: impl Fn() -> F,
 ) -> Vec<OccupiedSeats> {
@@ -110,7 +110,7 @@ async fn authenticate_finds_the_user_or_refuses_the_request() {
     assert_eq!(ask(on_connection("/open/x", Some("wrong"))).await, nobody);
     let refused = (401, String::new());
     assert_eq!(ask(on_connection("/closed", None)).await, refused);
-    // Not from the listener, so there is nobody to authenticate.
+    // Without the listener, there is no peer to authenticate.
     for path in ["/closed", "/open/x"] {
         assert_eq!(ask(get(path)).await, refused, "{path}");
     }
@@ -118,7 +118,7 @@ async fn authenticate_finds_the_user_or_refuses_the_request() {
     assert_eq!(ask(on_connection("/closed", Some("wrong"))).await, refused);
     let alice = (200, "None Some(\"alice\")".to_owned());
     assert_eq!(ask(on_connection("/closed", Some("alice"))).await, alice);
-    // Guesses of one address are limited.
+    // Unknown tokens of one address are limited.
     let mut guesses = Vec::new();
     while !guesses.contains(&429) {
         assert!(guesses.len() < 10_000, "no guess is one too many");
@@ -169,8 +169,8 @@ async fn authenticate_believes_the_headers_of_the_front_proxy_alone() {
         let certificates = [certificate].into();
         request.extensions_mut().insert(Peer { certificates, ..peer() });
         request.headers_mut().insert("x-remote-user", "alice".parse().unwrap());
-        let (answered, body) = ask(&router, request).await;
-        assert_eq!((answered.as_u16(), &*body), (code, found));
+        let (status, body) = ask(&router, request).await;
+        assert_eq!((status.as_u16(), &*body), (code, found));
     }
 }
 
@@ -229,7 +229,7 @@ async fn admit_holds_a_seat_of_the_tenant_until_the_response_is_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn admit_gives_a_request_up_after_its_time() {
+async fn admit_times_a_request_out() {
     let admission = Admission::default();
     let state = (admission.clone(), Arc::default());
     let router = Router::new()
@@ -241,7 +241,7 @@ async fn admit_gives_a_request_up_after_its_time() {
 }
 
 #[tokio::test]
-async fn authorize_passes_on_only_what_a_review_or_an_open_path_allows() {
+async fn authorize_passes_on_only_what_a_review_or_an_always_allowed_path_allows() {
     let (client, log) = reviewer();
     let layer = authorizer(&client, &Arc::default());
     let router = stub().layer(from_fn_with_state(layer, layers::authorize));
@@ -259,7 +259,7 @@ async fn authorize_passes_on_only_what_a_review_or_an_open_path_allows() {
     let of_metrics = json!({"path": "/metrics", "verb": "get"});
     assert_eq!(specs[0]["resourceAttributes"], of_pods);
     assert_eq!(specs[2]["nonResourceAttributes"], of_metrics);
-    // A layer before it is missing: nobody said that the path is open.
+    // Without one of the layers before it, a request is refused, even if its path is always allowed.
     let mut unauthenticated = authenticated(pods, None);
     unauthenticated.extensions_mut().remove::<RequestUser>();
     assert_eq!(ask(unauthenticated).await, 500);

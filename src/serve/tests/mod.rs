@@ -39,8 +39,8 @@ const TOKEN_REVIEWS: &str = "POST /apis/authentication.k8s.io/v1/tokenreviews";
 const ACCESS_REVIEWS: &str = "POST /apis/authorization.k8s.io/v1/subjectaccessreviews";
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// An API server to which a token is the name of its user, unless it is `wrong`, and `mallory`
-/// may do nothing.
+/// An API server for which a token is the name of its user, unless it is `wrong`. It denies `mallory`
+/// everything.
 fn reviewer() -> (Client, Log) {
     fake::api(|request| (201, reviewed(request)))
 }

@@ -1,4 +1,4 @@
-//! The layers in their order, each told from the next by a request that both refuse.
+//! The order of the layers: each is distinguished from the next by a request that both refuse.
 
 use super::super::router::router;
 use super::*;
@@ -36,7 +36,7 @@ async fn a_request_passes_the_layers_in_their_order() {
     // `canonicalize` before `authenticate`: 400 and not 401.
     assert_eq!(code("/a//b", Some("wrong")).await, 400);
     assert_eq!(log.of("POST").len(), 0);
-    // `authenticate` before `admit`: 401 and not 429, where anonymous users have no seat left.
+    // `authenticate` before `admit`: 401 and not 429, as anonymous users have no seat left.
     fill("/apis", None).await;
     assert_eq!(code("/apis", None).await, 429);
     assert_eq!(code(DISCOVERY, None).await, 401);
@@ -45,12 +45,12 @@ async fn a_request_passes_the_layers_in_their_order() {
     let reviews = log.of(ACCESS_REVIEWS).len();
     assert_eq!(code("/nowhere", Some("alice")).await, 429);
     assert_eq!(log.of(ACCESS_REVIEWS).len(), reviews);
-    // `authorize` before `admit_authorized`: 403 and not 429, where nobody has a seat left.
+    // `authorize` before `admit_authorized`: 403 and not 429, as nobody has a seat left.
     fill(DISCOVERY, Some("bob")).await;
     fill(DISCOVERY, Some("carol")).await;
     assert_eq!(code(DISCOVERY, Some("mallory")).await, 403);
     assert_eq!(code(DISCOVERY, Some("dave")).await, 429);
-    // `admit_authorized` before the handler: the same request is answered with a seat.
+    // `admit_authorized` before the handler: with a seat, the same request is served.
     unread.pop();
     assert_eq!(code(DISCOVERY, Some("dave")).await, 200);
 }
