@@ -461,7 +461,7 @@ mod tests {
         tasks.spawn("broken", async { panic!("it can't go on") });
         let begun = tokio::time::Instant::now();
         let ended = run_until_stopped(stop.asked, breaking, tasks, parts).await.unwrap_err();
-        assert!(ended.to_string().contains("\"broken\" broke off"), "{ended}");
+        assert!(ended.to_string().contains("\"broken\" failed"), "{ended}");
         assert!(*stopped.borrow());
         assert_eq!(begun.elapsed().as_secs(), BROKEN.as_secs());
     }
