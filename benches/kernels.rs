@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hint::black_box;
 use std::sync::Arc;
 
-/// The query of one autoscaler, for a workload of its own.
+/// The query of one autoscaler; each has a different workload.
 fn query(app: usize) -> Arc<str> {
     let metric = PodMetric {
         metric: "http_requests_total".to_owned(),
@@ -24,7 +24,7 @@ fn query(app: usize) -> Arc<str> {
     queries.query(&metric, MetricType::Counter, &namespace).expect("a query").values
 }
 
-/// The response to the queries of so many workloads, each with ten pods.
+/// The response to the queries of `apps` workloads, each with ten pods.
 fn response(apps: usize) -> String {
     let series = (0..apps * 10).map(|pod| {
         let app = pod / 10;
@@ -92,7 +92,7 @@ fn matching(criterion: &mut Criterion) {
         let mut next = (0..apps).cycle();
         group.bench_function(BenchmarkId::new("of series", series), |bencher| {
             bencher.iter_batched(
-                || next.next().expect("it goes round"),
+                || next.next().expect("an endless cycle"),
                 |app| {
                     let by_pod = results[app].by("pod");
                     let values = pods[app].iter().filter_map(|pod| by_pod.get(pod).next());

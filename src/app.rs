@@ -3,7 +3,7 @@
 use crate::clock::Clock;
 use crate::config::{Config, LiveConfig, ServeFlags, TlsVersion};
 use crate::connect::{self, redact_url};
-use crate::control::{ControlLoop, Dependencies, Settings};
+use crate::control::{ControlLoop, ControllerSettings, Dependencies};
 use crate::hpa;
 use crate::leader::{ElectionSettings, LeaderElector};
 use crate::live::LiveStatus;
@@ -16,7 +16,7 @@ use crate::serve::{
 };
 use crate::supervise::{Heartbeat, Tasks};
 use crate::telemetry::Metrics;
-use crate::watch::{Cluster, Resources, Synced, run_reflectors};
+use crate::watch::{Cluster, Resources, WatchStatuses, run_reflectors};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -76,7 +76,8 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
     let listener = listener.counted(&metrics.serving);
     let address = listener.address()?;
 
-    let (cluster, synced, trust) = (Cluster::default(), Synced::default(), TrustStore::default());
+    let (cluster, synced, trust) =
+        (Cluster::default(), WatchStatuses::default(), TrustStore::default());
     metrics.show(synced.clone());
     let own_bundle = trust_options.bundle(None, &ca_files)?;
     if flags.authentication_skip_lookup || flags.authentication_tolerate_lookup_failure {
@@ -268,10 +269,10 @@ fn election(flags: &ServeFlags) -> Result<ElectionSettings, StartError> {
     })
 }
 
-fn settings(flags: &ServeFlags) -> Settings {
+fn settings(flags: &ServeFlags) -> ControllerSettings {
     let seconds = |duration: Duration| i32::try_from(duration.as_secs()).unwrap_or(i32::MAX);
     let millis = |duration: Duration| i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
-    Settings {
+    ControllerSettings {
         hpa_config: hpa::Config {
             tolerance: flags.horizontal_pod_autoscaler_tolerance,
             downscale_stabilization_seconds: seconds(
@@ -288,7 +289,7 @@ fn settings(flags: &ServeFlags) -> Settings {
         native_hpas: flags.native_hpas,
         period: flags.horizontal_pod_autoscaler_sync_period.max(Duration::from_millis(100)),
         status_interval: flags.status_interval,
-        memory_interval: flags.memory_interval,
+        checkpoint_interval: flags.memory_interval,
         // A query may wait for its turn, and be asked twice where it is too large.
         decision_timeout: (flags.prometheus.prometheus_timeout * 3).max(Duration::from_secs(30)),
     }

@@ -30,7 +30,7 @@ impl Log {
 }
 
 /// A client of an API server, and its log. `respond` returns the status and the body of a response;
-/// with status 0, there is no response.
+/// with status 0, there is no response. The server has no Lease, and requests for it are not recorded.
 pub fn api(respond: impl FnMut(&Request) -> (u16, Value) + Send + 'static) -> (Client, Log) {
     let (log, respond) = (Log::default(), Arc::new(Mutex::new(respond)));
     let recorded = log.clone();
@@ -42,6 +42,11 @@ pub fn api(respond: impl FnMut(&Request) -> (u16, Value) + Send + 'static) -> (C
             let line = format!("{} {}", parts.method, parts.uri.path());
             let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
             let query = parts.uri.query().unwrap_or_default().to_owned();
+            if line.contains("/leases/") {
+                let (code, body) = failure(404, "NotFound", "there is no Lease");
+                let body = Body::from(body.to_string().into_bytes());
+                return Ok(http::Response::builder().status(code).body(body).unwrap());
+            }
             let request = Request { line, query, body };
             let (code, body) = respond.lock().unwrap()(&request);
             recorded.0.lock().unwrap().push(request);

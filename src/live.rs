@@ -25,7 +25,7 @@ impl LiveStatus {
         self.0.write().unwrap_or_else(PoisonError::into_inner).remove(autoscaler);
     }
 
-    /// The latest status, where there is one.
+    /// The latest status, if any.
     pub fn get(&self, autoscaler: &AutoscalerRef) -> Option<Arc<AutoscalerStatus>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).get(autoscaler).cloned()
     }

@@ -1,4 +1,4 @@
-//! A rate limit for log lines, per callsite: a failure of many autoscalers does not
+//! A rate limit for log lines, per callsite, so that a failure of many autoscalers does not
 //! flood the log. Suppressed lines are counted.
 
 use std::collections::HashMap;
@@ -42,8 +42,8 @@ impl LogBudget {
         allowed
     }
 
-    /// Reports suppressed lines at intervals, on a thread of its own.
-    pub fn tell(&self) {
+    /// Spawns a thread that reports the number of suppressed lines at intervals.
+    pub fn spawn_reporter(&self) {
         let budget = self.clone();
         std::thread::spawn(move || {
             loop {

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 
 /// jemalloc returns the memory of large lists. The system's allocator keeps half as much again as
 /// the index needs.
+#[cfg(feature = "jemalloc")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

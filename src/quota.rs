@@ -1,5 +1,6 @@
-//! Bytes shared by namespaces. No namespace takes more than it leaves free, so that the
-//! next one always finds room.
+//! Bytes shared by namespaces. A namespace may use at most as many bytes as are still free afterwards:
+//! half of the quota if it is alone, a third if one other uses a third, and so on. So the next
+//! namespace always finds room.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,7 +33,7 @@ struct Usage {
 }
 
 impl ByteQuota {
-    /// A quota of so many bytes, all free.
+    /// A quota of `limit` bytes, all free.
     pub fn new(limit: usize) -> Self {
         Self { limit, usage: Mutex::default() }
     }
@@ -52,20 +53,20 @@ impl ByteQuota {
         self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reserves bytes for a namespace if afterwards it uses no more than are free. The
-    /// empty name stands for the whole cluster, which may use all that is free.
+    /// Reserves bytes for a namespace, unless it would use more than are free afterwards. The empty
+    /// name stands for the whole cluster, which may use all free bytes.
     #[must_use]
     pub fn try_reserve(&self, namespace: &Arc<str>, bytes: usize) -> bool {
         let mut usage = self.usage();
         let total = usage.total.saturating_add(bytes);
-        let own = usage.by_namespace.get(namespace);
-        let own = own.map_or(bytes, |own| own.saturating_add(bytes));
+        let used = usage.by_namespace.get(namespace);
+        let used = used.map_or(bytes, |used| used.saturating_add(bytes));
         let Some(free) = self.limit.checked_sub(total) else { return false };
-        if own > free && !namespace.is_empty() {
+        if used > free && !namespace.is_empty() {
             return false;
         }
         usage.total = total;
-        usage.by_namespace.insert(namespace.clone(), own);
+        usage.by_namespace.insert(namespace.clone(), used);
         true
     }
 
@@ -79,9 +80,9 @@ impl ByteQuota {
     pub fn release(&self, namespace: &Arc<str>, bytes: usize) {
         let mut usage = self.usage();
         usage.total -= bytes;
-        if let Some(own) = usage.by_namespace.get_mut(namespace) {
-            *own -= bytes;
-            if *own == 0 {
+        if let Some(used) = usage.by_namespace.get_mut(namespace) {
+            *used -= bytes;
+            if *used == 0 {
                 usage.by_namespace.remove(namespace);
             }
         }

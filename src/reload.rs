@@ -19,13 +19,13 @@ impl<T: Default> Default for Reloadable<T> {
 }
 
 impl<T> Reloadable<T> {
-    /// A value that was not replaced yet.
+    /// An initial value.
     pub fn new(value: impl Into<Arc<T>>) -> Self {
         Self(Arc::new(RwLock::new(value.into())))
     }
 
-    /// The current value. It stays as it is while it is held.
-    pub fn now(&self) -> Arc<T> {
+    /// The current value. A replacement does not change it while it is held.
+    pub fn load(&self) -> Arc<T> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 

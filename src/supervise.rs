@@ -1,4 +1,4 @@
-//! Tasks that must not end, and a loop that must not stand still.
+//! Tasks that must not end, and the heartbeat of a loop that must not stall.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::task::{Id, JoinSet};
 
 /// Tasks that run as long as the process. When one ends or panics, the process ends: without one of
-/// its parts it would be wrong in ways that nobody sees.
+/// its parts it would fail silently.
 #[derive(Default)]
 pub struct Tasks {
     tasks: JoinSet<()>,
@@ -34,20 +34,20 @@ impl Tasks {
         while self.tasks.join_next().await.is_some() {}
     }
 
-    /// Waits until a task ends, and gives which and how; forever where there is none.
+    /// Waits until a task ends, and returns which and how. Waits forever if there is none.
     pub async fn first_end(&mut self) -> TaskEnded {
         let Some(ended) = self.tasks.join_next_with_id().await else {
             return std::future::pending().await;
         };
         let (id, how) = match ended {
             Ok((id, ())) => (id, "ended".to_owned()),
-            Err(error) => (error.id(), format!("broke off: {error}")),
+            Err(error) => (error.id(), format!("failed: {error}")),
         };
         TaskEnded { name: self.names.get(&id).copied().unwrap_or_default(), how }
     }
 }
 
-/// Tells whether a loop turns. Cheap to clone.
+/// The heartbeat of a loop, which tells whether it has stalled. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Heartbeat(Arc<Mutex<Option<Beat>>>);
 
@@ -58,15 +58,15 @@ struct Beat {
 }
 
 impl Heartbeat {
-    /// The loop turns now, and will again within a limit.
+    /// Records a heartbeat; without another one within the limit the loop counts as stalled.
     pub fn beat(&self, limit: Duration) {
         let beat = Beat { at: Instant::now(), limit };
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(beat);
     }
 
-    /// How long the loop has been standing still, where that is longer than it said.
-    /// One that has not begun to turn does not stand still.
-    pub fn stands_still_for(&self) -> Option<Duration> {
+    /// How long ago the last heartbeat was, if that is longer than its limit. None before the
+    /// first heartbeat.
+    pub fn stalled_for(&self) -> Option<Duration> {
         let beat = (*self.0.lock().unwrap_or_else(PoisonError::into_inner))?;
         Some(beat.at.elapsed()).filter(|since| *since > beat.limit)
     }
@@ -84,20 +84,17 @@ mod tests {
         assert_eq!(tasks.first_end().await, TaskEnded { name: "short", how: "ended".to_owned() });
         tasks.spawn("broken", async { panic!("it can't go on") });
         let ended = tasks.first_end().await.to_string();
-        assert!(
-            ended.contains("\"broken\" broke off") && ended.contains("it can't go on"),
-            "{ended}"
-        );
+        assert!(ended.contains("\"broken\" failed") && ended.contains("it can't go on"), "{ended}");
     }
 
     #[test]
-    fn a_loop_that_stands_still_is_noticed() {
+    fn a_stalled_loop_is_detected() {
         let heartbeat = Heartbeat::default();
-        assert_eq!(heartbeat.stands_still_for(), None);
+        assert_eq!(heartbeat.stalled_for(), None);
         heartbeat.beat(Duration::from_secs(60));
-        assert_eq!(heartbeat.stands_still_for(), None);
+        assert_eq!(heartbeat.stalled_for(), None);
         heartbeat.beat(Duration::ZERO);
         std::thread::yield_now();
-        assert!(heartbeat.stands_still_for().is_some());
+        assert!(heartbeat.stalled_for().is_some());
     }
 }

@@ -28,7 +28,7 @@ fn the_name_alone_prints_help_and_serves_nothing() {
 }
 
 #[test]
-fn a_pod_called_as_prometheus_adapter_serves_and_a_person_is_told_how() {
+fn a_pod_with_the_command_line_of_prometheus_adapter_serves_and_a_person_gets_a_hint() {
     // The invalid flag is one of `serve`: so `serve` was run.
     let wrong = "--prometheus-url=ftp://x";
     for arguments in [&["/adapter", wrong][..], &["adapter", wrong], &[wrong], &["serve", wrong]] {
@@ -123,7 +123,7 @@ fn check_contacts_a_prometheus_whenever_one_is_given() {
 }
 
 #[test]
-fn convert_fails_where_an_object_was_left_out() {
+fn convert_fails_if_an_object_was_left_out() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let hpa = "apiVersion: autoscaling/v2\nkind: HorizontalPodAutoscaler\nmetadata: {name: web}\n\
         spec: {scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: web}, maxReplicas: 3, \

@@ -1,5 +1,5 @@
-//! What the corpus of the real controller can't show: what holds of every
-//! decision, and that nothing grows.
+//! What the corpus of the real controller can't show: the invariants of every decision, and that
+//! no history grows without bound.
 
 mod invariants;
 
@@ -20,15 +20,14 @@ proptest! {
     #[test]
     fn more_load_never_gives_fewer_replicas(
         values in prop::collection::vec(prop::option::weighted(0.9, 0..40_000_i64), 1..12),
-        place in any::<prop::sample::Index>(),
+        index in any::<prop::sample::Index>(),
         more in 0..40_000_i64,
         target in 1..30_i64,
     ) {
         let before = wanted(&values, target);
         let mut loaded = values.clone();
-        let value = place.get(&values);
-        let at = place.index(values.len());
-        loaded[at] = value.map(|value| value + more);
+        let value = index.get(&values);
+        loaded[index.index(values.len())] = value.map(|value| value + more);
         let after = wanted(&loaded, target);
         prop_assert!(after >= before, "{before} for {values:?}, {after} for {loaded:?}");
     }
@@ -45,7 +44,7 @@ proptest! {
     }
 }
 
-/// The replicas wanted of a workload at first sight, by what each of its pods shows, in milli-units.
+/// The replicas that the first decision wants, by the value of each pod in milli-units.
 fn wanted(values: &[Option<i64>], target: i64) -> i32 {
     let spec = serde_json::json!({
         "scaleTargetRef": {"kind": "Deployment", "name": "web"}, "maxReplicas": 1000,
@@ -84,7 +83,7 @@ fn wanted(values: &[Option<i64>], target: i64) -> i32 {
     }
 }
 
-/// Decides so often for one autoscaler whose load wobbles, second by second.
+/// Decides `ticks` times, second by second, for one autoscaler whose load wobbles.
 fn decide_often(ticks: i64, behavior: serde_json::Value) -> ScalingHistory {
     let spec = serde_json::json!({
         "scaleTargetRef": {"kind": "Deployment", "name": "web"}, "maxReplicas": 50,
@@ -130,7 +129,7 @@ fn decide_often(ticks: i64, behavior: serde_json::Value) -> ScalingHistory {
 }
 
 #[test]
-fn the_memory_stays_bounded_over_a_million_ticks() {
+fn the_history_stays_bounded_over_a_million_ticks() {
     // One entry a second within the longest window, and the one being replaced.
     let plain = decide_often(1_000_000, serde_json::Value::Null);
     assert!(plain.recommendations.len() <= 302, "{}", plain.recommendations.len());

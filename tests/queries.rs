@@ -38,14 +38,14 @@ proptest! {
     }
 
     #[test]
-    fn what_is_sent_for_a_query_means_what_it_means(bytes in bytes()) {
+    fn what_is_sent_for_a_query_is_equivalent_to_it(bytes in bytes()) {
         if let Some(query) = queries::query(&bytes, "") {
             queries::check_single(&query);
         }
     }
 
     #[test]
-    fn what_is_planned_is_promql_and_answers_all_queries(bytes in bytes()) {
+    fn what_is_planned_is_promql_and_covers_all_queries(bytes in bytes()) {
         queries::check_plan(&bytes);
     }
 }
@@ -64,7 +64,7 @@ fn no_text_needs_more_than_a_small_stack() {
 
 /// Regular expressions that the parser does not know, and Prometheus may.
 #[test]
-fn patterns_that_only_prometheus_knows_pass_as_they_are() {
+fn regular_expressions_that_only_prometheus_accepts_pass_unchanged() {
     let braces = r#"wb{namespase=~"in{{{{fra|ba"}"#;
     assert!(queries::check_guard(braces).is_some());
     queries::check_single(braces);

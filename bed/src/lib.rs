@@ -3,7 +3,7 @@
 //! as pods, a load generator, and Plimsoll. The end-to-end tests, the demo, the benchmark and the
 //! soak run on it.
 //!
-//! It panics where a part fails: its users are tests and programs that then end.
+//! It panics if a part fails: its users are tests and programs that then end.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

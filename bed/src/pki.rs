@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     folder: PathBuf,
-    /// The file of its own certificate.
+    /// The file of its certificate.
     pub certificate: PathBuf,
 }
 
@@ -35,9 +35,9 @@ impl Authority {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
         let key = KeyPair::generate().expect("a key");
-        let own = params.self_signed(&key).expect("a certificate");
+        let signed = params.self_signed(&key).expect("a certificate");
         let certificate = folder.join(format!("{name}.crt"));
-        write(&certificate, &own.pem());
+        write(&certificate, &signed.pem());
         Self { issuer: Issuer::new(params, key), folder: folder.to_owned(), certificate }
     }
 
@@ -69,7 +69,7 @@ impl Authority {
             vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
         let key = KeyPair::generate().expect("a key");
         let signed = params.signed_by(&key, &self.issuer).expect("a certificate");
-        // A file of its own each time: another may use the one of the same name.
+        // A new file each time: another certificate of this name may be in use.
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let file = format!("{}-{}", name.replace(':', "-"), NEXT.fetch_add(1, Ordering::Relaxed));
         let files = Signed {

@@ -46,15 +46,15 @@ pub async fn install(cluster: &Cluster, manifests: &str) {
 
 /// The binary of Plimsoll, of the same build as this program.
 ///
-/// Panics if it is older than the sources: Cargo builds it with the tests of its own package, not
+/// Panics if it is older than the sources: Cargo builds it with the tests of its package, not
 /// with those of this one.
 pub fn binary() -> PathBuf {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     let find = || {
-        let own = std::env::current_exe().expect("the path of this program");
+        let program = std::env::current_exe().expect("the path of this program");
         // Binaries are in target/PROFILE, test programs in target/PROFILE/deps.
         let of_profile = |folder: &&Path| !folder.ends_with("deps");
-        let profile = own.ancestors().skip(1).find(of_profile).expect("a folder of the build");
+        let profile = program.ancestors().skip(1).find(of_profile).expect("a folder of the build");
         let binary = profile.join("plimsoll");
         let built = modified(&binary);
         let newest = newest_source(&root().join("src"));
@@ -83,7 +83,7 @@ fn newest_source(folder: &Path) -> Option<SystemTime> {
 }
 
 /// Starts a replica as the service account of `deploy/`, with these URLs of kube-apiserver and
-/// Prometheus; its process and port.
+/// Prometheus. Returns its process and port.
 pub async fn launch(
     cluster: &Cluster,
     name: &str,
@@ -211,13 +211,13 @@ impl Plimsoll {
         text
     }
 
-    /// Sends a GET request past kube-apiserver; the HTTP status and the body.
+    /// Sends a GET request past kube-apiserver. Returns the HTTP status and the body.
     pub async fn get(&self, path: &str, headers: &[(&str, &str)]) -> (u16, String) {
         let mut request = self.http.get(format!("https://localhost:{}{path}", self.port));
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let response = request.send().await.expect("Plimsoll answers");
+        let response = request.send().await.expect("Plimsoll responds");
         (response.status().as_u16(), response.text().await.expect("a body"))
     }
 }

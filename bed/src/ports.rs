@@ -1,4 +1,4 @@
-//! Ports that stay free until the program that is told to listen there does.
+//! Ports that stay free until the program that is to listen there does.
 //!
 //! A port that is free now may be taken the next moment: by another test, or by the kernel as the
 //! local end of a connection. So ports come from below the kernel's ephemeral range, in blocks. A
@@ -59,7 +59,7 @@ impl Ports {
     }
 }
 
-/// The range of ephemeral ports, which the kernel gives to connections.
+/// The range of ephemeral ports, which the kernel assigns to connections.
 pub fn ephemeral() -> Range<u16> {
     let file = "/proc/sys/net/ipv4/ip_local_port_range";
     let text = std::fs::read_to_string(file).unwrap_or_else(|error| panic!("{file}: {error}"));

@@ -57,7 +57,7 @@ pub enum Fault {
     /// It is forwarded, and the response is delayed.
     Late(Duration),
     /// This is the response.
-    Answer {
+    Response {
         /// The HTTP status.
         status: u16,
         /// Headers beside the content type.
@@ -82,7 +82,7 @@ impl Fault {
             "message": "too old resource version: 1 (2)", "reason": "Expired", "code": 410,
         });
         let event = serde_json::json!({"type": "ERROR", "object": status});
-        Self::Answer { status: 200, headers: Vec::new(), body: format!("{event}\n") }
+        Self::Response { status: 200, headers: Vec::new(), body: format!("{event}\n") }
     }
 }
 
@@ -186,7 +186,7 @@ impl ProxyState {
             Fault::Times(0, ..) => return None,
             Fault::Times(left, status, body) => {
                 *left -= 1;
-                Fault::Answer { status: *status, headers: Vec::new(), body: body.clone() }
+                Fault::Response { status: *status, headers: Vec::new(), body: body.clone() }
             }
             other => other.clone(),
         };
@@ -237,7 +237,7 @@ async fn forward(
             fault = state.fault(&text);
         }
     }
-    if let Some(Fault::Answer { status, headers, body }) = fault {
+    if let Some(Fault::Response { status, headers, body }) = fault {
         let response = headers
             .into_iter()
             .fold(Response::builder().status(status), |r, (name, value)| r.header(name, value));

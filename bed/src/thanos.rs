@@ -40,7 +40,7 @@ impl Thanos {
                 format!("--http-address=127.0.0.1:{port}"),
             ],
         );
-        eventually("Thanos answers", Duration::from_secs(180), async || {
+        eventually("Thanos responds", Duration::from_secs(180), async || {
             let url = format!("http://127.0.0.1:{port}/api/v1/query?query=up");
             let text = async { reqwest::get(&url).await?.text().await }.await;
             let text = text.map_err(|error| format!("{error}\n{}", querier.tail()))?;

@@ -31,7 +31,7 @@ impl VictoriaMetrics {
             "-loggerLevel=WARN".to_owned(),
         ];
         let process = cluster.run("victoria-metrics", &program, &flags);
-        eventually("VictoriaMetrics answers", Duration::from_secs(90), async || {
+        eventually("VictoriaMetrics responds", Duration::from_secs(90), async || {
             let url = format!("http://127.0.0.1:{port}/api/v1/query");
             let url = reqwest::Url::parse_with_params(&url, [("query", query)]).expect("a URL");
             let text = async { reqwest::get(url).await?.text().await }.await;

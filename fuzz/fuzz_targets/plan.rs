@@ -1,4 +1,4 @@
-//! Every planned query is PromQL, means what its queries mean, and no query is left out.
+//! Every planned query is PromQL and equivalent to its queries, and no query is left out.
 #![no_main]
 
 #[path = "../../tests/queries/mod.rs"]

@@ -15,6 +15,11 @@ use tower::retry::Policy;
 const MAX_BACKOFF: Duration = Duration::from_secs(2);
 const MAX_RETRIES: u32 = 5;
 
+/// An extension of a request that is retried only after 429, with which the API server handles none:
+/// each other response is that of the only attempt that was handled.
+#[derive(Clone)]
+pub struct HandledOnce;
+
 /// Retries requests that an overloaded server refused, for a few seconds. After that, the caller is
 /// told: a watch that does not know of a failure could not report that it is stale.
 #[derive(Clone)]
@@ -36,6 +41,12 @@ impl<B> Policy<http::Request<Body>, http::Response<B>, BoxError> for Retries {
         request: &mut http::Request<Body>,
         result: &mut Result<http::Response<B>, BoxError>,
     ) -> Option<Sleep> {
+        let is_handled = |response: &http::Response<B>| response.status().as_u16() != 429;
+        if request.extensions().get::<HandledOnce>().is_some()
+            && result.as_ref().is_ok_and(is_handled)
+        {
+            return None;
+        }
         let wait = self.0.retry(request, result)?;
         // `Retry-After` may be longer.
         (wait.deadline() <= Instant::now() + MAX_BACKOFF).then_some(wait)

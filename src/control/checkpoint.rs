@@ -32,12 +32,12 @@ pub struct CheckpointStore {
     clock: Clock,
     metrics: Arc<Metrics>,
     /// Data that was found and could not be decoded.
-    unread: Arc<Mutex<Option<Unread>>>,
+    undecodable: Arc<Mutex<Option<Undecodable>>>,
 }
 
-/// Data of another version of Plimsoll, to which the cluster may be rolled back: it is preserved
-/// for as long as any window looks back.
-struct Unread {
+/// Data that another version of Plimsoll wrote. It is kept until no window looks back to it, in case
+/// that version runs again.
+struct Undecodable {
     data: Vec<u8>,
     until: Instant,
 }
@@ -46,9 +46,10 @@ struct Unread {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Checkpoint {
-    /// The UID of the object: one that was made anew starts anew.
+    /// The UID of the object: a recreated object starts without history.
     pub uid: String,
-    /// Recommendations and scale events.
+    /// Recommendations and scale events. It is stored as `memory`, like the keys of the ConfigMap and
+    /// its name: another name would lose the history on an upgrade.
     #[serde(rename = "memory")]
     pub history: ScalingHistory,
     /// `status.lastScaleTime` of the last change of the scale in `history`, in Unix seconds.
@@ -60,7 +61,7 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// The same by a clock that is ahead by so much.
+    /// The same by a clock that is ahead by `by`.
     fn shifted(self, by: UnixMillis) -> Self {
         let withheld = self.withheld.map(|(since, until)| (since + by, until + by));
         Self { history: self.history.shifted(by), withheld, ..self }
@@ -73,7 +74,7 @@ impl Checkpoint {
 struct Document {
     /// The format: in 1 times are of a wall clock, in 2 they are negative ages, in ms.
     version: u32,
-    /// kube-apiserver's time of the write; none where it was not known.
+    /// kube-apiserver's time of the write; none if it was not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     written_at: Option<UnixMillis>,
     autoscalers: Vec<Entry>,
@@ -90,12 +91,12 @@ struct Entry {
 
 const VERSION: u32 = 2;
 /// The keys in the ConfigMap: of the checkpoints, and of data that could not be decoded.
-const KEY: &str = "memory.json.gz";
-const UNREAD: &str = "unread-memory.gz";
+const CHECKPOINTS_KEY: &str = "memory.json.gz";
+const UNDECODABLE_KEY: &str = "unread-memory.gz";
 /// The maximum size of the data, in bytes; an object may have 1 MiB altogether.
-const MAX_BYTES: usize = 900 << 10;
+const MAX_CHECKPOINT_BYTES: usize = 900 << 10;
 /// The maximum size of preserved data that could not be decoded.
-const MAX_UNREAD_BYTES: usize = MAX_BYTES / 4 * 3;
+const MAX_UNDECODABLE_BYTES: usize = MAX_CHECKPOINT_BYTES / 4 * 3;
 /// The maximum size of the document when decompressed: far more than fits when compressed.
 const MAX_DECOMPRESSED_BYTES: u64 = 256 << 20;
 /// The time limit of reading.
@@ -110,13 +111,13 @@ impl CheckpointStore {
         metrics: Arc<Metrics>,
     ) -> Self {
         let api = Api::namespaced(client, namespace);
-        Self { api, name: format!("{name}-memory"), clock, metrics, unread: Arc::default() }
+        Self { api, name: format!("{name}-memory"), clock, metrics, undecodable: Arc::default() }
     }
 
     /// Reads all checkpoints.
     ///
     /// # Errors
-    /// Where the ConfigMap could not be read; it must not be overwritten then.
+    /// If the ConfigMap could not be read; it must not be overwritten then.
     pub async fn load(&self) -> Result<Vec<(AutoscalerRef, Checkpoint)>, String> {
         let read = match tokio::time::timeout(READ_TIMEOUT, self.api.get_opt(&self.name)).await {
             Ok(Ok(read)) => read,
@@ -126,22 +127,22 @@ impl CheckpointStore {
         let mut data = read.and_then(|map| map.binary_data).unwrap_or_default();
         let (now, server) = (self.clock.elapsed(), self.clock.server());
         let mut all = Vec::new();
-        // Preserved data counts where the newer data can't be decoded, and is preserved again where
-        // it can't be decoded either.
-        for key in [KEY, UNREAD] {
+        // Preserved data is used if the newer data can't be decoded, and preserved again if it can't
+        // be decoded either.
+        for key in [CHECKPOINTS_KEY, UNDECODABLE_KEY] {
             let Some(ByteString(data)) = data.remove(key) else { continue };
             match decode(&data, now, server) {
-                Ok(kept) if all.is_empty() => all = kept,
+                Ok(decoded) if all.is_empty() => all = decoded,
                 Ok(_) => {}
                 Err(error) => {
                     tracing::warn!(
                         configmap = self.name,
                         key,
                         error,
-                        "Failed to decode the scaling history: kept for an hour"
+                        "Failed to decode the scaling history, keeping the data for one hour"
                     );
                     let until = Instant::now() + Duration::from_millis(LONGEST_MS.unsigned_abs());
-                    *self.unread() = Some(Unread { data, until });
+                    *self.undecodable() = Some(Undecodable { data, until });
                 }
             }
         }
@@ -149,25 +150,25 @@ impl CheckpointStore {
         Ok(all)
     }
 
-    fn unread(&self) -> std::sync::MutexGuard<'_, Option<Unread>> {
-        self.unread.lock().unwrap_or_else(PoisonError::into_inner)
+    fn undecodable(&self) -> std::sync::MutexGuard<'_, Option<Undecodable>> {
+        self.undecodable.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes all checkpoints; gives the size in bytes where that succeeded.
+    /// Writes all checkpoints. Returns the size in bytes, or none if that failed.
     pub async fn save(
         &self,
         token: &FencingToken,
         all: Vec<(AutoscalerRef, Checkpoint)>,
     ) -> Option<usize> {
         let count = all.len();
-        let unread = {
-            let mut unread = self.unread();
-            unread.take_if(|unread| {
-                unread.until < Instant::now() || unread.data.len() > MAX_UNREAD_BYTES
+        let undecodable = {
+            let mut undecodable = self.undecodable();
+            undecodable.take_if(|undecodable| {
+                undecodable.until < Instant::now() || undecodable.data.len() > MAX_UNDECODABLE_BYTES
             });
-            unread.as_ref().map(|unread| unread.data.clone())
+            undecodable.as_ref().map(|undecodable| undecodable.data.clone())
         };
-        let largest = MAX_BYTES - unread.as_ref().map_or(0, Vec::len);
+        let largest = MAX_CHECKPOINT_BYTES - undecodable.as_ref().map_or(0, Vec::len);
         let (now, server) = (self.clock.elapsed(), self.clock.server());
         let encoded = tokio::task::spawn_blocking(move || encode(all, now, server, largest)).await;
         let (data, written) = match encoded {
@@ -179,12 +180,15 @@ impl CheckpointStore {
         };
         let left_out = count - written;
         if left_out > 0 {
-            tracing::warn!(left_out, "The scaling history does not fit into the ConfigMap");
+            tracing::warn!(
+                autoscalers = left_out,
+                "Left autoscalers out of the scaling history: the ConfigMap is full"
+            );
         }
         let bytes = data.len();
-        let mut binary = json!({KEY: ByteString(data)});
-        if let Some(unread) = unread {
-            binary[UNREAD] = json!(ByteString(unread));
+        let mut binary = json!({CHECKPOINTS_KEY: ByteString(data)});
+        if let Some(undecodable) = undecodable {
+            binary[UNDECODABLE_KEY] = json!(ByteString(undecodable));
         }
         let map = json!({
             "apiVersion": "v1",
@@ -209,7 +213,7 @@ impl CheckpointStore {
     }
 }
 
-/// Encodes checkpoints; gives the data and how many of them fit. Those with the longest history
+/// Encodes checkpoints. Returns the data and how many of them fit. Those with the longest history
 /// come first: a short one is nearly what an autoscaler without history starts with.
 fn encode(
     mut all: Vec<(AutoscalerRef, Checkpoint)>,
@@ -217,13 +221,11 @@ fn encode(
     written_at: Option<UnixMillis>,
     largest: usize,
 ) -> (Vec<u8>, usize) {
-    let remembered = |checkpoint: &Checkpoint| {
+    let length = |checkpoint: &Checkpoint| {
         let ScalingHistory { recommendations, ups, downs } = &checkpoint.history;
         recommendations.len() + ups.len() + downs.len()
     };
-    all.sort_by(|(a, of_a), (b, of_b)| {
-        remembered(of_b).cmp(&remembered(of_a)).then_with(|| a.cmp(b))
-    });
+    all.sort_by(|(a, of_a), (b, of_b)| length(of_b).cmp(&length(of_a)).then_with(|| a.cmp(b)));
     let entry = |(autoscaler, checkpoint): (AutoscalerRef, Checkpoint)| Entry {
         kind: autoscaler.kind.as_str().to_owned(),
         namespace: autoscaler.key.namespace,
@@ -268,7 +270,7 @@ fn decode(
         let kinds = [AutoscalerKind::Autoscaler, AutoscalerKind::Hpa];
         let kind = kinds.into_iter().find(|kind| kind.as_str() == entry.kind)?;
         let Checkpoint { mut history, withheld, uid, last_scale } = entry.checkpoint.shifted(by);
-        // Nothing was done later than now, whatever the clock of the writer said.
+        // Nothing happened later than now, regardless of the writer's clock.
         history.recommendations.iter_mut().for_each(|r| r.time = r.time.min(now));
         history.ups.iter_mut().chain(&mut history.downs).for_each(|e| e.time = e.time.min(now));
         let withheld = withheld.map(|(since, until)| (since.min(now), until));
@@ -295,7 +297,7 @@ mod tests {
     const NOW: UnixMillis = 5_000;
     const SERVER: UnixMillis = 1_800_000_000_000;
 
-    fn kept(number: usize, recommendations: usize) -> (AutoscalerRef, Checkpoint) {
+    fn checkpoint(number: usize, recommendations: usize) -> (AutoscalerRef, Checkpoint) {
         let key = ObjectKey { namespace: "shop".to_owned(), name: format!("web-{number}") };
         let recommendation = |n: usize| Recommendation {
             replicas: (n * number) as i32,
@@ -310,26 +312,26 @@ mod tests {
     }
 
     fn shifted(all: &[(AutoscalerRef, Checkpoint)], by: i64) -> Vec<(AutoscalerRef, Checkpoint)> {
-        let shift = |(autoscaler, kept): &(AutoscalerRef, Checkpoint)| {
-            (autoscaler.clone(), kept.clone().shifted(by))
+        let shift = |(autoscaler, checkpoint): &(AutoscalerRef, Checkpoint)| {
+            (autoscaler.clone(), checkpoint.clone().shifted(by))
         };
         all.iter().map(shift).collect()
     }
 
     #[test]
-    fn what_is_kept_is_read_back_by_another_clock_at_its_age() {
-        let mut all: Vec<_> = (0..100).map(|number| kept(number, 3)).collect();
+    fn a_process_with_another_clock_decodes_checkpoints_at_their_age() {
+        let mut all: Vec<_> = (0..100).map(|number| checkpoint(number, 3)).collect();
         all.sort_by(|(a, _), (b, _)| a.cmp(b));
-        let (data, count) = encode(all.clone(), NOW, Some(SERVER), MAX_BYTES);
+        let (data, count) = encode(all.clone(), NOW, Some(SERVER), MAX_CHECKPOINT_BYTES);
         assert_eq!(count, 100);
-        // Another process, whose clock has another beginning, 30 s later.
+        // Another process, whose clock started at another time, 30 s later.
         let read = decode(&data, 777, Some(SERVER + 30_000)).unwrap();
         assert_eq!(read, shifted(&all, 777 - NOW - 30_000));
-        // Where the time between is not known, or goes back, all is as young as can be.
+        // If the time between is not known, or is negative, all is as young as possible.
         for server in [None, Some(SERVER - 30_000)] {
             assert_eq!(decode(&data, 777, server).unwrap(), shifted(&all, 777 - NOW));
         }
-        let (data, _) = encode(all.clone(), NOW, None, MAX_BYTES);
+        let (data, _) = encode(all.clone(), NOW, None, MAX_CHECKPOINT_BYTES);
         assert_eq!(decode(&data, 777, Some(SERVER)).unwrap(), shifted(&all, 777 - NOW));
         assert!(decode(b"no gzip", NOW, None).is_err());
     }
@@ -340,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn the_form_of_before_is_read_and_one_of_the_future_is_not() {
+    fn version_1_is_decoded_and_a_newer_version_is_not() {
         let text = format!(
             r#"{{"version":1,"autoscalers":[{{"kind":"Autoscaler","namespace":"shop","name":"web","uid":"u","memory":{{
                 "recommendations":[{{"replicas":3,"time":{}}},{{"replicas":9,"time":{}}}],
@@ -371,13 +373,15 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_left_out_beginning_with_what_is_seen_anyway() {
-        let all: Vec<_> =
-            (0..1_000).map(|number| kept(number, if number % 8 == 0 { 5 } else { 1 })).collect();
+    fn the_shortest_histories_are_left_out_first() {
+        let all: Vec<_> = (0..1_000)
+            .map(|number| checkpoint(number, if number % 8 == 0 { 5 } else { 1 }))
+            .collect();
         let (data, count) = encode(all, NOW, Some(SERVER), 8 << 10);
         assert!(data.len() <= 8 << 10 && count < 1_000, "{count}");
         let read = decode(&data, NOW, Some(SERVER)).unwrap();
-        let full = read.iter().filter(|(_, kept)| kept.history.recommendations.len() == 5);
+        let full =
+            read.iter().filter(|(_, checkpoint)| checkpoint.history.recommendations.len() == 5);
         assert_eq!(full.count(), 125);
     }
 }

@@ -14,7 +14,7 @@ pub type Loaded = Result<Vec<(AutoscalerRef, Checkpoint)>, String>;
 
 /// The state of loading and saving.
 pub struct Checkpointer {
-    /// None where checkpoints are disabled.
+    /// None if checkpoints are disabled.
     store: Option<CheckpointStore>,
     /// The time between two saves.
     interval: Duration,
@@ -23,25 +23,24 @@ pub struct Checkpointer {
     /// When to save next, and when the last save began.
     due: Instant,
     saved_at: Instant,
-    /// The save under way: it gives the size in bytes where it succeeds.
+    /// The save in flight, which returns the size in bytes if it succeeds.
     saving: Option<JoinHandle<Option<usize>>>,
     /// The size of the last save in bytes, and whether it failed.
     bytes: usize,
     failed: bool,
-    /// The load under way.
+    /// The load in flight.
     loading: Option<JoinHandle<Loaded>>,
-    /// Whether the checkpoints of the terms before have been loaded: nothing is saved over
-    /// them until then.
+    /// Whether the checkpoints of the previous terms have been loaded. They are not overwritten before.
     loaded: bool,
 }
 
-/// How soon after a change of a scale checkpoints are saved.
+/// How soon checkpoints are saved after a change of a scale.
 const SAVE_SOON: Duration = Duration::from_secs(2);
-/// The size in bytes from which they are saved less often, and how often then: each save writes
-/// all of them, and every watcher of ConfigMaps receives them.
+/// The size in bytes above which they are saved less often, and how soon then: each save writes all
+/// of them, and every watcher of ConfigMaps receives them.
 const LARGE: usize = 64 << 10;
 const SAVE_LARGE: Duration = Duration::from_secs(30);
-/// How long loading may take at the start, and when a term begins, before decisions begin without
+/// How long loading may take at the start, and when a term begins, before evaluations begin without
 /// the scaling history.
 const LOAD_AT_START: Duration = Duration::from_secs(15);
 const LOAD: Duration = Duration::from_secs(3);
@@ -63,7 +62,7 @@ impl Checkpointer {
         }
     }
 
-    /// Loads at the start, with retries for at most [`LOAD_AT_START`]. None where that failed, or
+    /// Loads at the start, with retries for at most [`LOAD_AT_START`]. None if that failed, or
     /// checkpoints are disabled.
     pub async fn load_at_start(&self) -> Option<Vec<(AutoscalerRef, Checkpoint)>> {
         let store = self.store.clone()?;
@@ -74,7 +73,7 @@ impl Checkpointer {
                 Err(error) if start.elapsed() > LOAD_AT_START => {
                     tracing::warn!(
                         error,
-                        "Failed to read the scaling history: starting without it"
+                        "Failed to read the scaling history, starting without it"
                     );
                     return None;
                 }
@@ -84,7 +83,7 @@ impl Checkpointer {
         }
     }
 
-    /// Begins to load. Returns whether there is something to wait for.
+    /// Begins to load. Returns whether there is anything to load.
     pub fn start_loading(&mut self) -> bool {
         let Some(store) = self.store.clone() else { return false };
         self.loading = Some(tokio::spawn(async move {
@@ -94,7 +93,7 @@ impl Checkpointer {
         true
     }
 
-    /// The result of the load under way; never where there is none.
+    /// Waits for the load in flight. Waits forever if there is none.
     pub async fn loading(&mut self) -> Loaded {
         let Some(loading) = &mut self.loading else { return std::future::pending().await };
         let loaded = loading.await.unwrap_or_else(|error| Err(error.to_string()));
@@ -102,7 +101,7 @@ impl Checkpointer {
         loaded
     }
 
-    /// Notes which checkpoints were loaded; none where that failed.
+    /// Notes which checkpoints were loaded; none if that failed.
     pub fn set_loaded(&mut self, all: Option<HashMap<AutoscalerRef, Checkpoint>>) {
         self.loaded = all.is_some();
         if let Some(all) = all {
@@ -115,14 +114,14 @@ impl Checkpointer {
         self.due
     }
 
-    /// Has the next save come soon, because a scale was changed.
+    /// Schedules the next save soon, because a scale was changed.
     pub fn bring_forward(&mut self) {
         let soon = (self.saved_at + self.save_soon()).max(Instant::now() + SAVE_SOON);
         self.due = self.due.min(soon);
     }
 
-    /// Saves the checkpoints where this replica leads and they differ from those saved last. What
-    /// the terms before have left is loaded first.
+    /// Saves the checkpoints if this replica leads and they differ from those saved last. Those of
+    /// the previous terms are loaded first.
     pub fn save(
         &mut self,
         token: Option<FencingToken>,
@@ -156,14 +155,14 @@ impl Checkpointer {
         self.saving = Some(tokio::spawn(async move { store.save(&token, all).await }));
     }
 
-    /// Waits for the save under way.
+    /// Waits for the save in flight.
     pub async fn finish_saving(&mut self) {
         if let Some(saving) = self.saving.take() {
             self.note_saved(saving.await.unwrap_or(None));
         }
     }
 
-    /// How soon after a change of a scale they are saved.
+    /// How soon they are saved after a change of a scale.
     fn save_soon(&self) -> Duration {
         if self.bytes > LARGE { SAVE_LARGE } else { SAVE_SOON }
     }

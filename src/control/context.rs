@@ -17,17 +17,17 @@ use crate::rules::Rules;
 use crate::samples::Store;
 use crate::supervise::Heartbeat;
 use crate::telemetry::Metrics;
-use crate::watch::{AutoscalerRef, Cluster, Synced};
+use crate::watch::{AutoscalerRef, Cluster, WatchStatuses};
 use kube::Client;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// The settings of the control loop.
+/// The settings of the controller.
 #[derive(Clone, Debug)]
-pub struct Settings {
-    /// The settings of decisions, as kube-controller-manager's flags give them.
+pub struct ControllerSettings {
+    /// The settings of decisions, which kube-controller-manager has as flags.
     pub hpa_config: hpa::Config,
     /// Whether native HorizontalPodAutoscalers are managed, observed or ignored.
     pub native_hpas: NativeHpas,
@@ -36,7 +36,7 @@ pub struct Settings {
     /// The least time between two writes of a status in which only metric values changed.
     pub status_interval: Duration,
     /// The time between two checkpoints of the scaling history; zero disables them.
-    pub memory_interval: Duration,
+    pub checkpoint_interval: Duration,
     /// How long an evaluation waits for its metrics.
     pub decision_timeout: Duration,
 }
@@ -50,22 +50,22 @@ pub struct Dependencies {
     /// The index that the watches fill.
     pub cluster: Cluster,
     /// Whether the watches have listed everything once.
-    pub synced: Synced,
+    pub synced: WatchStatuses,
     /// The samples of metrics.
     pub samples: Store,
-    /// How queries for generated metrics are made.
+    /// The templates of the queries for generated metrics.
     pub pod_queries: Reloadable<PodQueries>,
     /// The metrics of rules.
     pub rules: Rules,
     /// The settings of the loop.
-    pub settings: Settings,
+    pub settings: ControllerSettings,
     /// Plimsoll's own metrics.
     pub metrics: Arc<Metrics>,
     /// The current statuses, which the API server shows.
     pub live: LiveStatus,
     /// The clock of this process, and kube-apiserver's.
     pub clock: Clock,
-    /// Tells whether the loop still turns.
+    /// Tells whether the loop has stalled.
     pub heartbeat: Heartbeat,
 }
 
@@ -77,16 +77,16 @@ pub struct ControllerContext {
     pub samples: Store,
     pub pod_queries: Reloadable<PodQueries>,
     pub rules: Rules,
-    pub settings: Settings,
+    pub settings: ControllerSettings,
     pub targets: Targets,
     pub events: Events,
     pub statuses: StatusWriter,
     pub metrics: Arc<Metrics>,
     pub live: LiveStatus,
     pub clock: Clock,
-    /// The lease term whose predecessors' scaling history has been taken over.
+    /// The lease term in which the scaling history of the previous terms was loaded.
     pub history_loaded_term: AtomicU64,
-    /// The settings of decisions with scaling from zero, even where `--scale-to-zero` is off.
+    /// The settings of decisions with scaling from zero, even if `--scale-to-zero` is off.
     pub from_zero: hpa::Config,
     /// The pod selectors of all autoscalers.
     pub selectors: Selectors,
@@ -115,7 +115,7 @@ pub enum Cancelled {
 pub enum SyncResult {
     /// The scale was written.
     Rescaled,
-    /// There was nothing to write.
+    /// The scale was kept.
     Held,
     /// No decision could be made, or it could not be written.
     Failed,
@@ -139,7 +139,7 @@ impl SyncResult {
 }
 
 impl ControllerContext {
-    /// A context of these parts; `stopping` tells of the shutdown.
+    /// A context of these parts; `stopping` is true during the shutdown.
     pub fn new(dependencies: Dependencies, stopping: watch::Receiver<bool>) -> Self {
         let Dependencies {
             client,
@@ -179,8 +179,8 @@ impl ControllerContext {
         }
     }
 
-    /// The right to write, where this replica leads and has taken over the scaling history of
-    /// the terms before.
+    /// The fencing token of the current term. None if this replica does not lead, or has not
+    /// loaded the scaling history of the previous terms yet.
     pub fn fencing_token(&self) -> Option<FencingToken> {
         self.leader
             .fencing_token()
@@ -217,9 +217,9 @@ impl ControllerContext {
     }
 }
 
-/// Whose decision is applied, and by what right.
+/// What applying a decision needs.
 #[derive(Clone, Copy)]
-pub struct Applying<'a> {
+pub struct ApplyContext<'a> {
     pub ctx: &'a ControllerContext,
     pub token: &'a FencingToken,
     pub autoscaler: &'a AutoscalerRef,

@@ -12,7 +12,7 @@ use crate::config::NativeHpas;
 use crate::leader::FencingToken;
 use crate::samples::QueryHandle;
 use crate::supervise::Heartbeat;
-use crate::watch::{AutoscalerKind, AutoscalerRef, Synced};
+use crate::watch::{AutoscalerKind, AutoscalerRef, WatchStatuses};
 use futures::FutureExt;
 use std::collections::{HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
@@ -25,21 +25,21 @@ use tokio::task::JoinSet;
 /// The control loop.
 pub struct ControlLoop {
     ctx: Arc<ControllerContext>,
-    synced: Synced,
+    synced: WatchStatuses,
     schedule: Schedule,
     phases: Phases,
     /// The states of the autoscalers that are not being evaluated.
     states: HashMap<AutoscalerRef, AutoscalerState>,
-    /// The autoscalers that are queued or being evaluated, with their checkpoints from before.
+    /// The autoscalers that are queued or being evaluated, with their checkpoints of before that.
     running: HashMap<AutoscalerRef, Option<Checkpoint>>,
     /// The autoscalers whose last evaluation failed.
     failing: HashSet<AutoscalerRef>,
     /// The autoscalers to be evaluated again as soon as their evaluation ends.
     requeue: HashSet<AutoscalerRef>,
     /// The autoscalers that are due, until their evaluation begins.
-    queue: FairQueue<Due>,
+    queue: FairQueue<DueEvaluation>,
     /// The evaluations in flight.
-    evaluations: JoinSet<Done>,
+    evaluations: JoinSet<FinishedEvaluation>,
     stopping: watch::Sender<bool>,
     /// When the last warning of an overrun was logged.
     warned: Option<Instant>,
@@ -47,12 +47,12 @@ pub struct ControlLoop {
     /// The lease term of this replica.
     term: Option<u64>,
     /// The checkpoints that were loaded while their autoscalers were being evaluated.
-    inherited: HashMap<AutoscalerRef, Checkpoint>,
+    pending_restore: HashMap<AutoscalerRef, Checkpoint>,
     heartbeat: Heartbeat,
 }
 
 /// An autoscaler that is due.
-struct Due {
+struct DueEvaluation {
     autoscaler: AutoscalerRef,
     at: Instant,
     /// How many were due together.
@@ -61,34 +61,35 @@ struct Due {
 }
 
 /// An autoscaler that was evaluated.
-struct Done {
+struct FinishedEvaluation {
     autoscaler: AutoscalerRef,
     /// When it was due, and when its evaluation began.
     due: Instant,
     begun: Instant,
     due_together: usize,
-    /// None where its evaluation panicked.
+    /// None if its evaluation panicked.
     state: Option<AutoscalerState>,
     result: Option<SyncResult>,
 }
 
 /// The maximum of evaluations in flight; most of them wait for a response.
 const MAX_EVALUATIONS_IN_FLIGHT: usize = 256;
-/// How long a graceful shutdown waits for the writes of the evaluations in flight. With what is
-/// written then, it is less than the 60 s of `terminationGracePeriodSeconds`.
-const SHUTDOWN: Duration = Duration::from_secs(15);
-/// How often the loop turns at least.
-const TURN: Duration = Duration::from_secs(1);
-/// For how many periods, and how long at least, the loop may stand still before `/livez` fails.
-const STILL_PERIODS: u32 = 3;
-const STILL: Duration = Duration::from_secs(45);
+/// How long a graceful shutdown waits for the writes of the evaluations in flight. Together with the
+/// writes after that it is less than the 60 s of `terminationGracePeriodSeconds`.
+const EVALUATION_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(15);
+/// How often the loop records a heartbeat at least.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
+/// For how many periods, and how long at least, the loop may be without a heartbeat before `/livez`
+/// fails.
+const STALL_PERIODS: u32 = 3;
+const MIN_STALL_LIMIT: Duration = Duration::from_secs(45);
 /// The least time between two warnings of overruns.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
 impl ControlLoop {
     /// A loop over the autoscalers of the cluster.
     pub fn new(dependencies: Dependencies) -> Self {
-        let interval = dependencies.settings.memory_interval;
+        let interval = dependencies.settings.checkpoint_interval;
         let (synced, heartbeat) = (dependencies.synced.clone(), dependencies.heartbeat.clone());
         let (stopping, stops) = watch::channel(false);
         let ctx = ControllerContext::new(dependencies, stops);
@@ -111,7 +112,7 @@ impl ControlLoop {
             warned: None,
             checkpointer: Checkpointer::new(store, interval),
             term: None,
-            inherited: HashMap::new(),
+            pending_restore: HashMap::new(),
             heartbeat,
         }
     }
@@ -119,7 +120,7 @@ impl ControlLoop {
     /// Evaluates until `stop` ends; then waits for the evaluations in flight.
     pub async fn run(mut self, stop: impl Future<Output = ()>) {
         tokio::pin!(stop);
-        // Nothing is decided on half a view of the cluster.
+        // No evaluation before all watches have listed everything once.
         while !self.synced.missing().is_empty() {
             tokio::select! {
                 () = tokio::time::sleep(Duration::from_millis(20)) => {}
@@ -131,7 +132,7 @@ impl ControlLoop {
             () = &mut stop => return,
         };
         if let Some(all) = loaded {
-            self.take_over(all);
+            self.restore_checkpoints(all);
         }
         let cluster = self.ctx.cluster.clone();
         let statuses = self.ctx.statuses.clone();
@@ -139,9 +140,9 @@ impl ControlLoop {
         let mut writers = tokio::spawn(async move { tokio::join!(statuses.run(), events.run()) });
         let mut leadership = self.ctx.leader.changes();
         self.leadership_changed();
-        let still = (STILL_PERIODS * self.ctx.settings.period).max(STILL);
+        let stall_limit = (STALL_PERIODS * self.ctx.settings.period).max(MIN_STALL_LIMIT);
         loop {
-            self.heartbeat.beat(still);
+            self.heartbeat.beat(stall_limit);
             let next = self.schedule.next();
             let due = async {
                 match next {
@@ -162,8 +163,8 @@ impl ControlLoop {
                 Ok(()) = leadership.changed() => self.leadership_changed(),
                 loaded = self.checkpointer.loading() => self.loaded(loaded),
                 () = tokio::time::sleep_until(save_due.into()) => self.save(),
-                // It also turns while nothing is due.
-                () = tokio::time::sleep(TURN) => {}
+                // A heartbeat while nothing is due, too.
+                () = tokio::time::sleep(HEARTBEAT_INTERVAL) => {}
                 ended = &mut writers => {
                     panic!("the writer of statuses and events ended: {ended:?}")
                 }
@@ -171,7 +172,7 @@ impl ControlLoop {
             }
         }
         self.stop_evaluations().await;
-        // The save under way, and then the last one.
+        // The save in flight, and then the last one.
         self.checkpointer.finish_saving().await;
         self.save();
         self.checkpointer.finish_saving().await;
@@ -182,12 +183,12 @@ impl ControlLoop {
     /// Begins no further evaluation, and waits for the writes of those in flight.
     async fn stop_evaluations(&mut self) {
         let _ = self.stopping.send(true);
-        for Due { autoscaler, mut state, .. } in self.queue.clear() {
+        for DueEvaluation { autoscaler, mut state, .. } in self.queue.clear() {
             self.running.remove(&autoscaler);
-            self.join_inherited(&autoscaler, &mut state);
+            self.merge_pending_restore(&autoscaler, &mut state);
             self.states.insert(autoscaler, state);
         }
-        let deadline = tokio::time::sleep(SHUTDOWN);
+        let deadline = tokio::time::sleep(EVALUATION_SHUTDOWN_TIMEOUT);
         tokio::pin!(deadline);
         loop {
             tokio::select! {
@@ -205,8 +206,8 @@ impl ControlLoop {
         }
     }
 
-    /// Takes over the scaling history that the terms before have left.
-    fn take_over(&mut self, all: Vec<(AutoscalerRef, Checkpoint)>) {
+    /// Restores the scaling history of the previous terms.
+    fn restore_checkpoints(&mut self, all: Vec<(AutoscalerRef, Checkpoint)>) {
         let cluster = self.ctx.cluster.clone();
         let (now, longest) = (self.ctx.clock.elapsed(), self.ctx.longest_window());
         let mut known = HashMap::new();
@@ -216,14 +217,14 @@ impl ControlLoop {
             }
             known.insert(autoscaler.clone(), checkpoint.clone());
             if let Some(running) = self.running.get_mut(&autoscaler) {
-                // Until its evaluation ends, its checkpoint is of both.
+                // Until its evaluation ends, its checkpoint is merged from both.
                 let before = running.take();
                 let mut both = before.map(AutoscalerState::restored).unwrap_or_default();
-                both.inherit(checkpoint.clone());
+                both.merge_checkpoint(checkpoint.clone());
                 *running = both.checkpoint(now, longest);
-                self.inherited.insert(autoscaler, checkpoint);
+                self.pending_restore.insert(autoscaler, checkpoint);
             } else if let Some(state) = self.states.get_mut(&autoscaler) {
-                state.inherit(checkpoint);
+                state.merge_checkpoint(checkpoint);
             } else {
                 self.states.insert(autoscaler, AutoscalerState::restored(checkpoint));
             }
@@ -231,15 +232,15 @@ impl ControlLoop {
         self.checkpointer.set_loaded(Some(known));
     }
 
-    /// Joins a checkpoint that was loaded while its autoscaler was queued or being evaluated.
-    fn join_inherited(&mut self, autoscaler: &AutoscalerRef, state: &mut AutoscalerState) {
-        if let Some(checkpoint) = self.inherited.remove(autoscaler) {
-            state.inherit(checkpoint);
+    /// Merges a checkpoint that was loaded while its autoscaler was queued or being evaluated.
+    fn merge_pending_restore(&mut self, autoscaler: &AutoscalerRef, state: &mut AutoscalerState) {
+        if let Some(checkpoint) = self.pending_restore.remove(autoscaler) {
+            state.merge_checkpoint(checkpoint);
         }
     }
 
-    /// The leader or the freeze has changed. A replica that leads now evaluates all soon, once it
-    /// has loaded the scaling history of the leader before.
+    /// The leader or the freeze has changed. A new leader evaluates all autoscalers soon, once it has
+    /// loaded the scaling history of the previous terms.
     fn leadership_changed(&mut self) {
         let ControllerContext { leader, metrics, history_loaded_term, .. } = &*self.ctx;
         let term = leader.fencing_token().map(|token| token.term());
@@ -261,10 +262,10 @@ impl ControlLoop {
     /// The scaling history was loaded, or could not be.
     fn loaded(&mut self, loaded: Loaded) {
         match loaded {
-            Ok(all) => self.take_over(all),
+            Ok(all) => self.restore_checkpoints(all),
             Err(error) => {
                 self.checkpointer.set_loaded(None);
-                tracing::warn!(error, "Failed to read the scaling history: continuing without it");
+                tracing::warn!(error, "Failed to read the scaling history, continuing without it");
             }
         }
         let term = self.term.unwrap_or(NO_TERM);
@@ -273,7 +274,7 @@ impl ControlLoop {
         }
     }
 
-    /// Evaluates all soon, where this replica leads; those in flight are requeued.
+    /// Makes all due soon if this replica leads; those in flight are requeued.
     fn evaluate_all(&mut self) {
         if self.ctx.fencing_token().is_some() {
             self.requeue.extend(self.running.keys().cloned());
@@ -281,7 +282,7 @@ impl ControlLoop {
         }
     }
 
-    /// Saves checkpoints of the scaling history, where this replica leads.
+    /// Saves checkpoints of the scaling history if this replica leads.
     fn save(&mut self) {
         let (now, longest) = (self.ctx.clock.elapsed(), self.ctx.longest_window());
         let (running, states) = (&self.running, &self.states);
@@ -296,7 +297,7 @@ impl ControlLoop {
         });
     }
 
-    /// Whether nothing is decided for an autoscaler.
+    /// Whether an autoscaler is not evaluated at all.
     fn ignores(&self, autoscaler: &AutoscalerRef) -> bool {
         autoscaler.kind == AutoscalerKind::Hpa
             && self.ctx.settings.native_hpas == NativeHpas::Ignore
@@ -345,7 +346,7 @@ impl ControlLoop {
             let state = self.states.remove(&autoscaler).unwrap_or_default();
             let checkpoint = state.checkpoint(self.ctx.clock.elapsed(), self.ctx.longest_window());
             self.running.insert(autoscaler.clone(), checkpoint);
-            batch.push(Due { autoscaler, at, due_together, state });
+            batch.push(DueEvaluation { autoscaler, at, due_together, state });
         }
         QueryHandle::prefetch(batch.iter().flat_map(|due| due.state.queries()));
         for due in batch {
@@ -358,7 +359,7 @@ impl ControlLoop {
     /// Begins as many evaluations as may be in flight.
     fn begin_evaluations(&mut self) {
         while let Some(mut due) = self.queue.next() {
-            self.join_inherited(&due.autoscaler.clone(), &mut due.state);
+            self.merge_pending_restore(&due.autoscaler.clone(), &mut due.state);
             // A token that came later would be of a term whose history this state lacks.
             let (ctx, token) = (self.ctx.clone(), self.ctx.fencing_token());
             self.evaluations.spawn(async move { run_evaluation(&ctx, token, due).await });
@@ -366,9 +367,9 @@ impl ControlLoop {
     }
 
     /// Notes the result of an evaluation, and schedules the next one. Periods that it overran are
-    /// skipped: under overload all are evaluated less often, each in its turn.
-    fn evaluated(&mut self, done: Done) {
-        let Done { autoscaler, due, begun, due_together, state, result } = done;
+    /// skipped: under overload all are evaluated less often.
+    fn evaluated(&mut self, done: FinishedEvaluation) {
+        let FinishedEvaluation { autoscaler, due, begun, due_together, state, result } = done;
         self.queue.ended(&autoscaler.key.namespace);
         if !*self.stopping.borrow() {
             self.begin_evaluations();
@@ -384,21 +385,21 @@ impl ControlLoop {
         let checkpoint = self.running.remove(&autoscaler).flatten();
         let restored = || checkpoint.map(AutoscalerState::restored);
         let mut state = state.or_else(restored).unwrap_or_default();
-        self.join_inherited(&autoscaler, &mut state);
+        self.merge_pending_restore(&autoscaler, &mut state);
         let requeue = self.requeue.remove(&autoscaler);
         if !self.ctx.cluster.read(|index| index.has(&autoscaler)) {
-            // Deleted while it was evaluated: the evaluation has created its state anew.
+            // Deleted during its evaluation, which has created its state again.
             self.forget(&autoscaler);
             return self.count();
         }
         let period = self.period(&autoscaler);
-        self.phases.set(&autoscaler, state.shape(), due, due_together);
+        self.phases.set(&autoscaler, state.shape_hash(), due, due_together);
         let now = Instant::now();
         let next = match requeue {
             true => now,
             false => self.phases.next(&autoscaler, period, due, now, due_together),
         };
-        // Its next time may be more than a period away where the time of its cohort has moved.
+        // Its next time may be more than a period away if the phase of its cohort has changed.
         let periods = now.duration_since(due).as_nanos() / period.as_nanos();
         if let skipped @ 1.. = periods {
             self.ctx.metrics.missed(u64::try_from(skipped).unwrap_or(u64::MAX));
@@ -407,7 +408,7 @@ impl ControlLoop {
                 let lag = begun.duration_since(due);
                 tracing::warn!(
                     %autoscaler, ?period, ?lag, took = ?begun.elapsed(),
-                    "Evaluation overran its period; next one skipped"
+                    "Evaluation overran its period, skipping the next one"
                 );
             }
         }
@@ -416,7 +417,7 @@ impl ControlLoop {
         self.count();
     }
 
-    /// Shows how many autoscalers there are.
+    /// Updates the metric of the number of autoscalers.
     fn count(&self) {
         let all = self.schedule.len() + self.running.len();
         self.ctx.metrics.autoscalers(all, self.failing.len());
@@ -424,22 +425,26 @@ impl ControlLoop {
 
     /// The sync period of an autoscaler.
     fn period(&self, autoscaler: &AutoscalerRef) -> Duration {
-        let own = match autoscaler.kind {
+        let configured = match autoscaler.kind {
             AutoscalerKind::Autoscaler => {
                 let record = self.ctx.cluster.read(|index| index.autoscaler(&autoscaler.key));
                 record.and_then(|r| r.parsed.as_ref().ok()?.spec.sync_period_seconds)
             }
             AutoscalerKind::Hpa => None,
         };
-        own.map_or(self.ctx.settings.period, |seconds| {
+        configured.map_or(self.ctx.settings.period, |seconds| {
             Duration::from_secs(seconds.clamp(1, 3600).unsigned_abs().into())
         })
     }
 }
 
 /// Evaluates one autoscaler; a panic ends only this evaluation.
-async fn run_evaluation(ctx: &ControllerContext, token: Option<FencingToken>, due: Due) -> Done {
-    let Due { autoscaler, at, due_together, mut state } = due;
+async fn run_evaluation(
+    ctx: &ControllerContext,
+    token: Option<FencingToken>,
+    due: DueEvaluation,
+) -> FinishedEvaluation {
+    let DueEvaluation { autoscaler, at, due_together, mut state } = due;
     let begun = Instant::now();
     let evaluated = reconcile(ctx, token.as_ref(), &autoscaler, &mut state);
     let (result, state) = match AssertUnwindSafe(evaluated).catch_unwind().await {
@@ -452,7 +457,7 @@ async fn run_evaluation(ctx: &ControllerContext, token: Option<FencingToken>, du
     if let Some(result) = result {
         ctx.metrics.decided(result.as_str(), begun.duration_since(at), begun.elapsed());
     }
-    Done { autoscaler, due: at, begun, due_together, state, result }
+    FinishedEvaluation { autoscaler, due: at, begun, due_together, state, result }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! Which events are worth a write. A repeated event is counted, and written again with increasing
-//! intervals; the rate per object is limited as by client-go's correlator. Plain state: time comes in
-//! as an argument.
+//! Event correlation, as in client-go: a repeated event is aggregated into a count and written again
+//! at increasing intervals, and the rate of writes per object is limited. Plain state: time is an
+//! argument.
 
 use crate::hpa::{Event, EventKind};
 use crate::watch::AutoscalerRef;
@@ -8,17 +8,17 @@ use lru::LruCache;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// What makes two events the same: the reason, not the message, which may name a cause that changes
-/// from evaluation to evaluation. Of a normal event, such as a new size, the message counts, too.
+/// By what events are aggregated: the reason, not the message, which may name a cause that changes
+/// from evaluation to evaluation. For a normal event, such as a new size, the message counts, too.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Key {
+pub struct EventKey {
     reason: &'static str,
-    /// How many of this reason come before it in the same evaluation.
+    /// The number of events of this reason before it in the same evaluation.
     index: usize,
     text: Option<String>,
 }
 
-impl Key {
+impl EventKey {
     /// The key of an event.
     pub fn of(event: &Event, index: usize) -> Self {
         let text = (event.kind == EventKind::Normal).then(|| event.message.clone());
@@ -26,37 +26,38 @@ impl Key {
     }
 }
 
-/// The recent events of each object.
+/// Aggregates events, and limits their rate per object.
 pub struct Correlator {
-    objects: LruCache<AutoscalerRef, Object>,
+    objects: LruCache<AutoscalerRef, ObjectEvents>,
 }
 
-struct Object {
+/// The recent events of an object.
+struct ObjectEvents {
     uid: String,
     /// The tokens of its rate limit, and when they were counted.
     tokens: f64,
     counted: Instant,
-    seen: Vec<Seen>,
+    seen: Vec<RecentEvent>,
 }
 
-/// An event of an object.
-struct Seen {
-    key: Key,
+/// An event that was published recently.
+struct RecentEvent {
+    key: EventKey,
     count: i32,
     at: Instant,
     /// The message to be written.
     pending: Option<String>,
-    /// The name under which it was written.
+    /// The name of the API object, once it was written.
     name: Option<String>,
     /// When it was written last, and after which interval it may be written again.
     written: Option<Instant>,
     interval: Duration,
 }
 
-/// An event as it is to be written now.
+/// The content of a write.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Due {
-    /// The name under which it is known; none where it is to be created.
+pub struct EventWrite {
+    /// The name of the API object; none if it is to be created.
     pub name: Option<String>,
     /// How often it was published.
     pub count: i32,
@@ -65,7 +66,7 @@ pub struct Due {
 }
 
 /// How long a repeated event increments the count of an existing one.
-const AGGREGATION: Duration = Duration::from_secs(600);
+const AGGREGATION_WINDOW: Duration = Duration::from_secs(600);
 /// The interval between the first two writes of an event, which doubles ...
 const MIN_INTERVAL: Duration = Duration::from_secs(60);
 /// ... up to this one.
@@ -91,13 +92,13 @@ impl Correlator {
         &mut self,
         autoscaler: &AutoscalerRef,
         uid: &str,
-        key: &Key,
+        key: &EventKey,
         message: &str,
         now: Instant,
     ) -> bool {
         if self.objects.get(autoscaler).is_none_or(|object| object.uid != uid) {
             let uid = uid.to_owned();
-            let object = Object { uid, tokens: BURST, counted: now, seen: Vec::new() };
+            let object = ObjectEvents { uid, tokens: BURST, counted: now, seen: Vec::new() };
             self.objects.put(autoscaler.clone(), object);
             while self.objects.len() > MAX_OBJECTS {
                 self.objects.pop_lru();
@@ -107,11 +108,16 @@ impl Correlator {
         object.observe(key, message, now)
     }
 
-    /// The event to be written; none where it was forgotten meanwhile.
-    pub fn due(&mut self, autoscaler: &AutoscalerRef, uid: &str, key: &Key) -> Option<Due> {
+    /// The content to be written; none if the event was forgotten meanwhile.
+    pub fn due(
+        &mut self,
+        autoscaler: &AutoscalerRef,
+        uid: &str,
+        key: &EventKey,
+    ) -> Option<EventWrite> {
         let seen = self.seen(autoscaler, uid, key)?;
         let message = seen.pending.clone()?;
-        Some(Due { name: seen.name.clone(), count: seen.count, message })
+        Some(EventWrite { name: seen.name.clone(), count: seen.count, message })
     }
 
     /// Notes that an event was written under a name.
@@ -119,7 +125,7 @@ impl Correlator {
         &mut self,
         autoscaler: &AutoscalerRef,
         uid: &str,
-        key: &Key,
+        key: &EventKey,
         name: &str,
         now: Instant,
     ) {
@@ -131,15 +137,15 @@ impl Correlator {
     }
 
     /// Notes that an event has expired in the cluster: it is to be created again.
-    pub fn expired(&mut self, autoscaler: &AutoscalerRef, uid: &str, key: &Key) {
+    pub fn expired(&mut self, autoscaler: &AutoscalerRef, uid: &str, key: &EventKey) {
         if let Some(seen) = self.seen(autoscaler, uid, key) {
             seen.name = None;
         }
     }
 
-    /// Notes that an event was not written: it costs its object no token, and may be queued when it is
-    /// published again.
-    pub fn drop(&mut self, autoscaler: &AutoscalerRef, uid: &str, key: &Key) {
+    /// Notes that an event was not written: its object gets the token back, and the event may be queued
+    /// when it is published again.
+    pub fn drop(&mut self, autoscaler: &AutoscalerRef, uid: &str, key: &EventKey) {
         if let Some(object) = self.objects.peek_mut(autoscaler).filter(|object| object.uid == uid)
             && let Some(seen) = object.seen.iter_mut().find(|seen| seen.key == *key)
             && seen.pending.take().is_some()
@@ -153,15 +159,20 @@ impl Correlator {
         self.objects.pop(autoscaler);
     }
 
-    fn seen(&mut self, autoscaler: &AutoscalerRef, uid: &str, key: &Key) -> Option<&mut Seen> {
+    fn seen(
+        &mut self,
+        autoscaler: &AutoscalerRef,
+        uid: &str,
+        key: &EventKey,
+    ) -> Option<&mut RecentEvent> {
         let object = self.objects.peek_mut(autoscaler).filter(|object| object.uid == uid)?;
         object.seen.iter_mut().find(|seen| seen.key == *key)
     }
 }
 
-impl Object {
-    fn observe(&mut self, key: &Key, message: &str, now: Instant) -> bool {
-        self.seen.retain(|seen| seen.pending.is_some() || now - seen.at < AGGREGATION);
+impl ObjectEvents {
+    fn observe(&mut self, key: &EventKey, message: &str, now: Instant) -> bool {
+        self.seen.retain(|seen| seen.pending.is_some() || now - seen.at < AGGREGATION_WINDOW);
         let known = self.seen.iter().position(|seen| seen.key == *key);
         let index = known.unwrap_or_else(|| {
             if self.seen.len() == MAX_EVENTS {
@@ -170,7 +181,7 @@ impl Object {
             }
             let key = key.clone();
             let (pending, name, written) = (None, None, None);
-            self.seen.push(Seen {
+            self.seen.push(RecentEvent {
                 key,
                 count: 0,
                 at: now,
@@ -212,9 +223,9 @@ mod tests {
         Event { kind: EventKind::Warning, reason, message: message.to_owned() }
     }
 
-    /// Says an event and, where it is queued, takes it for written; whether it was.
-    fn say(correlator: &mut Correlator, name: &str, event: &Event, now: Instant) -> bool {
-        let (autoscaler, key) = (fake::autoscaler(name), Key::of(event, 0));
+    /// Publishes an event, and marks it as written if it is queued. Returns whether it was.
+    fn publish(correlator: &mut Correlator, name: &str, event: &Event, now: Instant) -> bool {
+        let (autoscaler, key) = (fake::autoscaler(name), EventKey::of(event, 0));
         let queued = correlator.observe(&autoscaler, "u", &key, &event.message, now);
         if queued {
             correlator.written(&autoscaler, "u", &key, "name", now);
@@ -223,19 +234,19 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_goes_on_is_written_ever_more_seldom() {
+    fn a_repeated_event_is_written_at_increasing_intervals() {
         let (mut correlator, start) = (Correlator::default(), Instant::now());
         let second = Duration::from_secs(1);
         let times = (0..3_600).filter(|n| {
             // Its text changes from evaluation to evaluation.
             let event = warning("FailedGetPodsMetric", &format!("cause {n}"));
-            say(&mut correlator, "web", &event, start + second * *n)
+            publish(&mut correlator, "web", &event, start + second * *n)
         });
         assert_eq!(times.collect::<Vec<_>>(), [0, 60, 180, 420, 900, 1_500, 2_100, 2_700, 3_300]);
     }
 
     #[test]
-    fn each_new_size_is_an_event_of_its_own_within_what_an_object_may_have() {
+    fn each_new_size_is_a_separate_event_within_the_rate_limit_of_its_object() {
         let (mut correlator, start) = (Correlator::default(), Instant::now());
         let size = |n: u64| Event {
             kind: EventKind::Normal,
@@ -243,24 +254,24 @@ mod tests {
             message: format!("New size: {n}"),
         };
         let at = |seconds| start + Duration::from_secs(seconds);
-        let written = (0..100).filter(|n| say(&mut correlator, "web", &size(*n), at(*n)));
+        let written = (0..100).filter(|n| publish(&mut correlator, "web", &size(*n), at(*n)));
         assert_eq!(written.count(), 25);
-        assert!(say(&mut correlator, "other", &size(1), at(100)), "others have their own");
-        assert!(say(&mut correlator, "web", &size(101), at(400)));
-        assert!(!say(&mut correlator, "web", &size(102), at(401)));
+        assert!(publish(&mut correlator, "other", &size(1), at(100)), "the limit is per object");
+        assert!(publish(&mut correlator, "web", &size(101), at(400)));
+        assert!(!publish(&mut correlator, "web", &size(102), at(401)));
     }
 
     #[test]
-    fn what_waits_has_the_latest_text_and_two_metrics_have_two_events() {
+    fn a_pending_event_has_the_latest_message_and_two_metrics_have_two_events() {
         let (mut correlator, now) = (Correlator::default(), Instant::now());
         let autoscaler = fake::autoscaler("web");
-        let [first, second] = [0, 1].map(|index| Key::of(&warning("Failed", ""), index));
+        let [first, second] = [0, 1].map(|index| EventKey::of(&warning("Failed", ""), index));
         assert!(correlator.observe(&autoscaler, "u", &first, "a", now));
         assert!(correlator.observe(&autoscaler, "u", &second, "b", now));
         assert!(!correlator.observe(&autoscaler, "u", &first, "c", now));
-        let due = Due { name: None, count: 2, message: "c".to_owned() };
+        let due = EventWrite { name: None, count: 2, message: "c".to_owned() };
         assert_eq!(correlator.due(&autoscaler, "u", &first), Some(due));
-        // One that was made anew, and one that is gone, have nothing that waits.
+        // A recreated object and a deleted one have no pending event.
         assert_eq!(correlator.due(&autoscaler, "v", &first), None);
         correlator.forget(&autoscaler);
         assert_eq!(correlator.due(&autoscaler, "u", &first), None);

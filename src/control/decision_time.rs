@@ -1,5 +1,5 @@
-//! When a decision is taken, by two clocks: the wall clock, which the times of statuses and pods are
-//! in, and the monotonic clock of this process, which the scaling history is kept by.
+//! When a decision is made, by two clocks: the wall clock, which statuses and pods use, and the
+//! monotonic clock of this process, which the scaling history uses.
 
 use crate::clock::Clock;
 use crate::hpa::{ScalingHistory, UnixMillis};
@@ -25,13 +25,13 @@ impl DecisionTime {
         Self { wall: now(), process: clock.elapsed() }
     }
 
-    /// A history as a decision at this time reads it, by the wall clock.
-    pub fn read(self, history: ScalingHistory) -> ScalingHistory {
+    /// A history of the process clock, by the wall clock.
+    pub fn to_wall_clock(self, history: ScalingHistory) -> ScalingHistory {
         history.shifted(self.wall - self.process)
     }
 
-    /// What such a decision leaves, by the clock of this process.
-    pub fn remember(self, history: ScalingHistory) -> ScalingHistory {
+    /// A history of the wall clock, by the process clock.
+    pub fn to_process_clock(self, history: ScalingHistory) -> ScalingHistory {
         history.shifted(self.process - self.wall)
     }
 }
@@ -63,7 +63,8 @@ mod tests {
         Spec::from_api(&spec)
     }
 
-    /// The replicas after each tick of 15 s, in which the wall clock is so far off.
+    /// The replicas after each tick of 15 s. A tick is the desired replicas and the offset of the wall
+    /// clock.
     fn run(ticks: &[(i32, i64)]) -> Vec<i32> {
         let (spec, config) = (spec(), Config::default());
         let (mut history, mut status) = (ScalingHistory::default(), Status::default());
@@ -80,13 +81,13 @@ mod tests {
                 selected: Selected::Pods(&[]),
                 samples: &[Samples::Values(Ok(&[i64::from(*wanted) * 1_000]))],
             };
-            let mut read = at.read(history);
+            let mut read = at.to_wall_clock(history);
             let mut decision = decide(&input, &mut read, &mut status, &mut ());
             complete_rescale(context, &mut decision, Ok(()), &mut read, &mut status);
             if let Outcome::Rescale { to, .. } = decision.outcome {
                 replicas = to;
             }
-            history = at.remember(read);
+            history = at.to_process_clock(read);
             after.push(replicas);
         }
         after
@@ -103,11 +104,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_and_remembered_is_the_same() {
+    fn a_history_is_the_same_after_both_conversions() {
         let ups = vec![ScaleEvent { change: 1, time: 7, outdated: false, unsure: false }];
         let history = ScalingHistory { ups, ..ScalingHistory::default() };
         let at = DecisionTime { wall: 1_000_000, process: 10 };
-        assert_eq!(at.read(history.clone()).ups[0].time, 999_997);
-        assert_eq!(at.remember(at.read(history.clone())), history);
+        assert_eq!(at.to_wall_clock(history.clone()).ups[0].time, 999_997);
+        assert_eq!(at.to_process_clock(at.to_wall_clock(history.clone())), history);
     }
 }

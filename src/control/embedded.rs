@@ -1,6 +1,6 @@
 //! The embedded executor: this replica leads and writes the scale, events and status itself.
 
-use super::context::{Applying, ControllerContext, SyncResult};
+use super::context::{ApplyContext, ControllerContext, SyncResult};
 use super::decision_time::DecisionTime;
 use super::evaluate::Evaluation;
 use super::fallback;
@@ -32,7 +32,7 @@ enum ScaleWrite {
 /// Writes the scale, the events and the status of a decision. None where another writer changed
 /// the scale, so that it is to be decided on again, unless this is the last attempt.
 pub async fn apply(
-    by: Applying<'_>,
+    by: ApplyContext<'_>,
     evaluation: Evaluation<'_>,
     is_last_attempt: bool,
     state: &mut AutoscalerState,
@@ -40,7 +40,7 @@ pub async fn apply(
     let ctx = by.ctx;
     let Evaluation { context, target, mut decision, history, mut status, at, frozen } = evaluation;
     let before = state.history.clone();
-    state.remember(history, at, ctx.longest_window());
+    state.set_history(history, at, ctx.longest_window());
     if !by.is_current(&state.uid, context.spec) {
         // It was deleted or changed during the evaluation: its old spec counts no more.
         return Some(SyncResult::Held);
@@ -82,7 +82,7 @@ pub async fn apply(
     Some(by.report(context, decision, status, state))
 }
 
-impl Applying<'_> {
+impl ApplyContext<'_> {
     /// Whether the autoscaler is still the one that was decided for, with the same spec.
     fn is_current(&self, uid: &str, spec: &Spec) -> bool {
         let Self { ctx, autoscaler, generation, .. } = self;
@@ -123,10 +123,12 @@ impl Applying<'_> {
         if written == Err(WriteError::Changed) && !is_last_attempt {
             return ScaleWrite::Changed;
         }
-        // A missing answer says nothing about the write: the scale does, now or later.
+        // A missing answer says nothing about the write: the scale does, now or later. Nor does another
+        // failure about an earlier write.
+        let zero_may_come = || state.rescales.is_unanswered(0, at.process - zero::PENDING_MS);
         let written = match written {
             Err(_) if unanswered && has(ctx, autoscaler, context.spec, to).await => Ok(()),
-            Err(_) if !unanswered && zero::pending_since(status).is_some() => {
+            Err(_) if !unanswered && zero::pending_since(status).is_some() && !zero_may_come() => {
                 zero::resolve(status, from, context.now);
                 written
             }
@@ -138,7 +140,7 @@ impl Applying<'_> {
             None => {
                 let outcome = written.map_err(|error| error.to_string());
                 let outcome = outcome.as_ref().copied().map_err(String::as_str);
-                state.amend(at, |history| {
+                state.edit_history(at, |history| {
                     hpa::complete_rescale(context, decision, outcome, history, status);
                 });
                 if outcome.is_ok() {

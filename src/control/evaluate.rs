@@ -32,8 +32,8 @@ pub struct Evaluation<'a> {
     pub frozen: Option<Arc<str>>,
 }
 
-/// Observes and decides. A decision that will be written is made on the scale as it is now: a
-/// watch may be behind, so the scale is read again, and decided on again where it differs.
+/// Observes and decides. A decision that will be written is made on the present scale: a watch may
+/// be behind, so the scale is read again, and decided on again if it differs.
 pub async fn evaluate<'a>(
     ctx: &'a ControllerContext,
     token: Option<&FencingToken>,
@@ -48,11 +48,11 @@ pub async fn evaluate<'a>(
     loop {
         let observation = observe(ctx, autoscaler, scaling, target, at, state).await;
         let evaluation = decide_on(ctx, autoscaler, scaling, observation, frozen.clone(), state);
-        let Some(seen) = evaluation.rescales_as_seen().filter(|_| writes) else {
+        let Some(cached) = evaluation.rescales_on_cached_target().filter(|_| writes) else {
             return evaluation;
         };
         let read = ctx.targets.read(&autoscaler.key.namespace, &spec.target).await;
-        if read.as_ref().is_ok_and(|read| read.is_as(seen)) {
+        if read.as_ref().is_ok_and(|read| read.is_as(cached)) {
             return Evaluation { target: read, ..evaluation };
         }
         target = read;
@@ -60,10 +60,10 @@ pub async fn evaluate<'a>(
 }
 
 impl Evaluation<'_> {
-    /// The target of a decision to rescale, where only a watch has told of it.
-    fn rescales_as_seen(&self) -> Option<&Target> {
+    /// The target of a decision to rescale, if it comes from the watch cache only.
+    fn rescales_on_cached_target(&self) -> Option<&Target> {
         let rescales = matches!(self.decision.outcome, Outcome::Rescale { .. });
-        self.target.as_ref().ok().filter(|seen| rescales && seen.object.is_none())
+        self.target.as_ref().ok().filter(|target| rescales && target.object.is_none())
     }
 }
 
@@ -77,7 +77,7 @@ fn decide_on<'a>(
     state: &mut AutoscalerState,
 ) -> Evaluation<'a> {
     let (context, at) = (observation.context, observation.at);
-    let (mut history, mut status) = (at.read(state.history.clone()), state.status.clone());
+    let (mut history, mut status) = (at.to_wall_clock(state.history.clone()), state.status.clone());
     let (mut decision, known_pods) =
         compute(ctx, autoscaler, &observation, &mut history, &mut status);
     let Observation { target, gathered, needs_samples, .. } = observation;
@@ -102,7 +102,7 @@ fn decide_on<'a>(
             "{known_pods} pods are known of the {replicas} that the scale has: none is removed until all are"
         );
         if withhold(context, "PodsNotKnown", text, &mut decision, &mut status) {
-            history = at.read(state.history.clone());
+            history = at.to_wall_clock(state.history.clone());
         }
     }
     if is_withheld {
@@ -114,7 +114,7 @@ fn decide_on<'a>(
     Evaluation { context, target, decision, history, status, at, frozen }
 }
 
-/// Runs the HPA algorithm on an observation; also gives the number of pods that the watch knows.
+/// Runs the HPA algorithm on an observation. Also returns the number of pods that the watch knows.
 fn compute(
     ctx: &ControllerContext,
     autoscaler: &AutoscalerRef,
@@ -125,7 +125,7 @@ fn compute(
     let Observation { context, target, gathered, .. } = observation;
     let scale = target.as_ref().map(|target| target.replicas).map_err(String::as_str);
     let selector = target.as_ref().map_or("", |target| &target.selector);
-    // As the HPA controller, which registers a selector only once it reads metrics.
+    // The HPA controller, too, registers a selector only once it reads metrics.
     let claims = target.as_ref().is_ok_and(|target| needs_samples(*context, target, status));
     ctx.cluster.read(|index| {
         let selection = ctx.selectors.select(index, autoscaler, target.as_ref().ok(), claims);
@@ -151,7 +151,7 @@ fn is_active(pod: &Pod<'_>) -> bool {
     !pod.deleting && !matches!(pod.phase, Phase::Succeeded | Phase::Failed)
 }
 
-/// Turns a scale-down into a hold; returns whether there was one. A scale beyond `maxReplicas` is
+/// Turns a scale-down into a hold. Returns whether there was one. A scale above `maxReplicas` is
 /// brought back within bounds all the same.
 fn withhold(
     context: Context<'_>,

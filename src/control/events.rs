@@ -1,7 +1,7 @@
 //! Events, written beside the evaluations at a limited rate: however many fail, neither etcd nor an
 //! evaluation pays for it.
 
-use super::correlate::{Correlator, Due, Key};
+use super::correlate::{Correlator, EventKey, EventWrite};
 use super::requests::{backoff, is_transient, message};
 use crate::hpa::{Event, EventKind};
 use crate::leader::FencingToken;
@@ -44,7 +44,7 @@ struct Queued {
     token: FencingToken,
     autoscaler: AutoscalerRef,
     uid: String,
-    key: Key,
+    key: EventKey,
     kind: EventKind,
     reason: &'static str,
 }
@@ -56,7 +56,7 @@ const MAX_QUEUED: usize = 1_000;
 /// The maximum backoff while the API server is unavailable.
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
 /// How long a graceful shutdown waits for queued events.
-const SHUTDOWN: Duration = Duration::from_secs(2);
+const EVENT_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 /// The maximum length of the name of an object.
 const MAX_NAME_LENGTH: usize = 253;
 
@@ -78,7 +78,7 @@ impl Events {
         self.0.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues the events of one evaluation, as far as the correlator passes them.
+    /// Queues those events of one evaluation that the correlator lets through.
     pub fn publish(
         &self,
         token: &FencingToken,
@@ -89,7 +89,7 @@ impl Events {
         let mut queues = self.queues();
         for (index, event) in events.iter().enumerate() {
             let same = |other: &&Event| other.reason == event.reason;
-            let key = Key::of(event, events[..index].iter().filter(same).count());
+            let key = EventKey::of(event, events[..index].iter().filter(same).count());
             let now = Instant::now();
             if !queues.correlator.observe(autoscaler, uid, &key, &event.message, now) {
                 continue;
@@ -136,13 +136,13 @@ impl Events {
         }
     }
 
-    /// Waits until all queued events are written, for at most [`SHUTDOWN`].
+    /// Waits until all queued events are written, for at most [`EVENT_SHUTDOWN_TIMEOUT`].
     pub async fn finish(&self) {
         let start = Instant::now();
         let idle = |queues: &Queues| {
             queues.normal.is_empty() && queues.warnings.is_empty() && !queues.in_flight
         };
-        while !idle(&self.queues()) && start.elapsed() < SHUTDOWN {
+        while !idle(&self.queues()) && start.elapsed() < EVENT_SHUTDOWN_TIMEOUT {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
@@ -197,8 +197,8 @@ impl Events {
         }
     }
 
-    /// Creates an event, or increments the count of the existing one; gives its name.
-    async fn put(&self, queued: &Queued, due: &Due) -> Result<String, kube::Error> {
+    /// Creates an event, or increments the count of the existing one. Returns its name.
+    async fn put(&self, queued: &Queued, due: &EventWrite) -> Result<String, kube::Error> {
         let Queued { token, autoscaler, uid, kind, reason, .. } = queued;
         let about = &autoscaler.key;
         let api: Api<ApiEvent> = Api::namespaced(self.0.client.clone(), &about.namespace);
@@ -208,7 +208,7 @@ impl Events {
             let (parameters, patch) = (PatchParams::default(), Patch::Merge(patch));
             return token.write(api.patch(name, &parameters, &patch)).await.map(|_| name.clone());
         }
-        // As client-go names them: unique, and beginning with the object's name.
+        // As client-go names them: the object's name and a unique suffix.
         let unique = format!(".{:x}", now.0.as_nanosecond());
         let beginning = about.name.chars().take(MAX_NAME_LENGTH - unique.len());
         let name: String = beginning.chain(unique.chars()).collect();
@@ -245,11 +245,11 @@ mod tests {
     use super::super::fake;
     use super::*;
 
-    /// An outage in which each of so many autoscalers has two things to say each round.
+    /// An outage in which 10,000 autoscalers publish two events in each evaluation.
     fn outage(events: &Events, token: &FencingToken, round: usize) {
         for number in 0..10_000 {
             let event = |reason| {
-                // As an outage goes: each cause has a text of its own.
+                // In an outage the causes, and so the messages, vary.
                 let message = format!("Prometheus: cause {}", round % 2);
                 Event { kind: EventKind::Warning, reason, message }
             };
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_outage_of_prometheus_is_no_storm_of_events() {
+    async fn an_outage_of_prometheus_writes_events_at_a_limited_rate() {
         let (client, log) = fake::api(|request| (200, request.body.clone()));
         let token = fake::fencing_token(&client);
         let events = Events::new(client, Arc::default());
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn while_the_api_server_is_away_tries_are_few_and_a_rescale_is_told_in_the_end() {
+    async fn an_unavailable_api_server_gets_few_retries_and_the_event_of_a_rescale_in_the_end() {
         let mut away = 40;
         let (client, log) = fake::api(move |request| {
             away -= 1;

@@ -1,13 +1,13 @@
-//! A fair queue of evaluations, where more are due than may be in flight: namespaces take turns, and
-//! none can hold all slots.
+//! A fair queue of evaluations, for when more are due than may be in flight: namespaces take turns,
+//! and none can hold all slots.
 
 use std::collections::{HashMap, VecDeque};
 
 /// Queued items, and how many of each namespace are in flight.
 ///
-/// A namespace may begin an item as long as it has fewer in flight than slots are free. So a single
-/// namespace may have half of the slots, two have a third each, and however many hold theirs for
-/// long, another one finds a free slot.
+/// A namespace may begin an item as long as it has fewer in flight than slots are free. So one
+/// namespace may have half of the slots, two have a third each, and another one always finds a free
+/// slot, however many namespaces hold theirs for long.
 pub struct FairQueue<T> {
     /// How many more may be in flight.
     free: usize,
@@ -39,9 +39,9 @@ impl<T> FairQueue<T> {
         }
     }
 
-    /// The next item to begin; none where none is queued that may begin.
+    /// The next item to begin; none if no queued item may begin.
     pub fn next(&mut self) -> Option<T> {
-        // Namespaces that are passed over have items in flight, so they are not many.
+        // Namespaces that are skipped have items in flight, so there are not many.
         for _ in 0..self.order.len() {
             let namespace = self.order.pop_front()?;
             let in_flight = self.in_flight.get(&namespace).copied().unwrap_or(0);
@@ -97,7 +97,7 @@ mod tests {
         }
         let begun = std::iter::from_fn(|| queue.next()).count();
         assert!((200..250).contains(&begun), "{begun}");
-        // None of those ends; a thousand others come, and end at once.
+        // None of those ends; items of a thousand other namespaces are queued, and end at once.
         let names: Vec<String> = (0..1_000).map(|n| format!("good-{n}")).collect();
         for name in &names {
             queue.push(name, name);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_namespace_has_half_of_the_slots_and_gets_through() {
+    fn a_single_namespace_has_half_of_the_slots_and_all_its_items_run() {
         let mut queue = FairQueue::new(8);
         (0..100).for_each(|n| queue.push("shop", n));
         let mut in_flight: VecDeque<i32> = std::iter::from_fn(|| queue.next()).collect();

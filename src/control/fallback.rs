@@ -1,7 +1,7 @@
-//! The fallback: at least so many replicas after so many evaluations without metrics. It never
-//! removes a replica, and never wakes a workload that is at zero.
+//! The fallback: a minimum of replicas after a number of evaluations in a row whose metrics failed.
+//! It never removes a replica, and never scales up a workload that is at zero.
 
-use super::context::{Applying, ControllerContext};
+use super::context::{ApplyContext, ControllerContext};
 use super::decision_time::DecisionTime;
 use super::rescales::Change;
 use super::state::AutoscalerState;
@@ -11,12 +11,12 @@ use crate::hpa::{ConditionKind, Context, Event, EventKind, ScalingHistory, Spec,
 use crate::leader::FencingToken;
 use crate::watch::AutoscalerRef;
 
-/// How often a scale-up is tried against changes by others.
-const ATTEMPTS: u32 = 5;
+/// How often a scale-up is tried if other writers change the scale.
+const FALLBACK_ATTEMPTS: u32 = 5;
 
-/// Scales up to the fallback's replicas where there are fewer; gives the event of it.
+/// Scales up to the fallback's replicas if there are fewer. Returns the event.
 pub async fn apply(
-    by: Applying<'_>,
+    apply: ApplyContext<'_>,
     context: Context<'_>,
     at: DecisionTime,
     fallback: &Fallback,
@@ -24,7 +24,7 @@ pub async fn apply(
     status: &mut Status,
     state: &mut AutoscalerState,
 ) -> Option<Event> {
-    let Applying { ctx, token, autoscaler, .. } = by;
+    let ApplyContext { ctx, token, autoscaler, .. } = apply;
     let spec = context.spec;
     let least = fallback.replicas.clamp(spec.min_replicas, spec.max_replicas);
     status.set(
@@ -34,7 +34,7 @@ pub async fn apply(
         format_args!("the metrics failed; there are to be at least {least} replicas"),
         context.now,
     );
-    // At zero the workload was switched off, and no metric says otherwise.
+    // A workload at zero was switched off, and no metric says that it is needed.
     if replicas <= 0 || replicas >= least {
         return None;
     }
@@ -45,7 +45,7 @@ pub async fn apply(
             status.last_scale = Some(context.now);
             let raised =
                 |history: &mut ScalingHistory| history.raised(from, least, spec, context.now);
-            state.amend(at, raised);
+            state.edit_history(at, raised);
             state.rescaled(from, least, context.now);
             let message = format!(
                 "New size: {least}; reason: fallback, the metrics failed {times} times in a row"
@@ -60,9 +60,8 @@ pub async fn apply(
     }
 }
 
-/// Writes `to` replicas where there are fewer; gives the number before. Where there are enough
-/// by now, whoever wrote them and at whichever attempt, or the workload was switched off, it
-/// writes nothing.
+/// Writes `to` replicas if there are fewer, and returns the number before. It writes nothing if by
+/// now there are enough, or the workload was switched off.
 async fn scale_up(
     ctx: &ControllerContext,
     token: &FencingToken,
@@ -71,7 +70,7 @@ async fn scale_up(
     to: i32,
     state: &mut AutoscalerState,
 ) -> Result<Option<i32>, WriteError> {
-    for _ in 0..ATTEMPTS {
+    for _ in 0..FALLBACK_ATTEMPTS {
         let target = ctx.targets.read(&autoscaler.key.namespace, &spec.target).await;
         let target = target.map_err(WriteError::Failed)?;
         let from = target.replicas.spec_replicas;

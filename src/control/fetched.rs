@@ -1,10 +1,10 @@
-//! The samples of one metric as they were read, before they are aligned with pods.
+//! The samples of one metric as they were fetched, before they are aligned with pods.
 
 use crate::hpa::{Metric, Sample, Source};
 
-/// The samples of one metric. Errors are causes; the decision words them.
+/// The samples of one metric. Errors are causes; the decision completes their text.
 pub enum Fetched {
-    /// For metrics of pods: one for each item of the answer.
+    /// For metrics of pods: one for each item of the response.
     PerPod(Result<Vec<(String, Option<Sample>)>, String>),
     /// For Object metrics, in milli-units.
     Value(Result<i64, String>),

@@ -1,5 +1,5 @@
-//! A decision of a replica that does not lead: it is remembered, so that the replica is warm when
-//! it takes over, and not written.
+//! A decision of a replica that does not lead: its history is kept, so that no window starts empty
+//! when the replica acquires the Lease, and nothing is written.
 
 use super::context::{ControllerContext, SyncResult};
 use super::evaluate::Evaluation;
@@ -9,7 +9,7 @@ use crate::hpa::Outcome;
 use crate::watch::AutoscalerRef;
 use std::sync::Arc;
 
-/// Remembers a decision and shows it in the live status.
+/// Keeps the history of a decision and shows it in the live status.
 pub fn apply(
     ctx: &ControllerContext,
     autoscaler: &AutoscalerRef,
@@ -17,7 +17,7 @@ pub fn apply(
     state: &mut AutoscalerState,
 ) -> SyncResult {
     let Evaluation { context, target, decision, history, mut status, at, .. } = evaluation;
-    state.remember(history, at, ctx.longest_window());
+    state.set_history(history, at, ctx.longest_window());
     state.count_failure(&decision, target.is_ok());
     if let Ok(target) = &target {
         status.desired_replicas = match decision.outcome {

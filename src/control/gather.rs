@@ -19,9 +19,9 @@ use tokio::time::Instant;
 /// A metric's samples before they are aligned with pods.
 pub enum Gathered {
     /// A generated metric, queried by Plimsoll.
-    Own(Result<ObjectSamples, String>),
+    PodMetric(Result<ObjectSamples, String>),
     /// A metric of a rule or of another provider.
-    Other(Fetched),
+    Fetched(Fetched),
 }
 
 /// Reads all metrics concurrently, and keeps the queries to repeat them. A metric that has not
@@ -34,39 +34,42 @@ pub async fn gather(
     until: Instant,
     state: &mut AutoscalerState,
 ) -> Vec<Gathered> {
-    let one = async |metric: &hpa::Metric, own: &Option<PodMetric>| match own {
-        Some(own) => {
-            let queries = ctx.pod_queries.now();
-            let samples = ctx.samples.pods(&queries, own, namespace, false).await;
+    let one = async |metric: &hpa::Metric, pod_metric: &Option<PodMetric>| match pod_metric {
+        Some(pod_metric) => {
+            let queries = ctx.pod_queries.load();
+            let samples = ctx.samples.pods(&queries, pod_metric, namespace, false).await;
             let queries = samples.iter().map(|pods| pods.values.handle().clone()).collect();
-            (Gathered::Own(samples.map_err(|error| error.to_string())), queries)
+            (Gathered::PodMetric(samples.map_err(|error| error.to_string())), queries)
         }
         None => {
             let ControllerContext { client, targets, rules, cluster, .. } = ctx;
             let by_rule =
                 rule_metrics::fetch(rules, cluster, targets, namespace, selector, metric).await;
             match by_rule {
-                Some((fetched, queries)) => (Gathered::Other(fetched), queries),
+                Some((fetched, queries)) => (Gathered::Fetched(fetched), queries),
                 None => {
                     let fetched =
                         api_metrics::fetch(client, targets, namespace, selector, metric).await;
-                    (Gathered::Other(fetched), Vec::new())
+                    (Gathered::Fetched(fetched), Vec::new())
                 }
             }
         }
     };
-    let one = async |(metric, own)| match tokio::time::timeout_at(until, one(metric, own)).await {
-        Ok(read) => read,
-        Err(_) => {
-            let limit = ctx.settings.decision_timeout;
-            let late = format!("the metric could not be read within {limit:?}");
-            let late = match own {
-                Some(_) => Gathered::Own(Err(late)),
-                None => Gathered::Other(Fetched::failed(metric, late)),
-            };
-            (late, Vec::new())
-        }
-    };
+    let one =
+        async |(metric, pod_metric)| match tokio::time::timeout_at(until, one(metric, pod_metric))
+            .await
+        {
+            Ok(read) => read,
+            Err(_) => {
+                let limit = ctx.settings.decision_timeout;
+                let late = format!("the metric could not be read within {limit:?}");
+                let late = match pod_metric {
+                    Some(_) => Gathered::PodMetric(Err(late)),
+                    None => Gathered::Fetched(Fetched::failed(metric, late)),
+                };
+                (late, Vec::new())
+            }
+        };
     let metrics = scaling.spec.metrics.iter().zip(&scaling.pod_metrics);
     let (gathered, queries): (Vec<_>, Vec<_>) =
         join_all(metrics.map(one)).await.into_iter().unzip();
@@ -88,8 +91,8 @@ pub fn note_types(
     let mut warnings: Vec<(&str, TypeWarning)> = Vec::new();
     for (gathered, metric) in gathered.iter().zip(metrics) {
         match (gathered, metric) {
-            (Gathered::Own(Err(_)), _) => return,
-            (Gathered::Own(Ok(samples)), Some(metric)) => {
+            (Gathered::PodMetric(Err(_)), _) => return,
+            (Gathered::PodMetric(Ok(samples)), Some(metric)) => {
                 warnings.extend(
                     samples.type_warning().map(|warning| (metric.metric.as_str(), warning)),
                 );
@@ -126,9 +129,8 @@ pub fn note_types(
     }
 }
 
-/// The sum that a decision makes of these values would overflow, to a number such as one below
-/// zero.
-const TOO_MUCH: &str = "the values together are beyond the most that can be counted: 9.2e15, or 9.2e13 of a utilization";
+/// The error of values whose sum would overflow in a decision, such as to a negative number.
+const OVERFLOW_ERROR: &str = "the values together are beyond the most that can be counted: 9.2e15, or 9.2e13 of a utilization";
 
 /// The maximum sum of the values of a metric, in milli-units: a utilization is a hundred times the
 /// usage, divided by the requests.
@@ -141,8 +143,8 @@ fn max_sum(metric: &hpa::Metric) -> u64 {
     i64::MAX.unsigned_abs() / if by_percent { 100 } else { 1 }
 }
 
-/// Whether the sum of these values is within a limit, whichever of them are counted.
-fn fit(millis: impl Iterator<Item = i64>, limit: u64) -> bool {
+/// Whether the sum of any of these values is within a limit.
+fn sum_fits(millis: impl Iterator<Item = i64>, limit: u64) -> bool {
     let mut left = limit;
     for milli in millis {
         match left.checked_sub(milli.unsigned_abs()) {
@@ -165,8 +167,8 @@ impl<'a> Aligned<'a> {
     pub fn new(gathered: &'a Gathered, metric: &hpa::Metric, pods: &[Pod<'_>]) -> Self {
         let limit = max_sum(metric);
         match gathered {
-            Gathered::Own(Ok(samples)) => {
-                // As through the API, which returns only the pods of the selector.
+            Gathered::PodMetric(Ok(samples)) => {
+                // Only the pods of the selector, as the API returns them.
                 let by_pod = samples.by_object();
                 let of_pod = |pod: &Pod<'_>| {
                     let sample = by_pod.one(pod.name)?;
@@ -180,19 +182,24 @@ impl<'a> Aligned<'a> {
                 let of_pods: Result<Vec<Option<Sample>>, MetricError> =
                     pods.iter().map(of_pod).collect();
                 Self::PerPod(match of_pods {
-                    Ok(of_pods) if !fit(of_pods.iter().flatten().map(|one| one.milli), limit) => {
-                        Err(TOO_MUCH.into())
+                    Ok(of_pods)
+                        if !sum_fits(of_pods.iter().flatten().map(|one| one.milli), limit) =>
+                    {
+                        Err(OVERFLOW_ERROR.into())
                     }
                     Ok(of_pods) => Ok(AlignedSamples::of_pods(of_pods)),
                     Err(error) => Err(error.to_string().into()),
                 })
             }
-            Gathered::Own(Err(error)) => Self::PerPod(Err(error.into())),
-            Gathered::Other(Fetched::PerPod(items)) => Self::PerPod(match items {
+            Gathered::PodMetric(Err(error)) => Self::PerPod(Err(error.into())),
+            Gathered::Fetched(Fetched::PerPod(items)) => Self::PerPod(match items {
                 Ok(items)
-                    if !fit(items.iter().filter_map(|(_, one)| Some((*one)?.milli)), limit) =>
+                    if !sum_fits(
+                        items.iter().filter_map(|(_, one)| Some((*one)?.milli)),
+                        limit,
+                    ) =>
                 {
-                    Err(TOO_MUCH.into())
+                    Err(OVERFLOW_ERROR.into())
                 }
                 Ok(items) => Ok(AlignedSamples::new(
                     pods,
@@ -200,11 +207,11 @@ impl<'a> Aligned<'a> {
                 )),
                 Err(error) => Err(error.into()),
             }),
-            Gathered::Other(Fetched::Value(value)) => {
+            Gathered::Fetched(Fetched::Value(value)) => {
                 Self::Value(value.as_ref().copied().map_err(String::as_str))
             }
-            Gathered::Other(Fetched::Values(values)) => Self::Values(match values {
-                Ok(values) if !fit(values.iter().copied(), limit) => Err(TOO_MUCH),
+            Gathered::Fetched(Fetched::Values(values)) => Self::Values(match values {
+                Ok(values) if !sum_fits(values.iter().copied(), limit) => Err(OVERFLOW_ERROR),
                 Ok(values) => Ok(values),
                 Err(error) => Err(error),
             }),
@@ -228,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_whose_sum_does_not_fit_are_none() {
+    fn values_whose_sum_overflows_are_an_error() {
         let spec = serde_json::json!({"maxReplicas": 3, "scaleTargetRef": {"kind": "A", "name": "a"},
             "metrics": [
                 {"type": "External", "external": {"metric": {"name": "queue"},
@@ -239,7 +246,7 @@ mod tests {
                     "target": {"type": "Utilization", "averageUtilization": 80}}}]});
         let spec = hpa::Spec::from_api(&serde_json::from_value(spec).unwrap());
         let [queue, average, utilization] = &spec.metrics[..] else { panic!("three metrics") };
-        let values = |values: &[i64]| Gathered::Other(Fetched::Values(Ok(values.to_vec())));
+        let values = |values: &[i64]| Gathered::Fetched(Fetched::Values(Ok(values.to_vec())));
         let half = i64::MAX / 2;
         for (gathered, fits) in [
             (values(&[half, half]), true),
@@ -257,7 +264,7 @@ mod tests {
             (utilization, half / 100 + 1, false),
         ] {
             let of_pods = ["a", "b"].map(|name| (name.to_owned(), sample(milli))).to_vec();
-            let gathered = Gathered::Other(Fetched::PerPod(Ok(of_pods)));
+            let gathered = Gathered::Fetched(Fetched::PerPod(Ok(of_pods)));
             let aligned = Aligned::new(&gathered, metric, &[]);
             assert!(matches!(aligned, Aligned::PerPod(read) if read.is_ok() == fits), "{milli}");
         }

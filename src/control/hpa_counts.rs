@@ -5,9 +5,10 @@ use crate::watch::ObjectKey;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Whether an HPA is observed, or why not: the label of the metric `plimsoll_native_hpas`.
+/// Whether an HPA is evaluated beside kube-controller-manager, or why not: the label of the metric
+/// `plimsoll_native_hpas`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Observed {
+pub enum ShadowStatus {
     Yes,
     /// Another replica leads.
     NoLeader,
@@ -17,7 +18,7 @@ pub enum Observed {
     NoScale,
 }
 
-impl Observed {
+impl ShadowStatus {
     const ALL: [Self; 4] = [Self::Yes, Self::NoLeader, Self::NoMetrics, Self::NoScale];
 
     fn as_str(self) -> &'static str {
@@ -33,7 +34,7 @@ impl Observed {
 /// The counts, shown in the metrics.
 pub struct HpaCounts {
     metrics: Arc<Metrics>,
-    all: Mutex<(HashMap<ObjectKey, Observed>, HashMap<Observed, usize>)>,
+    all: Mutex<(HashMap<ObjectKey, ShadowStatus>, HashMap<ShadowStatus, usize>)>,
 }
 
 impl HpaCounts {
@@ -42,8 +43,8 @@ impl HpaCounts {
         Self { metrics, all: Mutex::default() }
     }
 
-    /// Sets whether an HPA is observed; none where it is gone.
-    pub fn set(&self, key: &ObjectKey, observed: Option<Observed>) {
+    /// Sets whether an HPA is observed; none if it is gone.
+    pub fn set(&self, key: &ObjectKey, observed: Option<ShadowStatus>) {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let (known, counts) = &mut *all;
         if known.get(key).copied() == observed {
@@ -59,7 +60,7 @@ impl HpaCounts {
         if let Some(observed) = observed {
             *counts.entry(observed).or_default() += 1;
         }
-        for observed in Observed::ALL {
+        for observed in ShadowStatus::ALL {
             let count = counts.get(&observed).copied().unwrap_or(0);
             self.metrics.observed(observed.as_str(), count);
         }
@@ -75,11 +76,11 @@ mod tests {
         let metrics = Arc::new(Metrics::default());
         let hpa_counts = HpaCounts::new(metrics);
         let key = super::super::fake::autoscaler("web").key;
-        hpa_counts.set(&key, Some(Observed::Yes));
-        hpa_counts.set(&key, Some(Observed::NoMetrics));
+        hpa_counts.set(&key, Some(ShadowStatus::Yes));
+        hpa_counts.set(&key, Some(ShadowStatus::NoMetrics));
         let counts = |hpa_counts: &HpaCounts| hpa_counts.all.lock().unwrap().1.clone();
         let now = counts(&hpa_counts);
-        assert_eq!((now[&Observed::Yes], now[&Observed::NoMetrics]), (0, 1));
+        assert_eq!((now[&ShadowStatus::Yes], now[&ShadowStatus::NoMetrics]), (0, 1));
         hpa_counts.set(&key, None);
         assert!(counts(&hpa_counts).values().all(|count| *count == 0));
         assert!(hpa_counts.all.lock().unwrap().0.is_empty());

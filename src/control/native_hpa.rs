@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 /// The field manager of what Plimsoll writes.
 const FIELD_MANAGER: &str = "plimsoll";
 
-/// Writes the HPA, and shows its status as the Autoscaler's.
+/// Writes the HPA, and updates the status of the Autoscaler from that of the HPA.
 pub async fn apply(
     ctx: &ControllerContext,
     token: &FencingToken,
@@ -42,16 +42,16 @@ pub async fn apply(
     let is_disabled = disabled_by.is_some();
     let known_now = known.as_deref();
     let written = write(client, token, key, &record.uid, &spec, is_disabled, known_now).await;
-    // Until kube-controller-manager has written a status to this HPA, the one shown last stays.
-    let theirs = known.filter(|hpa| hpa.status.conditions.is_some() && written.is_ok());
+    // Until kube-controller-manager has written a status to this HPA, the last one is shown.
+    let reported = known.filter(|hpa| hpa.status.conditions.is_some() && written.is_ok());
     let status = &mut state.status;
-    if let Some(hpa) = &theirs {
-        let ours = |condition: &Condition| {
+    if let Some(hpa) = &reported {
+        let is_ours = |condition: &Condition| {
             matches!(condition.kind, ConditionKind::Frozen | ConditionKind::Paused)
         };
-        let kept = std::mem::take(&mut status.conditions).into_iter().filter(ours);
+        let ours = std::mem::take(&mut status.conditions).into_iter().filter(is_ours);
         let theirs = hpa::Status::from_api(&hpa.status);
-        let conditions = theirs.conditions.into_iter().chain(kept).collect();
+        let conditions = theirs.conditions.into_iter().chain(ours).collect();
         *status = hpa::Status { conditions, ..theirs };
     }
     for kind in [ConditionKind::Frozen, ConditionKind::Paused] {
@@ -72,12 +72,11 @@ pub async fn apply(
         );
         status.set(kind, true, reason, text, now());
     }
-    let decided = &parsed.scaling.spec;
-    let mut shown = status::render(status, decided, record.generation);
-    if let Some(hpa) = theirs {
-        shown.current_metrics.clone_from(&hpa.status.current_metrics);
+    let mut rendered = status::render(status, &parsed.scaling.spec, record.generation);
+    if let Some(hpa) = reported {
+        rendered.current_metrics.clone_from(&hpa.status.current_metrics);
     }
-    update_status(ctx, Some(token), autoscaler, state, shown);
+    update_status(ctx, Some(token), autoscaler, state, rendered);
     if written.is_ok() { SyncResult::Held } else { SyncResult::Failed }
 }
 
@@ -91,13 +90,13 @@ fn disabled(spec: &AutoscalerSpec) -> AutoscalerSpec {
     spec
 }
 
-/// Writes the HPA of an Autoscaler where its spec differs. An HPA of that name that Plimsoll does not
-/// own is not touched, whether a watch has told of it or not. An HPA that is not disabled, so that it
-/// scales, is written as a scale is: not while scales are frozen.
+/// Writes the HPA of an Autoscaler if its spec differs. An HPA of that name that the Autoscaler does
+/// not own is not changed, whether it is in the watch cache or not. An HPA that is not disabled
+/// scales its target, so it is written like a scale: not while scales are frozen.
 ///
 /// # Errors
-/// Where an HPA of that name is not owned by the Autoscaler, or it can't be written; the text is
-/// for a condition.
+/// If an HPA of that name is not owned by the Autoscaler, or it can't be written; the text is for a
+/// condition.
 pub async fn write(
     client: &Client,
     token: &FencingToken,
@@ -130,7 +129,7 @@ pub async fn write(
         "spec": wanted,
     });
     let api: Api<HorizontalPodAutoscaler> = Api::namespaced(client.clone(), &key.namespace);
-    let place = Request::new(api.resource_url());
+    let request = Request::new(api.resource_url());
     let version = match known {
         Some(known) if known.owner.as_deref() != Some(uid) => return Err(foreign()),
         Some(known) if known.scaling.spec == Spec::from_api(&wanted) => return Ok(()),
@@ -139,12 +138,12 @@ pub async fn write(
             let object = serde_json::to_vec(&hpa).map_err(|error| error.to_string())?;
             let parameters =
                 PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
-            match put(client, token, is_disabled, place.create(&parameters, object)).await {
+            match put(client, token, is_disabled, request.create(&parameters, object)).await {
                 Ok(()) => return Ok(()),
                 Err(kube::Error::Api(status)) if status.code == 409 => {}
                 Err(error) => return Err(message(&error)),
             }
-            // It exists, though no watch has told of it.
+            // It exists, but is not in the watch cache yet.
             let found = within(api.get_metadata(&key.name)).await.map_err(|e| message(&e))?;
             if watch::owner(&found.metadata).as_deref() != Some(uid) {
                 return Err(foreign());
@@ -152,14 +151,14 @@ pub async fn write(
             found.metadata.resource_version
         }
     };
-    // With the version the API server rejects the patch where another writer, such as the owner,
-    // changed the HPA meanwhile.
+    // With the version the API server rejects the patch if another writer, such as the owner, changed
+    // the HPA meanwhile.
     let patch = json!({"metadata": {"resourceVersion": version}, "spec": whole(&wanted)});
     let parameters =
         PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
     let patch = Patch::Merge(patch);
-    let request = place.patch(&key.name, &parameters, &patch);
-    put(client, token, is_disabled, request).await.map_err(|error| message(&error))
+    let patched = put(client, token, is_disabled, request.patch(&key.name, &parameters, &patch));
+    patched.await.map_err(|error| message(&error))
 }
 
 async fn put(
@@ -172,8 +171,8 @@ async fn put(
     if is_disabled { token.write(request).await } else { token.write_scale(request).await }
 }
 
-/// A spec as a merge patch that replaces the old one, such as the `selectPolicy` of a pause: a merge
-/// patch keeps the fields that it does not name.
+/// A spec as a merge patch that replaces the old one, such as the `selectPolicy` of a pause: fields
+/// without a value are null, because a merge patch keeps those that it does not name.
 fn whole(spec: &HorizontalPodAutoscalerSpec) -> Value {
     let mut spec = json!(spec);
     let name_all = |object: &mut Value, fields: &[&str]| {
@@ -198,8 +197,9 @@ fn whole(spec: &HorizontalPodAutoscalerSpec) -> Value {
     spec
 }
 
-/// Deletes the HPA of an Autoscaler whose executor is no longer `NativeHPA`, by UID and version:
-/// only as it was seen to be Plimsoll's. Returns whether it is gone.
+/// Deletes the HPA of an Autoscaler whose executor is no longer `NativeHPA`. UID and version are
+/// preconditions, so that only the HPA that was seen to be Plimsoll's is deleted. Returns whether it
+/// is gone.
 pub async fn remove(
     client: &Client,
     token: &FencingToken,
@@ -215,9 +215,9 @@ pub async fn remove(
     let preconditions = Some(Preconditions { uid, resource_version });
     let parameters = DeleteParams { preconditions, ..Default::default() };
     match token.write(api.delete(&key.name, &parameters)).await {
-        // An object in the answer is still held by finalizers.
-        Ok(answer) => answer.is_right(),
-        // It has changed: the watch tells how.
+        // An object in the response is still held by finalizers.
+        Ok(response) => response.is_right(),
+        // It has changed: the watch will show how.
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => false,
         Err(error) => {
             let error = message(&error);
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_hpa_of_which_no_watch_has_told_is_not_taken_over() {
+    async fn an_hpa_that_is_not_in_the_watch_cache_yet_is_not_taken_over() {
         let theirs = hpa("theirs", None);
         let (client, log) = fake::api(move |request| match &*request.line {
             line if line.starts_with("POST") => fake::failure(409, "AlreadyExists", "exists"),
@@ -276,7 +276,7 @@ mod tests {
         let (client, log) = fake::api(|request| (200, request.body.clone()));
         let leader = fake::leader(&client);
         let (token, key) = (leader.fencing_token().unwrap(), fake::autoscaler("web").key);
-        // After the evaluation had looked.
+        // After the evaluation read it.
         fake::freeze(&leader);
         let ours = record(&hpa("1", Some("ours")));
         let spec = AutoscalerSpec { max_replicas: 9, ..spec() };
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_hpa_that_is_as_it_should_be_is_not_written_again() {
+    async fn an_hpa_with_the_wanted_spec_is_not_written_again() {
         let ours = hpa("1", Some("ours"));
         let known = record(&ours);
         let (client, log) = fake::api(move |_| (200, ours.clone()));
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_the_very_hpa_that_was_seen_to_be_ours_is_deleted() {
+    async fn an_hpa_is_deleted_only_by_the_uid_and_version_that_were_seen() {
         let known = record(&hpa("1", Some("ours")));
         let (client, log) = fake::api(|request| match &*request.line {
             line if line.starts_with("GET") => (200, hpa("2", None)),
@@ -331,12 +331,12 @@ mod tests {
         let token = fake::fencing_token(&client);
         let disabled = disabled(&spec);
         write(&client, &token, &key, "ours", &disabled, true, Some(&known)).await.unwrap();
-        // What is given up here is not done later.
+        // A write that timed out here must not take effect later.
         assert!(log.of("PATCH")[0].query.contains("timeout=10s"), "{:?}", log.of("PATCH"));
         let disabled = &log.of("PATCH")[0].body;
         assert_eq!(disabled["metadata"]["resourceVersion"], "7");
         assert_eq!(disabled["spec"]["behavior"]["scaleUp"]["selectPolicy"], "Disabled");
-        // And nothing is left of it afterwards.
+        // Resuming removes it again.
         let mut paused = hpa("1", Some("ours"));
         paused["spec"]["behavior"] = behavior;
         let known = record(&paused);

@@ -1,4 +1,4 @@
-//! What an evaluation sees: the scale of its target, and the samples of its metrics.
+//! The inputs of an evaluation: the scale of its target and the samples of its metrics.
 
 use super::context::ControllerContext;
 use super::decision_time::DecisionTime;
@@ -16,16 +16,16 @@ pub struct Observation<'a> {
     pub context: Context<'a>,
     /// The scale target, or upstream's error text.
     pub target: Result<Target, String>,
-    /// Whether the decision looks at metrics: not at zero, nor out of bounds, nor without a selector.
+    /// Whether the decision uses metrics: not at zero, out of bounds or without a selector.
     pub needs_samples: bool,
-    /// The samples, one entry per metric; empty where the decision looks at none.
+    /// The samples, one entry per metric; empty if the decision uses none.
     pub gathered: Vec<Gathered>,
     /// The time of the decision by both clocks.
     pub at: DecisionTime,
 }
 
-/// Reads the scale of a target: as the watch of its kind says, where there is one. A scale to
-/// zero that was announced is resolved by the scale itself, which is read for that.
+/// Reads the scale of a target: from the watch cache, if its kind is watched. A pending scale to zero
+/// is resolved by the scale in the API server.
 pub async fn read_target(
     ctx: &ControllerContext,
     token: Option<&FencingToken>,
@@ -81,7 +81,7 @@ pub async fn observe<'a>(
     Observation { context, target, needs_samples, gathered, at }
 }
 
-/// Whether a decision on such a target looks at metrics at all.
+/// Whether a decision on such a target uses metrics at all.
 pub fn needs_samples(context: Context<'_>, target: &Target, status: &Status) -> bool {
     let selects = !target.selector.is_empty() && target.parsed_selector.is_ok();
     selects && hpa::needs_samples(context, target.replicas, status)

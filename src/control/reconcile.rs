@@ -1,6 +1,6 @@
 //! One evaluation of an Autoscaler or native HPA, from its object to the applied decision.
 
-use super::context::{Applying, Cancelled, ControllerContext, SyncResult};
+use super::context::{ApplyContext, Cancelled, ControllerContext, SyncResult};
 use super::decision_time::now;
 use super::embedded::{self, allowed};
 use super::evaluate::evaluate;
@@ -13,12 +13,12 @@ use crate::hpa::{self, ConditionKind, Spec, Status};
 use crate::leader::FencingToken;
 use crate::watch::{AutoscalerKind, AutoscalerRecord, AutoscalerRef, HpaRecord, ScalingSpec};
 
-/// How often a decision is made again because another writer changed the scale meanwhile.
-const ATTEMPTS: u32 = 5;
+/// How often an autoscaler is evaluated if another writer changes the scale meanwhile.
+const EVALUATION_ATTEMPTS: u32 = 5;
 /// The reason of an evaluation that exceeded its time limit.
 const TIMED_OUT: &str = "DecisionTimedOut";
 
-/// Evaluates an autoscaler once and applies the decision. None where the autoscaler is gone, or this
+/// Evaluates an autoscaler once and applies the decision. None if the autoscaler is gone, or this
 /// replica has nothing to decide for it.
 pub async fn reconcile(
     ctx: &ControllerContext,
@@ -32,7 +32,10 @@ pub async fn reconcile(
             let record = ctx.cluster.read(|index| index.autoscaler(&autoscaler.key))?;
             let spec = record.parsed.as_ref().ok().map(|parsed| &parsed.scaling.spec);
             let of_object = || record.status.clone();
-            if begin(ctx, autoscaler, (&record.uid, spec), term, of_object, state).await.is_err() {
+            if load_status_for_term(ctx, autoscaler, (&record.uid, spec), term, of_object, state)
+                .await
+                .is_err()
+            {
                 return Some(SyncResult::Failed);
             }
             Some(sync_autoscaler(ctx, token, autoscaler, &record, state).await)
@@ -44,7 +47,7 @@ pub async fn reconcile(
             let term = term.filter(|_| manages);
             let of_object = || Status::from_api(&record.status);
             let of = (&*record.uid, Some(&record.scaling.spec));
-            if begin(ctx, autoscaler, of, term, of_object, state).await.is_err() {
+            if load_status_for_term(ctx, autoscaler, of, term, of_object, state).await.is_err() {
                 return Some(SyncResult::Failed);
             }
             sync_hpa(ctx, token, autoscaler, &record, state).await
@@ -52,10 +55,10 @@ pub async fn reconcile(
     }
 }
 
-/// Begins a lease term with the status of the object, which another replica may have written.
-/// Where the workload may be at zero the status is read from the API server: a watch may be
-/// behind, and only the status leads back from there, or leaves the workload there.
-async fn begin(
+/// Loads the status of the object at the beginning of a lease term: another replica may have written it.
+/// If the workload may be at zero, it is read from the API server, because a watch may be behind and
+/// only the status says whether the workload is to be scaled up again.
+async fn load_status_for_term(
     ctx: &ControllerContext,
     autoscaler: &AutoscalerRef,
     (uid, spec): (&str, Option<&Spec>),
@@ -63,7 +66,7 @@ async fn begin(
     of_object: impl FnOnce() -> Status,
     state: &mut AutoscalerState,
 ) -> Result<(), kube::Error> {
-    if state.is_of(uid, term) {
+    if state.belongs_to(uid, term) {
         return Ok(());
     }
     let status = match term.is_some() && spec.is_some_and(|spec| spec.min_replicas == 0) {
@@ -99,7 +102,7 @@ async fn sync_autoscaler(
         remove_native_hpa(ctx, token, autoscaler, record).await;
     }
     if parsed.spec.paused {
-        // Earlier recommendations say nothing about the replicas that the owner chose since.
+        // Earlier recommendations say nothing about replicas that the owner may choose meanwhile.
         state.history.recommendations.clear();
         (state.failed_evaluations, state.withheld) = (0, None);
         let text = format_args!("spec.paused is set: the scale is left alone");
@@ -114,7 +117,7 @@ async fn sync_autoscaler(
     evaluate_and_apply(ctx, token, autoscaler, &parsed.scaling, extras, state).await
 }
 
-/// Shows that a spec is invalid, and what was last seen of the scale: nothing else is known.
+/// Updates the status of an autoscaler with an invalid spec: only the last known scale is shown.
 fn invalid(
     ctx: &ControllerContext,
     token: Option<&FencingToken>,
@@ -141,7 +144,7 @@ fn invalid(
 }
 
 /// Deletes the native HPA that an Autoscaler had while its executor was `NativeHPA`. The HPA's
-/// claim on the pods goes with it at once; the watch tells of the deletion later.
+/// selector is released at once; the watch shows the deletion later.
 async fn remove_native_hpa(
     ctx: &ControllerContext,
     token: &FencingToken,
@@ -178,7 +181,7 @@ async fn sync_hpa(
     Some(evaluate_and_apply(ctx, token, autoscaler, &record.scaling, (None, None), state).await)
 }
 
-/// Observes, decides and applies, again where another writer changed the scale meanwhile.
+/// Observes, decides and applies, and again if another writer changed the scale meanwhile.
 async fn evaluate_and_apply(
     ctx: &ControllerContext,
     token: Option<&FencingToken>,
@@ -208,10 +211,14 @@ async fn evaluate_and_apply(
         let Some(token) = token else {
             return follower::apply(ctx, autoscaler, evaluation, state);
         };
-        let by = Applying { ctx, token, autoscaler, fallback, generation };
-        match embedded::apply(by, evaluation, attempt == ATTEMPTS, state).await {
+        let apply = ApplyContext { ctx, token, autoscaler, fallback, generation };
+        match embedded::apply(apply, evaluation, attempt == EVALUATION_ATTEMPTS, state).await {
             Some(result) => return result,
-            None => tracing::debug!(%autoscaler, attempt, "Evaluates again: the scale was changed"),
+            None => tracing::debug!(
+                %autoscaler,
+                attempt,
+                "Scale changed during the evaluation, evaluating again"
+            ),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Requests to the API server: time limits, error texts and backoff.
 
+use crate::connect::HandledOnce;
 use crate::leader::REQUEST_TIMEOUT;
 use kube::Client;
 use serde::de::DeserializeOwned;
@@ -16,7 +17,8 @@ pub async fn within<T>(
 }
 
 /// Sends a write with `?timeout=`, so that the API server carries it out within [`REQUEST_TIMEOUT`] or
-/// not at all: a write that was given up here must not take effect later.
+/// not at all: a write that was given up here must not take effect later. For the same reason it is
+/// [`HandledOnce`]: a response that refuses it leaves no other attempt.
 pub async fn send<T: DeserializeOwned>(
     client: &Client,
     request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
@@ -26,6 +28,7 @@ pub async fn send<T: DeserializeOwned>(
     let uri = format!("{}{separator}timeout={}s", request.uri(), REQUEST_TIMEOUT.as_secs());
     *request.uri_mut() =
         uri.parse().map_err(|error| kube::Error::HttpError(http::Error::from(error)))?;
+    request.extensions_mut().insert(HandledOnce);
     client.request(request).await
 }
 
@@ -52,4 +55,35 @@ pub fn is_transient(error: &kube::Error) -> bool {
 /// Exponential backoff after `failures` in a row: 1 s, doubled each time, at most `max`.
 pub fn backoff(failures: u32, max: Duration) -> Duration {
     Duration::from_secs(1).saturating_mul(1 << failures.saturating_sub(1).min(16)).min(max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connect::Retries;
+    use kube::client::Body;
+    use serde_json::Value;
+    use std::sync::{Arc, Mutex};
+    use tower::{BoxError, Layer, retry::RetryLayer};
+
+    /// After any other response the first attempt may be applied though the last one is refused.
+    #[tokio::test(start_paused = true)]
+    async fn a_write_is_retried_only_after_429() {
+        for (responses, told) in [([504, 403], 504), ([503, 403], 503), ([429, 403], 403)] {
+            let left = Arc::new(Mutex::new(responses.into_iter()));
+            let service = tower::service_fn(move |_: http::Request<Body>| {
+                let code = left.lock().unwrap().next().expect("a response");
+                async move {
+                    let response = http::Response::builder().status(code).body(Body::empty());
+                    Ok::<_, BoxError>(response.unwrap())
+                }
+            });
+            let client = Client::new(RetryLayer::new(Retries::new()).layer(service), "default");
+            let request = http::Request::put("/scale").body(Vec::new()).unwrap();
+            match send::<Value>(&client, Ok(request)).await {
+                Err(kube::Error::Api(status)) => assert_eq!(status.code, told, "{responses:?}"),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! Which changes of a scale Plimsoll made, as seen by a replica that did not make them. Two watches
-//! tell of one change, in either order and some time apart: the watch of the scale, and the watch of
-//! the status in which the leader reports it. No status reports what others did to the scale.
+//! show one change, in either order and some time apart: the watch of the scale, and the watch of the
+//! status in which the leader reports it. No status reports changes by other writers.
 
 use crate::hpa::UnixMillis;
 
@@ -11,8 +11,8 @@ pub struct Change {
     pub from: i32,
     /// The replicas after.
     pub to: i32,
-    /// When, by this process's clock. A change that was seen late has too late a time, never too
-    /// early a one: it limits others for longer.
+    /// When, by this process's clock. The time of a change that was seen late is too late, never too
+    /// early: scaling policies count it for longer.
     pub at: UnixMillis,
 }
 
@@ -21,7 +21,7 @@ pub struct Change {
 pub struct Rescales {
     /// The replicas seen last.
     seen: Option<i32>,
-    /// The replicas by a status that came before the scale.
+    /// The replicas by a status that was seen before the scale.
     ahead: Option<i32>,
     /// Changes that no status has reported yet.
     unreported: Vec<Change>,
@@ -32,17 +32,17 @@ pub struct Rescales {
     /// Earlier values of `reported` that the object may still show: from before this replica's own
     /// changes, and of those except the last, until the status of the last one is written.
     stale: Vec<i64>,
-    /// A change that this replica requested without getting an answer: it may have taken effect, or
+    /// A change that this replica requested without getting a response: it may have taken effect, or
     /// may yet.
     unanswered: Option<Change>,
 }
 
-/// How many changes wait for their status, and for how long. A status comes within seconds; a change
-/// without one by then was made by others.
+/// How many changes wait for their status, and for how long. A status follows within seconds; a
+/// change without one by then was made by another writer.
 const MAX_UNREPORTED: usize = 8;
 const REPORT_TIMEOUT_MS: i64 = 60_000;
-/// How long a watch may miss an unanswered change: longer than a watch that fell silent goes
-/// unnoticed.
+/// How long a watch may miss an unanswered change: longer than it takes to detect that a watch has
+/// stalled.
 const WATCH_LAG_MS: i64 = 300_000;
 
 impl Rescales {
@@ -54,7 +54,7 @@ impl Rescales {
     /// Notes the replicas of the scale.
     pub fn note_scale(&mut self, replicas: i32, now: UnixMillis) {
         self.unreported.retain(|change| now - change.at <= REPORT_TIMEOUT_MS);
-        // The requested replicas are there: the change is noted as any other.
+        // The scale has the requested replicas: the change is noted like any other.
         self.unanswered = self.unanswered.filter(|unanswered| unanswered.to != replicas);
         let before = self.seen.replace(replicas);
         match (before, self.ahead) {
@@ -72,7 +72,7 @@ impl Rescales {
         }
     }
 
-    /// Notes when Plimsoll last changed the scale, and to what, by a status; gives the change where it
+    /// Notes when Plimsoll last changed the scale, and to what, by a status. Returns the change if it
     /// was not known.
     pub fn note_status(&mut self, last: Option<i64>, to: i32, now: UnixMillis) -> Option<Change> {
         if last.is_some_and(|last| self.stale.contains(&last)) {
@@ -83,17 +83,17 @@ impl Rescales {
         if last.is_none() || last == before || last == self.checkpointed {
             return None;
         }
-        if let Some(place) = self.unreported.iter().rposition(|change| change.to == to) {
-            return self.unreported.drain(..=place).next_back();
+        if let Some(index) = self.unreported.iter().rposition(|change| change.to == to) {
+            return self.unreported.drain(..=index).next_back();
         }
         let from = self.seen.filter(|from| *from != to)?;
         self.ahead = Some(to);
         Some(Change { from, to, at: now })
     }
 
-    /// Begins a lease term. Gives the changes that no status has reported: a leader that was killed
-    /// may have made them, or others. They limit.
-    pub fn take_over(&mut self) -> Vec<Change> {
+    /// Begins a lease term. Returns the changes that no status has reported: a killed leader may have
+    /// made them, or another writer. They count for the scaling policies.
+    pub fn begin_term(&mut self) -> Vec<Change> {
         std::mem::take(&mut self.unreported)
     }
 
@@ -120,7 +120,7 @@ impl Rescales {
         None
     }
 
-    /// Whether this replica has since requested this number of replicas without getting an answer.
+    /// Whether this replica has since requested this number of replicas without getting a response.
     pub fn is_unanswered(&self, replicas: i32, since: UnixMillis) -> bool {
         self.unanswered.is_some_and(|unanswered| unanswered.to == replicas && unanswered.at > since)
     }
@@ -130,7 +130,7 @@ impl Rescales {
         if self.reported != last {
             self.stale.extend(self.reported);
             if self.stale.len() > MAX_UNREPORTED {
-                // The first is what the object shows as long as no status could be written.
+                // The object shows the first as long as no status could be written.
                 self.stale.remove(1);
             }
         }
@@ -138,13 +138,13 @@ impl Rescales {
         self.unanswered = None;
     }
 
-    /// Notes a change that this replica requested without getting an answer.
+    /// Notes a change that this replica requested without getting a response.
     pub fn note_unanswered(&mut self, change: Change) {
         self.unanswered = Some(change);
     }
 
-    /// Notes that a checkpoint has all changes up to this one.
-    pub fn inherit(&mut self, last: Option<i64>) {
+    /// Notes that a merged checkpoint has all changes up to this one.
+    pub fn merge_checkpoint(&mut self, last: Option<i64>) {
         if last > self.reported {
             self.unreported.clear();
         }
@@ -173,12 +173,12 @@ mod tests {
             }
             let at = scale_at.min(status_at);
             assert_eq!(heard, [change(1, 2, at)], "{scale_at} {status_at}");
-            assert_eq!(rescales.take_over(), []);
+            assert_eq!(rescales.begin_term(), []);
         }
     }
 
     #[test]
-    fn what_others_do_to_a_scale_is_not_taken_for_plimsolls() {
+    fn changes_by_other_writers_are_not_taken_for_plimsolls() {
         let mut rescales = Rescales::default();
         rescales.note_scale(2, 0);
         assert_eq!(rescales.note_status(Some(100), 2, 0), None, "that was before");
@@ -188,19 +188,19 @@ mod tests {
         assert_eq!(rescales.note_status(Some(102), 6, 2), Some(change(5, 6, 2)));
         rescales.note_scale(9, 3);
         rescales.note_scale(9, 3 + REPORT_TIMEOUT_MS + 1);
-        assert_eq!(rescales.take_over(), [], "nobody spoke of it for a minute");
+        assert_eq!(rescales.begin_term(), [], "no status reported it for a minute");
     }
 
     #[test]
-    fn a_new_leader_counts_what_the_last_one_may_have_done() {
+    fn a_new_leader_counts_unreported_changes() {
         let mut rescales = Rescales::default();
         rescales.note_scale(1, 0);
         rescales.note_scale(2, 5);
-        assert_eq!(rescales.take_over(), [change(1, 2, 5)]);
-        // Unless what was kept knows of it.
+        assert_eq!(rescales.begin_term(), [change(1, 2, 5)]);
+        // Unless the checkpoint has it.
         rescales.note_scale(3, 6);
-        rescales.inherit(Some(200));
-        assert_eq!(rescales.take_over(), []);
+        rescales.merge_checkpoint(Some(200));
+        assert_eq!(rescales.begin_term(), []);
         assert_eq!(rescales.note_status(Some(200), 3, 7), None);
     }
 
@@ -232,7 +232,7 @@ mod tests {
         rescales.note_scale_as_leader(1, true, 0);
         rescales.note_unanswered(change(1, 4, 5));
         rescales.note_scale(4, 6);
-        assert_eq!(rescales.take_over(), [change(1, 4, 6)]);
+        assert_eq!(rescales.begin_term(), [change(1, 4, 6)]);
         assert_eq!(rescales.note_scale_as_leader(4, true, 6), None);
     }
 
@@ -278,14 +278,14 @@ mod tests {
     }
 
     #[test]
-    fn no_status_from_before_several_changes_of_its_own_is_a_change_back() {
+    fn a_status_from_before_several_changes_of_this_replica_is_no_change_back() {
         for shown in [(100, 5), (300, 8)] {
             let mut rescales = Rescales::default();
             rescales.note_scale_as_leader(5, true, 0);
             rescales.note_status(Some(100), 5, 0);
             rescales.rescaled(5, 8, Some(300));
             rescales.rescaled(8, 11, Some(315));
-            // Its statuses wait, and it has a new term.
+            // Its statuses are pending, and it has a new term.
             rescales.note_scale(11, 2);
             assert_eq!(rescales.note_status(Some(shown.0), shown.1, 2), None, "{shown:?}");
             assert_eq!(rescales.note_status(Some(315), 11, 3), None);
@@ -295,15 +295,15 @@ mod tests {
     }
 
     #[test]
-    fn its_own_changes_are_known() {
+    fn the_changes_of_this_replica_are_known() {
         let mut rescales = Rescales::default();
         rescales.note_scale_as_leader(1, true, 0);
         rescales.rescaled(1, 4, Some(300));
-        // Another leads; the watch is still behind.
+        // Another replica leads; the watch is still behind.
         for (replicas, now) in [(1, 1), (4, 2)] {
             rescales.note_scale(replicas, now);
             assert_eq!(rescales.note_status(Some(300), 4, now), None);
         }
-        assert_eq!(rescales.take_over(), []);
+        assert_eq!(rescales.begin_term(), []);
     }
 }

@@ -8,10 +8,10 @@ use crate::rules::{Failure, ObjectMetric, Rules, Which};
 use crate::samples::QueryHandle;
 use crate::watch::{Cluster, GroupResource};
 
-/// The samples of a metric, and the queries that gave them.
+/// The samples of a metric, and the queries that they come from.
 pub type Found = (Fetched, Vec<QueryHandle>);
 
-/// Reads one metric, for the pods that a selector (as text) selects; none where no rule serves the
+/// Reads one metric, for the pods that a selector (as text) selects. None if no rule serves the
 /// metric.
 pub async fn fetch(
     rules: &Rules,

@@ -21,14 +21,14 @@ impl Schedule {
         self.order.insert((at, key));
     }
 
-    /// Sets the time of an autoscaler's next evaluation, where none is set.
+    /// Sets the time of an autoscaler's next evaluation if none is set.
     pub fn set_if_none(&mut self, key: AutoscalerRef, at: Instant) {
         if !self.due.contains_key(&key) {
             self.set(key, at);
         }
     }
 
-    /// Has all evaluated soon: at once, or within [`COMMON_PERIOD`] where they are more than
+    /// Makes all due soon: at once, or within [`COMMON_PERIOD`] if they are more than
     /// [`MAX_TOGETHER`], most of them at their own times. If thousands were due at once, the batched
     /// query result would expire before each of them is evaluated.
     pub fn bring_forward(&mut self, now: Instant) {
@@ -71,10 +71,10 @@ impl Schedule {
 
 /// At which phase of their sync period autoscalers are evaluated.
 ///
-/// Autoscalers whose queries have the same shape are evaluated together, so that their queries are
-/// batched; more than [`MAX_TOGETHER`] in parts, by namespace, and by name within a larger
-/// namespace, each part at a phase of its own. Others keep the phase of their first evaluation. Many
-/// that are evaluated at once, as after a start, are spread from then on.
+/// Autoscalers whose queries have the same shape are a cohort: they are evaluated together, so that
+/// their queries are batched. A cohort of more than [`MAX_TOGETHER`] is divided among several phases
+/// by namespace, and a larger namespace by name. Other autoscalers keep the phase of their first
+/// evaluation. Many that are evaluated at once, as after a start, are spread from then on.
 #[derive(Debug, Default)]
 pub struct Phases {
     cohorts: HashMap<u64, Cohort>,
@@ -114,27 +114,27 @@ impl Cohort {
 
     /// The phase of one of its autoscalers in the common period, from 0 to 1.
     fn phase_of(&self, autoscaler: &AutoscalerRef) -> f64 {
-        let parts = |size: usize| size.div_ceil(MAX_TOGETHER).next_power_of_two() as u64;
-        let own = self.namespaces.get(&autoscaler.key.namespace).copied().unwrap_or(0);
-        let (all, own) = (parts(self.size), parts(own));
+        let phases = |size: usize| size.div_ceil(MAX_TOGETHER).next_power_of_two() as u64;
+        let in_namespace = self.namespaces.get(&autoscaler.key.namespace).copied().unwrap_or(0);
+        let (all, in_namespace) = (phases(self.size), phases(in_namespace));
         let (namespace, name) = (hash(&autoscaler.key.namespace), hash(&autoscaler.key.name));
-        // The parts of a namespace are spread over those of all.
-        let part = (namespace % all + name % own * (all / own)) % all;
-        part as f64 / all as f64
+        // The phases of a namespace are spread over those of the cohort.
+        let phase = (namespace % all + name % in_namespace * (all / in_namespace)) % all;
+        phase as f64 / all as f64
     }
 }
 
-/// The maximum of autoscalers at one phase, as far as they can be told apart.
+/// The maximum of autoscalers at one phase, if their names hash differently.
 const MAX_TOGETHER: usize = 1_000;
 /// How many may be due at one time without being spread.
 const MAX_UNSPREAD: usize = 16;
-/// The time over which the parts of a cohort, and cohorts that are due together, are spread, whatever the
-/// period of each autoscaler.
+/// The time over which the phases of a cohort, and cohorts that are due together, are spread,
+/// regardless of the period of each autoscaler.
 const COMMON_PERIOD: Duration = Duration::from_secs(15);
 
 impl Phases {
-    /// Sets the query shape of an autoscaler, or none. `due` is the time of the evaluation that showed
-    /// it, one of `due_together`.
+    /// Sets the query shape of an autoscaler, or none. `due` is the time of the evaluation that made
+    /// the query, one of `due_together`.
     pub fn set(
         &mut self,
         autoscaler: &AutoscalerRef,
@@ -202,7 +202,7 @@ fn fraction_of(time: Duration, hash: u64) -> Duration {
     time.mul_f64(hash as f64 / 2_f64.powi(64))
 }
 
-/// A hash that is the same in every process of one build, so that replicas evaluate at like times.
+/// A hash that is the same in every process of one build, so that replicas evaluate at similar times.
 pub fn hash(value: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
@@ -238,7 +238,7 @@ mod tests {
     const PERIOD: Duration = Duration::from_secs(15);
 
     #[test]
-    fn each_keeps_its_time_and_what_was_missed_is_not_made_up_for() {
+    fn each_keeps_its_phase_and_missed_periods_are_skipped() {
         let (start, phases) = (Instant::now(), Phases::default());
         let next = |now| phases.next(&key("a"), PERIOD, start, now, 1);
         assert_eq!(next(start + Duration::from_secs(1)), start + PERIOD);
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn autoscalers_of_one_query_shape_are_decided_together() {
+    fn autoscalers_of_one_query_shape_are_evaluated_together() {
         let start = Instant::now();
         let mut phases = Phases::default();
         let autoscalers: Vec<AutoscalerRef> = (0..100).map(|n| key(&n.to_string())).collect();
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn many_are_spread_but_for_autoscalers_of_one_query_shape() {
+    fn many_are_spread_except_autoscalers_of_one_query_shape() {
         let start = Instant::now();
         let mut phases = Phases::default();
         let autoscalers: Vec<AutoscalerRef> = (0..100).map(|n| key(&n.to_string())).collect();
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_group_is_decided_in_parts_by_namespace() {
+    fn a_large_cohort_is_divided_by_namespace() {
         let start = Instant::now();
         let mut phases = Phases::default();
         let autoscaler = |n: usize| {
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn one_large_namespace_is_decided_in_parts_too() {
+    fn a_large_namespace_is_divided_too() {
         let start = Instant::now();
         let mut phases = Phases::default();
         for n in 0..10 * MAX_TOGETHER {
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_no_longer_counts_is_not_kept() {
+    fn a_replaced_time_is_removed() {
         let (mut schedule, start) = (Schedule::default(), Instant::now());
         for second in 0..3_600 {
             schedule.set(key("a"), start + Duration::from_secs(3_600 + second));

@@ -9,19 +9,19 @@ use crate::watch::{AutoscalerKind, AutoscalerRef, Index, PodRecord};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The selectors of a cluster's autoscalers, by namespace. Each namespace has a lock of its own, so
-/// that a large one blocks no other.
+/// The selectors of a cluster's autoscalers, by namespace. Each namespace has its own lock, so that a
+/// large one blocks no other.
 #[derive(Default)]
 pub struct Selectors {
-    namespaces: Mutex<HashMap<String, Arc<Mutex<Namespace>>>>,
+    namespaces: Mutex<HashMap<String, Arc<Mutex<NamespaceSelectors>>>>,
     /// Whether Plimsoll decides for native HPAs in place of kube-controller-manager.
     manages_native_hpas: bool,
 }
 
 /// The selectors of a namespace, indexed by label. Each is indexed by the one of its requirements
-/// that the fewest others share: where all require `app=shop`, each is indexed by its `component`.
+/// that the fewest others share: if all require `app=shop`, each is indexed by its `component`.
 #[derive(Default)]
-struct Namespace {
+struct NamespaceSelectors {
     all: HashMap<AutoscalerRef, Selector>,
     /// How many selectors require a label, or one of these values of it.
     required: HashMap<String, Required>,
@@ -43,7 +43,7 @@ struct Users {
     found: BTreeSet<AutoscalerRef>,
 }
 
-/// The label and values that a requirement demands of a pod; none where it demands an absence.
+/// The label and values that a requirement demands of a pod; none if it demands an absence.
 fn demanded(requirement: &Requirement) -> Option<(&str, &[String])> {
     match requirement.operator {
         Operator::In => Some((&requirement.key, &requirement.values)),
@@ -55,7 +55,7 @@ fn demanded(requirement: &Requirement) -> Option<(&str, &[String])> {
 }
 
 impl Required {
-    /// Visits the entries of these values, or the entry of any value where none is given, and removes
+    /// Visits the entries of these values, or the entry of any value if none is given, and removes
     /// those that are no longer used.
     fn visit(&mut self, values: &[String], mut visit: impl FnMut(&mut Users)) {
         if values.is_empty() {
@@ -75,7 +75,7 @@ impl Required {
     }
 }
 
-impl Namespace {
+impl NamespaceSelectors {
     fn set(&mut self, autoscaler: &AutoscalerRef, selector: &Selector) {
         if self.all.get(autoscaler) == Some(selector) {
             return;
@@ -143,12 +143,12 @@ impl Selectors {
         Self { namespaces: Mutex::default(), manages_native_hpas }
     }
 
-    fn all(&self) -> MutexGuard<'_, HashMap<String, Arc<Mutex<Namespace>>>> {
+    fn all(&self) -> MutexGuard<'_, HashMap<String, Arc<Mutex<NamespaceSelectors>>>> {
         self.namespaces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that an autoscaler sizes the pods that a selector selects. Gives the autoscalers of its
-    /// namespace that select some of these pods, sorted, itself included.
+    /// Registers the selector of an autoscaler. Returns the autoscalers of its namespace that select
+    /// some of these pods, sorted, itself included.
     pub fn claim(
         &self,
         autoscaler: &AutoscalerRef,
@@ -170,8 +170,8 @@ impl Selectors {
         hpa::selecting_autoscalers(pods, candidates).into_iter().cloned().collect()
     }
 
-    /// The pods that the selector of an autoscaler's target selects. It claims them, or only
-    /// selects them.
+    /// The pods that the selector of an autoscaler's target selects. If `claims`, the selector is
+    /// registered, too.
     pub fn select<'a>(
         &self,
         index: &'a Index,
@@ -207,7 +207,7 @@ impl Selectors {
         Selection { parsed: Ok(()), pods, autoscalers }
     }
 
-    /// Notes that an autoscaler no longer sizes pods.
+    /// Removes the selector of an autoscaler that no longer sizes pods.
     pub fn release(&self, autoscaler: &AutoscalerRef) {
         let mut all = self.all();
         let Some(namespace) = all.get_mut(&autoscaler.key.namespace) else { return };
@@ -251,7 +251,7 @@ mod tests {
     use crate::watch::ObjectKey;
 
     #[test]
-    fn those_who_select_the_same_pods_are_found_by_their_labels() {
+    fn autoscalers_of_the_same_pods_are_found_by_labels() {
         let autoscaler = |name: &str| {
             AutoscalerRef::autoscaler(ObjectKey { namespace: "shop".into(), name: name.into() })
         };
@@ -269,7 +269,7 @@ mod tests {
         assert_eq!(claim("b", "app=api", &[&api]), ["b"]);
         assert_eq!(claim("c", "tier in (a,b)", &[&web]), ["a", "c"]);
         assert_eq!(claim("a", "app=web", &[&web]), ["a", "c"]);
-        // It asks for other pods now.
+        // It selects other pods now.
         assert_eq!(claim("c", "app=api", &[&api]), ["b", "c"]);
         assert_eq!(claim("a", "app=web", &[&web]), ["a"]);
         // By any value of a label, and by the absence of one.
@@ -286,16 +286,16 @@ mod tests {
     }
 
     #[test]
-    fn a_label_that_all_share_makes_nobody_a_neighbour() {
+    fn a_label_that_all_selectors_share_makes_none_a_candidate() {
         let selectors = Selectors::default();
-        let mut looked_at = 0;
+        let mut candidates = 0;
         for number in 0..2_000 {
             let autoscaler = super::super::fake::autoscaler(&format!("web-{number}"));
             let selector = format!("app=shop,component=c-{number}");
             let pods = [("app", "shop".to_owned()), ("component", format!("c-{number}"))];
             let pods = pods.into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
             let counts = |_: &AutoscalerRef| {
-                looked_at += 1;
+                candidates += 1;
                 true
             };
             let counts = std::cell::RefCell::new(counts);
@@ -305,6 +305,6 @@ mod tests {
                 });
             assert_eq!(found, [autoscaler]);
         }
-        assert!(looked_at < 10_000, "{looked_at} selectors are looked at");
+        assert!(candidates < 10_000, "{candidates} candidates");
     }
 }

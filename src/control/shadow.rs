@@ -1,12 +1,12 @@
 //! Native HPAs that kube-controller-manager decides for: Plimsoll evaluates beside it and compares.
-//! That costs the cluster next to nothing: only the leader does, and only where it watches the
-//! scale and serves all metrics itself.
+//! That costs the cluster next to nothing: only the leader does, and only if it watches the scale
+//! and serves all metrics itself.
 
-use super::comparison::{Compared, Decisions};
+use super::comparison::{ComparisonResult, Decisions};
 use super::context::{Cancelled, ControllerContext, SyncResult};
 use super::decision_time::now;
 use super::evaluate::{Evaluation, evaluate};
-use super::hpa_counts::Observed;
+use super::hpa_counts::ShadowStatus;
 use super::observe::needs_samples;
 use super::state::AutoscalerState;
 use crate::hpa::{Context, Metric, Outcome, Source, Status, parse_group};
@@ -15,11 +15,11 @@ use crate::rules::{ObjectMetric, Rules};
 use crate::watch::{AutoscalerRef, GroupResource, HpaRecord, Workload};
 use std::time::{Duration, Instant};
 
-/// How long a selector is cached whose target is of a kind that is not watched.
+/// How long the selector of a target is cached whose kind is not watched.
 const SELECTOR_TTL: Duration = Duration::from_secs(600);
 
-/// Evaluates beside kube-controller-manager and compares; none where this HPA is not observed.
-/// Which pods it sizes is noted in any case.
+/// Evaluates beside kube-controller-manager and compares. None if this HPA is not observed; its
+/// selector is registered in any case.
 pub async fn apply(
     ctx: &ControllerContext,
     leads: bool,
@@ -27,9 +27,9 @@ pub async fn apply(
     record: &HpaRecord,
     state: &mut AutoscalerState,
 ) -> Option<SyncResult> {
-    let observed = observed(&ctx.rules, leads, record);
-    ctx.hpa_counts.set(&autoscaler.key, Some(observed));
-    if observed != Observed::Yes {
+    let shadow_status = shadow_status(&ctx.rules, leads, record);
+    ctx.hpa_counts.set(&autoscaler.key, Some(shadow_status));
+    if shadow_status != ShadowStatus::Yes {
         state.queries.clear();
         state.comparison.reset();
         let _ = ctx.bounded(claim(ctx, autoscaler, record, state)).await;
@@ -42,25 +42,27 @@ pub async fn apply(
     }
 }
 
-fn observed(rules: &Rules, leads: bool, record: &HpaRecord) -> Observed {
+fn shadow_status(rules: &Rules, leads: bool, record: &HpaRecord) -> ShadowStatus {
     let spec = &record.scaling.spec;
     let watched = parse_group(&spec.target.api_version)
         .is_ok_and(|group| Workload::of(group, &spec.target.kind).is_some());
     let mut metrics = spec.metrics.iter().zip(&record.scaling.pod_metrics);
     match () {
-        () if !leads => Observed::NoLeader,
-        () if !watched => Observed::NoScale,
-        () if !metrics.all(|(metric, own)| is_served(rules, metric, own.as_ref())) => {
-            Observed::NoMetrics
+        () if !leads => ShadowStatus::NoLeader,
+        () if !watched => ShadowStatus::NoScale,
+        () if !metrics
+            .all(|(metric, pod_metric)| is_served(rules, metric, pod_metric.as_ref())) =>
+        {
+            ShadowStatus::NoMetrics
         }
-        () => Observed::Yes,
+        () => ShadowStatus::Yes,
     }
 }
 
 /// Whether Plimsoll itself serves a metric, so that no other adapter is queried for it.
-fn is_served(rules: &Rules, metric: &Metric, own: Option<&PodMetric>) -> bool {
+fn is_served(rules: &Rules, metric: &Metric, pod_metric: Option<&PodMetric>) -> bool {
     match &metric.source {
-        _ if own.is_some() => true,
+        _ if pod_metric.is_some() => true,
         Source::Pods { metric, .. } => {
             let (resource, metric) = (GroupResource::core("pods"), metric.name.clone());
             let key = ObjectMetric { resource, namespaced: true, metric };
@@ -79,8 +81,8 @@ fn is_served(rules: &Rules, metric: &Metric, own: Option<&PodMetric>) -> bool {
     }
 }
 
-/// Notes which pods an HPA sizes, so that no Autoscaler sizes them, too. The scale of a kind that
-/// is not watched is read every [`SELECTOR_TTL`].
+/// Registers the selector of an HPA, so that no Autoscaler sizes the same pods. The scale of a kind
+/// that is not watched is read every [`SELECTOR_TTL`].
 async fn claim(
     ctx: &ControllerContext,
     autoscaler: &AutoscalerRef,
@@ -106,7 +108,7 @@ async fn claim(
     }
 }
 
-/// Writes nothing; compares where kube-controller-manager changed the scale.
+/// Compares a decision with kube-controller-manager's and writes nothing.
 fn compare(
     ctx: &ControllerContext,
     autoscaler: &AutoscalerRef,
@@ -115,27 +117,33 @@ fn compare(
     state: &mut AutoscalerState,
 ) -> SyncResult {
     let Evaluation { target, decision, history, at, .. } = evaluation;
-    state.remember(history, at, ctx.longest_window());
+    state.set_history(history, at, ctx.longest_window());
     let failed = decision.outcome == Outcome::Failed;
     let replicas = target.as_ref().map(|target| target.replicas.spec_replicas);
-    let ours = match (&decision.outcome, &replicas) {
+    let desired = match (&decision.outcome, &replicas) {
         (Outcome::Rescale { to, .. }, _) => *to,
         (Outcome::Hold | Outcome::Failed, Ok(replicas)) => *replicas,
         (_, Err(_)) => return SyncResult::Failed,
     };
-    let present = replicas.unwrap_or(ours);
-    let before = state.desired.replace(ours);
-    let theirs = record.status.desired_replicas;
+    let present = replicas.unwrap_or(desired);
+    let previous_desired = state.desired.replace(desired);
+    let kcm_desired = record.status.desired_replicas;
     if !failed {
-        ctx.metrics.wanted(&autoscaler.key, ours, theirs);
+        ctx.metrics.wanted(&autoscaler.key, desired, kcm_desired);
     }
-    let decisions = Decisions { ours, before, theirs, changes: ours != present, failed };
-    if let Some(compared) = state.comparison.compare(record, decisions) {
-        ctx.metrics.compared(compared.as_str());
-        if compared != Compared::Agreed {
+    let decisions = Decisions {
+        desired,
+        previous_desired,
+        kcm_desired,
+        would_scale: desired != present,
+        failed,
+    };
+    if let Some(result) = state.comparison.compare(record, decisions) {
+        ctx.metrics.compared(result.as_str());
+        if result != ComparisonResult::Agreed {
             let error = decision.error.as_deref();
             tracing::info!(
-                %autoscaler, ours, theirs, error,
+                %autoscaler, desired, kcm_desired, error,
                 "Shadow decision differs from kube-controller-manager"
             );
         }

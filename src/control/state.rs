@@ -1,26 +1,25 @@
-//! What is kept of an autoscaler from one evaluation to the next. Plain state: the caller does
-//! the I/O.
+//! The state of an autoscaler between evaluations. Plain state: the caller does the I/O.
 
 use super::checkpoint::Checkpoint;
 use super::comparison::Comparison;
 use super::decision_time::DecisionTime;
 use super::rescales::{Change, Rescales};
 use super::schedule::hash;
-use super::status::Written;
+use super::status::LastWrite;
 use super::targets::Target;
 use super::zero;
 use crate::hpa::{Decision, ScalingHistory, Spec, Status, UnixMillis};
 use crate::samples::QueryHandle;
 use std::time::{Duration, Instant};
 
-/// What is kept of an autoscaler from one evaluation to the next.
+/// The state of an autoscaler between evaluations.
 #[derive(Default)]
 pub struct AutoscalerState {
     /// The scaling history, by the clock of this process.
     pub history: ScalingHistory,
     pub status: Status,
     /// The status that was written last.
-    pub written: Option<Written>,
+    pub written: Option<LastWrite>,
     /// How many evaluations in a row failed because metrics failed.
     pub failed_evaluations: i32,
     /// Whether its last evaluation in this process had its metrics.
@@ -28,22 +27,22 @@ pub struct AutoscalerState {
     /// Since when, and until when, no replica is removed because the metrics were missing: by
     /// the clock of this process.
     pub withheld: Option<(UnixMillis, UnixMillis)>,
-    /// The desired replicas of the last evaluation in which an observed HPA was compared.
+    /// The replicas that the last comparison of an observed HPA desired.
     pub desired: Option<i32>,
     /// The lease term in which this replica made the status. In any other the status is read
     /// from the object, because another replica may have written it.
     term: Option<u64>,
-    /// Whether this is its first evaluation in that term.
-    took_over: bool,
+    /// Whether no evaluation in that term has known the scale yet.
+    is_first_in_term: bool,
     /// The effective minimum and maximum of replicas, once known.
     bounds: Option<(i32, i32)>,
     /// When the status of a frozen autoscaler last got new desired replicas, and which.
     pub frozen_shown: Option<(Instant, i32)>,
     /// Since when fewer pods are known than the scale has replicas.
-    lacking: Option<Instant>,
+    pods_missing_since: Option<Instant>,
     /// The comparison with kube-controller-manager, for a native HPA that is observed.
     pub comparison: Comparison,
-    /// When the selector of an observed HPA's target was read, whose kind is not watched.
+    /// When the selector of an observed HPA's target was read, if its kind is not watched.
     pub selector_read: Option<Instant>,
     /// The reason of the failure that was logged last.
     pub logged_failure: Option<String>,
@@ -51,36 +50,36 @@ pub struct AutoscalerState {
     pub rescales: Rescales,
     /// The queries of each metric when they last succeeded; they are repeated.
     pub queries: Vec<Vec<QueryHandle>>,
-    /// The UID of the object: one that was deleted and made anew starts anew.
+    /// The UID of the object: a recreated object starts without history.
     pub uid: String,
 }
 
-/// How long missing pods withhold a scale-down: longer than a watch that fell silent goes
-/// unnoticed. After that the kind of the target must count its replicas otherwise.
-const LACKING: Duration = Duration::from_secs(300);
-/// How many recommendations are kept before those go that no window can tell apart.
-const RECOMMENDATIONS: usize = 64;
+/// How long missing pods withhold a scale-down: longer than it takes to detect that a watch has
+/// stalled. After that the kind of the target must count its replicas otherwise.
+const MAX_MISSING_PODS_HOLD: Duration = Duration::from_secs(300);
+/// The number of recommendations beyond which those that no window needs are dropped.
+const MAX_RECOMMENDATIONS: usize = 64;
 
 impl AutoscalerState {
-    /// The queries that its next evaluation is likely to repeat.
+    /// The queries that the next evaluation is likely to repeat.
     pub fn queries(&self) -> impl Iterator<Item = &QueryHandle> {
         self.queries.iter().flatten()
     }
 
-    /// The shape of its first query, as a hash.
-    pub fn shape(&self) -> Option<u64> {
+    /// The hash of the shape of its first query.
+    pub fn shape_hash(&self) -> Option<u64> {
         self.queries().next().map(|query| hash(query.shape()))
     }
 
-    /// The state that a checkpoint leaves.
+    /// The state that a checkpoint restores.
     pub fn restored(checkpoint: Checkpoint) -> Self {
         let mut state = Self { uid: checkpoint.uid.clone(), ..Self::default() };
-        state.inherit(checkpoint);
+        state.merge_checkpoint(checkpoint);
         state
     }
 
-    /// Takes over the scaling history that an earlier leader left.
-    pub fn inherit(&mut self, checkpoint: Checkpoint) {
+    /// Merges the checkpoint of an earlier leader into the scaling history.
+    pub fn merge_checkpoint(&mut self, checkpoint: Checkpoint) {
         if self.uid.is_empty() {
             self.uid.clone_from(&checkpoint.uid);
         }
@@ -88,14 +87,14 @@ impl AutoscalerState {
             let last_scale = checkpoint.last_scale;
             let complete = last_scale.is_some() && last_scale >= self.rescales.last_scale_time();
             self.history.join(checkpoint.history, complete);
-            self.rescales.inherit(last_scale);
+            self.rescales.merge_checkpoint(last_scale);
             let until = |withheld: &(UnixMillis, UnixMillis)| withheld.1;
             self.withheld = self.withheld.into_iter().chain(checkpoint.withheld).max_by_key(until);
         }
     }
 
-    /// Its checkpoint, at a time of this process's clock. None where a fresh state would come to
-    /// the same: that the present replicas are right.
+    /// Its checkpoint, at a time of this process's clock. None if a state without history would
+    /// lead to the same decision: to keep the present replicas.
     pub fn checkpoint(&self, now: UnixMillis, longest_window: i64) -> Option<Checkpoint> {
         let mut history = self.history.essential(now, longest_window);
         // Recommendations are made before minReplicas and maxReplicas are applied.
@@ -110,33 +109,33 @@ impl AutoscalerState {
         says_something.then(|| Checkpoint { uid: self.uid.clone(), history, last_scale, withheld })
     }
 
-    /// Keeps the scaling history of a decision.
-    pub fn remember(&mut self, history: ScalingHistory, at: DecisionTime, longest_window: i64) {
-        self.history = at.remember(history);
-        if self.history.recommendations.len() > RECOMMENDATIONS {
+    /// Sets the scaling history that a decision results in, by its wall clock.
+    pub fn set_history(&mut self, history: ScalingHistory, at: DecisionTime, longest_window: i64) {
+        self.history = at.to_process_clock(history);
+        if self.history.recommendations.len() > MAX_RECOMMENDATIONS {
             self.history = self.history.essential(at.process, longest_window);
         }
     }
 
-    /// Changes the scaling history, by the wall clock of a decision.
-    pub fn amend(&mut self, at: DecisionTime, change: impl FnOnce(&mut ScalingHistory)) {
-        let mut history = at.read(std::mem::take(&mut self.history));
+    /// Edits the scaling history by the wall clock of a decision.
+    pub fn edit_history(&mut self, at: DecisionTime, change: impl FnOnce(&mut ScalingHistory)) {
+        let mut history = at.to_wall_clock(std::mem::take(&mut self.history));
         change(&mut history);
-        self.history = at.remember(history);
+        self.history = at.to_process_clock(history);
     }
 
-    /// Whether fewer pods are known than the scale has replicas, for at most [`LACKING`].
+    /// Whether fewer pods are known than the scale has replicas, for at most [`MAX_MISSING_PODS_HOLD`].
     pub fn lacks_pods(&mut self, known: usize, replicas: i32) -> bool {
         if usize::try_from(replicas).is_ok_and(|replicas| known < replicas) {
-            let since = self.lacking.get_or_insert_with(Instant::now);
-            return since.elapsed() < LACKING;
+            let since = self.pods_missing_since.get_or_insert_with(Instant::now);
+            return since.elapsed() < MAX_MISSING_PODS_HOLD;
         }
-        self.lacking = None;
+        self.pods_missing_since = None;
         false
     }
 
     /// Whether the status is of this object and of this lease term of this replica.
-    pub fn is_of(&self, uid: &str, term: Option<u64>) -> bool {
+    pub fn belongs_to(&self, uid: &str, term: Option<u64>) -> bool {
         self.uid == uid && term.is_some() && self.term == term
     }
 
@@ -149,11 +148,11 @@ impl AutoscalerState {
         if let Some(written) = &mut self.written {
             written.compare_soon();
         }
-        self.took_over = term.is_some();
+        self.is_first_in_term = term.is_some();
         self.term = term;
     }
 
-    /// Counts evaluations in a row that failed because metrics failed; returns whether this one did.
+    /// Counts evaluations in a row that failed because metrics failed. Returns whether this one did.
     /// One that could not read the scale says nothing about the metrics.
     pub fn count_failure(&mut self, decision: &Decision, scale_is_known: bool) -> bool {
         match decision.metrics_failed {
@@ -164,7 +163,7 @@ impl AutoscalerState {
         decision.metrics_failed
     }
 
-    /// Notes that an evaluation had its metrics; returns whether removals are withheld.
+    /// Notes that an evaluation had its metrics. Returns whether removals are withheld.
     ///
     /// After a gap in the metrics no replica is removed until they have been back for as long as
     /// they were missing, at most for one scale-down window: the first rates after a gap are of
@@ -172,8 +171,8 @@ impl AutoscalerState {
     /// is the last time that there were metrics.
     ///
     /// Short gaps in a row share one window, so that metrics which fail every few evaluations don't
-    /// withhold removals for ever. A gap of more than half a window starts a window of its own,
-    /// because the stabilization window has little from before it.
+    /// withhold removals for ever. A gap of more than half a window starts a new one, because the
+    /// stabilization window has little from before it.
     pub fn withholds_removals(
         &mut self,
         before: Option<UnixMillis>,
@@ -193,18 +192,19 @@ impl AutoscalerState {
         self.withheld.is_some()
     }
 
-    /// Remembers changes of the scale: those of other replicas, by the status and by the scale,
-    /// and one of this replica's that was written without an answer.
+    /// Notes changes of the scale: those of other replicas, by the status and by the scale, and one
+    /// of this replica whose write got no response.
     pub fn note_scale(&mut self, spec: &Spec, target: &Target, at: DecisionTime) {
         let replicas = target.replicas.spec_replicas;
         let now = at.process;
         self.bounds = Some((spec.min_replicas, spec.max_replicas));
-        if self.term.is_none() || self.took_over {
+        if self.term.is_none() || self.is_first_in_term {
             self.rescales.note_scale(replicas, now);
             let Status { last_scale, desired_replicas, .. } = self.status;
             let reported =
                 self.rescales.note_status(last_scale.map(seconds), desired_replicas, now);
-            let unreported = std::mem::take(&mut self.took_over).then(|| self.rescales.take_over());
+            let unreported =
+                std::mem::take(&mut self.is_first_in_term).then(|| self.rescales.begin_term());
             if let Some(Change { from, to, at }) = reported {
                 self.history.scaled(from, to, spec, at);
             }
@@ -247,18 +247,18 @@ mod tests {
     }
 
     #[test]
-    fn the_status_is_read_anew_in_each_term() {
+    fn the_status_is_read_again_in_each_term() {
         let mut state = AutoscalerState::default();
         state.begin("u", Some(1), status(None));
-        assert!(state.is_of("u", Some(1)), "it is this replica's own");
-        // Another replica led in between, though this one evaluated nothing then.
-        assert!(!state.is_of("u", Some(2)) && !state.is_of("another", Some(1)));
+        assert!(state.belongs_to("u", Some(1)), "it is this replica's own");
+        // Another replica led in between, though this one did not evaluate then.
+        assert!(!state.belongs_to("u", Some(2)) && !state.belongs_to("another", Some(1)));
         state.begin("u", Some(2), status(Some(9_000)));
         assert_eq!(state.status.last_scale, Some(9_000));
-        assert!(state.took_over && state.written.is_none());
+        assert!(state.is_first_in_term && state.written.is_none());
         for _ in 0..2 {
             state.begin("u", None, status(Some(10_000)));
-            assert!(!state.is_of("u", None));
+            assert!(!state.belongs_to("u", None));
         }
         assert_eq!(state.status.last_scale, Some(10_000));
         state.begin("another", Some(2), status(None));
@@ -266,18 +266,18 @@ mod tests {
     }
 
     #[test]
-    fn after_a_gap_replicas_are_held_for_as_long_and_no_longer_than_a_window() {
+    fn removals_are_withheld_for_the_length_of_a_gap_and_at_most_a_window() {
         let (period, window) = (15_000, 300_000);
-        // How long removals are withheld once metrics are back after so long, and fail again in
-        // each evaluation but every nth.
+        // How long removals are withheld after a gap, if the metrics fail again in each evaluation
+        // but every nth.
         let withheld = |gap: i64, nth: i64| {
             let mut state = AutoscalerState::default();
             let mut last = None;
-            assert!(!state.withholds_removals(last, window, -gap), "nothing was away before");
+            assert!(!state.withholds_removals(last, window, -gap), "there was no gap before");
             (last, state.measured) = (Some(-gap), false);
-            let round = (0..1_000).find(|round| {
-                let now = round * period;
-                if round % nth != 0 {
+            let evaluation = (0..1_000).find(|evaluation| {
+                let now = evaluation * period;
+                if evaluation % nth != 0 {
                     state.measured = false;
                     return false;
                 }
@@ -285,7 +285,7 @@ mod tests {
                 last = Some(now);
                 !withholds
             });
-            round.expect("removals are withheld for ever") * period
+            evaluation.expect("removals are withheld for ever") * period
         };
         assert_eq!(withheld(60_000, 1), 60_000);
         assert_eq!(withheld(600_000, 1), 300_000);
@@ -293,7 +293,7 @@ mod tests {
             let time = withheld(60_000, nth);
             assert!((window..window + nth * period).contains(&time), "{nth}: {time}");
         }
-        // A second outage that ends after the hold of the first has a hold of its own.
+        // A second outage that ends after the hold of the first starts a new hold.
         let mut state = AutoscalerState::default();
         assert!(state.withholds_removals(Some(-600_000), window, 0));
         state.measured = false;
@@ -302,7 +302,7 @@ mod tests {
         assert!(!state.withholds_removals(Some(1_005_000), window, 1_020_000));
         let mut state = AutoscalerState::default();
         assert!(!state.withholds_removals(Some(-600_000), 0, 0), "no window");
-        // Steady evaluations hold nothing.
+        // Without gaps nothing is withheld.
         assert!((1..100).all(|n| !state.withholds_removals(
             Some((n - 1) * period),
             window,
@@ -311,21 +311,21 @@ mod tests {
     }
 
     #[test]
-    fn what_an_idle_autoscaler_remembers_is_not_kept() {
+    fn the_history_of_an_idle_autoscaler_needs_no_checkpoint() {
         let at = |time| Recommendation { replicas: 0, time };
         let mut state = AutoscalerState {
             bounds: Some((1, 5)),
             status: status(None),
             ..AutoscalerState::default()
         };
-        assert_eq!(state.checkpoint(0, LONGEST_MS), None, "nothing is remembered");
+        assert_eq!(state.checkpoint(0, LONGEST_MS), None, "there is no history");
         // At its minimum: what was recommended is below.
         state.history.recommendations = vec![at(0), at(15_000)];
         assert_eq!(state.checkpoint(15_000, LONGEST_MS), None);
         // Its window holds more replicas.
         state.history.recommendations.insert(0, Recommendation { replicas: 4, time: 0 });
         assert_eq!(state.checkpoint(15_000, LONGEST_MS).unwrap().history.recommendations.len(), 2);
-        // A change of its scale is kept, and nothing beside it that changes in every evaluation.
+        // A change of its scale is checkpointed, and nothing that changes in every evaluation.
         state.history.recommendations = vec![at(15_000)];
         state.history.downs =
             vec![ScaleEvent { change: 3, time: 0, outdated: false, unsure: false }];

@@ -78,35 +78,35 @@ fn quantity(milli: i64) -> String {
 }
 
 /// The status that was written last.
-pub struct Written {
+pub struct LastWrite {
     pub status: Arc<AutoscalerStatus>,
     /// When it was written.
     pub at: Instant,
-    /// When it was last compared with the object; none to compare it at the next chance.
+    /// When it was last compared with the object; none to compare it in the next evaluation.
     compared: Option<Instant>,
 }
 
-/// The relative change of a metric value that is worth a write.
-const CHANGED: f64 = 0.1;
+/// The least relative change of a metric value that is worth a write.
+const MIN_RELATIVE_CHANGE: f64 = 0.1;
 
 /// The time between two comparisons with the object.
 const COMPARE_INTERVAL: Duration = Duration::from_secs(60);
 
-impl Written {
+impl LastWrite {
     /// A status that is written now.
     pub fn now(status: Arc<AutoscalerStatus>) -> Self {
         let now = Instant::now();
         Self { status, at: now, compared: Some(now) }
     }
 
-    /// Has it compared with the object at the next chance.
+    /// Makes the next evaluation compare it with the object.
     pub fn compare_soon(&mut self) {
         self.compared = None;
     }
 
-    /// Whether another writer changed or wiped it, as far as the watch knows the object. Compared
-    /// every [`COMPARE_INTERVAL`], because the watch may be behind for a while.
-    pub fn is_undone(&mut self, of_object: impl FnOnce() -> Option<Status>) -> bool {
+    /// Whether another writer changed or removed it, according to the watch cache. Compared every
+    /// [`COMPARE_INTERVAL`], because the watch may be behind for a while.
+    pub fn was_overwritten(&mut self, of_object: impl FnOnce() -> Option<Status>) -> bool {
         if self.compared.is_some_and(|at| at.elapsed() < COMPARE_INTERVAL) {
             return false;
         }
@@ -123,24 +123,25 @@ impl Written {
         of_object().is_some_and(|shown| shown != written)
     }
 
-    /// Whether another status is worth a write: at once where anything but metric values
-    /// changed; for metric values where one changed by a tenth, and `interval` has passed.
+    /// Whether another status is worth a write: at once if anything but metric values changed; for
+    /// metric values if one changed by a tenth and `interval` has passed.
     pub fn is_outdated_by(&self, shown: &AutoscalerStatus, interval: Duration) -> bool {
-        if decided(&self.status) != decided(shown) {
+        if decision_fields(&self.status) != decision_fields(shown) {
             return true;
         }
-        let (before, now) = (numbers(&self.status), numbers(shown));
+        let (before, now) = (metric_values(&self.status), metric_values(shown));
         // A metric came or went.
         if before.len() != now.len() {
             return true;
         }
-        let changed = |(before, now): (&f64, &f64)| (before - now).abs() > before.abs() * CHANGED;
+        let changed =
+            |(before, now): (&f64, &f64)| (before - now).abs() > before.abs() * MIN_RELATIVE_CHANGE;
         self.at.elapsed() >= interval && before.iter().zip(&now).any(changed)
     }
 }
 
-/// All of a status except metric values.
-fn decided(status: &AutoscalerStatus) -> impl PartialEq + use<'_> {
+/// The fields of a status that a decision sets: all except metric values.
+fn decision_fields(status: &AutoscalerStatus) -> impl PartialEq + use<'_> {
     let AutoscalerStatus {
         reference,
         targets: _,
@@ -156,7 +157,7 @@ fn decided(status: &AutoscalerStatus) -> impl PartialEq + use<'_> {
 }
 
 /// The metric values of a status.
-fn numbers(status: &AutoscalerStatus) -> Vec<f64> {
+fn metric_values(status: &AutoscalerStatus) -> Vec<f64> {
     let quantity = |quantity: &ApiQuantity| Some(quantity.0.parse::<Quantity>().ok()?.as_f64());
     let of = |value: &MetricValueStatus| {
         let average = || value.average_value.as_ref().and_then(quantity);
@@ -181,8 +182,8 @@ fn resource(autoscaler: &AutoscalerRef) -> ApiResource {
     }
 }
 
-/// Reads the status of an object; it is empty where the object is gone. Plimsoll has no right to get
-/// a single object, so it lists.
+/// Reads the status of an object, which is empty if the object is gone. Plimsoll may not get a single
+/// object, so it lists.
 pub async fn read(client: &Client, autoscaler: &AutoscalerRef) -> Result<Status, kube::Error> {
     let key = &autoscaler.key;
     let api: Api<DynamicObject> =
@@ -195,7 +196,7 @@ pub async fn read(client: &Client, autoscaler: &AutoscalerRef) -> Result<Status,
     Ok(status.as_ref().map(Status::from_api).unwrap_or_default())
 }
 
-/// Writes a status. That its object is gone, or was made anew, is no error.
+/// Writes a status. It is no error if the object is gone or was recreated.
 pub async fn write(
     client: &Client,
     token: &FencingToken,
@@ -238,7 +239,7 @@ mod tests {
     use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscalerSpec;
 
     #[test]
-    fn noise_is_not_worth_a_write_and_a_decision_is() {
+    fn small_changes_of_metric_values_are_not_worth_a_write_and_a_decision_is() {
         let status = |average: &str, desired: i32| AutoscalerStatus {
             desired_replicas: desired,
             targets: Some(average.to_owned()),
@@ -248,7 +249,7 @@ mod tests {
             ..Default::default()
         };
         let (hour, never) = (Duration::from_secs(3600), Duration::ZERO);
-        let written = Written::now(Arc::new(status("10", 3)));
+        let written = LastWrite::now(Arc::new(status("10", 3)));
         assert!(!written.is_outdated_by(&status("10", 3), never));
         assert!(!written.is_outdated_by(&status("10900m", 3), never));
         assert!(written.is_outdated_by(&status("11100m", 3), never));
@@ -259,16 +260,16 @@ mod tests {
     }
 
     #[test]
-    fn a_status_that_another_hand_wiped_is_noticed_when_it_is_looked_at() {
+    fn a_status_that_another_writer_removed_is_detected_at_the_next_comparison() {
         let shown = AutoscalerStatus { current_replicas: Some(3), ..Default::default() };
         let as_written = || Some(Status { current_replicas: 3, ..Status::default() });
         let wiped = || Some(Status::default());
-        let mut written = Written::now(Arc::new(shown));
-        assert!(!written.is_undone(wiped), "the watch may be behind");
-        for (shows, undone) in [(wiped(), true), (as_written(), false), (None, false)] {
+        let mut written = LastWrite::now(Arc::new(shown));
+        assert!(!written.was_overwritten(wiped), "the watch may be behind");
+        for (shows, overwritten) in [(wiped(), true), (as_written(), false), (None, false)] {
             written.compare_soon();
-            assert_eq!(written.is_undone(|| shows), undone);
-            assert!(!written.is_undone(wiped), "it was looked at just now");
+            assert_eq!(written.was_overwritten(|| shows), overwritten);
+            assert!(!written.was_overwritten(wiped), "it was compared just now");
         }
     }
 

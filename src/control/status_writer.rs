@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// The queue of status writes. After a start thousands may have to be written, and no scale is to
+/// The queue of status writes. After a start thousands may be pending, and writes of scales must not
 /// wait for them. Cheap to clone.
 #[derive(Clone)]
 pub struct StatusWriter(Arc<Inner>);
@@ -35,7 +35,7 @@ struct Inner {
 struct Queue {
     /// The autoscalers to be written, in order.
     order: VecDeque<AutoscalerRef>,
-    pending: HashMap<AutoscalerRef, Pending>,
+    pending: HashMap<AutoscalerRef, PendingStatus>,
     /// The autoscalers whose status is being written: one write at a time, so that the newest is
     /// written last.
     in_flight: HashSet<AutoscalerRef>,
@@ -45,7 +45,7 @@ struct Queue {
 }
 
 /// A status to be written.
-struct Pending {
+struct PendingStatus {
     token: FencingToken,
     uid: String,
     status: Arc<AutoscalerStatus>,
@@ -53,9 +53,9 @@ struct Pending {
 
 /// How a write ended, for the rate of the next ones.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Wrote {
-    /// The API server answered.
-    Answered,
+enum WriteOutcome {
+    /// The API server responded.
+    Responded,
     /// The API server is unavailable.
     Unavailable,
 }
@@ -69,7 +69,7 @@ const MAX_BACKOFF: Duration = Duration::from_secs(15);
 /// The maximum backoff of a status that the API server rejects.
 const MAX_REJECTED_BACKOFF: Duration = Duration::from_secs(300);
 /// How long a graceful shutdown waits for pending statuses.
-const SHUTDOWN: Duration = Duration::from_secs(5);
+const STATUS_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl StatusWriter {
     /// An empty queue; the gauge shows the number of pending statuses.
@@ -92,7 +92,7 @@ impl StatusWriter {
         status: Arc<AutoscalerStatus>,
     ) {
         let mut queue = self.queue();
-        let status = Pending { token: token.clone(), uid: uid.to_owned(), status };
+        let status = PendingStatus { token: token.clone(), uid: uid.to_owned(), status };
         let waits = queue.pending.insert(autoscaler.clone(), status).is_some();
         if !waits && !queue.in_flight.contains(autoscaler) {
             queue.order.push_back(autoscaler.clone());
@@ -102,10 +102,10 @@ impl StatusWriter {
         self.0.added.notify_one();
     }
 
-    /// Writes a status at once, before anything else of its autoscaler, and waits for the answer.
+    /// Writes a status at once, before anything else of its autoscaler, and waits for the response.
     ///
     /// # Errors
-    /// Where it could not be written; the text is for a condition.
+    /// If it could not be written; the text is for a condition.
     pub async fn record(
         &self,
         token: &FencingToken,
@@ -149,8 +149,8 @@ impl StatusWriter {
             let begin = ready && writes.len() < max_in_flight;
             let retry = retry.unwrap_or_else(|| Instant::now() + MAX_REJECTED_BACKOFF);
             tokio::select! {
-                Some(wrote) = writes.next() => {
-                    failures = if wrote == Wrote::Unavailable { failures + 1 } else { 0 };
+                Some(outcome) = writes.next() => {
+                    failures = if outcome == WriteOutcome::Unavailable { failures + 1 } else { 0 };
                     if failures > 0 {
                         next = Instant::now() + backoff(failures, MAX_BACKOFF);
                     }
@@ -167,7 +167,7 @@ impl StatusWriter {
         }
     }
 
-    fn take(&self) -> Option<(AutoscalerRef, Pending)> {
+    fn take(&self) -> Option<(AutoscalerRef, PendingStatus)> {
         let mut queue = self.queue();
         while let Some(autoscaler) = queue.order.pop_front() {
             // It is queued again when that write has ended.
@@ -183,8 +183,8 @@ impl StatusWriter {
         None
     }
 
-    async fn write(&self, (autoscaler, pending): (AutoscalerRef, Pending)) -> Wrote {
-        let Pending { token, uid, status } = &pending;
+    async fn write(&self, (autoscaler, pending): (AutoscalerRef, PendingStatus)) -> WriteOutcome {
+        let PendingStatus { token, uid, status } = &pending;
         let written = write(&self.0.client, token, &autoscaler, uid, status).await;
         let mut queue = self.queue();
         queue.in_flight.remove(&autoscaler);
@@ -193,10 +193,10 @@ impl StatusWriter {
             _ => {
                 queue.rejected.remove(&autoscaler);
                 queue.requeue(&autoscaler);
-                return Wrote::Answered;
+                return WriteOutcome::Responded;
             }
         };
-        queue.pending.entry(autoscaler.clone()).or_insert_with(|| Pending {
+        queue.pending.entry(autoscaler.clone()).or_insert_with(|| PendingStatus {
             token: token.clone(),
             uid: uid.clone(),
             status: status.clone(),
@@ -206,7 +206,7 @@ impl StatusWriter {
             queue.requeue(&autoscaler);
             drop(queue);
             tracing::warn!(%error, "Failed to write a status, retrying");
-            return Wrote::Unavailable;
+            return WriteOutcome::Unavailable;
         }
         let times = queue.rejected.entry(autoscaler.clone()).or_default();
         *times += 1;
@@ -221,14 +221,14 @@ impl StatusWriter {
         }
         let event = Event { kind: EventKind::Warning, reason: "FailedUpdateStatus", message };
         self.0.events.publish(token, &autoscaler, uid, &[event]);
-        Wrote::Answered
+        WriteOutcome::Responded
     }
 
-    /// Waits until all pending statuses are written, for at most [`SHUTDOWN`].
+    /// Waits until all pending statuses are written, for at most [`STATUS_SHUTDOWN_TIMEOUT`].
     pub async fn finish(&self) {
         let start = Instant::now();
         let idle = |queue: &Queue| queue.order.is_empty() && queue.in_flight.is_empty();
-        while !idle(&self.queue()) && start.elapsed() < SHUTDOWN {
+        while !idle(&self.queue()) && start.elapsed() < STATUS_SHUTDOWN_TIMEOUT {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
@@ -255,7 +255,7 @@ impl Queue {
         (!self.order.is_empty(), self.retries.first().map(|(at, _)| *at))
     }
 
-    /// Queues an autoscaler again where a status of it is pending.
+    /// Queues an autoscaler again if a status of it is pending.
     fn requeue(&mut self, autoscaler: &AutoscalerRef) {
         if self.pending.contains_key(autoscaler) && !self.in_flight.contains(autoscaler) {
             self.order.push_back(autoscaler.clone());
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_status_is_written_to_the_very_object_that_it_is_of() {
+    async fn a_status_is_written_to_the_object_with_its_uid() {
         let (client, log) = fake::api(|request| (200, request.body.clone()));
         let (token, writer) = (fake::fencing_token(&client), writer(&client));
         let web = fake::autoscaler("web");
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_status_no_longer_has_is_taken_from_the_object() {
+    async fn fields_that_a_status_no_longer_has_are_removed_from_the_object() {
         let (client, log) = fake::api(|request| (200, request.body.clone()));
         let token = fake::fencing_token(&client);
         for reference in [Some("Deployment/web".to_owned()), None] {
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_status_that_waits_is_forgotten_with_its_object() {
+    async fn a_pending_status_is_dropped_with_its_object() {
         let (client, log) = fake::api(|request| (200, request.body.clone()));
         let (token, writer) = (fake::fencing_token(&client), writer(&client));
         let web = fake::autoscaler("web");
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_one_autoscaler_a_newer_status_waits_for_the_older() {
+    async fn the_statuses_of_one_autoscaler_are_written_one_at_a_time() {
         let (client, log) = fake::api(|request| (200, request.body.clone()));
         let (token, writer) = (fake::fencing_token(&client), writer(&client));
         let web = fake::autoscaler("web");
@@ -339,11 +339,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn while_the_api_server_is_away_tries_are_few_and_all_is_written_in_the_end() {
+    async fn an_unavailable_api_server_gets_few_retries_and_all_statuses_in_the_end() {
         let away = Arc::new(std::sync::atomic::AtomicBool::new(true));
-        let told = away.clone();
+        let is_away = away.clone();
         let (client, log) =
-            fake::api(move |request| match told.load(std::sync::atomic::Ordering::Relaxed) {
+            fake::api(move |request| match is_away.load(std::sync::atomic::Ordering::Relaxed) {
                 true => fake::failure(503, "ServiceUnavailable", "starting"),
                 false => (200, request.body.clone()),
             });
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_is_refused_is_tried_ever_more_seldom_and_holds_up_nobody() {
+    async fn a_rejected_status_backs_off_without_delaying_others() {
         let (client, log) = fake::api(|request| match request.line.contains("/bad/") {
             true => fake::failure(403, "Forbidden", "not for you"),
             false => (200, request.body.clone()),

@@ -158,8 +158,7 @@ impl Targets {
 
     /// Writes replicas to a scale that was read. After a conflict it is tried again as long as
     /// replicas and selector are those that were decided on. The other writer may be this very request,
-    /// if its first attempt took effect without an answer and was sent again: then the replicas are as
-    /// desired. By the Lease no other replica leads when the write begins, and by the clock none when
+    /// if a proxy has sent it twice: then the replicas are as desired. By the Lease no other replica leads when the write begins, and by the clock none when
     /// it ends.
     ///
     /// # Errors
@@ -297,7 +296,7 @@ mod tests {
         let object = target.object.unwrap();
         assert!(targets.write(&fake::fencing_token(&client), &object, 6).await.is_err());
         assert_eq!(log.of("PUT").len(), 1);
-        // Where its own first try was carried out, and its answer was lost, all is done.
+        // Where a proxy has sent it twice, all is done.
         let (client, log) = contested(6);
         let targets = Targets::new(client.clone());
         let target = targets.read("shop", &web()).await.unwrap();

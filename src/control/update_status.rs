@@ -1,17 +1,17 @@
-//! Updates the status of an evaluation: at once in the live status, and to the object where it
-//! differs enough from the last write.
+//! Updates the status of an evaluation: at once in the live status, and in the object if it differs
+//! enough from the last write.
 
 use super::context::ControllerContext;
 use super::state::AutoscalerState;
-use super::status::Written;
+use super::status::LastWrite;
 use crate::crd::AutoscalerStatus;
 use crate::hpa::Status;
 use crate::leader::FencingToken;
 use crate::watch::{AutoscalerKind, AutoscalerRef};
 use std::sync::Arc;
 
-/// Shows a status, and has it written where this replica leads and the status written last is
-/// outdated by it or was changed by another writer.
+/// Sets the live status, and queues a write if this replica leads and the status written last is
+/// outdated or was overwritten by another writer.
 pub fn update_status(
     ctx: &ControllerContext,
     token: Option<&FencingToken>,
@@ -36,12 +36,12 @@ pub fn update_status(
     let is_outdated = match &mut state.written {
         Some(written) => {
             written.is_outdated_by(&status, interval)
-                || (!ctx.statuses.has(autoscaler) && written.is_undone(of_object))
+                || (!ctx.statuses.has(autoscaler) && written.was_overwritten(of_object))
         }
         None => true,
     };
     if is_outdated {
         ctx.statuses.put(token, autoscaler, &state.uid, status.clone());
-        state.written = Some(Written::now(status));
+        state.written = Some(LastWrite::now(status));
     }
 }

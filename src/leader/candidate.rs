@@ -9,7 +9,8 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ObjectMeta, PostParams};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
+use tokio::time::Instant;
 
 /// The election fields of a Lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,10 +50,14 @@ pub(super) struct Candidate<'a> {
     observed: Option<(Lease, LeaseRecord, Instant)>,
     /// Whether the watch has sent a Lease with a lower `resourceVersion` since.
     version_went_back: bool,
+    /// The `leaseTransitions` of this replica's last acquisition, or attempt at one.
+    acquisition: Option<i32>,
     backoff: LeaseBackoff,
     failures: FailureLog,
     /// Whether the Lease was handed over because this replica can't reach Prometheus.
     handed_over: bool,
+    /// How long a leader may fail to reach Prometheus before it hands over.
+    pub(super) patience: Duration,
 }
 
 /// The duration of a Lease that was released: it must be positive. What is beyond it is the time for
@@ -60,12 +65,10 @@ pub(super) struct Candidate<'a> {
 const RELEASED: Duration = Duration::from_secs(1);
 /// The least time between two attempts.
 const MIN_RETRY: Duration = Duration::from_millis(100);
-/// How long the holder waits before it creates a Lease that was deleted.
-pub(super) const DELETED_LEASE_DELAY: Duration = MIN_RETRY;
 /// The first and the longest backoff after 403. A starting API server allows nothing before
 /// it has read the roles.
 const FORBIDDEN_BACKOFF: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(30)];
-/// How long a leader may fail to reach Prometheus before it hands over.
+/// [`Candidate::patience`].
 const PROMETHEUS_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The backoff between attempts. It doubles with each failure of its kind, until an attempt
@@ -93,9 +96,11 @@ impl<'a> Candidate<'a> {
             prometheus,
             observed: None,
             version_went_back: false,
+            acquisition: None,
             backoff: LeaseBackoff::default(),
             failures: FailureLog::default(),
             handed_over: false,
+            patience: PROMETHEUS_PATIENCE,
         }
     }
 
@@ -106,7 +111,19 @@ impl<'a> Candidate<'a> {
     /// The Lease was deleted.
     pub fn lease_deleted(&mut self) {
         self.state.end_term(None);
-        (self.observed, self.version_went_back) = (None, false);
+        (self.observed, self.version_went_back, self.acquisition) = (None, false, None);
+    }
+
+    /// Takes a deletion that the watch sent, unless another Lease was seen since. Returns when to make
+    /// the Lease anew: its holder does so at once, others only when that one's term must be over, in
+    /// case it is gone.
+    pub fn observe_deletion(&mut self, lease: &Lease) -> Option<Duration> {
+        if self.observed.as_ref().is_some_and(|(now, ..)| now.metadata.uid != lease.metadata.uid) {
+            return None;
+        }
+        let at_once = self.holds_lease() || !self.settings().elect;
+        self.lease_deleted();
+        Some(if at_once { MIN_RETRY } else { self.settings().lease_duration })
     }
 
     /// Takes a Lease that the watch sent. A lower `resourceVersion` means that the watch is
@@ -137,8 +154,17 @@ impl<'a> Candidate<'a> {
         self.version_went_back = false;
         self.state.observe_freeze(&lease, versions_restarted);
         let record = LeaseRecord::of(&lease);
-        if record.holder != self.settings().identity {
+        let is_holder = record.holder == self.settings().identity;
+        if !is_holder {
             self.state.end_term(Some(&lease));
+        }
+        let was_made_holder = is_holder && self.acquisition != Some(record.transitions);
+        if was_made_holder {
+            self.acquisition = Some(record.transitions);
+        }
+        if was_made_holder || versions_restarted {
+            // An administrator, or a backup, says who leads: the term of another may last.
+            self.state.expect_stray_writes(self.longest_stray_writes());
         }
         // A changed annotation neither renews the Lease nor delays a renewal.
         let since = match &self.observed {
@@ -158,16 +184,23 @@ impl<'a> Candidate<'a> {
     /// Lease now.
     fn stray_writes_of_others(&self) -> Duration {
         match &self.observed {
-            // Its term is over, and with it its requests.
-            Some((_, record, _)) if !record.holder.is_empty() => REQUEST_TIMEOUT,
+            // Its term is over, unless the Lease's duration was shortened by hand.
+            Some((_, record, _)) if !record.holder.is_empty() => {
+                self.longest_stray_writes().saturating_sub(record.duration).max(REQUEST_TIMEOUT)
+            }
             Some((_, record, since)) if record.is_released() => {
                 let left = record.duration.saturating_sub(RELEASED).min(3 * REQUEST_TIMEOUT);
                 left.saturating_sub(since.elapsed())
             }
-            // It was deleted, or its holder by hand: that one's term may last. A write that it has begun is
-            // sent within two timeouts, one to read the Lease and one to write.
-            _ => self.settings().lease_duration.min(2 * REQUEST_TIMEOUT) + REQUEST_TIMEOUT,
+            // It was deleted, or its holder by hand.
+            _ => self.longest_stray_writes(),
         }
+    }
+
+    /// For how long the API server may apply a write of a leader whose term may last. A write that it
+    /// has begun is sent within two timeouts, one to read the Lease and one to write.
+    fn longest_stray_writes(&self) -> Duration {
+        self.settings().lease_duration.min(2 * REQUEST_TIMEOUT) + REQUEST_TIMEOUT
     }
 
     /// Whether this replica has to acknowledge a freeze or thaw.
@@ -177,11 +210,16 @@ impl<'a> Candidate<'a> {
         leads && self.observed.as_ref().is_some_and(pending)
     }
 
-    /// When to renew the Lease, or to try to acquire it.
+    /// When to write or read the Lease.
     pub fn next_attempt(&self) -> Instant {
-        if self.version_went_back || self.must_acknowledge() {
-            return Instant::now() + MIN_RETRY;
+        match self.version_went_back || self.must_acknowledge() {
+            true => Instant::now() + MIN_RETRY,
+            false => self.due(),
         }
+    }
+
+    /// When to renew the Lease, or to try to acquire it.
+    fn due(&self) -> Instant {
         let retry = self.settings().retry_period;
         if !self.settings().elect {
             return Instant::now() + retry;
@@ -214,10 +252,10 @@ impl<'a> Candidate<'a> {
         let failing = self.prometheus.failing_for();
         if failing.is_none() {
             self.handed_over = false;
-        } else if self.holds_lease() && !self.handed_over && failing > Some(PROMETHEUS_PATIENCE) {
+        } else if self.holds_lease() && !self.handed_over && failing > Some(self.patience) {
             tracing::warn!(?failing, "Prometheus unreachable, releasing leadership");
-            self.handed_over = true;
-            return self.release().await;
+            self.handed_over = self.release().await;
+            return;
         }
         let limit = self.settings().renew_deadline / 2;
         let written = tokio::time::timeout(limit, self.write()).await;
@@ -239,27 +277,31 @@ impl<'a> Candidate<'a> {
         self.backoff.grow(forbidden, if forbidden { FORBIDDEN_BACKOFF } else { other });
         let Some(failures) = self.failures.failed() else { return };
         match error {
-            Some(error) => tracing::warn!(%error, failures, "Failed to acquire or renew Lease"),
-            None => tracing::warn!(failures, "Timed out acquiring or renewing Lease"),
+            Some(error) => tracing::warn!(%error, failures, "Failed to read or write Lease"),
+            None => tracing::warn!(failures, "Timed out reading or writing Lease"),
         }
     }
 
     /// Writes the Lease if it is time to.
     async fn write(&mut self) -> Result<(), kube::Error> {
-        if self.version_went_back {
-            let read = self.state.api.get_opt(&self.settings().name).await?;
-            // The watch reports a deletion, too.
-            self.version_went_back = false;
-            if let Some(lease) = read {
-                self.update(lease);
-            }
-        }
-        let Some((lease, record, since)) = &self.observed else {
-            // A freeze needs a Lease without election too: to be thawed, and to end by itself.
-            let needs_lease = self.settings().elect || self.state.freeze().is_some();
-            return if needs_lease { self.get_or_create().await } else { Ok(()) };
+        let LeaderState { api, settings, .. } = self.state;
+        // Without election no renewal tells what the watch has missed.
+        let known = self.observed.as_ref().filter(|_| settings.elect && !self.version_went_back);
+        let mut lease = match known {
+            Some((lease, ..)) => lease.clone(),
+            None => match api.get_opt(&settings.name).await? {
+                Some(lease) => {
+                    self.update(lease.clone());
+                    lease
+                }
+                None => {
+                    self.lease_deleted();
+                    // A freeze needs a Lease without election too: to be thawed, and to end by itself.
+                    let needs_lease = settings.elect || self.state.freeze().is_some();
+                    return if needs_lease { self.create().await } else { Ok(()) };
+                }
+            },
         };
-        let (mut lease, transitions, since) = (lease.clone(), record.transitions, *since);
         // A freeze is in effect when no write to a scale that began before it is in flight, of this
         // process or of the leader before it. A thaw is in effect as soon as it was observed.
         let freeze = Freeze::of(&lease);
@@ -273,27 +315,20 @@ impl<'a> Candidate<'a> {
         }
         let server = self.state.clock.server();
         let now = server.and_then(|now| Timestamp::from_millisecond(now).ok());
-        let may_thaw = self.holds_lease() || !self.settings().elect;
+        let may_thaw = self.holds_lease() || !settings.elect;
         let thaws = may_thaw && now.is_some_and(|now| freeze::expire(&mut lease, now));
-        if !self.settings().elect {
-            return if acknowledges || thaws { self.annotate(lease).await } else { Ok(()) };
+        let must_write = acknowledges || thaws;
+        if !settings.elect {
+            return if must_write { self.annotate(lease).await } else { Ok(()) };
         }
-        let due = match self.holds_lease() {
-            true => since + self.settings().retry_period,
-            false => self.next_attempt(),
-        };
-        if acknowledges || thaws || due <= Instant::now() {
-            return self.acquire_or_renew(lease, transitions).await;
+        if must_write || self.due() <= Instant::now() {
+            return self.acquire_or_renew(lease).await;
         }
         Ok(())
     }
 
     /// Acquires the Lease, or renews it.
-    async fn acquire_or_renew(
-        &mut self,
-        mut lease: Lease,
-        transitions: i32,
-    ) -> Result<(), kube::Error> {
+    async fn acquire_or_renew(&mut self, mut lease: Lease) -> Result<(), kube::Error> {
         let (begun, wall) = (Instant::now(), SystemTime::now());
         let now = Some(MicroTime(Timestamp::now()));
         let seconds = i32::try_from(self.settings().lease_duration.as_secs()).unwrap_or(i32::MAX);
@@ -305,8 +340,9 @@ impl<'a> Candidate<'a> {
         spec.renew_time = now.clone();
         if !self.holds_lease() {
             spec.acquire_time = now;
-            spec.lease_transitions = Some(transitions.saturating_add(1));
+            spec.lease_transitions = Some(spec.lease_transitions.unwrap_or(0).saturating_add(1));
             // Whatever becomes of the response.
+            self.acquisition = spec.lease_transitions;
             self.state.expect_stray_writes(self.stray_writes_of_others());
         }
         let Some(lease) = self.update_lease(&lease).await? else { return Ok(()) };
@@ -326,12 +362,8 @@ impl<'a> Candidate<'a> {
         Ok(())
     }
 
-    /// Reads the Lease, and creates it if there is none.
-    async fn get_or_create(&mut self) -> Result<(), kube::Error> {
-        if let Some(lease) = self.state.api.get_opt(&self.settings().name).await? {
-            self.update(lease);
-            return Ok(());
-        }
+    /// Creates the Lease.
+    async fn create(&mut self) -> Result<(), kube::Error> {
         let freeze = self.state.freeze();
         let metadata = ObjectMeta {
             name: Some(self.settings().name.clone()),
@@ -371,32 +403,45 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// Releases the Lease, so that the next leader need not wait for it to expire: once no
-    /// write of this term is in flight.
-    pub async fn release(&mut self) {
-        let held = self.state.term().is_some();
+    /// Releases the Lease, so that the next leader need not wait for it to expire: once no write of
+    /// this replica is in flight. Returns whether this replica holds it no more.
+    pub async fn release(&mut self) -> bool {
         let lease = self.observed.as_ref().map(|(lease, ..)| lease.clone());
         self.state.end_term(lease.as_ref());
-        let Some(mut lease) = lease.filter(|_| held && self.holds_lease()) else { return };
+        if !self.holds_lease() {
+            return true;
+        }
         // Each write is cancelled before the Lease expires.
         let LeaderState { writes, scale_writes, .. } = self.state;
         let drained = async { tokio::join!(writes.drained(), scale_writes.drained()) };
         if tokio::time::timeout(self.settings().lease_duration, drained).await.is_err() {
             tracing::warn!("Did not release Lease: writes are still in flight");
-            return;
+            return false;
         }
-        let spec = lease.spec.get_or_insert_default();
-        (spec.holder_identity, spec.acquire_time) = (None, None);
-        // The next leader could acknowledge a freeze before the API server has applied a stray write.
-        let duration = RELEASED + self.state.stray_writes_left();
-        spec.lease_duration_seconds = i32::try_from(duration.as_millis().div_ceil(1000)).ok();
-        spec.renew_time = Some(MicroTime(Timestamp::now()));
-        let parameters = PostParams::default();
-        let released = self.state.api.replace(&self.settings().name, &parameters, &lease);
-        match tokio::time::timeout(self.settings().renew_deadline / 2, released).await {
-            Ok(Ok(lease)) => self.update(lease),
-            Ok(Err(error)) => tracing::warn!(%error, "Failed to release Lease"),
-            Err(_) => tracing::warn!("Timed out releasing Lease"),
+        let limit = self.settings().renew_deadline / 2;
+        if tokio::time::timeout(limit, self.write_release()).await.is_err() {
+            tracing::warn!("Timed out releasing Lease");
+        }
+        !self.holds_lease()
+    }
+
+    /// Writes that the Lease is released, until it is: others, such as who freezes, write it too.
+    async fn write_release(&mut self) {
+        let mut wait = MIN_RETRY;
+        while let Some((mut lease, ..)) = self.observed.clone().filter(|_| self.holds_lease()) {
+            let spec = lease.spec.get_or_insert_default();
+            (spec.holder_identity, spec.acquire_time) = (None, None);
+            // The next leader could acknowledge a freeze before the API server has applied a stray write.
+            let duration = RELEASED + self.state.stray_writes_left();
+            spec.lease_duration_seconds = i32::try_from(duration.as_millis().div_ceil(1000)).ok();
+            spec.renew_time = Some(MicroTime(Timestamp::now()));
+            match self.update_lease(&lease).await {
+                Ok(Some(lease)) => return self.update(lease),
+                Ok(None) => {}
+                Err(error) => tracing::warn!(%error, "Failed to release Lease"),
+            }
+            tokio::time::sleep(wait).await;
+            wait *= 2;
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Runs the election, and issues fencing tokens while this replica leads.
 
-use super::candidate::{Candidate, DELETED_LEASE_DELAY};
+use super::candidate::Candidate;
 use super::fencing::FencingToken;
 use super::settings::ElectionSettings;
 use super::state::{LeaderState, locked};
@@ -13,8 +13,8 @@ use kube::Client;
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
 use std::sync::Arc;
-use std::time::Instant;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// Elects a leader, and says whether it is this replica. Cheap to clone.
 #[derive(Clone)]
@@ -86,12 +86,10 @@ impl LeaderElector {
                     }
                     match event {
                         Ok(Event::Apply(lease) | Event::InitApply(lease)) => candidate.observe(lease),
-                        // Other replicas wait until the former holder must have seen the deletion.
-                        Ok(Event::Delete(_)) => {
-                            let held = candidate.holds_lease();
-                            candidate.lease_deleted();
-                            let wait = if held { DELETED_LEASE_DELAY } else { settings.lease_duration };
-                            next = Instant::now() + wait;
+                        Ok(Event::Delete(lease)) => {
+                            if let Some(wait) = candidate.observe_deletion(&lease) {
+                                next = Instant::now() + wait;
+                            }
                             continue;
                         }
                         Ok(Event::Init | Event::InitDone) => continue,
@@ -104,7 +102,7 @@ impl LeaderElector {
                     }
                     next = next.min(candidate.next_attempt());
                 }
-                () = tokio::time::sleep_until(next.into()) => {
+                () = tokio::time::sleep_until(next) => {
                     candidate.attempt().await;
                     next = candidate.next_attempt().max(Instant::now() + candidate.backoff());
                 }

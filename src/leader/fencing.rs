@@ -4,7 +4,8 @@ use super::freeze::Freeze;
 use super::settings::REQUEST_TIMEOUT;
 use super::state::LeaderState;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Allows writes as long as the term lasts in which the token was issued. Cheap to clone.
 #[derive(Clone)]
@@ -31,26 +32,14 @@ impl From<WriteRefused> for kube::Error {
     }
 }
 
-/// Whether a write that failed with this error may have been applied, or still may be: it was
-/// sent, and no response rules that out. For example, 429 is the response to a retry, and
-/// says nothing of the attempt before it.
+/// Whether a write to a scale that failed with this error may have been applied, or still may be: it
+/// was sent, and no response rules that out. A refusal does, as the request was retried only after
+/// 429, with which the API server handles none.
 pub fn may_have_been_applied(error: &kube::Error) -> bool {
     match error {
-        kube::Error::Api(status) => matches!(status.code, 429 | 500..),
+        kube::Error::Api(status) => status.code >= 500,
         kube::Error::Service(cause) => !cause.is::<WriteRefused>(),
         _ => true,
-    }
-}
-
-/// Whether the API server can't apply a write to a scale any more that failed with this error, nor
-/// an attempt before it: another refusal may be the response to a retry alone. A conflict is that
-/// of each attempt of an update, as they send the same `resourceVersion`, and of a create as long as
-/// the object exists.
-fn is_over(error: &kube::Error) -> bool {
-    match error {
-        kube::Error::Api(status) => status.code == 409,
-        kube::Error::Service(cause) => cause.is::<WriteRefused>(),
-        _ => false,
     }
 }
 
@@ -98,7 +87,7 @@ impl FencingToken {
 
     /// Runs a write to a scale, if the Lease itself says that no other replica has acquired
     /// it and that scales are not frozen. The request must tell the API server to apply it
-    /// within [`REQUEST_TIMEOUT`] or not at all.
+    /// within [`REQUEST_TIMEOUT`] or not at all, and may be retried only after 429.
     ///
     /// # Errors
     /// As [`FencingToken::write`], and if the Lease can't be read.
@@ -112,11 +101,12 @@ impl FencingToken {
         self.confirm().await?;
         let mut sent = SentWrite { state: &self.state, is_over: false };
         let written = self.write(write).await;
-        sent.is_over = written.as_ref().map_or_else(is_over, |_| true);
+        sent.is_over = !written.as_ref().is_err_and(may_have_been_applied);
         written
     }
 
-    /// Reads the Lease, and fails unless this replica holds it and scales are not frozen.
+    /// Reads the Lease, and fails unless this replica holds it, where one is elected, and scales are not
+    /// frozen.
     async fn confirm(&self) -> Result<(), kube::Error> {
         let LeaderState { api, settings, .. } = &*self.state;
         let refuse_if = |freeze: Option<Freeze>| {
@@ -125,10 +115,10 @@ impl FencingToken {
             })
         };
         refuse_if(self.state.freeze())?;
-        let Some(number) = self.term else { return Ok(()) };
-        let lease = self.write(api.get(&settings.name)).await?;
+        let lease = self.write(api.get_opt(&settings.name)).await?.unwrap_or_default();
         self.state.observe_freeze(&lease, false);
         refuse_if(self.state.freeze().or_else(|| Freeze::of(&lease)))?;
+        let Some(number) = self.term else { return Ok(()) };
         let spec = lease.spec.unwrap_or_default();
         let term = self.state.term().filter(|term| term.number == number);
         let is_held = spec.holder_identity.as_ref() == Some(&settings.identity)

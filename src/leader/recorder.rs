@@ -1,22 +1,18 @@
 //! Events about the Lease: the leader, and the freeze.
 
-use super::settings::ElectionSettings;
+use super::settings::{ElectionSettings, REQUEST_TIMEOUT};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
-use std::time::Duration;
 
 /// Records events about the Lease in the background: the election waits for none of them.
 pub struct EventRecorder {
     api: Api<Event>,
     identity: String,
 }
-
-/// The longest time for one request.
-const EVENT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl EventRecorder {
     /// A recorder of events in the namespace of the Lease.
@@ -32,7 +28,7 @@ impl EventRecorder {
         tokio::spawn(async move {
             let parameters = PostParams::default();
             let created =
-                tokio::time::timeout(EVENT_TIMEOUT, api.create(&parameters, &event)).await;
+                tokio::time::timeout(REQUEST_TIMEOUT, api.create(&parameters, &event)).await;
             match created {
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) => tracing::warn!(reason, %error, "Failed to record event"),

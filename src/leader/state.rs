@@ -9,8 +9,9 @@ use crate::telemetry::Metrics;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// Whether this replica leads, whether scales are frozen, and which writes are in flight.
 pub struct LeaderState {
@@ -26,7 +27,7 @@ pub struct LeaderState {
     pub scale_writes: InFlight,
     /// The time until which the API server may apply a write to a scale that nobody waits for: one of
     /// this process without a clear response, or the last one of a leader before.
-    pub stray_writes_until: Mutex<tokio::time::Instant>,
+    pub stray_writes_until: Mutex<Instant>,
     /// The Leases of the settings' namespace.
     pub api: Api<Lease>,
     /// The settings of the election.
@@ -101,7 +102,7 @@ impl LeaderState {
             writes: InFlight::default(),
             scale_writes: InFlight::default(),
             // A process before this one may have led without election, which leaves no trace.
-            stray_writes_until: Mutex::new(tokio::time::Instant::now() + REQUEST_TIMEOUT),
+            stray_writes_until: Mutex::new(Instant::now() + REQUEST_TIMEOUT),
             api: Api::namespaced(client.clone(), &settings.namespace),
             recorder: EventRecorder::new(client, &settings),
             settings,
@@ -128,12 +129,12 @@ impl LeaderState {
     /// From now on the API server may apply a write to a scale that nobody waits for, for so long.
     pub fn expect_stray_writes(&self, duration: Duration) {
         let mut until = locked(&self.stray_writes_until);
-        *until = (tokio::time::Instant::now() + duration).max(*until);
+        *until = (Instant::now() + duration).max(*until);
     }
 
     /// For how long the API server may yet apply a write to a scale that nobody waits for.
     pub fn stray_writes_left(&self) -> Duration {
-        locked(&self.stray_writes_until).saturating_duration_since(tokio::time::Instant::now())
+        locked(&self.stray_writes_until).saturating_duration_since(Instant::now())
     }
 
     /// Begins a term, or renews it. `renew_deadline` is by either clock.

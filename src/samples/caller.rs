@@ -1,4 +1,4 @@
-//! On whose behalf a query is sent.
+//! The caller that a query is charged to.
 
 use crate::prometheus::Flow;
 use std::collections::BTreeSet;
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_query_is_charged_to_those_it_is_for() {
+    fn a_query_is_charged_to_its_callers() {
         let flows = |callers: &[Caller]| flows(callers.iter());
         let user = |name: &str| Flow::User(name.into());
         assert_eq!(flows(&[Caller::of("a"), Caller::of("a")]), [Flow::Namespace("a".into())]);

@@ -7,7 +7,7 @@ use super::caller::{Caller, flows};
 use super::flight::{Flight, TableResult};
 use super::recent_quota::RecentQuota;
 use super::shape_queries::{
-    Pending, PlanFuture, RecentQuery, Retention, ShapeQueries, ShapeState, UncachedShapes,
+    PendingQuery, PlanFuture, RecentQuery, Retention, ShapeQueries, ShapeState, UncachedShapes,
     recent_bytes,
 };
 use crate::cache;
@@ -30,12 +30,11 @@ pub type SendQuery =
 
 /// How long a query waits for others of its shape before they are planned.
 pub const BATCH_DELAY: Duration = Duration::from_millis(1);
-/// How long a shape without queries is remembered.
+/// How long a shape without queries is cached.
 const SHAPE_IDLE: Duration = Duration::from_secs(600);
 /// The bytes of shapes.
 pub const SHAPE_BYTES: usize = 16 << 20;
-/// The part of them for shapes of users' own queries. A namespace uses no more of it than it leaves
-/// free.
+/// The part of them for shapes of users' own queries, shared by a [`ByteQuota`].
 const USER_SHAPE_BYTES: usize = SHAPE_BYTES / 2;
 /// The memory of a shape besides its text.
 const SHAPE_OVERHEAD: usize = size_of::<ShapeQueries>() + 512;
@@ -94,7 +93,7 @@ impl Coalescer {
     }
 
     /// The cached queries of a shape. None if it is the shape of a user's own query for which the
-    /// namespace's quota has no room: it must evict no other.
+    /// namespace's quota has no room: it must not evict another.
     fn cached_queries_of(
         &self,
         shape: &Arc<QueryShape>,
@@ -203,7 +202,7 @@ impl Coalescer {
         if let Some((_, plan)) = planning.find(|(pending, _)| pending.contains_key(arguments)) {
             return Provider::Plan(plan.clone());
         }
-        let new = Pending { caller: caller.clone(), isolated };
+        let new = PendingQuery { caller: caller.clone(), isolated };
         if let Some((pending, plan)) = &mut state.pending {
             pending.insert(arguments.clone(), new);
             return Provider::Plan(plan.clone());
@@ -215,14 +214,15 @@ impl Coalescer {
         };
         let plan = plan.boxed().shared();
         state.pending = Some((BTreeMap::from([(arguments.clone(), new)]), plan.clone()));
-        // A task of its own: the caller may stop waiting.
+        // A separate task, as the caller may stop waiting.
         tokio::spawn(plan.clone());
         Provider::Plan(plan)
     }
 
-    /// Records a query as recent if the quota has room; whether it is isolated. Without room a user's
-    /// own query is: its failure could not be remembered, and would fail the batch each time. The
-    /// queries of templates and rules are batched all the same, as there may be thousands of them.
+    /// Records a query as recent if the quota has room. Returns whether it is isolated: a user's own
+    /// query without room is, as its failure could not be recorded and would fail the batch each
+    /// time. The queries of templates and rules are batched all the same, as there may be thousands
+    /// of them.
     fn record_recent(
         &self,
         state: &mut ShapeState,
@@ -280,7 +280,7 @@ impl Coalescer {
             planned.extend(of(true).map(|(arguments, _)| single(&queries.shape, arguments)));
             planned
         });
-        // After a panic, each caller sends its query by itself, as no flight covers it.
+        // After a panic, each caller sends its query unbatched, as no flight covers it.
         let planned = std::panic::catch_unwind(planned).unwrap_or_default();
         let mut state = queries.state();
         state.planning.retain(|(of, _)| !Arc::ptr_eq(of, &pending));
@@ -301,7 +301,7 @@ impl Coalescer {
         Arc::new(flights)
     }
 
-    /// The flight of a query by itself: one that is in flight or cached, or a new one.
+    /// The flight of an unbatched query: one that is in flight or cached, or a new one.
     fn send_single(
         self: &Arc<Self>,
         queries: &Arc<ShapeQueries>,

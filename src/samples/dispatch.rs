@@ -120,7 +120,7 @@ impl Coalescer {
         FlightOutcome::Split(parts.into_iter().map(launch).collect())
     }
 
-    /// Learns from a result; after a failure, the backoff.
+    /// Updates the estimates by a result. Returns the backoff after a failure.
     fn record(
         &self,
         state: &mut ShapeState,
@@ -155,15 +155,15 @@ impl Coalescer {
             let before = recent.failure.filter(|failure| failure.isolated);
             let backoff = before.map_or(self.max_age, |failure| failure.backoff * 2).min(longest);
             let partial = matches!(error, Error::Partial(_));
-            // If its result was partial before, too, any success since then counts: the query
-            // stayed partial while Prometheus answered others.
+            // If its result was partial before, too, any success since then isolates it: its result
+            // stayed partial while others succeeded.
             let since = recent.failure.filter(|failure| partial && failure.partial);
             let since = since.map_or(started, |failure| failure.last.min(started));
             let others_succeeded = state.last_success.is_some_and(|at| at >= since);
             let isolated =
                 before.is_some() || others_succeeded || matches!(error, Error::Refused(_));
             recent.failure = Some(SingleFailure { last: now, backoff, isolated, partial });
-            state.has_suspects |= !isolated;
+            state.failed_since_success |= !isolated;
             if isolated {
                 return Some(backoff);
             }
@@ -174,7 +174,7 @@ impl Coalescer {
     }
 }
 
-/// The flows of the part of a batch; none unless all its callers are remembered.
+/// The flows of the part of a batch; none unless all its queries are recent.
 fn flows_of(state: &ShapeState, part: &PlannedQuery) -> Option<Vec<Flow>> {
     let callers = part.batch.iter();
     let callers = callers.map(|arguments| Some(&state.recent.get(arguments)?.caller));
@@ -198,7 +198,7 @@ fn max_backoff(error: &Error) -> Option<Duration> {
     }
 }
 
-/// The queries for the parts of a batch, each planned anew. Unfiltered queries are estimated to be as
+/// The queries for the parts of a batch, each planned again. Unfiltered queries are estimated to be as
 /// large as a result may be, so that the plan avoids them.
 fn plan_parts(
     shape: &QueryShape,

@@ -1,6 +1,6 @@
 //! Estimates the cardinality of a shape's results, and how large a batch may be.
 //!
-//! After a failure something smaller is sent. The larger is tried again after a backoff, which
+//! After a failure smaller batches are sent. The previous size is retried after a backoff, which
 //! doubles if it fails again: limits learned while Prometheus was slow are not kept for ever.
 
 use crate::promql::cost::{Estimates, Limits};
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 /// The weight of the newest result in the moving average of series.
 const NEWEST_WEIGHT: f64 = 0.3;
-/// The first backoff before something larger is tried again.
+/// The first backoff before the previous size is retried.
 const FIRST_BACKOFF: Duration = Duration::from_secs(15);
 /// The longest backoff.
 const MAX_BACKOFF: Duration = Duration::from_secs(600);
@@ -42,7 +42,7 @@ struct BatchLimit {
     backoff: Backoff,
 }
 
-/// When something that failed is tried again.
+/// When a size that failed is retried.
 #[derive(Debug)]
 struct Backoff {
     wait: Duration,
@@ -56,7 +56,7 @@ impl Backoff {
         Self { wait: FIRST_BACKOFF, until: now + FIRST_BACKOFF, retried: false }
     }
 
-    /// Doubles the wait if this was a retry. After a long time without failure it starts anew.
+    /// Doubles the wait if this was a retry, or resets it after a long time without failure.
     fn failed(&mut self, now: Instant) {
         if self.retried {
             let long_ago = now.duration_since(self.until) > MAX_BACKOFF;
@@ -72,7 +72,7 @@ impl CardinalityEstimator {
         let backs_off = self.unfiltered_backoff.as_ref().is_some_and(|backoff| now < backoff.until);
         Estimates {
             filtered_series: self.filtered_series,
-            // The largest that there may be, so that the plan avoids unfiltered queries.
+            // The largest possible result, so that the plan avoids unfiltered queries.
             unfiltered_series: match backs_off {
                 true => Some(Limits::default().series as f64),
                 false => self.unfiltered_series,
@@ -81,7 +81,7 @@ impl CardinalityEstimator {
         }
     }
 
-    /// Records a result with so many series.
+    /// Records a result with this number of series.
     pub fn succeeded(&mut self, planned: &PlannedQuery, series: usize, now: Instant) {
         let averaged = |known: Option<f64>, new: f64| {
             Some(known.map_or(new, |known| known + NEWEST_WEIGHT * (new - known)))
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_tried_again_and_the_backoff_grows() {
+    fn a_batch_size_that_failed_is_retried_and_the_backoff_grows() {
         let (mut estimator, start) = (CardinalityEstimator::default(), Instant::now());
         let mut waits = Vec::new();
         let mut now = start;
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_is_unlearned_within_a_minute() {
+    fn the_limits_of_an_outage_are_lifted_within_a_minute() {
         let (mut estimator, mut now) = (CardinalityEstimator::default(), Instant::now());
         for size in [1000, 250, 62, 15, 3] {
             estimator.too_large(&planned(size), now);

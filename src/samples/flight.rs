@@ -15,7 +15,7 @@ pub type TableResult = Result<Arc<Table>, MetricError>;
 /// A query in flight or completed.
 #[derive(Clone)]
 pub struct Flight {
-    /// The queries that its result answers.
+    /// The queries that its result covers.
     pub coverage: Arc<Coverage>,
     /// The queries that it was planned for. Only they get its error.
     batch: Arc<[Arguments]>,
@@ -58,16 +58,16 @@ impl Flight {
         self.outcome.peek().is_none() || now <= self.expires(max_age)
     }
 
-    /// The result for a query that it covers. None if it failed and was not planned for that query: the failure
-    /// may be the fault of another query in the batch.
+    /// The result for a query that it covers. None if it failed and was not planned for that query:
+    /// another query in the batch may be at fault.
     pub async fn result(self, arguments: &Arguments) -> Option<TableResult> {
         let mut flight = self;
         loop {
             let outcome = flight.outcome.clone().await;
             match &*outcome {
                 FlightOutcome::Completed(result) => {
-                    let valid = result.is_ok() || flight.batch.contains(arguments);
-                    return valid.then(|| result.clone());
+                    let applies = result.is_ok() || flight.batch.contains(arguments);
+                    return applies.then(|| result.clone());
                 }
                 FlightOutcome::Split(parts) => {
                     let part = parts.iter().find(|part| part.coverage.contains(arguments));

@@ -3,14 +3,13 @@
 use super::caller::Caller;
 use crate::quota::ByteQuota;
 
-/// The bytes of recent queries of all shapes. Of each of their two parts a namespace uses no more
-/// than it leaves free.
+/// The bytes of recent queries of all shapes, in two parts, each a byte quota that namespaces share.
 pub const RECENT_QUERY_BYTES: usize = 32 << 20;
 /// The part of them for users' own queries.
 pub const USER_RECENT_QUERY_BYTES: usize = RECENT_QUERY_BYTES / 4;
 
-/// The bytes of recent queries, by namespace. Users' own queries, which may be as large and as
-/// many as a user likes, have a part of their own, so that those of templates and rules find room.
+/// The bytes of recent queries, by namespace. Users' own queries, which may be as large and as many
+/// as a user likes, have a separate part, so that those of templates and rules find room.
 pub struct RecentQuota {
     users: ByteQuota,
     others: ByteQuota,

@@ -1,9 +1,9 @@
-//! The result of one query: its own series of a response that may answer many.
+//! The result of one query: its series of a response that may cover many.
 
 use super::caller::Caller;
 use super::coalesce::Coalescer;
 use super::handle::QueryHandle;
-use super::table::{Index, Table};
+use super::table::{LabelIndex, Table};
 use crate::hpa::UnixMillis;
 use crate::k8s::Quantity;
 use crate::prometheus::InvalidSample;
@@ -69,8 +69,8 @@ impl QueryResult {
         Lookup::new(self, Some(label))
     }
 
-    /// Whether the query's own result may have a label: not if it is there only to tell the rows of a
-    /// batch apart.
+    /// Whether the result of the unbatched query may have a label: not if the batch has it only to
+    /// tell its rows apart.
     fn may_have(&self, label: &str) -> bool {
         let parameters = &self.query().shape.parameters;
         !parameters.iter().any(|parameter| !parameter.in_result && parameter.name == label)
@@ -80,7 +80,7 @@ impl QueryResult {
 /// Finds the series of a query by the value of a label.
 pub struct Lookup<'a> {
     result: &'a QueryResult,
-    index: Arc<Index>,
+    index: Arc<LabelIndex>,
     /// The argument of each parameter with one value, in the order of the index's first labels.
     values: Vec<&'a str>,
     hash: DefaultHasher,
@@ -103,7 +103,7 @@ impl<'a> Lookup<'a> {
                 any_of => several.push((parameter.name.as_str(), any_of)),
             }
         }
-        // No series has a label that the query's own result lacks: the empty value finds all.
+        // No series has a label that the unbatched result lacks: the empty value finds all.
         let label = label.filter(|label| result.may_have(label));
         let keyed = label.is_some();
         labels.extend(label);
@@ -130,13 +130,13 @@ impl<'a> Lookup<'a> {
         let mut hash = hash.clone();
         value.iter().for_each(|value| value.hash(&mut hash));
         let found = index.find(table, hash.finish(), move || values.iter().copied().chain(value));
-        let own = move |row: &u32| {
+        let is_selected = move |row: &u32| {
             several.iter().all(|(name, any_of)| {
                 let label = table.label(*row, name);
                 any_of.binary_search_by(|value| value.as_str().cmp(label)).is_ok()
             })
         };
-        found.filter(own)
+        found.filter(is_selected)
     }
 }
 
@@ -167,7 +167,7 @@ impl<'a> SeriesRef<'a> {
         if self.result.may_have(name) { self.result.table.label(self.row, name) } else { "" }
     }
 
-    /// The labels that the query by itself would have returned.
+    /// The labels that the unbatched query would have returned.
     pub fn labels(self) -> impl Iterator<Item = (&'a str, &'a str)> {
         let labels = self.result.table.labels(self.row);
         labels.filter(move |(name, _)| self.result.may_have(name))
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(values(one.by("pod").get("")), ["4"]);
         let labels: Vec<_> = one.iter().flat_map(SeriesRef::labels).collect();
         assert_eq!(labels, [("pod", "p"), ("pod", "q")]);
-        // The label that tells the rows of the batch apart is none of its own.
+        // The label that tells the rows of the batch apart is not in its result.
         assert!(values(one.by("a").get("1")).is_empty());
         assert_eq!(values(one.by("a").get("")).len(), 3);
         let several = Box::leak(Box::new(result(r#"x{pod=~"q|r"}"#, series)));

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 /// The most batches of a shape in flight.
 const MAX_BATCHES_IN_FLIGHT: usize = 4;
-/// For how long a query that failed by itself is kept out of batches.
+/// For how long a query that failed unbatched is kept out of batches.
 const ISOLATION: Duration = Duration::from_secs(300);
 /// The longest backoff after Prometheus refused a query.
 pub const MAX_REFUSAL_BACKOFF: Duration = Duration::from_secs(60);
@@ -51,7 +51,7 @@ pub enum Retention {
 /// The shapes in use that found no room in the cache. Callers at the same time share them.
 pub type UncachedShapes = Mutex<HashMap<Arc<QueryShape>, Weak<ShapeQueries>>>;
 
-/// A plan in the making, and the queries that it starts.
+/// A plan that is being computed, and the flights that it starts.
 pub type PlanFuture = Shared<BoxFuture<'static, Arc<Vec<Flight>>>>;
 
 /// The state of the queries of one shape.
@@ -64,14 +64,14 @@ pub struct ShapeState {
     /// The single queries in flight or cached.
     pub singles: HashMap<Arguments, Flight>,
     /// The queries for the next plan.
-    pub pending: Option<(BTreeMap<Arguments, Pending>, PlanFuture)>,
-    /// The queries whose plans are being made.
-    pub planning: Vec<(Arc<BTreeMap<Arguments, Pending>>, PlanFuture)>,
+    pub pending: Option<(BTreeMap<Arguments, PendingQuery>, PlanFuture)>,
+    /// The queries whose plans are being computed.
+    pub planning: Vec<(Arc<BTreeMap<Arguments, PendingQuery>>, PlanFuture)>,
     /// Recent queries, which may be repeated, and isolated ones.
     pub recent: HashMap<Arguments, RecentQuery>,
-    /// Whether a single query has failed since the last success.
-    pub has_suspects: bool,
-    /// When the last successful response came.
+    /// Whether a single query that is not isolated has failed since the last success.
+    pub failed_since_success: bool,
+    /// When the last successful response was received.
     pub last_success: Option<Instant>,
     /// When a batch was last split because its result was partial, if not all of its queries
     /// are remembered as recent.
@@ -81,7 +81,7 @@ pub struct ShapeState {
 }
 
 /// A query that waits for a plan.
-pub struct Pending {
+pub struct PendingQuery {
     /// The first caller.
     pub caller: Caller,
     /// Whether the query is kept out of batches.
@@ -96,19 +96,19 @@ pub struct RecentQuery {
     pub last_seen: Instant,
     /// When its cached result expires.
     pub fresh_until: Instant,
-    /// How it failed, sent by itself.
+    /// How it failed when it was not batched.
     pub failure: Option<SingleFailure>,
 }
 
-/// How a query failed that was sent by itself.
+/// The failure of a query that was not batched.
 #[derive(Clone, Copy)]
 pub struct SingleFailure {
     /// When it failed last.
     pub last: Instant,
     /// The backoff.
     pub backoff: Duration,
-    /// Whether the query is kept out of batches: Prometheus refused it, or answered others
-    /// in the meantime, so that the fault is the query's own.
+    /// Whether the query is kept out of batches: Prometheus refused it, or other queries succeeded
+    /// in the meantime, so that this query is at fault.
     pub isolated: bool,
     /// Whether its result was partial.
     pub partial: bool,
@@ -120,7 +120,7 @@ impl RecentQuery {
         self.failure.is_some_and(|failure| failure.isolated)
     }
 
-    /// Whether the query's result, sent by itself, was partial within the last minute.
+    /// Whether the query's unbatched result was partial within the last minute.
     fn was_partial(&self, now: Instant) -> bool {
         let is_new =
             |failure: SingleFailure| now.duration_since(failure.last) <= MAX_REFUSAL_BACKOFF;
@@ -187,8 +187,8 @@ impl ShapeState {
     }
 
     /// Records the success of a batch that started then. Prometheus was serving, so that single
-    /// queries that failed in the meantime are isolated. Earlier failures of the batch's own queries
-    /// count no more.
+    /// queries that failed in the meantime are isolated. Earlier failures of the queries of the batch
+    /// are forgotten.
     pub fn record_success(&mut self, batch: &[Arguments], started: Instant, now: Instant) {
         let is_past = |failure: &mut SingleFailure| !failure.isolated && failure.last < started;
         let mut failures = self.recent.values_mut().filter_map(|recent| recent.failure.as_mut());
@@ -200,37 +200,38 @@ impl ShapeState {
             }
         }
         (self.consecutive_failures, self.last_success) = (0, Some(now));
-        if std::mem::take(&mut self.has_suspects) {
+        if std::mem::take(&mut self.failed_since_success) {
             for failure in self.recent.values_mut().filter_map(|recent| recent.failure.as_mut()) {
                 failure.isolated |= failure.last >= started;
             }
         }
     }
 
-    /// Whether a query's result, sent by itself, was partial within the last minute, and no query
-    /// succeeded since. If a store of Thanos is down, all results are partial: splitting that did
-    /// not help is not repeated every evaluation. Queries that have not failed like this do not pay
-    /// for those that have.
-    fn stays_partial(&self, arguments: &Arguments, now: Instant) -> bool {
-        let unhelped = |since: Instant| self.last_success.is_none_or(|at| at < since);
+    /// Whether a query's unbatched result was partial within the last minute, and no query succeeded
+    /// since. If a store of Thanos is down, all results are partial: a batch is not split in every
+    /// evaluation if that does not help. A batch of only such queries is not split.
+    fn is_known_partial(&self, arguments: &Arguments, now: Instant) -> bool {
+        let no_success_since = |since: Instant| self.last_success.is_none_or(|at| at < since);
         let Some(known) = self.recent.get(arguments) else {
             // The parts of one batch, and batches sent at the same time, come within `MAX_BACKOFF`.
             let between = |age: Duration| age > MAX_BACKOFF && age <= MAX_REFUSAL_BACKOFF;
-            let split = |since: Instant| between(now.duration_since(since)) && unhelped(since);
+            let split =
+                |since: Instant| between(now.duration_since(since)) && no_success_since(since);
             return self.last_split.is_some_and(split);
         };
-        known.was_partial(now) && known.failure.is_some_and(|failure| unhelped(failure.last))
+        known.was_partial(now)
+            && known.failure.is_some_and(|failure| no_success_since(failure.last))
     }
 
-    /// The parts of a batch with a partial result: the queries that already failed like this by
-    /// themselves, and the others. Halves if none did; none, so that it is not split, if all did.
+    /// The parts of a batch with a partial result: the queries that are known to be partial, and the
+    /// others. Halves if no query is known to be; none, so that the batch is not split, if all are.
     pub fn split_partial(
         &mut self,
         batch: &[Arguments],
         now: Instant,
     ) -> Option<[Vec<Arguments>; 2]> {
         let (partial, others): (Vec<Arguments>, Vec<Arguments>) =
-            batch.iter().cloned().partition(|arguments| self.stays_partial(arguments, now));
+            batch.iter().cloned().partition(|arguments| self.is_known_partial(arguments, now));
         if others.is_empty() {
             return None;
         }
@@ -249,7 +250,7 @@ pub fn halves(batch: &[Arguments]) -> [Vec<Arguments>; 2] {
     [first.to_vec(), second.to_vec()]
 }
 
-/// The memory that remembering a query takes, in bytes.
+/// The memory of a recent query, in bytes.
 pub fn recent_bytes(arguments: &Arguments) -> usize {
     let values = arguments.iter().flatten();
     let texts: usize = values.map(|value| size_of::<String>() + value.len()).sum();

@@ -28,7 +28,7 @@ pub struct Table {
 /// The indexes of a table, the one used last at the end.
 #[derive(Debug, Default)]
 struct Indexes {
-    cached: Vec<Arc<Index>>,
+    cached: Vec<Arc<LabelIndex>>,
     /// The bytes that are reserved for the table, until it is dropped.
     reservation: Option<Reservation>,
 }
@@ -39,7 +39,7 @@ const MAX_INDEXES: usize = 4;
 /// The indexes whose bytes are reserved from the beginning.
 const RESERVED_INDEXES: usize = 2;
 
-/// The bytes to tell one list of names from others while a response is read.
+/// The bytes of a list of names in the map that finds equal ones while a response is read.
 const NAME_LIST_OVERHEAD: usize = 80;
 /// The least bytes that are reserved at a time while a response is read.
 const RESERVATION_STEP: usize = 64 << 10;
@@ -56,7 +56,7 @@ struct Row {
 
 /// The rows by the values of some labels.
 #[derive(Debug)]
-pub struct Index {
+pub struct LabelIndex {
     labels: Vec<String>,
     hasher: RandomState,
     /// By hash; rows with the same hash in the order of the response.
@@ -212,7 +212,7 @@ impl Table {
     /// The value of a row's label; empty if it has none, as in Prometheus.
     pub(super) fn label(&self, row: u32, name: &str) -> &str {
         let row = &self.rows[row as usize];
-        let index = self.names(row.names).position(|own| own == name);
+        let index = self.names(row.names).position(|other| other == name);
         index.map_or("", |index| self.cell(row.cells as usize + index))
     }
 
@@ -230,7 +230,7 @@ impl Table {
 
     /// The index by these labels, built unless it is cached. If there is no room for one more, it
     /// replaces the least recently used one.
-    pub(super) fn index(&self, labels: &[&str]) -> Arc<Index> {
+    pub(super) fn index(&self, labels: &[&str]) -> Arc<LabelIndex> {
         let mut indexes = self.indexes.lock().unwrap_or_else(PoisonError::into_inner);
         let Indexes { cached, reservation } = &mut *indexes;
         let index = match cached.iter().position(|index| index.labels == labels) {
@@ -245,7 +245,7 @@ impl Table {
                     cached.remove(0);
                 }
                 let labels = labels.iter().map(|label| (*label).to_owned()).collect();
-                Arc::new(Index::new(self, labels))
+                Arc::new(LabelIndex::new(self, labels))
             }
         };
         cached.push(index.clone());
@@ -259,7 +259,7 @@ impl Table {
     }
 }
 
-impl Index {
+impl LabelIndex {
     fn new(table: &Table, labels: Vec<String>) -> Self {
         let hasher = RandomState::new();
         let hash = |row: u32| {
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn a_response_takes_no_more_memory_than_there_is_room_for() {
-        // Each series with names of its own, which are longer than the values.
+        // Each series has different names, which are longer than the values.
         let series = |n: usize| {
             let labels: Vec<_> = (0..20).map(|label| format!(r#""{n}{label}":"""#)).collect();
             format!(r#"{{"metric":{{{}}},"value":[1,"2"]}}"#, labels.join(","))

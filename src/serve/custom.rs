@@ -126,7 +126,7 @@ async fn pod_values(
     metric: &PodMetric,
 ) -> Result<Vec<ObjectValue>, ApiError> {
     let ObjectMetricRequest { namespace, name, .. } = request;
-    let queries = server.pod_queries.now();
+    let queries = server.pod_queries.load();
     let samples = server
         .samples
         .pods(&queries, metric, namespace, true)

@@ -156,7 +156,7 @@ async fn forward_if_not_found(
     values: Result<Value, ApiError>,
 ) -> Result<ResponseContent, ApiError> {
     let not_found = matches!(&values, Err(error) if error.code == StatusCode::NOT_FOUND);
-    let targets = server.forward.now();
+    let targets = server.forward.load();
     let Some(target) = targets.get(&group).filter(|_| not_found) else {
         return values.map(ResponseContent::Object);
     };

@@ -6,7 +6,7 @@ use super::trust::TrustStore;
 use crate::reload::Reloadable;
 use crate::rules::Rules;
 use crate::supervise::Heartbeat;
-use crate::watch::Synced;
+use crate::watch::WatchStatuses;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -20,7 +20,7 @@ use tower::ServiceExt;
 #[derive(Clone)]
 pub struct Health {
     /// The health of the watches.
-    pub synced: Synced,
+    pub synced: WatchStatuses,
     /// The trusted CAs.
     pub trust: TrustStore,
     /// Whether the APIServices have the CA of the serving certificate.
@@ -107,7 +107,7 @@ fn detailed(mut request: Request) -> Request {
 impl Health {
     /// The liveness check: fails if the control loop is stuck.
     pub fn live(&self) -> (StatusCode, String) {
-        match self.heartbeat.stands_still_for() {
+        match self.heartbeat.stalled_for() {
             None => (StatusCode::OK, "ok".to_owned()),
             Some(since) => (
                 StatusCode::INTERNAL_SERVER_ERROR,
@@ -166,7 +166,7 @@ impl Health {
         for watch in self.synced.watches() {
             let _ = writeln!(text, "{watch}");
         }
-        if let Some(fault) = &*self.config_error.now() {
+        if let Some(fault) = &*self.config_error.load() {
             let _ = writeln!(
                 text,
                 "[!]config: the file can't be reloaded, the last good one is in use: {fault}"

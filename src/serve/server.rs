@@ -58,7 +58,7 @@ impl Server {
     /// The resources of a group, with those of the adapter that it forwards to.
     pub async fn served_resources(&self, group: ApiGroup) -> BTreeSet<ServedResource> {
         let mut resources = self.local_resources(group);
-        if let Some(target) = self.forward.now().get(&group) {
+        if let Some(target) = self.forward.load().get(&group) {
             resources.extend(target.served_resources(group).await);
         }
         resources

@@ -170,7 +170,7 @@ impl ReloadedCertificate {
 
     /// The time until which it is valid, in Unix seconds.
     fn not_after(&self) -> Option<i64> {
-        let key = self.key.now();
+        let key = self.key.load();
         let (_, certificate) = X509Certificate::from_der(key.cert.first()?).ok()?;
         Some(certificate.validity().not_after.timestamp())
     }
@@ -201,7 +201,7 @@ impl ReloadedCertificate {
         let loaded = ServingCertificate::from_files(&files[0], &files[1])
             .and_then(|new| Ok(CertifiedKey::from_der(new.chain, new.key, &self.provider)?));
         match loaded {
-            Ok(key) if key.cert == self.key.now().cert => {}
+            Ok(key) if key.cert == self.key.load().cert => {}
             Ok(key) => {
                 self.key.replace(key);
                 tracing::info!(file = %files[0].display(), "Reloaded serving certificate");
@@ -215,7 +215,7 @@ impl ReloadedCertificate {
 
 impl ResolvesServerCert for ReloadedCertificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.key.now())
+        Some(self.key.load())
     }
 }
 

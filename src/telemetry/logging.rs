@@ -24,7 +24,7 @@ pub fn start_logging(format: LogFormat, level: &str) -> Result<(), String> {
         format!("--log-level: {error}; info, or plimsoll::serve=debug,info was expected")
     })?;
     let budget = LogBudget::default();
-    budget.tell();
+    budget.spawn_reporter();
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let registry = tracing_subscriber::registry().with(filter);
     match format {

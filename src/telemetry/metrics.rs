@@ -5,7 +5,7 @@ use super::kube::KubeMetrics;
 use super::process::{self, ProcessCollector, WatchCollector};
 use super::registrar::{MetricDescription, Registrar, seconds};
 use super::serving::ServingMetrics;
-use crate::watch::{ObjectKey, Synced};
+use crate::watch::{ObjectKey, WatchStatuses};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -385,7 +385,7 @@ impl Metrics {
     }
 
     /// Shows the health of these watches from now on.
-    pub fn show(&self, synced: Synced) {
+    pub fn show(&self, synced: WatchStatuses) {
         let _ = self.watches.0.set(synced);
     }
 

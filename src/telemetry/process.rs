@@ -1,7 +1,7 @@
 //! Metrics that are collected when they are scraped: those of the process, and of the watches.
 
 use super::registrar::MetricDescription;
-use crate::watch::{Synced, WatchHealth};
+use crate::watch::{WatchHealth, WatchStatuses};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
@@ -94,7 +94,7 @@ impl Collector for ProcessCollector {
 
 /// Collects the health of the watches, once they are set.
 #[derive(Clone, Debug, Default)]
-pub struct WatchCollector(pub Arc<OnceLock<Synced>>);
+pub struct WatchCollector(pub Arc<OnceLock<WatchStatuses>>);
 
 const WATCHES: [(&str, &str, &str); 5] = [
     (
@@ -179,7 +179,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     async fn each_metric_that_is_described_is_scraped() {
         let watches = WatchCollector::default();
-        let _ = watches.0.set(Synced::default());
+        let _ = watches.0.set(WatchStatuses::default());
         let mut registry = Registry::default();
         registry.register_collector(Box::new(ProcessCollector));
         registry.register_collector(Box::new(watches));

@@ -15,7 +15,7 @@ impl std::fmt::Display for ObjectKey {
     }
 }
 
-/// An autoscaler: an object that is decided for.
+/// An autoscaler: an object that is evaluated.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AutoscalerRef {
     /// The kind of the object.

@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// By namespace and metric name, the autoscalers that use a metric.
 type Published = HashMap<String, HashMap<String, BTreeMap<(AutoscalerKind, String), PodMetric>>>;
 
-/// The state of the cluster, as far as it is watched.
+/// The watched state of the cluster.
 #[derive(Default)]
 pub struct Index {
     pods_known: bool,

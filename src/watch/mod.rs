@@ -23,4 +23,4 @@ pub use read::{autoscaler as read_autoscaler, hpa as read_hpa, pod as read_pod};
 pub use records::{AutoscalerRecord, HpaRecord, ParsedSpec, ScaleRecord, ScalingSpec, Workload};
 pub use reflector::run_reflectors;
 pub use resources::{GroupResource, ResourceInfo, ResourceMap, Resources};
-pub use synced::{Synced, WatchHealth, WatchedKind};
+pub use synced::{WatchHealth, WatchStatuses, WatchedKind};

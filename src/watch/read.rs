@@ -160,8 +160,8 @@ fn parse_spec(spec: Value, namespace: &str, name: &str) -> Result<ParsedSpec, Re
     let pod_metrics = &mut scaling.pod_metrics;
     // The last metrics are those of `customMetrics`, which say more than a generated name.
     let custom = pod_metrics.len().saturating_sub(spec.custom_metrics.len());
-    for (own, metric) in pod_metrics[custom..].iter_mut().zip(&spec.custom_metrics) {
-        *own = Some(PodMetric {
+    for (pod_metric, metric) in pod_metrics[custom..].iter_mut().zip(&spec.custom_metrics) {
+        *pod_metric = Some(PodMetric {
             metric: metric.metric_name.clone(),
             labels: metric.labels.clone().unwrap_or_default(),
             query: metric.query.clone(),
@@ -171,8 +171,8 @@ fn parse_spec(spec: Value, namespace: &str, name: &str) -> Result<ParsedSpec, Re
 }
 
 fn scaling_spec(spec: Spec, namespace: &str) -> ScalingSpec {
-    let own = |metric: &crate::hpa::Metric| by_generated_name(&metric.source, namespace);
-    ScalingSpec { pod_metrics: spec.metrics.iter().map(own).collect(), spec }
+    let pod_metric = |metric: &crate::hpa::Metric| by_generated_name(&metric.source, namespace);
+    ScalingSpec { pod_metrics: spec.metrics.iter().map(pod_metric).collect(), spec }
 }
 
 /// The pod metric of a generated name, if the name has the hash of the selector's labels and
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_of_only_the_status_parses_no_spec_again() {
+    fn a_change_of_only_the_status_does_not_parse_the_spec_again() {
         let object = |generation: i64, max: i64| -> LeanAutoscaler {
             serde_json::from_value(json!({
                 "metadata": {"name": "web", "namespace": "shop", "uid": "u", "generation": generation},

@@ -52,7 +52,7 @@ pub struct AutoscalerRecord {
 /// The spec of an Autoscaler, parsed once per generation.
 #[derive(Clone, Debug)]
 pub struct ParsedSpec {
-    /// The spec as it is written.
+    /// The spec as the user wrote it.
     pub spec: AutoscalerSpec,
     /// The same as the HPA algorithm reads it.
     pub scaling: ScalingSpec,
@@ -94,7 +94,7 @@ impl ScalingSpec {
             .metrics
             .iter()
             .zip(&self.pod_metrics)
-            .filter_map(|(metric, own)| Some((name(metric)?, own.clone()?)))
+            .filter_map(|(metric, pod_metric)| Some((name(metric)?, pod_metric.clone()?)))
             .collect()
     }
 }

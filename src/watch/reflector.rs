@@ -6,15 +6,15 @@ use super::cluster::Cluster;
 use super::index::Index;
 use super::read::{self, LeanAutoscaler, LeanHpa, LeanPod, LeanWorkload};
 use super::records::Workload;
-use super::synced::{Synced, WatchedKind};
+use super::synced::{WatchStatuses, WatchedKind};
 use crate::crd::Autoscaler;
 use futures::StreamExt;
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::Pod;
 use kube::core::{ApiResource, Resource};
-use kube::runtime::watcher::{self, Event};
-use kube::runtime::{WatchStreamExt, watcher as watch};
+use kube::runtime::watcher::Event;
+use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use serde::de::DeserializeOwned;
 use std::collections::HashSet;
@@ -25,7 +25,7 @@ const PAGE_SIZE: u32 = 200;
 
 /// Reflects pods, native HPAs, Autoscalers, Deployments and StatefulSets of all namespaces
 /// into the index, for ever. Watches that fail are resumed with a backoff.
-pub async fn run_reflectors(client: Client, cluster: Cluster, synced: Synced) {
+pub async fn run_reflectors(client: Client, cluster: Cluster, synced: WatchStatuses) {
     let pods: Api<LeanPod> = Api::all_with(client.clone(), &ApiResource::erase::<Pod>(&()));
     let hpas: Api<LeanHpa> =
         Api::all_with(client.clone(), &ApiResource::erase::<HorizontalPodAutoscaler>(&()));
@@ -45,7 +45,7 @@ pub async fn run_reflectors(client: Client, cluster: Cluster, synced: Synced) {
     );
 }
 
-/// How the objects of one kind get into the index.
+/// How the events of one kind change the index.
 struct EventHandler<K> {
     keys: fn(&Index) -> Vec<ObjectKey>,
     apply: fn(&Cluster, ObjectKey, K),
@@ -133,14 +133,14 @@ fn put_scale(cluster: &Cluster, workload: Workload, key: ObjectKey, object: Lean
 async fn reflect<K>(
     kind: WatchedKind,
     api: Api<K>,
-    (cluster, synced): (&Cluster, &Synced),
+    (cluster, synced): (&Cluster, &WatchStatuses),
     handler: &EventHandler<K>,
 ) where
     K: Resource<DynamicType = ApiResource> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     let (backoff, progress) = ResettableBackoff::new();
     let config = watcher::Config::default().page_size(PAGE_SIZE);
-    let mut events = watch(api, config).backoff(backoff).boxed();
+    let mut events = watcher(api, config).backoff(backoff).boxed();
     let mut failures = FailureLog::default();
     let mut listed: HashSet<ObjectKey> = HashSet::new();
     let received = |failures: &mut FailureLog, progress: &Progress| {
@@ -158,14 +158,14 @@ async fn reflect<K>(
                 // If the kind is not installed, or listing it is forbidden, readiness must not
                 // wait for it.
                 match refused_status(&error) {
-                    Some(404) if kind.is_defined_by_us() => {
+                    Some(404) if kind.is_our_crd() => {
                         cluster
                             .read(handler.keys)
                             .iter()
                             .for_each(|key| (handler.delete)(cluster, key));
                         synced.listed(kind, 0);
                     }
-                    Some(403 | 404) => synced.set(kind),
+                    Some(403 | 404) => synced.mark_synced_without_list(kind),
                     _ => {}
                 }
             }
@@ -250,34 +250,38 @@ mod tests {
                     }))
                     .unwrap(),
                 };
-                let answer = Response::builder().status(status).body(Body::from(body)).unwrap();
-                Ok::<_, tower::BoxError>(answer)
+                let response = Response::builder().status(status).body(Body::from(body)).unwrap();
+                Ok::<_, tower::BoxError>(response)
             }
         });
         Client::new(service, "default")
     }
 
     /// Reflects the Autoscalers of a server that begins with 200, until the test ends.
-    async fn reflect_during(test: impl AsyncFnOnce(&Cluster, &Synced, &AtomicU16, &AtomicUsize)) {
+    async fn reflect_during(
+        test: impl AsyncFnOnce(&Cluster, &WatchStatuses, &AtomicU16, &AtomicUsize),
+    ) {
         let (status, requests) = (Arc::new(AtomicU16::new(200)), Arc::<AtomicUsize>::default());
         let client = api_server(status.clone(), requests.clone());
         let api = Api::all_with(client, &ApiResource::erase::<Autoscaler>(&()));
-        let (cluster, synced) = (Cluster::default(), Synced::default());
+        let (cluster, synced) = (Cluster::default(), WatchStatuses::default());
         tokio::select! {
             () = reflect(WatchedKind::Autoscalers, api, (&cluster, &synced), &AUTOSCALER) => {
-                panic!("it is reflected for ever")
+                panic!("the reflector ended")
             }
             () = test(&cluster, &synced, &status, &requests) => {}
         }
     }
 
-    async fn until(what: impl Fn() -> bool) {
+    async fn until(condition: impl Fn() -> bool) {
         let holds = async {
-            while !what() {
+            while !condition() {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(600), holds).await.expect("it comes to hold");
+        tokio::time::timeout(Duration::from_secs(600), holds)
+            .await
+            .expect("the condition never held");
     }
 
     #[tokio::test(start_paused = true)]
@@ -302,14 +306,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_list_that_always_fails_is_retried_less_and_less_often() {
+    async fn a_list_that_always_fails_backs_off() {
         reflect_during(async |cluster, _, status, requests| {
             until(|| !cluster.read(Index::autoscaler_keys).is_empty()).await;
             status.store(500, Ordering::SeqCst);
             let before = requests.load(Ordering::SeqCst);
             tokio::time::sleep(Duration::from_secs(75)).await;
             let tries = requests.load(Ordering::SeqCst) - before;
-            // Each second it would be sixty.
+            // Without backoff there would be one each second.
             assert!((4..25).contains(&tries), "{tries}");
         })
         .await;

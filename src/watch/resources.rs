@@ -132,7 +132,7 @@ impl Resources {
 
     /// The resources as of the last successful read.
     pub fn map(&self) -> Arc<ResourceMap> {
-        self.0.map.now()
+        self.0.map.load()
     }
 
     /// The resource of a name. For an unknown name, discovery is read again: its definition may

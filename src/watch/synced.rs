@@ -40,15 +40,15 @@ impl WatchedKind {
         }
     }
 
-    /// Whether Plimsoll installs its definition. If that is deleted, there are no objects.
-    pub const fn is_defined_by_us(self) -> bool {
+    /// Whether it is defined by our CRD. If the CRD is deleted, there are no objects.
+    pub const fn is_our_crd(self) -> bool {
         matches!(self, Self::Autoscalers)
     }
 }
 
-/// Whether the watches have synced, and how they are doing. Cheap to clone.
+/// The statuses of the watches: whether they have synced, and their health. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct Synced(Arc<Mutex<[WatchState; WatchedKind::ALL.len()]>>);
+pub struct WatchStatuses(Arc<Mutex<[WatchState; WatchedKind::ALL.len()]>>);
 
 #[derive(Clone, Debug, Default)]
 struct WatchState {
@@ -99,7 +99,7 @@ pub struct WatchHealth {
     pub failing: Option<(Duration, String)>,
 }
 
-impl Synced {
+impl WatchStatuses {
     fn states(&self) -> MutexGuard<'_, [WatchState; WatchedKind::ALL.len()]> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -134,8 +134,8 @@ impl Synced {
         WatchedKind::ALL.iter().zip(self.states().iter()).map(health).collect()
     }
 
-    /// There is nothing to list.
-    pub(super) fn set(&self, kind: WatchedKind) {
+    /// Marks a kind as synced that can't be listed, so that readiness does not wait for it.
+    pub(super) fn mark_synced_without_list(&self, kind: WatchedKind) {
         self.change(kind, |state| state.synced = true);
     }
 

@@ -1,6 +1,8 @@
 //! Replays a scenario: Plimsoll's decision at every tick, from what the real controller saw.
 
-use crate::scenario::{ExternalAnswer, ObjectAnswer, Scenario, Template, TemplateContainer, Tick};
+use crate::scenario::{
+    ExternalResponse, ObjectResponse, Scenario, Template, TemplateContainer, Tick,
+};
 use plimsoll::hpa::{
     self, AlignedSamples, Config, Context, Input, Outcome, Phase, Pod, PodContainer, Ready,
     Requests, Sample, Samples, Scale, ScalingHistory, Selected, Source, Spec, Status,
@@ -70,16 +72,16 @@ impl Tick {
             Source::Object { metric, .. } => {
                 let missing = format!("the server could not find the metric {}", metric.name);
                 OwnedSamples::Value(match self.object.get(&metric.name) {
-                    Some(ObjectAnswer { error: Some(error), .. }) => Err(error.clone()),
-                    Some(ObjectAnswer { value: Some(value), .. }) => Ok(quantity(value).milli()),
+                    Some(ObjectResponse { error: Some(error), .. }) => Err(error.clone()),
+                    Some(ObjectResponse { value: Some(value), .. }) => Ok(quantity(value).milli()),
                     _ => Err(missing),
                 })
             }
             Source::External { metric, .. } => {
                 let missing = format!("the server could not find the metric {}", metric.name);
                 OwnedSamples::Values(match self.external.get(&metric.name) {
-                    Some(ExternalAnswer { error: Some(error), .. }) => Err(error.clone()),
-                    Some(ExternalAnswer { values, .. }) => {
+                    Some(ExternalResponse { error: Some(error), .. }) => Err(error.clone()),
+                    Some(ExternalResponse { values, .. }) => {
                         Ok(values.iter().flatten().map(|value| quantity(value).milli()).collect())
                     }
                     None => Err(missing),

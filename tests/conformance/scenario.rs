@@ -62,13 +62,13 @@ pub struct Tick {
     pub spec: Option<HorizontalPodAutoscalerSpec>,
     pub scale: TickScale,
     pub pods: Option<Vec<TickPod>>,
-    pub resource: Option<Answer<ResourceItem>>,
+    pub resource: Option<Response<ResourceItem>>,
     #[serde(default)]
-    pub custom: HashMap<String, Answer<CustomItem>>,
+    pub custom: HashMap<String, Response<CustomItem>>,
     #[serde(default)]
-    pub object: HashMap<String, ObjectAnswer>,
+    pub object: HashMap<String, ObjectResponse>,
     #[serde(default)]
-    pub external: HashMap<String, ExternalAnswer>,
+    pub external: HashMap<String, ExternalResponse>,
     pub update_scale_error: Option<String>,
     pub update_status_error: Option<String>,
     pub out: Value,
@@ -105,7 +105,7 @@ pub struct TickReady {
 }
 
 #[derive(Deserialize)]
-pub struct Answer<T> {
+pub struct Response<T> {
     pub items: Option<Vec<T>>,
     pub error: Option<String>,
 }
@@ -135,13 +135,13 @@ pub struct CustomItem {
 }
 
 #[derive(Deserialize)]
-pub struct ObjectAnswer {
+pub struct ObjectResponse {
     pub value: Option<String>,
     pub error: Option<String>,
 }
 
 #[derive(Deserialize)]
-pub struct ExternalAnswer {
+pub struct ExternalResponse {
     pub values: Option<Vec<String>>,
     pub error: Option<String>,
 }

@@ -1,5 +1,5 @@
-//! What holds of every decision, whatever the input; checked over scenarios
-//! made from arbitrary bytes. The property tests and the fuzz target share it.
+//! The invariants of every decision, for any input; checked over scenarios made from arbitrary
+//! bytes. The property tests and the fuzz target share it.
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscalerSpec;
@@ -33,14 +33,14 @@ struct Tick {
     /// Since the tick before, in ms.
     after: i64,
     pods: Vec<PodState>,
-    samples: Vec<Answer>,
+    samples: Vec<SampleResponse>,
     /// Whether writing the scale works.
     writable: bool,
-    /// Replicas set by another hand before this tick.
-    by_hand: Option<i32>,
-    /// How many pods more, or fewer, the workload has than it is asked to have.
+    /// Replicas that another writer sets before this tick.
+    manual_scale: Option<i32>,
+    /// How many pods more, or fewer, the workload has than its scale has replicas.
     behind: i32,
-    /// Whether a process begins anew before this tick, with what was kept of the history.
+    /// Whether the process restarts before this tick, with the checkpoint of its history.
     restart: bool,
 }
 
@@ -54,7 +54,7 @@ struct PodState {
 }
 
 #[derive(Debug)]
-enum Answer {
+enum SampleResponse {
     Failed,
     Values(Vec<Option<Sample>>),
 }
@@ -78,7 +78,7 @@ impl<'a> Arbitrary<'a> for Scenario {
     }
 }
 
-/// A tick as it is looked at.
+/// How a tick is decided.
 #[derive(Clone, Copy)]
 struct View {
     replicas: i32,
@@ -103,8 +103,8 @@ impl PodState {
     }
 }
 
-/// What remains of a history when another process continues with it.
-fn kept(history: &ScalingHistory, now: UnixMillis) -> ScalingHistory {
+/// A history as another process restores it from a checkpoint.
+fn restored(history: &ScalingHistory, now: UnixMillis) -> ScalingHistory {
     let text = serde_json::to_string(&history.essential(now, LONGEST)).expect("JSON");
     serde_json::from_str(&text).expect("a history")
 }
@@ -121,12 +121,12 @@ impl Tick {
     fn arbitrary(u: &mut Unstructured<'_>, metrics: usize) -> Result<Self> {
         let pods: Vec<PodState> =
             (0..u.int_in_range(0..=8)?).map(|_| pod(u)).collect::<Result<_>>()?;
-        let samples = (0..metrics).map(|_| answer(u, pods.len() + 2)).collect::<Result<_>>()?;
-        let by_hand = if u.ratio(1, 8)? { Some(u.int_in_range(0..=30)?) } else { None };
+        let samples = (0..metrics).map(|_| response(u, pods.len() + 2)).collect::<Result<_>>()?;
+        let manual_scale = if u.ratio(1, 8)? { Some(u.int_in_range(0..=30)?) } else { None };
         let after = *u.choose(&[0, 1_000, 15_000, 15_000, 60_000, 3_600_000])?;
         let behind = if u.ratio(1, 4)? { u.int_in_range(-3..=3)? } else { 0 };
         let (writable, restart) = (!u.ratio(1, 8)?, u.ratio(1, 4)?);
-        Ok(Self { after, pods, samples, writable, by_hand, behind, restart })
+        Ok(Self { after, pods, samples, writable, manual_scale, behind, restart })
     }
 }
 
@@ -200,9 +200,9 @@ fn pod(u: &mut Unstructured<'_>) -> Result<PodState> {
     Ok(PodState { phase: *u.choose(&phases)?, deleting: u.ratio(1, 8)?, start, ready, requests })
 }
 
-fn answer(u: &mut Unstructured<'_>, most: usize) -> Result<Answer> {
+fn response(u: &mut Unstructured<'_>, most: usize) -> Result<SampleResponse> {
     if u.ratio(1, 6)? {
-        return Ok(Answer::Failed);
+        return Ok(SampleResponse::Failed);
     }
     let sample = |u: &mut Unstructured<'_>| -> Result<Option<Sample>> {
         if u.ratio(1, 6)? {
@@ -212,48 +212,54 @@ fn answer(u: &mut Unstructured<'_>, most: usize) -> Result<Answer> {
         let time = START + u.int_in_range(-60..=60)? * 1000;
         Ok(Some(Sample { milli, time, window_ms: u.int_in_range(0..=60)? * 1000 }))
     };
-    Ok(Answer::Values((0..most).map(|_| sample(u)).collect::<Result<_>>()?))
+    Ok(SampleResponse::Values((0..most).map(|_| sample(u)).collect::<Result<_>>()?))
 }
 
 impl Scenario {
     fn run(&self) {
         let (mut history, mut status) = (ScalingHistory::default(), Status::default());
-        let (mut kept_history, mut kept_status) = (ScalingHistory::default(), Status::default());
+        let (mut restored_history, mut restored_status) =
+            (ScalingHistory::default(), Status::default());
         let (mut replicas, mut now) = (self.replicas, START);
         for tick in &self.ticks {
             now += tick.after;
-            replicas = tick.by_hand.unwrap_or(replicas);
+            replicas = tick.manual_scale.unwrap_or(replicas);
             if tick.restart {
-                let kept = kept(&kept_history, now);
-                // With nothing left, the replicas at first sight are held, which is known.
-                if !kept.recommendations.is_empty() {
-                    kept_history = kept;
+                let restored = restored(&restored_history, now);
+                // Without history a process first keeps the replicas, which is expected.
+                if !restored.recommendations.is_empty() {
+                    restored_history = restored;
                 }
             }
             let mut worlds = [(); 3].map(|()| (history.clone(), status.clone()));
             let mut trace = RecordedTrace::default();
             let as_it_is = View { replicas, now, order: Order::Listed, later: 0 };
             let decision = self.decide(tick, &as_it_is, &mut history, &mut status, &mut trace);
-            // The same input gives the same output, whether its trace is read or not.
-            let [(again, told), shuffled, later] = &mut worlds;
-            let same = self.decide(tick, &as_it_is, again, told, &mut ());
-            assert_eq!((&decision, &history, &status), (&same, &*again, &*told));
-            // Whatever the order of pods.
+            // The same input has the same output, with or without a trace.
+            let [(again, again_status), shuffled, later] = &mut worlds;
+            let same = self.decide(tick, &as_it_is, again, again_status, &mut ());
+            assert_eq!((&decision, &history, &status), (&same, &*again, &*again_status));
+            // In any order of pods.
             let view = View { order: Order::Reversed, ..as_it_is };
             let turned = self.decide(tick, &view, &mut shuffled.0, &mut shuffled.1, &mut ());
             assert_eq!(decision.outcome, turned.outcome, "pods in another order: {self:#?}");
             assert_eq!(history, shuffled.0, "pods in another order: {self:#?}");
-            // Whenever it is.
+            // At any time.
             let view = View { later: 86_400_000, ..as_it_is };
             move_history(&mut later.0, view.later);
             let moved = self.decide(tick, &view, &mut later.0, &mut later.1, &mut ());
             move_history(&mut later.0, -view.later);
             assert_eq!(decision.outcome, moved.outcome, "a day later: {self:#?}");
             assert_eq!(history, later.0, "a day later: {self:#?}");
-            // And whether a process began anew in between, with what it kept.
-            let (kept_history, kept_status) = (&mut kept_history, &mut kept_status);
-            let anew = self.decide(tick, &as_it_is, kept_history, kept_status, &mut ());
-            assert_eq!((&decision, &status), (&anew, &*kept_status), "after a restart: {self:#?}");
+            // And after a restart of the process.
+            let (restored_history, restored_status) = (&mut restored_history, &mut restored_status);
+            let restarted =
+                self.decide(tick, &as_it_is, restored_history, restored_status, &mut ());
+            assert_eq!(
+                (&decision, &status),
+                (&restarted, &*restored_status),
+                "after a restart: {self:#?}"
+            );
             self.check(tick, replicas, &decision, &trace);
             if let (Outcome::Rescale { to, .. }, true) = (&decision.outcome, tick.writable) {
                 replicas = *to;
@@ -296,9 +302,9 @@ impl Scenario {
         let laid: Vec<(Option<AlignedSamples>, Vec<i64>)> = tick
             .samples
             .iter()
-            .map(|answer| match answer {
-                Answer::Failed => (None, Vec::new()),
-                Answer::Values(values) => {
+            .map(|response| match response {
+                SampleResponse::Failed => (None, Vec::new()),
+                SampleResponse::Values(values) => {
                     (Some(items(values)), values.iter().flatten().map(|s| s.milli).collect())
                 }
             })
@@ -340,8 +346,9 @@ impl Scenario {
             assert!((min..=max).contains(&to), "{from} to {to}, outside {min} to {max}: {self:#?}");
             assert_eq!(from, replicas);
             assert_ne!(from, to);
-            // Only what is above the maximum goes down without a look at metrics.
-            let one_failed = tick.samples.iter().any(|answer| matches!(answer, Answer::Failed));
+            // Only a scale above the maximum goes down without metrics.
+            let one_failed =
+                tick.samples.iter().any(|response| matches!(response, SampleResponse::Failed));
             assert!(
                 to > from || from > max || !one_failed,
                 "down from {from} to {to} while a metric fails: {self:#?}"

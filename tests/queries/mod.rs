@@ -93,7 +93,8 @@ pub fn selectors(tree: &Expr) -> Vec<&VectorSelector> {
     found
 }
 
-/// Checks that the text that is sent for a single query means the same as the query, but for its labels.
+/// Checks that the text that is sent for a single query is equivalent to the query, except for its
+/// labels.
 pub fn check_single(query: &str) {
     let ShapedQuery { shape, arguments } = ShapedQuery::of(query);
     let sent = single(&shape, &arguments);
@@ -122,8 +123,8 @@ pub fn check_single(query: &str) {
 
 /// Whether a selector matches a label by these values.
 fn names(selector: &VectorSelector, label: &str, values: &[String]) -> bool {
-    let mut own = selector.matchers.matchers.iter().filter(|matcher| matcher.name == label);
-    let (Some(only), None) = (own.next(), own.next()) else { return false };
+    let mut found = selector.matchers.matchers.iter().filter(|matcher| matcher.name == label);
+    let (Some(only), None) = (found.next(), found.next()) else { return false };
     // Only the parser compiles patterns.
     let name = if label == "__name__" { "" } else { "x" };
     let Ok(Expr::VectorSelector(selector)) = parse(&format!("{name}{{{only}}}")) else {
@@ -152,8 +153,8 @@ fn plan_of(u: &mut Unstructured<'_>) -> Result<usize> {
     let estimates = Estimates { filtered_series, ..Estimates::default() };
     let skeleton = u.bytes(u.len())?;
     let of = |value: &String| {
-        let own = format!("{}={}", label_name(label), quoted(value));
-        let mut queries = Queries { u: Unstructured::new(skeleton), own };
+        let matcher = format!("{}={}", label_name(label), quoted(value));
+        let mut queries = Queries { u: Unstructured::new(skeleton), matcher };
         queries.vector(3).map(|query| ShapedQuery::of(&query))
     };
     let queries: Vec<ShapedQuery> = values.iter().map(of).collect::<Result<_>>()?;
@@ -168,15 +169,15 @@ fn plan_of(u: &mut Unstructured<'_>) -> Result<usize> {
         }
         assert!(planned.batch.iter().all(|query| planned.coverage.contains(query)), "{planned:?}");
     }
-    let answered: BTreeSet<&Arguments> =
+    let planned_for: BTreeSet<&Arguments> =
         planned.iter().flat_map(|planned| &planned.batch).collect();
-    assert_eq!(answered, pending.iter().collect(), "{shape:?}");
+    assert_eq!(planned_for, pending.iter().collect(), "{shape:?}");
     Ok(planned.len())
 }
 
 /// A query of every kind of node, with this matcher in each of its selectors.
-pub fn query(bytes: &[u8], own: &str) -> Option<String> {
-    Queries { u: Unstructured::new(bytes), own: own.to_owned() }.vector(4).ok()
+pub fn query(bytes: &[u8], matcher: &str) -> Option<String> {
+    Queries { u: Unstructured::new(bytes), matcher: matcher.to_owned() }.vector(4).ok()
 }
 
 const METRICS: [&str; 6] = ["x", "hits_total", "a:b:c", "sum", "on", "secret"];
@@ -203,7 +204,8 @@ fn text(u: &mut Unstructured<'_>) -> Result<String> {
 
 struct Queries<'a> {
     u: Unstructured<'a>,
-    own: String,
+    /// The matcher that each selector has, if not empty.
+    matcher: String,
 }
 
 impl Queries<'_> {
@@ -239,8 +241,8 @@ impl Queries<'_> {
         let name = self.choose(&METRICS)?;
         let mut matchers: Vec<String> =
             (0..self.u.int_in_range(0..=2)?).map(|_| self.matcher()).collect::<Result<_>>()?;
-        if !self.own.is_empty() {
-            matchers.push(self.own.clone());
+        if !self.matcher.is_empty() {
+            matchers.push(self.matcher.clone());
         }
         let or = match self.u.ratio(1, 12)? {
             true => format!(" or {}", self.matcher()?),
@@ -297,7 +299,7 @@ impl Queries<'_> {
         })
     }
 
-    /// An instant vector of at most so many levels.
+    /// An instant vector of at most `depth` levels.
     fn vector(&mut self, depth: usize) -> Result<String> {
         let kind = if depth == 0 { 0 } else { self.u.int_in_range(0..=11)? };
         let below = depth.saturating_sub(1);

@@ -29,7 +29,7 @@ pub struct Cluster {
     pub prometheus_port: u16,
     /// The folder of the binaries.
     pub parts: PathBuf,
-    /// Where everything is that is written: certificates, logs, the data of etcd and Prometheus.
+    /// The folder of all that is written: certificates, logs, the data of etcd and Prometheus.
     pub folder: PathBuf,
     /// Whether it outlives this process.
     pub keep: bool,
@@ -208,8 +208,8 @@ impl Cluster {
     pub async fn wait_prometheus(&self) {
         let url = format!("http://127.0.0.1:{}/-/ready", self.prometheus_port);
         eventually("Prometheus is ready", READY, async || {
-            let answer = reqwest::get(&url).await.map_err(|error| error.to_string())?;
-            answer.error_for_status().map(|_| ()).map_err(|error| error.to_string())
+            let response = reqwest::get(&url).await.map_err(|error| error.to_string())?;
+            response.error_for_status().map(|_| ()).map_err(|error| error.to_string())
         })
         .await;
     }

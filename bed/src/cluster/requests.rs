@@ -19,12 +19,12 @@ impl Cluster {
         }
     }
 
-    /// Runs kubectl as the administrator; its output, or its error.
+    /// Runs kubectl as the administrator. Returns its output, or its error.
     pub async fn try_kubectl(&self, arguments: &[&str]) -> Result<String, String> {
         self.kubectl_as(&self.kubeconfig, arguments, "").await
     }
 
-    /// Runs Helm as the administrator; its output, or its error.
+    /// Runs Helm as the administrator. Returns its output, or its error.
     pub async fn helm(&self, arguments: &[&str]) -> Result<String, String> {
         let folder = tokio::task::spawn_blocking(|| parts(&["helm"])).await;
         let mut command = tokio::process::Command::new(folder.expect("the parts").join("helm"));
@@ -84,13 +84,13 @@ impl Cluster {
         self.request("PATCH", path, "application/merge-patch+json", patch.to_string()).await
     }
 
-    /// Sends kube-apiserver a GET request; the body, or the error in kubectl's words.
+    /// Sends kube-apiserver a GET request. Returns the body, or the error in kubectl's words.
     pub async fn raw(&self, path: &str) -> Result<String, String> {
         self.request("GET", path, "application/json", String::new()).await
     }
 
-    /// Sends kube-apiserver a request; the body, or the error in kubectl's words. Much cheaper than
-    /// running kubectl.
+    /// Sends kube-apiserver a request. Returns the body, or the error in kubectl's words. Much cheaper
+    /// than running kubectl.
     pub async fn request(
         &self,
         method: &str,
@@ -100,8 +100,8 @@ impl Cluster {
     ) -> Result<String, String> {
         let request = http::Request::builder().method(method).uri(path);
         let request = request.header("content-type", kind).body(body.into_bytes());
-        let answer = self.client.request_text(request.expect("a request")).await;
-        answer.map_err(|error| kubectl_error(&error))
+        let response = self.client.request_text(request.expect("a request")).await;
+        response.map_err(|error| kubectl_error(&error))
     }
 
     /// Runs kubectl with another kubeconfig and this standard input.
@@ -132,8 +132,8 @@ impl Cluster {
     }
 
     /// Sets the requests per second to a path of the pods of a selector, spread evenly; 0 ends them.
-    /// Where a test waits for N replicas, take a rate well below N times the target, and well above 1.1
-    /// times that of N - 1: noise asks for one more for as long as it lasts, or is tolerated at one less.
+    /// A test that waits for N replicas takes a rate well below N times the target, and well above 1.1
+    /// times that of N - 1: noise adds one replica as long as it lasts, or is tolerated with one less.
     pub async fn load(&self, namespace: &str, selector: &str, path: &str, qps: f64) {
         let url = format!("http://127.0.0.1:{}/load", self.load_port);
         let query = [
@@ -144,11 +144,11 @@ impl Cluster {
         ];
         let url = reqwest::Url::parse_with_params(&url, query).expect("a URL");
         let set = async || {
-            let answer = reqwest::Client::new().put(url.clone()).send().await;
-            let answer = answer.map_err(|error| error.to_string())?;
-            answer.error_for_status().map(|_| ()).map_err(|error| error.to_string())
+            let response = reqwest::Client::new().put(url.clone()).send().await;
+            let response = response.map_err(|error| error.to_string())?;
+            response.error_for_status().map(|_| ()).map_err(|error| error.to_string())
         };
-        eventually("the load generator answers", READY, set).await;
+        eventually("the load generator responds", READY, set).await;
     }
 }
 

@@ -108,7 +108,7 @@ fn a_wrong_hash_and_an_unknown_metric_are_not_found_with_the_usual_message() {
 }
 
 #[test]
-fn discovery_shows_the_groups_and_nobodys_autoscalers() {
+fn discovery_lists_the_groups_and_no_metrics_of_namespaces() {
     on_shared_bed("api-discovery", async |bed, ns| {
         ns.deployment("web", 1, "discovered 1").await;
         ns.autoscaler("web", "discovered", "5", 5).await;
@@ -258,7 +258,7 @@ fn a_counter_is_served_as_its_rate_and_a_users_query_as_it_is() {
 }
 
 #[test]
-fn who_may_not_is_refused_and_who_is_unknown_is_too() {
+fn unauthorized_and_unauthenticated_requests_are_refused() {
     on_shared_bed("api-access", async |bed, ns| {
         ns.deployment("web", 1, "queue_depth 1").await;
         ns.autoscaler("web", "queue_depth", "100", 5).await;

@@ -100,7 +100,8 @@ fn after_errors_of_kube_apiserver_the_right_scale_is_written() {
         api.clear();
         println!("survived: kube-apiserver: events that can't be written");
         // Watches that end with 410 (expired) are restarted, and no change is lost.
-        let expired = Fault::Answer { status: 410, headers: vec![], body: status(410, "Expired") };
+        let expired =
+            Fault::Response { status: 410, headers: vec![], body: status(410, "Expired") };
         api.fail("watch=true", expired);
         api.end_responses();
         ns.deployment("late", 1, "queue 20").await;
@@ -117,7 +118,7 @@ fn after_errors_of_kube_apiserver_the_right_scale_is_written() {
 }
 
 #[test]
-fn a_silent_watch_is_detected_and_no_scale_is_written_on_its_data() {
+fn a_stalled_watch_is_detected_and_no_scale_is_written_on_its_data() {
     on_own_bed(faulty(&[]), async |bed| {
         let ns = Namespace::new(&bed.cluster, "silent").await;
         ns.deployment("web", 1, "queue 10").await;

@@ -23,7 +23,7 @@ fn an_error_of_prometheus_is_a_503_with_its_message() {
         served(&ours, &fixture.token, path).await;
         let headers = vec![("retry-after", "7".to_owned())];
         let body = "too busy".to_owned();
-        faults.fail("queue_depth", Fault::Answer { status: 503, headers, body });
+        faults.fail("queue_depth", Fault::Response { status: 503, headers, body });
         let (code, body) = eventually("Prometheus is missed", SOON, async || {
             let (code, body) = ask(ours.port, &fixture.token, path).await;
             if code == 200 { Err(body.to_string()) } else { Ok((code, body)) }

@@ -282,7 +282,7 @@ fn openshift_issues_the_certificate_and_the_ca_of_prometheus() {
 }
 
 #[test]
-fn the_network_policy_lets_out_what_the_values_name() {
+fn the_network_policy_allows_egress_to_what_the_values_name() {
     let config = "prometheus.url=https://thanos.monitoring.svc:10902/path,\
                   config.backends.a.url=http://mimir:8080,config.backends.b.url=https://v.example,\
                   config.passOn.external\\.metrics\\.k8s\\.io.url=http://[fd00::1]:8081,\
@@ -317,7 +317,7 @@ fn the_network_policy_lets_out_what_the_values_name() {
 }
 
 #[test]
-fn what_a_cluster_needs_of_the_pods_can_be_said_in_values() {
+fn requirements_of_a_cluster_on_the_pods_are_values_of_the_chart() {
     let plain = template(&[]).unwrap();
     let pod = &object(&plain, "Deployment", "plimsoll")["spec"]["template"]["spec"];
     assert_eq!(pod.get("priorityClassName"), None, "GKE has no quota for system-cluster-critical");

@@ -275,7 +275,7 @@ fn check_reports_what_rules_find() {
 }
 
 #[test]
-fn a_storm_is_refused_in_order_and_health_always_answers() {
+fn a_burst_of_requests_gets_429_and_health_probes_are_served() {
     with_fixture(async |fixture| {
         let config = format!("rules:\n{}", rule("queue_depth"));
         let ours = ours(fixture, "storm", &config).await;

@@ -128,7 +128,7 @@ pub fn faulty(flags: &[&str]) -> Options {
 }
 
 #[test]
-fn whatever_prometheus_answers_nothing_is_scaled_on_it() {
+fn no_invalid_response_of_prometheus_changes_a_scale() {
     let options = faulty(&["--prometheus-max-response-bytes=100000"]);
     on_own_bed(options, async |bed| {
         let ns = Namespace::new(&bed.cluster, "answers").await;
@@ -137,7 +137,7 @@ fn whatever_prometheus_answers_nothing_is_scaled_on_it() {
         at_once(&ns, "web", "queue", 10).await;
         ns.wait_condition("web", "ScalingActive", SOON, |c| c["status"] == "True").await;
         let Faults { prometheus, api } = bed.faults.as_ref().unwrap();
-        let answer = |status: u16, headers: &[(&'static str, &str)], body: &str| Fault::Answer {
+        let answer = |status: u16, headers: &[(&'static str, &str)], body: &str| Fault::Response {
             status,
             headers: headers.iter().map(|(name, value)| (*name, (*value).to_owned())).collect(),
             body: body.to_owned(),
@@ -324,7 +324,7 @@ fn an_expired_certificate_of_prometheus_is_rejected() {
 }
 
 #[test]
-fn one_tenants_slow_queries_cost_its_neighbours_less_than_a_period() {
+fn one_tenants_slow_queries_delay_others_by_less_than_a_period() {
     on_own_bed(Options { faults: true, ..Options::default() }, async |bed| {
         let good = Namespace::new(&bed.cluster, "good").await;
         good.deployment("template", 1, "queue 20").await;
@@ -385,7 +385,7 @@ fn one_tenants_slow_queries_cost_its_neighbours_less_than_a_period() {
 }
 
 #[test]
-fn what_thanos_has_without_its_store_is_no_answer() {
+fn a_result_of_thanos_without_its_store_is_an_error() {
     on_shared_bed("thanos-down", async |bed, ns| {
         // Prometheus has no series without a target.
         ns.deployment("web", 1, "queue 1").await;

@@ -136,7 +136,7 @@ pub async fn goes_when_its_window_ends(ns: &Namespace<'_>, began: Instant) {
 }
 
 #[test]
-fn a_follower_takes_over_warm_when_the_leader_is_killed() {
+fn a_follower_has_the_scaling_history_when_the_leader_is_killed() {
     on_two_replicas(async |cluster, a, _| {
         let began = {
             let ns = Namespace::new(cluster, "killed").await;

@@ -12,7 +12,7 @@ use std::time::Duration;
 const HOUR: i64 = 3_600;
 
 #[test]
-fn the_scaling_history_outlives_the_only_replica_whatever_its_clock_says() {
+fn the_scaling_history_outlives_the_only_replica_and_a_wrong_clock() {
     on_two_replicas(async |cluster, a, b| {
         b.process.stop();
         let ns = Namespace::new(cluster, "restarted").await;
@@ -72,7 +72,7 @@ fn a_follower_knows_of_a_rescale_whose_status_comes_late() {
         // b cannot read the stored history.
         b.api.fail(
             "plimsoll-memory",
-            Fault::Answer {
+            Fault::Response {
                 status: 403,
                 headers: vec![],
                 body:
@@ -199,7 +199,7 @@ fn a_workload_scaled_to_zero_comes_back_after_any_failure() {
         let error = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 500,
                            "reason": "InternalError", "message": "injected"});
         let body = error.to_string();
-        api.fail("autoscalers/web/status", Fault::Answer { status: 500, headers: vec![], body });
+        api.fail("autoscalers/web/status", Fault::Response { status: 500, headers: vec![], body });
         load(0.0).await;
         // Longer than the rate and the stabilization window.
         tokio::time::sleep(Duration::from_secs(25)).await;

@@ -358,7 +358,7 @@ async fn try_all(prometheus: &Client, store: &Store, seed: u64, end: u128) -> Tr
 }
 
 #[test]
-fn a_query_in_a_batch_has_the_result_that_it_has_by_itself() {
+fn a_batched_query_has_the_same_result_as_unbatched() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     runtime().block_on(async {
         let seed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();

@@ -26,7 +26,7 @@ pub async fn ask(port: u16, shown: Option<&Signed>, headers: &[(&str, &str)], pa
 }
 
 #[test]
-fn front_proxy_headers_are_believed_with_its_certificate_alone() {
+fn front_proxy_headers_count_only_with_its_certificate() {
     on_shared_bed("security-proxy", async |bed, _| {
         let path = "/apis/custom.metrics.k8s.io/v1beta2/namespaces/security-proxy/pods/*/x";
         let admin = [("x-remote-user", "admin"), ("x-remote-group", "system:masters")];
@@ -238,7 +238,7 @@ fn no_secret_gets_into_a_log_or_an_error() {
 }
 
 #[test]
-fn a_mistake_in_the_configuration_shows_nobody_its_neighbours() {
+fn an_error_of_the_configuration_does_not_show_its_other_lines() {
     with_fixture(async |fixture| {
         let secret = "s3cr3t-beside-a-mistake";
         let config = |word: &str| {

@@ -124,7 +124,7 @@ async fn beside<T: Send + 'static>(
 }
 
 #[test]
-fn guessed_tokens_delay_nobody_who_is_known() {
+fn guessed_tokens_do_not_delay_known_users() {
     on_own_bed(Options { faults: true, ..Options::default() }, async |bed| {
         let port = bed.plimsoll.port;
         let admin = bed.cluster.sign("known", &["system:masters"]);
@@ -145,7 +145,7 @@ fn guessed_tokens_delay_nobody_who_is_known() {
 }
 
 #[test]
-fn a_tenants_slow_requests_cost_others_less_than_a_period() {
+fn a_tenants_slow_requests_delay_others_by_less_than_a_period() {
     with_fixture(async |fixture| {
         // Another adapter that accepts connections and never responds.
         let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -194,7 +194,7 @@ fn a_tenants_slow_requests_cost_others_less_than_a_period() {
 }
 
 #[test]
-fn odd_paths_are_refused_and_never_passed_on() {
+fn ambiguous_paths_are_refused_and_never_forwarded() {
     with_fixture(async |fixture| {
         let config = "rules: []\n";
         let prometheus = fixture.cluster.prometheus_port;

@@ -80,7 +80,10 @@ fn targets_are_deleted_recreated_and_changed_by_others() {
         println!("survived: a namespace that ends");
         // Discovery of one API group fails: only its kinds cannot be scaled.
         let failing = json!({"kind": "Status", "status": "Failure", "code": 503}).to_string();
-        api.fail("/apis/batch", Fault::Answer { status: 503, headers: Vec::new(), body: failing });
+        api.fail(
+            "/apis/batch",
+            Fault::Response { status: 503, headers: Vec::new(), body: failing },
+        );
         let target = "apiVersion: plimsoll.dev/v1alpha1\nkind: Autoscaler\n\
              metadata: {name: job, namespace: targets}\n\
              spec: {scaleTargetRef: {apiVersion: batch/v1, kind: Job, name: job}, maxReplicas: 2, \

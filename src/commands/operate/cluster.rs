@@ -8,10 +8,12 @@ use crate::crd::Autoscaler;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
 
-/// The client of the flags' cluster, and the namespace of its context.
-pub async fn client(flags: &ClusterFlags) -> Result<(Client, String), ConnectError> {
+/// The client of the flags' cluster, the namespace of its context, and the clock of its API server.
+pub async fn client(flags: &ClusterFlags) -> Result<(Client, String, Clock), ConnectError> {
+    let clock = Clock::default();
     let (kubeconfig, context) = (flags.kubeconfig.as_deref(), flags.context.as_deref());
-    connect::as_kubectl(kubeconfig, context, Clock::default()).await
+    let (client, namespace) = connect::as_kubectl(kubeconfig, context, clock.clone()).await?;
+    Ok((client, namespace, clock))
 }
 
 /// The Leases of Plimsoll's namespace.
@@ -21,7 +23,7 @@ pub fn leases(client: &Client, flags: &ClusterFlags) -> Api<Lease> {
 
 /// The Autoscalers of a namespace, and the name of the flags' one in messages.
 pub async fn autoscalers(flags: &ObjectFlags) -> Result<(Api<Autoscaler>, String), OperateError> {
-    let (client, namespace) = client(&flags.cluster).await?;
+    let (client, namespace, _) = client(&flags.cluster).await?;
     let namespace = flags.namespace.clone().unwrap_or(namespace);
     let place = format!("autoscaler {namespace}/{}", flags.name);
     Ok((Api::namespaced(client, &namespace), place))

@@ -40,9 +40,9 @@ pub enum OperateError {
         /// The time of the last renewal.
         renewed: String,
     },
-    /// Another user froze or thawed at the same time.
+    /// Another user froze or thawed at the same time, or the freeze has ended, or the Lease was made anew.
     #[error(
-        "somebody else froze or thawed Lease {place} meanwhile; `plimsoll status` says how it is now"
+        "Lease {place} was frozen, thawed or made anew meanwhile; `plimsoll status` says how it is now"
     )]
     Overtaken {
         /// The namespace and name of the Lease.

@@ -1,20 +1,19 @@
 //! `plimsoll freeze` and `plimsoll thaw`. They return when the leader has acknowledged, or when no
 //! former leader can write any more, and say which.
 
-use super::cluster::leases;
+use super::cluster::{client, leases};
 use super::error::{OperateError, api_error};
 use crate::clock::Clock;
 use crate::config::{ClusterFlags, FreezeFlags};
-use crate::connect;
-use crate::crd::Autoscaler;
-use crate::leader::NAME_LABEL;
-use crate::leader::freeze::{ACKNOWLEDGED, Freeze, REQUEST};
+use crate::leader::freeze::{ACKNOWLEDGED, FREEZE, Freeze, REQUEST};
+use crate::leader::{NAME_LABEL, REQUEST_TIMEOUT};
+use crate::watch;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
-use kube::{Api, Client, Resource, ResourceExt};
+use kube::{Api, Client, ResourceExt};
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,12 +28,9 @@ enum FreezeOutcome {
     TimedOut,
 }
 
-/// The longest time for one request of a leader. A write to a scale takes up to three of them: a
-/// read of the Lease, the write, and the API server's time to apply a cancelled write. Then the
-/// leader acknowledges. That is less than two of them plus the duration of a Lease, at least
-/// [`MIN_LEASE_DURATION`], after which no former leader writes.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// The duration of a Lease without one.
+/// The duration of a Lease without one, and the least that counts. With two [`REQUEST_TIMEOUT`]s it is
+/// longer than a write to a scale may take, after which a leader acknowledges: a read of the Lease,
+/// the write, and the API server's time to apply a cancelled write.
 const MIN_LEASE_DURATION: Duration = Duration::from_secs(15);
 /// The time between two reads of the Lease.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
@@ -46,7 +42,7 @@ const MAX_LISTED: usize = 3;
 /// # Errors
 /// As [`OperateError`] says, in particular if no leader acknowledges.
 pub async fn freeze(flags: &FreezeFlags) -> Result<String, OperateError> {
-    let (client, clock) = client(&flags.cluster).await?;
+    let (client, _, clock) = client(&flags.cluster).await?;
     freeze_with(&client, &clock, flags).await
 }
 
@@ -87,7 +83,7 @@ async fn freeze_with(
             format!("frozen, acknowledged by {holder}: no scale is written {end}\n")
         }
         FreezeOutcome::TimedOut => format!(
-            "frozen, not acknowledged (the leader is older than this command): every term and \
+            "frozen, not acknowledged (the leader is late, or older than this command): every term and \
              request from before the freeze is over; no scale is written {end}\n"
         ),
     };
@@ -100,20 +96,13 @@ async fn freeze_with(
 /// # Errors
 /// As [`OperateError`] says.
 pub async fn thaw(flags: &ClusterFlags) -> Result<String, OperateError> {
-    let (client, _) = client(flags).await?;
+    let (client, ..) = client(flags).await?;
     Ok(match request(&client, flags, None, false).await? {
         FreezeOutcome::Acknowledged(holder) => format!("thawed, acknowledged by {holder}\n"),
         FreezeOutcome::TimedOut => {
-            "thawed, not acknowledged: the leader is older than this command\n".to_owned()
+            "thawed, not acknowledged: the leader is late, or older than this command\n".to_owned()
         }
     })
-}
-
-async fn client(flags: &ClusterFlags) -> Result<(Client, Clock), OperateError> {
-    let clock = Clock::default();
-    let (config, context) = (flags.kubeconfig.as_deref(), flags.context.as_deref());
-    let (client, _) = connect::as_kubectl(config, context, clock.clone()).await?;
-    Ok((client, clock))
 }
 
 /// The user of this command, if the API server tells.
@@ -163,7 +152,9 @@ async fn request(
     let (started, renewed) = (Instant::now(), spec.renew_time);
     loop {
         let annotation = |name| lease.annotations().get(name).map(String::as_str);
-        if annotation(REQUEST) != Some(&request) {
+        // Annotations by hand leave the request, which is then acknowledged as they are.
+        let is_as_requested = annotation(FREEZE).is_some() == freeze.is_some();
+        if annotation(REQUEST) != Some(&request) || !is_as_requested {
             return Err(OperateError::Overtaken { place });
         }
         let spec = lease.spec.clone().unwrap_or_default();
@@ -214,12 +205,8 @@ async fn not_frozen(client: &Client) -> String {
             );
         }
     };
-    let is_ours = |hpa: &&HorizontalPodAutoscaler| {
-        hpa.owner_references().iter().any(|owner| {
-            owner.kind == Autoscaler::kind(&()) && owner.api_version == Autoscaler::api_version(&())
-        })
-    };
-    let (ours, others): (Vec<_>, Vec<_>) = all.iter().partition(is_ours);
+    let (ours, others): (Vec<_>, Vec<_>) =
+        all.iter().partition(|hpa| watch::owner(&hpa.metadata).is_some());
     let mut text = String::new();
     if !others.is_empty() {
         let place = |hpa: &&HorizontalPodAutoscaler| {
@@ -254,8 +241,9 @@ mod tests {
     use serde_json::{Value, json};
     use std::sync::Mutex;
 
-    /// An API server without a Lease. A leader, if there is one, acknowledges after this time.
-    fn api(after: Option<Duration>) -> Client {
+    /// An API server without a Lease. A leader, if there is one, acknowledges after this time; by then
+    /// another user may have thawed.
+    fn api(after: Option<Duration>, is_thawed: bool) -> Client {
         let lease: Arc<Mutex<Option<Value>>> = Arc::default();
         let begun = Instant::now();
         let respond = move |method: &http::Method, path: &str, sent: Value| {
@@ -274,6 +262,9 @@ mod tests {
             if after.is_some_and(|after| begun.elapsed() >= after) {
                 let annotations = &mut lease["metadata"]["annotations"];
                 annotations[ACKNOWLEDGED] = annotations[REQUEST].clone();
+                if is_thawed {
+                    annotations.as_object_mut().unwrap().remove(FREEZE);
+                }
                 lease["spec"]["holderIdentity"] = "a".into();
             }
             (200, lease.clone())
@@ -294,23 +285,34 @@ mod tests {
         Client::new(service, "default")
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_freeze_that_creates_the_lease_waits_for_the_leader_to_acknowledge() {
+    fn flags() -> FreezeFlags {
         let cluster = ClusterFlags {
             kubeconfig: None,
             context: None,
             plimsoll_namespace: "plimsoll".to_owned(),
             lease: "plimsoll".to_owned(),
         };
-        let flags =
-            FreezeFlags { reason: "x".to_owned(), until_after: None, create: true, cluster };
+        FreezeFlags { reason: "x".to_owned(), until_after: None, create: true, cluster }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_freeze_that_was_thawed_before_it_was_acknowledged_is_not_reported_as_frozen() {
+        let api = api(Some(Duration::from_secs(1)), true);
+        let said = freeze_with(&api, &Clock::default(), &flags()).await;
+        assert!(matches!(said, Err(OperateError::Overtaken { .. })), "{said:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_freeze_that_creates_the_lease_waits_for_the_leader_to_acknowledge() {
+        let flags = flags();
         // A replica that leads without election has no Lease, and writes until it sees the freeze: at
         // the latest after a read of the Lease, a write, and the API server's time to apply it.
         for after in [Duration::from_secs(1), 3 * REQUEST_TIMEOUT + POLL_INTERVAL] {
-            let said = freeze_with(&api(Some(after)), &Clock::default(), &flags).await.unwrap();
+            let said =
+                freeze_with(&api(Some(after), false), &Clock::default(), &flags).await.unwrap();
             assert!(said.contains("acknowledged by a"), "{after:?}: {said}");
         }
-        let said = freeze_with(&api(None), &Clock::default(), &flags).await.unwrap();
+        let said = freeze_with(&api(None, false), &Clock::default(), &flags).await.unwrap();
         assert!(said.contains("nobody"), "{said}");
     }
 }

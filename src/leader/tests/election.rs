@@ -3,7 +3,7 @@
 use super::super::freeze::ACKNOWLEDGED;
 use super::*;
 use std::pin::pin;
-use std::time::Instant;
+use tokio::time::Instant;
 
 /// As after a backup of etcd was restored.
 #[tokio::test]
@@ -34,10 +34,11 @@ async fn a_lease_whose_version_has_gone_back_is_renewed_and_observed() {
             assert!(leader.fencing_token().is_some());
             locked(&server.0).version = 1;
         }
-        forget_stray_writes(&leader);
         server.annotate(&REASON);
         candidate.observe(server.lease());
-        for _ in 0..3 {
+        candidate.attempt().await;
+        forget_stray_writes(&leader);
+        for _ in 0..2 {
             candidate.attempt().await;
         }
         assert_eq!(leader.frozen().as_deref(), Some("incident 42"), "{elect}");
@@ -133,12 +134,11 @@ async fn a_lease_created_anew_with_a_lower_version_is_observed() {
         } else {
             other.attempt().await;
         }
-        forget_stray_writes(&leader);
         server.annotate(&REASON);
         candidate.observe(server.lease());
-        for _ in 0..2 {
-            candidate.attempt().await;
-        }
+        candidate.attempt().await;
+        forget_stray_writes(&leader);
+        candidate.attempt().await;
         assert_eq!(leader.frozen().as_deref(), Some("incident 42"), "{elect}");
         assert_eq!(server.annotation(ACKNOWLEDGED).as_deref(), Some("r1"), "{elect}");
     }
@@ -167,6 +167,74 @@ async fn the_lease_is_not_released_while_a_write_is_in_flight() {
         released.await;
     }
     assert_eq!(holder(), None);
+}
+
+/// As an operator freezes while the leader stops.
+#[tokio::test(start_paused = true)]
+async fn a_release_is_tried_again_until_the_lease_is_free() {
+    for what in ["annotated", "its term has run out", "a failure"] {
+        let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
+        let leader = leader(&server, "a");
+        let mut candidate = elected(&leader, &prometheus).await;
+        match what {
+            "annotated" => server.annotate(&REASON),
+            "a failure" => locked(&server.0).failing = Some(500),
+            _ => {
+                let term = &mut locked(&leader.0.terms).current;
+                term.as_mut().expect("a term").renew_deadline.0 = Instant::now();
+            }
+        }
+        let recover = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            locked(&server.0).failing = None;
+        };
+        let (released, ()) = tokio::join!(candidate.release(), recover);
+        assert!(released, "{what}");
+        let spec = server.lease().spec.expect("a spec");
+        assert_eq!(spec.holder_identity, None, "{what}");
+        assert_eq!(leader.frozen().is_some(), what == "annotated", "and the freeze is kept");
+        assert_eq!(server.annotation(FREEZE).is_some(), what == "annotated");
+    }
+}
+
+#[tokio::test]
+async fn a_leader_that_cannot_reach_prometheus_tries_to_hand_over_until_it_has() {
+    let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
+    let leader = leader(&server, "a");
+    let mut candidate = elected(&leader, &prometheus).await;
+    candidate.patience = Duration::ZERO;
+    prometheus.metric_type("x").await.unwrap_err();
+    tokio::time::pause();
+    locked(&server.0).failing = Some(500);
+    candidate.attempt().await;
+    assert!(leader.fencing_token().is_none());
+    locked(&server.0).failing = None;
+    candidate.attempt().await;
+    assert_eq!(server.lease().spec.and_then(|spec| spec.holder_identity), None);
+    // Once: it leads again where no other replica does.
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    for _ in 0..2 {
+        candidate.attempt().await;
+        assert!(leader.fencing_token().is_some());
+    }
+}
+
+#[tokio::test]
+async fn a_deletion_that_is_told_late_does_not_end_the_term_of_the_lease_made_since() {
+    let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
+    let leader = leader(&server, "a");
+    let mut candidate = elected(&leader, &prometheus).await;
+    let first = server.lease();
+    locked(&server.0).lease = None;
+    candidate.lease_deleted();
+    for _ in 0..2 {
+        candidate.attempt().await;
+    }
+    let token = leader.fencing_token().expect("it leads again");
+    assert_eq!(candidate.observe_deletion(&first), None);
+    assert!(token.is_valid());
+    let wait = candidate.observe_deletion(&server.lease());
+    assert!(wait < Some(Duration::from_secs(1)) && !token.is_valid(), "{wait:?}");
 }
 
 #[tokio::test]

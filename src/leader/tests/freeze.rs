@@ -22,16 +22,45 @@ async fn a_late_view_of_the_lease_does_not_undo_a_freeze() {
 
 #[tokio::test]
 async fn the_lease_is_read_for_a_freeze_before_each_write_to_a_scale() {
+    for elect in [true, false] {
+        let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
+        let leader = leader_with(&server, ElectionSettings { elect, ..settings("a") });
+        if !elect {
+            let token = leader.fencing_token().expect("it leads without election");
+            token.write_scale(async { Ok(()) }).await.expect("there is no Lease");
+        }
+        let maker = self::leader(&server, "a");
+        let _candidate = elected(if elect { &leader } else { &maker }, &prometheus).await;
+        let token = leader.fencing_token().expect("it leads");
+        token.write_scale(async { Ok(()) }).await.expect("it is not frozen");
+        // No watch has told of it yet.
+        server.annotate(&REASON);
+        let error = token.write_scale(never()).await.unwrap_err();
+        assert!(error.to_string().contains("frozen: incident 42"), "{elect}: {error}");
+        assert!(leader.frozen().is_some());
+    }
+}
+
+/// The watch may be silent, or begin anew after a deletion, which it then does not tell of.
+#[tokio::test]
+async fn without_election_the_lease_is_read_again_and_again() {
     let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
-    let leader = leader(&server, "a");
-    let _candidate = elected(&leader, &prometheus).await;
-    let token = leader.fencing_token().expect("it leads");
-    token.write_scale(async { Ok(()) }).await.expect("it is not frozen");
-    // No watch has told of it yet.
+    let maker = leader(&server, "a");
+    let _made = elected(&maker, &prometheus).await;
+    let leader = leader_with(&server, ElectionSettings { elect: false, ..settings("b") });
+    let mut candidate = Candidate::new(&leader.0, &prometheus);
+    candidate.observe(server.lease());
     server.annotate(&REASON);
-    let error = token.write_scale(never()).await.unwrap_err();
-    assert!(error.to_string().contains("frozen: incident 42"), "{error}");
-    assert!(leader.frozen().is_some());
+    candidate.attempt().await;
+    assert_eq!(leader.frozen().as_deref(), Some("incident 42"));
+    locked(&server.0).lease = None;
+    candidate.attempt().await;
+    assert_eq!(server.annotation(FREEZE).as_deref(), Some("incident 42"), "it can be thawed");
+    locked(&server.0).lease.as_mut().expect("a Lease")["metadata"]["annotations"] = json!({});
+    server.annotate(&[(REQUEST, "thaw")]);
+    candidate.attempt().await;
+    assert_eq!(leader.frozen(), None);
+    assert_eq!(server.annotation(ACKNOWLEDGED).as_deref(), Some("thaw"));
 }
 
 #[tokio::test]
@@ -71,9 +100,10 @@ async fn a_write_to_a_scale_without_a_response_may_be_applied_before_a_freeze_is
         (None, true),
         (Some(broken()), true),
         (Some(api_error(504)), true),
-        // It may be the response to a retry.
-        (Some(api_error(403)), true),
+        // These are of the only attempt that the API server has handled.
+        (Some(api_error(403)), false),
         (Some(api_error(409)), false),
+        (Some(api_error(429)), false),
         (Some(WriteRefused::NotLeading.into()), false),
     ] {
         let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
@@ -121,10 +151,32 @@ async fn a_write_to_a_scale_that_is_given_up_may_be_applied_before_a_freeze_is_i
     assert_eq!(server.annotation(ACKNOWLEDGED).as_deref(), Some("r1"));
 }
 
+/// What an administrator, or a backup of etcd, makes of a Lease.
+fn edit_lease(server: &FakeApiServer, what: &str) {
+    let mut objects = locked(&server.0);
+    let (name, value) = match what {
+        "its holder was deleted" => ("holderIdentity", Value::Null),
+        "its holder was set to the next one" => ("holderIdentity", json!("b")),
+        "its duration was set to a second" => ("leaseDurationSeconds", json!(1)),
+        "released for an hour" => ("leaseDurationSeconds", json!(3600)),
+        "its Lease was deleted and made anew" => {
+            objects.store(json!({"metadata": {"name": "plimsoll"}, "spec": {}}));
+            return;
+        }
+        "etcd was restored from when it was free" => {
+            objects.version = 0;
+            let spec = json!({"leaseTransitions": 1, "leaseDurationSeconds": 1});
+            objects.store(json!({"metadata": {"name": "plimsoll"}, "spec": spec}));
+            return;
+        }
+        _ => return,
+    };
+    objects.lease.as_mut().expect("a Lease")["spec"][name] = value;
+}
+
 /// A write of the leader before may be applied after the next one has begun.
 #[tokio::test(start_paused = true)]
 async fn a_leader_acknowledges_no_freeze_while_the_one_before_it_may_still_write() {
-    let past = Duration::from_millis(1);
     // What becomes of the leader before, and for how many seconds it may write.
     for (what, seconds) in [
         ("killed", 10),
@@ -132,17 +184,19 @@ async fn a_leader_acknowledges_no_freeze_while_the_one_before_it_may_still_write
         ("killed, without election", 10),
         ("released", 0),
         ("released soon after a takeover", 7),
+        ("released soon after a takeover, 3 seconds ago", 4),
         ("released for an hour", 30),
         ("released after a write without a response", 10),
         ("released after such a write, soon after its Lease was made anew", 25),
         ("its Lease was deleted", 25),
         ("its Lease was deleted and made anew", 25),
         ("its holder was deleted", 25),
+        ("its holder was set to the next one", 25),
+        ("its duration was set to a second", 24),
+        ("etcd was restored from when it was free", 25),
     ] {
         let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
-        // The Lease of one that is killed expires at once: its duration is 0 seconds.
-        let lease_duration = if what.starts_with("killed") { past } else { REQUEST_TIMEOUT };
-        let before = leader_with(&server, ElectionSettings { lease_duration, ..settings("a") });
+        let before = leader(&server, "a");
         let mut former = elected(&before, &prometheus).await;
         let elect = !what.ends_with("without election");
         let retry_period = Duration::ZERO;
@@ -153,7 +207,7 @@ async fn a_leader_acknowledges_no_freeze_while_the_one_before_it_may_still_write
         }
         let mut candidate = Candidate::new(&next.0, &prometheus);
         candidate.observe(server.lease());
-        if what.ends_with("soon after a takeover") {
+        if what.contains("soon after a takeover") {
             before.0.expect_stray_writes(Duration::from_secs(7));
         }
         if what.ends_with("soon after its Lease was made anew") {
@@ -173,28 +227,19 @@ async fn a_leader_acknowledges_no_freeze_while_the_one_before_it_may_still_write
             locked(&server.0).lease = None;
             candidate.lease_deleted();
         }
-        {
-            let mut objects = locked(&server.0);
-            objects.loses_response = what.ends_with("is lost");
-            let change = |lease: &mut Option<Value>, name: &str, value: Value| {
-                lease.as_mut().expect("a Lease")["spec"][name] = value;
-            };
-            match what {
-                "its holder was deleted" => {
-                    change(&mut objects.lease, "holderIdentity", Value::Null);
-                }
-                "released for an hour" => {
-                    change(&mut objects.lease, "leaseDurationSeconds", json!(3600));
-                }
-                "its Lease was deleted and made anew" => {
-                    objects.store(json!({"metadata": {"name": "plimsoll"}, "spec": {}}));
-                }
-                _ => {}
-            }
-        }
+        locked(&server.0).loses_response = what.ends_with("is lost");
+        edit_lease(&server, what);
         if locked(&server.0).lease.is_some() {
             candidate.observe(server.lease());
         }
+        // Until the next one may acquire it, or comes to it.
+        let until = match what {
+            _ if what.starts_with("killed") && elect => before.0.settings.lease_duration,
+            "its duration was set to a second" => Duration::from_secs(1),
+            _ if what.ends_with("3 seconds ago") => Duration::from_secs(3),
+            _ => Duration::ZERO,
+        };
+        tokio::time::sleep(until).await;
         let acquiring = tokio::time::Instant::now();
         for _ in 0..4 {
             candidate.attempt().await;

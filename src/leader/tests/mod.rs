@@ -115,6 +115,9 @@ impl Objects {
     fn store(&mut self, mut lease: Value) -> Value {
         self.version += 1;
         lease["metadata"]["resourceVersion"] = self.version.to_string().into();
+        if lease["metadata"]["uid"].is_null() {
+            lease["metadata"]["uid"] = format!("made at {}", self.version).into();
+        }
         self.lease = Some(lease.clone());
         lease
     }

@@ -130,7 +130,7 @@ async fn a_query_that_is_refused_is_isolated_from_then_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_query_that_spoils_its_batch_is_isolated_from_then_on() {
+async fn a_query_that_fails_its_batch_is_isolated_from_then_on() {
     for error in [
         Error::Partial("11 more warning annotations omitted".to_owned()),
         Error::InvalidResponse("it has more series than the limit".to_owned()),
@@ -343,7 +343,7 @@ async fn a_batch_beyond_one_namespaces_bytes_is_split() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_while_a_response_is_read_fails_only_that_metric() {
+async fn a_panic_while_a_response_is_decoded_fails_only_that_metric() {
     let (coalescer, _) = coalescer(|query| match query.contains("bad") {
         true => panic!("a fault of our own"),
         false => empty(),

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 #[tokio::test(start_paused = true)]
-async fn a_query_whose_failure_finds_no_room_is_isolated_all_the_same() {
+async fn a_query_whose_failure_finds_no_room_is_isolated() {
     let (coalescer, sent) = coalescer(|query| match query.contains("bad") {
         true => failure(Error::Refused("many-to-many matching not allowed".to_owned())),
         false => empty(),
@@ -159,7 +159,7 @@ async fn users_shapes_leave_those_of_templates_half_of_the_room_however_many_nam
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_users_shape_without_room_is_queried_once_a_round() {
+async fn a_users_shape_without_room_is_queried_once_per_period() {
     let (coalescer, sent) = coalescer(|_| empty());
     let greedy = Caller::user("greedy");
     for n in 0..300 {

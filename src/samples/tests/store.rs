@@ -52,7 +52,7 @@ async fn pods(store: &Store, name: &str) -> Result<ObjectSamples, MetricError> {
 }
 
 #[tokio::test]
-async fn a_counter_is_never_read_raw_whatever_metadata_says() {
+async fn a_counter_is_never_read_raw_regardless_of_metadata() {
     let (client, received) = server(|text| match text.contains("metadata") {
         true => r#"{"status":"success","data":{}}"#.to_owned(),
         false => vector("", ""),
@@ -236,7 +236,7 @@ async fn a_broken_query_is_sent_to_the_parser_of_prometheus_once() {
 }
 
 #[tokio::test]
-async fn a_broken_query_is_not_sent_to_the_parser_every_time_where_that_fails() {
+async fn a_failing_parser_of_prometheus_is_not_queried_every_time() {
     let (client, received) = server(|_| "x".repeat(9 << 20)).await;
     let store = store(client);
     let query = Some("rate(x[5m*2])".to_owned());

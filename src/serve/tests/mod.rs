@@ -26,7 +26,7 @@ use crate::rules::{self, RuleSet, Rules};
 use crate::samples::Store;
 use crate::supervise::Heartbeat;
 use crate::telemetry::Metrics;
-use crate::watch::{Cluster, Resources, Synced};
+use crate::watch::{Cluster, Resources, WatchStatuses};
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{Response, StatusCode};
@@ -107,7 +107,7 @@ fn server(client: &Client) -> Server {
         authenticator: authenticator(client, TrustStore::default(), &metrics),
         authorizer: authorizer(client, &metrics),
         health: Health {
-            synced: Synced::default(),
+            synced: WatchStatuses::default(),
             trust: TrustStore::default(),
             ca_bundles: Default::default(),
             heartbeat: Heartbeat::default(),

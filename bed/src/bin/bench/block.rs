@@ -1,7 +1,7 @@
 //! One run of a side.
 
 use crate::measure::{Block, Meter};
-use crate::round::{ROUND, say};
+use crate::round::{ROUND, show_progress};
 use crate::sides::{self, Side};
 use crate::world::World;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Runs a side until it is warm, and then measures it round by round.
 pub async fn block(world: &World, side: Option<Side>, rounds: usize) -> Block {
     let name = side.map_or("nothing, for comparison", Side::name);
-    say(&format!("measuring {name}: {rounds} rounds of {} s", ROUND.as_secs()));
+    show_progress(&format!("measuring {name}: {rounds} rounds of {} s", ROUND.as_secs()));
     let running = match side {
         Some(side) => Some(sides::start(world, side).await),
         None => None,

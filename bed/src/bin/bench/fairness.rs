@@ -1,7 +1,7 @@
 //! What one tenant can cost all others: the time between two decisions for each autoscaler of the
 //! others, with and without the tenant's load. `make bench-fairness` runs it.
 
-use crate::round::{ROUND, say};
+use crate::round::{ROUND, show_progress};
 use crate::sides;
 use crate::world::{MetricChoice, RATE, Size, World, namespace};
 use bed::proxy::{Fault, Proxy};
@@ -45,7 +45,7 @@ struct Outcome {
     p99: Vec<f64>,
     decisions_per_second: f64,
     tenants_decisions: usize,
-    tenants_answers: usize,
+    tenants_responses: usize,
 }
 
 impl Outcome {
@@ -71,7 +71,7 @@ pub async fn run(time: Duration) -> ExitCode {
     let token = world.cluster.kubectl(&token).await.trim().to_owned();
     let mut outcomes = Vec::new();
     for load in LOADS {
-        say(&format!("the tenant does: {}, for {} s", load.name, time.as_secs()));
+        show_progress(&format!("the tenant does: {}, for {} s", load.name, time.as_secs()));
         outcomes.push(one(&world, prometheus.port, &token, load, time).await);
     }
     print(&outcomes, time)
@@ -126,17 +126,17 @@ async fn one(
     if load.queries || load.requests {
         make_autoscalers(world, if load.queries { 1 } else { 3600 }).await;
     }
-    let (stop, answers) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+    let (stop, responses) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
     let requests = if load.requests { REQUESTS } else { 0 };
     let clients: Vec<_> = (0..requests)
-        .map(|place| {
-            let number = place % QUERIES;
+        .map(|index| {
+            let number = index % QUERIES;
             let name = generated_name(&metric(number), None, TENANT, &format!("slow-{number}"));
             let url = format!(
                 "https://127.0.0.1:{}/apis/custom.metrics.k8s.io/v1beta2/namespaces/{TENANT}/pods/*/{name}",
                 world.adapter_port
             );
-            tokio::spawn(send_requests(url, token.to_owned(), stop.clone(), answers.clone()))
+            tokio::spawn(send_requests(url, token.to_owned(), stop.clone(), responses.clone()))
         })
         .collect();
     // Decisions that began before the load do not count.
@@ -165,15 +165,15 @@ async fn one(
     p99.sort_by(f64::total_cmp);
     let of_tenant = |name: &String| name.starts_with(&format!("{TENANT}/"));
     let [tenants, others] = [true, false].map(|of| {
-        let own = all.iter().filter(|(name, _)| of_tenant(name) == of);
-        own.map(|(_, times)| times.len()).sum::<usize>()
+        let decisions = all.iter().filter(|(name, _)| of_tenant(name) == of);
+        decisions.map(|(_, times)| times.len()).sum::<usize>()
     });
     Outcome {
         name: load.name,
         p99,
         decisions_per_second: others as f64 / span.max(time.as_secs_f64()),
         tenants_decisions: tenants,
-        tenants_answers: answers.load(Ordering::Relaxed),
+        tenants_responses: responses.load(Ordering::Relaxed),
     }
 }
 
@@ -182,13 +182,13 @@ async fn send_requests(
     url: String,
     token: String,
     stop: Arc<AtomicBool>,
-    answers: Arc<AtomicUsize>,
+    responses: Arc<AtomicUsize>,
 ) {
     let http = reqwest::Client::builder().tls_danger_accept_invalid_certs(true).http1_only();
     let http = http.timeout(Duration::from_secs(60)).build().expect("a client");
     while !stop.load(Ordering::Relaxed) {
         if http.get(&url).bearer_auth(&token).send().await.is_ok() {
-            answers.fetch_add(1, Ordering::Relaxed);
+            responses.fetch_add(1, Ordering::Relaxed);
         } else {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -259,7 +259,7 @@ fn print(outcomes: &[Outcome], time: Duration) -> ExitCode {
             outcome.worst(),
             outcome.decisions_per_second,
             outcome.tenants_decisions,
-            outcome.tenants_answers
+            outcome.tenants_responses
         );
     }
     let alone = outcomes[0].worst();

@@ -63,9 +63,9 @@ pub async fn send(world: &World, paths: &[String], connections: usize, time: Dur
             let (mut latencies, mut errors) = (Vec::new(), 0);
             let mut sender = connect(&tls, port).await;
             while start.elapsed() < time {
-                let place = next.fetch_add(1, Ordering::Relaxed) % paths.len();
+                let index = next.fetch_add(1, Ordering::Relaxed) % paths.len();
                 let begun = Instant::now();
-                match ask(&mut sender, &paths[place]).await {
+                match send_one(&mut sender, &paths[index]).await {
                     Ok(true) => latencies.push(begun.elapsed()),
                     Ok(false) => errors += 1,
                     Err(_) => {
@@ -87,8 +87,8 @@ pub async fn send(world: &World, paths: &[String], connections: usize, time: Dur
     let seconds = start.elapsed().as_secs_f64();
     latencies.sort_unstable();
     let at = |part: f64| {
-        let place = ((latencies.len() as f64 * part) as usize).min(latencies.len().max(1) - 1);
-        latencies.get(place).copied().unwrap_or(time)
+        let index = ((latencies.len() as f64 * part) as usize).min(latencies.len().max(1) - 1);
+        latencies.get(index).copied().unwrap_or(time)
     };
     Load { rps: latencies.len() as f64 / seconds, p50: at(0.5), p99: at(0.99), errors }
 }
@@ -117,12 +117,15 @@ async fn connect(tls: &TlsConnector, port: u16) -> SendRequest<Empty<Bytes>> {
     sender
 }
 
-/// Sends a request; whether the response is a success with a body.
-async fn ask(sender: &mut SendRequest<Empty<Bytes>>, path: &Uri) -> Result<bool, hyper::Error> {
+/// Sends a request. Returns whether the response is a success with a body.
+async fn send_one(
+    sender: &mut SendRequest<Empty<Bytes>>,
+    path: &Uri,
+) -> Result<bool, hyper::Error> {
     sender.ready().await?;
     let request = Request::get(path.clone()).header("host", "localhost").body(Empty::new());
-    let answer = sender.send_request(request.expect("a request")).await?;
-    let good = answer.status().is_success();
-    let body = answer.into_body().collect().await?.to_bytes();
-    Ok(good && !body.is_empty())
+    let response = sender.send_request(request.expect("a request")).await?;
+    let is_success = response.status().is_success();
+    let body = response.into_body().collect().await?.to_bytes();
+    Ok(is_success && !body.is_empty())
 }

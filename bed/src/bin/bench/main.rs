@@ -15,7 +15,7 @@ mod world;
 
 use block::block;
 use report::Report;
-use round::say;
+use round::show_progress;
 use sides::{Peers, Side};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -96,7 +96,7 @@ async fn run(plan: Plan) {
         world.make_native_hpas().await;
         let mut report = Report::default();
         for turn in 1..=plan.turns {
-            say(&format!("turn {turn} of {}", plan.turns));
+            show_progress(&format!("turn {turn} of {}", plan.turns));
             report.idle.push(block(&world, None, plan.rounds).await);
             for (side, blocks) in [
                 (Side::Plimsoll, &mut report.plimsoll),

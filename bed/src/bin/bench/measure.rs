@@ -1,7 +1,7 @@
 //! CPU and memory of processes, and their own metrics.
 
 use crate::load;
-use crate::round::{ROUND, say};
+use crate::round::{ROUND, show_progress};
 use crate::sides::Running;
 use crate::world::World;
 use std::collections::BTreeMap;
@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 pub struct Block {
     /// Round by round.
     pub rounds: Vec<Round>,
-    /// Queries that Prometheus answered.
+    /// Queries that Prometheus served.
     pub queries: f64,
-    /// Requests that kube-apiserver answered.
+    /// Requests that kube-apiserver served.
     pub api_requests: f64,
     /// The peak memory of each process of the side, in MB.
     pub memory: BTreeMap<&'static str, f64>,
@@ -70,7 +70,7 @@ impl<'a> Meter<'a> {
         while settled < 5 {
             tokio::time::sleep(Duration::from_secs(1)).await;
             let text = match self.running {
-                Some(running) => self.own_metrics(running).await,
+                Some(running) => self.side_metrics(running).await,
                 None => return,
             };
             let all =
@@ -79,7 +79,7 @@ impl<'a> Meter<'a> {
             settled = if all && written { settled + 1 } else { 0 };
             assert!(start.elapsed() < Duration::from_secs(300), "it does not settle");
         }
-        say(&format!("  settled after {:.0} s", start.elapsed().as_secs_f64()));
+        show_progress(&format!("  settled after {:.0} s", start.elapsed().as_secs_f64()));
     }
 
     pub async fn measure(&self, rounds: usize) -> Block {
@@ -100,9 +100,9 @@ impl<'a> Meter<'a> {
             (cpu, decisions, at) = (cpu_now, decisions_now, now);
         }
         let after = self.totals().await;
-        let own = self.running.iter().flat_map(|running| &running.processes);
+        let processes = self.running.iter().flat_map(|running| &running.processes);
         block.memory =
-            own.map(|(name, process)| (*name, peak_memory(process.program_id()))).collect();
+            processes.map(|(name, process)| (*name, peak_memory(process.program_id()))).collect();
         block.queries = after.queries - before.queries;
         block.query_seconds = after.query_seconds - before.query_seconds;
         block.api_requests = after.api_requests - before.api_requests;
@@ -116,15 +116,15 @@ impl<'a> Meter<'a> {
 
     async fn decisions(&self) -> f64 {
         match self.running {
-            Some(running) => sum(&self.own_metrics(running).await, running.decisions, ""),
+            Some(running) => sum(&self.side_metrics(running).await, running.decisions, ""),
             None => 0.0,
         }
     }
 
-    async fn own_metrics(&self, running: &Running) -> String {
+    async fn side_metrics(&self, running: &Running) -> String {
         let url = format!("https://127.0.0.1:{}/metrics", running.metrics_port);
-        let answer = self.client.get(url).send().await.expect("metrics");
-        answer.error_for_status().expect("metrics").text().await.expect("metrics")
+        let response = self.client.get(url).send().await.expect("metrics");
+        response.error_for_status().expect("metrics").text().await.expect("metrics")
     }
 
     async fn totals(&self) -> Totals {
@@ -134,7 +134,7 @@ impl<'a> Meter<'a> {
         let apiserver = self.world.cluster.client.request_text(request).await.expect("metrics");
         let lag = match self.running {
             Some(running) => {
-                buckets(&self.own_metrics(running).await, "plimsoll_decision_lag_seconds_bucket")
+                buckets(&self.side_metrics(running).await, "plimsoll_decision_lag_seconds_bucket")
             }
             None => Vec::new(),
         };

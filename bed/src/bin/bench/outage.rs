@@ -3,7 +3,7 @@
 
 use crate::load;
 use crate::measure::{Meter, log_lines, memory, sum};
-use crate::round::say;
+use crate::round::show_progress;
 use crate::sides::{self, Running};
 use crate::world::{Size, World};
 use bed::process::Process;
@@ -30,7 +30,7 @@ const SPAN: Duration = Duration::from_secs(10);
 
 /// The counts of one span.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct SpanCounts {
     seconds: f64,
     /// Requests for events to kube-apiserver; they cannot be counted while it is stopped.
     events: f64,
@@ -43,16 +43,16 @@ struct Seen {
 /// A part of the run.
 struct Phase {
     name: &'static str,
-    spans: Vec<Seen>,
+    spans: Vec<SpanCounts>,
 }
 
 impl Phase {
-    fn rate(&self, of: fn(&Seen) -> f64) -> f64 {
+    fn rate(&self, of: fn(&SpanCounts) -> f64) -> f64 {
         let seconds: f64 = self.spans.iter().map(|span| span.seconds).sum();
         self.spans.iter().map(of).sum::<f64>() / seconds.max(1.0)
     }
 
-    fn most(&self, of: fn(&Seen) -> f64) -> f64 {
+    fn most(&self, of: fn(&SpanCounts) -> f64) -> f64 {
         self.spans.iter().map(|span| of(span) / span.seconds).fold(0.0, f64::max)
     }
 
@@ -63,7 +63,7 @@ impl Phase {
     /// The memory of its second quarter and of its last.
     fn quarters(&self) -> [f64; 2] {
         let quarter = (self.spans.len() / 4).max(1);
-        let middle = |spans: &[Seen]| {
+        let middle = |spans: &[SpanCounts]| {
             let mut memory: Vec<f64> = spans.iter().map(|span| span.memory).collect();
             memory.sort_by(f64::total_cmp);
             memory.get(memory.len() / 2).copied().unwrap_or(0.0)
@@ -93,27 +93,27 @@ pub async fn run(plan: Plan) -> ExitCode {
     let running = sides::start_leading(&world);
     Meter::new(&world, Some(&running)).wait_settled().await;
     let calm = Duration::from_secs(60).min(plan.prometheus);
-    say("looking at the calm before");
+    show_progress("looking at the calm before");
     let mut phases = vec![observe(&world, &running, "before", calm, true).await];
     let mut faults = Vec::new();
 
-    say(&format!("Prometheus is away for {} s", plan.prometheus.as_secs()));
+    show_progress(&format!("Prometheus is away for {} s", plan.prometheus.as_secs()));
     world.cluster.stop_prometheus();
     phases.push(observe(&world, &running, "Prometheus away", plan.prometheus, true).await);
-    let failing = own(&world, &running, "plimsoll_autoscalers_failing").await;
+    let failing = plimsoll_metric(&world, &running, "plimsoll_autoscalers_failing").await;
     if failing < plan.autoscalers as f64 * 0.99 {
         faults.push(format!("only {failing} autoscalers noticed that Prometheus was away"));
     }
     world.cluster.start_prometheus();
     world.cluster.wait_prometheus().await;
-    let after_prometheus = decided_again(&world, &running).await;
+    let after_prometheus = all_evaluated(&world, &running).await;
     phases.push(observe(&world, &running, "Prometheus back", calm, true).await);
 
-    say(&format!("kube-apiserver is away for {} s", plan.apiserver.as_secs()));
+    show_progress(&format!("kube-apiserver is away for {} s", plan.apiserver.as_secs()));
     world.cluster.stop_apiserver();
     phases.push(observe(&world, &running, "kube-apiserver away", plan.apiserver, false).await);
     world.cluster.start_apiserver().await;
-    let after_apiserver = decided_again(&world, &running).await;
+    let after_apiserver = all_evaluated(&world, &running).await;
     phases.push(observe(&world, &running, "kube-apiserver back", calm, true).await);
 
     for phase in &phases {
@@ -129,7 +129,7 @@ pub async fn run(plan: Plan) -> ExitCode {
     let again = [("Prometheus", after_prometheus), ("kube-apiserver", after_apiserver)];
     for (name, again) in again {
         if again.is_none_or(|again| again > MAX_RECOVERY) {
-            faults.push(format!("{name} back: all were decided for again after {again:?}"));
+            faults.push(format!("{name} back: all were evaluated again after {again:?}"));
         }
     }
     print(plan, &phases, again, &faults);
@@ -137,14 +137,14 @@ pub async fn run(plan: Plan) -> ExitCode {
 }
 
 /// The sum of a metric of Plimsoll over all labels.
-async fn own(world: &World, running: &Running, name: &str) -> f64 {
-    sum(&own_text(world, running).await.unwrap_or_default(), name, "")
+async fn plimsoll_metric(world: &World, running: &Running, name: &str) -> f64 {
+    sum(&plimsoll_metrics(world, running).await.unwrap_or_default(), name, "")
 }
 
-async fn own_text(world: &World, running: &Running) -> Option<String> {
+async fn plimsoll_metrics(world: &World, running: &Running) -> Option<String> {
     let url = format!("https://127.0.0.1:{}/metrics", running.metrics_port);
-    let answer = load::client(world).get(url).send().await.ok()?;
-    answer.error_for_status().ok()?.text().await.ok()
+    let response = load::client(world).get(url).send().await.ok()?;
+    response.error_for_status().ok()?.text().await.ok()
 }
 
 fn plimsoll(running: &Running) -> &Process {
@@ -178,7 +178,7 @@ async fn observe(
     while start.elapsed() < time {
         tokio::time::sleep_until((at + SPAN.min(time)).into()).await;
         let (now, after, written) = (Instant::now(), requests().await, log_lines(&process.log));
-        spans.push(Seen {
+        spans.push(SpanCounts {
             seconds: (now - at).as_secs_f64(),
             events: after[0] - before[0],
             statuses: after[1] - before[1],
@@ -190,8 +190,8 @@ async fn observe(
     Phase { name, spans }
 }
 
-/// The time until each autoscaler has a decision again and none fails; none after five minutes.
-async fn decided_again(world: &World, running: &Running) -> Option<Duration> {
+/// The time until each autoscaler was evaluated again and none fails; none after five minutes.
+async fn all_evaluated(world: &World, running: &Running) -> Option<Duration> {
     let start = Instant::now();
     let good = |text: &str| {
         ["held", "rescaled"]
@@ -199,11 +199,11 @@ async fn decided_again(world: &World, running: &Running) -> Option<Duration> {
             .iter()
             .sum::<f64>()
     };
-    let mut before = own_text(world, running).await.map(|text| good(&text));
+    let mut before = plimsoll_metrics(world, running).await.map(|text| good(&text));
     let mut shown = start;
     while start.elapsed() < Duration::from_secs(300) {
         tokio::time::sleep(Duration::from_millis(250)).await;
-        let Some(text) = own_text(world, running).await else { continue };
+        let Some(text) = plimsoll_metrics(world, running).await else { continue };
         let since = good(&text) - *before.get_or_insert_with(|| good(&text));
         let leads = sum(&text, "plimsoll_leader", "") == 1.0;
         let failing = sum(&text, "plimsoll_autoscalers_failing", "");
@@ -214,7 +214,9 @@ async fn decided_again(world: &World, running: &Running) -> Option<Duration> {
             shown = Instant::now();
             let why = first_failure(world).await.unwrap_or_default();
             let seconds = start.elapsed().as_secs();
-            say(&format!("  {since} decided after {seconds} s, {failing} failing; {why}"));
+            show_progress(&format!(
+                "  {since} decided after {seconds} s, {failing} failing; {why}"
+            ));
         }
     }
     None
@@ -260,7 +262,7 @@ fn print(plan: Plan, phases: &[Phase], again: [(&str, Option<Duration>); 2], fau
     for (name, again) in again {
         let again =
             again.map_or("never".to_owned(), |again| format!("{:.1} s", again.as_secs_f64()));
-        println!("all decided for again after {name} came back: {again}");
+        println!("all evaluated again after {name} came back: {again}");
     }
     for fault in faults {
         println!("BROKEN: {fault}");

@@ -78,8 +78,8 @@ fn summary(blocks: &[Block], idle: &[Block], size: Size) -> Summary {
     let idle_seconds: f64 = idle.iter().map(Block::seconds).sum();
     let per_round = |of: fn(&Block) -> f64| {
         let anyway = idle.iter().map(of).sum::<f64>() / idle_seconds * seconds;
-        let own = (blocks.iter().map(of).sum::<f64>() - anyway).max(0.0);
-        own * size.autoscalers as f64 / decisions
+        let net = (blocks.iter().map(of).sum::<f64>() - anyway).max(0.0);
+        net * size.autoscalers as f64 / decisions
     };
     let mut memory_of: BTreeMap<&'static str, f64> = BTreeMap::new();
     for (name, memory) in blocks.iter().flat_map(|block| &block.memory) {
@@ -114,10 +114,10 @@ fn median(mut values: Vec<f64>) -> f64 {
 fn served(
     turns: &[ServeResult],
     of: impl Fn(&ServeResult) -> &Vec<Load>,
-    place: usize,
+    index: usize,
     figure: impl Fn(&Load) -> f64,
 ) -> f64 {
-    median(turns.iter().map(|turn| figure(&of(turn)[place])).collect())
+    median(turns.iter().map(|turn| figure(&of(turn)[index])).collect())
 }
 
 impl Report {
@@ -151,12 +151,12 @@ impl Report {
         row("API server requests a round", &|s| s.api_requests);
         row("peak memory, MB", &|s| s.memory);
         let turns = [&self.plimsoll_api, &self.tuned_api, &self.defaults_api];
-        for (place, connections) in CONNECTIONS.iter().enumerate() {
+        for (index, connections) in CONNECTIONS.iter().enumerate() {
             let kinds: [(&str, Loads); 2] =
                 [("by selector", |s| &s.selector), ("of one pod", |s| &s.one)];
             for (kind, loads) in kinds {
                 let figure = |figure: fn(&Load) -> f64| {
-                    turns.map(|turns| served(turns, loads, place, figure))
+                    turns.map(|turns| served(turns, loads, index, figure))
                 };
                 let name = format!("GET {kind}, {connections} connections");
                 rows.push((format!("{name}, requests/s"), figure(|load| load.rps)));
@@ -169,8 +169,8 @@ impl Report {
             median(turns.iter().map(|turn| millis(turn.first_value)).collect())
         };
         rows.push(("start to first value, ms".to_owned(), turns.map(first)));
-        let [own, adapter] = self.sizes.map(|bytes| bytes as f64 / 1e6);
-        rows.push(("binary, MB (the adapter's)".to_owned(), [own, adapter, adapter]));
+        let [plimsoll, adapter] = self.sizes.map(|bytes| bytes as f64 / 1e6);
+        rows.push(("binary, MB (the adapter's)".to_owned(), [plimsoll, adapter, adapter]));
 
         println!(
             "\n{} autoscalers x {} pods, {} rounds of {} s a side; the peers are prometheus-adapter 0.12.0 and",
@@ -195,8 +195,8 @@ impl Report {
         }
         let [least, most] = ours.stack_range;
         println!("{:<44} {least:>10.3} to {most:.3}", "CPU a decision, by round");
-        let of = |place: usize, loads: Loads, figure: fn(&Load) -> f64| {
-            let [ours, tuned, _] = turns.map(|turns| served(turns, loads, place, figure));
+        let of = |index: usize, loads: Loads, figure: fn(&Load) -> f64| {
+            let [ours, tuned, _] = turns.map(|turns| served(turns, loads, index, figure));
             [ours, tuned]
         };
         let [our_rps, their_rps] = of(1, |s| &s.selector, |load| load.rps);
@@ -237,7 +237,7 @@ fn round(ratio: f64) -> f64 {
 /// What Plimsoll alone takes.
 pub fn alone(size: Size, idle: &Block, block: &Block) -> Value {
     let summary = summary(std::slice::from_ref(block), std::slice::from_ref(idle), size);
-    let own: f64 = block.rounds.iter().filter_map(|round| round.cpu.get("plimsoll")).sum();
+    let cpu: f64 = block.rounds.iter().filter_map(|round| round.cpu.get("plimsoll")).sum();
     let fine = |value: f64| (value * 1000.0).round() / 1000.0;
     let of = |process: &str| summary.cpu.get(process).copied().map(fine);
     json!({
@@ -247,7 +247,7 @@ pub fn alone(size: Size, idle: &Block, block: &Block) -> Value {
         "decisions_per_second": round(summary.decisions_per_second),
         "seconds_between_decisions": round(size.autoscalers as f64 / summary.decisions_per_second),
         "lag_p99_seconds": summary.lag_p99,
-        "cpu_share": fine(own / block.seconds()),
+        "cpu_share": fine(cpu / block.seconds()),
         "cpu_ms_per_decision": of("plimsoll"),
         "prometheus_cpu_ms_per_decision": of("prometheus"),
         "stack_cpu_ms_per_decision": fine(summary.stack),

@@ -6,6 +6,6 @@ use std::time::Duration;
 pub const ROUND: Duration = Duration::from_secs(15);
 
 /// Prints the step that begins.
-pub fn say(what: &str) {
+pub fn show_progress(what: &str) {
     eprintln!("  {what} ...");
 }

@@ -1,7 +1,7 @@
 //! The sides that are measured: Plimsoll, and prometheus-adapter with kube-controller-manager.
 
 use crate::load::{self, Load};
-use crate::round::say;
+use crate::round::show_progress;
 use crate::world::{World, namespace};
 use bed::process::Process;
 use bed::{eventually, free_port, parts, plimsoll};
@@ -45,8 +45,8 @@ const RULES: &str = r#"rules:
   name: {matches: "^(.*)_total$", as: "${1}_per_second"}
   metricsQuery: sum(rate(<<.Series>>{<<.LabelMatchers>>}[1m])) by (<<.GroupBy>>)
 "#;
-/// The rate over the same window, for the custom metrics of Autoscalers.
-const OWN: &str = "podMetrics:\n  counterQuery: \
+/// The configuration for the custom metrics of Autoscalers: the rate over the same window.
+const AUTOSCALER_CONFIG: &str = "podMetrics:\n  counterQuery: \
     'sum by (<<.GroupBy>>) (rate(<<.Series>>{<<.LabelMatchers>>}[1m]))'\n";
 
 /// A running side.
@@ -62,11 +62,11 @@ pub struct Running {
 pub async fn start(world: &World, side: Side) -> Running {
     match side {
         Side::Plimsoll | Side::Alone => {
-            let own = match side {
+            let native_hpas = match side {
                 Side::Alone => ["--native-hpas=ignore"],
                 _ => ["--native-hpas=manage"],
             };
-            let process = start_plimsoll(world, side, &own);
+            let process = start_plimsoll(world, side, &native_hpas);
             if side != Side::Alone {
                 wait_for_value(world, &process).await;
             }
@@ -119,7 +119,8 @@ pub async fn start(world: &World, side: Side) -> Running {
 
 /// Starts Plimsoll with leader election, as in a cluster.
 pub fn start_leading(world: &World) -> Running {
-    let mut flags = adapter_flags(world, "plimsoll", OWN, world.cluster.prometheus_port);
+    let mut flags =
+        adapter_flags(world, "plimsoll", AUTOSCALER_CONFIG, world.cluster.prometheus_port);
     flags.insert(0, "serve".to_owned());
     flags.extend(
         ["--leader-elect-resource-namespace=kube-system", "--native-hpas=ignore"]
@@ -130,16 +131,16 @@ pub fn start_leading(world: &World) -> Running {
 
 /// Starts Plimsoll with a Prometheus at another port; it logs each decision.
 pub fn start_logged(world: &World, prometheus: u16) -> Running {
-    let mut flags = adapter_flags(world, "plimsoll", OWN, prometheus);
+    let mut flags = adapter_flags(world, "plimsoll", AUTOSCALER_CONFIG, prometheus);
     flags.insert(0, "serve".to_owned());
-    let own = [
+    let logged = [
         "--leader-elect=false",
         "--leader-elect-resource-namespace=kube-system",
         "--native-hpas=ignore",
         "--log-format=json",
         "--log-level=info,plimsoll::control=debug",
     ];
-    flags.extend(own.map(str::to_owned));
+    flags.extend(logged.map(str::to_owned));
     running(world, &flags)
 }
 
@@ -178,14 +179,14 @@ fn start_adapter(world: &World, peers: Peers) -> Process {
     world.cluster.run("prometheus-adapter", &adapter_binary(), &flags)
 }
 
-fn start_plimsoll(world: &World, side: Side, own: &[&str]) -> Process {
-    let config = if side == Side::Alone { OWN } else { RULES };
+fn start_plimsoll(world: &World, side: Side, more: &[&str]) -> Process {
+    let config = if side == Side::Alone { AUTOSCALER_CONFIG } else { RULES };
     let mut flags = adapter_flags(world, "plimsoll", config, world.cluster.prometheus_port);
     flags.insert(0, "serve".to_owned());
     // The other side does not elect a leader either.
     flags.push("--leader-elect=false".to_owned());
     flags.push("--leader-elect-resource-namespace=kube-system".to_owned());
-    flags.extend(own.iter().map(|flag| (*flag).to_owned()));
+    flags.extend(more.iter().map(|flag| (*flag).to_owned()));
     world.cluster.run("plimsoll", &plimsoll::binary(), &flags)
 }
 
@@ -237,8 +238,8 @@ async fn wait_for_value(world: &World, process: &Process) -> Duration {
     let url = format!("https://127.0.0.1:{}{}", world.adapter_port, path_of_one(0, 0));
     loop {
         let value = async {
-            let answer = client.get(&url).send().await.ok()?.error_for_status().ok()?;
-            answer.text().await.ok().filter(|text| text.contains("\"value\""))
+            let response = client.get(&url).send().await.ok()?.error_for_status().ok()?;
+            response.text().await.ok().filter(|text| text.contains("\"value\""))
         };
         if value.await.is_some() {
             return start.elapsed();
@@ -264,7 +265,7 @@ pub const CONNECTIONS: [usize; 3] = [1, 16, 64];
 
 /// Sends requests to a side that does not decide meanwhile.
 pub async fn serve(world: &World, side: Side, each: Duration) -> ServeResult {
-    say(&format!("sending requests to {}", side.name()));
+    show_progress(&format!("sending requests to {}", side.name()));
     let process = match side {
         Side::Peers(peers) => start_adapter(world, peers),
         _ => start_plimsoll(world, side, &["--native-hpas=ignore"]),

@@ -1,6 +1,6 @@
 //! The cluster of the benchmark: workloads, pods and their metrics.
 
-use crate::round::say;
+use crate::round::show_progress;
 use bed::cluster::Cluster;
 use bed::{Options, eventually, free_port};
 use futures::{StreamExt, stream};
@@ -41,7 +41,7 @@ pub fn namespace(app: usize) -> String {
 impl World {
     /// Starts it; with `variants` the metrics exist in several variants (`fleet series`).
     pub async fn start(size: Size, variants: bool) -> Self {
-        let options = Options { progress: say, ..Options::default() };
+        let options = Options { progress: show_progress, ..Options::default() };
         let mut cluster = Cluster::control_plane(&options).await;
         let series_port = free_port();
         let [apps, pods, rate] = [size.autoscalers, size.pods, RATE].map(|n| n.to_string());
@@ -79,14 +79,14 @@ impl World {
 
     /// Runs `make` for each number below `count`, concurrently, and shows the progress.
     async fn each(&self, what: &str, count: usize, make: impl AsyncFn(usize)) {
-        say(&format!("making {count} {what}"));
+        show_progress(&format!("making {count} {what}"));
         let done = AtomicUsize::new(0);
         let step = (count / 4).max(1);
         let one = async |number: usize| {
             make(number).await;
             let done = done.fetch_add(1, Ordering::Relaxed) + 1;
             if done.is_multiple_of(step) && done < count && count > 10_000 {
-                say(&format!("  {done} of {count} {what}"));
+                show_progress(&format!("  {done} of {count} {what}"));
             }
         };
         stream::iter((0..count).map(one))
@@ -116,15 +116,16 @@ impl World {
             self.cluster.prometheus_port
         );
         eventually("Prometheus has the metrics", Duration::from_secs(120), async || {
-            let answer = reqwest::get(&query).await.map_err(|error| error.to_string())?;
-            let answer: Value = answer
+            let response = reqwest::get(&query).await.map_err(|error| error.to_string())?;
+            let response: Value = response
                 .text()
                 .await
                 .map_err(|e| e.to_string())?
                 .parse()
                 .map_err(|e| format!("{e}"))?;
-            let count = answer["data"]["result"][0]["value"][1].as_str().unwrap_or_default();
-            if count == (autoscalers * pods).to_string() { Ok(()) } else { Err(answer.to_string()) }
+            let count = response["data"]["result"][0]["value"][1].as_str().unwrap_or_default();
+            let all = (autoscalers * pods).to_string();
+            if count == all { Ok(()) } else { Err(response.to_string()) }
         })
         .await;
     }
@@ -145,9 +146,9 @@ impl World {
     }
 
     /// Creates a pod of a workload whose status is running and ready.
-    pub async fn make_pod(&self, of: &str, app: &str, place: usize) {
+    pub async fn make_pod(&self, of: &str, app: &str, index: usize) {
         let path = format!("/api/v1/namespaces/{of}/pods");
-        let name = format!("{app}-{place}");
+        let name = format!("{app}-{index}");
         // The labels of a Deployment's pods.
         let labels = json!({"app": app, "pod-template-hash": "75c5d6f8b9"});
         let requests = json!({"requests": {"cpu": "100m"}});
@@ -181,7 +182,7 @@ impl World {
         self.each("HorizontalPodAutoscalers", self.size.autoscalers, hpa).await;
     }
 
-    /// Creates Autoscalers, each with its own value of a label.
+    /// Creates Autoscalers, each with a different value of a label.
     pub async fn make_autoscalers(&self) {
         let crd = bed::root().join("deploy/base/crd.yaml");
         self.cluster.kubectl(&["apply", "-f", &crd.display().to_string()]).await;

@@ -15,7 +15,7 @@ const TARGET: f64 = 20.0;
 const METRIC: &str = "http_requests_total";
 const NEW_METRIC: &str = "checkouts_total";
 
-/// Runs all steps; the summary, or the step that failed.
+/// Runs all steps. Returns the summary, or the step that failed.
 pub async fn run(bed: &Bed) -> Result<String, String> {
     let shop = Namespace::new(&bed.cluster, "shop").await;
     let mut screen = Screen::new(TARGET);
@@ -213,7 +213,7 @@ async fn observe(bed: &Bed) -> Observation {
 async fn prometheus(bed: &Bed, query: &str) -> Option<f64> {
     let url = format!("http://127.0.0.1:{}/api/v1/query", bed.cluster.prometheus_port);
     let url = reqwest::Url::parse_with_params(&url, [("query", query)]).ok()?;
-    let answer: Value =
+    let response: Value =
         serde_json::from_slice(&reqwest::get(url).await.ok()?.bytes().await.ok()?).ok()?;
-    answer["data"]["result"][0]["value"][1].as_str()?.parse().ok()
+    response["data"]["result"][0]["value"][1].as_str()?.parse().ok()
 }

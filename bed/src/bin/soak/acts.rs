@@ -37,16 +37,16 @@ impl Soak<'_> {
         }
         let phase = self.phase();
         let which = self.random.below(18);
-        let living = |place: &usize| self.workloads[*place].removed.is_none();
+        let living = |index: &usize| self.workloads[*index].removed.is_none();
         let living: Vec<usize> = (0..self.workloads.len()).filter(living).collect();
         let some = (!living.is_empty()).then(|| living[self.random.below(living.len())]);
         let action = match (which, some) {
             (0 | 1, _) if living.len() < MAX_WORKLOADS => self.make().await,
-            (2, Some(place)) if living.len() > 2 => self.remove(place).await,
-            (3 | 13 | 14, Some(place)) => self.show(place).await,
-            (4 | 15 | 16, Some(place)) => self.scale(place).await,
-            (5, Some(place)) => self.limit(place).await,
-            (6, Some(place)) => self.delete_pod(place).await,
+            (2, Some(index)) if living.len() > 2 => self.remove(index).await,
+            (3 | 13 | 14, Some(index)) => self.show(index).await,
+            (4 | 15 | 16, Some(index)) => self.scale(index).await,
+            (5, Some(index)) => self.limit(index).await,
+            (6, Some(index)) => self.delete_pod(index).await,
             (7, _) => self.reload(),
             (8, _) if !self.frozen => self.freeze().await,
             (9..=12, _) if self.fault.is_none() && phase == Phase::Prometheus => {
@@ -96,21 +96,21 @@ impl Soak<'_> {
     }
 
     /// Deletes an Autoscaler, and scales its Deployment to a size that the Autoscaler would change.
-    async fn remove(&mut self, place: usize) -> &'static str {
-        let workload = &mut self.workloads[place];
+    async fn remove(&mut self, index: usize) -> &'static str {
+        let workload = &mut self.workloads[index];
         let (autoscaler, deployment) =
             (format!("autoscaler/{}", workload.name), format!("deployment/{}", workload.name));
         let replicas = format!("--replicas={}", workload.settles_at() + 1);
         if self.kubectl(&["delete", &autoscaler]).await.is_ok() {
-            self.workloads[place].removed = Some(Instant::now());
+            self.workloads[index].removed = Some(Instant::now());
             let _ = self.kubectl(&["scale", &deployment, &replicas]).await;
         }
         "autoscalers deleted"
     }
 
-    async fn show(&mut self, place: usize) -> &'static str {
+    async fn show(&mut self, index: usize) -> &'static str {
         let shows = [1, 20][self.random.below(2)];
-        let workload = &mut self.workloads[place];
+        let workload = &mut self.workloads[index];
         workload.shows.set(shows);
         let patch = format!(
             r#"{{"spec":{{"template":{{"metadata":{{"annotations":{{"bed.plimsoll.dev/metrics":"depth {shows}"}}}}}}}}}}"#
@@ -120,17 +120,17 @@ impl Soak<'_> {
         "metrics changed"
     }
 
-    async fn scale(&mut self, place: usize) -> &'static str {
+    async fn scale(&mut self, index: usize) -> &'static str {
         let replicas = 1 + self.random.below(6);
-        let workload = &self.workloads[place];
+        let workload = &self.workloads[index];
         let deployment = format!("deployment/{}", workload.name);
         let _ = self.kubectl(&["scale", &deployment, &format!("--replicas={replicas}")]).await;
         "workloads scaled by hand"
     }
 
-    async fn limit(&mut self, place: usize) -> &'static str {
+    async fn limit(&mut self, index: usize) -> &'static str {
         let max = 2 + self.random.below(3) as i64;
-        let workload = &mut self.workloads[place];
+        let workload = &mut self.workloads[index];
         workload.max.set(max);
         let autoscaler = format!("autoscaler/{}", workload.name);
         let patch = format!(r#"{{"spec":{{"maxReplicas":{max}}}}}"#);
@@ -138,8 +138,8 @@ impl Soak<'_> {
         "limits changed"
     }
 
-    async fn delete_pod(&mut self, place: usize) -> &'static str {
-        let workload = &self.workloads[place];
+    async fn delete_pod(&mut self, index: usize) -> &'static str {
+        let workload = &self.workloads[index];
         let selector = format!("app={}", workload.name);
         let pods = ["get", "pods", "-l", &selector, "-o", "jsonpath={.items[0].metadata.name}"];
         if let Ok(pod) = self.kubectl(&pods).await {
@@ -179,7 +179,7 @@ impl Soak<'_> {
     }
 
     fn fail_prometheus(&mut self) -> &'static str {
-        let answer = |status: u16, body: &str| Fault::Answer {
+        let respond = |status: u16, body: &str| Fault::Response {
             status,
             headers: vec![("retry-after", "1".to_owned())],
             body: body.to_owned(),
@@ -187,9 +187,9 @@ impl Soak<'_> {
         let fault = match self.random.below(6) {
             0 => Fault::Stall,
             1 => Fault::Slow(Duration::from_millis(1500)),
-            2 => answer(503, "starting"),
-            3 => answer(200, "<html>"),
-            4 => answer(429, "slow down"),
+            2 => respond(503, "starting"),
+            3 => respond(200, "<html>"),
+            4 => respond(429, "slow down"),
             _ => Fault::Cut,
         };
         self.bed.faults.as_ref().expect("proxies").prometheus.fail("", fault);
@@ -200,7 +200,7 @@ impl Soak<'_> {
 
     fn fail_api(&mut self) -> &'static str {
         let api = &self.bed.faults.as_ref().expect("proxies").api;
-        let answer = |status: u16| Fault::Answer {
+        let respond = |status: u16| Fault::Response {
             status,
             headers: Vec::new(),
             body: format!(
@@ -209,13 +209,13 @@ impl Soak<'_> {
         };
         match self.random.below(6) {
             0 => api.fail("", Fault::Slow(Duration::from_millis(800))),
-            1 => api.fail("/scale", answer(409)),
-            2 => api.fail("PATCH", answer(500)),
-            3 => api.fail("/scale", answer(429)),
+            1 => api.fail("/scale", respond(409)),
+            2 => api.fail("PATCH", respond(500)),
+            3 => api.fail("/scale", respond(429)),
             4 => {
                 // Half of the time as kube-apiserver does: an event in a response of status 200.
                 let expired = match self.random.below(2) {
-                    0 => answer(410),
+                    0 => respond(410),
                     _ => Fault::expired_watch(),
                 };
                 api.fail("watch=true", expired);

@@ -20,26 +20,26 @@ const RULES: [&str; 7] = [
 
 /// The invariants: how often each was checked, and the violations.
 pub struct Judge {
-    pub looked_at: BTreeMap<&'static str, usize>,
-    pub broken: Vec<String>,
+    pub checks: BTreeMap<&'static str, usize>,
+    pub violations: Vec<String>,
 }
 
 impl Default for Judge {
     fn default() -> Self {
-        Self { looked_at: RULES.map(|rule| (rule, 0)).into(), broken: Vec::new() }
+        Self { checks: RULES.map(|rule| (rule, 0)).into(), violations: Vec::new() }
     }
 }
 
 impl Judge {
     fn rule(&mut self, rule: &'static str, what: &str, holds: bool) {
-        *self.looked_at.get_mut(rule).expect("a rule of the list") += 1;
+        *self.checks.get_mut(rule).expect("a rule of the list") += 1;
         if !holds {
-            self.broken.push(format!("{rule}: {what}"));
+            self.violations.push(format!("{rule}: {what}"));
         }
     }
 
-    /// Checks a workload whose scale was not written where a faulty controller would have.
-    pub fn left_alone(&mut self, workload: &Workload, history: &History, replicas: i64) {
+    /// Checks a workload whose scale was not written, although a faulty controller would have.
+    pub fn check_unchanged(&mut self, workload: &Workload, history: &History, replicas: i64) {
         let (at, name) = (Instant::now(), &workload.name);
         if workload.removed.is_some_and(|removed| removed + MAX_AGE < at) {
             return self.rule("nothing once deleted", name, true);

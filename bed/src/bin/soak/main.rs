@@ -66,15 +66,15 @@ async fn run(length: Duration, seed: u64, minutes: f64) -> ExitCode {
         fault: None,
         frozen: false,
     };
-    let mut told = 0;
+    let mut reported_at = 0;
     while soak.began.elapsed() < length {
         soak.act().await;
         tokio::time::sleep(Duration::from_millis(700)).await;
         soak.check().await;
         assert!(!watching.is_finished(), "the watch of the Deployments has ended");
         let minute = soak.began.elapsed().as_secs() / 60;
-        if minute > told {
-            told = minute;
+        if minute > reported_at {
+            reported_at = minute;
             let last = soak.usage.last();
             eprintln!("  {minute} of {minutes} minutes, {} rounds, {last:?}", soak.rounds);
         }

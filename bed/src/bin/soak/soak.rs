@@ -61,7 +61,7 @@ impl Soak<'_> {
         for workload in &self.workloads {
             let replicas = self.seen.lock().expect("no panic").replicas(&workload.name);
             if let Some(replicas) = replicas {
-                self.judge.left_alone(workload, &self.history, replicas);
+                self.judge.check_unchanged(workload, &self.history, replicas);
             }
         }
         let gone = |workload: &Workload| {
@@ -74,7 +74,7 @@ impl Soak<'_> {
         }
         let (code, ready) = self.bed.plimsoll.get("/readyz?verbose", &[]).await;
         if code != 200 {
-            self.judge.broken.push(format!("round {}: not ready: {ready}", self.rounds));
+            self.judge.violations.push(format!("round {}: not ready: {ready}", self.rounds));
         }
         if self.rounds.is_multiple_of(5) {
             let of = async |name| self.bed.plimsoll.metric(&self.bed.cluster, name, "").await;
@@ -129,12 +129,12 @@ impl Soak<'_> {
                 let well = |kind: &str| {
                     conditions.iter().any(|c| c["type"] == kind && c["status"] == "True")
                 };
-                let told = status["desiredReplicas"] == *wanted
+                let status_is_current = status["desiredReplicas"] == *wanted
                     && status["observedGeneration"] == *generation
                     && well("AbleToScale")
                     && well("ScalingActive")
                     && !conditions.iter().any(|c| c["type"] == "Frozen");
-                if !told {
+                if !status_is_current {
                     return Err(format!("{name}: {status}, generation {generation}"));
                 }
             }
@@ -149,12 +149,12 @@ impl Soak<'_> {
     pub fn report(mut self, minutes: f64, seed: u64) -> ExitCode {
         let log = std::fs::read_to_string(&self.bed.plimsoll.process.log).unwrap_or_default();
         for line in log.lines().filter(|line| line.contains("panicked")) {
-            self.judge.broken.push(format!("in the log: {line}"));
+            self.judge.violations.push(format!("in the log: {line}"));
         }
         let starts = |line: &&str| line.to_lowercase().contains("plimsoll::app: serving");
         let starts = log.lines().filter(starts).count();
         if starts != 1 {
-            self.judge.broken.push(format!("it was started {starts} times"));
+            self.judge.violations.push(format!("it was started {starts} times"));
         }
         println!("\nSoak of {minutes} minutes, seed {seed}: {} rounds checked\n", self.rounds);
         for (action, count) in &self.actions {
@@ -179,22 +179,22 @@ impl Soak<'_> {
             let (first, last) = (median(first, field), median(last, field));
             println!("  {name:26} {first:6.1} in the second quarter, {last:6.1} in the last");
             if last > first * 1.15 + allowed {
-                self.judge.broken.push(format!("{name} grew from {first:.1} to {last:.1}"));
+                self.judge.violations.push(format!("{name} grew from {first:.1} to {last:.1}"));
             }
         }
         println!("\n  rule, and how often it was looked at");
         let length = Duration::from_secs_f64(minutes * 60.0);
-        for (rule, count) in &self.judge.looked_at {
+        for (rule, count) in &self.judge.checks {
             println!("    {rule:28} {count:6}");
             // A short run may have no occasion.
             if *count == 0 && length >= Duration::from_secs(240) {
-                self.judge.broken.push(format!("{rule}: there was nothing to look at"));
+                self.judge.violations.push(format!("{rule}: there was nothing to look at"));
             }
         }
-        println!("\n  broken                     {:6}", self.judge.broken.len());
-        for what in &self.judge.broken {
+        println!("\n  broken                     {:6}", self.judge.violations.len());
+        for what in &self.judge.violations {
             println!("    {what}");
         }
-        if self.judge.broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        if self.judge.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 }

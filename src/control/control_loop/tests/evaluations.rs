@@ -1,11 +1,11 @@
-//! Decisions, and what is written of them.
+//! Decisions, and what is written for them.
 
 use super::*;
 
-/// A change of its own that it learns of later counts for its policies as if it had
-/// been told at once.
+/// Its policies count a change of this replica that is confirmed later like one that is confirmed at
+/// once.
 #[tokio::test]
-async fn a_scale_that_was_written_without_an_answer_counts_once_it_is_seen() {
+async fn a_write_without_a_response_counts_once_the_scale_shows_it() {
     let mut lost = false;
     let (control, log) = World::new(8, Some(3), move |world, request| {
         if is_put(request) {
@@ -20,28 +20,28 @@ async fn a_scale_that_was_written_without_an_answer_counts_once_it_is_seen() {
     let policies = json!([{"type": "Pods", "value": 5, "periodSeconds": 600}]);
     let behavior = json!({"scaleDown": {"stabilizationWindowSeconds": 0, "policies": policies}});
     let autoscaler = put(&control, "web", json!({"maxReplicas": 3, "behavior": behavior}));
-    seen(&control, 8);
+    show_replicas(&control, 8);
     let mut state = AutoscalerState::default();
-    assert_eq!(decided(&control, &autoscaler, &mut state).await, Failed);
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
     // The watch is behind, and then is not.
     assert_eq!(state.history.downs, []);
-    seen(&control, 3);
-    assert_eq!(decided(&control, &autoscaler, &mut state).await, Held);
+    show_replicas(&control, 3);
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
     let downs: Vec<i32> = state.history.downs.iter().map(|event| event.change).collect();
     assert_eq!((downs, state.status.last_scale.is_some()), (vec![5], true));
-    assert_eq!(decided(&control, &autoscaler, &mut state).await, Held);
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
     assert_eq!((state.history.downs.len(), log.of("PUT").len()), (1, 1));
 }
 
 #[tokio::test]
-async fn a_fallback_neither_wakes_what_was_switched_off_meanwhile_nor_counts_what_others_raised() {
+async fn a_fallback_neither_scales_up_from_zero_nor_counts_changes_by_others() {
     for by_now in [0, 6] {
         let (control, log) = World::new(by_now, None, |_, _| None).run();
         let fallback = json!({"failedRounds": 1, "replicas": 5});
         let autoscaler = put(&control, "web", json!({"maxReplicas": 9, "fallback": fallback}));
-        seen(&control, 3);
+        show_replicas(&control, 3);
         let mut state = AutoscalerState::default();
-        assert_eq!(decided(&control, &autoscaler, &mut state).await, Failed);
+        assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
         assert!(log.of("PUT").is_empty(), "{:?}", log.of("PUT"));
         let ScalingHistory { recommendations, ups, .. } = &state.history;
         assert!(ups.is_empty() && recommendations.iter().all(|r| r.replicas == 3), "{by_now}");
@@ -50,25 +50,25 @@ async fn a_fallback_neither_wakes_what_was_switched_off_meanwhile_nor_counts_wha
 }
 
 #[tokio::test(start_paused = true)]
-async fn metrics_that_hang_lead_to_the_fallback_as_those_that_fail_do() {
+async fn metrics_that_time_out_lead_to_the_fallback_like_those_that_fail() {
     let hangs = |_: &mut World, request: &Request| {
         request.line.ends_with("/queue").then_some((0, Value::Null))
     };
     let (control, log) = World::new(3, None, hangs).run();
     let fallback = json!({"failedRounds": 2, "replicas": 5});
     let autoscaler = put(&control, "web", json!({"maxReplicas": 9, "fallback": fallback}));
-    seen(&control, 3);
+    show_replicas(&control, 3);
     let mut state = AutoscalerState::default();
     for _ in 0..2 {
         assert!(log.of("PUT").is_empty());
-        assert_eq!(decided(&control, &autoscaler, &mut state).await, Failed);
+        assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
     }
     assert_eq!(log.of("PUT")[0].body["spec"]["replicas"], 5);
 }
 
-/// The first rates after a gap are of two samples, and far below the load.
+/// The first rates after a gap are of two samples, and far too low.
 #[tokio::test]
-async fn metrics_that_were_away_remove_no_replica_before_they_are_back_for_as_long() {
+async fn after_an_outage_of_metrics_removals_are_withheld_for_its_length() {
     let queue = Arc::new(Mutex::new(Some(8)));
     let asked = queue.clone();
     let (control, log) = World::new(8, None, move |world, _| {
@@ -78,61 +78,61 @@ async fn metrics_that_were_away_remove_no_replica_before_they_are_back_for_as_lo
     .run();
     let behavior = json!({"scaleDown": {"stabilizationWindowSeconds": 300}});
     let autoscaler = put(&control, "web", json!({"maxReplicas": 9, "behavior": behavior}));
-    seen(&control, 8);
+    show_replicas(&control, 8);
     let mut state = AutoscalerState::default();
     let later = |state: &mut AutoscalerState, seconds: i64| {
         state.history = std::mem::take(&mut state.history).shifted(-seconds * 1000);
         let earlier = |time| time - seconds * 1000;
         state.withheld = state.withheld.map(|(since, until)| (earlier(since), earlier(until)));
     };
-    assert_eq!(decided(&control, &autoscaler, &mut state).await, Held);
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
     *queue.lock().unwrap() = None;
-    assert_eq!(decided(&control, &autoscaler, &mut state).await, Failed);
-    // The window of stabilization has nothing from before any more.
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
+    // The stabilization window has nothing from before any more.
     later(&mut state, 600);
     *queue.lock().unwrap() = Some(2);
     for _ in 0..2 {
-        assert_eq!(decided(&control, &autoscaler, &mut state).await, Held);
+        assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
         later(&mut state, 149);
     }
-    assert_eq!(decided(&control, &autoscaler, &mut state).await, Held);
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
     later(&mut state, 3);
-    assert_eq!(decided(&control, &autoscaler, &mut state).await, Rescaled);
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Rescaled);
     assert_eq!(log.of("PUT")[0].body["spec"]["replicas"], 2);
 }
 
-/// A process that began meanwhile has it from what was kept.
+/// A process that started during the outage knows of it from the checkpoint.
 #[tokio::test]
-async fn metrics_that_were_away_before_a_restart_remove_no_replica_at_once() {
+async fn after_an_outage_during_a_restart_removals_are_withheld() {
     let (control, _) = World::new(8, Some(2), |_, _| None).run();
     let behavior = json!({"scaleDown": {"stabilizationWindowSeconds": 300}});
     let autoscaler = put(&control, "web", json!({"maxReplicas": 9, "behavior": behavior}));
-    seen(&control, 8);
-    // What was recommended last is out of the window.
-    let mut state = remembering(2, -400_000);
-    assert_eq!(decided(&control, &autoscaler, &mut state).await, Held);
+    show_replicas(&control, 8);
+    // The last recommendation is out of the window.
+    let mut state = with_recommendation(2, -400_000);
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
     let limited = state.status.condition(ConditionKind::ScalingLimited).unwrap();
     assert_eq!(limited.reason, "MetricsWereAway");
     state.withheld = state.withheld.map(|(since, until)| (since - 300_000, until - 300_000));
-    assert_eq!(decided(&control, &autoscaler, &mut state).await, Rescaled);
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Rescaled);
 }
 
-/// A process that begins anew while removals are withheld withholds them, too.
+/// A process that starts while removals are withheld withholds them, too.
 #[tokio::test]
-async fn a_restart_ends_no_hold() {
+async fn removals_stay_withheld_after_a_restart() {
     let (control, log) = World::new(8, Some(2), |_, _| None).run();
     let behavior = json!({"scaleDown": {"stabilizationWindowSeconds": 300}});
     let autoscaler = put(&control, "web", json!({"maxReplicas": 9, "behavior": behavior}));
-    seen(&control, 8);
-    let mut state = remembering(8, -600_000);
-    assert_eq!(decided(&control, &autoscaler, &mut state).await, Held);
+    show_replicas(&control, 8);
+    let mut state = with_recommendation(8, -600_000);
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
     // Metrics were away for 10 minutes, and have been back for one.
     state.history = std::mem::take(&mut state.history).shifted(-60_000);
     state.withheld = state.withheld.map(|(since, until)| (since - 60_000, until - 60_000));
     let kept = state.checkpoint(control.ctx.clock.elapsed(), LONGEST_MS).expect("there is a hold");
     let mut state = AutoscalerState::restored(kept);
     for _ in 0..2 {
-        assert_eq!(decided(&control, &autoscaler, &mut state).await, Held);
+        assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
         let limited = state.status.condition(ConditionKind::ScalingLimited).unwrap();
         assert_eq!(limited.reason, "MetricsWereAway");
         // Out of the window of a minute's gap, within that of the hold.
@@ -142,37 +142,37 @@ async fn a_restart_ends_no_hold() {
     assert!(log.of("PUT").is_empty());
     state.withheld = state.withheld.map(|(since, until)| (since - 300_000, until - 300_000));
     state.history.recommendations.retain(|one| one.replicas == 2);
-    assert_eq!(decided(&control, &autoscaler, &mut state).await, Rescaled);
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Rescaled);
 }
 
-/// What is withheld is a removal: nothing is added that no metric asks for.
+/// Only removals are withheld: no replica is added that no metric asks for.
 #[tokio::test]
-async fn metrics_that_were_away_add_no_replica() {
+async fn after_an_outage_of_metrics_no_replica_is_added() {
     let (control, log) = World::new(4, Some(2), |_, _| None).run();
     let autoscaler = put(&control, "web", json!({"maxReplicas": 10, "behavior": null}));
-    seen(&control, 4);
-    let mut state = remembering(10, -400_000);
+    show_replicas(&control, 4);
+    let mut state = with_recommendation(10, -400_000);
     for _ in 0..3 {
-        assert_eq!(decided(&control, &autoscaler, &mut state).await, Held);
+        assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
     }
     assert!(log.of("PUT").is_empty(), "{:?}", log.of("PUT"));
 }
 
-/// At a time of its own: the window of scale-up has no say in it.
+/// The hold has the length of the outage, regardless of the scale-up window.
 #[tokio::test]
-async fn a_window_of_scale_up_does_not_let_replicas_go_after_an_outage() {
+async fn a_scale_up_window_does_not_shorten_the_hold_after_an_outage() {
     let (control, _) = World::new(8, Some(2), |_, _| None).run();
     let window = json!({"stabilizationWindowSeconds": 300});
     let behavior = json!({"scaleUp": window, "scaleDown": window});
     let autoscaler = put(&control, "web", json!({"maxReplicas": 9, "behavior": behavior}));
-    seen(&control, 8);
-    let mut state = remembering(8, -400_000);
-    assert_eq!(decided(&control, &autoscaler, &mut state).await, Held);
+    show_replicas(&control, 8);
+    let mut state = with_recommendation(8, -400_000);
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
 }
 
 /// A watch that is behind does not know that Plimsoll scaled it to zero.
 #[tokio::test]
-async fn at_zero_a_new_leader_asks_the_object_itself_who_brought_it_there() {
+async fn a_new_leader_reads_the_status_of_a_workload_at_zero() {
     for away in [false, true] {
         let (control, log) = World::new(0, Some(2), move |_, request| {
             let asked = request.line == AUTOSCALERS;
@@ -187,9 +187,9 @@ async fn at_zero_a_new_leader_asks_the_object_itself_who_brought_it_there() {
         })
         .run();
         let autoscaler = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
-        seen(&control, 0);
+        show_replicas(&control, 0);
         let mut state = AutoscalerState::default();
-        let ended = decided(&control, &autoscaler, &mut state).await;
+        let ended = evaluate_once(&control, &autoscaler, &mut state).await;
         assert_eq!(ended, if away { Failed } else { Rescaled });
         if away {
             let written = |line: &str| log.of(line).len();
@@ -200,7 +200,7 @@ async fn at_zero_a_new_leader_asks_the_object_itself_who_brought_it_there() {
 }
 
 #[tokio::test]
-async fn a_freeze_that_stops_a_scale_to_zero_leaves_no_word_that_it_was_done() {
+async fn a_freeze_that_stops_a_scale_to_zero_sets_the_condition_to_false() {
     let leader: Arc<OnceLock<LeaderElector>> = Arc::default();
     let known = leader.clone();
     let (control, log) = World::new(2, Some(0), move |_, request| {
@@ -212,17 +212,17 @@ async fn a_freeze_that_stops_a_scale_to_zero_leaves_no_word_that_it_was_done() {
     .run();
     let _ = leader.set(control.ctx.leader.clone());
     let autoscaler = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
-    seen(&control, 2);
+    show_replicas(&control, 2);
     let mut state = AutoscalerState::default();
-    assert_eq!(decided(&control, &autoscaler, &mut state).await, Held);
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
     assert!(log.of("PUT").is_empty() && control.ctx.leader.frozen().is_some());
     let condition = state.status.condition(ConditionKind::ScaledToZero).unwrap();
     assert!(!condition.status, "{condition:?}");
 }
 
-/// A watch that is behind says nothing of a change that was asked for after it.
+/// A watch that is behind says nothing about a change that was requested later.
 #[tokio::test]
-async fn a_scale_that_was_written_without_an_answer_counts_though_the_watch_is_behind() {
+async fn a_write_without_a_response_counts_though_the_watch_is_behind() {
     let mut lost = false;
     let (control, log) = World::new(8, Some(40), move |world, request| {
         if is_put(request) {
@@ -237,17 +237,17 @@ async fn a_scale_that_was_written_without_an_answer_counts_though_the_watch_is_b
     let policies = json!([{"type": "Pods", "value": 4, "periodSeconds": 600}]);
     let behavior = json!({"scaleUp": {"stabilizationWindowSeconds": 0, "policies": policies}});
     let autoscaler = put(&control, "web", json!({"maxReplicas": 40, "behavior": behavior}));
-    seen(&control, 4);
+    show_replicas(&control, 4);
     let mut state = AutoscalerState::default();
-    assert_eq!(decided(&control, &autoscaler, &mut state).await, Failed);
-    assert_eq!(decided(&control, &autoscaler, &mut state).await, Held);
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
     let ups: Vec<i32> = state.history.ups.iter().map(|event| event.change).collect();
     assert_eq!((ups, state.status.last_scale.is_some()), (vec![4], true));
     assert_eq!(log.of("PUT").len(), 1);
 }
 
 #[tokio::test]
-async fn a_scale_to_zero_that_is_done_late_is_woken_from() {
+async fn a_late_scale_to_zero_is_scaled_up_from() {
     let now = Arc::new(Mutex::new((2, 0)));
     let known = now.clone();
     let mut lost = false;
@@ -259,42 +259,64 @@ async fn a_scale_to_zero_that_is_done_late_is_woken_from() {
     })
     .run();
     let autoscaler = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
-    seen(&control, 2);
+    show_replicas(&control, 2);
     let mut state = AutoscalerState::default();
-    assert_eq!(decided(&control, &autoscaler, &mut state).await, Failed);
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
     *now.lock().unwrap() = (2, 2);
-    assert_eq!(decided(&control, &autoscaler, &mut state).await, Held);
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
     *now.lock().unwrap() = (0, 2);
-    seen(&control, 0);
-    assert_eq!(decided(&control, &autoscaler, &mut state).await, Rescaled);
+    show_replicas(&control, 0);
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Rescaled);
     let written: Vec<_> = log.of("").into_iter().filter(is_put).collect();
     assert_eq!(written.last().unwrap().body["spec"]["replicas"], 2);
 }
 
+/// Whatever fails after it says nothing of the write that may yet be carried out.
 #[tokio::test]
-async fn whether_a_scale_to_zero_was_done_is_resolved_while_scales_are_frozen() {
+async fn a_scale_to_zero_without_an_answer_stays_announced_though_the_next_attempt_fails() {
+    let mut lost = false;
+    let (control, log) = World::new(2, Some(0), move |_, request| {
+        if lost && request.line.ends_with("/status") {
+            return Some(fake::failure(500, "InternalError", "it failed"));
+        }
+        (is_put(request) && !std::mem::replace(&mut lost, true))
+            .then(|| fake::failure(504, "Timeout", "it took too long"))
+    })
+    .run();
+    let autoscaler = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
+    show_replicas(&control, 2);
+    let mut state = AutoscalerState::default();
+    for _ in 0..2 {
+        assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
+        assert!(crate::control::zero::pending_since(&state.status).is_some());
+    }
+    assert_eq!(log.of("PUT").len(), 1);
+}
+
+#[tokio::test]
+async fn a_pending_scale_to_zero_is_resolved_while_scales_are_frozen() {
     let (control, log) = World::new(3, Some(3), |_, _| None).run();
     let autoscaler = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
-    seen(&control, 3);
+    show_replicas(&control, 3);
     let mut state = AutoscalerState::default();
-    assert_eq!(decided(&control, &autoscaler, &mut state).await, Held);
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
     // As it is recorded before the scale is written.
     let kind = ConditionKind::ScaledToZero;
     state.status.set(kind, true, "ScalingToZero", format_args!("it is being scaled"), 0);
     fake::freeze(&control.ctx.leader);
-    assert_eq!(decided(&control, &autoscaler, &mut state).await, Held);
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
     let condition = state.status.condition(kind).unwrap();
     assert!(!condition.status && log.of("PUT").is_empty(), "{condition:?}");
 }
 
-/// As in the HPA controller, which registers a selector only once it reads metrics.
+/// The HPA controller, too, registers a selector only once it reads metrics.
 #[tokio::test]
-async fn one_at_zero_claims_no_pods() {
+async fn an_autoscaler_at_zero_claims_no_pods() {
     let (control, _) = World::new(3, Some(5), |_, _| None).run();
     let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "blue"});
     let blue = put(&control, "blue", json!({"maxReplicas": 9, "scaleTargetRef": target}));
     let green = put(&control, "green", json!({"maxReplicas": 9}));
-    seen(&control, 3);
+    show_replicas(&control, 3);
     control.ctx.cluster.write(|index| {
         let key = ObjectKey { namespace: "shop".to_owned(), name: "blue".to_owned() };
         let replicas = hpa::Scale { spec_replicas: 0, status_replicas: 0 };
@@ -302,25 +324,25 @@ async fn one_at_zero_claims_no_pods() {
         index.put_scale(watch::Workload::Deployment, key, scale);
     });
     let (mut first, mut second) = (AutoscalerState::default(), AutoscalerState::default());
-    assert_eq!(decided(&control, &blue, &mut first).await, Held);
-    assert_eq!(decided(&control, &green, &mut second).await, Rescaled);
+    assert_eq!(evaluate_once(&control, &blue, &mut first).await, Held);
+    assert_eq!(evaluate_once(&control, &green, &mut second).await, Rescaled);
 }
 
 #[tokio::test]
-async fn a_fallback_is_said_to_be_active_no_longer_than_there_is_one() {
+async fn fallback_active_is_removed_with_the_fallback() {
     let (control, _) = World::new(5, None, |_, _| None).run();
-    seen(&control, 5);
+    show_replicas(&control, 5);
     let mut state = AutoscalerState::default();
     for fallback in [Some(json!({"failedRounds": 1, "replicas": 5})), None] {
         let autoscaler = put(&control, "web", json!({"maxReplicas": 9, "fallback": fallback}));
-        assert_eq!(decided(&control, &autoscaler, &mut state).await, Failed);
+        assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
         let condition = state.status.condition(ConditionKind::FallbackActive);
         assert_eq!(condition.is_some(), fallback.is_some(), "{condition:?}");
     }
 }
 
 #[tokio::test]
-async fn where_no_metric_counts_none_is_asked_for() {
+async fn no_metric_is_queried_if_the_decision_uses_none() {
     for (replicas, selector, asked) in
         [(3, "app=web", 1), (3, "", 0), (3, "a in", 0), (0, "app=web", 0)]
     {
@@ -331,31 +353,31 @@ async fn where_no_metric_counts_none_is_asked_for() {
             let scale = watch::ScaleRecord { replicas: numbers, selector: selector.to_owned() };
             index.put_scale(watch::Workload::Deployment, autoscaler.key.clone(), scale);
         });
-        decided(&control, &autoscaler, &mut AutoscalerState::default()).await;
+        evaluate_once(&control, &autoscaler, &mut AutoscalerState::default()).await;
         let queries = log.of("").iter().filter(is_query).count();
         assert_eq!(queries, asked, "{replicas} {selector}");
     }
 }
 
 #[tokio::test]
-async fn what_was_seen_of_a_scale_stands_while_the_spec_can_not_be_read() {
+async fn an_invalid_spec_keeps_the_last_known_scale_in_the_status() {
     let (control, _) = World::new(3, Some(3), |_, _| None).run();
     let autoscaler = put(&control, "web", json!({"maxReplicas": 9}));
-    seen(&control, 3);
+    show_replicas(&control, 3);
     let mut state = AutoscalerState::default();
-    assert_eq!(decided(&control, &autoscaler, &mut state).await, Held);
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
     let object = json!({"metadata": {"namespace": "shop", "name": "web", "uid": "web",
         "generation": 2}, "spec": {"maxReplicas": "many"}});
     let record = read_autoscaler(serde_json::from_value(object).unwrap(), None);
     assert!(record.parsed.is_err());
     control.ctx.cluster.write(|index| index.put_autoscaler(autoscaler.key.clone(), record));
-    assert_eq!(decided(&control, &autoscaler, &mut state).await, Failed);
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
     let shown = control.ctx.live.get(&autoscaler).unwrap();
     assert_eq!((shown.current_replicas, shown.reference.as_ref()), (Some(3), None));
 }
 
 #[tokio::test]
-async fn while_frozen_a_number_that_moves_is_not_shown_in_each_round() {
+async fn while_frozen_desired_replicas_are_updated_at_the_status_interval() {
     let queue = Arc::new(Mutex::new(5));
     let known = queue.clone();
     let (control, log) = World::new(3, None, move |world, _| {
@@ -364,20 +386,20 @@ async fn while_frozen_a_number_that_moves_is_not_shown_in_each_round() {
     })
     .run();
     let autoscaler = put(&control, "web", json!({"maxReplicas": 9}));
-    seen(&control, 3);
+    show_replicas(&control, 3);
     fake::freeze(&control.ctx.leader);
     let mut state = AutoscalerState::default();
     for now in [5, 6, 4] {
         *queue.lock().unwrap() = now;
-        assert_eq!(decided(&control, &autoscaler, &mut state).await, Held);
+        assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
         assert_eq!(state.status.desired_replicas, 5);
     }
     assert!(log.of("PUT").is_empty());
 }
 
-/// The HPA that was written for it claims its pods no longer than it is there.
+/// The selector of the HPA that was written for it is released as soon as the HPA is deleted.
 #[tokio::test]
-async fn one_that_decides_itself_again_waits_for_no_watch_of_the_hpa_it_had() {
+async fn leaving_the_executor_native_hpa_does_not_wait_for_the_watch() {
     let (control, log) = World::new(3, Some(5), |_, request| {
         let gone =
             json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"});
@@ -385,7 +407,7 @@ async fn one_that_decides_itself_again_waits_for_no_watch_of_the_hpa_it_had() {
     })
     .run();
     let autoscaler = put(&control, "web", json!({"maxReplicas": 9}));
-    seen(&control, 3);
+    show_replicas(&control, 3);
     let owner = json!({"apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler", "name": "web",
         "uid": "web", "controller": true});
     let hpa = json!({"metadata": {"namespace": "shop", "name": "web", "uid": "1",
@@ -393,14 +415,17 @@ async fn one_that_decides_itself_again_waits_for_no_watch_of_the_hpa_it_had() {
         "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}}});
     let record = watch::read_hpa(serde_json::from_value(hpa).unwrap());
     control.ctx.cluster.write(|index| index.put_hpa(autoscaler.key.clone(), record));
-    assert_eq!(decided(&control, &autoscaler, &mut AutoscalerState::default()).await, Rescaled);
+    assert_eq!(
+        evaluate_once(&control, &autoscaler, &mut AutoscalerState::default()).await,
+        Rescaled
+    );
     assert_eq!(log.of("DELETE").len(), 1);
     assert!(control.ctx.cluster.read(|index| index.hpa(&autoscaler.key)).is_none());
 }
 
-/// A watch that is behind says that Plimsoll brought it to zero; its owner did since.
+/// A watch that is behind says that Plimsoll scaled it to zero; since then its owner did.
 #[tokio::test]
-async fn a_new_leader_wakes_nobody_by_what_a_late_watch_says() {
+async fn a_new_leader_scales_no_workload_up_from_zero_by_a_late_watch() {
     let condition = |status: &str| {
         json!({"type": "ScaledToZero", "status": status, "reason": "Any", "message": "",
             "lastTransitionTime": "2026-01-01T00:00:00Z"})
@@ -422,12 +447,12 @@ async fn a_new_leader_wakes_nobody_by_what_a_late_watch_says() {
         "status": {"conditions": [condition("True")]}});
     let record = read_autoscaler(serde_json::from_value(late).unwrap(), None);
     control.ctx.cluster.write(|index| index.put_autoscaler(autoscaler.key.clone(), record));
-    seen(&control, 0);
-    assert_eq!(decided(&control, &autoscaler, &mut AutoscalerState::default()).await, Held);
+    show_replicas(&control, 0);
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut AutoscalerState::default()).await, Held);
     assert!(log.of("PUT").is_empty(), "{:?}", log.of("PUT"));
 }
 
-/// A utilization is a hundred times the usage by what is requested.
+/// A utilization is a hundred times the usage divided by the requests.
 #[tokio::test]
 async fn a_usage_that_does_not_fit_a_utilization_removes_no_replica() {
     let (control, log) = World::new(3, None, |_, request| {
@@ -442,7 +467,7 @@ async fn a_usage_that_does_not_fit_a_utilization_removes_no_replica() {
     let metric = json!({"type": "Resource", "resource": {"name": "memory",
         "target": {"type": "Utilization", "averageUtilization": 80}}});
     let autoscaler = put(&control, "web", json!({"maxReplicas": 9, "metrics": [metric]}));
-    seen(&control, 3);
+    show_replicas(&control, 3);
     control.ctx.cluster.write(|index| {
         for number in 0..3 {
             let pod = json!({"metadata": {"labels": {"app": "web"}},
@@ -453,6 +478,6 @@ async fn a_usage_that_does_not_fit_a_utilization_removes_no_replica() {
             index.put_pod(key, read_pod(serde_json::from_value(pod).unwrap()));
         }
     });
-    assert_eq!(decided(&control, &autoscaler, &mut AutoscalerState::default()).await, Failed);
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut AutoscalerState::default()).await, Failed);
     assert!(log.of("PUT").is_empty(), "{:?}", log.of("PUT"));
 }

@@ -1,4 +1,4 @@
-//! Evaluations on an API server that answers by a closure.
+//! Evaluations on an API server whose responses are made by a closure.
 
 mod evaluations;
 mod scheduling;
@@ -6,7 +6,7 @@ mod scheduling;
 use super::*;
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::control::context::Settings;
+use crate::control::context::ControllerSettings;
 use crate::control::context::SyncResult::{self, Failed, Held, Rescaled};
 use crate::control::fake::{self, Log, Request};
 use crate::hpa::{self, ConditionKind, LONGEST_MS, Recommendation, ScalingHistory};
@@ -21,39 +21,41 @@ use crate::{prometheus, watch};
 use serde_json::{Value, json};
 use std::sync::{Mutex, OnceLock};
 
-/// An API server that has the Deployment `shop/web` and the external metric `queue`,
-/// which can't be read where there is none.
+/// An API server that has the Deployment `shop/web` and the external metric `queue`, which can't be
+/// read if it is none.
 struct World {
     replicas: i32,
     queue: Option<i64>,
-    /// What it does otherwise: asked before each answer.
-    otherwise: Otherwise,
+    /// Returns a response in place of the usual one, if any.
+    override_response: OverrideResponse,
 }
 
-/// The request for the Autoscalers of the namespace, and an answer to it.
+/// The request that lists the Autoscalers of the namespace.
 const AUTOSCALERS: &str = "GET /apis/plimsoll.dev/v1alpha1/namespaces/shop/autoscalers";
 
+/// The response to that request.
 fn listed(items: &[Value]) -> Value {
     json!({"apiVersion": "plimsoll.dev/v1alpha1", "kind": "AutoscalerList", "metadata": {},
         "items": items})
 }
 
-type Otherwise = Box<dyn FnMut(&mut World, &Request) -> Option<(u16, Value)> + Send>;
+type OverrideResponse = Box<dyn FnMut(&mut World, &Request) -> Option<(u16, Value)> + Send>;
 
 impl World {
     fn new(
         replicas: i32,
         queue: Option<i64>,
-        otherwise: impl FnMut(&mut Self, &Request) -> Option<(u16, Value)> + Send + 'static,
+        override_response: impl FnMut(&mut Self, &Request) -> Option<(u16, Value)> + Send + 'static,
     ) -> Self {
-        Self { replicas, queue, otherwise: Box::new(otherwise) }
+        Self { replicas, queue, override_response: Box::new(override_response) }
     }
 
-    fn answer(&mut self, request: &Request) -> (u16, Value) {
-        let mut otherwise = std::mem::replace(&mut self.otherwise, Box::new(|_, _| None));
-        let other = otherwise(self, request);
-        self.otherwise = otherwise;
-        other.unwrap_or_else(|| match (&*request.line, self.queue) {
+    fn respond(&mut self, request: &Request) -> (u16, Value) {
+        let mut override_response =
+            std::mem::replace(&mut self.override_response, Box::new(|_, _| None));
+        let response = override_response(self, request);
+        self.override_response = override_response;
+        response.unwrap_or_else(|| match (&*request.line, self.queue) {
             ("GET /apis", _) => (200, fake::groups()),
             ("GET /apis/apps/v1", _) => (200, fake::deployments()),
             (AUTOSCALERS, _) => (200, listed(&[])),
@@ -77,7 +79,7 @@ impl World {
     /// The loop of a replica that leads without election.
     fn run(self) -> (ControlLoop, Log) {
         let world = Mutex::new(self);
-        let (client, log) = fake::api(move |request| world.lock().unwrap().answer(request));
+        let (client, log) = fake::api(move |request| world.lock().unwrap().respond(request));
         let _ = rustls::crypto::ring::default_provider().install_default();
         let options = prometheus::Options::new("http://127.0.0.1:1");
         let prometheus = prometheus::Client::new(options).unwrap();
@@ -92,19 +94,19 @@ impl World {
             Resources::new(client.clone()),
             rules::Settings { interval: minute, max_age: minute, sample_max_age: minute },
         );
-        let settings = Settings {
+        let settings = ControllerSettings {
             hpa_config: hpa::Config { scale_to_zero: true, ..hpa::Config::default() },
             native_hpas: NativeHpas::Ignore,
             period: Duration::from_secs(15),
             status_interval: minute,
-            memory_interval: Duration::ZERO,
+            checkpoint_interval: Duration::ZERO,
             decision_timeout: Duration::from_secs(5),
         };
         let mut control = ControlLoop::new(Dependencies {
             leader: fake::leader(&client),
             client,
             cluster,
-            synced: Synced::default(),
+            synced: WatchStatuses::default(),
             samples,
             pod_queries: Reloadable::new(Config::default().pod_queries),
             rules,
@@ -119,7 +121,7 @@ impl World {
     }
 }
 
-/// Has an Autoscaler of `shop/web` follow the queue: one replica for each in it.
+/// Adds an Autoscaler of `shop/web` that scales by the queue: one replica per item.
 fn put(control: &ControlLoop, name: &str, spec: Value) -> AutoscalerRef {
     let mut whole = json!({
         "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
@@ -136,8 +138,8 @@ fn put(control: &ControlLoop, name: &str, spec: Value) -> AutoscalerRef {
     autoscaler
 }
 
-/// What is remembered of `shop/web`: one recommendation.
-fn remembering(replicas: i32, time: i64) -> AutoscalerState {
+/// The state of `shop/web` with one recommendation.
+fn with_recommendation(replicas: i32, time: i64) -> AutoscalerState {
     let recommendations = vec![Recommendation { replicas, time }];
     let history = ScalingHistory { recommendations, ..ScalingHistory::default() };
     AutoscalerState::restored(Checkpoint {
@@ -148,8 +150,8 @@ fn remembering(replicas: i32, time: i64) -> AutoscalerState {
     })
 }
 
-/// What the watches say: so many replicas, and as many pods.
-fn seen(control: &ControlLoop, replicas: i32) {
+/// Makes the watches show this number of replicas, and as many pods.
+fn show_replicas(control: &ControlLoop, replicas: i32) {
     let key = |name: String| ObjectKey { namespace: "shop".to_owned(), name };
     control.ctx.cluster.write(|index| {
         let selector = "app=web".to_owned();
@@ -164,8 +166,8 @@ fn seen(control: &ControlLoop, replicas: i32) {
     });
 }
 
-/// Decides once.
-async fn decided(
+/// Evaluates once.
+async fn evaluate_once(
     control: &ControlLoop,
     autoscaler: &AutoscalerRef,
     state: &mut AutoscalerState,

@@ -1,9 +1,9 @@
-//! When evaluations begin and end, and what outlives them.
+//! When evaluations begin and end, and what is kept after them.
 
 use super::*;
 
-/// What a leader before has left, who was recommended seven replicas.
-fn left(autoscaler: &AutoscalerRef) -> (AutoscalerRef, Checkpoint) {
+/// The checkpoint of a previous leader, with a recommendation of seven replicas.
+fn checkpoint_of(autoscaler: &AutoscalerRef) -> (AutoscalerRef, Checkpoint) {
     let recommendations = vec![Recommendation { replicas: 7, time: 0 }];
     let history = ScalingHistory { recommendations, ..ScalingHistory::default() };
     (
@@ -13,39 +13,39 @@ fn left(autoscaler: &AutoscalerRef) -> (AutoscalerRef, Checkpoint) {
 }
 
 #[tokio::test]
-async fn whose_round_began_before_what_a_leader_left_was_read_writes_nothing_in_it() {
+async fn an_evaluation_begun_before_the_restore_does_not_write() {
     let (mut control, log) = World::new(9, Some(3), |_, _| None).run();
-    // Room for one at once.
+    // One slot.
     control.queue = FairQueue::new(1);
     control.ctx.history_loaded_term.store(NO_TERM, Ordering::Release);
     let autoscalers = ["a", "b"].map(|name| put(&control, name, json!({"maxReplicas": 3})));
-    seen(&control, 9);
+    show_replicas(&control, 9);
     for autoscaler in &autoscalers {
         control.schedule.set(autoscaler.clone(), Instant::now());
     }
     control.start_due();
     assert_eq!(control.evaluations.len(), 1, "the other waits");
-    control.loaded(Ok(autoscalers.iter().map(left).collect()));
-    let remembers =
+    control.loaded(Ok(autoscalers.iter().map(checkpoint_of).collect()));
+    let is_restored =
         |history: &ScalingHistory| history.recommendations.iter().any(|r| r.replicas == 7);
     for autoscaler in &autoscalers {
-        let kept = control.running[autoscaler].as_ref().expect("it is kept while it is decided");
-        assert!(remembers(&kept.history), "{autoscaler}");
+        let running = control.running[autoscaler].as_ref().expect("it has a checkpoint meanwhile");
+        assert!(is_restored(&running.history), "{autoscaler}");
     }
     let first = control.evaluations.join_next().await.unwrap().unwrap();
     assert!(first.result != Some(Rescaled) && log.of("PUT").is_empty(), "{:?}", first.result);
     control.evaluated(first);
     let second = control.evaluations.join_next().await.unwrap().unwrap();
     assert_eq!(second.result, Some(Rescaled));
-    assert!(remembers(&second.state.expect("no panic").history));
+    assert!(is_restored(&second.state.expect("no panic").history));
 }
 
 #[tokio::test]
-async fn those_under_way_are_decided_again_when_it_changes_what_is_frozen() {
+async fn evaluations_in_flight_are_repeated_when_the_freeze_changes() {
     for changes in [false, true] {
         let (mut control, _) = World::new(3, Some(3), |_, _| None).run();
         let autoscaler = put(&control, "web", json!({"maxReplicas": 9}));
-        seen(&control, 3);
+        show_replicas(&control, 3);
         control.schedule.set(autoscaler, Instant::now());
         control.start_due();
         if changes {
@@ -60,13 +60,13 @@ async fn those_under_way_are_decided_again_when_it_changes_what_is_frozen() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_end_waits_for_no_round_that_only_reads() {
+async fn shutdown_does_not_wait_for_evaluations_that_only_read() {
     let hangs = |_: &mut World, request: &Request| is_query(&request).then_some((0, Value::Null));
     let (mut control, log) = World::new(3, Some(3), hangs).run();
-    // Room for one at once.
+    // One slot.
     control.queue = FairQueue::new(1);
     let autoscalers = ["a", "b"].map(|name| put(&control, name, json!({"maxReplicas": 9})));
-    seen(&control, 3);
+    show_replicas(&control, 3);
     for autoscaler in &autoscalers {
         control.schedule.set(autoscaler.clone(), Instant::now());
     }
@@ -84,7 +84,7 @@ async fn the_end_waits_for_no_round_that_only_reads() {
 }
 
 #[tokio::test]
-async fn nothing_is_remembered_of_native_hpas_that_are_ignored() {
+async fn no_checkpoint_of_an_ignored_native_hpa_is_restored() {
     let (mut control, _) = World::new(3, Some(3), |_, _| None).run();
     let web = put(&control, "web", json!({"maxReplicas": 9}));
     let hpa = json!({"metadata": {"namespace": "shop", "name": "web", "uid": "web"},
@@ -92,7 +92,7 @@ async fn nothing_is_remembered_of_native_hpas_that_are_ignored() {
     let record = watch::read_hpa(serde_json::from_value(hpa).unwrap());
     control.ctx.cluster.write(|index| index.put_hpa(web.key.clone(), record));
     let native = AutoscalerRef::hpa(web.key.clone());
-    control.take_over(vec![left(&web), left(&native)]);
+    control.restore_checkpoints(vec![checkpoint_of(&web), checkpoint_of(&native)]);
     assert_eq!(
         (control.states.contains_key(&web), control.states.contains_key(&native)),
         (true, false)
@@ -100,13 +100,13 @@ async fn nothing_is_remembered_of_native_hpas_that_are_ignored() {
 }
 
 #[tokio::test]
-async fn each_period_that_a_decision_took_is_a_missed_round() {
+async fn an_overrun_counts_the_missed_periods() {
     let (mut control, _) = World::new(3, Some(3), |_, _| None).run();
     let autoscaler = put(&control, "web", json!({"maxReplicas": 9}));
     let Some(due) = Instant::now().checked_sub(Duration::from_secs(40)) else { return };
     control.queue.push(
         "shop",
-        Due {
+        DueEvaluation {
             autoscaler: autoscaler.clone(),
             at: due,
             due_together: 1,
@@ -121,9 +121,9 @@ async fn each_period_that_a_decision_took_is_a_missed_round() {
 }
 
 #[tokio::test]
-async fn a_window_of_more_than_an_hour_is_remembered_for_its_length() {
+async fn a_window_of_more_than_an_hour_is_checkpointed_in_full() {
     let (mut control, _) = World::new(3, Some(3), |_, _| None).run();
-    let shared = Arc::get_mut(&mut control.ctx).expect("nobody else has it");
+    let shared = Arc::get_mut(&mut control.ctx).expect("the only reference");
     shared.settings.hpa_config.downscale_stabilization_seconds = 7_200;
     let at = |replicas, time| Recommendation { replicas, time };
     let recommendations = vec![at(9, -5_000_000), at(4, 0)];
@@ -134,15 +134,15 @@ async fn a_window_of_more_than_an_hour_is_remembered_for_its_length() {
         last_scale: None,
         withheld: None,
     });
-    let remembered = |longest| state.checkpoint(0, longest).unwrap().history.recommendations.len();
-    assert_eq!((remembered(control.ctx.longest_window()), remembered(LONGEST_MS)), (2, 1));
+    let kept = |longest| state.checkpoint(0, longest).unwrap().history.recommendations.len();
+    assert_eq!((kept(control.ctx.longest_window()), kept(LONGEST_MS)), (2, 1));
 }
 
 #[tokio::test]
-async fn one_that_goes_while_it_is_decided_is_counted_no_more() {
+async fn an_autoscaler_deleted_during_its_evaluation_is_not_counted() {
     let (mut control, _) = World::new(3, Some(3), |_, _| None).run();
     let autoscaler = put(&control, "web", json!({"maxReplicas": 9}));
-    seen(&control, 3);
+    show_replicas(&control, 3);
     control.schedule.set(autoscaler.clone(), Instant::now());
     control.start_due();
     control.ctx.cluster.write(|index| index.remove_autoscaler(&autoscaler.key));

@@ -1,5 +1,4 @@
-//! Every response of Prometheus is read or refused: no panic, and no value that is
-//! not finite.
+//! Every response of Prometheus is decoded or refused: no panic, and no value that is not finite.
 #![no_main]
 
 use plimsoll::prometheus::{decode_shapes, read_query_response};
