@@ -7,18 +7,20 @@ use crate::control::{ControlLoop, ControllerSettings, Dependencies};
 use crate::hpa;
 use crate::leader::{ElectionSettings, LeaderElector};
 use crate::live::LiveStatus;
+use crate::prometheus;
 use crate::rules::{self, Rules};
 use crate::samples::Store;
 use crate::serve::{
-    Authenticator, Authorizer, AuthorizerOptions, CaBundleStatus, Health, Server, ServingCa,
-    ServingCertificate, TlsError, TlsOptions, TokenAuthenticator, TrustOptions, TrustStore, listen,
-    router, run_ca_injector, run_trust_reflector,
+    Authenticator, Authorizer, AuthorizerOptions, CaBundleStatus, Health, Listener, Server,
+    ServingCa, ServingCertificate, TlsError, TlsOptions, TokenAuthenticator, TrustOptions,
+    TrustStore, listen, router, run_ca_injector, run_trust_reflector,
 };
-use crate::supervise::{Heartbeat, Tasks};
+use crate::supervise::{Heartbeat, TaskEnded, Tasks};
 use crate::telemetry::Metrics;
 use crate::watch::{Cluster, Resources, WatchStatuses, run_reflectors};
+use axum::Router;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
@@ -43,73 +45,173 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
     let metrics = Arc::new(Metrics::default());
     let prometheus =
         connect::prometheus(&flags.prometheus_url, &flags.prometheus)?.counted(metrics.clone());
-    let reached = prometheus.clone();
     let certificate = serving_certificate(&flags)?;
     let self_signed_ca = certificate.self_signed_ca.clone();
     let trust_options = trust_options(&flags);
     let ca_files = trust_options.read()?;
-    let clock = Clock::default();
-    let qps = flags.client_qps;
-    let connect = async |flag, path: Option<&Path>, clock: Clock, qps| {
-        connect::api_server(&flags, flag, path, metrics.clone(), clock, qps).await
-    };
-    let kubeconfig = flags.kubeconfig.as_deref();
-    let client = connect("--kubeconfig", kubeconfig, clock.clone(), qps).await?;
-    // A Lease that waits for other requests to be within the limit is lost under load.
-    let leases = connect("--kubeconfig", kubeconfig, clock.clone(), None).await?;
-    let other_client = async |flag, path: &Option<std::path::PathBuf>| match path {
-        // Another server's clock may be another.
-        Some(path) => connect(flag, Some(path), Clock::default(), qps).await,
-        None => Ok(client.clone()),
-    };
-    let authentication =
-        other_client("--authentication-kubeconfig", &flags.authentication_kubeconfig).await?;
-    let authorization =
-        other_client("--authorization-kubeconfig", &flags.authorization_kubeconfig).await?;
+    let clients = Clients::connect(&flags, prometheus, &metrics).await?;
+    let listener = bind(&flags, certificate).await?.counted(&metrics.serving);
+    let shared = Shared::new(&flags, &config, &clients, metrics.clone());
+    let own_bundle = trust_options.bundle(None, &ca_files)?;
+    if flags.authentication_skip_lookup || flags.authentication_tolerate_lookup_failure {
+        shared.trust.set(own_bundle);
+    }
+    let election = election(&flags)?;
+    let leader =
+        LeaderElector::new(clients.leases.clone(), election, clients.clock.clone(), metrics);
+    let server = server(&flags, &clients, &shared);
+    let control = control_loop(&flags, &clients, leader.clone(), &shared);
+
+    let mut tasks = Tasks::default();
+    let lookup = (!flags.authentication_skip_lookup).then(|| clients.authentication.clone());
+    let trust = run_trust_reflector(lookup, shared.trust.clone(), trust_options, ca_files);
+    tasks.spawn("trust", trust);
+    tasks.spawn("certificate", listener.run_certificate_reloader(&shared.metrics.serving));
+    if let Some(ca) = self_signed_ca {
+        let (service, namespace) = (flags.service_name.clone(), flags.service_namespace());
+        let ca = ServingCa { service, namespace, ca };
+        let (status, metrics) = (shared.ca_bundles.clone(), shared.metrics.clone());
+        tasks.spawn("caBundles", run_ca_injector(clients.api.clone(), ca, status, metrics));
+    }
+    shared.spawn(&flags, &clients, &mut tasks);
+    let (breaking, stop) = Stop::new(stop_signal()?);
+    let address = listener.address()?;
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), %address, prometheus = redact_url(&flags.prometheus_url), "serving");
+    // Each is a task of its own, so that none holds up another. The Lease is given back
+    // when the last decision is carried out.
+    let mut parts = Tasks::default();
+    let (ended, end) = watch::channel(false);
+    parts.spawn("API", listener.serve(server, stop.clone().comes()));
+    let stop_deciding = stop.clone().comes();
+    parts.spawn("control loop", async move {
+        control.run(stop_deciding).await;
+        let _ = ended.send(true);
+    });
+    let prometheus = clients.prometheus;
+    parts.spawn("election", async move { leader.run(&prometheus, stopped(end)).await });
+    Ok(run_until_stopped(stop.asked, breaking, tasks, parts).await?)
+}
+
+/// The clients of Prometheus and of kube-apiserver.
+struct Clients {
+    prometheus: prometheus::Client,
+    api: kube::Client,
+    /// The clock of its server.
+    clock: Clock,
+    /// A Lease that waits for other requests to be within the limit is lost under load.
+    leases: kube::Client,
+    authentication: kube::Client,
+    authorization: kube::Client,
+}
+
+impl Clients {
+    async fn connect(
+        flags: &ServeFlags,
+        prometheus: prometheus::Client,
+        metrics: &Arc<Metrics>,
+    ) -> Result<Self, StartError> {
+        let (clock, qps) = (Clock::default(), flags.client_qps);
+        let connect = async |flag, path: Option<&Path>, clock: Clock, qps| {
+            connect::api_server(flags, flag, path, metrics.clone(), clock, qps).await
+        };
+        let kubeconfig = flags.kubeconfig.as_deref();
+        let api = connect("--kubeconfig", kubeconfig, clock.clone(), qps).await?;
+        let leases = connect("--kubeconfig", kubeconfig, clock.clone(), None).await?;
+        let other = async |flag, path: &Option<PathBuf>| match path {
+            // Another server's clock may be another.
+            Some(path) => connect(flag, Some(path), Clock::default(), qps).await,
+            None => Ok(api.clone()),
+        };
+        let authentication =
+            other("--authentication-kubeconfig", &flags.authentication_kubeconfig).await?;
+        let authorization =
+            other("--authorization-kubeconfig", &flags.authorization_kubeconfig).await?;
+        Ok(Self { prometheus, clock, leases, authentication, authorization, api })
+    }
+}
+
+async fn bind(flags: &ServeFlags, certificate: ServingCertificate) -> Result<Listener, StartError> {
     let address = SocketAddr::new(flags.bind_address, flags.secure_port);
     let tls = TlsOptions {
         tls13_only: flags.tls_min_version == TlsVersion::VersionTLS13,
         http1_only: flags.disable_http2,
     };
-    let listener =
-        listen(address, certificate, tls, flags.http2_max_streams_per_connection).await?;
-    let listener = listener.counted(&metrics.serving);
-    let address = listener.address()?;
+    Ok(listen(address, certificate, tls, flags.http2_max_streams_per_connection).await?)
+}
 
-    let (cluster, synced, trust) =
-        (Cluster::default(), WatchStatuses::default(), TrustStore::default());
-    metrics.show(synced.clone());
-    let own_bundle = trust_options.bundle(None, &ca_files)?;
-    if flags.authentication_skip_lookup || flags.authentication_tolerate_lookup_failure {
-        trust.set(own_bundle);
+/// What the parts share, each of which keeps clones.
+struct Shared {
+    cluster: Cluster,
+    synced: WatchStatuses,
+    trust: TrustStore,
+    ca_bundles: CaBundleStatus,
+    heartbeat: Heartbeat,
+    samples: Store,
+    resources: Resources,
+    rules: Rules,
+    config: LiveConfig,
+    live: LiveStatus,
+    metrics: Arc<Metrics>,
+}
+
+impl Shared {
+    fn new(flags: &ServeFlags, config: &Config, clients: &Clients, metrics: Arc<Metrics>) -> Self {
+        let (cluster, synced) = (Cluster::default(), WatchStatuses::default());
+        metrics.show(synced.clone());
+        let prometheus = clients.prometheus.clone();
+        let samples = Store::new(prometheus.clone(), flags.sample_max_age);
+        let resources = Resources::new(clients.api.clone());
+        let rules = Rules::new(
+            config.rules.clone(),
+            rules::Settings {
+                interval: flags.metrics_relist_interval,
+                max_age: flags.series_max_age(),
+                sample_max_age: flags.sample_max_age,
+            },
+            rules::Dependencies {
+                prometheus,
+                samples: samples.clone(),
+                client: clients.api.clone(),
+                cluster: cluster.clone(),
+                resources: resources.clone(),
+            },
+        );
+        Self {
+            cluster,
+            synced,
+            trust: TrustStore::default(),
+            ca_bundles: CaBundleStatus::default(),
+            heartbeat: Heartbeat::default(),
+            samples,
+            resources,
+            rules,
+            config: LiveConfig::new(config),
+            live: LiveStatus::default(),
+            metrics,
+        }
     }
-    let (ca_bundles, heartbeat) = (CaBundleStatus::default(), Heartbeat::default());
-    let samples = Store::new(prometheus.clone(), flags.sample_max_age);
-    let resources = Resources::new(client.clone());
-    let rules = Rules::new(
-        config.rules.clone(),
-        prometheus,
-        samples.clone(),
-        client.clone(),
-        cluster.clone(),
-        resources.clone(),
-        rules::Settings {
-            interval: flags.metrics_relist_interval,
-            max_age: flags.series_max_age(),
-            sample_max_age: flags.sample_max_age,
-        },
-    );
-    let config = LiveConfig::new(&config);
-    let live = LiveStatus::default();
-    let health = Health {
-        synced: synced.clone(),
-        trust: trust.clone(),
-        ca_bundles: ca_bundles.clone(),
-        heartbeat: heartbeat.clone(),
-        config_error: config.error.clone(),
-        rules: rules.clone(),
-    };
-    let server = router(Server {
+
+    /// Starts what keeps it up to date.
+    fn spawn(self, flags: &ServeFlags, clients: &Clients, tasks: &mut Tasks) {
+        let Self { cluster, synced, resources, rules, config, metrics, .. } = self;
+        tasks.spawn("watches", run_reflectors(clients.api.clone(), cluster, synced));
+        let followed = follow_rules(resources, rules.clone(), flags.discovery_interval);
+        tasks.spawn("rules", followed);
+        if let Some(path) = flags.config.clone() {
+            let changed = move |taken: Result<&Config, &_>| {
+                metrics.reloaded(taken.is_ok());
+                if let Ok(config) = taken {
+                    rules.replace(config.rules.clone());
+                }
+            };
+            tasks.spawn("configuration", config.run_reloader(path, changed));
+        }
+    }
+}
+
+fn server(flags: &ServeFlags, clients: &Clients, shared: &Shared) -> Router {
+    let Shared { cluster, trust, samples, rules, config, metrics, .. } = shared;
+    router(Server {
         cluster: cluster.clone(),
         samples: samples.clone(),
         pod_queries: config.pod_queries.clone(),
@@ -119,13 +221,13 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
         authenticator: Authenticator::new(
             trust.clone(),
             TokenAuthenticator::new(
-                authentication.clone(),
+                clients.authentication.clone(),
                 flags.authentication_token_webhook_cache_ttl,
                 metrics.clone(),
             ),
         ),
         authorizer: Authorizer::new(
-            authorization,
+            clients.authorization.clone(),
             AuthorizerOptions {
                 authorized_ttl: flags.authorization_webhook_cache_authorized_ttl,
                 unauthorized_ttl: flags.authorization_webhook_cache_unauthorized_ttl,
@@ -133,70 +235,72 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
             },
             metrics.clone(),
         ),
-        health,
+        health: Health {
+            synced: shared.synced.clone(),
+            trust: trust.clone(),
+            ca_bundles: shared.ca_bundles.clone(),
+            heartbeat: shared.heartbeat.clone(),
+            config_error: config.error.clone(),
+            rules: rules.clone(),
+        },
         metrics: metrics.clone(),
-        live: live.clone(),
-    });
-    let leader = LeaderElector::new(leases, election(&flags)?, clock.clone(), metrics.clone());
-    let control = ControlLoop::new(Dependencies {
-        client: client.clone(),
-        leader: leader.clone(),
-        cluster: cluster.clone(),
-        synced: synced.clone(),
-        samples,
-        pod_queries: config.pod_queries.clone(),
-        rules: rules.clone(),
-        settings: settings(&flags),
-        metrics: metrics.clone(),
-        live,
-        clock,
-        heartbeat,
-    });
+        live: shared.live.clone(),
+    })
+}
 
-    let mut tasks = Tasks::default();
-    tasks.spawn("watches", run_reflectors(client.clone(), cluster, synced));
-    let lookup = (!flags.authentication_skip_lookup).then_some(authentication);
-    tasks.spawn("trust", run_trust_reflector(lookup, trust, trust_options, ca_files));
-    tasks.spawn("rules", follow_rules(resources, rules.clone(), flags.discovery_interval));
-    tasks.spawn("certificate", listener.run_certificate_reloader(&metrics.serving));
-    if let Some(ca) = self_signed_ca {
-        let (service, namespace) = (flags.service_name.clone(), flags.service_namespace());
-        let ca = ServingCa { service, namespace, ca };
-        tasks.spawn("caBundles", run_ca_injector(client, ca, ca_bundles, metrics.clone()));
+fn control_loop(
+    flags: &ServeFlags,
+    clients: &Clients,
+    leader: LeaderElector,
+    shared: &Shared,
+) -> ControlLoop {
+    ControlLoop::new(Dependencies {
+        client: clients.api.clone(),
+        leader,
+        cluster: shared.cluster.clone(),
+        synced: shared.synced.clone(),
+        samples: shared.samples.clone(),
+        pod_queries: shared.config.pod_queries.clone(),
+        rules: shared.rules.clone(),
+        settings: settings(flags),
+        metrics: shared.metrics.clone(),
+        live: shared.live.clone(),
+        clock: clients.clock.clone(),
+        heartbeat: shared.heartbeat.clone(),
+    })
+}
+
+/// When the parts are to stop: because they are asked to, or because another part broke off.
+#[derive(Clone)]
+struct Stop {
+    asked: watch::Receiver<bool>,
+    broken: watch::Receiver<bool>,
+}
+
+impl Stop {
+    /// With the sender for the second reason.
+    fn new(asked: watch::Receiver<bool>) -> (watch::Sender<bool>, Self) {
+        let (breaking, broken) = watch::channel(false);
+        (breaking, Self { asked, broken })
     }
-    if let Some(path) = flags.config.clone() {
-        let changed = move |taken: Result<&Config, &_>| {
-            metrics.reloaded(taken.is_ok());
-            if let Ok(config) = taken {
-                rules.replace(config.rules.clone());
-            }
-        };
-        tasks.spawn("configuration", config.run_reloader(path, changed));
+
+    async fn comes(self) {
+        tokio::select! { () = stopped(self.asked) => {}, () = stopped(self.broken) => {} }
     }
-    let stop = stop_signal()?;
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), %address, prometheus = redact_url(&flags.prometheus_url), "serving");
-    let (breaking, broken) = watch::channel(false);
-    let stopping = || {
-        let (stop, broken) = (stop.clone(), broken.clone());
-        async move {
-            tokio::select! { () = stopped(stop) => {}, () = stopped(broken) => {} }
-        }
-    };
-    let (ended, end) = watch::channel(false);
-    // Each is a task of its own, so that none holds up another. The Lease is given back
-    // when the last decision is carried out.
-    let mut parts = Tasks::default();
-    parts.spawn("API", listener.serve(server, stopping()));
-    let stop_deciding = stopping();
-    parts.spawn("control loop", async move {
-        control.run(stop_deciding).await;
-        let _ = ended.send(true);
-    });
-    parts.spawn("election", async move { leader.run(&reached, stopped(end)).await });
+}
+
+/// Waits until the process is asked to stop, or a task ends by itself, and until the parts, which
+/// stop in order, have ended.
+async fn run_until_stopped(
+    asked: watch::Receiver<bool>,
+    breaking: watch::Sender<bool>,
+    mut tasks: Tasks,
+    mut parts: Tasks,
+) -> Result<(), TaskEnded> {
     let ended = tokio::select! {
         // What ends because it was asked to has not broken off.
         biased;
-        () = stopped(stop.clone()) => None,
+        () = stopped(asked) => None,
         ended = tasks.first_end() => Some(ended),
         ended = parts.first_end() => Some(ended),
     };
@@ -208,7 +312,7 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
     let patience = if ended.is_some() { BROKEN } else { Duration::MAX };
     let _ = tokio::time::timeout(patience, parts.all_ended()).await;
     tracing::info!("stopped");
-    ended.map_or(Ok(()), |ended| Err(ended.into()))
+    ended.map_or(Ok(()), Err)
 }
 
 /// How long the rest may take to stop in order, once a part has broken off.
@@ -310,4 +414,55 @@ fn stop_signal() -> std::io::Result<watch::Receiver<bool>> {
 
 async fn stopped(mut stop: watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A part that stops in order, and says so.
+    fn orderly(stop: &Stop) -> (Tasks, watch::Receiver<bool>) {
+        let (stopping, stopped) = watch::channel(false);
+        let (mut parts, stop) = (Tasks::default(), stop.clone());
+        parts.spawn("orderly", async move {
+            stop.comes().await;
+            tokio::time::sleep(BROKEN / 2).await;
+            let _ = stopping.send(true);
+        });
+        (parts, stopped)
+    }
+
+    fn steady() -> Tasks {
+        let mut tasks = Tasks::default();
+        tasks.spawn("steady", std::future::pending());
+        tasks
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn when_asked_to_stop_it_waits_for_all_parts() {
+        let (ask, asked) = watch::channel(false);
+        let (breaking, stop) = Stop::new(asked);
+        let (parts, stopped) = orderly(&stop);
+        let run = tokio::spawn(run_until_stopped(stop.asked, breaking, steady(), parts));
+        tokio::time::sleep(BROKEN).await;
+        assert!(!run.is_finished() && !*stopped.borrow());
+        ask.send(true).unwrap();
+        assert_eq!(run.await.unwrap(), Ok(()));
+        assert!(*stopped.borrow());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn when_a_task_breaks_off_the_parts_stop_in_order_and_what_hangs_is_left() {
+        let (_ask, asked) = watch::channel(false);
+        let (breaking, stop) = Stop::new(asked);
+        let (mut parts, stopped) = orderly(&stop);
+        parts.spawn("hanging", std::future::pending());
+        let mut tasks = steady();
+        tasks.spawn("broken", async { panic!("it can't go on") });
+        let begun = tokio::time::Instant::now();
+        let ended = run_until_stopped(stop.asked, breaking, tasks, parts).await.unwrap_err();
+        assert!(ended.to_string().contains("\"broken\" broke off"), "{ended}");
+        assert!(*stopped.borrow());
+        assert_eq!(begun.elapsed().as_secs(), BROKEN.as_secs());
+    }
 }

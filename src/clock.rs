@@ -1,7 +1,7 @@
 //! Clocks that do not depend on the wall clock of this host: a monotonic one, and kube-apiserver's, which
 //! is the same for all replicas and known from the `Date` headers of its responses.
 
-use crate::hpa::UnixMillis;
+use crate::time::UnixMillis;
 use http::header::DATE;
 use jiff::fmt::rfc2822;
 use std::sync::{Arc, Mutex, PoisonError};

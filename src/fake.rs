@@ -30,7 +30,7 @@ impl Log {
 }
 
 /// A client of an API server, and its log. `respond` returns the status and the body of a response;
-/// with status 0, there is no response. The server has no Lease, and requests for it are not recorded.
+/// with status 0, there is no response. It has no Lease, and does not log requests for it.
 pub fn api(respond: impl FnMut(&Request) -> (u16, Value) + Send + 'static) -> (Client, Log) {
     let (log, respond) = (Log::default(), Arc::new(Mutex::new(respond)));
     let recorded = log.clone();

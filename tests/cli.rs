@@ -65,6 +65,7 @@ fn check_finds_what_prometheus_would_refuse() {
         (rule("rules", "x", "sum(<<.Series>>{<<.LabelMatchers>>}"), "rules[0].metricsQuery"),
         (rule("externalRules", "x", "sum(<<.Series>>{<<.LabelMatchers>>}"), "externalRules[0].metricsQuery"),
         (rule("rules", "x{", good), "rules[0].seriesQuery"),
+        (rule("rules", "x{pod=~\"(\"}", good), "rules[0].seriesQuery"),
         (
             "podMetrics:\n  counterQuery: 'sum by (<<.GroupBy>>) (rate(<<.Series>>{<<.LabelMatchers>>}[2m])'\n".to_owned(),
             "podMetrics.counterQuery",
@@ -204,4 +205,31 @@ fn commands_reach_the_api_server_through_the_proxy_of_the_environment() {
     drop(proxy);
     let error = waker.join().unwrap();
     assert_eq!(line.trim(), "CONNECT api.example:6443 HTTP/1.1", "{error}");
+}
+
+#[test]
+fn completions_are_printed_for_each_shell() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let done = plimsoll(&["completions", shell]);
+        let text = String::from_utf8_lossy(&done.stdout);
+        assert!(done.status.success() && text.contains("prometheus-url"), "{shell}");
+    }
+}
+
+#[test]
+fn what_make_generate_writes_is_as_it_would_write_it() {
+    let read = |path: &str| {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+        std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    };
+    let reference = String::from_utf8(plimsoll(&["reference"]).stdout).unwrap();
+    assert!(reference == read("docs/reference.md"), "`make generate` writes docs/reference.md");
+    let yaml = |path: &str| -> serde_json::Value { serde_saphyr::from_str(&read(path)).unwrap() };
+    let rule = yaml("deploy/monitoring/prometheusrule.yaml");
+    assert_eq!(rule["spec"], yaml("deploy/monitoring/alerts.yaml"), "run `make generate`");
+    for copied in ["base/crd.yaml", "monitoring/alerts.yaml", "monitoring/dashboard.json"] {
+        let name = copied.rsplit('/').next().unwrap();
+        let copy = read(&format!("deploy/chart/files/{name}"));
+        assert!(copy == read(&format!("deploy/{copied}")), "`make generate` copies {copied}");
+    }
 }

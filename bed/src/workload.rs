@@ -2,7 +2,8 @@
 
 use crate::cluster::Cluster;
 use crate::wait::eventually;
-use plimsoll::promql::name::{LabelSet, generated_name};
+use plimsoll::k8s::LabelSet;
+use plimsoll::promql::name::generated_name;
 use serde_json::{Value, json};
 use std::time::Duration;
 

@@ -4,8 +4,10 @@
 use crate::config::{CheckFlags, Config, OutputFormat};
 use crate::connect;
 use crate::prometheus::{Client as Prometheus, SeriesShape, decode_shapes};
+use crate::promql::bounds::CHECKED_QUERY;
 use crate::promql::matcher::Matcher;
 use crate::promql::query::{MetricType, PodMetric, fields};
+use crate::promql::tree;
 use crate::rules::{Rule, RuleSet};
 use crate::samples::Table;
 use crate::watch::{GroupResource, ResourceMap, Resources};
@@ -197,7 +199,7 @@ fn parse_queries(report: &mut Report, config: &Config) {
         examples.extend(rule_query(&place, rule));
     }
     for Example { field, query, .. } in examples {
-        if let Err(error) = promql_parser::parser::parse(&query) {
+        if let Err(error) = tree::read(&query, &CHECKED_QUERY) {
             report.errors.push(format!(
                 "{field}: {query}: Plimsoll's parser can't read this: {error}; with --prometheus-url Prometheus, \
                  which may know more, is asked"

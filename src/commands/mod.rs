@@ -1,4 +1,4 @@
-//! The commands of `plimsoll` other than `serve`.
+//! The commands of `plimsoll` other than `serve`; `crd` and `completions` are a line of `main.rs` each.
 
 pub mod check;
 pub mod convert;

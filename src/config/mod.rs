@@ -9,7 +9,7 @@ mod rules;
 pub use adapter_flags::{IgnoredFlag, normalize_command, take_ignored};
 pub use file::{Config, ConfigError};
 pub use flags::{
-    CheckFlags, Cli, ClusterFlags, Command, ConvertFlags, FreezeFlags, NativeHpas, ObjectFlags,
-    OutputFormat, PrometheusFlags, PrometheusVerb, ServeFlags, TlsVersion,
+    CheckFlags, Cli, ClusterFlags, Command, ConvertFlags, FreezeFlags, ObjectFlags, OutputFormat,
+    PrometheusFlags, PrometheusVerb, ServeFlags, TlsVersion,
 };
 pub use live::LiveConfig;

@@ -2,12 +2,10 @@
 
 use super::error::ConnectError;
 use crate::config::{PrometheusFlags, PrometheusVerb};
+use crate::k8s::SERVICE_ACCOUNT;
 use crate::prometheus::{self, Pem, Token};
 use kube::config::Kubeconfig;
 use std::path::{Path, PathBuf};
-
-/// The files of a pod's service account.
-const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// The client of Prometheus.
 ///

@@ -7,9 +7,10 @@
 
 use super::requests::message;
 use crate::clock::Clock;
-use crate::hpa::{LONGEST_MS, ScalingHistory, UnixMillis};
+use crate::hpa::{LONGEST_MS, ScalingHistory};
 use crate::leader::{FencingToken, NAME_LABEL};
 use crate::telemetry::Metrics;
+use crate::time::UnixMillis;
 use crate::watch::{AutoscalerKind, AutoscalerRef, ObjectKey};
 use flate2::Compression;
 use flate2::read::GzDecoder;

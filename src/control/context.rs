@@ -6,7 +6,6 @@ use super::selectors::Selectors;
 use super::status_writer::StatusWriter;
 use super::targets::Targets;
 use crate::clock::Clock;
-use crate::config::NativeHpas;
 use crate::crd::Fallback;
 use crate::hpa::{self, ConditionKind, LONGEST_MS, Status};
 use crate::leader::{FencingToken, LeaderElector};
@@ -18,6 +17,7 @@ use crate::samples::Store;
 use crate::supervise::Heartbeat;
 use crate::telemetry::Metrics;
 use crate::watch::{AutoscalerRef, Cluster, WatchStatuses};
+use clap::ValueEnum;
 use kube::Client;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,6 +39,17 @@ pub struct ControllerSettings {
     pub checkpoint_interval: Duration,
     /// How long an evaluation waits for its metrics.
     pub decision_timeout: Duration,
+}
+
+/// What is done with native HorizontalPodAutoscalers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum NativeHpas {
+    /// Decide beside kube-controller-manager, write nothing, publish how the two compare.
+    Observe,
+    /// Decide and write, for clusters whose own HPA controller is off.
+    Manage,
+    /// Serve their metrics and no more.
+    Ignore,
 }
 
 /// The parts that the control loop is made of.

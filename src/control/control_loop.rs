@@ -3,12 +3,11 @@
 
 use super::checkpoint::{Checkpoint, CheckpointStore};
 use super::checkpointer::{Checkpointer, Loaded};
-use super::context::{ControllerContext, Dependencies, NO_TERM, SyncResult};
+use super::context::{ControllerContext, Dependencies, NO_TERM, NativeHpas, SyncResult};
 use super::fair_queue::FairQueue;
 use super::reconcile::reconcile;
 use super::schedule::{Phases, Schedule};
 use super::state::AutoscalerState;
-use crate::config::NativeHpas;
 use crate::leader::FencingToken;
 use crate::samples::QueryHandle;
 use crate::supervise::Heartbeat;

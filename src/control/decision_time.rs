@@ -2,7 +2,8 @@
 //! monotonic clock of this process, which the scaling history uses.
 
 use crate::clock::Clock;
-use crate::hpa::{ScalingHistory, UnixMillis};
+use crate::hpa::ScalingHistory;
+use crate::time::UnixMillis;
 use jiff::Timestamp;
 
 /// A time by both clocks.

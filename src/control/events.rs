@@ -3,16 +3,19 @@
 
 use super::correlate::{Correlator, EventKey, EventWrite};
 use super::requests::{backoff, is_transient, message};
+use crate::crd::Autoscaler;
 use crate::hpa::{Event, EventKind};
 use crate::leader::FencingToken;
 use crate::telemetry::Metrics;
 use crate::watch::{AutoscalerKind, AutoscalerRef};
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::{Event as ApiEvent, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Patch, PatchParams, PostParams};
-use kube::{Api, Client};
+use kube::{Api, Client, Resource};
 use serde_json::json;
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -60,10 +63,10 @@ const EVENT_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 /// The maximum length of the name of an object.
 const MAX_NAME_LENGTH: usize = 253;
 
-fn api_version(kind: AutoscalerKind) -> &'static str {
+fn api_version(kind: AutoscalerKind) -> Cow<'static, str> {
     match kind {
-        AutoscalerKind::Autoscaler => "plimsoll.dev/v1alpha1",
-        AutoscalerKind::Hpa => "autoscaling/v2",
+        AutoscalerKind::Autoscaler => Autoscaler::api_version(&()),
+        AutoscalerKind::Hpa => HorizontalPodAutoscaler::api_version(&()),
     }
 }
 
@@ -219,7 +222,7 @@ impl Events {
                 ..Default::default()
             },
             involved_object: ObjectReference {
-                api_version: Some(api_version(autoscaler.kind).to_owned()),
+                api_version: Some(api_version(autoscaler.kind).into_owned()),
                 kind: Some(autoscaler.kind.as_str().to_owned()),
                 name: Some(about.name.clone()),
                 namespace: Some(about.namespace.clone()),

@@ -7,10 +7,10 @@ use super::state::AutoscalerState;
 use super::{api_metrics, rule_metrics};
 use crate::hpa::{
     self, AlignedSamples, ConditionKind, Pod, ResourceTarget, Sample, Samples, Source, Status,
-    UnixMillis,
 };
 use crate::promql::query::PodMetric;
 use crate::samples::{MetricError, ObjectSample, ObjectSamples, TypeWarning};
+use crate::time::UnixMillis;
 use crate::watch::ScalingSpec;
 use futures::future::join_all;
 use std::borrow::Cow;

@@ -42,5 +42,5 @@ mod targets;
 mod update_status;
 mod zero;
 
-pub use context::{ControllerSettings, Dependencies};
+pub use context::{ControllerSettings, Dependencies, NativeHpas};
 pub use control_loop::ControlLoop;

@@ -7,14 +7,14 @@ use super::requests::{message, send, within};
 use super::state::AutoscalerState;
 use super::status;
 use super::update_status::update_status;
-use crate::crd::AutoscalerSpec;
+use crate::crd::{Autoscaler, AutoscalerSpec};
 use crate::hpa::{self, Condition, ConditionKind, Spec};
 use crate::leader::FencingToken;
 use crate::watch::{self, AutoscalerRecord, AutoscalerRef, HpaRecord, ObjectKey};
 use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerSpec};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::Request;
-use kube::{Api, Client};
+use kube::{Api, Client, Resource};
 use serde_json::{Value, json};
 
 /// The field manager of what Plimsoll writes.
@@ -119,7 +119,7 @@ pub async fn write(
             "name": key.name,
             "namespace": key.namespace,
             "ownerReferences": [{
-                "apiVersion": "plimsoll.dev/v1alpha1",
+                "apiVersion": Autoscaler::api_version(&()),
                 "kind": "Autoscaler",
                 "name": key.name,
                 "uid": uid,

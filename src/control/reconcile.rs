@@ -1,13 +1,12 @@
 //! One evaluation of an Autoscaler or native HPA, from its object to the applied decision.
 
-use super::context::{ApplyContext, Cancelled, ControllerContext, SyncResult};
+use super::context::{ApplyContext, Cancelled, ControllerContext, NativeHpas, SyncResult};
 use super::decision_time::now;
 use super::embedded::{self, allowed};
 use super::evaluate::evaluate;
 use super::state::AutoscalerState;
 use super::update_status::update_status;
 use super::{follower, native_hpa, shadow, status};
-use crate::config::NativeHpas;
 use crate::crd::{AutoscalerStatus, Executor, Fallback, ReadError};
 use crate::hpa::{self, ConditionKind, Spec, Status};
 use crate::leader::FencingToken;

@@ -2,7 +2,7 @@
 //! show one change, in either order and some time apart: the watch of the scale, and the watch of the
 //! status in which the leader reports it. No status reports changes by other writers.
 
-use crate::hpa::UnixMillis;
+use crate::time::UnixMillis;
 
 /// A change of a scale, and when it was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

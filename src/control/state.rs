@@ -8,8 +8,9 @@ use super::schedule::hash;
 use super::status::LastWrite;
 use super::targets::Target;
 use super::zero;
-use crate::hpa::{Decision, ScalingHistory, Spec, Status, UnixMillis};
+use crate::hpa::{Decision, ScalingHistory, Spec, Status};
 use crate::samples::QueryHandle;
+use crate::time::UnixMillis;
 use std::time::{Duration, Instant};
 
 /// The state of an autoscaler between evaluations.

@@ -1,7 +1,8 @@
 //! The condition `ScaledToZero`: it is written before the scale is, because only it leads back
 //! from zero, and it is resolved by the scale afterwards.
 
-use crate::hpa::{ConditionKind, Status, UnixMillis};
+use crate::hpa::{ConditionKind, Status};
+use crate::time::UnixMillis;
 
 /// The reason of the condition from before the scale is written until the scale was seen.
 pub const SCALING_TO_ZERO: &str = "ScalingToZero";

@@ -81,4 +81,24 @@ mod tests {
             "{path} is out of date: run `make generate`"
         );
     }
+
+    #[test]
+    fn each_field_is_an_hpas_or_has_a_way_of_its_own() {
+        let schema = json!(custom_resource_definition());
+        let spec =
+            &schema["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+        let hpas = ["behavior", "maxReplicas", "metrics", "minReplicas", "scaleTargetRef"];
+        // Those that a native HPA has otherwise or does not need, and those that it can't have. A new
+        // field is checked in `read`, and joined in `parse_spec` or read from `ParsedSpec`.
+        let (passed, refused) =
+            (["customMetrics", "executor", "paused"], ["fallback", "syncPeriodSeconds"]);
+        let mut expected = [&hpas[..], &passed, &refused].concat();
+        expected.sort_unstable();
+        let fields: Vec<&String> = spec["properties"].as_object().unwrap().keys().collect();
+        assert_eq!(fields, expected, "ARCHITECTURE.md says what a new field needs");
+        for field in refused {
+            let rules = spec["x-kubernetes-validations"].to_string();
+            assert!(rules.contains(&format!("has(self.{field})")), "{field}: {rules}");
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! One reconciliation, in two steps: [`decide`] before the scale is written,
 //! [`complete_rescale`] after. Source: `reconcileAutoscaler` of upstream.
 
+use super::decision::{Decision, Event, EventKind, Outcome};
 use super::history::ScalingHistory;
 use super::input::{Context, Input, Pod, Scale, Selected};
 use super::metric;
@@ -9,86 +10,6 @@ use super::replica_calculator::Tolerance;
 use super::status::{ConditionKind, Current, Status};
 use super::trace::{Step, Trace};
 use std::fmt::Arguments;
-
-/// A decision.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Decision {
-    /// The action.
-    pub outcome: Outcome,
-    /// An error for the log. The decision may hold in spite of it.
-    pub error: Option<String>,
-    /// Events to publish, before the status is written.
-    pub events: Vec<Event>,
-    /// An event to publish after the status is written, as upstream does.
-    pub late_event: Option<Event>,
-    /// Whether no decision was possible because metrics failed. If the selector is
-    /// invalid, or the scale can't be read, metrics were not evaluated.
-    pub metrics_failed: bool,
-}
-
-/// The action on the scale.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Outcome {
-    /// Write this number of replicas, then call [`complete_rescale`].
-    Rescale {
-        /// The replicas there were.
-        from: i32,
-        /// The replicas to write.
-        to: i32,
-        /// Why, for the event.
-        reason: String,
-    },
-    /// Leave the scale as it is.
-    Hold,
-    /// No decision was possible; leave the scale as it is.
-    Failed,
-}
-
-/// An event about the autoscaler.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
-    /// Its type.
-    pub kind: EventKind,
-    /// Why, as one word.
-    pub reason: &'static str,
-    /// Why, in words.
-    pub message: String,
-}
-
-/// The type of an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EventKind {
-    /// Everything is as expected.
-    Normal,
-    /// Something failed.
-    Warning,
-}
-
-impl EventKind {
-    /// Its name in the API.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Normal => "Normal",
-            Self::Warning => "Warning",
-        }
-    }
-}
-
-impl Decision {
-    fn new() -> Self {
-        Self {
-            outcome: Outcome::Hold,
-            error: None,
-            events: Vec::new(),
-            late_event: None,
-            metrics_failed: false,
-        }
-    }
-
-    fn warn(&mut self, reason: &'static str, message: impl Into<String>) {
-        self.events.push(Event { kind: EventKind::Warning, reason, message: message.into() });
-    }
-}
 
 /// The proposal of all metrics together.
 enum Proposed {
@@ -175,30 +96,30 @@ pub fn decide(
     status.current.clear();
     status.metrics.clone_from(&spec.metrics);
 
-    let scaled_to_zero = scaled_to_zero(input.context, status);
-    let below_min = "Current number of replicas below Spec.MinReplicas";
-    let standing = Standing::of(input.context, scale, status);
-    let (desired, reason) = if standing == Standing::Disabled {
-        set(
-            input.context,
-            status,
-            ConditionKind::ScalingActive,
-            false,
-            "ScalingDisabled",
-            format_args!("scaling is disabled since the replica count of the target is zero"),
-        );
-        if !input.context.config.scale_to_zero {
-            status.remove(ConditionKind::ScaledToZero);
+    let (desired, reason) = match Standing::of(input.context, scale, status) {
+        Standing::Disabled => {
+            set(
+                input.context,
+                status,
+                ConditionKind::ScalingActive,
+                false,
+                "ScalingDisabled",
+                format_args!("scaling is disabled since the replica count of the target is zero"),
+            );
+            if !input.context.config.scale_to_zero {
+                status.remove(ConditionKind::ScaledToZero);
+            }
+            (0, String::new())
         }
-        (0, String::new())
-    } else if standing == Standing::AboveMax {
-        trace.step(Step::OutOfBounds { replicas: spec.max_replicas });
-        (spec.max_replicas, "Current number of replicas above Spec.MaxReplicas".to_owned())
-    } else if standing == Standing::BelowMin {
-        trace.step(Step::OutOfBounds { replicas: spec.min_replicas });
-        (spec.min_replicas, below_min.to_owned())
-    } else {
-        match propose(input, scale, status, &mut decision, trace) {
+        Standing::AboveMax => {
+            trace.step(Step::OutOfBounds { replicas: spec.max_replicas });
+            (spec.max_replicas, "Current number of replicas above Spec.MaxReplicas".to_owned())
+        }
+        Standing::BelowMin => {
+            trace.step(Step::OutOfBounds { replicas: spec.min_replicas });
+            (spec.min_replicas, BELOW_MIN.to_owned())
+        }
+        Standing::Measured => match propose(input, scale, status, &mut decision, trace) {
             Proposed::Nothing(error) => {
                 status.current_replicas = current;
                 decision.outcome = Outcome::Failed;
@@ -212,30 +133,9 @@ pub fn decide(
             }
             Proposed::Replicas { replicas, metric } => {
                 trace.step(Step::Proposed { replicas, metric });
-                let proposed = replicas.max(0);
-                let mut desired = normalize(input, history, status, current, proposed, trace);
-                let mut reason = String::new();
-                if desired != current {
-                    reason = match proposed.cmp(&current) {
-                        // Upstream names a metric only if it asks for at least one replica.
-                        std::cmp::Ordering::Greater => {
-                            format!("{} above target", spec.metrics[metric].label)
-                        }
-                        std::cmp::Ordering::Less => "All metrics below target".to_owned(),
-                        std::cmp::Ordering::Equal => String::new(),
-                    };
-                }
-                if current == 0 && scaled_to_zero && desired < spec.min_replicas {
-                    desired = spec.min_replicas;
-                    if proposed == current {
-                        reason = below_min.to_owned();
-                    } else if reason.is_empty() {
-                        reason = format!("{} above target", spec.metrics[metric].label);
-                    }
-                }
-                (desired, reason)
+                measured(input, history, status, current, replicas.max(0), metric, trace)
             }
-        }
+        },
     };
 
     status.current_replicas = current;
@@ -245,6 +145,42 @@ pub fn decide(
         decision.outcome = Outcome::Rescale { from: current, to: desired, reason };
     }
     decision
+}
+
+const BELOW_MIN: &str = "Current number of replicas below Spec.MinReplicas";
+
+/// The replicas within all limits, and why they are wanted, from the present ones and those that a
+/// metric proposes.
+fn measured(
+    input: &Input<'_>,
+    history: &mut ScalingHistory,
+    status: &mut Status,
+    current: i32,
+    proposed: i32,
+    metric: usize,
+    trace: &mut impl Trace,
+) -> (i32, String) {
+    let spec = input.context.spec;
+    let scaled_to_zero = scaled_to_zero(input.context, status);
+    let mut desired = normalize(input, history, status, current, proposed, trace);
+    let mut reason = String::new();
+    if desired != current {
+        reason = match proposed.cmp(&current) {
+            // Upstream names a metric only if it asks for at least one replica.
+            std::cmp::Ordering::Greater => format!("{} above target", spec.metrics[metric].label),
+            std::cmp::Ordering::Less => "All metrics below target".to_owned(),
+            std::cmp::Ordering::Equal => String::new(),
+        };
+    }
+    if current == 0 && scaled_to_zero && desired < spec.min_replicas {
+        desired = spec.min_replicas;
+        if proposed == current {
+            reason = BELOW_MIN.to_owned();
+        } else if reason.is_empty() {
+            reason = format!("{} above target", spec.metrics[metric].label);
+        }
+    }
+    (desired, reason)
 }
 
 /// Completes a decision to rescale with the result of the write. Afterwards

@@ -1,8 +1,8 @@
 //! The scaling history that one decision leaves to the next, besides the status: recommendations
 //! and scale events.
 
-use super::UnixMillis;
 use super::spec::Spec;
+use crate::time::UnixMillis;
 
 /// The recommendations and scale events of one autoscaler.
 ///

@@ -1,8 +1,9 @@
 //! The input of a decision: the scale, the pods and the samples.
 
-use super::{Requests, Spec, UnixMillis};
+use super::{Requests, Spec};
 use crate::k8s::Quantity;
 use crate::k8s::Selector;
+use crate::time::UnixMillis;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// The flags of the HPA controller.

@@ -9,6 +9,7 @@
 //! `tests/conformance` compares every decision with that controller's.
 
 mod decide;
+mod decision;
 mod history;
 mod input;
 mod metric;
@@ -20,7 +21,8 @@ mod status;
 pub mod trace;
 mod validation;
 
-pub use decide::{Decision, Event, EventKind, Outcome, complete_rescale, decide, needs_samples};
+pub use decide::{complete_rescale, decide, needs_samples};
+pub use decision::{Decision, Event, EventKind, Outcome};
 pub use history::{LONGEST_MS, Recommendation, ScaleEvent, ScalingHistory};
 pub use input::{
     AlignedSamples, Config, Context, Input, Phase, Pod, PodSamples, Ready, Sample, Samples, Scale,
@@ -35,7 +37,3 @@ pub use spec::{
 pub use status::{Condition, ConditionKind, Current, Status, render_status};
 pub use trace::{MetricTrace, RecordedTrace, Step, Trace};
 pub use validation::{InvalidField, validate};
-
-/// A point in time in milliseconds: by the wall clock since 1970-01-01T00:00:00Z, or, where the field
-/// says so, by the clock of the process.
-pub type UnixMillis = i64;

@@ -1,12 +1,12 @@
 //! From the proposal of the metrics to the desired replicas: stabilization, policies, min
 //! and max. Source: `normalizeDesiredReplicas*` of upstream.
 
-use super::UnixMillis;
 use super::history::{ScalingHistory, change_within};
 use super::input::Input;
 use super::spec::{Behavior, Policy, PolicyKind, ScalingRules, SelectPolicy};
 use super::status::{ConditionKind, Status};
 use super::trace::{Step, Trace};
+use crate::time::UnixMillis;
 
 /// The replicas after a limit, and the limit's condition.
 struct Limited {

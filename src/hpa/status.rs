@@ -1,8 +1,8 @@
 //! The autoscaler's status: conditions, replicas and current metrics.
 
-use super::UnixMillis;
 use super::spec::{MetricId, Metrics, Source};
 use crate::k8s::Quantity;
+use crate::time::UnixMillis;
 use k8s_openapi::api::autoscaling::v2 as api;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

@@ -1,7 +1,8 @@
 //! The trace of a decision: the counts of each metric, and the steps that changed the
-//! number of replicas. `()` records nothing, at no cost.
+//! number of replicas. `()` records nothing, at no cost, and is what the control loop
+//! gives; `tests/invariants` reads a [`RecordedTrace`].
 
-use super::UnixMillis;
+use crate::time::UnixMillis;
 
 /// Receives the trace of a decision while it is made.
 pub trait Trace {

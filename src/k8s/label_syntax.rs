@@ -1,6 +1,10 @@
-//! The syntax of label keys and values.
+//! Sets of labels, and the syntax of their keys and values.
 
 use super::selector_error::{ParseError, error};
+use std::collections::BTreeMap;
+
+/// A set of labels: of a metric, a pod or a node.
+pub type LabelSet = BTreeMap<String, String>;
 
 const NAME_RULE: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character";
 

@@ -1,5 +1,5 @@
 //! Kubernetes' own value types, as the API machinery reads and writes them:
-//! quantities and label selectors. No I/O.
+//! quantities, labels and their selectors. No I/O.
 
 mod label_syntax;
 pub mod quantity;
@@ -7,5 +7,9 @@ pub mod selector;
 mod selector_error;
 mod selector_text;
 
+/// The folder of the files of a pod's service account.
+pub const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+pub use label_syntax::LabelSet;
 pub use quantity::Quantity;
 pub use selector::Selector;

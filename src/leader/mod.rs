@@ -20,6 +20,8 @@ mod state;
 mod tests;
 
 pub use elector::LeaderElector;
-pub use fencing::{FencingToken, WriteRefused, may_have_been_applied};
+#[cfg(test)]
+use fencing::WriteRefused;
+pub use fencing::{FencingToken, may_have_been_applied};
 pub use freeze::Freeze;
 pub use settings::{ElectionSettings, NAME_LABEL, REQUEST_TIMEOUT};

@@ -8,7 +8,7 @@ mod http;
 mod options;
 mod queue;
 
-pub use budget::{RESPONSE_BYTES, Reservation, USER_RESPONSE_BYTES};
+pub use budget::{RESPONSE_BYTES, Reservation};
 pub use client::{Body, Client};
 pub use decode::{
     InvalidSample, Label, ResultType, Series, SeriesShape, decode_shapes, read_query_response,

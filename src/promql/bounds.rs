@@ -41,6 +41,10 @@ pub const PLANNED_QUERY: Bounds = Bounds {
     ..USER_QUERY
 };
 
+/// For the queries of a configuration that is checked: those of [`PLANNED_QUERY`] whose regular
+/// expressions are tried, too.
+pub const CHECKED_QUERY: Bounds = Bounds { compiled_bytes: Some(10 << 20), ..PLANNED_QUERY };
+
 /// A bound that a text exceeds, and its position.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{line}:{column}: {what}")]

@@ -8,7 +8,8 @@ pub enum FunctionKind {
     EachSeries,
     /// A number that depends on no series.
     Constant,
-    /// Anything else: it depends on several series, or changes labels.
+    /// Anything else, for which no promise is made: it depends on several series, changes labels, or is
+    /// an experimental function, which the Prometheus of the tests does not run.
     Other,
 }
 
@@ -20,7 +21,7 @@ use FunctionKind::{Constant, EachSeries, Other};
 /// name, so that they can't be kept in a namespace.
 ///
 /// A function may be added if all series that it reads come from its arguments. If it writes labels,
-/// `growth` bounds them; if it takes a regular expression, `patterns` does. `EachSeries` promises
+/// `growth` bounds them, and if it takes a regular expression, that, too. `EachSeries` promises
 /// what `exactness` needs: `planned.rs` of the end-to-end tests tries each on a real Prometheus, but
 /// those of native histograms.
 const FUNCTIONS: &[(&str, FunctionKind)] = &[
@@ -128,7 +129,7 @@ pub fn kind(name: &str) -> Option<FunctionKind> {
     found.ok().map(|at| FUNCTIONS[at].1)
 }
 
-/// The functions of the kind `EachSeries`.
+/// The functions of the kind `EachSeries`, which the end-to-end tests try on a real Prometheus.
 pub fn each_series() -> impl Iterator<Item = &'static str> {
     FUNCTIONS.iter().filter(|(_, kind)| *kind == EachSeries).map(|(name, _)| *name)
 }

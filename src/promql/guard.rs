@@ -2,11 +2,11 @@
 //!
 //! The steps, in this order:
 //!
-//! 1. Size and depth of the text are bounded ([`scan`](super::scan)).
+//! 1. Size and depth of the text are bounded (`scan`).
 //! 2. It is parsed. A panic of the parser is a refusal ([`tree::read`]).
 //! 3. Each node must be of a known kind, and each function on the list ([`functions`]).
 //! 4. Each selector gets a matcher for the namespace.
-//! 5. The labels that the query writes must stay short ([`growth`]).
+//! 5. The labels that the query writes must stay short (`growth`).
 //! 6. The tree is printed and read again. It must mean the same, and each selector must have the
 //!    namespace. Prometheus gets the printed text.
 

@@ -2,18 +2,18 @@
 
 pub mod bounds;
 pub mod cost;
-pub mod exactness;
+mod exactness;
 pub mod functions;
-pub mod growth;
+mod growth;
 pub mod guard;
 pub mod matcher;
 pub mod name;
-pub mod parameterize;
-pub mod patterns;
+mod parameterize;
+mod patterns;
 pub mod plan;
 pub mod query;
 pub mod quote;
-pub mod scan;
+mod scan;
 pub mod shape;
 pub mod template;
 pub mod tree;

@@ -1,12 +1,9 @@
 //! The naming scheme of published metrics:
 //! `{metricName}_{labelsHash}_{namespace}_{autoscalerName}`.
 
+use crate::k8s::LabelSet;
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
 use std::fmt::Write;
-
-/// A set of labels: of a metric, a pod or a node.
-pub type LabelSet = BTreeMap<String, String>;
 
 /// The hex digits of the hash in a name.
 const HASH_DIGITS: usize = 12;

@@ -13,7 +13,7 @@
 //!            {pod="api-1",app="api",ns="shop"} 5            read by B as {pod="api-1"} 5
 //! ```
 //!
-//! [`shape`](super::shape) describes shapes, [`exactness`](super::exactness) proves that each query gets the rows that it
+//! [`shape`](super::shape) describes shapes, `exactness` proves that each query gets the rows that it
 //! would get by itself. [`plan`] takes the cheapest of three ways for each response, by [`super::cost`]:
 //!
 //! - **single**: a query each, `sum by (pod, app, ns) (x{app="web",ns="shop"})`.

@@ -2,10 +2,10 @@
 
 use super::guard::{self, GuardError};
 use super::matcher::{Matcher, is_metric_name, label_name};
-use super::name::LabelSet;
 use super::quote::quoted;
 use super::template::{Template, Value};
 use super::{bounds, tree};
+use crate::k8s::LabelSet;
 use promql_parser::label::{self, MatchOp};
 use promql_parser::parser::Expr;
 use std::collections::BTreeMap;

@@ -17,7 +17,7 @@
 //!
 //! The rows with `app="web",ns="shop"` belong to the first query, those with `app="api",ns="shop"` to the
 //! second. Both parameters have [`Parameter::in_result`] unset: the queries themselves would return neither label, so
-//! they are removed when the rows are read. [`parameterize`](super::parameterize) finds the parameters of a query.
+//! they are removed when the rows are read. `parameterize` finds the parameters of a query.
 
 use super::bounds;
 use super::matcher::pattern_of;

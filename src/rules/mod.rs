@@ -5,6 +5,7 @@ mod listing;
 mod objects;
 mod registry;
 mod rule;
+mod rule_set;
 mod service;
 #[cfg(test)]
 mod tests;
@@ -12,12 +13,12 @@ mod usage;
 mod values;
 
 pub use failure::Failure;
+#[cfg(test)]
 pub use listing::UNKNOWN_NAME_BYTES;
 pub use objects::pod_info;
-pub use registry::{KnownSeries, ObjectMetric, Registry, Source};
-pub use rule::{
-    Filter, MetricName, ResourceLabels, Rule, RuleError, RuleSet, SeriesQuery, pattern,
-};
-pub use service::{Rules, Settings};
+pub use registry::ObjectMetric;
+pub use rule::{Filter, MetricName, ResourceLabels, Rule, RuleError, SeriesQuery, pattern};
+pub use rule_set::RuleSet;
+pub use service::{Dependencies, Rules, Settings};
 pub use usage::{ResourceRules, UsageRule};
-pub use values::{NodeUsage, ObjectValue, ObjectValues, PodUsage, PodsUsage, Which};
+pub use values::{NodeUsage, ObjectValue, PodUsage, Which};

@@ -1,6 +1,7 @@
 //! The registry of metrics: rules applied to the series in Prometheus.
 
-use super::rule::{RuleSet, SeriesQuery, is_cluster_wide};
+use super::rule::{SeriesQuery, is_cluster_wide};
+use super::rule_set::RuleSet;
 use crate::prometheus::SeriesShape;
 use crate::watch::{GroupResource, ResourceMap};
 use std::collections::{BTreeMap, HashMap};

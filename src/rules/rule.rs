@@ -1,36 +1,11 @@
 //! One rule, compiled.
 
-use crate::prometheus::Client;
 use crate::promql::matcher::Matcher;
 use crate::promql::query::render;
 use crate::promql::template::{Template, Value};
 use crate::watch::{GroupResource, ResourceMap};
 use regex::Regex;
 use std::collections::BTreeMap;
-
-/// All rules of a configuration.
-#[derive(Clone, Debug, Default)]
-pub struct RuleSet {
-    /// For `custom.metrics.k8s.io`.
-    pub custom: Vec<Rule>,
-    /// For `external.metrics.k8s.io`.
-    pub external: Vec<Rule>,
-    /// For `metrics.k8s.io`.
-    pub resource: Option<super::ResourceRules>,
-    /// The servers that rules name, besides the server of the flags.
-    pub backends: BTreeMap<String, Client>,
-}
-
-impl RuleSet {
-    /// The rules for objects and the external ones, each with its path in the configuration.
-    pub fn placed(&self) -> impl Iterator<Item = (String, &Rule)> {
-        let of = |list: &'static str| {
-            move |(index, rule): (usize, _)| (format!("{list}[{index}]"), rule)
-        };
-        let custom = self.custom.iter().enumerate().map(of("rules"));
-        custom.chain(self.external.iter().enumerate().map(of("externalRules")))
-    }
-}
 
 /// The series that are listed for a rule, and the server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -3,7 +3,8 @@
 use super::listing::{Listings, PATIENCE};
 use super::objects::ObjectLister;
 use super::registry::{KnownSeries, Registry};
-use super::rule::{RuleSet, SeriesQuery};
+use super::rule::SeriesQuery;
+use super::rule_set::RuleSet;
 use crate::prometheus::{Client as Prometheus, decode_shapes};
 use crate::samples::Store;
 use crate::watch::{Cluster, ResourceMap, Resources};
@@ -39,6 +40,20 @@ struct Inner {
 pub(super) struct Backend {
     prometheus: Prometheus,
     pub(super) samples: Store,
+}
+
+/// The parts that [`Rules`] are made of.
+pub struct Dependencies {
+    /// The Prometheus of the flags.
+    pub prometheus: Prometheus,
+    /// Its query results.
+    pub samples: Store,
+    /// A client of the API server.
+    pub client: kube::Client,
+    /// The index that the watches fill.
+    pub cluster: Cluster,
+    /// The resources of the cluster.
+    pub resources: Resources,
 }
 
 /// How often series are listed.
@@ -80,16 +95,9 @@ impl RulesState {
 }
 
 impl Rules {
-    /// Rules for these clients; no series are listed yet.
-    pub fn new(
-        rules: RuleSet,
-        prometheus: Prometheus,
-        samples: Store,
-        client: kube::Client,
-        cluster: Cluster,
-        resources: Resources,
-        settings: Settings,
-    ) -> Self {
+    /// Rules of which no series are listed yet.
+    pub fn new(rules: RuleSet, settings: Settings, dependencies: Dependencies) -> Self {
+        let Dependencies { prometheus, samples, client, cluster, resources } = dependencies;
         let backends = Arc::new(backends(&rules, &prometheus, &samples, settings));
         let state = RulesState { rules: Arc::new(rules), backends, ..RulesState::default() };
         Self(Arc::new(Inner {

@@ -1,6 +1,6 @@
 //! Rules while series are not listed yet, or for metrics that do not exist.
 
-use super::{MetricName, Rule, RuleSet, Rules, SeriesQuery, Settings};
+use super::{Dependencies, MetricName, Rule, RuleSet, Rules, SeriesQuery, Settings};
 use crate::k8s::Selector;
 use crate::prometheus::{Client, Options};
 use crate::promql::template::Template;
@@ -43,15 +43,17 @@ async fn rules() -> (Rules, Arc<AtomicUsize>) {
     };
     let rules = Rules::new(
         RuleSet { external: vec![rule], ..RuleSet::default() },
-        prometheus.clone(),
-        Store::new(prometheus, Duration::from_secs(1)),
-        client.clone(),
-        Cluster::default(),
-        Resources::new(client),
         Settings {
             interval: Duration::from_secs(600),
             max_age: Duration::from_secs(600),
             sample_max_age: Duration::from_secs(1),
+        },
+        Dependencies {
+            samples: Store::new(prometheus.clone(), Duration::from_secs(1)),
+            prometheus,
+            cluster: Cluster::default(),
+            resources: Resources::new(client.clone()),
+            client,
         },
     );
     (rules, listed)

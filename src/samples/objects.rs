@@ -3,8 +3,8 @@
 use super::error::MetricError;
 use super::metric_types::TypeWarning;
 use super::result::{Lookup, QueryResult, SeriesRef};
-use crate::hpa::UnixMillis;
 use crate::k8s::Quantity;
+use crate::time::UnixMillis;
 
 /// The values of a metric for objects.
 #[derive(Clone)]

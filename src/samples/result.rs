@@ -4,10 +4,10 @@ use super::caller::Caller;
 use super::coalesce::Coalescer;
 use super::handle::QueryHandle;
 use super::table::{LabelIndex, Table};
-use crate::hpa::UnixMillis;
 use crate::k8s::Quantity;
 use crate::prometheus::InvalidSample;
 use crate::promql::shape::ShapedQuery;
+use crate::time::UnixMillis;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ impl QueryResult {
         Self { table, handle }
     }
 
-    /// The result of a query that no store sent, and that can't be repeated.
+    /// The result of a query that no store sent, and that can't be repeated: for tests and benches.
     pub fn detached(table: Arc<Table>, query: Arc<ShapedQuery>) -> Self {
         let coalescer = Coalescer::disconnected();
         Self::new(table, QueryHandle::new(coalescer, Caller::of(""), query))

@@ -1,9 +1,9 @@
 //! The series of one response, compact, and indexed by their labels.
 
-use crate::hpa::UnixMillis;
 use crate::prometheus::{
     Body, Error, InvalidSample, Label, Reservation, ResultType, Series, read_query_response,
 };
+use crate::time::UnixMillis;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -5,12 +5,13 @@ use super::discovery::ServedResource;
 use super::error::ApiError;
 use super::request::{ApiGroup, Version};
 use crate::cache::{self, Cache};
+use crate::k8s::SERVICE_ACCOUNT;
 use crate::prometheus::{Error, Http, Pem, read_roots};
 use bytes::{Bytes, BytesMut};
 use reqwest::{StatusCode, Url};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The adapter that requests of one API group are forwarded to.
@@ -44,7 +45,6 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const DISCOVERY_TTL: Duration = Duration::from_secs(15);
 /// The largest response that is forwarded, in bytes.
 const MAX_RESPONSE_BYTES: usize = 16 << 20;
-const SERVICE_ACCOUNT_TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 
 #[derive(Deserialize)]
 struct ApiResourceList {
@@ -86,7 +86,7 @@ impl ForwardTarget {
         let http = Http::with(url.origin().ascii_serialization(), (options.roots, None), build)
             .map_err(|error| error.to_string())?;
         let token_file = options.token_file.or_else(|| {
-            let path = PathBuf::from(SERVICE_ACCOUNT_TOKEN);
+            let path = Path::new(SERVICE_ACCOUNT).join("token");
             path.exists().then_some(path)
         });
         // One entry, bounded by the largest response.

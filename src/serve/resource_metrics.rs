@@ -5,7 +5,7 @@ use super::options::{label_selector, selected_name};
 use super::request::{ApiGroup, Version};
 use super::server::Server;
 use super::timestamp::timestamp;
-use crate::promql::name::LabelSet;
+use crate::k8s::LabelSet;
 use crate::rules::{Failure, NodeUsage, PodUsage};
 use crate::watch::GroupResource;
 use futures::future::join_all;

@@ -1,6 +1,6 @@
 //! Times as the metrics APIs write them.
 
-use crate::hpa::UnixMillis;
+use crate::time::UnixMillis;
 use jiff::Timestamp;
 
 /// A time in RFC 3339, to the second.

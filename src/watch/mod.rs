@@ -13,7 +13,7 @@ mod resources;
 mod synced;
 
 pub use autoscaler_ref::{AutoscalerKind, AutoscalerRef, ObjectKey};
-pub use backoff::{FailureLog, Progress, ResettableBackoff};
+pub use backoff::{FailureLog, ResettableBackoff};
 pub use cluster::Cluster;
 pub use index::Index;
 pub use pods::PodRecord;
@@ -23,4 +23,4 @@ pub use read::{autoscaler as read_autoscaler, hpa as read_hpa, pod as read_pod};
 pub use records::{AutoscalerRecord, HpaRecord, ParsedSpec, ScaleRecord, ScalingSpec, Workload};
 pub use reflector::run_reflectors;
 pub use resources::{GroupResource, ResourceInfo, ResourceMap, Resources};
-pub use synced::{WatchHealth, WatchStatuses, WatchedKind};
+pub use synced::{WatchHealth, WatchStatuses};

@@ -1,10 +1,11 @@
 //! The pods of a namespace, indexed by label. Pods of one workload mostly have equal labels
 //! and requests, which are stored once.
 
-use crate::hpa::{Phase, Pod, Ready, Requests, UnixMillis};
+use crate::hpa::{Phase, Pod, Ready, Requests};
+use crate::k8s::LabelSet;
 use crate::k8s::Selector;
 use crate::k8s::selector::Operator;
-use crate::promql::name::LabelSet;
+use crate::time::UnixMillis;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;

@@ -5,8 +5,9 @@ use super::pods::PodRecord;
 use super::records::{AutoscalerRecord, HpaRecord, ParsedSpec, ScaleRecord, ScalingSpec};
 use crate::crd::{AutoscalerSpec, ReadError};
 use crate::hpa::{Phase, PodContainer, Ready, Requests, ResourceList, Scale, Source, Spec, Status};
+use crate::k8s::LabelSet;
 use crate::k8s::{Quantity, Selector};
-use crate::promql::name::{GeneratedName, LabelSet};
+use crate::promql::name::GeneratedName;
 use crate::promql::query::PodMetric;
 use k8s_openapi::api::autoscaling::v2::{
     HorizontalPodAutoscalerSpec, HorizontalPodAutoscalerStatus,

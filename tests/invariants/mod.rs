@@ -6,8 +6,9 @@ use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscalerSpec;
 use plimsoll::hpa::{
     self, AlignedSamples, Config, Context, Decision, Input, Outcome, Phase, Pod, PodContainer,
     Ready, RecordedTrace, Requests, Sample, Samples, Scale, ScalingHistory, Selected, Source, Spec,
-    Status, UnixMillis,
+    Status,
 };
+use plimsoll::time::UnixMillis;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 

@@ -3,7 +3,8 @@
 use crate::{SOON, on_shared_bed};
 use bed::eventually;
 use bed::workload::Namespace;
-use plimsoll::promql::name::{LabelSet, generated_name};
+use plimsoll::k8s::LabelSet;
+use plimsoll::promql::name::generated_name;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -7,8 +7,9 @@ mod conversion;
 mod scaled_object;
 
 use crate::config::ConvertFlags;
-use crate::crd::AutoscalerSpec;
+use crate::crd::{Autoscaler, AutoscalerSpec};
 use conversion::Conversion;
+use kube::Resource;
 use scaled_object::ScaledObject;
 use serde_json::{Value, json};
 use std::io::Read;
@@ -155,7 +156,7 @@ fn convert_object(mut object: Value, converted: &mut Converted) {
         metadata["labels"] = labels.clone();
     }
     converted.objects.push(json!({
-        "apiVersion": "plimsoll.dev/v1alpha1",
+        "apiVersion": Autoscaler::api_version(&()),
         "kind": "Autoscaler",
         "metadata": metadata,
         "spec": spec,

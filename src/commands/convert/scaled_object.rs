@@ -3,8 +3,8 @@
 //! Sources: the ScaledObject specification, and the Prometheus, CPU and Memory scalers of KEDA 2.
 
 use super::conversion::{Conversion, resource, utilization};
-use promql_parser::parser::{self, Expr};
-use promql_parser::util::{ExprVisitor, walk_expr};
+use crate::promql::bounds::PLANNED_QUERY;
+use crate::promql::tree;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -237,22 +237,10 @@ fn metric_name(namespace: &str, name: &str, index: usize) -> String {
 
 /// The first selector of a query, for `seriesQuery`.
 fn first_selector(query: &str) -> Option<String> {
-    struct First(Option<String>);
-    impl ExprVisitor for First {
-        type Error = std::convert::Infallible;
-        fn pre_visit(&mut self, expr: &Expr) -> Result<bool, Self::Error> {
-            let selector = match expr {
-                Expr::VectorSelector(selector) => selector,
-                Expr::MatrixSelector(matrix) => &matrix.vs,
-                _ => return Ok(true),
-            };
-            let mut plain = selector.clone();
-            (plain.offset, plain.at) = (None, None);
-            self.0 = Some(plain.to_string());
-            Ok(false)
-        }
-    }
-    let mut first = First(None);
-    let Ok(_) = walk_expr(&mut first, &parser::parse(query).ok()?);
-    first.0
+    let mut first = None;
+    tree::selectors(&mut tree::read(query, &PLANNED_QUERY).ok()?, &mut |selector| {
+        (selector.offset, selector.at) = (None, None);
+        first.get_or_insert_with(|| selector.to_string());
+    });
+    first
 }

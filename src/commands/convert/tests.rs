@@ -45,6 +45,17 @@ fn a_scaled_object_becomes_an_autoscaler_with_a_rule() {
 }
 
 #[test]
+fn the_series_of_a_rule_may_be_those_of_an_aggregations_parameter() {
+    let made = converted(
+        "apiVersion: keda.sh/v1alpha1\nkind: ScaledObject\nmetadata: {name: web, namespace: shop}\n\
+         spec:\n  scaleTargetRef: {name: web}\n  maxReplicaCount: 20\n  triggers:\n\
+         \x20 - type: prometheus\n    metadata:\n      serverAddress: http://prometheus:9090\n\
+         \x20     query: quantile(scalar(level), vector(1))\n      threshold: '100'\n",
+    );
+    assert_eq!(made.rules[0]["seriesQuery"], "level");
+}
+
+#[test]
 fn an_incomplete_conversion_is_noted_and_paused() {
     let made = converted(
         "apiVersion: keda.sh/v1alpha1\nkind: ScaledObject\nmetadata: {name: worker}\n\

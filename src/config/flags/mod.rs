@@ -10,7 +10,7 @@ pub use commands::{
     CheckFlags, ClusterFlags, ConvertFlags, FreezeFlags, ObjectFlags, OutputFormat,
 };
 pub use prometheus::{PrometheusFlags, PrometheusVerb};
-pub use serve::{NativeHpas, ServeFlags, TlsVersion};
+pub use serve::{ServeFlags, TlsVersion};
 
 use clap::{Parser, Subcommand};
 

@@ -2,11 +2,13 @@
 
 use super::parse::{duration, log_level};
 use super::prometheus::PrometheusFlags;
+use crate::control::NativeHpas;
+use crate::k8s::SERVICE_ACCOUNT;
 use crate::serve::ApiGroup;
 use crate::telemetry::LogFormat;
 use clap::{Args, ValueEnum};
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The flags of `plimsoll serve`.
@@ -259,8 +261,8 @@ impl ServeFlags {
 
     /// The namespace of the Service: that of the flag, or of the pod.
     pub fn service_namespace(&self) -> String {
-        const FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
-        let of_pod = || Some(std::fs::read_to_string(FILE).ok()?.trim().to_owned());
+        let file = Path::new(SERVICE_ACCOUNT).join("namespace");
+        let of_pod = || Some(std::fs::read_to_string(file).ok()?.trim().to_owned());
         let given = self.service_namespace.clone().or_else(of_pod);
         given.filter(|name| !name.is_empty()).unwrap_or_else(|| "plimsoll".to_owned())
     }
@@ -273,17 +275,6 @@ impl ServeFlags {
             self.metrics_max_age
         }
     }
-}
-
-/// What is done with native HorizontalPodAutoscalers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum NativeHpas {
-    /// Decide beside kube-controller-manager, write nothing, publish how the two compare.
-    Observe,
-    /// Decide and write, for clusters whose own HPA controller is off.
-    Manage,
-    /// Serve their metrics and no more.
-    Ignore,
 }
 
 /// A version of TLS, as Go's configuration names it.

@@ -14,8 +14,8 @@ pub use series::{SeriesShape, decode_shapes};
 mod tests {
     use super::envelope::MAX_LABELS;
     use super::*;
-    use crate::hpa::UnixMillis;
     use crate::prometheus::Error;
+    use crate::time::UnixMillis;
 
     type Read = (Vec<(String, String)>, Result<f64, InvalidSample>, UnixMillis);
 

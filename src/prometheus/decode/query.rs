@@ -2,7 +2,7 @@
 
 use super::super::error::Error;
 use super::envelope::{Label, LabelsSeed, Success, Text, Warnings, check_complete};
-use crate::hpa::UnixMillis;
+use crate::time::UnixMillis;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::borrow::Cow;

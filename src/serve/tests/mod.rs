@@ -83,12 +83,14 @@ fn server(client: &Client) -> Server {
     let (cluster, metrics) = (Cluster::default(), Arc::<Metrics>::default());
     let rules = Rules::new(
         RuleSet::default(),
-        prometheus,
-        samples.clone(),
-        client.clone(),
-        cluster.clone(),
-        Resources::new(client.clone()),
         rules::Settings { interval: MINUTE, max_age: MINUTE, sample_max_age: MINUTE },
+        rules::Dependencies {
+            prometheus,
+            samples: samples.clone(),
+            client: client.clone(),
+            cluster: cluster.clone(),
+            resources: Resources::new(client.clone()),
+        },
     );
     let pod_queries = PodQueries {
         namespace_label: "namespace".to_owned(),

@@ -1,6 +1,7 @@
 //! The benchmark: Plimsoll and prometheus-adapter with kube-controller-manager's HPA controller, on
 //! real parts, in one run (`make bench`). `--large` measures only Plimsoll at ten times the size,
-//! `--outage` what an outage costs, and `--fairness` what one tenant costs the others.
+//! `--growth` it at several sizes, `--outage` what an outage costs, and `--fairness` what one tenant
+//! costs the others; `--short` tries all of it in small.
 
 mod block;
 mod fairness;

@@ -87,12 +87,14 @@ impl World {
         let (cluster, minute) = (Cluster::default(), Duration::from_secs(60));
         let rules = Rules::new(
             RuleSet::default(),
-            prometheus,
-            samples.clone(),
-            client.clone(),
-            cluster.clone(),
-            Resources::new(client.clone()),
             rules::Settings { interval: minute, max_age: minute, sample_max_age: minute },
+            rules::Dependencies {
+                prometheus,
+                samples: samples.clone(),
+                client: client.clone(),
+                cluster: cluster.clone(),
+                resources: Resources::new(client.clone()),
+            },
         );
         let settings = ControllerSettings {
             hpa_config: hpa::Config { scale_to_zero: true, ..hpa::Config::default() },

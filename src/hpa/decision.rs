@@ -1,0 +1,81 @@
+//! The result of a decision.
+
+/// A decision.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// The action.
+    pub outcome: Outcome,
+    /// An error for the log. The decision may hold in spite of it.
+    pub error: Option<String>,
+    /// Events to publish, before the status is written.
+    pub events: Vec<Event>,
+    /// An event to publish after the status is written, as upstream does.
+    pub late_event: Option<Event>,
+    /// Whether no decision was possible because metrics failed. If the selector is
+    /// invalid, or the scale can't be read, metrics were not evaluated.
+    pub metrics_failed: bool,
+}
+
+/// The action on the scale.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// Write this number of replicas, then call [`complete_rescale`](super::complete_rescale).
+    Rescale {
+        /// The replicas there were.
+        from: i32,
+        /// The replicas to write.
+        to: i32,
+        /// Why, for the event.
+        reason: String,
+    },
+    /// Leave the scale as it is.
+    Hold,
+    /// No decision was possible; leave the scale as it is.
+    Failed,
+}
+
+/// An event about the autoscaler.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Its type.
+    pub kind: EventKind,
+    /// Why, as one word.
+    pub reason: &'static str,
+    /// Why, in words.
+    pub message: String,
+}
+
+/// The type of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    /// Everything is as expected.
+    Normal,
+    /// Something failed.
+    Warning,
+}
+
+impl EventKind {
+    /// Its name in the API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
+impl Decision {
+    pub(super) fn new() -> Self {
+        Self {
+            outcome: Outcome::Hold,
+            error: None,
+            events: Vec::new(),
+            late_event: None,
+            metrics_failed: false,
+        }
+    }
+
+    pub(super) fn warn(&mut self, reason: &'static str, message: impl Into<String>) {
+        self.events.push(Event { kind: EventKind::Warning, reason, message: message.into() });
+    }
+}
