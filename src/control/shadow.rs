@@ -129,7 +129,7 @@ fn compare(
     let previous_desired = state.desired.replace(desired);
     let kcm_desired = record.status.desired_replicas;
     if !failed {
-        ctx.metrics.wanted(&autoscaler.key, desired, kcm_desired);
+        ctx.metrics.desired(&autoscaler.key, desired, kcm_desired);
     }
     let decisions = Decisions {
         desired,

@@ -297,7 +297,7 @@ impl Metrics {
 
     /// Sets the desired replicas of an observed native HPA: those of Plimsoll, and those of
     /// kube-controller-manager.
-    pub fn wanted(&self, key: &ObjectKey, desired: i32, kcm_desired: i32) {
+    pub fn desired(&self, key: &ObjectKey, desired: i32, kcm_desired: i32) {
         for (by, replicas) in [(PLIMSOLL, desired), (KUBE_CONTROLLER_MANAGER, kcm_desired)] {
             self.native_desired.get_or_create(&desired_by(key, by)).set(replicas.into());
         }

@@ -112,7 +112,7 @@ async fn the_reviews_of_a_tenant_are_limited_and_those_of_the_control_plane_are_
     assert_eq!(log.of(ACCESS_REVIEWS).len(), allowed);
     let rejected = "plimsoll_http_requests_rejected_total{reason=\"access_reviews\"} 1\n";
     assert!(metrics.openmetrics().contains(rejected));
-    // What is known needs no review.
+    // Cached decisions need no review.
     authorizer.authorize(&user("system:serviceaccount:shop:a0"), read("/0")).await.unwrap();
     authorizer.authorize(&user("system:serviceaccount:bank:a"), read("/0")).await.unwrap();
     for n in 0..1_000 {
