@@ -27,6 +27,7 @@ pub mod prometheus;
 pub mod promql;
 mod quota;
 mod reload;
+mod retry;
 mod rules;
 pub mod samples;
 pub mod serve;

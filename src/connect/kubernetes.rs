@@ -2,9 +2,9 @@
 
 use super::error::ConnectError;
 use super::proxy::choose_proxy;
-use super::retry::{Counting, Retries};
 use crate::clock::{Clock, Dated};
 use crate::config::ServeFlags;
+use crate::retry::{Counting, Retries};
 use crate::telemetry::Metrics;
 use kube::Client;
 use kube::client::{Body, ClientBuilder};

@@ -1,7 +1,7 @@
 //! Requests to the API server: time limits, error texts and backoff.
 
-use crate::connect::HandledOnce;
 use crate::leader::REQUEST_TIMEOUT;
+use crate::retry::HandledOnce;
 use kube::Client;
 use serde::de::DeserializeOwned;
 use std::time::Duration;
@@ -60,7 +60,7 @@ pub fn backoff(failures: u32, max: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::connect::Retries;
+    use crate::retry::Retries;
     use kube::client::Body;
     use serde_json::Value;
     use std::sync::{Arc, Mutex};
