@@ -112,10 +112,10 @@ impl ApplyContext<'_> {
             Ok(()) => ctx.targets.write(token, object, to).await,
             Err(error) => Err(WriteError::Failed(error)),
         };
-        let unanswered = matches!(written, Err(WriteError::Unanswered(_)));
-        if unanswered {
+        let is_indeterminate = matches!(written, Err(WriteError::Indeterminate(_)));
+        if is_indeterminate {
             // The write may have begun long after the decision, and may yet take effect.
-            state.rescales.note_unanswered(Change { from, to, at: ctx.clock.elapsed() });
+            state.rescales.note_indeterminate(Change { from, to, at: ctx.clock.elapsed() });
         }
         if written.is_err() && !token.is_valid() {
             return ScaleWrite::LostTerm;
@@ -123,12 +123,16 @@ impl ApplyContext<'_> {
         if written == Err(WriteError::Changed) && !is_last_attempt {
             return ScaleWrite::Changed;
         }
-        // A missing answer says nothing about the write: the scale does, now or later. Nor does another
-        // failure about an earlier write.
-        let zero_may_come = || state.rescales.is_unanswered(0, at.process - zero::PENDING_MS);
+        // Whether an indeterminate write took effect is seen from the scale, now or later. The failure of
+        // this write does not tell whether an earlier one did.
+        let zero_may_come = || state.rescales.is_indeterminate(0, at.process - zero::PENDING_MS);
         let written = match written {
-            Err(_) if unanswered && has(ctx, autoscaler, context.spec, to).await => Ok(()),
-            Err(_) if !unanswered && zero::pending_since(status).is_some() && !zero_may_come() => {
+            Err(_) if is_indeterminate && has(ctx, autoscaler, context.spec, to).await => Ok(()),
+            Err(_)
+                if !is_indeterminate
+                    && zero::pending_since(status).is_some()
+                    && !zero_may_come() =>
+            {
                 zero::resolve(status, from, context.now);
                 written
             }

@@ -6,7 +6,7 @@ use crate::cache::{self, Cache};
 use crate::hpa::{self, TargetRef};
 use crate::k8s::Selector;
 use crate::k8s::selector::ParseError;
-use crate::leader::{FencingToken, may_have_been_applied};
+use crate::leader::{FencingToken, is_indeterminate};
 use crate::watch::{Cluster, Index, ObjectKey, ScaleRecord, Workload};
 use k8s_openapi::api::autoscaling::v1::Scale;
 use kube::api::PostParams;
@@ -46,9 +46,10 @@ pub enum WriteError {
     /// The API server rejected the write, with this message.
     #[error("{0}")]
     Failed(String),
-    /// There was no answer, so that it may have been written; the error instead of one.
+    /// The request got no conclusive response: the write may or may not take effect. The error instead
+    /// of a response.
     #[error("{0}")]
-    Unanswered(String),
+    Indeterminate(String),
 }
 
 /// The replicas and the selector of a scale.
@@ -162,9 +163,9 @@ impl Targets {
     /// it ends.
     ///
     /// # Errors
-    /// [`WriteError::Changed`] where the scale is another by now: it is to be decided
-    /// again. [`WriteError::Failed`] where it can't be written, and
-    /// [`WriteError::Unanswered`] where it may have been.
+    /// [`WriteError::Changed`] if the scale was changed meanwhile: it is to be decided again.
+    /// [`WriteError::Failed`] if it was not written, and [`WriteError::Indeterminate`] if it may have
+    /// been.
     pub async fn write(
         &self,
         token: &FencingToken,
@@ -172,8 +173,8 @@ impl Targets {
         replicas: i32,
     ) -> Result<(), WriteError> {
         let failed = |error: kube::Error| {
-            let kind = match may_have_been_applied(&error) {
-                true => WriteError::Unanswered,
+            let kind = match is_indeterminate(&error) {
+                true => WriteError::Indeterminate,
                 false => WriteError::Failed,
             };
             kind(message(&error))

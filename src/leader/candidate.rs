@@ -61,7 +61,7 @@ pub(super) struct Candidate<'a> {
 }
 
 /// The duration of a Lease that was released: it must be positive. What is beyond it is the time for
-/// which the API server may yet apply a write of leaders before.
+/// which the API server may yet apply an indeterminate write of previous leaders.
 const RELEASED: Duration = Duration::from_secs(1);
 /// The least time between two attempts.
 const MIN_RETRY: Duration = Duration::from_millis(100);
@@ -164,7 +164,7 @@ impl<'a> Candidate<'a> {
         }
         if was_made_holder || versions_restarted {
             // An administrator, or a backup, says who leads: the term of another may last.
-            self.state.expect_stray_writes(self.longest_stray_writes());
+            self.state.expect_indeterminate_writes(self.longest_indeterminate_write());
         }
         // A changed annotation neither renews the Lease nor delays a renewal.
         let since = match &self.observed {
@@ -180,26 +180,27 @@ impl<'a> Candidate<'a> {
         self.observed.as_ref().is_some_and(|(_, record, _)| record.holder == *identity)
     }
 
-    /// For how long the API server may apply a write of another leader, if this replica acquires the
-    /// Lease now.
-    fn stray_writes_of_others(&self) -> Duration {
+    /// For how long the API server may apply an indeterminate write of another leader, if this replica
+    /// acquires the Lease now.
+    fn indeterminate_writes_of_others(&self) -> Duration {
         match &self.observed {
             // Its term is over, unless the Lease's duration was shortened by hand.
-            Some((_, record, _)) if !record.holder.is_empty() => {
-                self.longest_stray_writes().saturating_sub(record.duration).max(REQUEST_TIMEOUT)
-            }
+            Some((_, record, _)) if !record.holder.is_empty() => self
+                .longest_indeterminate_write()
+                .saturating_sub(record.duration)
+                .max(REQUEST_TIMEOUT),
             Some((_, record, since)) if record.is_released() => {
                 let left = record.duration.saturating_sub(RELEASED).min(3 * REQUEST_TIMEOUT);
                 left.saturating_sub(since.elapsed())
             }
             // It was deleted, or its holder by hand.
-            _ => self.longest_stray_writes(),
+            _ => self.longest_indeterminate_write(),
         }
     }
 
-    /// For how long the API server may apply a write of a leader whose term may last. A write that it
-    /// has begun is sent within two timeouts, one to read the Lease and one to write.
-    fn longest_stray_writes(&self) -> Duration {
+    /// For how long the API server may apply an indeterminate write of a leader whose term may last. A
+    /// write that it has begun is sent within two timeouts, one to read the Lease and one to write.
+    fn longest_indeterminate_write(&self) -> Duration {
         self.settings().lease_duration.min(2 * REQUEST_TIMEOUT) + REQUEST_TIMEOUT
     }
 
@@ -306,7 +307,7 @@ impl<'a> Candidate<'a> {
         // process or of the leader before it. A thaw is in effect as soon as it was observed.
         let freeze = Freeze::of(&lease);
         let drained =
-            self.state.scale_writes.is_empty() && self.state.stray_writes_left().is_zero();
+            self.state.scale_writes.is_empty() && self.state.indeterminate_writes_left().is_zero();
         let in_effect = freeze.is_none() || drained;
         let is_observed = self.state.freeze() == freeze;
         let acknowledges = self.must_acknowledge() && in_effect && is_observed;
@@ -341,9 +342,9 @@ impl<'a> Candidate<'a> {
         if !self.holds_lease() {
             spec.acquire_time = now;
             spec.lease_transitions = Some(spec.lease_transitions.unwrap_or(0).saturating_add(1));
-            // Whatever becomes of the response.
+            // Noted before the request, because its response may be lost.
             self.acquisition = spec.lease_transitions;
-            self.state.expect_stray_writes(self.stray_writes_of_others());
+            self.state.expect_indeterminate_writes(self.indeterminate_writes_of_others());
         }
         let Some(lease) = self.update_lease(&lease).await? else { return Ok(()) };
         let ElectionSettings { renew_deadline, lease_duration, .. } = *self.settings();
@@ -431,8 +432,9 @@ impl<'a> Candidate<'a> {
         while let Some((mut lease, ..)) = self.observed.clone().filter(|_| self.holds_lease()) {
             let spec = lease.spec.get_or_insert_default();
             (spec.holder_identity, spec.acquire_time) = (None, None);
-            // The next leader could acknowledge a freeze before the API server has applied a stray write.
-            let duration = RELEASED + self.state.stray_writes_left();
+            // Otherwise the next leader could acknowledge a freeze before the API server has applied an
+            // indeterminate write.
+            let duration = RELEASED + self.state.indeterminate_writes_left();
             spec.lease_duration_seconds = i32::try_from(duration.as_millis().div_ceil(1000)).ok();
             spec.renew_time = Some(MicroTime(Timestamp::now()));
             match self.update_lease(&lease).await {

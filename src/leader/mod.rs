@@ -22,6 +22,6 @@ mod tests;
 pub use elector::LeaderElector;
 #[cfg(test)]
 use fencing::WriteRefused;
-pub use fencing::{FencingToken, may_have_been_applied};
+pub use fencing::{FencingToken, is_indeterminate};
 pub use freeze::Freeze;
 pub use settings::{ElectionSettings, NAME_LABEL, REQUEST_TIMEOUT};

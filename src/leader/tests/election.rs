@@ -28,7 +28,7 @@ async fn a_lease_whose_version_has_gone_back_is_renewed_and_observed() {
             for _ in 0..3 {
                 candidate.attempt().await;
             }
-            forget_stray_writes(&leader);
+            forget_indeterminate_writes(&leader);
             let renewed = server.lease().metadata.resource_version;
             assert_ne!(renewed.as_deref(), Some("2"), "it is renewed");
             assert!(leader.fencing_token().is_some());
@@ -37,7 +37,7 @@ async fn a_lease_whose_version_has_gone_back_is_renewed_and_observed() {
         server.annotate(&REASON);
         candidate.observe(server.lease());
         candidate.attempt().await;
-        forget_stray_writes(&leader);
+        forget_indeterminate_writes(&leader);
         for _ in 0..2 {
             candidate.attempt().await;
         }
@@ -137,7 +137,7 @@ async fn a_lease_created_anew_with_a_lower_version_is_observed() {
         server.annotate(&REASON);
         candidate.observe(server.lease());
         candidate.attempt().await;
-        forget_stray_writes(&leader);
+        forget_indeterminate_writes(&leader);
         candidate.attempt().await;
         assert_eq!(leader.frozen().as_deref(), Some("incident 42"), "{elect}");
         assert_eq!(server.annotation(ACKNOWLEDGED).as_deref(), Some("r1"), "{elect}");

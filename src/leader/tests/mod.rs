@@ -163,13 +163,13 @@ async fn elected<'a>(
     candidate.attempt().await;
     candidate.attempt().await;
     assert!(leader.fencing_token().is_some(), "it leads");
-    forget_stray_writes(leader);
+    forget_indeterminate_writes(leader);
     candidate
 }
 
-/// As if no leader before, and no write without a response, were left to wait for.
-fn forget_stray_writes(leader: &LeaderElector) {
-    *locked(&leader.0.stray_writes_until) = tokio::time::Instant::now();
+/// As if no indeterminate write of this replica or of a previous leader were left to wait for.
+fn forget_indeterminate_writes(leader: &LeaderElector) {
+    *locked(&leader.0.indeterminate_writes_until) = tokio::time::Instant::now();
 }
 
 /// A write to a scale that must not begin.
