@@ -23,7 +23,7 @@ struct LeaseRecord {
 }
 
 impl LeaseRecord {
-    /// Whether its last holder has released it. One that was made anew, or whose holder was deleted
+    /// Whether its last holder has released it. One that was recreated, or whose holder was deleted
     /// by hand, was not released.
     fn is_released(&self) -> bool {
         self.holder.is_empty() && !self.acquired && self.transitions > 0
@@ -54,10 +54,10 @@ pub(super) struct Candidate<'a> {
     acquisition: Option<i32>,
     backoff: LeaseBackoff,
     failures: FailureLog,
-    /// Whether the Lease was handed over because this replica can't reach Prometheus.
+    /// Whether the Lease was released because this replica can't reach Prometheus.
     handed_over: bool,
-    /// How long a leader may fail to reach Prometheus before it hands over.
-    pub(super) patience: Duration,
+    /// How long a leader may fail to reach Prometheus before it releases the Lease.
+    pub(super) prometheus_down_timeout: Duration,
 }
 
 /// The duration of a Lease that was released: it must be positive. What is beyond it is the time for
@@ -68,8 +68,8 @@ const MIN_RETRY: Duration = Duration::from_millis(100);
 /// The first and the longest backoff after 403. A starting API server allows nothing before
 /// it has read the roles.
 const FORBIDDEN_BACKOFF: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(30)];
-/// [`Candidate::patience`].
-const PROMETHEUS_PATIENCE: Duration = Duration::from_secs(10);
+/// [`Candidate::prometheus_down_timeout`].
+const PROMETHEUS_DOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The backoff between attempts. It doubles with each failure of its kind, until an attempt
 /// succeeds.
@@ -100,7 +100,7 @@ impl<'a> Candidate<'a> {
             backoff: LeaseBackoff::default(),
             failures: FailureLog::default(),
             handed_over: false,
-            patience: PROMETHEUS_PATIENCE,
+            prometheus_down_timeout: PROMETHEUS_DOWN_TIMEOUT,
         }
     }
 
@@ -114,9 +114,9 @@ impl<'a> Candidate<'a> {
         (self.observed, self.version_went_back, self.acquisition) = (None, false, None);
     }
 
-    /// Takes a deletion that the watch sent, unless another Lease was seen since. Returns when to make
-    /// the Lease anew: its holder does so at once, others only when that one's term must be over, in
-    /// case it is gone.
+    /// Takes a deletion that the watch sent, unless another Lease was seen since. Returns when to
+    /// recreate the Lease: its holder does so at once, others only when the holder's term must be over,
+    /// in case it is gone.
     pub fn observe_deletion(&mut self, lease: &Lease) -> Option<Duration> {
         if self.observed.as_ref().is_some_and(|(now, ..)| now.metadata.uid != lease.metadata.uid) {
             return None;
@@ -145,7 +145,7 @@ impl<'a> Candidate<'a> {
         known > resource_version(lease)
     }
 
-    /// Takes a Lease that was read or written by this replica: all Leases before are older.
+    /// Takes a Lease that was read or written by this replica: all Leases seen before are older.
     fn update(&mut self, lease: Lease) {
         let versions_restarted = self.is_older(&lease);
         if versions_restarted {
@@ -174,7 +174,7 @@ impl<'a> Candidate<'a> {
         self.observed = Some((lease, record, since));
     }
 
-    /// Whether this replica holds the Lease, as far as it was observed.
+    /// Whether this replica holds the Lease, according to the last one observed.
     pub fn holds_lease(&self) -> bool {
         let identity = &self.settings().identity;
         self.observed.as_ref().is_some_and(|(_, record, _)| record.holder == *identity)
@@ -253,7 +253,10 @@ impl<'a> Candidate<'a> {
         let failing = self.prometheus.failing_for();
         if failing.is_none() {
             self.handed_over = false;
-        } else if self.holds_lease() && !self.handed_over && failing > Some(self.patience) {
+        } else if self.holds_lease()
+            && !self.handed_over
+            && failing > Some(self.prometheus_down_timeout)
+        {
             tracing::warn!(?failing, "Prometheus unreachable, releasing leadership");
             self.handed_over = self.release().await;
             return;
@@ -304,7 +307,7 @@ impl<'a> Candidate<'a> {
             },
         };
         // A freeze is in effect when no write to a scale that began before it is in flight, of this
-        // process or of the leader before it. A thaw is in effect as soon as it was observed.
+        // process or of the previous leader. A thaw is in effect as soon as it was observed.
         let freeze = Freeze::of(&lease);
         let drained =
             self.state.scale_writes.is_empty() && self.state.indeterminate_writes_left().is_zero();
@@ -355,7 +358,7 @@ impl<'a> Candidate<'a> {
         Ok(())
     }
 
-    /// Writes only annotations, where there is no election.
+    /// Writes only annotations, if there is no election.
     async fn annotate(&mut self, lease: Lease) -> Result<(), kube::Error> {
         if let Some(lease) = self.update_lease(&lease).await? {
             self.update(lease);
@@ -426,7 +429,7 @@ impl<'a> Candidate<'a> {
         !self.holds_lease()
     }
 
-    /// Writes that the Lease is released, until it is: others, such as who freezes, write it too.
+    /// Releases the Lease, and tries again after a conflict: `plimsoll freeze`, for one, writes it, too.
     async fn write_release(&mut self) {
         let mut wait = MIN_RETRY;
         while let Some((mut lease, ..)) = self.observed.clone().filter(|_| self.holds_lease()) {

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 #[derive(Clone)]
 pub struct FencingToken {
     state: Arc<LeaderState>,
-    /// The number of the term; none where this replica leads without election.
+    /// The number of the term; none if this replica leads without election.
     term: Option<u64>,
 }
 
@@ -105,8 +105,8 @@ impl FencingToken {
         written
     }
 
-    /// Reads the Lease, and fails unless this replica holds it, where one is elected, and scales are not
-    /// frozen.
+    /// Reads the Lease, and fails if scales are frozen, or if replicas elect a leader and this one does
+    /// not hold it.
     async fn confirm(&self) -> Result<(), kube::Error> {
         let LeaderState { api, settings, .. } = &*self.state;
         let refuse_if = |freeze: Option<Freeze>| {

@@ -54,8 +54,8 @@ pub struct Term {
     pub number: u64,
     /// The Lease's `leaseTransitions` when the term began.
     pub transitions: i32,
-    /// The renew deadline, by either clock: the monotonic one may stop while the machine
-    /// sleeps, and the wall clock may be set.
+    /// The renew deadline, by the monotonic and by the wall clock: the former may stop while the
+    /// machine sleeps, and the latter may be set.
     pub renew_deadline: (Instant, SystemTime),
     /// The time before which no other replica can acquire the Lease.
     pub lease_end: Instant,
@@ -137,7 +137,7 @@ impl LeaderState {
         locked(&self.indeterminate_writes_until).saturating_duration_since(Instant::now())
     }
 
-    /// Begins a term, or renews it. `renew_deadline` is by either clock.
+    /// Begins a term, or renews it. `renew_deadline` is given by the monotonic and by the wall clock.
     pub fn start_or_renew_term(
         &self,
         transitions: i32,
@@ -174,7 +174,7 @@ impl LeaderState {
     }
 
     /// Takes the freeze from a Lease, unless a newer Lease was seen. `versions_restarted`
-    /// says that resource versions began anew, so that a lower one is the newer one.
+    /// says that resource versions restarted, so that a lower one is the newer one.
     pub fn observe_freeze(&self, lease: &Lease, versions_restarted: bool) {
         let version = resource_version(lease);
         let now = Freeze::of(lease);

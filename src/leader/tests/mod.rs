@@ -179,7 +179,7 @@ async fn never() -> Result<(), kube::Error> {
 
 const REASON: [(&str, &str); 2] = [(FREEZE, "incident 42"), (REQUEST, "r1")];
 
-/// A failure as the API server, or a load balancer before it, tells it.
+/// A failure as the API server, or a load balancer in front of it, responds with it.
 fn api_error(code: u16) -> kube::Error {
     let status = json!({"kind": "Status", "status": "Failure", "code": code,
                         "reason": "", "message": ""});
