@@ -2,7 +2,7 @@
 
 use super::context::{ApplyContext, Cancelled, ControllerContext, NativeHpas, SyncResult};
 use super::decision_time::now;
-use super::embedded::{self, allowed};
+use super::embedded::{self, with_min_replicas_floor};
 use super::evaluate::evaluate;
 use super::state::AutoscalerState;
 use super::update_status::update_status;
@@ -189,7 +189,7 @@ async fn evaluate_and_apply(
     (fallback, generation): (Option<&Fallback>, Option<i64>),
     state: &mut AutoscalerState,
 ) -> SyncResult {
-    let scaling = &*allowed(&ctx.settings.hpa_config, scaling);
+    let scaling = &*with_min_replicas_floor(&ctx.settings.hpa_config, scaling);
     let mut attempt = 0;
     loop {
         attempt += 1;
