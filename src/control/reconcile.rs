@@ -101,7 +101,7 @@ async fn sync_autoscaler(
         remove_native_hpa(ctx, token, autoscaler, record).await;
     }
     if parsed.spec.paused {
-        // Earlier recommendations say nothing about replicas that the owner may choose meanwhile.
+        // Earlier recommendations do not apply to replicas that the owner may choose meanwhile.
         state.history.recommendations.clear();
         (state.failed_evaluations, state.withheld) = (0, None);
         let text = format_args!("spec.paused is set: the scale is left alone");
