@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// An error with its position in the file.
 pub struct Located {
-    /// Line and column, counted from 1, where they are known.
+    /// Line and column, counted from 1, if they are known.
     pub at: Option<(u64, u64)>,
     /// The field's path.
     pub field: String,
@@ -27,8 +27,8 @@ pub struct Located {
 impl Located {
     /// An error at the position of a value.
     pub fn of<T>(value: &Spanned<T>, field: String, error: impl Into<String>) -> Self {
-        let place = value.referenced;
-        Self { at: Some((place.line(), place.column())), field, error: error.into() }
+        let position = value.referenced;
+        Self { at: Some((position.line(), position.column())), field, error: error.into() }
     }
 }
 
@@ -121,7 +121,7 @@ const MAX_BACKEND_RESPONSE_BYTES: usize = 64 << 20;
 
 /// Checks that the backend of each rule exists.
 pub fn check_backends(rules: &RuleSet) -> Result<(), Located> {
-    let named = rules.placed().map(|(path, rule)| (path, rule.series.backend.as_ref()));
+    let named = rules.with_paths().map(|(path, rule)| (path, rule.series.backend.as_ref()));
     let usage = rules.resource.as_ref().and_then(|rules| rules.backend.as_ref());
     for (path, name) in named.chain([("resourceRules".to_owned(), usage)]) {
         if let Some(name) = name.filter(|name| !rules.backends.contains_key(*name)) {
@@ -204,7 +204,7 @@ fn at(given: &Text, field: String, error: impl ToString) -> Located {
 
 /// Compiles a list of rules.
 pub fn compile(list: &str, given: Vec<GivenRule>) -> Result<Vec<Rule>, Located> {
-    let compile = |(place, rule)| compile_rule(&format!("{list}[{place}]"), rule);
+    let compile = |(index, rule)| compile_rule(&format!("{list}[{index}]"), rule);
     given.into_iter().enumerate().map(compile).collect()
 }
 
@@ -216,8 +216,8 @@ fn compile_rule(path: &str, given: GivenRule) -> Result<Rule, Located> {
         return Err(at(&given.series_query, field("seriesQuery"), error));
     }
     let mut filters = Vec::new();
-    for (place, filter) in given.series_filters.unwrap_or_default().iter().enumerate() {
-        filters.push(compile_filter(&field(&format!("seriesFilters[{place}]")), filter)?);
+    for (index, filter) in given.series_filters.unwrap_or_default().iter().enumerate() {
+        filters.push(compile_filter(&field(&format!("seriesFilters[{index}]")), filter)?);
     }
     let GivenName { matches, r#as } = given.name.unwrap_or_default();
     let name = MetricName::new(text(&matches), text(&r#as))
