@@ -26,7 +26,7 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-/// Any reason not to start; each says what is wrong and with what.
+/// An error that prevents the start. It says what is wrong and with what.
 type StartError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Serves until SIGTERM or SIGINT.
@@ -97,7 +97,7 @@ struct Clients {
     api: kube::Client,
     /// The clock of its server.
     clock: Clock,
-    /// A Lease that waits for other requests to be within the limit is lost under load.
+    /// Without the rate limit: a delayed renewal loses the Lease.
     leases: kube::Client,
     authentication: kube::Client,
     authorization: kube::Client,
@@ -117,7 +117,7 @@ impl Clients {
         let api = connect("--kubeconfig", kubeconfig, clock.clone(), qps).await?;
         let leases = connect("--kubeconfig", kubeconfig, clock.clone(), None).await?;
         let other = async |flag, path: &Option<PathBuf>| match path {
-            // Another server's clock may be another.
+            // The clock of another server may differ.
             Some(path) => connect(flag, Some(path), Clock::default(), qps).await,
             None => Ok(api.clone()),
         };

@@ -60,9 +60,9 @@ pub(super) struct Candidate<'a> {
     pub(super) prometheus_down_timeout: Duration,
 }
 
-/// The duration of a Lease that was released: it must be positive. What is beyond it is the time for
+/// The lease duration that is written on release: it must be positive. A longer one adds the time for
 /// which the API server may yet apply an indeterminate write of previous leaders.
-const RELEASED: Duration = Duration::from_secs(1);
+const RELEASED_LEASE_DURATION: Duration = Duration::from_secs(1);
 /// The least time between two attempts.
 const MIN_RETRY: Duration = Duration::from_millis(100);
 /// The first and the longest backoff after 403. A starting API server allows nothing before
@@ -149,7 +149,7 @@ impl<'a> Candidate<'a> {
     fn update(&mut self, lease: Lease) {
         let versions_restarted = self.is_older(&lease);
         if versions_restarted {
-            tracing::warn!("The resourceVersion of the Lease has gone back");
+            tracing::warn!("Lease resourceVersion decreased, assuming a restored etcd");
         }
         self.version_went_back = false;
         self.state.observe_freeze(&lease, versions_restarted);
@@ -190,7 +190,10 @@ impl<'a> Candidate<'a> {
                 .saturating_sub(record.duration)
                 .max(REQUEST_TIMEOUT),
             Some((_, record, since)) if record.is_released() => {
-                let left = record.duration.saturating_sub(RELEASED).min(3 * REQUEST_TIMEOUT);
+                let left = record
+                    .duration
+                    .saturating_sub(RELEASED_LEASE_DURATION)
+                    .min(3 * REQUEST_TIMEOUT);
                 left.saturating_sub(since.elapsed())
             }
             // It was deleted, or its holder by hand.
@@ -229,7 +232,7 @@ impl<'a> Candidate<'a> {
             Some((_, record, at)) if record.holder == self.settings().identity => *at + retry,
             Some((_, record, at)) => {
                 let expiry = if record.holder.is_empty() { *at } else { *at + record.duration };
-                expiry + self.handicap()
+                expiry + self.prometheus_outage_delay()
             }
             None => Instant::now() + retry / 4,
         }
@@ -240,8 +243,8 @@ impl<'a> Candidate<'a> {
         self.backoff.current.unwrap_or(MIN_RETRY)
     }
 
-    /// How much longer a replica waits that can't reach Prometheus.
-    fn handicap(&self) -> Duration {
+    /// How much longer this replica waits while it can't reach Prometheus.
+    fn prometheus_outage_delay(&self) -> Duration {
         match self.prometheus.failing_for() {
             Some(_) => self.settings().lease_duration,
             None => Duration::ZERO,
@@ -419,7 +422,7 @@ impl<'a> Candidate<'a> {
         let LeaderState { writes, scale_writes, .. } = self.state;
         let drained = async { tokio::join!(writes.drained(), scale_writes.drained()) };
         if tokio::time::timeout(self.settings().lease_duration, drained).await.is_err() {
-            tracing::warn!("Did not release Lease: writes are still in flight");
+            tracing::warn!("Failed to release Lease: writes in flight");
             return false;
         }
         let limit = self.settings().renew_deadline / 2;
@@ -437,7 +440,7 @@ impl<'a> Candidate<'a> {
             (spec.holder_identity, spec.acquire_time) = (None, None);
             // Otherwise the next leader could acknowledge a freeze before the API server has applied an
             // indeterminate write.
-            let duration = RELEASED + self.state.indeterminate_writes_left();
+            let duration = RELEASED_LEASE_DURATION + self.state.indeterminate_writes_left();
             spec.lease_duration_seconds = i32::try_from(duration.as_millis().div_ceil(1000)).ok();
             spec.renew_time = Some(MicroTime(Timestamp::now()));
             match self.update_lease(&lease).await {
