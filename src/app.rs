@@ -26,13 +26,13 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-/// Any reason not to start; each says what is wrong and with what.
+/// An error that prevents the start. It says what is wrong and with what.
 type StartError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Serves until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// Where the server can't start: a flag, a file, the address or the cluster's
+/// If the server can't start: a flag, a file, the address or the cluster's
 /// configuration is wrong.
 pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
     let config = match &flags.config {
@@ -52,9 +52,9 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
     let clients = Clients::connect(&flags, prometheus, &metrics).await?;
     let listener = bind(&flags, certificate).await?.counted(&metrics.serving);
     let shared = Shared::new(&flags, &config, &clients, metrics.clone());
-    let own_bundle = trust_options.bundle(None, &ca_files)?;
+    let initial_bundle = trust_options.bundle(None, &ca_files)?;
     if flags.authentication_skip_lookup || flags.authentication_tolerate_lookup_failure {
-        shared.trust.set(own_bundle);
+        shared.trust.set(initial_bundle);
     }
     let election = election(&flags)?;
     let leader =
@@ -74,11 +74,10 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
         tasks.spawn("caBundles", run_ca_injector(clients.api.clone(), ca, status, metrics));
     }
     shared.spawn(&flags, &clients, &mut tasks);
-    let (breaking, stop) = Stop::new(stop_signal()?);
+    let (failing, stop) = Stop::new(stop_signal()?);
     let address = listener.address()?;
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), %address, prometheus = redact_url(&flags.prometheus_url), "serving");
-    // Each is a task of its own, so that none holds up another. The Lease is given back
-    // when the last decision is carried out.
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), %address, prometheus = redact_url(&flags.prometheus_url), "Started serving");
+    // Separate tasks, so that none delays another. The Lease is released after the last evaluation.
     let mut parts = Tasks::default();
     let (ended, end) = watch::channel(false);
     parts.spawn("API", listener.serve(server, stop.clone().comes()));
@@ -89,7 +88,7 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
     });
     let prometheus = clients.prometheus;
     parts.spawn("election", async move { leader.run(&prometheus, stopped(end)).await });
-    Ok(run_until_stopped(stop.asked, breaking, tasks, parts).await?)
+    Ok(run_until_stopped(stop.signal, failing, tasks, parts).await?)
 }
 
 /// The clients of Prometheus and of kube-apiserver.
@@ -98,7 +97,7 @@ struct Clients {
     api: kube::Client,
     /// The clock of its server.
     clock: Clock,
-    /// A Lease that waits for other requests to be within the limit is lost under load.
+    /// Without the rate limit: a delayed renewal loses the Lease.
     leases: kube::Client,
     authentication: kube::Client,
     authorization: kube::Client,
@@ -118,7 +117,7 @@ impl Clients {
         let api = connect("--kubeconfig", kubeconfig, clock.clone(), qps).await?;
         let leases = connect("--kubeconfig", kubeconfig, clock.clone(), None).await?;
         let other = async |flag, path: &Option<PathBuf>| match path {
-            // Another server's clock may be another.
+            // The clock of another server may differ.
             Some(path) => connect(flag, Some(path), Clock::default(), qps).await,
             None => Ok(api.clone()),
         };
@@ -270,55 +269,55 @@ fn control_loop(
     })
 }
 
-/// When the parts are to stop: because they are asked to, or because another part broke off.
+/// When the tasks that end in order are to stop: at a signal, or because another task has failed.
 #[derive(Clone)]
 struct Stop {
-    asked: watch::Receiver<bool>,
-    broken: watch::Receiver<bool>,
+    signal: watch::Receiver<bool>,
+    failed: watch::Receiver<bool>,
 }
 
 impl Stop {
     /// With the sender for the second reason.
-    fn new(asked: watch::Receiver<bool>) -> (watch::Sender<bool>, Self) {
-        let (breaking, broken) = watch::channel(false);
-        (breaking, Self { asked, broken })
+    fn new(signal: watch::Receiver<bool>) -> (watch::Sender<bool>, Self) {
+        let (failing, failed) = watch::channel(false);
+        (failing, Self { signal, failed })
     }
 
     async fn comes(self) {
-        tokio::select! { () = stopped(self.asked) => {}, () = stopped(self.broken) => {} }
+        tokio::select! { () = stopped(self.signal) => {}, () = stopped(self.failed) => {} }
     }
 }
 
-/// Waits until the process is asked to stop, or a task ends by itself, and until the parts, which
-/// stop in order, have ended.
+/// Waits for a stop signal, or until a task ends without one, and then until `parts`, which stop in
+/// order, have ended.
 async fn run_until_stopped(
-    asked: watch::Receiver<bool>,
-    breaking: watch::Sender<bool>,
+    signal: watch::Receiver<bool>,
+    failing: watch::Sender<bool>,
     mut tasks: Tasks,
     mut parts: Tasks,
 ) -> Result<(), TaskEnded> {
     let ended = tokio::select! {
-        // What ends because it was asked to has not broken off.
+        // A task that ends after the stop signal has not failed.
         biased;
-        () = stopped(asked) => None,
+        () = stopped(signal) => None,
         ended = tasks.first_end() => Some(ended),
         ended = parts.first_end() => Some(ended),
     };
     if let Some(ended) = &ended {
-        tracing::error!(error = %ended, "stopping");
+        tracing::error!(error = %ended, "Stopping: a task ended");
     }
-    let _ = breaking.send(true);
-    // What has broken may never end.
-    let patience = if ended.is_some() { BROKEN } else { Duration::MAX };
-    let _ = tokio::time::timeout(patience, parts.all_ended()).await;
-    tracing::info!("stopped");
+    let _ = failing.send(true);
+    // After a failure another task may never end.
+    let timeout = if ended.is_some() { FAILED_SHUTDOWN_TIMEOUT } else { Duration::MAX };
+    let _ = tokio::time::timeout(timeout, parts.all_ended()).await;
+    tracing::info!("Stopped");
     ended.map_or(Ok(()), Err)
 }
 
-/// How long the rest may take to stop in order, once a part has broken off.
-const BROKEN: Duration = Duration::from_secs(15);
+/// How long the other tasks may take to stop after one has failed.
+const FAILED_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Rules speak of the cluster's resources, which are read first.
+/// Rules refer to the cluster's resources, which are read first.
 async fn follow_rules(resources: Resources, rules: Rules, interval: Duration) {
     let read = resources.refresh().await;
     tokio::join!(resources.run_refresher(interval, read), rules.follow());
@@ -394,7 +393,7 @@ fn settings(flags: &ServeFlags) -> ControllerSettings {
         period: flags.horizontal_pod_autoscaler_sync_period.max(Duration::from_millis(100)),
         status_interval: flags.status_interval,
         checkpoint_interval: flags.memory_interval,
-        // A query may wait for its turn, and be asked twice where it is too large.
+        // A query may wait in the queue, and is sent again in a smaller batch.
         decision_timeout: (flags.prometheus.prometheus_timeout * 3).max(Duration::from_secs(30)),
     }
 }
@@ -420,13 +419,13 @@ async fn stopped(mut stop: watch::Receiver<bool>) {
 mod tests {
     use super::*;
 
-    /// A part that stops in order, and says so.
+    /// A part that stops in order, and whether it has.
     fn orderly(stop: &Stop) -> (Tasks, watch::Receiver<bool>) {
         let (stopping, stopped) = watch::channel(false);
         let (mut parts, stop) = (Tasks::default(), stop.clone());
         parts.spawn("orderly", async move {
             stop.comes().await;
-            tokio::time::sleep(BROKEN / 2).await;
+            tokio::time::sleep(FAILED_SHUTDOWN_TIMEOUT / 2).await;
             let _ = stopping.send(true);
         });
         (parts, stopped)
@@ -439,30 +438,30 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn when_asked_to_stop_it_waits_for_all_parts() {
-        let (ask, asked) = watch::channel(false);
-        let (breaking, stop) = Stop::new(asked);
+    async fn a_stop_signal_waits_for_all_parts() {
+        let (send, signal) = watch::channel(false);
+        let (failing, stop) = Stop::new(signal);
         let (parts, stopped) = orderly(&stop);
-        let run = tokio::spawn(run_until_stopped(stop.asked, breaking, steady(), parts));
-        tokio::time::sleep(BROKEN).await;
+        let run = tokio::spawn(run_until_stopped(stop.signal, failing, steady(), parts));
+        tokio::time::sleep(FAILED_SHUTDOWN_TIMEOUT).await;
         assert!(!run.is_finished() && !*stopped.borrow());
-        ask.send(true).unwrap();
+        send.send(true).unwrap();
         assert_eq!(run.await.unwrap(), Ok(()));
         assert!(*stopped.borrow());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn when_a_task_breaks_off_the_parts_stop_in_order_and_what_hangs_is_left() {
-        let (_ask, asked) = watch::channel(false);
-        let (breaking, stop) = Stop::new(asked);
+    async fn when_a_task_fails_the_parts_stop_in_order_and_a_hanging_one_is_abandoned() {
+        let (_send, signal) = watch::channel(false);
+        let (failing, stop) = Stop::new(signal);
         let (mut parts, stopped) = orderly(&stop);
         parts.spawn("hanging", std::future::pending());
         let mut tasks = steady();
         tasks.spawn("broken", async { panic!("it can't go on") });
         let begun = tokio::time::Instant::now();
-        let ended = run_until_stopped(stop.asked, breaking, tasks, parts).await.unwrap_err();
+        let ended = run_until_stopped(stop.signal, failing, tasks, parts).await.unwrap_err();
         assert!(ended.to_string().contains("\"broken\" failed"), "{ended}");
         assert!(*stopped.borrow());
-        assert_eq!(begun.elapsed().as_secs(), BROKEN.as_secs());
+        assert_eq!(begun.elapsed().as_secs(), FAILED_SHUTDOWN_TIMEOUT.as_secs());
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::task::{Id, JoinSet};
 
 /// Tasks that run as long as the process. When one ends or panics, the process ends: without one of
-/// its parts it would fail silently.
+/// its tasks it would fail silently.
 #[derive(Default)]
 pub struct Tasks {
     tasks: JoinSet<()>,

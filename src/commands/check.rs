@@ -77,18 +77,18 @@ async fn check(flags: &CheckFlags) -> Report {
         }
     };
     let rules = &config.rules;
-    for (place, rule) in rules.placed() {
+    for (path, rule) in rules.with_paths() {
         // `plimsoll convert` writes such rules: a complete query, without namespaces.
-        if place.starts_with("externalRules") && !rule.namespaced {
+        if path.starts_with("externalRules") && !rule.namespaced {
             continue;
         }
         if !rule.query.uses("LabelMatchers") && !rule.query.uses("LabelValuesByName") {
             report.warnings.push(format!(
-                "{place}: metricsQuery has no <<.LabelMatchers>>: results of different objects and namespaces would be merged"
+                "{path}: metricsQuery has no <<.LabelMatchers>>: results of different objects and namespaces would be merged"
             ));
         }
         if !rule.query.uses("Series") {
-            report.warnings.push(format!("{place}: metricsQuery has no <<.Series>>"));
+            report.warnings.push(format!("{path}: metricsQuery has no <<.Series>>"));
         }
     }
     let map = match resources(flags).await {
@@ -99,10 +99,10 @@ async fn check(flags: &CheckFlags) -> Report {
         }
     };
     if let Some(map) = &map {
-        for (place, rule) in rules.placed() {
+        for (path, rule) in rules.with_paths() {
             for (label, resource) in rule.labels.unknown(map) {
                 report.errors.push(format!(
-                    "{place}: resources.overrides.{label}: the cluster has no resource {resource}"
+                    "{path}: resources.overrides.{label}: the cluster has no resource {resource}"
                 ));
             }
         }
@@ -182,21 +182,21 @@ fn general_queries(config: &Config) -> Vec<Example<'_>> {
 }
 
 /// The example query of a rule.
-fn rule_query<'a>(place: &str, rule: &'a Rule) -> Option<Example<'a>> {
+fn rule_query<'a>(path: &str, rule: &'a Rule) -> Option<Example<'a>> {
     let matchers =
         [("namespace", Matcher::Is("some-namespace".to_owned())), ("pod", Matcher::NotEmpty)];
     let query = rule.render(EXAMPLE_SERIES, &matchers, &["pod".to_owned()]).ok()?;
     let backend = rule.series.backend.as_deref();
-    Some(Example { field: format!("{place}.metricsQuery"), backend, query })
+    Some(Example { field: format!("{path}.metricsQuery"), backend, query })
 }
 
 /// Parses all queries, as there is no Prometheus to run them.
 fn parse_queries(report: &mut Report, config: &Config) {
     let mut examples = general_queries(config);
-    for (place, rule) in config.rules.placed() {
+    for (path, rule) in config.rules.with_paths() {
         let query = rule.series.selector.clone();
-        examples.push(Example { field: format!("{place}.seriesQuery"), backend: None, query });
-        examples.extend(rule_query(&place, rule));
+        examples.push(Example { field: format!("{path}.seriesQuery"), backend: None, query });
+        examples.extend(rule_query(&path, rule));
     }
     for Example { field, query, .. } in examples {
         if let Err(error) = tree::read(&query, &CHECKED_QUERY) {
@@ -257,9 +257,9 @@ async fn check_rules(
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let since = now.saturating_sub(LOOKBACK).as_secs_f64();
     let mut owners: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for (place, rule) in rules.placed() {
+    for (path, rule) in rules.with_paths() {
         let mut found = RuleReport {
-            rule: place.clone(),
+            rule: path.clone(),
             series_query: rule.series.to_string(),
             ..RuleReport::default()
         };
@@ -275,22 +275,22 @@ async fn check_rules(
                     shapes.into_iter().filter(|shape| rule.takes(&shape.name)).collect();
                 found.series = taken.iter().map(|shape| shape.name.clone()).collect();
                 for shape in &taken {
-                    found.metrics.extend(metrics_of(rule, shape, &map, &place));
+                    found.metrics.extend(metrics_of(rule, shape, &map, &path));
                 }
                 if found.series.is_empty() {
-                    report.warnings.push(format!("{place}: no series match"));
+                    report.warnings.push(format!("{path}: no series match"));
                 } else if found.metrics.is_empty() {
                     report.warnings.push(format!(
-                        "{place}: no label of its series maps to a Kubernetes resource, so no metric is exposed"
+                        "{path}: no label of its series maps to a Kubernetes resource, so no metric is exposed"
                     ));
                 }
                 for metric in &found.metrics {
-                    owners.entry(metric.clone()).or_default().push(place.clone());
+                    owners.entry(metric.clone()).or_default().push(path.clone());
                 }
                 match taken.first() {
                     Some(shape) => try_query(&mut found, rule, shape, prometheus, &map).await,
                     None => {
-                        if let Some(example) = rule_query(&place, rule)
+                        if let Some(example) = rule_query(&path, rule)
                             && let Err(error) = prometheus.query(&example.query, &[]).await
                         {
                             found.error = Some(format!("metricsQuery: {error}"));
@@ -301,7 +301,7 @@ async fn check_rules(
             Err(error) => found.error = Some(format!("seriesQuery: {error}")),
         }
         if let Some(error) = &found.error {
-            report.errors.push(format!("{place}: {error}"));
+            report.errors.push(format!("{path}: {error}"));
         }
         report.rules.push(found);
     }
@@ -315,9 +315,9 @@ async fn check_rules(
 }
 
 /// The metrics of a series, such as `pods/http_requests`.
-fn metrics_of(rule: &Rule, shape: &SeriesShape, map: &ResourceMap, place: &str) -> Vec<String> {
+fn metrics_of(rule: &Rule, shape: &SeriesShape, map: &ResourceMap, path: &str) -> Vec<String> {
     let Some(metric) = rule.name.of(&shape.name) else { return Vec::new() };
-    if place.starts_with("externalRules") {
+    if path.starts_with("externalRules") {
         return vec![format!("external {metric}")];
     }
     let labels = shape.labels.iter().map(String::as_str);

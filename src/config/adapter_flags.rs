@@ -15,9 +15,10 @@ pub struct IgnoredFlag {
 const AUDIT: &str = "requests are audited by kube-apiserver, through which they come";
 const PROFILING: &str = "there are no Go profiles; /metrics tells what the process does";
 const LOGGING: &str = "logs go to stderr, filtered by --log-level";
-const FAIRNESS: &str = "requests are bounded by connection and by query instead";
-const SOCKET: &str = "the address is bound plainly";
-const CIPHERS: &str = "TLS 1.2 and 1.3 with the safe suites of rustls are spoken, and no others";
+const FAIRNESS: &str = "always on: requests are admitted by seats per tenant and per namespace";
+const SHARED_ADDRESS: &str = "the address is always bound with SO_REUSEADDR";
+const SHARED_PORT: &str = "the port is bound without SO_REUSEPORT";
+const CIPHERS: &str = "only the cipher suites of rustls are supported";
 const SNI: &str = "one certificate is served under all names: --tls-cert-file";
 
 /// The flags without an effect: name, whether they take a value, why they have none.
@@ -33,8 +34,8 @@ const IGNORED: [(&str, bool, &str); 15] = [
     ("logtostderr", false, LOGGING),
     ("alsologtostderr", false, LOGGING),
     ("stderrthreshold", true, LOGGING),
-    ("permit-address-sharing", false, SOCKET),
-    ("permit-port-sharing", false, SOCKET),
+    ("permit-address-sharing", false, SHARED_ADDRESS),
+    ("permit-port-sharing", false, SHARED_PORT),
     ("tls-cipher-suites", true, CIPHERS),
     ("tls-sni-cert-key", true, SNI),
 ];
@@ -49,7 +50,7 @@ const BOOLEAN_FLAGS: [&str; 6] = [
     "audit-log-truncate-enable",
 ];
 
-/// Inserts the command `serve` where a pod is started as prometheus-adapter's are: with only flags,
+/// Inserts the command `serve` if a pod is started as prometheus-adapter's are: with only flags,
 /// or with `/adapter` first, as in its Helm chart. Outside of a pod, a person has to write
 /// `serve`.
 pub fn normalize_command(mut arguments: Vec<OsString>, in_pod: bool) -> Vec<OsString> {

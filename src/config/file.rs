@@ -1,6 +1,6 @@
 //! The configuration file.
 
-use super::rules::{self, GivenBackend, GivenResourceRules, GivenRule, Located};
+use super::rules::{self, FieldError, RawBackend, RawResourceRules, RawRule};
 use crate::prometheus::Pem;
 use crate::promql::query::PodQueries;
 use crate::promql::template::Template;
@@ -63,18 +63,18 @@ pub enum ConfigError {
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 struct File {
-    pod_metrics: GivenPodMetrics,
-    rules: Option<Vec<GivenRule>>,
-    external_rules: Option<Vec<GivenRule>>,
-    resource_rules: Option<GivenResourceRules>,
-    backends: Option<BTreeMap<String, GivenBackend>>,
+    pod_metrics: RawPodMetrics,
+    rules: Option<Vec<RawRule>>,
+    external_rules: Option<Vec<RawRule>>,
+    resource_rules: Option<RawResourceRules>,
+    backends: Option<BTreeMap<String, RawBackend>>,
     #[serde(rename = "passOn")]
-    forward: Option<BTreeMap<String, GivenForwardTarget>>,
+    forward: Option<BTreeMap<String, RawForwardTarget>>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-struct GivenPodMetrics {
+struct RawPodMetrics {
     namespace_label: Option<Spanned<String>>,
     pod_label: Option<Spanned<String>>,
     gauge_query: Option<Spanned<String>>,
@@ -150,7 +150,7 @@ impl Config {
                 lines: error.to_string(),
             })?;
         let file = file.unwrap_or_default();
-        let located = |Located { at, field, error }| match at {
+        let config_error = |FieldError { at, field, error }| match at {
             Some((line, column)) => {
                 ConfigError::Value { path: path.to_owned(), line, column, field, error }
             }
@@ -160,26 +160,28 @@ impl Config {
             }
         };
         let mut config = Self::default();
-        pod_queries(Arc::make_mut(&mut config.pod_queries), file.pod_metrics).map_err(located)?;
+        pod_queries(Arc::make_mut(&mut config.pod_queries), file.pod_metrics)
+            .map_err(config_error)?;
         let backends =
-            rules::compile_backends(file.backends.unwrap_or_default()).map_err(located)?;
+            rules::compile_backends(file.backends.unwrap_or_default()).map_err(config_error)?;
         config.rules = RuleSet {
-            custom: rules::compile("rules", file.rules.unwrap_or_default()).map_err(located)?,
+            custom: rules::compile("rules", file.rules.unwrap_or_default())
+                .map_err(config_error)?,
             external: rules::compile("externalRules", file.external_rules.unwrap_or_default())
-                .map_err(located)?,
+                .map_err(config_error)?,
             resource: file
                 .resource_rules
                 .map(rules::compile_resource_rules)
                 .transpose()
-                .map_err(located)?,
+                .map_err(config_error)?,
             backends,
         };
-        rules::check_backends(&config.rules).map_err(located)?;
+        rules::check_backends(&config.rules).map_err(config_error)?;
         let forward = file.forward.unwrap_or_default().into_iter();
         config.forward = forward
-            .map(|(group, given)| forward_target(&group, given))
+            .map(|(group, raw)| forward_target(&group, raw))
             .collect::<Result<_, _>>()
-            .map_err(located)?;
+            .map_err(config_error)?;
         Ok(config)
     }
 }
@@ -187,7 +189,7 @@ impl Config {
 /// An adapter that requests are forwarded to.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct GivenForwardTarget {
+struct RawForwardTarget {
     url: Spanned<String>,
     #[serde(default)]
     ca_file: Option<PathBuf>,
@@ -199,30 +201,30 @@ struct GivenForwardTarget {
 
 fn forward_target(
     group: &str,
-    given: GivenForwardTarget,
-) -> Result<(ApiGroup, ForwardTarget), Located> {
+    raw: RawForwardTarget,
+) -> Result<(ApiGroup, ForwardTarget), FieldError> {
     let path = format!("passOn.{group}");
-    let wrong = |error: String| Located::of(&given.url, path.clone(), error);
+    let wrong = |error: String| FieldError::of(&raw.url, path.clone(), error);
     let known = [ApiGroup::Custom, ApiGroup::External];
     let group = known.into_iter().find(|known| known.as_str() == group).ok_or_else(|| {
         wrong(format!("{} or {} was expected", known[0].as_str(), known[1].as_str()))
     })?;
-    let roots = given.ca_file.as_ref().map(|file| Pem::read("caFile", file)).transpose();
+    let roots = raw.ca_file.as_ref().map(|file| Pem::read("caFile", file)).transpose();
     let target = ForwardTarget::new(ForwardOptions {
-        url: given.url.value.clone(),
+        url: raw.url.value.clone(),
         roots: roots.map_err(|error| wrong(error.to_string()))?,
-        insecure_skip_tls_verify: given.insecure_skip_tls_verify,
-        token_file: given.token_file.clone(),
+        insecure_skip_tls_verify: raw.insecure_skip_tls_verify,
+        token_file: raw.token_file.clone(),
     });
     Ok((group, target.map_err(wrong)?))
 }
 
-fn pod_queries(queries: &mut PodQueries, given: GivenPodMetrics) -> Result<(), Located> {
-    let label = |field: &str, given: Option<Spanned<String>>, label: &mut String| match given {
+fn pod_queries(queries: &mut PodQueries, raw: RawPodMetrics) -> Result<(), FieldError> {
+    let label = |field: &str, raw: Option<Spanned<String>>, label: &mut String| match raw {
         // Prometheus 3 accepts any other name.
         Some(text) if text.value.is_empty() => {
             let error = "a label name must not be empty".to_owned();
-            Err(Located::of(&text, format!("podMetrics.{field}"), error))
+            Err(FieldError::of(&text, format!("podMetrics.{field}"), error))
         }
         Some(text) => {
             *label = text.value;
@@ -230,11 +232,11 @@ fn pod_queries(queries: &mut PodQueries, given: GivenPodMetrics) -> Result<(), L
         }
         None => Ok(()),
     };
-    label("namespaceLabel", given.namespace_label, &mut queries.namespace_label)?;
-    label("podLabel", given.pod_label, &mut queries.pod_label)?;
-    let template = |field: &str, given: Option<Spanned<String>>, template: &mut Template| {
-        let Some(text) = given else { return Ok(()) };
-        let wrong = |error| Located::of(&text, format!("podMetrics.{field}"), error);
+    label("namespaceLabel", raw.namespace_label, &mut queries.namespace_label)?;
+    label("podLabel", raw.pod_label, &mut queries.pod_label)?;
+    let template = |field: &str, raw: Option<Spanned<String>>, template: &mut Template| {
+        let Some(text) = raw else { return Ok(()) };
+        let wrong = |error| FieldError::of(&text, format!("podMetrics.{field}"), error);
         let parsed = Template::parse(&text.value).map_err(|error| wrong(error.to_string()))?;
         for (name, reason) in [
             ("Series", "every metric would be the same one"),
@@ -249,9 +251,9 @@ fn pod_queries(queries: &mut PodQueries, given: GivenPodMetrics) -> Result<(), L
         *template = parsed;
         Ok(())
     };
-    queries.shared = given.shared_namespaces;
-    template("gaugeQuery", given.gauge_query, &mut queries.gauge)?;
-    template("counterQuery", given.counter_query, &mut queries.counter)
+    queries.shared = raw.shared_namespaces;
+    template("gaugeQuery", raw.gauge_query, &mut queries.gauge)?;
+    template("counterQuery", raw.counter_query, &mut queries.counter)
 }
 
 #[cfg(test)]

@@ -15,8 +15,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// An error with its position in the file.
-pub struct Located {
-    /// Line and column, counted from 1, where they are known.
+pub struct FieldError {
+    /// Line and column, counted from 1, if they are known.
     pub at: Option<(u64, u64)>,
     /// The field's path.
     pub field: String,
@@ -24,29 +24,29 @@ pub struct Located {
     pub error: String,
 }
 
-impl Located {
+impl FieldError {
     /// An error at the position of a value.
     pub fn of<T>(value: &Spanned<T>, field: String, error: impl Into<String>) -> Self {
-        let place = value.referenced;
-        Self { at: Some((place.line(), place.column())), field, error: error.into() }
+        let position = value.referenced;
+        Self { at: Some((position.line(), position.column())), field, error: error.into() }
     }
 }
 
-type Text = Option<Spanned<String>>;
+type OptionalText = Option<Spanned<String>>;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct GivenRule {
+pub struct RawRule {
     #[serde(default)]
-    series_query: Text,
+    series_query: OptionalText,
     #[serde(default)]
-    series_filters: Option<Vec<GivenFilter>>,
+    series_filters: Option<Vec<RawFilter>>,
     #[serde(default)]
-    resources: Option<GivenResources>,
+    resources: Option<RawResources>,
     #[serde(default)]
-    name: Option<GivenName>,
+    name: Option<RawName>,
     #[serde(default)]
-    metrics_query: Text,
+    metrics_query: OptionalText,
     /// An extension: the server of `backends` that has the series.
     #[serde(default)]
     backend: Option<String>,
@@ -55,7 +55,7 @@ pub struct GivenRule {
 /// An extension: another Prometheus-compatible server.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct GivenBackend {
+pub struct RawBackend {
     url: Spanned<String>,
     #[serde(default)]
     ca_file: Option<PathBuf>,
@@ -68,46 +68,45 @@ pub struct GivenBackend {
     #[serde(default)]
     headers: Vec<String>,
     #[serde(default)]
-    timeout: Text,
+    timeout: OptionalText,
 }
 
 /// Creates the clients of the backends.
 pub fn compile_backends(
-    given: BTreeMap<String, GivenBackend>,
-) -> Result<BTreeMap<String, Client>, Located> {
-    given
-        .into_iter()
-        .map(|(name, given)| {
-            let client = compile_backend(&format!("backends.{name}"), &given)?;
+    raw: BTreeMap<String, RawBackend>,
+) -> Result<BTreeMap<String, Client>, FieldError> {
+    raw.into_iter()
+        .map(|(name, raw)| {
+            let client = compile_backend(&format!("backends.{name}"), &raw)?;
             Ok((name, client))
         })
         .collect()
 }
 
-fn compile_backend(path: &str, given: &GivenBackend) -> Result<Client, Located> {
+fn compile_backend(path: &str, raw: &RawBackend) -> Result<Client, FieldError> {
     let wrong =
-        |error: prometheus::Error| Located::of(&given.url, path.to_owned(), error.to_string());
+        |error: prometheus::Error| FieldError::of(&raw.url, path.to_owned(), error.to_string());
     let pem = |field: &str, file: &PathBuf| Pem::read(field, file).map_err(wrong);
-    let identity = match (&given.client_cert_file, &given.client_key_file) {
+    let identity = match (&raw.client_cert_file, &raw.client_key_file) {
         (Some(certificate), Some(key)) => {
             Some(pem("clientCertFile", certificate)?.and(pem("clientKeyFile", key)?))
         }
         _ => None,
     };
-    let timeout = match text(&given.timeout) {
+    let timeout = match text(&raw.timeout) {
         "" => DEFAULT_BACKEND_TIMEOUT,
-        given_timeout => prometheus_duration(given_timeout).ok_or_else(|| {
+        timeout => prometheus_duration(timeout).ok_or_else(|| {
             let error = "a duration was expected, such as 10s";
-            at(&given.timeout, format!("{path}.timeout"), error)
+            at(&raw.timeout, format!("{path}.timeout"), error)
         })?,
     };
     Client::new(prometheus::Options {
-        url: given.url.value.clone(),
+        url: raw.url.value.clone(),
         timeout,
-        roots: given.ca_file.as_ref().map(|file| pem("caFile", file)).transpose()?,
+        roots: raw.ca_file.as_ref().map(|file| pem("caFile", file)).transpose()?,
         identity,
-        token: given.token_file.clone().map(Token::File),
-        headers: given.headers.clone(),
+        token: raw.token_file.clone().map(Token::File),
+        headers: raw.headers.clone(),
         get: false,
         max_response_bytes: MAX_BACKEND_RESPONSE_BYTES,
     })
@@ -120,8 +119,8 @@ const DEFAULT_BACKEND_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_BACKEND_RESPONSE_BYTES: usize = 64 << 20;
 
 /// Checks that the backend of each rule exists.
-pub fn check_backends(rules: &RuleSet) -> Result<(), Located> {
-    let named = rules.placed().map(|(path, rule)| (path, rule.series.backend.as_ref()));
+pub fn check_backends(rules: &RuleSet) -> Result<(), FieldError> {
+    let named = rules.with_paths().map(|(path, rule)| (path, rule.series.backend.as_ref()));
     let usage = rules.resource.as_ref().and_then(|rules| rules.backend.as_ref());
     for (path, name) in named.chain([("resourceRules".to_owned(), usage)]) {
         if let Some(name) = name.filter(|name| !rules.backends.contains_key(*name)) {
@@ -134,18 +133,18 @@ pub fn check_backends(rules: &RuleSet) -> Result<(), Located> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct GivenFilter {
+struct RawFilter {
     #[serde(default)]
-    is: Text,
+    is: OptionalText,
     #[serde(default)]
-    is_not: Text,
+    is_not: OptionalText,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-struct GivenResources {
-    template: Text,
-    overrides: Option<BTreeMap<String, GivenGroupResource>>,
+struct RawResources {
+    template: OptionalText,
+    overrides: Option<BTreeMap<String, RawGroupResource>>,
     namespaced: Option<bool>,
     /// An extension: an external metric is read from this namespace, whatever the namespace of
     /// the request.
@@ -154,7 +153,7 @@ struct GivenResources {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct GivenGroupResource {
+struct RawGroupResource {
     #[serde(default)]
     group: Option<String>,
     #[serde(default)]
@@ -163,141 +162,141 @@ struct GivenGroupResource {
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct GivenName {
-    matches: Text,
-    r#as: Text,
+struct RawName {
+    matches: OptionalText,
+    r#as: OptionalText,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct GivenResourceRules {
+pub struct RawResourceRules {
     #[serde(default)]
-    cpu: Option<GivenUsageRule>,
+    cpu: Option<RawUsageRule>,
     #[serde(default)]
-    memory: Option<GivenUsageRule>,
+    memory: Option<RawUsageRule>,
     #[serde(default)]
-    window: Text,
+    window: OptionalText,
     #[serde(default)]
     backend: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-struct GivenUsageRule {
-    container_query: Text,
-    node_query: Text,
-    resources: Option<GivenResources>,
-    container_label: Text,
+struct RawUsageRule {
+    container_query: OptionalText,
+    node_query: OptionalText,
+    resources: Option<RawResources>,
+    container_label: OptionalText,
 }
 
-fn text(given: &Text) -> &str {
-    given.as_ref().map_or("", |text| text.value.as_str())
+fn text(raw: &OptionalText) -> &str {
+    raw.as_ref().map_or("", |text| text.value.as_str())
 }
 
 /// An error at a text, if the text was given.
-fn at(given: &Text, field: String, error: impl ToString) -> Located {
-    match given {
-        Some(text) => Located::of(text, field, error.to_string()),
-        None => Located { at: None, field, error: error.to_string() },
+fn at(raw: &OptionalText, field: String, error: impl ToString) -> FieldError {
+    match raw {
+        Some(text) => FieldError::of(text, field, error.to_string()),
+        None => FieldError { at: None, field, error: error.to_string() },
     }
 }
 
 /// Compiles a list of rules.
-pub fn compile(list: &str, given: Vec<GivenRule>) -> Result<Vec<Rule>, Located> {
-    let compile = |(place, rule)| compile_rule(&format!("{list}[{place}]"), rule);
-    given.into_iter().enumerate().map(compile).collect()
+pub fn compile(list: &str, raw: Vec<RawRule>) -> Result<Vec<Rule>, FieldError> {
+    let compile = |(index, rule)| compile_rule(&format!("{list}[{index}]"), rule);
+    raw.into_iter().enumerate().map(compile).collect()
 }
 
-fn compile_rule(path: &str, given: GivenRule) -> Result<Rule, Located> {
+fn compile_rule(path: &str, raw: RawRule) -> Result<Rule, FieldError> {
     let field = |name: &str| format!("{path}.{name}");
-    if text(&given.series_query).is_empty() {
+    if text(&raw.series_query).is_empty() {
         let error =
             "which series the rule is for is missing, such as 'http_requests_total{pod!=\"\"}'";
-        return Err(at(&given.series_query, field("seriesQuery"), error));
+        return Err(at(&raw.series_query, field("seriesQuery"), error));
     }
     let mut filters = Vec::new();
-    for (place, filter) in given.series_filters.unwrap_or_default().iter().enumerate() {
-        filters.push(compile_filter(&field(&format!("seriesFilters[{place}]")), filter)?);
+    for (index, filter) in raw.series_filters.unwrap_or_default().iter().enumerate() {
+        filters.push(compile_filter(&field(&format!("seriesFilters[{index}]")), filter)?);
     }
-    let GivenName { matches, r#as } = given.name.unwrap_or_default();
+    let RawName { matches, r#as } = raw.name.unwrap_or_default();
     let name = MetricName::new(text(&matches), text(&r#as))
         .map_err(|error| at(&matches, field("name.matches"), error))?;
     if !text(&matches).is_empty() {
         let wrong = |error| at(&matches, field("name.matches"), error);
         filters.push(Filter { pattern: pattern(text(&matches)).map_err(wrong)?, is: true });
     }
-    let resources = given.resources.unwrap_or_default();
+    let resources = raw.resources.unwrap_or_default();
     Ok(Rule {
         series: SeriesQuery {
-            backend: given.backend.clone(),
-            selector: text(&given.series_query).to_owned(),
+            backend: raw.backend.clone(),
+            selector: text(&raw.series_query).to_owned(),
         },
         filters,
         name,
         namespaced: resources.namespaced.unwrap_or(true),
         namespace: resources.namespace.clone().filter(|namespace| !namespace.is_empty()),
         labels: compile_labels(&field("resources"), resources)?,
-        query: template(&given.metrics_query, field("metricsQuery"))?,
+        query: template(&raw.metrics_query, field("metricsQuery"))?,
     })
 }
 
-fn template(given: &Text, field: String) -> Result<Template, Located> {
-    Template::parse(text(given)).map_err(|error| at(given, field, error))
+fn template(raw: &OptionalText, field: String) -> Result<Template, FieldError> {
+    Template::parse(text(raw)).map_err(|error| at(raw, field, error))
 }
 
-fn compile_filter(path: &str, given: &GivenFilter) -> Result<Filter, Located> {
-    let (is, is_not) = (text(&given.is), text(&given.is_not));
+fn compile_filter(path: &str, raw: &RawFilter) -> Result<Filter, FieldError> {
+    let (is, is_not) = (text(&raw.is), text(&raw.is_not));
     let (source, name, is) = match (is, is_not) {
         ("", "") => {
             return Err(at(&None, path.to_owned(), "one of `is` and `isNot` was expected"));
         }
-        (_, "") => (&given.is, "is", true),
-        ("", _) => (&given.is_not, "isNot", false),
+        (_, "") => (&raw.is, "is", true),
+        ("", _) => (&raw.is_not, "isNot", false),
         _ => {
             let error = "one of `is` and `isNot` was expected, not both";
-            return Err(at(&given.is_not, path.to_owned(), error));
+            return Err(at(&raw.is_not, path.to_owned(), error));
         }
     };
     let wrong = |error: RuleError| at(source, format!("{path}.{name}"), error);
     Ok(Filter { pattern: pattern(text(source)).map_err(wrong)?, is })
 }
 
-fn compile_labels(path: &str, given: GivenResources) -> Result<ResourceLabels, Located> {
-    let overrides = given.overrides.unwrap_or_default().into_iter();
+fn compile_labels(path: &str, raw: RawResources) -> Result<ResourceLabels, FieldError> {
+    let overrides = raw.overrides.unwrap_or_default().into_iter();
     let overrides = overrides
         .map(|(label, named)| {
             let group = named.group.unwrap_or_default();
             (label, GroupResource { group, resource: named.resource.unwrap_or_default() })
         })
         .collect();
-    ResourceLabels::new(text(&given.template), overrides)
-        .map_err(|error| at(&given.template, format!("{path}.template"), error))
+    ResourceLabels::new(text(&raw.template), overrides)
+        .map_err(|error| at(&raw.template, format!("{path}.template"), error))
 }
 
 /// Compiles the rules of `metrics.k8s.io`.
-pub fn compile_resource_rules(given: GivenResourceRules) -> Result<ResourceRules, Located> {
-    let window = prometheus_duration(text(&given.window)).ok_or_else(|| {
+pub fn compile_resource_rules(raw: RawResourceRules) -> Result<ResourceRules, FieldError> {
+    let window = prometheus_duration(text(&raw.window)).ok_or_else(|| {
         let error = format!(
             "{:?} is no duration of Prometheus, such as 30s or 5m: a duration was expected",
-            text(&given.window)
+            text(&raw.window)
         );
-        at(&given.window, "resourceRules.window".to_owned(), error)
+        at(&raw.window, "resourceRules.window".to_owned(), error)
     })?;
     Ok(ResourceRules {
-        cpu: compile_usage("resourceRules.cpu", given.cpu.unwrap_or_default())?,
-        memory: compile_usage("resourceRules.memory", given.memory.unwrap_or_default())?,
+        cpu: compile_usage("resourceRules.cpu", raw.cpu.unwrap_or_default())?,
+        memory: compile_usage("resourceRules.memory", raw.memory.unwrap_or_default())?,
         window,
-        backend: given.backend,
+        backend: raw.backend,
     })
 }
 
-fn compile_usage(path: &str, given: GivenUsageRule) -> Result<UsageRule, Located> {
+fn compile_usage(path: &str, raw: RawUsageRule) -> Result<UsageRule, FieldError> {
     let field = |name: &str| format!("{path}.{name}");
     Ok(UsageRule {
-        container_query: template(&given.container_query, field("containerQuery"))?,
-        node_query: template(&given.node_query, field("nodeQuery"))?,
-        labels: compile_labels(&field("resources"), given.resources.unwrap_or_default())?,
-        container_label: text(&given.container_label).to_owned(),
+        container_query: template(&raw.container_query, field("containerQuery"))?,
+        node_query: template(&raw.node_query, field("nodeQuery"))?,
+        labels: compile_labels(&field("resources"), raw.resources.unwrap_or_default())?,
+        container_label: text(&raw.container_label).to_owned(),
     })
 }
 

@@ -21,28 +21,29 @@ use std::time::Instant;
 
 /// How writing the scale ended.
 enum ScaleWrite {
-    /// It was written, failed, or was frozen; the decision says which. The reason of the freeze.
-    Done(Option<Arc<str>>),
-    /// Another writer changed the scale: it is to be decided on again.
+    /// It was written, failed, or was frozen, in which case `freeze` is the reason. The decision and the
+    /// status are completed.
+    Done { freeze: Option<Arc<str>> },
+    /// Another writer changed the scale: it is to be evaluated again.
     Changed,
     /// This replica no longer leads.
     LostTerm,
 }
 
-/// Writes the scale, the events and the status of a decision. None where another writer changed
-/// the scale, so that it is to be decided on again, unless this is the last attempt.
+/// Writes the scale, the events and the status of a decision. None if another writer changed
+/// the scale, so that it is to be evaluated again, unless this is the last attempt.
 pub async fn apply(
-    by: ApplyContext<'_>,
+    apply: ApplyContext<'_>,
     evaluation: Evaluation<'_>,
     is_last_attempt: bool,
     state: &mut AutoscalerState,
 ) -> Option<SyncResult> {
-    let ctx = by.ctx;
+    let ctx = apply.ctx;
     let Evaluation { context, target, mut decision, history, mut status, at, frozen } = evaluation;
     let before = state.history.clone();
     state.set_history(history, at, ctx.longest_window());
-    if !by.is_current(&state.uid, context.spec) {
-        // It was deleted or changed during the evaluation: its old spec counts no more.
+    if !apply.is_current(&state.uid, context.spec) {
+        // It was deleted or changed during the evaluation: its old spec no longer counts.
         return Some(SyncResult::Held);
     }
     let mut frozen = frozen.or_else(|| ctx.leader.frozen());
@@ -55,8 +56,8 @@ pub async fn apply(
     {
         let rescale = (&**object, seen.replicas.spec_replicas, to);
         let completes = (&mut decision, &mut status);
-        match by.write_scale(context, at, rescale, completes, is_last_attempt, state).await {
-            ScaleWrite::Done(reason) => frozen = reason,
+        match apply.write_scale(context, at, rescale, completes, is_last_attempt, state).await {
+            ScaleWrite::Done { freeze } => frozen = freeze,
             ScaleWrite::LostTerm => return Some(SyncResult::Followed),
             ScaleWrite::Changed => {
                 state.history = before;
@@ -65,7 +66,7 @@ pub async fn apply(
         }
     }
     let metrics_failed = state.count_failure(&decision, target.is_ok());
-    match (by.fallback, &target) {
+    match (apply.fallback, &target) {
         (Some(fallback), Ok(seen))
             if metrics_failed
                 && frozen.is_none()
@@ -73,13 +74,13 @@ pub async fn apply(
         {
             let replicas = seen.replicas.spec_replicas;
             let events =
-                fallback::apply(by, context, at, fallback, replicas, &mut status, state).await;
+                fallback::apply(apply, context, at, fallback, replicas, &mut status, state).await;
             decision.events.extend(events);
         }
         (Some(_), target) if metrics_failed || target.is_err() => {}
         _ => status.remove(ConditionKind::FallbackActive),
     }
-    Some(by.report(context, decision, status, state))
+    Some(apply.report(context, decision, status, state))
 }
 
 impl ApplyContext<'_> {
@@ -91,12 +92,13 @@ impl ApplyContext<'_> {
                 .autoscaler(&autoscaler.key)
                 .is_some_and(|now| now.uid == uid && now.generation == *generation),
             AutoscalerKind::Hpa => index.hpa(&autoscaler.key).is_some_and(|now| {
-                now.uid == uid && allowed(&ctx.settings.hpa_config, &now.scaling).spec == *spec
+                now.uid == uid
+                    && with_min_replicas_floor(&ctx.settings.hpa_config, &now.scaling).spec == *spec
             }),
         })
     }
 
-    /// Writes the scale of a decision to rescale from so many replicas to so many, and completes the
+    /// Writes the scale of a decision to rescale from `from` to `to` replicas, and completes the
     /// decision by the outcome.
     async fn write_scale(
         &self,
@@ -112,10 +114,10 @@ impl ApplyContext<'_> {
             Ok(()) => ctx.targets.write(token, object, to).await,
             Err(error) => Err(WriteError::Failed(error)),
         };
-        let unanswered = matches!(written, Err(WriteError::Unanswered(_)));
-        if unanswered {
+        let is_indeterminate = matches!(written, Err(WriteError::Indeterminate(_)));
+        if is_indeterminate {
             // The write may have begun long after the decision, and may yet take effect.
-            state.rescales.note_unanswered(Change { from, to, at: ctx.clock.elapsed() });
+            state.rescales.note_indeterminate(Change { from, to, at: ctx.clock.elapsed() });
         }
         if written.is_err() && !token.is_valid() {
             return ScaleWrite::LostTerm;
@@ -123,12 +125,21 @@ impl ApplyContext<'_> {
         if written == Err(WriteError::Changed) && !is_last_attempt {
             return ScaleWrite::Changed;
         }
-        // A missing answer says nothing about the write: the scale does, now or later. Nor does another
-        // failure about an earlier write.
-        let zero_may_come = || state.rescales.is_unanswered(0, at.process - zero::PENDING_MS);
+        // Whether an indeterminate write took effect is seen from the scale, now or later. The failure of
+        // this write does not tell whether an earlier one did.
+        let zero_may_come = || state.rescales.is_indeterminate(0, at.process - zero::PENDING_MS);
         let written = match written {
-            Err(_) if unanswered && has(ctx, autoscaler, context.spec, to).await => Ok(()),
-            Err(_) if !unanswered && zero::pending_since(status).is_some() && !zero_may_come() => {
+            Err(_)
+                if is_indeterminate
+                    && scale_has_replicas(ctx, autoscaler, context.spec, to).await =>
+            {
+                Ok(())
+            }
+            Err(_)
+                if !is_indeterminate
+                    && zero::pending_since(status).is_some()
+                    && !zero_may_come() =>
+            {
                 zero::resolve(status, from, context.now);
                 written
             }
@@ -148,11 +159,11 @@ impl ApplyContext<'_> {
                 }
             }
         }
-        ScaleWrite::Done(frozen)
+        ScaleWrite::Done { freeze: frozen }
     }
 
-    /// Writes the condition that the workload is being scaled to zero, before it is: only that
-    /// condition leads back from zero, whichever replica leads by then.
+    /// Writes the condition that the workload is being scaled to zero, before it is: the leader that
+    /// scales it up again, whichever that is, recognizes it by that condition only.
     async fn announce_zero(
         &self,
         context: Context<'_>,
@@ -207,8 +218,11 @@ impl ApplyContext<'_> {
     }
 }
 
-/// The metrics and bounds to decide on: at least one replica where scaling to zero is off.
-pub fn allowed<'a>(config: &hpa::Config, scaling: &'a ScalingSpec) -> Cow<'a, ScalingSpec> {
+/// The metrics and bounds to decide on: at least one replica if scaling to zero is off.
+pub fn with_min_replicas_floor<'a>(
+    config: &hpa::Config,
+    scaling: &'a ScalingSpec,
+) -> Cow<'a, ScalingSpec> {
     if config.scale_to_zero || scaling.spec.min_replicas > 0 {
         return Cow::Borrowed(scaling);
     }
@@ -218,7 +232,7 @@ pub fn allowed<'a>(config: &hpa::Config, scaling: &'a ScalingSpec) -> Cow<'a, Sc
 }
 
 /// Whether the scale of a target now has this number of replicas.
-async fn has(
+async fn scale_has_replicas(
     ctx: &ControllerContext,
     autoscaler: &AutoscalerRef,
     spec: &Spec,
@@ -271,7 +285,7 @@ fn log(
         Outcome::Rescale { from, to, reason } => {
             tracing::info!(%autoscaler, from, to, reason, "Rescaled");
         }
-        Outcome::Hold => tracing::debug!(%autoscaler, "Held the scale"),
+        Outcome::Hold => tracing::debug!(%autoscaler, "Kept the scale"),
         Outcome::Failed if failure != state.logged_failure => {
             tracing::warn!(%autoscaler, error = decision.error, "Failed to evaluate");
         }
@@ -280,7 +294,7 @@ fn log(
         }
     }
     if failure.is_none() && state.logged_failure.is_some() {
-        tracing::info!(%autoscaler, "Recovered: evaluates again");
+        tracing::info!(%autoscaler, "Evaluation recovered");
     }
     state.logged_failure = failure;
 }
@@ -297,7 +311,7 @@ mod tests {
         let scaling = ScalingSpec { spec, pod_metrics: Vec::new() };
         let least = |scale_to_zero| {
             let config = hpa::Config { scale_to_zero, ..hpa::Config::default() };
-            allowed(&config, &scaling).spec.min_replicas
+            with_min_replicas_floor(&config, &scaling).spec.min_replicas
         };
         assert_eq!((least(true), least(false)), (0, 1));
     }

@@ -52,7 +52,7 @@ pub async fn evaluate<'a>(
             return evaluation;
         };
         let read = ctx.targets.read(&autoscaler.key.namespace, &spec.target).await;
-        if read.as_ref().is_ok_and(|read| read.is_as(cached)) {
+        if read.as_ref().is_ok_and(|read| read.is_same_scale(cached)) {
             return Evaluation { target: read, ..evaluation };
         }
         target = read;

@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Leave to write, of a replica that leads without election.
+/// A fencing token of a replica that runs without leader election.
 pub fn fencing_token(client: &Client) -> FencingToken {
     leader(client).fencing_token().expect("it leads")
 }
 
-/// A replica that leads without election.
+/// A replica that runs without leader election.
 pub fn leader(client: &Client) -> LeaderElector {
     let settings = ElectionSettings {
         elect: false,

@@ -81,8 +81,8 @@ async fn scale_up(
             Ok(()) => return Ok(Some(from)),
             Err(WriteError::Changed) => {}
             Err(error) => {
-                if matches!(error, WriteError::Unanswered(_)) {
-                    state.rescales.note_unanswered(Change { from, to, at: ctx.clock.elapsed() });
+                if matches!(error, WriteError::Indeterminate(_)) {
+                    state.rescales.note_indeterminate(Change { from, to, at: ctx.clock.elapsed() });
                 }
                 return Err(error);
             }

@@ -2,7 +2,7 @@
 
 use super::context::{ApplyContext, Cancelled, ControllerContext, NativeHpas, SyncResult};
 use super::decision_time::now;
-use super::embedded::{self, allowed};
+use super::embedded::{self, with_min_replicas_floor};
 use super::evaluate::evaluate;
 use super::state::AutoscalerState;
 use super::update_status::update_status;
@@ -101,7 +101,7 @@ async fn sync_autoscaler(
         remove_native_hpa(ctx, token, autoscaler, record).await;
     }
     if parsed.spec.paused {
-        // Earlier recommendations say nothing about replicas that the owner may choose meanwhile.
+        // Earlier recommendations do not apply to replicas that the owner may choose meanwhile.
         state.history.recommendations.clear();
         (state.failed_evaluations, state.withheld) = (0, None);
         let text = format_args!("spec.paused is set: the scale is left alone");
@@ -189,7 +189,7 @@ async fn evaluate_and_apply(
     (fallback, generation): (Option<&Fallback>, Option<i64>),
     state: &mut AutoscalerState,
 ) -> SyncResult {
-    let scaling = &*allowed(&ctx.settings.hpa_config, scaling);
+    let scaling = &*with_min_replicas_floor(&ctx.settings.hpa_config, scaling);
     let mut attempt = 0;
     loop {
         attempt += 1;

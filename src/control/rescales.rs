@@ -32,17 +32,16 @@ pub struct Rescales {
     /// Earlier values of `reported` that the object may still show: from before this replica's own
     /// changes, and of those except the last, until the status of the last one is written.
     stale: Vec<i64>,
-    /// A change that this replica requested without getting a response: it may have taken effect, or
-    /// may yet.
-    unanswered: Option<Change>,
+    /// The change of an indeterminate write of this replica: it may have taken effect, or may yet.
+    indeterminate: Option<Change>,
 }
 
 /// How many changes wait for their status, and for how long. A status follows within seconds; a
 /// change without one by then was made by another writer.
 const MAX_UNREPORTED: usize = 8;
 const REPORT_TIMEOUT_MS: i64 = 60_000;
-/// How long a watch may miss an unanswered change: longer than it takes to detect that a watch has
-/// stalled.
+/// How long a watch may miss the change of an indeterminate write: longer than it takes to detect that
+/// a watch has stalled.
 const WATCH_LAG_MS: i64 = 300_000;
 
 impl Rescales {
@@ -55,7 +54,8 @@ impl Rescales {
     pub fn note_scale(&mut self, replicas: i32, now: UnixMillis) {
         self.unreported.retain(|change| now - change.at <= REPORT_TIMEOUT_MS);
         // The scale has the requested replicas: the change is noted like any other.
-        self.unanswered = self.unanswered.filter(|unanswered| unanswered.to != replicas);
+        self.indeterminate =
+            self.indeterminate.filter(|indeterminate| indeterminate.to != replicas);
         let before = self.seen.replace(replicas);
         match (before, self.ahead) {
             // The scale has followed the status, or has not yet.
@@ -97,8 +97,8 @@ impl Rescales {
         std::mem::take(&mut self.unreported)
     }
 
-    /// Notes the replicas of the scale while this replica leads. It knows of all its changes except an
-    /// unanswered one, which is given here once it took effect.
+    /// Notes the replicas of the scale while this replica leads. It knows of all its changes except that
+    /// of an indeterminate write, which is returned once it has taken effect.
     pub fn note_scale_as_leader(
         &mut self,
         replicas: i32,
@@ -107,22 +107,23 @@ impl Rescales {
     ) -> Option<Change> {
         (self.seen, self.ahead) = (Some(replicas), None);
         self.unreported.clear();
-        let unanswered = self.unanswered.take()?;
-        if replicas == unanswered.to {
-            return Some(unanswered);
+        let indeterminate = self.indeterminate.take()?;
+        if replicas == indeterminate.to {
+            return Some(indeterminate);
         }
         // A watch that is behind does not rule the change out.
         let open = match is_read {
-            true => replicas == unanswered.from && now - unanswered.at <= REPORT_TIMEOUT_MS,
-            false => now - unanswered.at <= WATCH_LAG_MS,
+            true => replicas == indeterminate.from && now - indeterminate.at <= REPORT_TIMEOUT_MS,
+            false => now - indeterminate.at <= WATCH_LAG_MS,
         };
-        self.unanswered = Some(unanswered).filter(|_| open);
+        self.indeterminate = Some(indeterminate).filter(|_| open);
         None
     }
 
-    /// Whether this replica has since requested this number of replicas without getting a response.
-    pub fn is_unanswered(&self, replicas: i32, since: UnixMillis) -> bool {
-        self.unanswered.is_some_and(|unanswered| unanswered.to == replicas && unanswered.at > since)
+    /// Whether this replica has since made an indeterminate write of this number of replicas.
+    pub fn is_indeterminate(&self, replicas: i32, since: UnixMillis) -> bool {
+        self.indeterminate
+            .is_some_and(|indeterminate| indeterminate.to == replicas && indeterminate.at > since)
     }
 
     /// Notes that this replica has changed the scale.
@@ -135,12 +136,12 @@ impl Rescales {
             }
         }
         (self.seen, self.ahead, self.reported) = (Some(from), Some(to), last);
-        self.unanswered = None;
+        self.indeterminate = None;
     }
 
-    /// Notes a change that this replica requested without getting a response.
-    pub fn note_unanswered(&mut self, change: Change) {
-        self.unanswered = Some(change);
+    /// Notes the change of an indeterminate write.
+    pub fn note_indeterminate(&mut self, change: Change) {
+        self.indeterminate = Some(change);
     }
 
     /// Notes that a merged checkpoint has all changes up to this one.
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_its_own_without_an_answer_counts_once_it_is_seen() {
+    fn the_change_of_an_indeterminate_write_counts_once_it_is_seen() {
         for (seen, expected) in [
             (&[1, 4, 4][..], [None, Some(change(1, 4, 5)), None]),
             (&[1, 7, 4], [None; 3]),
@@ -214,14 +215,14 @@ mod tests {
         ] {
             let mut rescales = Rescales::default();
             rescales.note_scale_as_leader(1, true, 0);
-            rescales.note_unanswered(change(1, 4, 5));
+            rescales.note_indeterminate(change(1, 4, 5));
             let heard =
                 seen.iter().map(|replicas| rescales.note_scale_as_leader(*replicas, true, 6));
             assert_eq!(heard.collect::<Vec<_>>(), expected, "{seen:?}");
         }
         let mut rescales = Rescales::default();
         rescales.note_scale_as_leader(1, true, 0);
-        rescales.note_unanswered(change(1, 4, 5));
+        rescales.note_indeterminate(change(1, 4, 5));
         assert_eq!(rescales.note_scale_as_leader(1, true, 6 + REPORT_TIMEOUT_MS), None);
         assert_eq!(
             rescales.note_scale_as_leader(4, true, 7 + REPORT_TIMEOUT_MS),
@@ -230,18 +231,18 @@ mod tests {
         );
         // Whoever does not lead sees it as any other.
         rescales.note_scale_as_leader(1, true, 0);
-        rescales.note_unanswered(change(1, 4, 5));
+        rescales.note_indeterminate(change(1, 4, 5));
         rescales.note_scale(4, 6);
         assert_eq!(rescales.begin_term(), [change(1, 4, 6)]);
         assert_eq!(rescales.note_scale_as_leader(4, true, 6), None);
     }
 
     #[test]
-    fn a_change_without_an_answer_outlasts_a_late_watch_and_the_end_of_a_term() {
+    fn an_indeterminate_write_outlasts_a_late_watch_and_the_end_of_a_term() {
         let tried = || {
             let mut rescales = Rescales::default();
             rescales.note_scale_as_leader(8, true, 0);
-            rescales.note_unanswered(change(8, 12, 5));
+            rescales.note_indeterminate(change(8, 12, 5));
             rescales
         };
         for behind in [4, 8] {

@@ -90,9 +90,9 @@ async fn claim(
     state: &mut AutoscalerState,
 ) {
     let (namespace, target) = (&autoscaler.key.namespace, &record.scaling.spec.target);
-    let seen = ctx.targets.seen(&ctx.cluster, namespace, target);
-    let target = match seen {
-        Some(seen) => seen,
+    let cached = ctx.targets.cached(&ctx.cluster, namespace, target);
+    let target = match cached {
+        Some(cached) => cached,
         None if state.selector_read.is_some_and(|at| at.elapsed() < SELECTOR_TTL) => return,
         None => {
             state.selector_read = Some(Instant::now());

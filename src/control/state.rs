@@ -193,8 +193,8 @@ impl AutoscalerState {
         self.withheld.is_some()
     }
 
-    /// Notes changes of the scale: those of other replicas, by the status and by the scale, and one
-    /// of this replica whose write got no response.
+    /// Notes changes of the scale: those of other replicas, by the status and by the scale, and that of
+    /// an indeterminate write of this replica.
     pub fn note_scale(&mut self, spec: &Spec, target: &Target, at: DecisionTime) {
         let replicas = target.replicas.spec_replicas;
         let now = at.process;

@@ -6,7 +6,7 @@ use crate::cache::{self, Cache};
 use crate::hpa::{self, TargetRef};
 use crate::k8s::Selector;
 use crate::k8s::selector::ParseError;
-use crate::leader::{FencingToken, may_have_been_applied};
+use crate::leader::{FencingToken, is_indeterminate};
 use crate::watch::{Cluster, Index, ObjectKey, ScaleRecord, Workload};
 use k8s_openapi::api::autoscaling::v1::Scale;
 use kube::api::PostParams;
@@ -33,26 +33,27 @@ pub struct Target {
     pub selector: String,
     /// The same, parsed: once per read of the scale, and under no lock.
     pub parsed_selector: Result<Selector, ParseError>,
-    /// The object to be written; none where only a watch has told of the scale, which may be behind.
+    /// The object to be written; none if the scale is from the watch cache only, which may be behind.
     pub object: Option<Box<(Api<DynamicObject>, Scale)>>,
 }
 
 /// Why a scale was not written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
-    /// Its replicas or its selector differ from those that were decided on.
+    /// Its replicas or its selector differ from those that were evaluated.
     #[error("the scale was changed by another while it was decided on")]
     Changed,
     /// The API server rejected the write, with this message.
     #[error("{0}")]
     Failed(String),
-    /// There was no answer, so that it may have been written; the error instead of one.
+    /// The request got no conclusive response: the write may or may not take effect. The error instead
+    /// of a response.
     #[error("{0}")]
-    Unanswered(String),
+    Indeterminate(String),
 }
 
 /// The replicas and the selector of a scale.
-fn numbers(scale: &Scale) -> (hpa::Scale, String) {
+fn replicas_and_selector(scale: &Scale) -> (hpa::Scale, String) {
     let status = scale.status.as_ref();
     let replicas = hpa::Scale {
         spec_replicas: scale.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(0),
@@ -70,8 +71,8 @@ impl Target {
         Self { replicas, selector, parsed_selector, object }
     }
 
-    /// Whether a decision on one target is a decision on the other.
-    pub fn is_as(&self, other: &Self) -> bool {
+    /// Whether the replicas and the selector are equal.
+    pub fn is_same_scale(&self, other: &Self) -> bool {
         self.replicas == other.replicas && self.selector == other.selector
     }
 }
@@ -83,8 +84,8 @@ const RESOURCE_TTL: Duration = Duration::from_secs(600);
 const ABSENT_TTL: Duration = Duration::from_secs(10);
 /// The maximum size of each cache, in bytes.
 const CACHE_BYTES: usize = 1 << 20;
-/// How often a write is tried against conflicts.
-const ATTEMPTS: usize = 5;
+/// How often a write is tried if there are conflicts.
+const CONFLICT_ATTEMPTS: usize = 5;
 
 impl Targets {
     /// The targets of the cluster that the client is connected to.
@@ -107,7 +108,7 @@ impl Targets {
         }
     }
 
-    /// The scale of a target, from the watch of its kind where there is one. The error is upstream's
+    /// The scale of a target, from the watch of its kind if there is one. The error is upstream's
     /// text, for a condition.
     pub async fn scale(
         &self,
@@ -115,19 +116,19 @@ impl Targets {
         namespace: &str,
         target: &TargetRef,
     ) -> Result<Target, String> {
-        match self.seen(cluster, namespace, target) {
-            Some(seen) => Ok(seen),
+        match self.cached(cluster, namespace, target) {
+            Some(cached) => Ok(cached),
             None => self.read(namespace, target).await,
         }
     }
 
-    /// The scale of a target from the watch of its kind, where there is one.
-    pub fn seen(&self, cluster: &Cluster, namespace: &str, target: &TargetRef) -> Option<Target> {
+    /// The scale of a target from the watch of its kind, if there is one.
+    pub fn cached(&self, cluster: &Cluster, namespace: &str, target: &TargetRef) -> Option<Target> {
         let group = hpa::parse_group(&target.api_version).ok()?;
         let workload = Workload::of(group, &target.kind)?;
         let key = ObjectKey { namespace: namespace.to_owned(), name: target.name.clone() };
-        let seen = |index: &Index| index.scale(workload, &key).cloned();
-        let ScaleRecord { replicas, selector } = cluster.read(seen)?;
+        let scale = |index: &Index| index.scale(workload, &key).cloned();
+        let ScaleRecord { replicas, selector } = cluster.read(scale)?;
         Some(Target::new((replicas, selector), None))
     }
 
@@ -153,18 +154,18 @@ impl Targets {
         }
         let no_match = || hpa::no_kind_match(&target.kind, group);
         let (api, scale) = found.ok_or_else(|| first_error.unwrap_or_else(no_match))?;
-        Ok(Target::new(numbers(&scale), Some(Box::new((api, scale)))))
+        Ok(Target::new(replicas_and_selector(&scale), Some(Box::new((api, scale)))))
     }
 
     /// Writes replicas to a scale that was read. After a conflict it is tried again as long as
-    /// replicas and selector are those that were decided on. The other writer may be this very request,
-    /// if a proxy has sent it twice: then the replicas are as desired. By the Lease no other replica leads when the write begins, and by the clock none when
-    /// it ends.
+    /// replicas and selector are those that were evaluated. The other writer may be this very request,
+    /// if a proxy has sent it twice: then the replicas are as desired. By the Lease no other replica
+    /// leads when the write begins, and by the clock none when it ends.
     ///
     /// # Errors
-    /// [`WriteError::Changed`] where the scale is another by now: it is to be decided
-    /// again. [`WriteError::Failed`] where it can't be written, and
-    /// [`WriteError::Unanswered`] where it may have been.
+    /// [`WriteError::Changed`] if the scale was changed meanwhile: it is to be evaluated again.
+    /// [`WriteError::Failed`] if it was not written, and [`WriteError::Indeterminate`] if it may have
+    /// been.
     pub async fn write(
         &self,
         token: &FencingToken,
@@ -172,13 +173,13 @@ impl Targets {
         replicas: i32,
     ) -> Result<(), WriteError> {
         let failed = |error: kube::Error| {
-            let kind = match may_have_been_applied(&error) {
-                true => WriteError::Unanswered,
+            let kind = match is_indeterminate(&error) {
+                true => WriteError::Indeterminate,
                 false => WriteError::Failed,
             };
             kind(message(&error))
         };
-        let (before, selector) = numbers(scale);
+        let (before, selector) = replicas_and_selector(scale);
         let mut scale = scale.clone();
         let name = scale.metadata.name.clone().unwrap_or_default();
         let mut tries = 0;
@@ -187,9 +188,11 @@ impl Targets {
             scale.spec.get_or_insert_default().replicas = Some(replicas);
             match token.write_scale(self.replace(api, &name, &scale)).await {
                 Ok(_) => return Ok(()),
-                Err(kube::Error::Api(status)) if status.code == 409 && tries < ATTEMPTS => {
+                Err(kube::Error::Api(status))
+                    if status.code == 409 && tries < CONFLICT_ATTEMPTS =>
+                {
                     scale = within(api.get_scale(&name)).await.map_err(failed)?;
-                    let (now, selector_now) = numbers(&scale);
+                    let (now, selector_now) = replicas_and_selector(&scale);
                     match now.spec_replicas {
                         _ if selector_now != selector => return Err(WriteError::Changed),
                         now if now == replicas => return Ok(()),
@@ -209,15 +212,15 @@ impl Targets {
         scale: &Scale,
     ) -> Result<Scale, kube::Error> {
         let body = serde_json::to_vec(scale).map_err(kube::Error::SerdeError)?;
-        let place = Request::new(api.resource_url());
-        let request = place.replace_subresource("scale", name, &PostParams::default(), body);
+        let request = Request::new(api.resource_url());
+        let request = request.replace_subresource("scale", name, &PostParams::default(), body);
         send(&self.client, request).await
     }
 
-    /// The resource of a kind of a group: the first, where there are several.
+    /// The resource of a kind of a group: the first, if there are several.
     ///
     /// # Errors
-    /// Where there is none, or discovery fails; the text is for a condition.
+    /// If there is none, or discovery fails; the text is for a condition.
     pub async fn resource(&self, group: &str, kind: &str) -> Result<ApiResource, String> {
         let all = self.resources(group, kind).await?;
         all.first().cloned().ok_or_else(|| hpa::no_kind_match(kind, group))
@@ -289,14 +292,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_another_hand_wrote_meanwhile_is_not_overwritten() {
+    async fn a_change_by_another_writer_is_not_overwritten() {
         let (client, log) = contested(20);
         let targets = Targets::new(client.clone());
         let target = targets.read("shop", &web()).await.unwrap();
         let object = target.object.unwrap();
         assert!(targets.write(&fake::fencing_token(&client), &object, 6).await.is_err());
         assert_eq!(log.of("PUT").len(), 1);
-        // Where a proxy has sent it twice, all is done.
+        // If a proxy has sent it twice, nothing is left to do.
         let (client, log) = contested(6);
         let targets = Targets::new(client.clone());
         let target = targets.read("shop", &web()).await.unwrap();
@@ -311,7 +314,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_kind_that_is_not_there_is_not_looked_for_again_at_once() {
+    async fn that_a_kind_is_absent_is_cached() {
         let (client, log) = contested(3);
         let targets = Targets::new(client);
         let gone = TargetRef { kind: "Gone".to_owned(), ..web() };
@@ -325,7 +328,7 @@ mod tests {
 
     /// As upstream's, which asks for the scale of each resource that the kind has.
     #[tokio::test]
-    async fn each_resource_of_a_kind_is_tried_and_the_first_error_told() {
+    async fn each_resource_of_a_kind_is_tried_and_the_first_error_is_returned() {
         for has_scale in [true, false] {
             let (client, _) = fake::api(move |request| match request.line.as_str() {
                 "GET /apis" => (200, groups()),

@@ -23,7 +23,7 @@ struct LeaseRecord {
 }
 
 impl LeaseRecord {
-    /// Whether its last holder has released it. One that was made anew, or whose holder was deleted
+    /// Whether its last holder has released it. One that was recreated, or whose holder was deleted
     /// by hand, was not released.
     fn is_released(&self) -> bool {
         self.holder.is_empty() && !self.acquired && self.transitions > 0
@@ -54,22 +54,22 @@ pub(super) struct Candidate<'a> {
     acquisition: Option<i32>,
     backoff: LeaseBackoff,
     failures: FailureLog,
-    /// Whether the Lease was handed over because this replica can't reach Prometheus.
+    /// Whether the Lease was released because this replica can't reach Prometheus.
     handed_over: bool,
-    /// How long a leader may fail to reach Prometheus before it hands over.
-    pub(super) patience: Duration,
+    /// How long a leader may fail to reach Prometheus before it releases the Lease.
+    pub(super) prometheus_down_timeout: Duration,
 }
 
-/// The duration of a Lease that was released: it must be positive. What is beyond it is the time for
-/// which the API server may yet apply a write of leaders before.
-const RELEASED: Duration = Duration::from_secs(1);
+/// The lease duration that is written on release: it must be positive. A longer one adds the time for
+/// which the API server may yet apply an indeterminate write of previous leaders.
+const RELEASED_LEASE_DURATION: Duration = Duration::from_secs(1);
 /// The least time between two attempts.
 const MIN_RETRY: Duration = Duration::from_millis(100);
 /// The first and the longest backoff after 403. A starting API server allows nothing before
 /// it has read the roles.
 const FORBIDDEN_BACKOFF: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(30)];
-/// [`Candidate::patience`].
-const PROMETHEUS_PATIENCE: Duration = Duration::from_secs(10);
+/// [`Candidate::prometheus_down_timeout`].
+const PROMETHEUS_DOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The backoff between attempts. It doubles with each failure of its kind, until an attempt
 /// succeeds.
@@ -100,7 +100,7 @@ impl<'a> Candidate<'a> {
             backoff: LeaseBackoff::default(),
             failures: FailureLog::default(),
             handed_over: false,
-            patience: PROMETHEUS_PATIENCE,
+            prometheus_down_timeout: PROMETHEUS_DOWN_TIMEOUT,
         }
     }
 
@@ -114,9 +114,9 @@ impl<'a> Candidate<'a> {
         (self.observed, self.version_went_back, self.acquisition) = (None, false, None);
     }
 
-    /// Takes a deletion that the watch sent, unless another Lease was seen since. Returns when to make
-    /// the Lease anew: its holder does so at once, others only when that one's term must be over, in
-    /// case it is gone.
+    /// Takes a deletion that the watch sent, unless another Lease was seen since. Returns when to
+    /// recreate the Lease: its holder does so at once, others only when the holder's term must be over,
+    /// in case it is gone.
     pub fn observe_deletion(&mut self, lease: &Lease) -> Option<Duration> {
         if self.observed.as_ref().is_some_and(|(now, ..)| now.metadata.uid != lease.metadata.uid) {
             return None;
@@ -145,11 +145,11 @@ impl<'a> Candidate<'a> {
         known > resource_version(lease)
     }
 
-    /// Takes a Lease that was read or written by this replica: all Leases before are older.
+    /// Takes a Lease that was read or written by this replica: all Leases seen before are older.
     fn update(&mut self, lease: Lease) {
         let versions_restarted = self.is_older(&lease);
         if versions_restarted {
-            tracing::warn!("The resourceVersion of the Lease has gone back");
+            tracing::warn!("Lease resourceVersion decreased, assuming a restored etcd");
         }
         self.version_went_back = false;
         self.state.observe_freeze(&lease, versions_restarted);
@@ -164,7 +164,7 @@ impl<'a> Candidate<'a> {
         }
         if was_made_holder || versions_restarted {
             // An administrator, or a backup, says who leads: the term of another may last.
-            self.state.expect_stray_writes(self.longest_stray_writes());
+            self.state.expect_indeterminate_writes(self.longest_indeterminate_write());
         }
         // A changed annotation neither renews the Lease nor delays a renewal.
         let since = match &self.observed {
@@ -174,32 +174,36 @@ impl<'a> Candidate<'a> {
         self.observed = Some((lease, record, since));
     }
 
-    /// Whether this replica holds the Lease, as far as it was observed.
+    /// Whether this replica holds the Lease, according to the last one observed.
     pub fn holds_lease(&self) -> bool {
         let identity = &self.settings().identity;
         self.observed.as_ref().is_some_and(|(_, record, _)| record.holder == *identity)
     }
 
-    /// For how long the API server may apply a write of another leader, if this replica acquires the
-    /// Lease now.
-    fn stray_writes_of_others(&self) -> Duration {
+    /// For how long the API server may apply an indeterminate write of another leader, if this replica
+    /// acquires the Lease now.
+    fn indeterminate_writes_of_others(&self) -> Duration {
         match &self.observed {
             // Its term is over, unless the Lease's duration was shortened by hand.
-            Some((_, record, _)) if !record.holder.is_empty() => {
-                self.longest_stray_writes().saturating_sub(record.duration).max(REQUEST_TIMEOUT)
-            }
+            Some((_, record, _)) if !record.holder.is_empty() => self
+                .longest_indeterminate_write()
+                .saturating_sub(record.duration)
+                .max(REQUEST_TIMEOUT),
             Some((_, record, since)) if record.is_released() => {
-                let left = record.duration.saturating_sub(RELEASED).min(3 * REQUEST_TIMEOUT);
+                let left = record
+                    .duration
+                    .saturating_sub(RELEASED_LEASE_DURATION)
+                    .min(3 * REQUEST_TIMEOUT);
                 left.saturating_sub(since.elapsed())
             }
             // It was deleted, or its holder by hand.
-            _ => self.longest_stray_writes(),
+            _ => self.longest_indeterminate_write(),
         }
     }
 
-    /// For how long the API server may apply a write of a leader whose term may last. A write that it
-    /// has begun is sent within two timeouts, one to read the Lease and one to write.
-    fn longest_stray_writes(&self) -> Duration {
+    /// For how long the API server may apply an indeterminate write of a leader whose term may last. A
+    /// write that it has begun is sent within two timeouts, one to read the Lease and one to write.
+    fn longest_indeterminate_write(&self) -> Duration {
         self.settings().lease_duration.min(2 * REQUEST_TIMEOUT) + REQUEST_TIMEOUT
     }
 
@@ -228,7 +232,7 @@ impl<'a> Candidate<'a> {
             Some((_, record, at)) if record.holder == self.settings().identity => *at + retry,
             Some((_, record, at)) => {
                 let expiry = if record.holder.is_empty() { *at } else { *at + record.duration };
-                expiry + self.handicap()
+                expiry + self.prometheus_outage_delay()
             }
             None => Instant::now() + retry / 4,
         }
@@ -239,8 +243,8 @@ impl<'a> Candidate<'a> {
         self.backoff.current.unwrap_or(MIN_RETRY)
     }
 
-    /// How much longer a replica waits that can't reach Prometheus.
-    fn handicap(&self) -> Duration {
+    /// How much longer this replica waits while it can't reach Prometheus.
+    fn prometheus_outage_delay(&self) -> Duration {
         match self.prometheus.failing_for() {
             Some(_) => self.settings().lease_duration,
             None => Duration::ZERO,
@@ -252,7 +256,10 @@ impl<'a> Candidate<'a> {
         let failing = self.prometheus.failing_for();
         if failing.is_none() {
             self.handed_over = false;
-        } else if self.holds_lease() && !self.handed_over && failing > Some(self.patience) {
+        } else if self.holds_lease()
+            && !self.handed_over
+            && failing > Some(self.prometheus_down_timeout)
+        {
             tracing::warn!(?failing, "Prometheus unreachable, releasing leadership");
             self.handed_over = self.release().await;
             return;
@@ -303,10 +310,10 @@ impl<'a> Candidate<'a> {
             },
         };
         // A freeze is in effect when no write to a scale that began before it is in flight, of this
-        // process or of the leader before it. A thaw is in effect as soon as it was observed.
+        // process or of the previous leader. A thaw is in effect as soon as it was observed.
         let freeze = Freeze::of(&lease);
         let drained =
-            self.state.scale_writes.is_empty() && self.state.stray_writes_left().is_zero();
+            self.state.scale_writes.is_empty() && self.state.indeterminate_writes_left().is_zero();
         let in_effect = freeze.is_none() || drained;
         let is_observed = self.state.freeze() == freeze;
         let acknowledges = self.must_acknowledge() && in_effect && is_observed;
@@ -341,9 +348,9 @@ impl<'a> Candidate<'a> {
         if !self.holds_lease() {
             spec.acquire_time = now;
             spec.lease_transitions = Some(spec.lease_transitions.unwrap_or(0).saturating_add(1));
-            // Whatever becomes of the response.
+            // Noted before the request, because its response may be lost.
             self.acquisition = spec.lease_transitions;
-            self.state.expect_stray_writes(self.stray_writes_of_others());
+            self.state.expect_indeterminate_writes(self.indeterminate_writes_of_others());
         }
         let Some(lease) = self.update_lease(&lease).await? else { return Ok(()) };
         let ElectionSettings { renew_deadline, lease_duration, .. } = *self.settings();
@@ -354,7 +361,7 @@ impl<'a> Candidate<'a> {
         Ok(())
     }
 
-    /// Writes only annotations, where there is no election.
+    /// Writes only annotations, if there is no election.
     async fn annotate(&mut self, lease: Lease) -> Result<(), kube::Error> {
         if let Some(lease) = self.update_lease(&lease).await? {
             self.update(lease);
@@ -415,7 +422,7 @@ impl<'a> Candidate<'a> {
         let LeaderState { writes, scale_writes, .. } = self.state;
         let drained = async { tokio::join!(writes.drained(), scale_writes.drained()) };
         if tokio::time::timeout(self.settings().lease_duration, drained).await.is_err() {
-            tracing::warn!("Did not release Lease: writes are still in flight");
+            tracing::warn!("Failed to release Lease: writes in flight");
             return false;
         }
         let limit = self.settings().renew_deadline / 2;
@@ -425,14 +432,15 @@ impl<'a> Candidate<'a> {
         !self.holds_lease()
     }
 
-    /// Writes that the Lease is released, until it is: others, such as who freezes, write it too.
+    /// Releases the Lease, and tries again after a conflict: `plimsoll freeze`, for one, writes it, too.
     async fn write_release(&mut self) {
         let mut wait = MIN_RETRY;
         while let Some((mut lease, ..)) = self.observed.clone().filter(|_| self.holds_lease()) {
             let spec = lease.spec.get_or_insert_default();
             (spec.holder_identity, spec.acquire_time) = (None, None);
-            // The next leader could acknowledge a freeze before the API server has applied a stray write.
-            let duration = RELEASED + self.state.stray_writes_left();
+            // Otherwise the next leader could acknowledge a freeze before the API server has applied an
+            // indeterminate write.
+            let duration = RELEASED_LEASE_DURATION + self.state.indeterminate_writes_left();
             spec.lease_duration_seconds = i32::try_from(duration.as_millis().div_ceil(1000)).ok();
             spec.renew_time = Some(MicroTime(Timestamp::now()));
             match self.update_lease(&lease).await {

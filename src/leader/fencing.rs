@@ -11,7 +11,7 @@ use tokio::time::Instant;
 #[derive(Clone)]
 pub struct FencingToken {
     state: Arc<LeaderState>,
-    /// The number of the term; none where this replica leads without election.
+    /// The number of the term; none if this replica leads without election.
     term: Option<u64>,
 }
 
@@ -32,10 +32,10 @@ impl From<WriteRefused> for kube::Error {
     }
 }
 
-/// Whether a write to a scale that failed with this error may have been applied, or still may be: it
-/// was sent, and no response rules that out. A refusal does, as the request was retried only after
-/// 429, with which the API server handles none.
-pub fn may_have_been_applied(error: &kube::Error) -> bool {
+/// Whether a write to a scale that failed with this error is indeterminate: it may have been applied,
+/// or may yet be, because it was sent and no response rules that out. A 4xx rules it out: the request
+/// was retried only after 429, and the API server does not process a request that it rejects with 429.
+pub fn is_indeterminate(error: &kube::Error) -> bool {
     match error {
         kube::Error::Api(status) => status.code >= 500,
         kube::Error::Service(cause) => !cause.is::<WriteRefused>(),
@@ -99,14 +99,14 @@ impl FencingToken {
         // scale is in flight.
         let _in_flight = self.state.scale_writes.begin();
         self.confirm().await?;
-        let mut sent = SentWrite { state: &self.state, is_over: false };
+        let mut sent = SentWrite { state: &self.state, is_indeterminate: true };
         let written = self.write(write).await;
-        sent.is_over = !written.as_ref().is_err_and(may_have_been_applied);
+        sent.is_indeterminate = written.as_ref().is_err_and(is_indeterminate);
         written
     }
 
-    /// Reads the Lease, and fails unless this replica holds it, where one is elected, and scales are not
-    /// frozen.
+    /// Reads the Lease, and fails if scales are frozen, or if replicas elect a leader and this one does
+    /// not hold it.
     async fn confirm(&self) -> Result<(), kube::Error> {
         let LeaderState { api, settings, .. } = &*self.state;
         let refuse_if = |freeze: Option<Freeze>| {
@@ -127,17 +127,17 @@ impl FencingToken {
     }
 }
 
-/// A write to a scale that may have been sent. Where it is dropped before it is over, because the
-/// response says too little or nobody waits for it any more, the API server may still apply it.
+/// A write to a scale that may have been sent. It is indeterminate if its response does not tell
+/// whether it was applied, or if it is cancelled before the response.
 struct SentWrite<'a> {
     state: &'a LeaderState,
-    is_over: bool,
+    is_indeterminate: bool,
 }
 
 impl Drop for SentWrite<'_> {
     fn drop(&mut self) {
-        if !self.is_over {
-            self.state.expect_stray_writes(REQUEST_TIMEOUT);
+        if self.is_indeterminate {
+            self.state.expect_indeterminate_writes(REQUEST_TIMEOUT);
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The settings of leader election, as client-go names them.
+//! The settings of leader election, as client-go names them, and what the commands that write the
+//! Lease share with it: the label of the Lease and the timeout of a request.
 
 use std::time::{Duration, SystemTime};
 

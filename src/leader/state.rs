@@ -25,9 +25,9 @@ pub struct LeaderState {
     pub writes: InFlight,
     /// Writes to scales in flight.
     pub scale_writes: InFlight,
-    /// The time until which the API server may apply a write to a scale that nobody waits for: one of
-    /// this process without a clear response, or the last one of a leader before.
-    pub stray_writes_until: Mutex<Instant>,
+    /// The time until which the API server may apply an indeterminate write to a scale: one of this
+    /// process without a conclusive response, or the last one of a previous leader.
+    pub indeterminate_writes_until: Mutex<Instant>,
     /// The Leases of the settings' namespace.
     pub api: Api<Lease>,
     /// The settings of the election.
@@ -54,8 +54,8 @@ pub struct Term {
     pub number: u64,
     /// The Lease's `leaseTransitions` when the term began.
     pub transitions: i32,
-    /// The renew deadline, by either clock: the monotonic one may stop while the machine
-    /// sleeps, and the wall clock may be set.
+    /// The renew deadline, by the monotonic and by the wall clock: the former may stop while the
+    /// machine sleeps, and the latter may be set.
     pub renew_deadline: (Instant, SystemTime),
     /// The time before which no other replica can acquire the Lease.
     pub lease_end: Instant,
@@ -101,8 +101,8 @@ impl LeaderState {
             observed_freeze: Mutex::default(),
             writes: InFlight::default(),
             scale_writes: InFlight::default(),
-            // A process before this one may have led without election, which leaves no trace.
-            stray_writes_until: Mutex::new(Instant::now() + REQUEST_TIMEOUT),
+            // A previous process may have led without election, which leaves no trace.
+            indeterminate_writes_until: Mutex::new(Instant::now() + REQUEST_TIMEOUT),
             api: Api::namespaced(client.clone(), &settings.namespace),
             recorder: EventRecorder::new(client, &settings),
             settings,
@@ -126,18 +126,18 @@ impl LeaderState {
         locked(&self.observed_freeze).freeze.clone()
     }
 
-    /// From now on the API server may apply a write to a scale that nobody waits for, for so long.
-    pub fn expect_stray_writes(&self, duration: Duration) {
-        let mut until = locked(&self.stray_writes_until);
+    /// Notes that for `duration` from now the API server may apply an indeterminate write to a scale.
+    pub fn expect_indeterminate_writes(&self, duration: Duration) {
+        let mut until = locked(&self.indeterminate_writes_until);
         *until = (Instant::now() + duration).max(*until);
     }
 
-    /// For how long the API server may yet apply a write to a scale that nobody waits for.
-    pub fn stray_writes_left(&self) -> Duration {
-        locked(&self.stray_writes_until).saturating_duration_since(Instant::now())
+    /// For how much longer the API server may apply an indeterminate write to a scale.
+    pub fn indeterminate_writes_left(&self) -> Duration {
+        locked(&self.indeterminate_writes_until).saturating_duration_since(Instant::now())
     }
 
-    /// Begins a term, or renews it. `renew_deadline` is by either clock.
+    /// Begins a term, or renews it. `renew_deadline` is given by the monotonic and by the wall clock.
     pub fn start_or_renew_term(
         &self,
         transitions: i32,
@@ -174,7 +174,7 @@ impl LeaderState {
     }
 
     /// Takes the freeze from a Lease, unless a newer Lease was seen. `versions_restarted`
-    /// says that resource versions began anew, so that a lower one is the newer one.
+    /// says that resource versions restarted, so that a lower one is the newer one.
     pub fn observe_freeze(&self, lease: &Lease, versions_restarted: bool) {
         let version = resource_version(lease);
         let now = Freeze::of(lease);

@@ -135,7 +135,7 @@ impl Conversion {
                 other => other.to_string(),
             })
         };
-        let place = format!("triggers[{index}]");
+        let path = format!("triggers[{index}]");
         match trigger.kind.as_str() {
             "cpu" | "memory" => {
                 let value = field("value").unwrap_or_default();
@@ -151,16 +151,16 @@ impl Conversion {
                         Ok(percent) => Some(utilization(&trigger.kind, container, json!(percent))),
                         Err(_) => {
                             self.missing(&format!(
-                                "{place}: metadata.value {value:?} is no percentage"
+                                "{path}: metadata.value {value:?} is no percentage"
                             ));
                             None
                         }
                     },
                 }
             }
-            "prometheus" => self.prometheus(&place, index, trigger, &field),
+            "prometheus" => self.prometheus(&path, index, trigger, &field),
             other => {
-                self.missing(&format!("{place}: a trigger of type {other} can't be converted: Plimsoll asks Prometheus alone"));
+                self.missing(&format!("{path}: a trigger of type {other} can't be converted: Plimsoll asks Prometheus alone"));
                 None
             }
         }
@@ -168,18 +168,18 @@ impl Conversion {
 
     fn prometheus(
         &mut self,
-        place: &str,
+        path: &str,
         index: usize,
         trigger: &Trigger,
         field: &impl Fn(&str) -> Option<String>,
     ) -> Option<Value> {
         let (Some(query), Some(threshold)) = (field("query"), field("threshold")) else {
-            self.missing(&format!("{place}: metadata.query and metadata.threshold are needed"));
+            self.missing(&format!("{path}: metadata.query and metadata.threshold are needed"));
             return None;
         };
         let Some(series) = first_selector(&query) else {
             self.missing(&format!(
-                "{place}: the query can't be read, or selects no series: {query}"
+                "{path}: the query can't be read, or selects no series: {query}"
             ));
             return None;
         };
@@ -191,11 +191,11 @@ impl Conversion {
             "name": {"as": name},
             "metricsQuery": query,
         }));
-        self.note(&format!("{place}: {name} can be read in every namespace by whoever may read external metrics there; KEDA kept it to the ScaledObject's namespace. Where that matters, select the namespace by a label (`resources` of the rule)"));
+        self.note(&format!("{path}: {name} can be read in every namespace by whoever may read external metrics there; KEDA kept it to the ScaledObject's namespace. Where that matters, select the namespace by a label (`resources` of the rule)"));
         if let Some(address) = field("serverAddress") {
             let plain = |url: &str| url.trim_end_matches('/').to_owned();
             if self.server.as_deref().map(plain) != Some(plain(&address)) {
-                self.missing(&format!("{place}: serverAddress {address}: Plimsoll asks the server of its --prometheus-url. Where that is the same, give it to convert as --prometheus-url; name another one in `backends` and in the rule"));
+                self.missing(&format!("{path}: serverAddress {address}: Plimsoll asks the server of its --prometheus-url. Where that is the same, give it to convert as --prometheus-url; name another one in `backends` and in the rule"));
             }
         }
         for left in [
@@ -207,19 +207,19 @@ impl Conversion {
             "unsafeSsl",
         ] {
             if field(left).is_some_and(|value| !matches!(value.as_str(), "" | "false")) {
-                self.missing(&format!("{place}: metadata.{left} is left out: see --prometheus-header, --prometheus-token-file, --prometheus-ca-file and `backends`"));
+                self.missing(&format!("{path}: metadata.{left} is left out: see --prometheus-header, --prometheus-token-file, --prometheus-ca-file and `backends`"));
             }
         }
         if trigger.authentication_ref.is_some() {
             self.missing(&format!(
-                "{place}: authenticationRef is left out: Plimsoll logs in by its own flags"
+                "{path}: authenticationRef is left out: Plimsoll logs in by its own flags"
             ));
         }
         if field("activationThreshold").is_some_and(|value| value.parse() != Ok(0.0)) {
-            self.missing(&format!("{place}: activationThreshold has no counterpart: zero is left as soon as the metric asks for a replica"));
+            self.missing(&format!("{path}: activationThreshold has no counterpart: zero is left as soon as the metric asks for a replica"));
         }
         if field("ignoreNullValues").as_deref() != Some("false") {
-            self.note(&format!("{place}: KEDA treats an empty result as 0. Plimsoll treats it as missing, and does not scale down on it. Append `or vector(0)` to keep KEDA's behaviour"));
+            self.note(&format!("{path}: KEDA treats an empty result as 0. Plimsoll treats it as missing, and does not scale down on it. Append `or vector(0)` to keep KEDA's behaviour"));
         }
         let target = match trigger.metric_type.as_deref() {
             Some("Value") => json!({"type": "Value", "value": threshold}),

@@ -25,6 +25,6 @@ pub fn leases(client: &Client, flags: &ClusterFlags) -> Api<Lease> {
 pub async fn autoscalers(flags: &ObjectFlags) -> Result<(Api<Autoscaler>, String), OperateError> {
     let (client, namespace, _) = client(&flags.cluster).await?;
     let namespace = flags.namespace.clone().unwrap_or(namespace);
-    let place = format!("autoscaler {namespace}/{}", flags.name);
-    Ok((Api::namespaced(client, &namespace), place))
+    let object = format!("autoscaler {namespace}/{}", flags.name);
+    Ok((Api::namespaced(client, &namespace), object))
 }

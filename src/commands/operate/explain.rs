@@ -11,8 +11,8 @@ use std::fmt::Write;
 /// # Errors
 /// As [`OperateError`] says.
 pub async fn explain(flags: &ObjectFlags) -> Result<String, OperateError> {
-    let (api, place) = autoscalers(flags).await?;
-    let object = api.get(&flags.name).await.map_err(api_error(place))?;
+    let (api, object) = autoscalers(flags).await?;
+    let object = api.get(&flags.name).await.map_err(api_error(object))?;
     let spec = &object.spec;
     let status = object.status.clone().unwrap_or_default();
     let mut text = String::new();

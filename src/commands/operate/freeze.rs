@@ -69,7 +69,7 @@ async fn freeze_with(
     };
     let create = before.is_none() && flags.create;
     let outcome = match request(client, &flags.cluster, Some(&freeze), create).await {
-        Err(OperateError::Nobody { .. }) if create => {
+        Err(OperateError::NotAcknowledged { .. }) if create => {
             return Ok("frozen: nobody answers; whoever leads next writes no scale\n".to_owned());
         }
         outcome => outcome?,
@@ -121,7 +121,7 @@ async fn request(
     create: bool,
 ) -> Result<FreezeOutcome, OperateError> {
     let (leases, name) = (leases(client, flags), flags.lease.as_str());
-    let place = format!("{}/{name}", flags.plimsoll_namespace);
+    let object = format!("{}/{name}", flags.plimsoll_namespace);
     let request = format!("{:x}-{:x}", Timestamp::now().as_nanosecond(), std::process::id());
     let written = if create {
         let mut annotations = freeze.map(Freeze::annotations).unwrap_or_default();
@@ -142,9 +142,9 @@ async fn request(
         Ok(lease) => lease,
         Err(kube::Error::Api(status)) if status.code == 404 => {
             let others = other_leases(client).await;
-            return Err(OperateError::NoLease { place, others });
+            return Err(OperateError::NoLease { lease: object, others });
         }
-        Err(error) => return Err(api_error(format!("Lease {place}"))(error)),
+        Err(error) => return Err(api_error(format!("Lease {object}"))(error)),
     };
     let spec = lease.spec.clone().unwrap_or_default();
     let duration = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
@@ -155,7 +155,7 @@ async fn request(
         // Annotations by hand leave the request, which is then acknowledged as they are.
         let is_as_requested = annotation(FREEZE).is_some() == freeze.is_some();
         if annotation(REQUEST) != Some(&request) || !is_as_requested {
-            return Err(OperateError::Overtaken { place });
+            return Err(OperateError::Superseded { lease: object });
         }
         let spec = lease.spec.clone().unwrap_or_default();
         let holder = spec.holder_identity.unwrap_or_default();
@@ -166,8 +166,8 @@ async fn request(
             if spec.renew_time != renewed && !holder.is_empty() {
                 return Ok(FreezeOutcome::TimedOut);
             }
-            return Err(OperateError::Nobody {
-                place,
+            return Err(OperateError::NotAcknowledged {
+                lease: object,
                 done: if freeze.is_some() { "frozen" } else { "thawed" },
                 renewed: renewed.map_or_else(|| "never".to_owned(), |time| time.0.to_string()),
             });
@@ -185,11 +185,11 @@ async fn other_leases(client: &Client) -> String {
     let api: Api<Lease> = Api::all(client.clone());
     let ours = ListParams::default().labels(&format!("{}={}", NAME_LABEL.0, NAME_LABEL.1));
     let Ok(found) = api.list(&ours).await else { return String::new() };
-    let place = |lease: &Lease| {
+    let flags_of = |lease: &Lease| {
         let namespace = lease.namespace().unwrap_or_default();
         format!("--plimsoll-namespace={namespace} --lease={}", lease.name_any())
     };
-    let found: Vec<_> = found.iter().map(place).collect();
+    let found: Vec<_> = found.iter().map(flags_of).collect();
     if found.is_empty() { String::new() } else { format!("; there is {}", found.join(" and ")) }
 }
 
@@ -209,10 +209,10 @@ async fn not_frozen(client: &Client) -> String {
         all.iter().partition(|hpa| watch::owner(&hpa.metadata).is_some());
     let mut text = String::new();
     if !others.is_empty() {
-        let place = |hpa: &&HorizontalPodAutoscaler| {
+        let name = |hpa: &&HorizontalPodAutoscaler| {
             format!("{}/{}", hpa.namespace().unwrap_or_default(), hpa.name_any())
         };
-        let named: Vec<_> = others.iter().take(MAX_LISTED).map(place).collect();
+        let named: Vec<_> = others.iter().take(MAX_LISTED).map(name).collect();
         let more = if others.len() > MAX_LISTED { ", ..." } else { "" };
         let _ = writeln!(
             text,
@@ -299,7 +299,7 @@ mod tests {
     async fn a_freeze_that_was_thawed_before_it_was_acknowledged_is_not_reported_as_frozen() {
         let api = api(Some(Duration::from_secs(1)), true);
         let said = freeze_with(&api, &Clock::default(), &flags()).await;
-        assert!(matches!(said, Err(OperateError::Overtaken { .. })), "{said:?}");
+        assert!(matches!(said, Err(OperateError::Superseded { .. })), "{said:?}");
     }
 
     #[tokio::test(start_paused = true)]

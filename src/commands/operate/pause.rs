@@ -11,10 +11,10 @@ use serde_json::json;
 /// # Errors
 /// As [`OperateError`] says.
 pub async fn pause(flags: &ObjectFlags, paused: bool) -> Result<String, OperateError> {
-    let (api, place) = autoscalers(flags).await?;
+    let (api, object) = autoscalers(flags).await?;
     let patch = Patch::Merge(json!({"spec": {"paused": paused}}));
     api.patch(&flags.name, &PatchParams::default(), &patch)
         .await
-        .map_err(api_error(place.clone()))?;
-    Ok(format!("{place} {}\n", if paused { "paused" } else { "resumed" }))
+        .map_err(api_error(object.clone()))?;
+    Ok(format!("{object} {}\n", if paused { "paused" } else { "resumed" }))
 }

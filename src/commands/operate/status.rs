@@ -50,8 +50,8 @@ pub async fn status(flags: &ClusterFlags) -> Result<String, OperateError> {
             (condition.reason.clone().unwrap_or_default(), message)
         });
         if let Some((reason, message)) = fault {
-            let place = format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any());
-            failing.push((place, reason, message));
+            let name = format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any());
+            failing.push((name, reason, message));
         }
     }
     let paused = all.iter().filter(|object| object.spec.paused).count();
@@ -62,9 +62,9 @@ pub async fn status(flags: &ClusterFlags) -> Result<String, OperateError> {
         failing.len()
     );
     if !failing.is_empty() {
-        let width = failing.iter().map(|(place, ..)| place.len()).max().unwrap_or(0);
-        for (place, reason, message) in failing {
-            let _ = writeln!(text, "  {place:width$}   {reason}: {message}");
+        let width = failing.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
+        for (name, reason, message) in failing {
+            let _ = writeln!(text, "  {name:width$}   {reason}: {message}");
         }
     }
     Ok(text)

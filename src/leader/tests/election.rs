@@ -28,7 +28,7 @@ async fn a_lease_whose_version_has_gone_back_is_renewed_and_observed() {
             for _ in 0..3 {
                 candidate.attempt().await;
             }
-            forget_stray_writes(&leader);
+            forget_indeterminate_writes(&leader);
             let renewed = server.lease().metadata.resource_version;
             assert_ne!(renewed.as_deref(), Some("2"), "it is renewed");
             assert!(leader.fencing_token().is_some());
@@ -37,7 +37,7 @@ async fn a_lease_whose_version_has_gone_back_is_renewed_and_observed() {
         server.annotate(&REASON);
         candidate.observe(server.lease());
         candidate.attempt().await;
-        forget_stray_writes(&leader);
+        forget_indeterminate_writes(&leader);
         for _ in 0..2 {
             candidate.attempt().await;
         }
@@ -113,7 +113,7 @@ async fn a_failing_api_server_is_not_called_ten_times_a_second() {
 }
 
 #[tokio::test]
-async fn a_lease_created_anew_with_a_lower_version_is_observed() {
+async fn a_recreated_lease_with_a_lower_version_is_observed() {
     for elect in [true, false] {
         let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
         let leader = leader_with(&server, ElectionSettings { elect, ..settings("a") });
@@ -137,7 +137,7 @@ async fn a_lease_created_anew_with_a_lower_version_is_observed() {
         server.annotate(&REASON);
         candidate.observe(server.lease());
         candidate.attempt().await;
-        forget_stray_writes(&leader);
+        forget_indeterminate_writes(&leader);
         candidate.attempt().await;
         assert_eq!(leader.frozen().as_deref(), Some("incident 42"), "{elect}");
         assert_eq!(server.annotation(ACKNOWLEDGED).as_deref(), Some("r1"), "{elect}");
@@ -202,7 +202,7 @@ async fn a_leader_that_cannot_reach_prometheus_tries_to_hand_over_until_it_has()
     let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
     let leader = leader(&server, "a");
     let mut candidate = elected(&leader, &prometheus).await;
-    candidate.patience = Duration::ZERO;
+    candidate.prometheus_down_timeout = Duration::ZERO;
     prometheus.metric_type("x").await.unwrap_err();
     tokio::time::pause();
     locked(&server.0).failing = Some(500);
@@ -211,7 +211,7 @@ async fn a_leader_that_cannot_reach_prometheus_tries_to_hand_over_until_it_has()
     locked(&server.0).failing = None;
     candidate.attempt().await;
     assert_eq!(server.lease().spec.and_then(|spec| spec.holder_identity), None);
-    // Once: it leads again where no other replica does.
+    // Once: it leads again if no other replica does.
     tokio::time::sleep(Duration::from_secs(60)).await;
     for _ in 0..2 {
         candidate.attempt().await;
@@ -238,7 +238,7 @@ async fn a_deletion_that_is_told_late_does_not_end_the_term_of_the_lease_made_si
 }
 
 #[tokio::test]
-async fn a_fencing_token_of_a_term_is_not_valid_for_a_lease_that_was_created_anew() {
+async fn a_fencing_token_of_a_term_is_not_valid_for_a_recreated_lease() {
     let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
     let leader = leader(&server, "a");
     let mut candidate = elected(&leader, &prometheus).await;

@@ -33,7 +33,7 @@ async fn the_lease_is_read_for_a_freeze_before_each_write_to_a_scale() {
         let _candidate = elected(if elect { &leader } else { &maker }, &prometheus).await;
         let token = leader.fencing_token().expect("it leads");
         token.write_scale(async { Ok(()) }).await.expect("it is not frozen");
-        // No watch has told of it yet.
+        // It is not in the watch cache yet.
         server.annotate(&REASON);
         let error = token.write_scale(never()).await.unwrap_err();
         assert!(error.to_string().contains("frozen: incident 42"), "{elect}: {error}");
@@ -41,9 +41,9 @@ async fn the_lease_is_read_for_a_freeze_before_each_write_to_a_scale() {
     }
 }
 
-/// The watch may be silent, or begin anew after a deletion, which it then does not tell of.
+/// The watch may be silent, or restart after a deletion without sending it.
 #[tokio::test]
-async fn without_election_the_lease_is_read_again_and_again() {
+async fn without_election_the_lease_is_polled() {
     let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
     let maker = leader(&server, "a");
     let _made = elected(&maker, &prometheus).await;
@@ -96,7 +96,7 @@ async fn a_freeze_is_acknowledged_once_no_write_to_a_scale_is_in_flight() {
 #[tokio::test(start_paused = true)]
 async fn a_write_to_a_scale_without_a_response_may_be_applied_before_a_freeze_is_in_effect() {
     let broken = || kube::Error::Service(std::io::Error::other("connection reset").into());
-    for (error, may_have_been_applied) in [
+    for (error, is_indeterminate) in [
         (None, true),
         (Some(broken()), true),
         (Some(api_error(504)), true),
@@ -111,7 +111,7 @@ async fn a_write_to_a_scale_without_a_response_may_be_applied_before_a_freeze_is
         let _made = elected(&maker, &prometheus).await;
         let leader = leader_with(&server, ElectionSettings { elect: false, ..settings("b") });
         let mut candidate = Candidate::new(&leader.0, &prometheus);
-        forget_stray_writes(&leader);
+        forget_indeterminate_writes(&leader);
         let token = leader.fencing_token().expect("it leads without election");
         let case = format!("{error:?}");
         let write = async {
@@ -124,7 +124,7 @@ async fn a_write_to_a_scale_without_a_response_may_be_applied_before_a_freeze_is
         server.annotate(&REASON);
         candidate.observe(server.lease());
         candidate.attempt().await;
-        assert_eq!(server.annotation(ACKNOWLEDGED).is_none(), may_have_been_applied, "{case}");
+        assert_eq!(server.annotation(ACKNOWLEDGED).is_none(), is_indeterminate, "{case}");
         tokio::time::sleep(REQUEST_TIMEOUT + Duration::from_millis(1)).await;
         candidate.attempt().await;
         assert_eq!(server.annotation(ACKNOWLEDGED).as_deref(), Some("r1"), "{case}");
@@ -159,7 +159,7 @@ fn edit_lease(server: &FakeApiServer, what: &str) {
         "its holder was set to the next one" => ("holderIdentity", json!("b")),
         "its duration was set to a second" => ("leaseDurationSeconds", json!(1)),
         "released for an hour" => ("leaseDurationSeconds", json!(3600)),
-        "its Lease was deleted and made anew" => {
+        "its Lease was deleted and recreated" => {
             objects.store(json!({"metadata": {"name": "plimsoll"}, "spec": {}}));
             return;
         }
@@ -187,9 +187,9 @@ async fn a_leader_acknowledges_no_freeze_while_the_one_before_it_may_still_write
         ("released soon after a takeover, 3 seconds ago", 4),
         ("released for an hour", 30),
         ("released after a write without a response", 10),
-        ("released after such a write, soon after its Lease was made anew", 25),
+        ("released after such a write, soon after its Lease was recreated", 25),
         ("its Lease was deleted", 25),
-        ("its Lease was deleted and made anew", 25),
+        ("its Lease was deleted and recreated", 25),
         ("its holder was deleted", 25),
         ("its holder was set to the next one", 25),
         ("its duration was set to a second", 24),
@@ -203,15 +203,15 @@ async fn a_leader_acknowledges_no_freeze_while_the_one_before_it_may_still_write
         let next = leader_with(&server, ElectionSettings { elect, retry_period, ..settings("b") });
         if elect {
             // It has run for a while.
-            forget_stray_writes(&next);
+            forget_indeterminate_writes(&next);
         }
         let mut candidate = Candidate::new(&next.0, &prometheus);
         candidate.observe(server.lease());
         if what.contains("soon after a takeover") {
-            before.0.expect_stray_writes(Duration::from_secs(7));
+            before.0.expect_indeterminate_writes(Duration::from_secs(7));
         }
-        if what.ends_with("soon after its Lease was made anew") {
-            before.0.expect_stray_writes(Duration::from_secs(25));
+        if what.ends_with("soon after its Lease was recreated") {
+            before.0.expect_indeterminate_writes(Duration::from_secs(25));
         }
         if what.contains("write") {
             let token = before.fencing_token().expect("it leads");

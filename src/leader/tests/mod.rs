@@ -163,13 +163,13 @@ async fn elected<'a>(
     candidate.attempt().await;
     candidate.attempt().await;
     assert!(leader.fencing_token().is_some(), "it leads");
-    forget_stray_writes(leader);
+    forget_indeterminate_writes(leader);
     candidate
 }
 
-/// As if no leader before, and no write without a response, were left to wait for.
-fn forget_stray_writes(leader: &LeaderElector) {
-    *locked(&leader.0.stray_writes_until) = tokio::time::Instant::now();
+/// As if no indeterminate write of this replica or of a previous leader were left to wait for.
+fn forget_indeterminate_writes(leader: &LeaderElector) {
+    *locked(&leader.0.indeterminate_writes_until) = tokio::time::Instant::now();
 }
 
 /// A write to a scale that must not begin.
@@ -179,7 +179,7 @@ async fn never() -> Result<(), kube::Error> {
 
 const REASON: [(&str, &str); 2] = [(FREEZE, "incident 42"), (REQUEST, "r1")];
 
-/// A failure as the API server, or a load balancer before it, tells it.
+/// A failure as the API server, or a load balancer in front of it, responds with it.
 fn api_error(code: u16) -> kube::Error {
     let status = json!({"kind": "Status", "status": "Failure", "code": code,
                         "reason": "", "message": ""});

@@ -219,7 +219,7 @@ fn decisions(log: &str, begin: jiff::Timestamp, end: jiff::Timestamp) -> HashMap
 
 /// Whether a log message is that of a decision.
 fn is_decision(message: &str) -> bool {
-    ["Held", "Rescaled", "Failed to evaluate"].iter().any(|decision| {
+    ["Kept", "Rescaled", "Failed to evaluate"].iter().any(|decision| {
         message.get(..decision.len()).is_some_and(|start| start.eq_ignore_ascii_case(decision))
     })
 }

@@ -151,7 +151,7 @@ impl Soak<'_> {
         for line in log.lines().filter(|line| line.contains("panicked")) {
             self.judge.violations.push(format!("in the log: {line}"));
         }
-        let starts = |line: &&str| line.to_lowercase().contains("plimsoll::app: serving");
+        let starts = |line: &&str| line.to_lowercase().contains("plimsoll::app: started serving");
         let starts = log.lines().filter(starts).count();
         if starts != 1 {
             self.judge.violations.push(format!("it was started {starts} times"));

@@ -220,9 +220,9 @@ async fn a_freeze_that_stops_a_scale_to_zero_sets_the_condition_to_false() {
     assert!(!condition.status, "{condition:?}");
 }
 
-/// A watch that is behind says nothing about a change that was requested later.
+/// A watch that is behind does not tell whether a later write took effect.
 #[tokio::test]
-async fn a_write_without_a_response_counts_though_the_watch_is_behind() {
+async fn an_indeterminate_write_counts_though_the_watch_is_behind() {
     let mut lost = false;
     let (control, log) = World::new(8, Some(40), move |world, request| {
         if is_put(request) {
@@ -271,9 +271,9 @@ async fn a_late_scale_to_zero_is_scaled_up_from() {
     assert_eq!(written.last().unwrap().body["spec"]["replicas"], 2);
 }
 
-/// Whatever fails after it says nothing of the write that may yet be carried out.
+/// A later failure does not rule out that the indeterminate write takes effect.
 #[tokio::test]
-async fn a_scale_to_zero_without_an_answer_stays_announced_though_the_next_attempt_fails() {
+async fn an_indeterminate_scale_to_zero_stays_announced_though_the_next_attempt_fails() {
     let mut lost = false;
     let (control, log) = World::new(2, Some(0), move |_, request| {
         if lost && request.line.ends_with("/status") {
