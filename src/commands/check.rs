@@ -199,7 +199,7 @@ fn parse_queries(report: &mut Report, config: &Config) {
         examples.extend(rule_query(&place, rule));
     }
     for Example { field, query, .. } in examples {
-        if let Err(error) = tree::read(&query, &CHECKED_QUERY) {
+        if let Err(error) = tree::parse(&query, &CHECKED_QUERY) {
             report.errors.push(format!(
                 "{field}: {query}: Plimsoll's parser can't read this: {error}; with --prometheus-url Prometheus, \
                  which may know more, is asked"

@@ -62,7 +62,7 @@ fn written(expr: &mut Expr, patterns: &mut Vec<String>) -> Result<Written, TooLo
     };
     match expr {
         Expr::Aggregate(aggregate) if aggregate.op.id() == T_COUNT_VALUES => {
-            let name = aggregate.param.as_deref().and_then(tree::text).ok_or(TooLong)?;
+            let name = aggregate.param.as_deref().and_then(tree::string_literal).ok_or(TooLong)?;
             record(&mut all, name.to_owned(), Size { copies: 0, bytes: NUMBER_BYTES });
         }
         // It writes the values of its matchers.
@@ -77,7 +77,9 @@ fn written(expr: &mut Expr, patterns: &mut Vec<String>) -> Result<Written, TooLo
         }
         Expr::Call(call) => {
             let args = &call.args.args;
-            let arg = |index: usize| args.get(index).and_then(|arg| tree::text(arg)).ok_or(TooLong);
+            let arg = |index: usize| {
+                args.get(index).and_then(|arg| tree::string_literal(arg)).ok_or(TooLong)
+            };
             let size = match call.func.name {
                 "label_replace" => {
                     let (replacement, source) = (arg(2)?, of(&all, arg(3)?));
@@ -120,7 +122,7 @@ mod tests {
     use crate::promql::bounds;
 
     fn checked(query: &str) -> Result<Vec<String>, TooLong> {
-        check(&mut tree::read(query, &bounds::USER_QUERY).expect(query))
+        check(&mut tree::parse(query, &bounds::USER_QUERY).expect(query))
     }
 
     fn replace(of: &str, label: &str, with: &str, source: &str) -> String {

@@ -3,7 +3,7 @@
 //! The steps, in this order:
 //!
 //! 1. Size and depth of the text are bounded (`scan`).
-//! 2. It is parsed. A panic of the parser is a refusal ([`tree::read`]).
+//! 2. It is parsed. A panic of the parser is a refusal ([`tree::parse`]).
 //! 3. Each node must be of a known kind, and each function on the list ([`functions`]).
 //! 4. Each selector gets a matcher for the namespace.
 //! 5. The labels that the query writes must stay short (`growth`).
@@ -14,7 +14,7 @@ use super::bounds::{self, OutOfBounds};
 use super::functions;
 use super::growth::{self, TooLong};
 use super::patterns as pattern_bounds;
-use super::tree::{self, NotPromQl, Parts, ReadError};
+use super::tree::{self, ExtensionNode, ParseError, Parts};
 use promql_parser::label::{MatchOp, Matcher};
 use promql_parser::parser::token::{
     T_AVG, T_BOTTOMK, T_COUNT, T_COUNT_VALUES, T_GROUP, T_LIMIT_RATIO, T_LIMITK, T_MAX, T_MIN,
@@ -73,19 +73,19 @@ pub enum GuardError {
     Unsupported(String),
 }
 
-impl From<ReadError> for GuardError {
-    fn from(error: ReadError) -> Self {
+impl From<ParseError> for GuardError {
+    fn from(error: ParseError) -> Self {
         match error {
-            ReadError::Syntax(error) => Self::Syntax(error),
-            ReadError::Lexer(error) => Self::Lexer(error),
-            ReadError::Bounds(error) => Self::Bounds(error),
-            ReadError::Panicked => Self::Parser(error.to_string()),
+            ParseError::Syntax(error) => Self::Syntax(error),
+            ParseError::Lexer(error) => Self::Lexer(error),
+            ParseError::Bounds(error) => Self::Bounds(error),
+            ParseError::Panicked => Self::Parser(error.to_string()),
         }
     }
 }
 
-impl From<NotPromQl> for GuardError {
-    fn from(error: NotPromQl) -> Self {
+impl From<ExtensionNode> for GuardError {
+    fn from(error: ExtensionNode) -> Self {
         Self::Unsupported(error.to_string())
     }
 }
@@ -132,7 +132,7 @@ pub fn within_namespace(
     namespace: &str,
     shared: &[String],
 ) -> Result<String, GuardError> {
-    let mut expr = tree::read(query, &bounds::USER_QUERY)?;
+    let mut expr = tree::parse(query, &bounds::USER_QUERY)?;
     // Walking and printing partly are the parser's code, too, which may panic.
     let guarded = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let guard = NamespaceGuard { label: namespace_label, namespace, shared };
@@ -152,14 +152,14 @@ pub fn within_namespace(
             return Err(GuardError::Long(text.len()));
         }
         let changed = || GuardError::Unsupported(format!("it would be run as {text}"));
-        let mut again = tree::read(&text, &bounds::PLANNED_QUERY).map_err(|_| changed())?;
+        let mut again = tree::parse(&text, &bounds::PLANNED_QUERY).map_err(|_| changed())?;
         tree::normalize(&mut again);
         if again != expr || guard.guarded(&mut again) != Some(selectors) {
             return Err(changed());
         }
         Ok(text)
     }));
-    guarded.unwrap_or_else(|_| Err(ReadError::Panicked.into()))
+    guarded.unwrap_or_else(|_| Err(ParseError::Panicked.into()))
 }
 
 /// The namespace that a query may read, and the shared ones.
@@ -190,7 +190,7 @@ impl NamespaceGuard<'_> {
                         return Err(GuardError::Number(format!("{:e}", number.val)));
                     }
                 }
-                Expr::Extension(_) => return Err(NotPromQl.into()),
+                Expr::Extension(_) => return Err(ExtensionNode.into()),
                 Expr::Unary(_)
                 | Expr::Binary(_)
                 | Expr::Paren(_)
@@ -209,7 +209,7 @@ impl NamespaceGuard<'_> {
     }
 
     fn add(&self, selector: &mut VectorSelector) {
-        for branch in tree::branches(selector) {
+        for branch in tree::or_alternatives(selector) {
             if !self.is_shared(branch) {
                 branch.push(Matcher::new(MatchOp::Equal, self.label, self.namespace));
             }
@@ -236,7 +236,7 @@ impl NamespaceGuard<'_> {
                         && matcher.value == self.namespace
                 })
             };
-            let branches = tree::branches(selector);
+            let branches = tree::or_alternatives(selector);
             all &= branches.iter().all(|branch| has(branch) || self.is_shared(branch));
         });
         all.then_some(selectors)

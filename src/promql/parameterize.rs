@@ -4,7 +4,7 @@
 //! [`exactness`] can show that this changes no result.
 
 use super::bounds;
-use super::exactness::{self, Candidate, ResultKind};
+use super::exactness::{self, CandidateLabel, ResultKind};
 use super::shape::{self, Parameter, QueryShape, ShapedQuery};
 use super::tree::{self, Parts};
 use promql_parser::label::{self, MatchOp, Matcher};
@@ -27,11 +27,11 @@ fn parameterize(query: &str) -> Option<ShapedQuery> {
     if shape::mentions_placeholder(query) {
         return None;
     }
-    let mut tree = tree::read(query, &bounds::PLANNED_QUERY).ok()?;
+    let mut tree = tree::parse(query, &bounds::PLANNED_QUERY).ok()?;
     tree::normalize(&mut tree);
     let (mut parameters, mut arguments) = (Vec::new(), Vec::new());
     for (name, values) in common_matchers(&mut tree)? {
-        let candidate = Candidate { name: &name, single_value: values.len() == 1 };
+        let candidate = CandidateLabel { name: &name, single_value: values.len() == 1 };
         let result = exactness::analyze(&tree, &candidate);
         if let Some(ResultKind::Vector { has_label }) = result {
             parameters.push(Parameter { name, in_result: has_label });
@@ -40,7 +40,7 @@ fn parameterize(query: &str) -> Option<ShapedQuery> {
     }
     let mut selective = is_selective_without(&mut tree, &parameters);
     if !selective {
-        // `{app="web"}` needs the value of its parameter to be valid. `{app=""}` is invalid by itself, and in
+        // `{app="web"}` is valid only with the value of the parameter. `{app=""}` alone is invalid, and in
         // a batch it would make `{app=~"|web"}`, which matches everything: `app` is no parameter then.
         let all = (std::mem::take(&mut parameters), std::mem::take(&mut arguments));
         let values = all.0.into_iter().zip(all.1);
@@ -54,7 +54,7 @@ fn parameterize(query: &str) -> Option<ShapedQuery> {
     insert_parameters(&mut tree, &parameters);
     let text = tree.to_string();
     // The text is sent, not the tree, so both must mean the same.
-    if !tree::means(&text, &tree) {
+    if !tree::parses_to(&text, &tree) {
         return None;
     }
     let shape = Arc::new(QueryShape::new(text, parameters, selective));
@@ -148,7 +148,7 @@ fn insert_parameters(tree: &mut Expr, parameters: &[Parameter]) {
             }
         }
     };
-    let walked: Result<(), tree::NotPromQl> = tree::walk(tree, &mut |node| {
+    let walked: Result<(), tree::ExtensionNode> = tree::walk(tree, &mut |node| {
         match node {
             Expr::Aggregate(aggregate) => match &mut aggregate.modifier {
                 Some(LabelModifier::Include(by)) => add(by),

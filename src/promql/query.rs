@@ -163,14 +163,14 @@ pub fn render(
         plain.push('_');
     }
     let text = template.render(&fields(&plain, matchers, group_by))?;
-    let mut tree = tree::read(&text, &bounds::PLANNED_QUERY)
+    let mut tree = tree::parse(&text, &bounds::PLANNED_QUERY)
         .map_err(|error| format!("the name {series:?} can't be put into {text}: {error}"))?;
     let name = |text: &mut String| {
         if text.contains(&plain) {
             *text = text.replace(&plain, series);
         }
     };
-    let walked: Result<(), tree::NotPromQl> = tree::walk(&mut tree, &mut |node| {
+    let walked: Result<(), tree::ExtensionNode> = tree::walk(&mut tree, &mut |node| {
         if let Expr::StringLiteral(literal) = node {
             name(&mut literal.val);
         }
@@ -179,7 +179,7 @@ pub fn render(
     walked.map_err(|error| error.to_string())?;
     tree::selectors(&mut tree, &mut |selector| {
         let own = selector.name.take_if(|own| own.contains(&plain));
-        for branch in tree::branches(selector) {
+        for branch in tree::or_alternatives(selector) {
             branch.iter_mut().for_each(|matcher| name(&mut matcher.value));
             if let Some(own) = &own {
                 let own = own.replace(&plain, series);
@@ -189,7 +189,7 @@ pub fn render(
     });
     tree::normalize(&mut tree);
     let text = tree.to_string();
-    match tree::means(&text, &tree) {
+    match tree::parses_to(&text, &tree) {
         true => Ok(text),
         false => Err(format!("the name {series:?} can't be put into {text}")),
     }

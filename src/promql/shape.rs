@@ -102,7 +102,7 @@ impl QueryShape {
         if self.parameters.is_empty() {
             return self.text.clone();
         }
-        let mut tree = tree::read(&self.text, &bounds::PLANNED_QUERY).expect("it was read before");
+        let mut tree = tree::parse(&self.text, &bounds::PLANNED_QUERY).expect("it was read before");
         tree::normalize(&mut tree);
         let matcher = |(parameter, values): (&Parameter, &Option<BTreeSet<&String>>)| {
             let values = values.as_ref()?;
@@ -125,7 +125,7 @@ impl QueryShape {
             own.sort_by_cached_key(ToString::to_string);
         });
         let text = tree.to_string();
-        debug_assert!(tree::means(&text, &tree), "{text} is not what was planned");
+        debug_assert!(tree::parses_to(&text, &tree), "{text} is not what was planned");
         text
     }
 }
