@@ -101,7 +101,7 @@ impl PodQueries {
     ) -> Result<Query, QueryError> {
         if let Some(query) = &metric.query {
             return self
-                .guarded(query, namespace)
+                .guard(query, namespace)
                 .map(|query| Query { values: query.into(), times: None })
                 .map_err(|error| QueryError::Query { metric: metric.metric.clone(), error });
         }
@@ -130,11 +130,11 @@ impl PodQueries {
         Ok(Query { values: query.into(), times })
     }
 
-    /// The guarded query: a user's own query, kept within a namespace.
+    /// Keeps a user's own query within a namespace. Returns the guarded query.
     ///
     /// # Errors
     /// As [`GuardError`] says.
-    pub fn guarded(&self, query: &str, namespace: &str) -> Result<String, GuardError> {
+    pub fn guard(&self, query: &str, namespace: &str) -> Result<String, GuardError> {
         guard::within_namespace(query, &self.namespace_label, namespace, &self.shared)
     }
 }
