@@ -12,7 +12,7 @@
 
 use super::bounds::{self, OutOfBounds};
 use super::functions;
-use super::patterns as pattern_bounds;
+use super::regexes;
 use super::tree::{self, ExtensionNode, ParseError, Parts};
 use super::written_labels::{self, WrittenLabelsTooLong};
 use promql_parser::label::{MatchOp, Matcher};
@@ -142,9 +142,9 @@ pub fn within_namespace(
                 "it has {selectors} selectors, {MAX_SELECTORS} are allowed"
             )));
         }
-        let patterns = written_labels::check(&mut expr)?;
-        let patterns: Vec<&str> = patterns.iter().map(String::as_str).collect();
-        pattern_bounds::check_of_functions(&patterns, &bounds::USER_QUERY)
+        let regexes = written_labels::check(&mut expr)?;
+        let regexes: Vec<&str> = regexes.iter().map(String::as_str).collect();
+        regexes::check_of_functions(&regexes, &bounds::USER_QUERY)
             .map_err(GuardError::FunctionRegexes)?;
         tree::normalize(&mut expr);
         let text = expr.to_string();
@@ -395,29 +395,29 @@ mod tests {
 
     #[test]
     fn what_a_query_makes_of_labels_is_bounded() {
-        let replace = |with: &str, pattern: &str| {
-            format!(r#"label_replace(x, "a", "{with}", "pod", "{pattern}")"#)
+        let replace = |with: &str, regex: &str| {
+            format!(r#"label_replace(x, "a", "{with}", "pod", "{regex}")"#)
         };
         assert!(refused(replace(&"$1".repeat(900), "(.*)")).contains("grow too long"));
         let classes = format!("(?i){}", "[b-\u{10FFFF}]".repeat(17));
         assert!(refused(replace("$1", &classes)).contains("more than 16 classes"));
-        for pattern in [
+        for regex in [
             "(?:.{100}){1000}".to_owned(),
             "((a{30}){30}){30}".to_owned(),
             "a{1000}".repeat(20),
             ".{1,1000}".repeat(20),
             "a{1000,}".repeat(20),
         ] {
-            assert!(refused(replace("$1", &pattern)).contains("repeat too much"), "{pattern}");
+            assert!(refused(replace("$1", &regex)).contains("repeat too much"), "{regex}");
         }
         let many = (0..17).map(|_| replace("", "a")).collect::<Vec<_>>().join(" or ");
         assert!(refused(many).contains("more than 16 regular expressions"));
     }
 
-    /// Only Prometheus compiles the patterns of functions.
+    /// Only Prometheus compiles the regexes of functions.
     #[test]
-    fn patterns_of_functions_may_be_all_that_prometheus_accepts() {
-        for pattern in [
+    fn regexes_of_functions_may_be_all_that_prometheus_accepts() {
+        for regex in [
             "([^[]+).*",
             "[[a](.*)",
             r"\\Qa.b(\\E(.*)",
@@ -427,9 +427,9 @@ mod tests {
             "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}",
             "(",
         ] {
-            let query = format!(r#"label_replace(x, "a", "$1", "pod", "{pattern}")"#);
+            let query = format!(r#"label_replace(x, "a", "$1", "pod", "{regex}")"#);
             let guarded = within_namespace(&query, "namespace", "shop", &[]);
-            assert!(guarded.is_ok_and(|text| text.contains(pattern)), "{pattern}");
+            assert!(guarded.is_ok_and(|text| text.contains(regex)), "{regex}");
         }
     }
 

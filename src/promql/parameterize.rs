@@ -120,10 +120,10 @@ fn is_selective_without(tree: &mut Expr, parameters: &[Parameter]) -> bool {
     selective
 }
 
-/// The texts that a pattern matches, sorted, if it is only a list of alternatives.
-fn alternatives(pattern: &str) -> Option<Vec<String>> {
+/// The texts that a regex matches, sorted, if it is only a list of alternatives.
+fn alternatives(regex: &str) -> Option<Vec<String>> {
     let (mut values, mut value) = (BTreeSet::new(), String::new());
-    let mut chars = pattern.chars();
+    let mut chars = regex.chars();
     while let Some(c) = chars.next() {
         match c {
             '|' => {
@@ -218,7 +218,7 @@ mod tests {
             (r#"max_over_time(sum(x{a="1"})[5m:1m]) + time()"#, vec![("a", false)]),
             (r#"x{a="1"} or x{a="1",b="2"}"#, vec![("a", true)]),
             (r#"x{__plimsoll_placeholder__="",a="1"}"#, vec![]),
-            // Nothing compiles a pattern, be it larger than any that could be.
+            // Nothing compiles a regex, be it larger than any that could be.
             (r#"sum(x{a="1",b=~"\\pL{9000}"})"#, vec![("a", false)]),
             ("up", vec![]),
             ("vector(1)", vec![]),
@@ -229,13 +229,13 @@ mod tests {
     }
 
     #[test]
-    fn alternatives_are_listed_only_for_plain_patterns() {
-        let listed = |pattern| alternatives(pattern);
+    fn alternatives_are_listed_only_for_plain_regexes() {
+        let listed = |regex| alternatives(regex);
         assert_eq!(listed("b|a"), Some(vec!["a".to_owned(), "b".to_owned()]));
         assert_eq!(listed(r"a\.b\-c"), Some(vec!["a.b-c".to_owned()]));
         assert_eq!(listed(""), Some(vec![String::new()]));
-        for pattern in ["a.*", "(a|b)", r"\d", "a+", "[ab]", "^a"] {
-            assert_eq!(listed(pattern), None, "{pattern}");
+        for regex in ["a.*", "(a|b)", r"\d", "a+", "[ab]", "^a"] {
+            assert_eq!(listed(regex), None, "{regex}");
         }
     }
 }

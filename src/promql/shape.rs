@@ -20,7 +20,7 @@
 //! they are removed when the rows are read. `parameterize` finds the parameters of a query.
 
 use super::bounds;
-use super::matcher::pattern_of;
+use super::matcher::regex_of;
 use super::tree;
 use promql_parser::label::{MatchOp, Matcher};
 use std::collections::BTreeSet;
@@ -111,8 +111,8 @@ impl QueryShape {
                     Matcher::new(MatchOp::Equal, &parameter.name, only)
                 }
                 _ => {
-                    let pattern = pattern_of(values);
-                    Matcher::new(MatchOp::Re(tree::uncompiled()), &parameter.name, &pattern)
+                    let regex = regex_of(values);
+                    Matcher::new(MatchOp::Re(tree::uncompiled()), &parameter.name, &regex)
                 }
             })
         };

@@ -2,7 +2,7 @@
 
 use super::bounds::{self, Bounds, OutOfBounds};
 use super::quote::quoted;
-use super::scan::{self, Pattern};
+use super::scan::{self, RegexLiteral};
 use promql_parser::label::{MatchOp, Matcher, Matchers};
 use promql_parser::parser::{
     self, AggregateExpr, BinModifier, BinaryExpr, Call, Expr, FunctionArgs, MatrixSelector,
@@ -41,33 +41,33 @@ pub fn parse(text: &str, bounds: &Bounds) -> Result<Expr, ParseError> {
     let caught = std::panic::catch_unwind(|| {
         // The scan finds the ends of strings only in a text that the lexer accepts.
         parser::lexer(text).map(drop).map_err(ParseError::Lexer)?;
-        let patterns = scan::check(text, bounds)?;
+        let regexes = scan::check(text, bounds)?;
         let mut tree =
-            parser::parse(&with_numbered_regexes(text, &patterns)).map_err(ParseError::Syntax)?;
-        restore_regexes(&mut tree, &patterns).then_some(tree).ok_or(ParseError::Panicked)
+            parser::parse(&with_numbered_regexes(text, &regexes)).map_err(ParseError::Syntax)?;
+        restore_regexes(&mut tree, &regexes).then_some(tree).ok_or(ParseError::Panicked)
     });
     caught.unwrap_or(Err(ParseError::Panicked))
 }
 
-/// The text with a number in place of each pattern. The parser compiles every pattern,
-/// and each plan parses its query again: numbers take microseconds, patterns milliseconds.
-fn with_numbered_regexes(text: &str, patterns: &[Pattern]) -> String {
+/// The text with a number in place of each regex. The parser compiles every regex,
+/// and each plan parses its query again: numbers take microseconds, regexes milliseconds.
+fn with_numbered_regexes(text: &str, regexes: &[RegexLiteral]) -> String {
     let mut numbered = String::with_capacity(text.len());
     let mut end = 0;
-    for (number, pattern) in patterns.iter().enumerate() {
-        numbered.push_str(&text[end..pattern.literal.start]);
+    for (number, regex) in regexes.iter().enumerate() {
+        numbered.push_str(&text[end..regex.literal.start]);
         // The parser refuses a selector whose matchers all match the empty text.
-        let or_nothing = if pattern.matches_empty { "|" } else { "" };
+        let or_nothing = if regex.matches_empty { "|" } else { "" };
         numbered.push_str(&format!("\"{number}{or_nothing}\""));
-        end = pattern.literal.end;
+        end = regex.literal.end;
     }
     numbered.push_str(&text[end..]);
     numbered
 }
 
-/// Puts the patterns back in place of their numbers; false if there is another pattern, which the
+/// Puts the regexes back in place of their numbers; false if there is another regex, which the
 /// parser has compiled without a bound.
-fn restore_regexes(tree: &mut Expr, patterns: &[Pattern]) -> bool {
+fn restore_regexes(tree: &mut Expr, regexes: &[RegexLiteral]) -> bool {
     let (mut all, mut named) = (0, 0);
     selectors(tree, &mut |selector| {
         let Matchers { matchers, or_matchers } = &mut selector.matchers;
@@ -77,15 +77,15 @@ fn restore_regexes(tree: &mut Expr, patterns: &[Pattern]) -> bool {
             };
             all += 1;
             if let Ok(number) = matcher.value.trim_end_matches('|').parse::<usize>()
-                && let Some(pattern) = patterns.get(number)
+                && let Some(regex) = regexes.get(number)
             {
                 *compiled = uncompiled();
-                matcher.value.clone_from(&pattern.text);
+                matcher.value.clone_from(&regex.text);
                 named += 1;
             }
         }
     });
-    named == all && named == patterns.len()
+    named == all && named == regexes.len()
 }
 
 /// Raw strings (`` `\d` ``) written with quotes ("\\d"): the parser takes their
@@ -220,14 +220,14 @@ pub fn or_alternatives(selector: &mut VectorSelector) -> Vec<&mut Vec<Matcher>> 
 }
 
 /// Normalizes a tree, so that trees with the same meaning are equal: matchers are
-/// sorted, empty lists of labels left out as when printed, and patterns
+/// sorted, empty lists of labels left out as when printed, and regexes
 /// compared by their text.
 pub fn normalize(expr: &mut Expr) {
     selectors(expr, &mut |selector| {
         for branch in or_alternatives(selector) {
             for matcher in branch.iter_mut() {
-                if let MatchOp::Re(pattern) | MatchOp::NotRe(pattern) = &mut matcher.op {
-                    *pattern = uncompiled();
+                if let MatchOp::Re(regex) | MatchOp::NotRe(regex) = &mut matcher.op {
+                    *regex = uncompiled();
                 }
             }
             branch.sort_by_cached_key(ToString::to_string);
@@ -265,11 +265,11 @@ pub fn parses_to(text: &str, tree: &Expr) -> bool {
     })
 }
 
-/// Takes the place of every compiled pattern in our trees: only the
-/// text of a matcher is printed and compared, and a compiled pattern takes kilobytes.
+/// Takes the place of every compiled regex in our trees: only the
+/// text of a matcher is printed and compared, and a compiled regex takes kilobytes.
 pub fn uncompiled() -> regex::Regex {
     static NONE: LazyLock<regex::Regex> =
-        LazyLock::new(|| regex::Regex::new("").expect("the empty pattern"));
+        LazyLock::new(|| regex::Regex::new("").expect("the empty regex"));
     NONE.clone()
 }
 
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_are_read_as_they_are_written() {
+    fn regexes_are_read_as_they_are_written() {
         for text in [
             r#"x{a=~"1",a=~"|2",b!~"0|"}"#,
             r#"sum by (a) (topk(scalar(x{c=~"b"}), {"a.b"=~"\\d"})) + x{c=~"a",d="0"}"#,

@@ -43,21 +43,21 @@ type WrittenLabels = BTreeMap<String, Size>;
 /// # Errors
 /// If the labels that it writes may be longer than is allowed.
 pub fn check(expr: &mut Expr) -> Result<Vec<String>, WrittenLabelsTooLong> {
-    let mut patterns = Vec::new();
-    written(expr, &mut patterns).map(|_| patterns)
+    let mut regexes = Vec::new();
+    written(expr, &mut regexes).map(|_| regexes)
 }
 
 fn written(
     expr: &mut Expr,
-    patterns: &mut Vec<String>,
+    regexes: &mut Vec<String>,
 ) -> Result<WrittenLabels, WrittenLabelsTooLong> {
     let mut all = WrittenLabels::new();
     for child in tree::parts(expr).into_iter().flat_map(|parts| parts.children) {
-        for (name, size) in written(child, patterns)? {
+        for (name, size) in written(child, regexes)? {
             record(&mut all, name, size);
         }
     }
-    // A written label may still have its old value: the pattern may not match, or
+    // A written label may still have its old value: the regex may not match, or
     // the series may be of another operand.
     let of = |all: &WrittenLabels, name: &str| {
         let Size { copies, bytes } = all.get(name).copied().unwrap_or_default();
@@ -92,7 +92,7 @@ fn written(
             let size = match call.func.name {
                 "label_replace" => {
                     let (replacement, source) = (arg(2)?, of(&all, arg(3)?));
-                    patterns.push(arg(4)?.to_owned());
+                    regexes.push(arg(4)?.to_owned());
                     let times = replacement.matches('$').count();
                     let bytes = replacement.len() + times * source.bytes;
                     Size { copies: times * source.copies, bytes }
