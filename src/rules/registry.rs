@@ -2,7 +2,7 @@
 
 use super::rule::{SeriesQuery, is_cluster_wide};
 use super::rule_set::RuleSet;
-use crate::prometheus::SeriesShape;
+use crate::prometheus::SeriesSchema;
 use crate::watch::{GroupResource, ResourceMap};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub struct Registry {
 }
 
 /// The known series of each series query.
-pub type KnownSeries = HashMap<SeriesQuery, Arc<Vec<SeriesShape>>>;
+pub type KnownSeries = HashMap<SeriesQuery, Arc<Vec<SeriesSchema>>>;
 
 impl Registry {
     /// Applies rules. Of two rules for the same metric the later one counts, as in
@@ -43,29 +43,29 @@ impl Registry {
     pub fn new(rules: &RuleSet, known: &KnownSeries, map: &ResourceMap) -> Self {
         let mut registry = Self::default();
         for (index, rule) in rules.custom.iter().enumerate() {
-            for shape in known.get(&rule.series).into_iter().flat_map(|s| s.iter()) {
-                let Some(metric) = rule.takes(&shape.name).then(|| rule.name.of(&shape.name))
+            for schema in known.get(&rule.series).into_iter().flat_map(|s| s.iter()) {
+                let Some(metric) = rule.takes(&schema.name).then(|| rule.name.of(&schema.name))
                 else {
                     continue;
                 };
                 let Some(metric) = metric else { continue };
-                let labels = shape.labels.iter().map(String::as_str);
+                let labels = schema.labels.iter().map(String::as_str);
                 let (resources, namespaced) = rule.labels.resources(labels, map);
                 for resource in resources {
                     let namespaced = namespaced && !is_cluster_wide(&resource);
                     let key = ObjectMetric { resource, namespaced, metric: metric.clone() };
-                    let source = Source { rule: index, series: shape.name.clone() };
+                    let source = Source { rule: index, series: schema.name.clone() };
                     registry.custom.insert(key, source);
                 }
             }
         }
         for (index, rule) in rules.external.iter().enumerate() {
-            for shape in known.get(&rule.series).into_iter().flat_map(|s| s.iter()) {
-                if !rule.takes(&shape.name) {
+            for schema in known.get(&rule.series).into_iter().flat_map(|s| s.iter()) {
+                if !rule.takes(&schema.name) {
                     continue;
                 }
-                if let Some(metric) = rule.name.of(&shape.name) {
-                    let source = Source { rule: index, series: shape.name.clone() };
+                if let Some(metric) = rule.name.of(&schema.name) {
+                    let source = Source { rule: index, series: schema.name.clone() };
                     registry.external.insert(metric, source);
                 }
             }

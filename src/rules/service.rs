@@ -5,7 +5,7 @@ use super::objects::ObjectLister;
 use super::registry::{KnownSeries, Registry};
 use super::rule::SeriesQuery;
 use super::rule_set::RuleSet;
-use crate::prometheus::{Client as Prometheus, decode_shapes};
+use crate::prometheus::{Client as Prometheus, decode_series_schemas};
 use crate::samples::Store;
 use crate::watch::{Cluster, ResourceMap, Resources};
 use futures::{StreamExt, stream};
@@ -188,9 +188,9 @@ impl Rules {
         let list = async |query: SeriesQuery| {
             let prometheus = self.backend(query.backend.as_ref()).prometheus;
             let body = prometheus.series(&query.selector, since).await;
-            let shapes = body.and_then(|body| decode_shapes(&body));
-            let shapes = shapes.map_err(|error| error.to_string());
-            (query, shapes)
+            let schemas = body.and_then(|body| decode_series_schemas(&body));
+            let schemas = schemas.map_err(|error| error.to_string());
+            (query, schemas)
         };
         let listed: Vec<_> = stream::iter(queries)
             .map(list)
@@ -200,10 +200,10 @@ impl Rules {
         let tried: BTreeSet<SeriesQuery> = listed.iter().map(|(query, _)| query.clone()).collect();
         let mut failing = BTreeMap::new();
         let mut fresh: HashMap<SeriesQuery, _> = HashMap::new();
-        for (query, shapes) in listed {
-            match shapes {
-                Ok(shapes) => {
-                    fresh.insert(query, Arc::new(shapes));
+        for (query, schemas) in listed {
+            match schemas {
+                Ok(schemas) => {
+                    fresh.insert(query, Arc::new(schemas));
                 }
                 Err(error) => {
                     tracing::warn!(
