@@ -377,7 +377,7 @@ fn settings(flags: &ServeFlags) -> ControllerSettings {
     let seconds = |duration: Duration| i32::try_from(duration.as_secs()).unwrap_or(i32::MAX);
     let millis = |duration: Duration| i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
     ControllerSettings {
-        hpa_config: hpa::Config {
+        hpa_config: hpa::ControllerConfig {
             tolerance: flags.horizontal_pod_autoscaler_tolerance,
             downscale_stabilization_seconds: seconds(
                 flags.horizontal_pod_autoscaler_downscale_stabilization,

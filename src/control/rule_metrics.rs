@@ -2,7 +2,7 @@
 
 use super::fetched::{Fetched, NO_SELECTOR, is_of_pods};
 use super::targets::Targets;
-use crate::hpa::{Metric, Sample, Source, parse_group, resource_usage};
+use crate::hpa::{Metric, MetricSource, Sample, parse_group, resource_usage};
 use crate::k8s::{Quantity, Selector};
 use crate::rules::{Failure, ObjectMetric, Rules, Which};
 use crate::samples::QueryHandle;
@@ -31,7 +31,7 @@ pub async fn fetch(
         return Some((Fetched::failed(metric, error), Vec::new()));
     }
     match &metric.source {
-        Source::Pods { metric: id, .. } => {
+        MetricSource::Pods { metric: id, .. } => {
             let pods = GroupResource::core("pods");
             let key =
                 ObjectMetric { resource: pods.clone(), namespaced: true, metric: id.name.clone() };
@@ -51,7 +51,7 @@ pub async fn fetch(
             });
             Some((Fetched::PerPod(samples), queries))
         }
-        Source::Object { object, metric: id, .. } => {
+        MetricSource::Object { object, metric: id, .. } => {
             let group = parse_group(object.api_version.as_deref().unwrap_or_default()).ok()?;
             let resource = targets.resource(group, &object.kind).await.ok()?;
             let resource = GroupResource { group: resource.group, resource: resource.plural };
@@ -73,7 +73,7 @@ pub async fn fetch(
                 Err(error) => (Fetched::Value(Err(error)), Vec::new()),
             })
         }
-        Source::External { metric: id, .. } => {
+        MetricSource::External { metric: id, .. } => {
             rules.read(|registry| registry.external(&id.name).is_some()).then_some(())?;
             let values = rules.external(namespace, &id.name, id.parsed.as_ref().ok()?).await;
             Some(match values.map_err(failed) {
@@ -84,13 +84,13 @@ pub async fn fetch(
                 Err(error) => (Fetched::Values(Err(error)), Vec::new()),
             })
         }
-        Source::Resource { name, .. } => {
+        MetricSource::Resource { name, .. } => {
             usage(rules, cluster, namespace, selector, name, None).await
         }
-        Source::ContainerResource { name, container, .. } => {
+        MetricSource::ContainerResource { name, container, .. } => {
             usage(rules, cluster, namespace, selector, name, Some(container)).await
         }
-        Source::Unknown(_) => None,
+        MetricSource::Unknown(_) => None,
     }
 }
 
@@ -98,16 +98,18 @@ pub async fn fetch(
 fn is_known(rules: &Rules, metric: &Metric) -> bool {
     let set = rules.rules();
     match &metric.source {
-        Source::Pods { metric: id, .. } | Source::Object { metric: id, .. } => {
+        MetricSource::Pods { metric: id, .. } | MetricSource::Object { metric: id, .. } => {
             set.custom.is_empty()
                 || rules.read(|registry| {
                     registry.custom_metrics().any(|(known, _)| known.metric == id.name)
                 })
         }
-        Source::External { metric: id, .. } => {
+        MetricSource::External { metric: id, .. } => {
             set.external.is_empty() || rules.read(|registry| registry.external(&id.name).is_some())
         }
-        Source::Resource { .. } | Source::ContainerResource { .. } | Source::Unknown(_) => true,
+        MetricSource::Resource { .. }
+        | MetricSource::ContainerResource { .. }
+        | MetricSource::Unknown(_) => true,
     }
 }
 

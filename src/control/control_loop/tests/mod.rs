@@ -97,7 +97,10 @@ impl World {
             },
         );
         let settings = ControllerSettings {
-            hpa_config: hpa::Config { scale_to_zero: true, ..hpa::Config::default() },
+            hpa_config: hpa::ControllerConfig {
+                scale_to_zero: true,
+                ..hpa::ControllerConfig::default()
+            },
             native_hpas: NativeHpas::Ignore,
             period: Duration::from_secs(15),
             status_interval: minute,
