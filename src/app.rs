@@ -163,7 +163,7 @@ impl Shared {
         let resources = Resources::new(clients.api.clone());
         let rules = Rules::new(
             config.rules.clone(),
-            rules::Settings {
+            rules::ListingSettings {
                 interval: flags.metrics_relist_interval,
                 max_age: flags.series_max_age(),
                 sample_max_age: flags.sample_max_age,

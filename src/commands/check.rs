@@ -77,7 +77,7 @@ async fn check(flags: &CheckFlags) -> Report {
         }
     };
     let rules = &config.rules;
-    for (place, rule) in rules.placed() {
+    for (place, rule) in rules.with_paths() {
         // `plimsoll convert` writes such rules: a complete query, without namespaces.
         if place.starts_with("externalRules") && !rule.namespaced {
             continue;
@@ -99,7 +99,7 @@ async fn check(flags: &CheckFlags) -> Report {
         }
     };
     if let Some(map) = &map {
-        for (place, rule) in rules.placed() {
+        for (place, rule) in rules.with_paths() {
             for (label, resource) in rule.labels.unknown(map) {
                 report.errors.push(format!(
                     "{place}: resources.overrides.{label}: the cluster has no resource {resource}"
@@ -193,7 +193,7 @@ fn rule_query<'a>(place: &str, rule: &'a Rule) -> Option<Example<'a>> {
 /// Parses all queries, as there is no Prometheus to run them.
 fn parse_queries(report: &mut Report, config: &Config) {
     let mut examples = general_queries(config);
-    for (place, rule) in config.rules.placed() {
+    for (place, rule) in config.rules.with_paths() {
         let query = rule.series.selector.clone();
         examples.push(Example { field: format!("{place}.seriesQuery"), backend: None, query });
         examples.extend(rule_query(&place, rule));
@@ -257,7 +257,7 @@ async fn check_rules(
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let since = now.saturating_sub(LOOKBACK).as_secs_f64();
     let mut owners: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for (place, rule) in rules.placed() {
+    for (place, rule) in rules.with_paths() {
         let mut found = RuleReport {
             rule: place.clone(),
             series_query: rule.series.to_string(),
@@ -271,8 +271,10 @@ async fn check_rules(
         };
         match schemas {
             Ok(schemas) => {
-                let taken: Vec<SeriesSchema> =
-                    schemas.into_iter().filter(|schema| rule.takes(&schema.name)).collect();
+                let taken: Vec<SeriesSchema> = schemas
+                    .into_iter()
+                    .filter(|schema| rule.matches_series(&schema.name))
+                    .collect();
                 found.series = taken.iter().map(|schema| schema.name.clone()).collect();
                 for schema in &taken {
                     found.metrics.extend(metrics_of(rule, schema, &map, &place));
@@ -316,7 +318,7 @@ async fn check_rules(
 
 /// The metrics of a series, such as `pods/http_requests`.
 fn metrics_of(rule: &Rule, schema: &SeriesSchema, map: &ResourceMap, place: &str) -> Vec<String> {
-    let Some(metric) = rule.name.of(&schema.name) else { return Vec::new() };
+    let Some(metric) = rule.name.render(&schema.name) else { return Vec::new() };
     if place.starts_with("externalRules") {
         return vec![format!("external {metric}")];
     }

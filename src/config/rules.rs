@@ -121,7 +121,7 @@ const MAX_BACKEND_RESPONSE_BYTES: usize = 64 << 20;
 
 /// Checks that the backend of each rule exists.
 pub fn check_backends(rules: &RuleSet) -> Result<(), Located> {
-    let named = rules.placed().map(|(path, rule)| (path, rule.series.backend.as_ref()));
+    let named = rules.with_paths().map(|(path, rule)| (path, rule.series.backend.as_ref()));
     let usage = rules.resource.as_ref().and_then(|rules| rules.backend.as_ref());
     for (path, name) in named.chain([("resourceRules".to_owned(), usage)]) {
         if let Some(name) = name.filter(|name| !rules.backends.contains_key(*name)) {
@@ -224,7 +224,7 @@ fn compile_rule(path: &str, given: GivenRule) -> Result<Rule, Located> {
         .map_err(|error| at(&matches, field("name.matches"), error))?;
     if !text(&matches).is_empty() {
         let wrong = |error| at(&matches, field("name.matches"), error);
-        filters.push(Filter { pattern: pattern(text(&matches)).map_err(wrong)?, is: true });
+        filters.push(Filter { pattern: pattern(text(&matches)).map_err(wrong)?, must_match: true });
     }
     let resources = given.resources.unwrap_or_default();
     Ok(Rule {
@@ -247,7 +247,7 @@ fn template(given: &Text, field: String) -> Result<Template, Located> {
 
 fn compile_filter(path: &str, given: &GivenFilter) -> Result<Filter, Located> {
     let (is, is_not) = (text(&given.is), text(&given.is_not));
-    let (source, name, is) = match (is, is_not) {
+    let (source, name, must_match) = match (is, is_not) {
         ("", "") => {
             return Err(at(&None, path.to_owned(), "one of `is` and `isNot` was expected"));
         }
@@ -259,7 +259,7 @@ fn compile_filter(path: &str, given: &GivenFilter) -> Result<Filter, Located> {
         }
     };
     let wrong = |error: RuleError| at(source, format!("{path}.{name}"), error);
-    Ok(Filter { pattern: pattern(text(source)).map_err(wrong)?, is })
+    Ok(Filter { pattern: pattern(text(source)).map_err(wrong)?, must_match })
 }
 
 fn compile_labels(path: &str, given: GivenResources) -> Result<ResourceLabels, Located> {

@@ -4,7 +4,7 @@ use super::fetched::{Fetched, NO_SELECTOR, is_of_pods};
 use super::targets::Targets;
 use crate::hpa::{Metric, MetricSource, Sample, parse_group, resource_usage};
 use crate::k8s::{Quantity, Selector};
-use crate::rules::{Failure, ObjectMetric, Rules, Which};
+use crate::rules::{ObjectMetric, ObjectSelection, RuleQueryError, Rules};
 use crate::samples::QueryHandle;
 use crate::watch::{Cluster, GroupResource};
 
@@ -21,7 +21,7 @@ pub async fn fetch(
     selector: &str,
     metric: &Metric,
 ) -> Option<Found> {
-    let failed = |failure: Failure| failure.to_string();
+    let failed = |failure: RuleQueryError| failure.to_string();
     // An empty selector would select all pods of the namespace.
     if selector.is_empty() && is_of_pods(metric) {
         return Some((Fetched::PerPod(Err(NO_SELECTOR.to_owned())), Vec::new()));
@@ -38,8 +38,8 @@ pub async fn fetch(
             rules.read(|registry| registry.custom(&key).is_some()).then_some(())?;
             let selector: Selector = selector.parse().ok()?;
             let series = id.parsed.as_ref().ok()?;
-            let which = Which::Selector(&selector);
-            let values = rules.objects(namespace, &pods, which, &id.name, series, false).await;
+            let selection = ObjectSelection::Selector(&selector);
+            let values = rules.objects(namespace, &pods, selection, &id.name, series, false).await;
             let (queries, values) = match values {
                 Ok(found) => (vec![found.handle], Ok(found.values)),
                 Err(failure) => (Vec::new(), Err(failed(failure))),
@@ -62,12 +62,13 @@ pub async fn fetch(
             let key = ObjectMetric { resource: resource.clone(), namespaced, metric };
             rules.read(|registry| registry.custom(&key).is_some()).then_some(())?;
             let series = id.parsed.as_ref().ok()?;
-            let values =
-                rules.objects(of, &resource, Which::Name(name), &id.name, series, false).await;
+            let values = rules
+                .objects(of, &resource, ObjectSelection::Name(name), &id.name, series, false)
+                .await;
             Some(match values.map_err(failed) {
                 Ok(found) => {
                     let value = found.values.first().map(|value| value.value.milli());
-                    let value = value.ok_or_else(|| failed(Failure::NoValue));
+                    let value = value.ok_or_else(|| failed(RuleQueryError::NoValue));
                     (Fetched::Value(value), vec![found.handle])
                 }
                 Err(error) => (Fetched::Value(Err(error)), Vec::new()),

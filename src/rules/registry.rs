@@ -20,7 +20,7 @@ pub struct ObjectMetric {
 
 /// The source of a metric.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct RuleSource {
     /// The index of the rule.
     pub rule: usize,
     /// The name of the series.
@@ -30,8 +30,8 @@ pub struct Source {
 /// The metrics, and the source of each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Registry {
-    custom: BTreeMap<ObjectMetric, Source>,
-    external: BTreeMap<String, Source>,
+    custom: BTreeMap<ObjectMetric, RuleSource>,
+    external: BTreeMap<String, RuleSource>,
 }
 
 /// The known series of each series query.
@@ -44,7 +44,8 @@ impl Registry {
         let mut registry = Self::default();
         for (index, rule) in rules.custom.iter().enumerate() {
             for schema in known.get(&rule.series).into_iter().flat_map(|s| s.iter()) {
-                let Some(metric) = rule.takes(&schema.name).then(|| rule.name.of(&schema.name))
+                let Some(metric) =
+                    rule.matches_series(&schema.name).then(|| rule.name.render(&schema.name))
                 else {
                     continue;
                 };
@@ -54,18 +55,18 @@ impl Registry {
                 for resource in resources {
                     let namespaced = namespaced && !is_cluster_wide(&resource);
                     let key = ObjectMetric { resource, namespaced, metric: metric.clone() };
-                    let source = Source { rule: index, series: schema.name.clone() };
+                    let source = RuleSource { rule: index, series: schema.name.clone() };
                     registry.custom.insert(key, source);
                 }
             }
         }
         for (index, rule) in rules.external.iter().enumerate() {
             for schema in known.get(&rule.series).into_iter().flat_map(|s| s.iter()) {
-                if !rule.takes(&schema.name) {
+                if !rule.matches_series(&schema.name) {
                     continue;
                 }
-                if let Some(metric) = rule.name.of(&schema.name) {
-                    let source = Source { rule: index, series: schema.name.clone() };
+                if let Some(metric) = rule.name.render(&schema.name) {
+                    let source = RuleSource { rule: index, series: schema.name.clone() };
                     registry.external.insert(metric, source);
                 }
             }
@@ -74,22 +75,22 @@ impl Registry {
     }
 
     /// The source of a metric of objects.
-    pub fn custom(&self, metric: &ObjectMetric) -> Option<&Source> {
+    pub fn custom(&self, metric: &ObjectMetric) -> Option<&RuleSource> {
         self.custom.get(metric)
     }
 
     /// The source of an external metric.
-    pub fn external(&self, metric: &str) -> Option<&Source> {
+    pub fn external(&self, metric: &str) -> Option<&RuleSource> {
         self.external.get(metric)
     }
 
     /// All metrics of objects.
-    pub fn custom_metrics(&self) -> impl Iterator<Item = (&ObjectMetric, &Source)> {
+    pub fn custom_metrics(&self) -> impl Iterator<Item = (&ObjectMetric, &RuleSource)> {
         self.custom.iter()
     }
 
     /// All external metrics.
-    pub fn external_metrics(&self) -> impl Iterator<Item = (&String, &Source)> {
+    pub fn external_metrics(&self) -> impl Iterator<Item = (&String, &RuleSource)> {
         self.external.iter()
     }
 }

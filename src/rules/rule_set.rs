@@ -20,7 +20,7 @@ pub struct RuleSet {
 
 impl RuleSet {
     /// The rules for objects and the external ones, each with its path in the configuration.
-    pub fn placed(&self) -> impl Iterator<Item = (String, &Rule)> {
+    pub fn with_paths(&self) -> impl Iterator<Item = (String, &Rule)> {
         let of = |list: &'static str| {
             move |(index, rule): (usize, _)| (format!("{list}[{index}]"), rule)
         };

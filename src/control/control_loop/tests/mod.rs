@@ -87,7 +87,7 @@ impl World {
         let (cluster, minute) = (Cluster::default(), Duration::from_secs(60));
         let rules = Rules::new(
             RuleSet::default(),
-            rules::Settings { interval: minute, max_age: minute, sample_max_age: minute },
+            rules::ListingSettings { interval: minute, max_age: minute, sample_max_age: minute },
             rules::Dependencies {
                 prometheus,
                 samples: samples.clone(),
