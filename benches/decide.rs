@@ -3,8 +3,8 @@
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use plimsoll::hpa::{
-    self, AlignedSamples, Config, Context, Input, Phase, Pod, PodContainer, Ready, Requests,
-    Sample, Samples, Scale, ScalingHistory, Selected, Spec, Status,
+    self, AlignedSamples, Context, ControllerConfig, Input, Phase, Pod, PodContainer, Ready,
+    Requests, Sample, Samples, Scale, ScalingHistory, Selected, Spec, Status,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -62,7 +62,7 @@ impl Workload {
                 AlignedSamples::new(&pods, items)
             })
             .collect();
-        let config = Config::default();
+        let config = ControllerConfig::default();
         let (mut history, mut status) = (ScalingHistory::default(), Status::default());
         let replicas = self.names.len() as i32;
         let mut tick = 0;

@@ -162,7 +162,7 @@ impl Shared {
         let resources = Resources::new(clients.api.clone());
         let rules = Rules::new(
             config.rules.clone(),
-            rules::Settings {
+            rules::ListingSettings {
                 interval: flags.metrics_relist_interval,
                 max_age: flags.series_max_age(),
                 sample_max_age: flags.sample_max_age,
@@ -376,7 +376,7 @@ fn settings(flags: &ServeFlags) -> ControllerSettings {
     let seconds = |duration: Duration| i32::try_from(duration.as_secs()).unwrap_or(i32::MAX);
     let millis = |duration: Duration| i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
     ControllerSettings {
-        hpa_config: hpa::Config {
+        hpa_config: hpa::ControllerConfig {
             tolerance: flags.horizontal_pod_autoscaler_tolerance,
             downscale_stabilization_seconds: seconds(
                 flags.horizontal_pod_autoscaler_downscale_stabilization,

@@ -4,8 +4,8 @@
 mod invariants;
 
 use plimsoll::hpa::{
-    self, AlignedSamples, Config, Context, Input, Outcome, Phase, Pod, Ready, Requests, Sample,
-    Samples, Scale, ScalingHistory, Selected, Spec, Status,
+    self, AlignedSamples, Context, ControllerConfig, Input, Outcome, Phase, Pod, Ready, Requests,
+    Sample, Samples, Scale, ScalingHistory, Selected, Spec, Status,
 };
 use proptest::prelude::*;
 
@@ -54,7 +54,7 @@ fn wanted(values: &[Option<i64>], target: i64) -> i32 {
             "scaleDown": {"stabilizationWindowSeconds": 0}},
     });
     let spec = Spec::from_api(&serde_json::from_value(spec).expect("a spec"));
-    let (config, requests) = (Config::default(), Requests::default());
+    let (config, requests) = (ControllerConfig::default(), Requests::default());
     let names: Vec<String> = (0..values.len()).map(|n| format!("web-{n}")).collect();
     let pod = |name| Pod {
         name,
@@ -92,7 +92,7 @@ fn decide_often(ticks: i64, behavior: serde_json::Value) -> ScalingHistory {
         "behavior": behavior,
     });
     let spec = Spec::from_api(&serde_json::from_value(spec).expect("a spec"));
-    let config = Config::default();
+    let config = ControllerConfig::default();
     let requests = Requests::default();
     let ready = Some(Ready { status: Some(true), since: 0 });
     let pod = |name| Pod {

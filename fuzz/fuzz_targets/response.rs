@@ -1,7 +1,7 @@
 //! Every response of Prometheus is decoded or refused: no panic, and no value that is not finite.
 #![no_main]
 
-use plimsoll::prometheus::{decode_shapes, read_query_response};
+use plimsoll::prometheus::{decode_series_schemas, read_query_response};
 use plimsoll::samples::Table;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
@@ -15,5 +15,5 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     if let (Ok(_), Ok(table)) = (&read, &table) {
         assert_eq!(table.series(), series);
     }
-    let _ = decode_shapes(bytes);
+    let _ = decode_series_schemas(bytes);
 });

@@ -3,7 +3,7 @@
 
 use crate::config::{CheckFlags, Config, OutputFormat};
 use crate::connect;
-use crate::prometheus::{Client as Prometheus, SeriesShape, decode_shapes};
+use crate::prometheus::{Client as Prometheus, SeriesSchema, decode_series_schemas};
 use crate::promql::bounds::CHECKED_QUERY;
 use crate::promql::matcher::Matcher;
 use crate::promql::query::{MetricType, PodMetric, fields};
@@ -199,7 +199,7 @@ fn parse_queries(report: &mut Report, config: &Config) {
         examples.extend(rule_query(&path, rule));
     }
     for Example { field, query, .. } in examples {
-        if let Err(error) = tree::read(&query, &CHECKED_QUERY) {
+        if let Err(error) = tree::parse(&query, &CHECKED_QUERY) {
             report.errors.push(format!(
                 "{field}: {query}: Plimsoll's parser can't read this: {error}; with --prometheus-url Prometheus, \
                  which may know more, is asked"
@@ -265,17 +265,19 @@ async fn check_rules(
         };
         let named = rule.series.backend.as_ref().and_then(|name| rules.backends.get(name));
         let prometheus = named.unwrap_or(prometheus);
-        let shapes = match prometheus.series(&rule.series.selector, since).await {
-            Ok(body) => decode_shapes(&body).map_err(|error| error.to_string()),
+        let schemas = match prometheus.series(&rule.series.selector, since).await {
+            Ok(body) => decode_series_schemas(&body).map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),
         };
-        match shapes {
-            Ok(shapes) => {
-                let taken: Vec<SeriesShape> =
-                    shapes.into_iter().filter(|shape| rule.takes(&shape.name)).collect();
-                found.series = taken.iter().map(|shape| shape.name.clone()).collect();
-                for shape in &taken {
-                    found.metrics.extend(metrics_of(rule, shape, &map, &path));
+        match schemas {
+            Ok(schemas) => {
+                let taken: Vec<SeriesSchema> = schemas
+                    .into_iter()
+                    .filter(|schema| rule.matches_series(&schema.name))
+                    .collect();
+                found.series = taken.iter().map(|schema| schema.name.clone()).collect();
+                for schema in &taken {
+                    found.metrics.extend(metrics_of(rule, schema, &map, &path));
                 }
                 if found.series.is_empty() {
                     report.warnings.push(format!("{path}: no series match"));
@@ -288,7 +290,7 @@ async fn check_rules(
                     owners.entry(metric.clone()).or_default().push(path.clone());
                 }
                 match taken.first() {
-                    Some(shape) => try_query(&mut found, rule, shape, prometheus, &map).await,
+                    Some(schema) => try_query(&mut found, rule, schema, prometheus, &map).await,
                     None => {
                         if let Some(example) = rule_query(&path, rule)
                             && let Err(error) = prometheus.query(&example.query, &[]).await
@@ -315,12 +317,12 @@ async fn check_rules(
 }
 
 /// The metrics of a series, such as `pods/http_requests`.
-fn metrics_of(rule: &Rule, shape: &SeriesShape, map: &ResourceMap, path: &str) -> Vec<String> {
-    let Some(metric) = rule.name.of(&shape.name) else { return Vec::new() };
+fn metrics_of(rule: &Rule, schema: &SeriesSchema, map: &ResourceMap, path: &str) -> Vec<String> {
+    let Some(metric) = rule.name.render(&schema.name) else { return Vec::new() };
     if path.starts_with("externalRules") {
         return vec![format!("external {metric}")];
     }
-    let labels = shape.labels.iter().map(String::as_str);
+    let labels = schema.labels.iter().map(String::as_str);
     let (resources, _) = rule.labels.resources(labels, map);
     resources.into_iter().map(|resource| format!("{resource}/{metric}")).collect()
 }
@@ -329,11 +331,11 @@ fn metrics_of(rule: &Rule, shape: &SeriesShape, map: &ResourceMap, path: &str) -
 async fn try_query(
     found: &mut RuleReport,
     rule: &Rule,
-    shape: &SeriesShape,
+    schema: &SeriesSchema,
     prometheus: &Prometheus,
     map: &ResourceMap,
 ) {
-    let labels = shape.labels.iter().map(String::as_str);
+    let labels = schema.labels.iter().map(String::as_str);
     let (resources, _) = rule.labels.resources(labels, map);
     let namespaces = GroupResource::core("namespaces");
     let described = resources.iter().find(|resource| **resource != namespaces);
@@ -341,7 +343,7 @@ async fn try_query(
     let matchers: Vec<(&str, Matcher)> =
         label.iter().map(|label| (label.as_str(), Matcher::NotEmpty)).collect();
     let group_by: Vec<String> = label.iter().cloned().collect();
-    let result = match rule.render(&shape.name, &matchers, &group_by) {
+    let result = match rule.render(&schema.name, &matchers, &group_by) {
         Ok(query) => {
             let response = prometheus.query(&query, &[]).await;
             found.query = Some(query);

@@ -223,7 +223,7 @@ fn compile_rule(path: &str, raw: RawRule) -> Result<Rule, FieldError> {
         .map_err(|error| at(&matches, field("name.matches"), error))?;
     if !text(&matches).is_empty() {
         let wrong = |error| at(&matches, field("name.matches"), error);
-        filters.push(Filter { pattern: pattern(text(&matches)).map_err(wrong)?, is: true });
+        filters.push(Filter { pattern: pattern(text(&matches)).map_err(wrong)?, must_match: true });
     }
     let resources = raw.resources.unwrap_or_default();
     Ok(Rule {
@@ -246,7 +246,7 @@ fn template(raw: &OptionalText, field: String) -> Result<Template, FieldError> {
 
 fn compile_filter(path: &str, raw: &RawFilter) -> Result<Filter, FieldError> {
     let (is, is_not) = (text(&raw.is), text(&raw.is_not));
-    let (source, name, is) = match (is, is_not) {
+    let (source, name, must_match) = match (is, is_not) {
         ("", "") => {
             return Err(at(&None, path.to_owned(), "one of `is` and `isNot` was expected"));
         }
@@ -258,7 +258,7 @@ fn compile_filter(path: &str, raw: &RawFilter) -> Result<Filter, FieldError> {
         }
     };
     let wrong = |error: RuleError| at(source, format!("{path}.{name}"), error);
-    Ok(Filter { pattern: pattern(text(source)).map_err(wrong)?, is })
+    Ok(Filter { pattern: pattern(text(source)).map_err(wrong)?, must_match })
 }
 
 fn compile_labels(path: &str, raw: RawResources) -> Result<ResourceLabels, FieldError> {

@@ -3,7 +3,7 @@
 use super::fetched::{Fetched, NO_SELECTOR, is_of_pods};
 use super::requests::{message, within};
 use super::targets::Targets;
-use crate::hpa::{Metric, ObjectRef, Sample, Source, parse_group, resource_usage};
+use crate::hpa::{Metric, MetricSource, ObjectRef, Sample, parse_group, resource_usage};
 use crate::k8s::Quantity;
 use jiff::Timestamp;
 use kube::Client;
@@ -78,22 +78,22 @@ pub async fn fetch(
         return Fetched::PerPod(Err(NO_SELECTOR.to_owned()));
     }
     match &metric.source {
-        Source::Pods { metric: id, .. } => {
+        MetricSource::Pods { metric: id, .. } => {
             let of = [("labelSelector", selector), ("metricLabelSelector", &id.selector_query())];
             let path = custom_path(namespace, "pods", "*", &id.name);
             let list: Result<List<CustomItem>, _> = get(client, &path, &of).await;
             Fetched::PerPod(list.and_then(|list| list.items.into_iter().map(sample).collect()))
         }
-        Source::Resource { name, .. } => {
+        MetricSource::Resource { name, .. } => {
             Fetched::PerPod(resource(client, namespace, selector, name, None).await)
         }
-        Source::ContainerResource { name, container, .. } => {
+        MetricSource::ContainerResource { name, container, .. } => {
             Fetched::PerPod(resource(client, namespace, selector, name, Some(container)).await)
         }
-        Source::Object { object, metric: id, .. } => Fetched::Value(
+        MetricSource::Object { object, metric: id, .. } => Fetched::Value(
             described(client, targets, namespace, object, &id.name, &id.selector_query()).await,
         ),
-        Source::External { metric: id, .. } => {
+        MetricSource::External { metric: id, .. } => {
             let path = format!(
                 "/apis/external.metrics.k8s.io/v1beta1/namespaces/{}/{}",
                 encoded(namespace),
@@ -106,7 +106,7 @@ pub async fn fetch(
                 list.and_then(|list| list.items.iter().map(|item| milli(&item.value)).collect()),
             )
         }
-        Source::Unknown(_) => Fetched::Value(Err(String::new())),
+        MetricSource::Unknown(_) => Fetched::Value(Err(String::new())),
     }
 }
 

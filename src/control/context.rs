@@ -28,7 +28,7 @@ use tokio::sync::watch;
 #[derive(Clone, Debug)]
 pub struct ControllerSettings {
     /// The settings of decisions, which kube-controller-manager has as flags.
-    pub hpa_config: hpa::Config,
+    pub hpa_config: hpa::ControllerConfig,
     /// Whether native HorizontalPodAutoscalers are managed, observed or ignored.
     pub native_hpas: NativeHpas,
     /// The sync period of an autoscaler that sets none.
@@ -98,7 +98,7 @@ pub struct ControllerContext {
     /// The lease term in which the scaling history of the previous terms was loaded.
     pub history_loaded_term: AtomicU64,
     /// The settings of decisions with scaling from zero, even if `--scale-to-zero` is off.
-    pub from_zero: hpa::Config,
+    pub from_zero: hpa::ControllerConfig,
     /// The pod selectors of all autoscalers.
     pub selectors: Selectors,
     /// Which native HPAs are observed.
@@ -180,7 +180,7 @@ impl ControllerContext {
             samples,
             pod_queries,
             rules,
-            from_zero: hpa::Config { scale_to_zero: true, ..settings.hpa_config },
+            from_zero: hpa::ControllerConfig { scale_to_zero: true, ..settings.hpa_config },
             settings,
             metrics,
             live,
@@ -206,7 +206,7 @@ impl ControllerContext {
 
     /// The settings of decisions for an autoscaler of this status. A workload that was scaled to
     /// zero while `--scale-to-zero` was on is scaled up again after it is turned off.
-    pub fn hpa_config(&self, status: &Status) -> &hpa::Config {
+    pub fn hpa_config(&self, status: &Status) -> &hpa::ControllerConfig {
         let zero = status.condition(ConditionKind::ScaledToZero);
         if zero.is_some_and(|zero| zero.status) {
             &self.from_zero

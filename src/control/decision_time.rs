@@ -41,8 +41,8 @@ impl DecisionTime {
 mod tests {
     use super::*;
     use crate::hpa::{
-        Config, Context, Input, Outcome, Samples, Scale, ScaleEvent, Selected, Spec, Status,
-        complete_rescale, decide,
+        Context, ControllerConfig, Input, Outcome, Samples, Scale, ScaleEvent, Selected, Spec,
+        Status, complete_rescale, decide,
     };
     use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscalerSpec;
     use proptest::prelude::*;
@@ -67,7 +67,7 @@ mod tests {
     /// The replicas after each tick of 15 s. A tick is the desired replicas and the offset of the wall
     /// clock.
     fn run(ticks: &[(i32, i64)]) -> Vec<i32> {
-        let (spec, config) = (spec(), Config::default());
+        let (spec, config) = (spec(), ControllerConfig::default());
         let (mut history, mut status) = (ScalingHistory::default(), Status::default());
         let mut replicas = 5;
         let mut after = Vec::new();

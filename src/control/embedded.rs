@@ -220,7 +220,7 @@ impl ApplyContext<'_> {
 
 /// The metrics and bounds to decide on: at least one replica if scaling to zero is off.
 pub fn with_min_replicas_floor<'a>(
-    config: &hpa::Config,
+    config: &hpa::ControllerConfig,
     scaling: &'a ScalingSpec,
 ) -> Cow<'a, ScalingSpec> {
     if config.scale_to_zero || scaling.spec.min_replicas > 0 {
@@ -310,7 +310,8 @@ mod tests {
         let spec = Spec::from_api(&serde_json::from_value(spec).unwrap());
         let scaling = ScalingSpec { spec, pod_metrics: Vec::new() };
         let least = |scale_to_zero| {
-            let config = hpa::Config { scale_to_zero, ..hpa::Config::default() };
+            let config =
+                hpa::ControllerConfig { scale_to_zero, ..hpa::ControllerConfig::default() };
             with_min_replicas_floor(&config, &scaling).spec.min_replicas
         };
         assert_eq!((least(true), least(false)), (0, 1));

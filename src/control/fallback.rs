@@ -43,8 +43,9 @@ pub async fn apply(
         Ok(Some(from)) => {
             status.desired_replicas = least;
             status.last_scale = Some(context.now);
-            let raised =
-                |history: &mut ScalingHistory| history.raised(from, least, spec, context.now);
+            let raised = |history: &mut ScalingHistory| {
+                history.record_fallback(from, least, spec, context.now)
+            };
             state.edit_history(at, raised);
             state.rescaled(from, least, context.now);
             let message = format!(

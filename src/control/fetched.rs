@@ -1,6 +1,6 @@
 //! The samples of one metric as they were fetched, before they are aligned with pods.
 
-use crate::hpa::{Metric, Sample, Source};
+use crate::hpa::{Metric, MetricSource, Sample};
 
 /// The samples of one metric. Errors are causes; the decision completes their text.
 pub enum Fetched {
@@ -16,11 +16,11 @@ impl Fetched {
     /// A metric that could not be read.
     pub fn failed(metric: &Metric, error: String) -> Self {
         match &metric.source {
-            Source::Pods { .. } | Source::Resource { .. } | Source::ContainerResource { .. } => {
-                Self::PerPod(Err(error))
-            }
-            Source::External { .. } => Self::Values(Err(error)),
-            Source::Object { .. } | Source::Unknown(_) => Self::Value(Err(error)),
+            MetricSource::Pods { .. }
+            | MetricSource::Resource { .. }
+            | MetricSource::ContainerResource { .. } => Self::PerPod(Err(error)),
+            MetricSource::External { .. } => Self::Values(Err(error)),
+            MetricSource::Object { .. } | MetricSource::Unknown(_) => Self::Value(Err(error)),
         }
     }
 }
@@ -31,7 +31,11 @@ pub const NO_SELECTOR: &str = "the scale has no selector: its pods are not known
 /// Whether a metric is read for each pod of the selector.
 pub fn is_of_pods(metric: &Metric) -> bool {
     match &metric.source {
-        Source::Pods { .. } | Source::Resource { .. } | Source::ContainerResource { .. } => true,
-        Source::Object { .. } | Source::External { .. } | Source::Unknown(_) => false,
+        MetricSource::Pods { .. }
+        | MetricSource::Resource { .. }
+        | MetricSource::ContainerResource { .. } => true,
+        MetricSource::Object { .. } | MetricSource::External { .. } | MetricSource::Unknown(_) => {
+            false
+        }
     }
 }

@@ -6,7 +6,7 @@ use super::fetched::Fetched;
 use super::state::AutoscalerState;
 use super::{api_metrics, rule_metrics};
 use crate::hpa::{
-    self, AlignedSamples, ConditionKind, Pod, ResourceTarget, Sample, Samples, Source, Status,
+    self, AlignedSamples, ConditionKind, MetricSource, Pod, ResourceTarget, Sample, Samples, Status,
 };
 use crate::promql::query::PodMetric;
 use crate::samples::{MetricError, ObjectSample, ObjectSamples, TypeWarning};
@@ -137,8 +137,8 @@ const OVERFLOW_ERROR: &str = "the values together are beyond the most that can b
 fn max_sum(metric: &hpa::Metric) -> u64 {
     let by_percent = matches!(
         &metric.source,
-        Source::Resource { target: ResourceTarget::Utilization(_), .. }
-            | Source::ContainerResource { target: ResourceTarget::Utilization(_), .. }
+        MetricSource::Resource { target: ResourceTarget::Utilization(_), .. }
+            | MetricSource::ContainerResource { target: ResourceTarget::Utilization(_), .. }
     );
     i64::MAX.unsigned_abs() / if by_percent { 100 } else { 1 }
 }

@@ -2,9 +2,9 @@
 
 use super::fetched::{Fetched, NO_SELECTOR, is_of_pods};
 use super::targets::Targets;
-use crate::hpa::{Metric, Sample, Source, parse_group, resource_usage};
+use crate::hpa::{Metric, MetricSource, Sample, parse_group, resource_usage};
 use crate::k8s::{Quantity, Selector};
-use crate::rules::{Failure, ObjectMetric, Rules, Which};
+use crate::rules::{ObjectMetric, ObjectSelection, RuleQueryError, Rules};
 use crate::samples::QueryHandle;
 use crate::watch::{Cluster, GroupResource};
 
@@ -21,7 +21,7 @@ pub async fn fetch(
     selector: &str,
     metric: &Metric,
 ) -> Option<Found> {
-    let failed = |failure: Failure| failure.to_string();
+    let failed = |failure: RuleQueryError| failure.to_string();
     // An empty selector would select all pods of the namespace.
     if selector.is_empty() && is_of_pods(metric) {
         return Some((Fetched::PerPod(Err(NO_SELECTOR.to_owned())), Vec::new()));
@@ -31,15 +31,15 @@ pub async fn fetch(
         return Some((Fetched::failed(metric, error), Vec::new()));
     }
     match &metric.source {
-        Source::Pods { metric: id, .. } => {
+        MetricSource::Pods { metric: id, .. } => {
             let pods = GroupResource::core("pods");
             let key =
                 ObjectMetric { resource: pods.clone(), namespaced: true, metric: id.name.clone() };
             rules.read(|registry| registry.custom(&key).is_some()).then_some(())?;
             let selector: Selector = selector.parse().ok()?;
             let series = id.parsed.as_ref().ok()?;
-            let which = Which::Selector(&selector);
-            let values = rules.objects(namespace, &pods, which, &id.name, series, false).await;
+            let selection = ObjectSelection::Selector(&selector);
+            let values = rules.objects(namespace, &pods, selection, &id.name, series, false).await;
             let (queries, values) = match values {
                 Ok(found) => (vec![found.handle], Ok(found.values)),
                 Err(failure) => (Vec::new(), Err(failed(failure))),
@@ -51,7 +51,7 @@ pub async fn fetch(
             });
             Some((Fetched::PerPod(samples), queries))
         }
-        Source::Object { object, metric: id, .. } => {
+        MetricSource::Object { object, metric: id, .. } => {
             let group = parse_group(object.api_version.as_deref().unwrap_or_default()).ok()?;
             let resource = targets.resource(group, &object.kind).await.ok()?;
             let resource = GroupResource { group: resource.group, resource: resource.plural };
@@ -62,18 +62,19 @@ pub async fn fetch(
             let key = ObjectMetric { resource: resource.clone(), namespaced, metric };
             rules.read(|registry| registry.custom(&key).is_some()).then_some(())?;
             let series = id.parsed.as_ref().ok()?;
-            let values =
-                rules.objects(of, &resource, Which::Name(name), &id.name, series, false).await;
+            let values = rules
+                .objects(of, &resource, ObjectSelection::Name(name), &id.name, series, false)
+                .await;
             Some(match values.map_err(failed) {
                 Ok(found) => {
                     let value = found.values.first().map(|value| value.value.milli());
-                    let value = value.ok_or_else(|| failed(Failure::NoValue));
+                    let value = value.ok_or_else(|| failed(RuleQueryError::NoValue));
                     (Fetched::Value(value), vec![found.handle])
                 }
                 Err(error) => (Fetched::Value(Err(error)), Vec::new()),
             })
         }
-        Source::External { metric: id, .. } => {
+        MetricSource::External { metric: id, .. } => {
             rules.read(|registry| registry.external(&id.name).is_some()).then_some(())?;
             let values = rules.external(namespace, &id.name, id.parsed.as_ref().ok()?).await;
             Some(match values.map_err(failed) {
@@ -84,13 +85,13 @@ pub async fn fetch(
                 Err(error) => (Fetched::Values(Err(error)), Vec::new()),
             })
         }
-        Source::Resource { name, .. } => {
+        MetricSource::Resource { name, .. } => {
             usage(rules, cluster, namespace, selector, name, None).await
         }
-        Source::ContainerResource { name, container, .. } => {
+        MetricSource::ContainerResource { name, container, .. } => {
             usage(rules, cluster, namespace, selector, name, Some(container)).await
         }
-        Source::Unknown(_) => None,
+        MetricSource::Unknown(_) => None,
     }
 }
 
@@ -98,16 +99,18 @@ pub async fn fetch(
 fn is_known(rules: &Rules, metric: &Metric) -> bool {
     let set = rules.rules();
     match &metric.source {
-        Source::Pods { metric: id, .. } | Source::Object { metric: id, .. } => {
+        MetricSource::Pods { metric: id, .. } | MetricSource::Object { metric: id, .. } => {
             set.custom.is_empty()
                 || rules.read(|registry| {
                     registry.custom_metrics().any(|(known, _)| known.metric == id.name)
                 })
         }
-        Source::External { metric: id, .. } => {
+        MetricSource::External { metric: id, .. } => {
             set.external.is_empty() || rules.read(|registry| registry.external(&id.name).is_some())
         }
-        Source::Resource { .. } | Source::ContainerResource { .. } | Source::Unknown(_) => true,
+        MetricSource::Resource { .. }
+        | MetricSource::ContainerResource { .. }
+        | MetricSource::Unknown(_) => true,
     }
 }
 

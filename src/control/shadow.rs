@@ -9,7 +9,7 @@ use super::evaluate::{Evaluation, evaluate};
 use super::hpa_counts::ShadowStatus;
 use super::observe::needs_samples;
 use super::state::AutoscalerState;
-use crate::hpa::{Context, Metric, Outcome, Source, Status, parse_group};
+use crate::hpa::{Context, Metric, MetricSource, Outcome, Status, parse_group};
 use crate::promql::query::PodMetric;
 use crate::rules::{ObjectMetric, Rules};
 use crate::watch::{AutoscalerRef, GroupResource, HpaRecord, Workload};
@@ -63,21 +63,21 @@ fn shadow_status(rules: &Rules, leads: bool, record: &HpaRecord) -> ShadowStatus
 fn is_served(rules: &Rules, metric: &Metric, pod_metric: Option<&PodMetric>) -> bool {
     match &metric.source {
         _ if pod_metric.is_some() => true,
-        Source::Pods { metric, .. } => {
+        MetricSource::Pods { metric, .. } => {
             let (resource, metric) = (GroupResource::core("pods"), metric.name.clone());
             let key = ObjectMetric { resource, namespaced: true, metric };
             rules.read(|registry| registry.custom(&key).is_some())
         }
-        Source::Object { metric, .. } => rules.read(|registry| {
+        MetricSource::Object { metric, .. } => rules.read(|registry| {
             registry.custom_metrics().any(|(known, _)| known.metric == metric.name)
         }),
-        Source::External { metric, .. } => {
+        MetricSource::External { metric, .. } => {
             rules.read(|registry| registry.external(&metric.name).is_some())
         }
-        Source::Resource { .. } | Source::ContainerResource { .. } => {
+        MetricSource::Resource { .. } | MetricSource::ContainerResource { .. } => {
             rules.rules().resource.is_some()
         }
-        Source::Unknown(_) => true,
+        MetricSource::Unknown(_) => true,
     }
 }
 

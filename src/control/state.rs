@@ -342,7 +342,7 @@ mod tests {
             "metrics": [{"type": "External", "external": {"metric": {"name": "queue"},
                 "target": {"type": "AverageValue", "averageValue": "1"}}}]});
         let spec = Spec::from_api(&serde_json::from_value(spec).unwrap());
-        let config = hpa::Config::default();
+        let config = hpa::ControllerConfig::default();
         let names = ["shop/a".to_owned(), "shop/b".to_owned()];
         let ambiguous = hpa::Selected::Ambiguous { selector: "app=web", autoscalers: &names };
         for (selected, failed) in

@@ -3,7 +3,7 @@
 use super::requests::within;
 use crate::crd::{Autoscaler, AutoscalerStatus};
 use crate::hpa::{
-    self, Current, ResourceTarget, ScalarTarget, Source, Spec, Status, render_status,
+    self, Current, MetricSource, ResourceTarget, ScalarTarget, Spec, Status, render_status,
 };
 use crate::k8s::Quantity;
 use crate::leader::FencingToken;
@@ -45,7 +45,7 @@ fn targets(spec: &Spec, current: &[Current]) -> String {
         };
         let target = target(&metric.source);
         match &metric.source {
-            Source::Resource { name, .. } | Source::ContainerResource { name, .. } => {
+            MetricSource::Resource { name, .. } | MetricSource::ContainerResource { name, .. } => {
                 format!("{name}: {now}/{target}")
             }
             _ => format!("{now}/{target}"),
@@ -54,22 +54,23 @@ fn targets(spec: &Spec, current: &[Current]) -> String {
     spec.metrics.iter().enumerate().map(metric).collect::<Vec<_>>().join(", ")
 }
 
-fn target(source: &Source) -> String {
+fn target(source: &MetricSource) -> String {
     match source {
-        Source::Pods { average_milli, .. } => quantity(*average_milli),
-        Source::Resource { target, .. } | Source::ContainerResource { target, .. } => {
+        MetricSource::Pods { average_milli, .. } => quantity(*average_milli),
+        MetricSource::Resource { target, .. } | MetricSource::ContainerResource { target, .. } => {
             match target {
                 ResourceTarget::Average(milli) => quantity(*milli),
                 ResourceTarget::Utilization(percent) => format!("{percent}%"),
                 ResourceTarget::Invalid => "<unset>".to_owned(),
             }
         }
-        Source::Object { target, .. } | Source::External { target, .. } => match target {
+        MetricSource::Object { target, .. } | MetricSource::External { target, .. } => match target
+        {
             ScalarTarget::Value(milli) => quantity(*milli),
             ScalarTarget::Average(milli) => format!("{} (avg)", quantity(*milli)),
             ScalarTarget::Invalid => "<unset>".to_owned(),
         },
-        Source::Unknown(_) => "<unset>".to_owned(),
+        MetricSource::Unknown(_) => "<unset>".to_owned(),
     }
 }
 

@@ -5,7 +5,7 @@ use super::requests::{message, send, within};
 use crate::cache::{self, Cache};
 use crate::hpa::{self, TargetRef};
 use crate::k8s::Selector;
-use crate::k8s::selector::ParseError;
+use crate::k8s::selector::ParseSelectorError;
 use crate::leader::{FencingToken, is_indeterminate};
 use crate::watch::{Cluster, Index, ObjectKey, ScaleRecord, Workload};
 use k8s_openapi::api::autoscaling::v1::Scale;
@@ -32,7 +32,7 @@ pub struct Target {
     /// The selector of its pods, as text.
     pub selector: String,
     /// The same, parsed: once per read of the scale, and under no lock.
-    pub parsed_selector: Result<Selector, ParseError>,
+    pub parsed_selector: Result<Selector, ParseSelectorError>,
     /// The object to be written; none if the scale is from the watch cache only, which may be behind.
     pub object: Option<Box<(Api<DynamicObject>, Scale)>>,
 }

@@ -23,7 +23,7 @@ enum Proposed {
 
 /// The state of a scale before any metric is evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum ScaleState {
     /// At zero, and only its owner may scale it up.
     Disabled,
     AboveMax,
@@ -32,7 +32,7 @@ enum Standing {
     Measured,
 }
 
-impl Standing {
+impl ScaleState {
     fn of(context: Context<'_>, scale: Scale, status: &Status) -> Self {
         let (spec, current) = (context.spec, scale.spec_replicas);
         if current == 0 {
@@ -57,7 +57,7 @@ fn scaled_to_zero(context: Context<'_>, status: &Status) -> bool {
 /// Whether [`decide`] evaluates metrics for a target with such a scale. If not,
 /// `samples` may be empty.
 pub fn needs_samples(context: Context<'_>, scale: Scale, status: &Status) -> bool {
-    Standing::of(context, scale, status) == Standing::Measured
+    ScaleState::of(context, scale, status) == ScaleState::Measured
 }
 
 /// Decides once. Afterwards `status` is ready to be written, unless the
@@ -92,12 +92,12 @@ pub fn decide(
         format_args!("the HPA controller was able to get the target's current scale"),
     );
     let current = scale.spec_replicas;
-    history.see(current, now);
+    history.record_initial(current, now);
     status.current.clear();
     status.metrics.clone_from(&spec.metrics);
 
-    let (desired, reason) = match Standing::of(input.context, scale, status) {
-        Standing::Disabled => {
+    let (desired, reason) = match ScaleState::of(input.context, scale, status) {
+        ScaleState::Disabled => {
             set(
                 input.context,
                 status,
@@ -111,15 +111,15 @@ pub fn decide(
             }
             (0, String::new())
         }
-        Standing::AboveMax => {
+        ScaleState::AboveMax => {
             trace.step(Step::OutOfBounds { replicas: spec.max_replicas });
             (spec.max_replicas, "Current number of replicas above Spec.MaxReplicas".to_owned())
         }
-        Standing::BelowMin => {
+        ScaleState::BelowMin => {
             trace.step(Step::OutOfBounds { replicas: spec.min_replicas });
             (spec.min_replicas, BELOW_MIN.to_owned())
         }
-        Standing::Measured => match propose(input, scale, status, &mut decision, trace) {
+        ScaleState::Measured => match propose(input, scale, status, &mut decision, trace) {
             Proposed::Nothing(error) => {
                 status.current_replicas = current;
                 decision.outcome = Outcome::Failed;
@@ -398,7 +398,7 @@ fn tolerance(input: &Input<'_>) -> Tolerance {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Config, Selected, Spec};
+    use super::super::{ControllerConfig, Selected, Spec};
     use super::*;
 
     #[test]
@@ -409,7 +409,7 @@ mod tests {
             "metrics": [{"type": "Pods", "pods": {"metric": {"name": "qps"},
                 "target": {"type": "AverageValue", "averageValue": "1"}}}],
         }));
-        let (spec, config) = (Spec::from_api(&spec.unwrap()), Config::default());
+        let (spec, config) = (Spec::from_api(&spec.unwrap()), ControllerConfig::default());
         let context = Context { spec: &spec, config: &config, now: 0 };
         for (replicas, needs, wanted) in
             [(0, false, None), (1, false, Some(2)), (9, false, Some(5)), (3, true, None)]

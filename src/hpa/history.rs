@@ -48,7 +48,7 @@ impl ScalingHistory {
         self.recommendations.is_empty() && self.ups.is_empty() && self.downs.is_empty()
     }
 
-    /// The same history by a clock that is ahead by so much.
+    /// The same history by a clock that is ahead by `by` milliseconds.
     #[must_use]
     pub fn shifted(mut self, by: UnixMillis) -> Self {
         for recommendation in &mut self.recommendations {
@@ -61,27 +61,27 @@ impl ScalingHistory {
     }
 
     /// Merges the history of another replica for the same autoscaler. All recommendations of both
-    /// count. Changes of the scale count once: the other's, and, unless the other is `complete`, the
-    /// own ones that it lacks.
+    /// count. Changes of the scale count once: the other's, and, unless the other is `complete`, those
+    /// of this history that it lacks.
     pub fn join(&mut self, other: Self, complete: bool) {
         self.recommendations.extend(other.recommendations);
-        for (own, others) in [(&mut self.ups, other.ups), (&mut self.downs, other.downs)] {
+        for (events, others) in [(&mut self.ups, other.ups), (&mut self.downs, other.downs)] {
             let mut unmatched = others.clone();
             // A change is observed up to a minute after it was made.
-            own.retain(|event| {
+            events.retain(|event| {
                 let is = |known: &ScaleEvent| {
                     known.change == event.change && (0..60_000).contains(&(event.time - known.time))
                 };
-                let known = unmatched.iter().position(is).map(|place| unmatched.remove(place));
+                let known = unmatched.iter().position(is).map(|index| unmatched.remove(index));
                 known.is_none() && !complete
             });
-            own.extend(others);
+            events.extend(others);
         }
     }
 
     /// Records that a fallback raised the scale: as a scale event
     /// for the policies, and as a recommendation for the stabilization window.
-    pub fn raised(&mut self, from: i32, to: i32, spec: &Spec, now: UnixMillis) {
+    pub fn record_fallback(&mut self, from: i32, to: i32, spec: &Spec, now: UnixMillis) {
         self.scaled(from, to, spec, now);
         self.recommend(to, now, None);
     }
@@ -111,7 +111,7 @@ impl ScalingHistory {
     }
 
     /// Records the initial replicas as the first recommendation.
-    pub(super) fn see(&mut self, replicas: i32, now: UnixMillis) {
+    pub(super) fn record_initial(&mut self, replicas: i32, now: UnixMillis) {
         if self.recommendations.is_empty() {
             self.recommendations.push(Recommendation { replicas, time: now });
         }
@@ -233,11 +233,11 @@ mod tests {
         let with =
             |ups: &[ScaleEvent]| ScalingHistory { ups: ups.to_vec(), ..ScalingHistory::default() };
         // One change is observed 12 s after it was made; the other history does not have the second yet.
-        let mut own = with(&[event(1, 112_000), event(1, 130_000)]);
-        own.join(with(&[event(1, 100_000)]), false);
-        assert_eq!(own.ups, [event(1, 130_000), event(1, 100_000)]);
-        let mut own = with(&[event(3, 112_000)]);
-        own.join(with(&[event(1, 100_000), event(2, 105_000)]), true);
-        assert_eq!(own.ups, [event(1, 100_000), event(2, 105_000)]);
+        let mut history = with(&[event(1, 112_000), event(1, 130_000)]);
+        history.join(with(&[event(1, 100_000)]), false);
+        assert_eq!(history.ups, [event(1, 130_000), event(1, 100_000)]);
+        let mut history = with(&[event(3, 112_000)]);
+        history.join(with(&[event(1, 100_000), event(2, 105_000)]), true);
+        assert_eq!(history.ups, [event(1, 100_000), event(2, 105_000)]);
     }
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// The flags of the HPA controller.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Config {
+pub struct ControllerConfig {
     /// How far the ratio of a metric may be from 1 without a change (default 0.1).
     pub tolerance: f64,
     /// How far back recommendations hold a scale-down, in seconds (default 300).
@@ -21,7 +21,7 @@ pub struct Config {
     pub scale_to_zero: bool,
 }
 
-impl Default for Config {
+impl Default for ControllerConfig {
     /// The defaults of kube-controller-manager 1.36.
     fn default() -> Self {
         Self {
@@ -55,7 +55,7 @@ pub struct Context<'a> {
     /// The specification of the autoscaler.
     pub spec: &'a Spec,
     /// The controller's settings.
-    pub config: &'a Config,
+    pub config: &'a ControllerConfig,
     /// The time of the decision.
     pub now: UnixMillis,
 }
@@ -113,7 +113,7 @@ pub struct Pod<'a> {
     pub deleting: bool,
     /// When the kubelet first saw it.
     pub start: Option<UnixMillis>,
-    /// Its Ready condition, where it has one.
+    /// Its Ready condition, if it has one.
     pub ready: Option<Ready>,
     /// Its resource requests.
     pub requests: &'a Requests,
@@ -186,14 +186,14 @@ pub struct PodSamples<'a> {
     /// For each selected pod, in the same order, its sample.
     pub of_pods: &'a [Option<Sample>],
     /// Samples of pods that are not among the selected ones.
-    pub strays: Strays,
+    pub unselected: UnselectedSamples,
     /// The number of items in the response, with or without a usable value.
     pub items: usize,
 }
 
 /// Samples of pods that are not among the selected ones; upstream counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Strays {
+pub struct UnselectedSamples {
     /// The number of samples.
     pub count: i64,
     /// Their sum in milli-units.
@@ -204,7 +204,7 @@ pub struct Strays {
 #[derive(Clone, Debug, Default)]
 pub struct AlignedSamples {
     of_pods: Vec<Option<Sample>>,
-    strays: Strays,
+    unselected: UnselectedSamples,
     items: usize,
 }
 
@@ -218,31 +218,32 @@ impl AlignedSamples {
         let indexes: HashMap<&str, usize> =
             pods.iter().enumerate().map(|(index, pod)| (pod.name, index)).collect();
         let mut aligned = Self { of_pods: vec![None; pods.len()], ..Self::default() };
-        let mut strays: HashMap<&str, i64> = HashMap::new();
+        let mut unselected: HashMap<&str, i64> = HashMap::new();
         for (name, sample) in items {
             aligned.items += 1;
             let Some(sample) = sample else { continue };
             match indexes.get(name) {
                 Some(&index) => aligned.of_pods[index] = Some(sample),
                 None => {
-                    strays.insert(name, sample.milli);
+                    unselected.insert(name, sample.milli);
                 }
             }
         }
-        aligned.strays.count = strays.len() as i64;
-        aligned.strays.sum_milli = strays.values().fold(0, |sum, milli| sum.wrapping_add(*milli));
+        aligned.unselected.count = unselected.len() as i64;
+        aligned.unselected.sum_milli =
+            unselected.values().fold(0, |sum, milli| sum.wrapping_add(*milli));
         aligned
     }
 
     /// The samples of a response that has only the pods, in their order.
     pub fn of_pods(of_pods: Vec<Option<Sample>>) -> Self {
         let items = of_pods.iter().flatten().count();
-        Self { of_pods, items, strays: Strays::default() }
+        Self { of_pods, items, unselected: UnselectedSamples::default() }
     }
 
     /// The samples as a decision reads them.
     pub fn view(&self) -> PodSamples<'_> {
-        PodSamples { of_pods: &self.of_pods, strays: self.strays, items: self.items }
+        PodSamples { of_pods: &self.of_pods, unselected: self.unselected, items: self.items }
     }
 }
 

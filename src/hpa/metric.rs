@@ -3,10 +3,10 @@
 
 use super::input::{Input, Pod, Samples};
 use super::replica_calculator::{Proposal, Resource, Tolerance, average, scalar, utilization};
-use super::spec::{MetricId, ResourceTarget, ScalarTarget, Source};
+use super::spec::{MetricId, MetricSource, ResourceTarget, ScalarTarget};
 
 /// Why one metric could not be computed.
-pub(super) struct Failure {
+pub(super) struct MetricFailure {
     /// The reason of the event and of the condition.
     pub reason: &'static str,
     /// The event's message.
@@ -24,22 +24,22 @@ pub(super) fn compute(
     scale: super::Scale,
     index: usize,
     tolerance: Tolerance,
-) -> Result<Proposal, Failure> {
+) -> Result<Proposal, MetricFailure> {
     let source = &input.context.spec.metrics[index].source;
     let samples = input.samples.get(index).copied().unwrap_or(Samples::Value(Err(MISMATCH)));
     match source {
-        Source::Pods { metric, average_milli } => {
+        MetricSource::Pods { metric, average_milli } => {
             pods_metric(input, pods, scale, metric, *average_milli, samples, tolerance)
         }
-        Source::Resource { name, target } => {
+        MetricSource::Resource { name, target } => {
             let of = Resource { name, container: None };
             resource(input, pods, scale, of, *target, samples, tolerance)
         }
-        Source::ContainerResource { name, container, target } => {
+        MetricSource::ContainerResource { name, container, target } => {
             let of = Resource { name, container: Some(container) };
             resource(input, pods, scale, of, *target, samples, tolerance)
         }
-        Source::Object { object, metric, target } => {
+        MetricSource::Object { object, metric, target } => {
             let read = || {
                 selector(metric)?;
                 let Samples::Value(value) = samples else { return Err(MISMATCH.to_owned()) };
@@ -51,7 +51,7 @@ pub(super) fn compute(
                 })
             };
             scalar(read, pods, scale, *target, tolerance).map_err(|fault| {
-                let around = match (fault.computing, target) {
+                let around = match (fault.is_compute_failure, target) {
                     (true, ScalarTarget::Average(_)) => {
                         format!("failed to get {} object metric: {}", metric.name, fault.cause)
                     }
@@ -60,7 +60,7 @@ pub(super) fn compute(
                     }
                     _ => fault.cause.clone(),
                 };
-                Failure {
+                MetricFailure {
                     reason: "FailedGetObjectMetric",
                     cause: match target {
                         ScalarTarget::Invalid => around.clone(),
@@ -70,7 +70,7 @@ pub(super) fn compute(
                 }
             })
         }
-        Source::External { metric, target } => {
+        MetricSource::External { metric, target } => {
             let read = || {
                 selector(metric)?;
                 let Samples::Values(values) = samples else { return Err(MISMATCH.to_owned()) };
@@ -101,7 +101,7 @@ pub(super) fn compute(
                     }
                     ScalarTarget::Invalid => fault.cause.replacen("invalid", "invalid external", 1),
                 };
-                Failure {
+                MetricFailure {
                     reason: "FailedGetExternalMetric",
                     cause: match target {
                         ScalarTarget::Invalid => around.clone(),
@@ -111,9 +111,9 @@ pub(super) fn compute(
                 }
             })
         }
-        Source::Unknown(kind) => {
+        MetricSource::Unknown(kind) => {
             let cause = format!("unknown metric source type {kind:?}");
-            Err(Failure { reason: "InvalidMetricSourceType", error: cause.clone(), cause })
+            Err(MetricFailure { reason: "InvalidMetricSourceType", error: cause.clone(), cause })
         }
     }
 }
@@ -148,7 +148,7 @@ fn pods_metric(
     average_milli: i64,
     samples: Samples<'_>,
     tolerance: Tolerance,
-) -> Result<Proposal, Failure> {
+) -> Result<Proposal, MetricFailure> {
     let compute = || {
         selector(metric)?;
         let Samples::PerPod(samples) = samples else { return Err(MISMATCH.to_owned()) };
@@ -166,7 +166,7 @@ fn pods_metric(
         }
         average(input, pods, scale, average_milli, samples, None, tolerance)
     };
-    compute().map_err(|cause| Failure {
+    compute().map_err(|cause| MetricFailure {
         reason: "FailedGetPodsMetric",
         error: format!("failed to get pods metric value: {cause}"),
         cause,
@@ -181,7 +181,7 @@ fn resource(
     target: ResourceTarget,
     samples: Samples<'_>,
     tolerance: Tolerance,
-) -> Result<Proposal, Failure> {
+) -> Result<Proposal, MetricFailure> {
     let Resource { name, container } = of;
     let compute = || {
         let Samples::PerPod(samples) = samples else { return Err(MISMATCH.to_owned()) };
@@ -215,12 +215,12 @@ fn resource(
         }
     };
     cause.map_err(|cause| match container {
-        None => Failure {
+        None => MetricFailure {
             reason: "FailedGetResourceMetric",
             error: format!("failed to get {name} resource metric value: {cause}"),
             cause,
         },
-        Some(container) => Failure {
+        Some(container) => MetricFailure {
             reason: "FailedGetContainerResourceMetric",
             error: format!("failed to get {container} container metric value: {cause}"),
             cause,

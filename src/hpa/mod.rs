@@ -25,13 +25,13 @@ pub use decide::{complete_rescale, decide, needs_samples};
 pub use decision::{Decision, Event, EventKind, Outcome};
 pub use history::{LONGEST_MS, Recommendation, ScaleEvent, ScalingHistory};
 pub use input::{
-    AlignedSamples, Config, Context, Input, Phase, Pod, PodSamples, Ready, Sample, Samples, Scale,
-    Selected, Strays, resource_usage, selecting_autoscalers,
+    AlignedSamples, Context, ControllerConfig, Input, Phase, Pod, PodSamples, Ready, Sample,
+    Samples, Scale, Selected, UnselectedSamples, resource_usage, selecting_autoscalers,
 };
 pub use requests::{PodContainer, Requests, ResourceList};
 pub use spec::{
-    Behavior, Metric, MetricId, Metrics, ObjectRef, Policy, PolicyKind, ResourceTarget,
-    ScalarTarget, ScalingRules, SelectPolicy, Source, Spec, TargetRef, apply_defaults,
+    Behavior, Metric, MetricId, MetricSource, MetricSpecs, ObjectRef, Policy, PolicyKind,
+    ResourceTarget, ScalarTarget, ScalingRules, SelectPolicy, Spec, TargetRef, apply_defaults,
     no_kind_match, parse_group,
 };
 pub use status::{Condition, ConditionKind, Current, Status, render_status};

@@ -88,9 +88,9 @@ fn ready_replicas(trace: &MetricTrace, tolerance: Tolerance, now: i32) -> i32 {
 }
 
 /// The replicas for a ratio that includes unready and missing pods,
-/// for so many pods; never against the direction of the first ratio.
-fn weighed_replicas(trace: &MetricTrace, tolerance: Tolerance, pods: i64, now: i32) -> i32 {
-    let (first, ratio) = (trace.ratio, trace.weighed_ratio.unwrap_or(trace.ratio));
+/// for `pods` pods; never against the direction of the first ratio.
+fn weighted_replicas(trace: &MetricTrace, tolerance: Tolerance, pods: i64, now: i32) -> i32 {
+    let (first, ratio) = (trace.ratio, trace.weighted_ratio.unwrap_or(trace.ratio));
     if tolerance.allows(ratio) || (first < 1.0 && ratio > 1.0) || (first > 1.0 && ratio < 1.0) {
         return now;
     }
@@ -115,8 +115,8 @@ pub(super) fn average(
         return Err(NO_PODS.to_owned());
     }
     let mut trace = tolerance.trace();
-    trace.strays = samples.strays.count;
-    trace.sum_milli = samples.strays.sum_milli;
+    trace.unselected = samples.unselected.count;
+    trace.sum_milli = samples.unselected.sum_milli;
     let cpu = resource == Some("cpu");
     for (pod, sample) in pods.iter().zip(samples.of_pods) {
         match group(pod, *sample, cpu, input) {
@@ -129,7 +129,7 @@ pub(super) fn average(
             PodGroup::Ignored => trace.ignored += 1,
         }
     }
-    let counted = trace.ready + trace.strays;
+    let counted = trace.ready + trace.unselected;
     if counted == 0 {
         return Err(NO_SAMPLES.to_owned());
     }
@@ -139,18 +139,18 @@ pub(super) fn average(
     let replicas = if decided_by_ready_pods(&trace) {
         ready_replicas(&trace, tolerance, scale.spec_replicas)
     } else {
-        let (mut sum, mut weighed) = (trace.sum_milli, counted);
+        let (mut sum, mut weighted) = (trace.sum_milli, counted);
         if trace.ratio < 1.0 {
             sum = sum.wrapping_add(target.wrapping_mul(trace.missing));
         }
         if trace.ratio != 1.0 {
-            weighed += trace.missing;
+            weighted += trace.missing;
         }
         if trace.ratio > 1.0 {
-            weighed += trace.unready;
+            weighted += trace.unready;
         }
-        trace.weighed_ratio = Some((sum / weighed) as f64 / target as f64);
-        weighed_replicas(&trace, tolerance, weighed, scale.spec_replicas)
+        trace.weighted_ratio = Some((sum / weighted) as f64 / target as f64);
+        weighted_replicas(&trace, tolerance, weighted, scale.spec_replicas)
     };
     trace.proposal = Some(replicas);
     Ok(Proposal { replicas, current: Current::Average(usage), trace })
@@ -177,7 +177,7 @@ pub(super) fn utilization(
         return Err(NO_PODS.to_owned());
     }
     let mut trace = tolerance.trace();
-    trace.strays = samples.strays.count;
+    trace.unselected = samples.unselected.count;
     let cpu = resource.name == "cpu";
     let fallback = i64::from(target.max(100));
     let (mut requests, mut unready, mut missing) = (0_i64, 0_i64, 0_i64);
@@ -209,7 +209,7 @@ pub(super) fn utilization(
             PodGroup::Ignored => trace.ignored += 1,
         }
     }
-    let counted = trace.ready + trace.strays;
+    let counted = trace.ready + trace.unselected;
     if counted == 0 {
         return Err(NO_SAMPLES.to_owned());
     }
@@ -229,20 +229,20 @@ pub(super) fn utilization(
     let replicas = if decided_by_ready_pods(&trace) {
         ready_replicas(&trace, tolerance, scale.spec_replicas)
     } else {
-        let (mut sum, mut weighed) = (trace.sum_milli, counted);
+        let (mut sum, mut weighted) = (trace.sum_milli, counted);
         if trace.ratio < 1.0 {
             sum = sum.wrapping_add(missing_usage);
         }
         if trace.ratio != 1.0 {
             requests = requests.wrapping_add(missing);
-            weighed += trace.missing;
+            weighted += trace.missing;
         }
         if trace.ratio > 1.0 {
             requests = requests.wrapping_add(unready);
-            weighed += trace.unready;
+            weighted += trace.unready;
         }
-        trace.weighed_ratio = Some(ratio(sum, requests)?.1);
-        weighed_replicas(&trace, tolerance, weighed, scale.spec_replicas)
+        trace.weighted_ratio = Some(ratio(sum, requests)?.1);
+        weighted_replicas(&trace, tolerance, weighted, scale.spec_replicas)
     };
     trace.proposal = Some(replicas);
     let average = trace.sum_milli / trace.ready;
@@ -252,8 +252,8 @@ pub(super) fn utilization(
 /// Why an Object or External metric could not be computed.
 pub(super) struct ScalarFault {
     pub cause: String,
-    /// Whether a target was there to compute with and the selector was good.
-    pub computing: bool,
+    /// Whether there was a target and the selector was valid, so that the computation itself failed.
+    pub is_compute_failure: bool,
 }
 
 /// Object and External metrics: one number for the whole workload.
@@ -267,11 +267,11 @@ pub(super) fn scalar(
     if target == ScalarTarget::Invalid {
         let cause =
             "invalid metric source: neither a value target nor an average value target was set";
-        return Err(ScalarFault { cause: cause.to_owned(), computing: false });
+        return Err(ScalarFault { cause: cause.to_owned(), is_compute_failure: false });
     }
     let value = read().map_err(|cause| {
-        let computing = cause.starts_with("unable to get");
-        ScalarFault { cause, computing }
+        let is_compute_failure = cause.starts_with("unable to get");
+        ScalarFault { cause, is_compute_failure }
     })?;
     let mut trace = tolerance.trace();
     trace.sum_milli = value;
@@ -282,8 +282,8 @@ pub(super) fn scalar(
                 0 => trace.ratio.ceil() as i32,
                 replicas if tolerance.allows(trace.ratio) => replicas,
                 _ => {
-                    trace.ready =
-                        ready_pods(pods).map_err(|cause| ScalarFault { cause, computing: true })?;
+                    trace.ready = ready_pods(pods)
+                        .map_err(|cause| ScalarFault { cause, is_compute_failure: true })?;
                     (trace.ratio * trace.ready as f64).ceil() as i32
                 }
             };

@@ -18,7 +18,7 @@ pub struct Spec {
     /// Upper bound of the replicas.
     pub max_replicas: i32,
     /// The metrics, in the order of the specification.
-    pub metrics: Metrics,
+    pub metrics: MetricSpecs,
     /// The scaling rules of each direction, if `behavior` is given.
     pub behavior: Option<Behavior>,
 }
@@ -36,9 +36,9 @@ pub struct TargetRef {
 
 /// The metrics of a specification, shared with the status.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Metrics(Arc<[Metric]>);
+pub struct MetricSpecs(Arc<[Metric]>);
 
-impl std::ops::Deref for Metrics {
+impl std::ops::Deref for MetricSpecs {
     type Target = [Metric];
 
     fn deref(&self) -> &[Metric] {
@@ -46,7 +46,7 @@ impl std::ops::Deref for Metrics {
     }
 }
 
-impl Metrics {
+impl MetricSpecs {
     /// Whether these are the very same list, not only an equal one.
     pub(super) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -57,14 +57,14 @@ impl Metrics {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Metric {
     /// The source of its value, and its target.
-    pub source: Source,
+    pub source: MetricSource,
     /// The name of the metric in the event of a scale-up.
     pub(super) label: String,
 }
 
 /// The source of a metric's value, and its target.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Source {
+pub enum MetricSource {
     /// A metric of each pod, averaged.
     Pods {
         /// The metric.
@@ -235,7 +235,7 @@ impl Spec {
             },
             min_replicas: spec.min_replicas.unwrap_or(1),
             max_replicas: spec.max_replicas,
-            metrics: Metrics(
+            metrics: MetricSpecs(
                 spec.metrics.unwrap_or_default().iter().map(Metric::from_api).collect(),
             ),
             behavior: spec.behavior.map(|behavior| Behavior {
@@ -247,31 +247,31 @@ impl Spec {
 
     /// Whether any metric is of a type that still has a value at 0 replicas.
     pub(super) fn has_object_or_external_metric(&self) -> bool {
-        self.metrics
-            .iter()
-            .any(|metric| matches!(metric.source, Source::Object { .. } | Source::External { .. }))
+        self.metrics.iter().any(|metric| {
+            matches!(metric.source, MetricSource::Object { .. } | MetricSource::External { .. })
+        })
     }
 }
 
 impl Metric {
     fn from_api(spec: &api::MetricSpec) -> Self {
         let source = match spec.type_.as_str() {
-            "Pods" => spec.pods.as_ref().map(|pods| Source::Pods {
+            "Pods" => spec.pods.as_ref().map(|pods| MetricSource::Pods {
                 metric: MetricId::from_api(&pods.metric),
                 average_milli: milli(&pods.target.average_value).unwrap_or(0),
             }),
-            "Resource" => spec.resource.as_ref().map(|resource| Source::Resource {
+            "Resource" => spec.resource.as_ref().map(|resource| MetricSource::Resource {
                 name: resource.name.clone(),
                 target: ResourceTarget::from_api(&resource.target),
             }),
             "ContainerResource" => {
-                spec.container_resource.as_ref().map(|resource| Source::ContainerResource {
+                spec.container_resource.as_ref().map(|resource| MetricSource::ContainerResource {
                     name: resource.name.clone(),
                     container: resource.container.clone(),
                     target: ResourceTarget::from_api(&resource.target),
                 })
             }
-            "Object" => spec.object.as_ref().map(|object| Source::Object {
+            "Object" => spec.object.as_ref().map(|object| MetricSource::Object {
                 object: ObjectRef {
                     api_version: object.described_object.api_version.clone(),
                     kind: object.described_object.kind.clone(),
@@ -287,7 +287,7 @@ impl Metric {
                 }
                 .unwrap_or(ScalarTarget::Invalid),
             }),
-            "External" => spec.external.as_ref().map(|external| Source::External {
+            "External" => spec.external.as_ref().map(|external| MetricSource::External {
                 metric: MetricId::from_api(&external.metric),
                 target: milli(&external.target.average_value)
                     .map(ScalarTarget::Average)
@@ -296,32 +296,34 @@ impl Metric {
             }),
             _ => None,
         }
-        .unwrap_or_else(|| Source::Unknown(spec.type_.clone()));
+        .unwrap_or_else(|| MetricSource::Unknown(spec.type_.clone()));
         let label = label(&source);
         Self { source, label }
     }
 }
 
 /// The name of a metric in upstream's event of a scale-up.
-fn label(source: &Source) -> String {
+fn label(source: &MetricSource) -> String {
     match source {
-        Source::Pods { metric, .. } => format!("pods metric {}", metric.name),
-        Source::Resource { name, target: ResourceTarget::Utilization(_) } => {
+        MetricSource::Pods { metric, .. } => format!("pods metric {}", metric.name),
+        MetricSource::Resource { name, target: ResourceTarget::Utilization(_) } => {
             format!("{name} resource utilization (percentage of request)")
         }
-        Source::ContainerResource { name, target: ResourceTarget::Utilization(_), .. } => {
+        MetricSource::ContainerResource {
+            name, target: ResourceTarget::Utilization(_), ..
+        } => {
             format!("{name} container resource utilization (percentage of request)")
         }
-        Source::Resource { name, .. } | Source::ContainerResource { name, .. } => {
+        MetricSource::Resource { name, .. } | MetricSource::ContainerResource { name, .. } => {
             format!("{name} resource")
         }
-        Source::Object { object, metric, target: ScalarTarget::Value(_) } => {
+        MetricSource::Object { object, metric, target: ScalarTarget::Value(_) } => {
             format!("{} metric {}", object.kind, metric.name)
         }
-        Source::Object { metric, .. } | Source::External { metric, .. } => {
+        MetricSource::Object { metric, .. } | MetricSource::External { metric, .. } => {
             format!("external metric {}({})", metric.name, metric.selector_text())
         }
-        Source::Unknown(kind) => kind.clone(),
+        MetricSource::Unknown(kind) => kind.clone(),
     }
 }
 
@@ -337,7 +339,7 @@ impl MetricId {
         }
     }
 
-    /// The selector as a request's parameter; empty where there is none.
+    /// The selector as a request's parameter; empty if there is none.
     pub fn selector_query(&self) -> String {
         self.parsed.as_ref().map(ToString::to_string).unwrap_or_default()
     }

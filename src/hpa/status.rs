@@ -1,6 +1,6 @@
 //! The autoscaler's status: conditions, replicas and current metrics.
 
-use super::spec::{MetricId, Metrics, Source};
+use super::spec::{MetricId, MetricSource, MetricSpecs};
 use crate::k8s::Quantity;
 use crate::time::UnixMillis;
 use k8s_openapi::api::autoscaling::v2 as api;
@@ -19,7 +19,7 @@ pub struct Status {
     /// The desired replicas of the last evaluation.
     pub desired_replicas: i32,
     /// The metrics of `current`.
-    pub metrics: Metrics,
+    pub metrics: MetricSpecs,
     /// The current value of each metric; empty if none was evaluated.
     pub current: Vec<Current>,
     /// Conditions in the order of their first appearance.
@@ -172,7 +172,7 @@ impl Status {
             last_scale: status.last_scale_time.as_ref().map(millis),
             current_replicas: status.current_replicas.unwrap_or(0),
             desired_replicas: status.desired_replicas,
-            metrics: Metrics::default(),
+            metrics: MetricSpecs::default(),
             current: Vec::new(),
             conditions: status
                 .conditions
@@ -239,7 +239,7 @@ fn time(millis: UnixMillis) -> Time {
     Time(Timestamp::from_second(millis.div_euclid(1000)).unwrap_or_default())
 }
 
-fn render_metric(current: Current, source: &Source) -> api::MetricStatus {
+fn render_metric(current: Current, source: &MetricSource) -> api::MetricStatus {
     let value = match current {
         Current::None => return api::MetricStatus::default(),
         Current::Value(milli) => {
@@ -261,17 +261,17 @@ fn render_metric(current: Current, source: &Source) -> api::MetricStatus {
     };
     let mut status = api::MetricStatus::default();
     match source {
-        Source::Pods { metric, .. } => {
+        MetricSource::Pods { metric, .. } => {
             status.type_ = "Pods".to_owned();
             status.pods =
                 Some(api::PodsMetricStatus { current: value, metric: identifier(metric) });
         }
-        Source::Resource { name, .. } => {
+        MetricSource::Resource { name, .. } => {
             status.type_ = "Resource".to_owned();
             status.resource =
                 Some(api::ResourceMetricStatus { current: value, name: name.clone() });
         }
-        Source::ContainerResource { name, container, .. } => {
+        MetricSource::ContainerResource { name, container, .. } => {
             status.type_ = "ContainerResource".to_owned();
             status.container_resource = Some(api::ContainerResourceMetricStatus {
                 container: container.clone(),
@@ -279,7 +279,7 @@ fn render_metric(current: Current, source: &Source) -> api::MetricStatus {
                 name: name.clone(),
             });
         }
-        Source::Object { object, metric, .. } => {
+        MetricSource::Object { object, metric, .. } => {
             status.type_ = "Object".to_owned();
             status.object = Some(api::ObjectMetricStatus {
                 current: value,
@@ -291,12 +291,12 @@ fn render_metric(current: Current, source: &Source) -> api::MetricStatus {
                 metric: identifier(metric),
             });
         }
-        Source::External { metric, .. } => {
+        MetricSource::External { metric, .. } => {
             status.type_ = "External".to_owned();
             status.external =
                 Some(api::ExternalMetricStatus { current: value, metric: identifier(metric) });
         }
-        Source::Unknown(_) => {}
+        MetricSource::Unknown(_) => {}
     }
     status
 }
@@ -306,9 +306,9 @@ fn decimal(milli: i64) -> ApiQuantity {
 }
 
 /// Memory has binary suffixes, everything else decimal ones.
-fn resource_quantity(milli: i64, source: &Source) -> ApiQuantity {
+fn resource_quantity(milli: i64, source: &MetricSource) -> ApiQuantity {
     match source {
-        Source::Resource { name, .. } | Source::ContainerResource { name, .. }
+        MetricSource::Resource { name, .. } | MetricSource::ContainerResource { name, .. }
             if name == "memory" =>
         {
             ApiQuantity(Quantity::from_milli(milli).to_binary_si())

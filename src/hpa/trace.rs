@@ -32,13 +32,13 @@ pub struct MetricTrace {
     /// Pods that failed or are being deleted.
     pub ignored: i64,
     /// Samples of pods that are not selected.
-    pub strays: i64,
+    pub unselected: i64,
     /// The sum of the samples that counted.
     pub sum_milli: i64,
     /// The measured value divided by the target, before unready and missing pods are included.
     pub ratio: f64,
     /// The ratio with unready and missing pods, if there are any.
-    pub weighed_ratio: Option<f64>,
+    pub weighted_ratio: Option<f64>,
     /// How far below 1 the ratio may be without a change.
     pub tolerance_down: f64,
     /// How far above 1 the ratio may be without a change.

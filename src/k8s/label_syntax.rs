@@ -1,6 +1,6 @@
 //! Sets of labels, and the syntax of their keys and values.
 
-use super::selector_error::{ParseError, error};
+use super::selector_error::{ParseSelectorError, error};
 use std::collections::BTreeMap;
 
 /// A set of labels: of a metric, a pod or a node.
@@ -24,7 +24,7 @@ fn is_subdomain(text: &str) -> bool {
 }
 
 /// Validates a key as `IsQualifiedName` of apimachinery does.
-pub(super) fn validate_key(key: &str) -> Result<(), ParseError> {
+pub(super) fn validate_key(key: &str) -> Result<(), ParseSelectorError> {
     let (prefix, name) = match key.split_once('/') {
         Some((prefix, name)) => (Some(prefix), name),
         None => (None, key),
@@ -46,7 +46,7 @@ pub(super) fn validate_key(key: &str) -> Result<(), ParseError> {
 }
 
 /// Validates a value as `IsValidLabelValue` of apimachinery does.
-pub(super) fn validate_value(key: &str, value: &str) -> Result<(), ParseError> {
+pub(super) fn validate_value(key: &str, value: &str) -> Result<(), ParseSelectorError> {
     let fault = if value.len() > 63 {
         "must be no more than 63 bytes".to_owned()
     } else if !value.is_empty() && !is_name(value) {

@@ -21,7 +21,7 @@ pub struct Quantity(i128);
 #[error(
     "{0:?} is not a quantity: a number with an optional suffix was expected, such as 100m, 2, 1.5k, 64Mi or 1e3"
 )]
-pub struct ParseError(String);
+pub struct ParseQuantityError(String);
 
 impl Quantity {
     /// A quantity of so many thousandths.
@@ -104,10 +104,10 @@ impl fmt::Display for Quantity {
 }
 
 impl std::str::FromStr for Quantity {
-    type Err = ParseError;
+    type Err = ParseQuantityError;
 
-    fn from_str(text: &str) -> Result<Self, ParseError> {
-        parse(text).ok_or_else(|| ParseError(text.to_owned()))
+    fn from_str(text: &str) -> Result<Self, ParseQuantityError> {
+        parse(text).ok_or_else(|| ParseQuantityError(text.to_owned()))
     }
 }
 
@@ -128,15 +128,15 @@ fn parse(text: &str) -> Option<Quantity> {
     let mut mantissa: i128 = 0;
     let mut exponent = decimal_exponent + 9;
     let mut lost = false;
-    for (place, digit) in whole.bytes().chain(fraction.bytes()).enumerate() {
+    for (index, digit) in whole.bytes().chain(fraction.bytes()).enumerate() {
         match mantissa.checked_mul(10).and_then(|m| m.checked_add((digit - b'0').into())) {
             Some(next) if next < i128::MAX >> 70 => {
                 mantissa = next;
-                exponent -= i32::from(place >= whole.len());
+                exponent -= i32::from(index >= whole.len());
             }
             _ => {
                 lost |= digit != b'0';
-                exponent += i32::from(place < whole.len());
+                exponent += i32::from(index < whole.len());
             }
         }
     }

@@ -4,7 +4,7 @@
 //! reach users in conditions and events.
 
 use super::label_syntax::{validate_key, validate_value};
-pub use super::selector_error::ParseError;
+pub use super::selector_error::ParseSelectorError;
 use super::selector_error::error;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use std::collections::{BTreeMap, HashSet};
@@ -21,7 +21,7 @@ pub(super) const MAX_VALUES: usize = 4096;
 pub(super) const MAX_TEXT_BYTES: usize = MAX_REQUIREMENTS * (317 + 10) + MAX_VALUES * 64;
 
 /// The failure of a selector that is beyond one of these limits.
-pub(super) fn too_large<T>() -> Result<T, ParseError> {
+pub(super) fn too_large<T>() -> Result<T, ParseSelectorError> {
     error(format!(
         "the selector is too large: it may have {MAX_REQUIREMENTS} requirements, and {MAX_VALUES} values altogether, in {MAX_TEXT_BYTES} bytes"
     ))
@@ -87,7 +87,7 @@ impl Selector {
     }
 
     /// The selector of an API object's `matchLabels` and `matchExpressions`.
-    pub fn from_object(object: &LabelSelector) -> Result<Self, ParseError> {
+    pub fn from_object(object: &LabelSelector) -> Result<Self, ParseSelectorError> {
         let (labels, expressions) = (&object.match_labels, &object.match_expressions);
         let labels = labels.as_ref().map_or(0, BTreeMap::len);
         let expressions = expressions.as_deref().unwrap_or_default();
@@ -159,7 +159,7 @@ impl Requirement {
         key: &str,
         operator: Operator,
         mut values: Vec<String>,
-    ) -> Result<Self, ParseError> {
+    ) -> Result<Self, ParseSelectorError> {
         validate_key(key)?;
         if matches!(operator, Operator::In | Operator::NotIn) && values.is_empty() {
             return error(

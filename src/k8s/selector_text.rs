@@ -7,13 +7,13 @@ use super::label_syntax::validate_key;
 use super::selector::{
     MAX_REQUIREMENTS, MAX_TEXT_BYTES, MAX_VALUES, Operator, Requirement, Selector, too_large,
 };
-use super::selector_error::{ParseError, error};
+use super::selector_error::{ParseSelectorError, error};
 use std::collections::BTreeSet;
 
 impl std::str::FromStr for Selector {
-    type Err = ParseError;
+    type Err = ParseSelectorError;
 
-    fn from_str(text: &str) -> Result<Self, ParseError> {
+    fn from_str(text: &str) -> Result<Self, ParseSelectorError> {
         if text.len() > MAX_TEXT_BYTES {
             return too_large();
         }
@@ -110,12 +110,12 @@ impl<'a> Parser<'a> {
     }
 
     /// Counts a value, so that a selector with too many is read no further.
-    fn count_value(&mut self) -> Result<(), ParseError> {
+    fn count_value(&mut self) -> Result<(), ParseSelectorError> {
         self.values += 1;
         if self.values > MAX_VALUES { too_large() } else { Ok(()) }
     }
 
-    fn parse(mut self) -> Result<Selector, ParseError> {
+    fn parse(mut self) -> Result<Selector, ParseSelectorError> {
         let mut requirements = Vec::new();
         loop {
             match self.peek() {
@@ -132,7 +132,7 @@ impl<'a> Parser<'a> {
             }
             let requirement = self
                 .requirement()
-                .map_err(|e| ParseError(format!("unable to parse requirement: {e}")))?;
+                .map_err(|e| ParseSelectorError(format!("unable to parse requirement: {e}")))?;
             requirements.push(requirement);
             match self.next() {
                 (Token::End, _) => break,
@@ -151,7 +151,7 @@ impl<'a> Parser<'a> {
         Ok(Selector::new(requirements))
     }
 
-    fn requirement(&mut self) -> Result<Requirement, ParseError> {
+    fn requirement(&mut self) -> Result<Requirement, ParseSelectorError> {
         let absent = self.peek().0 == Token::Not;
         if absent {
             self.advance();
@@ -176,7 +176,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn operator(&mut self) -> Result<(Operator, Token), ParseError> {
+    fn operator(&mut self) -> Result<(Operator, Token), ParseSelectorError> {
         // Not by `peek`, as `in` and `notin` are operators here.
         let (token, literal) = self.next;
         self.advance();
@@ -192,7 +192,7 @@ impl<'a> Parser<'a> {
         Ok((operator, token))
     }
 
-    fn values(&mut self) -> Result<Vec<String>, ParseError> {
+    fn values(&mut self) -> Result<Vec<String>, ParseSelectorError> {
         let (token, literal) = self.next();
         if token != Token::Open {
             return error(format!("found '{literal}' expected: '('"));
@@ -240,7 +240,7 @@ impl<'a> Parser<'a> {
         Ok(values.into_iter().collect())
     }
 
-    fn exact_value(&mut self) -> Result<String, ParseError> {
+    fn exact_value(&mut self) -> Result<String, ParseSelectorError> {
         self.count_value()?;
         if matches!(self.peek().0, Token::End | Token::Comma) {
             return Ok(String::new());

@@ -3,7 +3,7 @@
 use super::budget::{Budget, Reservation};
 use super::error::{causes, failure};
 use super::http::Http;
-use super::queue::{Completion, Flow, LateCause, RequestQueue};
+use super::queue::{Completion, Flow, RequestQueue};
 use super::{Error, Options, Token, decode};
 use crate::telemetry::Metrics;
 use futures::StreamExt;
@@ -167,7 +167,7 @@ impl Client {
     }
 
     /// The series of a selector that have had a sample since a time (in
-    /// Unix seconds); the body is for [`decode_shapes`](super::decode_shapes).
+    /// Unix seconds); the body is for [`decode_series_schemas`](super::decode_series_schemas).
     ///
     /// # Errors
     /// As [`Error`] says.
@@ -189,7 +189,7 @@ impl Client {
         if is_user(flows) { self.timeout / 2 } else { self.timeout }
     }
 
-    /// Sends a request once it has a seat; the body of a response with status 200.
+    /// Sends a request once it has a seat. Returns the body of a response with status 200.
     async fn body(&self, request: Request<'_>) -> Result<Body, Error> {
         let timeout = self.timeout_of(request.flows);
         let seat = tokio::time::timeout(timeout, self.queue.acquire(request.flows)).await;
@@ -205,7 +205,7 @@ impl Client {
             _ => Completion::InTime,
         };
         match (seat.complete(completion), result) {
-            (LateCause::Overload, Err(Error::Timeout(timeout))) => Err(Error::Overloaded(timeout)),
+            (true, Err(Error::Timeout(timeout))) => Err(Error::Overloaded(timeout)),
             (_, result) => result,
         }
     }

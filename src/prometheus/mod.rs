@@ -11,7 +11,8 @@ mod queue;
 pub use budget::{RESPONSE_BYTES, Reservation};
 pub use client::{Body, Client};
 pub use decode::{
-    InvalidSample, Label, ResultType, Series, SeriesShape, decode_shapes, read_query_response,
+    InvalidSample, Label, ResultType, Series, SeriesSchema, decode_series_schemas,
+    read_query_response,
 };
 pub use error::{Error, shortened};
 pub use http::{Http, read_roots};

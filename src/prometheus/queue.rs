@@ -65,9 +65,9 @@ struct QueueState {
     /// The users' own queries in flight.
     users_in_flight: usize,
     flows: HashMap<Flow, FlowQueue>,
-    /// The number of requests so far. The earlier request is first among equals.
+    /// The sequence number of the last request that had to wait. Among equals, the earlier one is first.
     arrived: u64,
-    /// The responses in the window, but those to users' own queries: the current half, and the one before.
+    /// The responses in the window, except those to users' own queries: the current half, and the one before.
     window: [HashMap<Flow, Responses>; 2],
     /// When the current half began.
     half_began: Instant,
@@ -102,18 +102,8 @@ pub enum Completion {
     InTime,
     /// Too late, or Prometheus said that it can't keep up.
     Late,
-    /// The connection failed, which tells nothing about the load of Prometheus.
+    /// The connection failed, which says nothing about the load of Prometheus.
     Unknown,
-}
-
-/// Why a response was late.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LateCause {
-    /// The query is too large: most other responses are in time, or the limit is at its
-    /// lowest.
-    TooLarge,
-    /// Too many requests were in flight; the limit is lower now.
-    Overload,
 }
 
 impl Default for QueueState {
@@ -284,14 +274,16 @@ impl Seat {
         &self.flow
     }
 
-    /// Frees the seat of a completed request. Tells why a late response was late.
-    pub fn complete(self, completion: Completion) -> LateCause {
-        let Some(queue) = &self.queue else { return LateCause::TooLarge };
+    /// Frees the seat of a completed request. Returns whether it was late because too many requests were in
+    /// flight; the limit is lower now. If not, a late query is too large: most other responses are in time, or
+    /// the limit is at its lowest.
+    pub fn complete(self, completion: Completion) -> bool {
+        let Some(queue) = &self.queue else { return false };
         let mut state = queue.state();
         // Users' own queries have few seats of their own, and don't lower the limit of others.
         let counts = !matches!(self.flow, Flow::User(_));
         match completion {
-            Completion::Unknown => LateCause::TooLarge,
+            Completion::Unknown => false,
             Completion::InTime => {
                 if counts {
                     state.record(&self.flow, false, Instant::now());
@@ -301,19 +293,19 @@ impl Seat {
                     let more = (state.limit / INCREASE_DIVISOR).max(1);
                     (state.limit, state.in_time) = ((state.limit + more).min(MAX_SEATS), 0);
                 }
-                LateCause::TooLarge
+                false
             }
-            Completion::Late if !counts => LateCause::TooLarge,
+            Completion::Late if !counts => false,
             Completion::Late => {
                 state.record(&self.flow, true, Instant::now());
                 if !state.is_overloaded() {
-                    return LateCause::TooLarge;
+                    return false;
                 }
                 // The new limit is judged by new responses.
                 state.window = Default::default();
                 let at_lowest = state.limit == MIN_SEATS;
                 (state.limit, state.in_time) = ((state.limit / DECREASE_DIVISOR).max(MIN_SEATS), 0);
-                if at_lowest { LateCause::TooLarge } else { LateCause::Overload }
+                !at_lowest
             }
         }
     }
@@ -369,7 +361,7 @@ mod tests {
             }
             taken(&queue, &Flow::Shared, 1).pop().unwrap().complete(Completion::InTime);
             for seat in taken(&queue, &namespace("greedy"), 8) {
-                assert_eq!(seat.complete(Completion::Late), LateCause::TooLarge);
+                assert!(!seat.complete(Completion::Late));
             }
             taken(&queue, &user("greedy"), 1).pop().unwrap().complete(Completion::Late);
             tokio::time::advance(Duration::from_secs(1)).await;
@@ -380,12 +372,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_limit_falls_while_the_server_can_not_keep_up_and_recovers_soon() {
         let queue = RequestQueue::default();
-        let mut causes = Vec::new();
+        let mut overloaded = Vec::new();
         for seat in taken(&queue, &Flow::Shared, MAX_SEATS) {
-            causes.push(seat.complete(Completion::Late));
+            overloaded.push(seat.complete(Completion::Late));
         }
-        assert!(causes[..MIN_LATE - 1].iter().all(|cause| *cause == LateCause::TooLarge));
-        assert!(causes.contains(&LateCause::Overload));
+        assert!(!overloaded[..MIN_LATE - 1].contains(&true));
+        assert!(overloaded.contains(&true));
         assert_eq!(taken(&queue, &Flow::Shared, MAX_SEATS).len(), MIN_SEATS);
         for _ in 0..400 {
             taken(&queue, &Flow::Shared, 1).pop().unwrap().complete(Completion::InTime);

@@ -11,9 +11,9 @@ pub struct Bounds {
     /// Label matchers.
     pub matchers: usize,
     /// Regular expressions among them.
-    pub patterns: usize,
+    pub regexes: usize,
     /// Bytes of one regular expression.
-    pub pattern_bytes: usize,
+    pub regex_bytes: usize,
     /// Bytes that all regular expressions together take when compiled; none if they are
     /// not compiled.
     pub compiled_bytes: Option<usize>,
@@ -25,8 +25,8 @@ pub const USER_QUERY: Bounds = Bounds {
     bytes: 32 << 10,
     depth: 100,
     matchers: 100,
-    patterns: 16,
-    pattern_bytes: 1024,
+    regexes: 16,
+    regex_bytes: 1024,
     compiled_bytes: Some(1 << 20),
 };
 
@@ -35,8 +35,8 @@ pub const USER_QUERY: Bounds = Bounds {
 pub const PLANNED_QUERY: Bounds = Bounds {
     bytes: 8 << 20,
     matchers: usize::MAX,
-    patterns: usize::MAX,
-    pattern_bytes: usize::MAX,
+    regexes: usize::MAX,
+    regex_bytes: usize::MAX,
     compiled_bytes: None,
     ..USER_QUERY
 };
@@ -47,21 +47,21 @@ pub const CHECKED_QUERY: Bounds = Bounds { compiled_bytes: Some(10 << 20), ..PLA
 
 /// A bound that a text exceeds, and its position.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{line}:{column}: {what}")]
+#[error("{line}:{column}: {message}")]
 pub struct OutOfBounds {
     /// The line, from 1.
     pub line: usize,
     /// The character in it, from 1.
     pub column: usize,
     /// The error, and the remedy.
-    pub what: String,
+    pub message: String,
 }
 
 impl OutOfBounds {
-    pub(super) fn at(text: &str, at: usize, what: String) -> Self {
+    pub(super) fn at(text: &str, at: usize, message: String) -> Self {
         let before = text.get(..at).unwrap_or(text);
         let line = before.matches('\n').count() + 1;
         let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-        Self { line, column, what }
+        Self { line, column, message }
     }
 }

@@ -14,7 +14,7 @@
 //! - **Function of each series** (`rate`, `abs`, ...). It sees one series at a time and keeps `l`. So does
 //!   `label_replace` or `label_join` if it neither reads nor writes `l`. `histogram_quantile` and
 //!   `histogram_fraction` put the buckets together that differ only in `le`, and keep the other labels: exact unless `l` is `le`.
-//! - **Parentheses, unary minus and subqueries** are as what is in them: a sign changes each series by itself, and a
+//! - **Parentheses, unary minus and subqueries** are exact if the expression in them is: a sign changes each series by itself, and a
 //!   subquery evaluates the same expression at several times.
 //! - **Aggregation that keeps `l`** (`by` with `l`, or `without` that does not name `l`). `sum by (app) (x)` has no
 //!   group with two values of `app`, so the groups of one query don't change when others are in the batch.
@@ -46,7 +46,7 @@ use promql_parser::parser::{
 };
 
 /// A label that may become a parameter.
-pub(super) struct Candidate<'a> {
+pub(super) struct CandidateLabel<'a> {
     /// The label's name.
     pub name: &'a str,
     /// Whether the query matches it by a single value (`V` has one element).
@@ -67,7 +67,7 @@ pub(super) enum ResultKind {
 
 /// The result of an expression once the candidate is a parameter; none if that could change a
 /// value (see the [module](self) for the rules).
-pub(super) fn analyze(expr: &Expr, candidate: &Candidate<'_>) -> Option<ResultKind> {
+pub(super) fn analyze(expr: &Expr, candidate: &CandidateLabel<'_>) -> Option<ResultKind> {
     match expr {
         Expr::NumberLiteral(_) | Expr::StringLiteral(_) => Some(ResultKind::Constant),
         Expr::VectorSelector(_) | Expr::MatrixSelector(_) => {
@@ -83,13 +83,15 @@ pub(super) fn analyze(expr: &Expr, candidate: &Candidate<'_>) -> Option<ResultKi
     }
 }
 
-fn analyze_call(call: &Call, candidate: &Candidate<'_>) -> Option<ResultKind> {
+fn analyze_call(call: &Call, candidate: &CandidateLabel<'_>) -> Option<ResultKind> {
     let args = &call.args.args;
-    let names = |args: &[Box<Expr>]| args.iter().any(|arg| tree::text(arg) == Some(candidate.name));
+    let contains_label = |args: &[Box<Expr>]| {
+        args.iter().any(|arg| tree::string_literal(arg) == Some(candidate.name))
+    };
     match call.func.name {
         // Argument 1 is the label that is written; 3, or all from 3 on, are read.
-        "label_replace" if !names(&args[1..2]) && !names(&args[3..4]) => {}
-        "label_join" if !names(&args[1..2]) && !names(&args[3..]) => {}
+        "label_replace" if !contains_label(&args[1..2]) && !contains_label(&args[3..4]) => {}
+        "label_join" if !contains_label(&args[1..2]) && !contains_label(&args[3..]) => {}
         "histogram_quantile" | "histogram_fraction" if candidate.name != "le" => {}
         name => match functions::kind(name)? {
             FunctionKind::EachSeries => {}
@@ -108,7 +110,10 @@ fn analyze_call(call: &Call, candidate: &Candidate<'_>) -> Option<ResultKind> {
     vector
 }
 
-fn analyze_aggregate(aggregate: &AggregateExpr, candidate: &Candidate<'_>) -> Option<ResultKind> {
+fn analyze_aggregate(
+    aggregate: &AggregateExpr,
+    candidate: &CandidateLabel<'_>,
+) -> Option<ResultKind> {
     // Each result depends only on the series of its group.
     let by_group = [T_SUM, T_AVG, T_MIN, T_MAX, T_COUNT, T_GROUP, T_STDDEV, T_STDVAR, T_QUANTILE];
     if !by_group.contains(&aggregate.op.id()) {
@@ -123,20 +128,20 @@ fn analyze_aggregate(aggregate: &AggregateExpr, candidate: &Candidate<'_>) -> Op
         return None;
     };
     match &aggregate.modifier {
-        Some(LabelModifier::Include(by)) if names(by, candidate) => {
+        Some(LabelModifier::Include(by)) if lists(by, candidate) => {
             Some(ResultKind::Vector { has_label })
         }
-        Some(LabelModifier::Exclude(without)) if names(without, candidate) => None,
+        Some(LabelModifier::Exclude(without)) if lists(without, candidate) => None,
         Some(LabelModifier::Exclude(_)) => Some(ResultKind::Vector { has_label }),
         _ => candidate.single_value.then_some(ResultKind::Vector { has_label: false }),
     }
 }
 
-fn names(labels: &label::Labels, candidate: &Candidate<'_>) -> bool {
+fn lists(labels: &label::Labels, candidate: &CandidateLabel<'_>) -> bool {
     labels.labels.iter().any(|name| name == candidate.name)
 }
 
-fn analyze_binary(binary: &BinaryExpr, candidate: &Candidate<'_>) -> Option<ResultKind> {
+fn analyze_binary(binary: &BinaryExpr, candidate: &CandidateLabel<'_>) -> Option<ResultKind> {
     let (left, right) = (analyze(&binary.lhs, candidate)?, analyze(&binary.rhs, candidate)?);
     let (left, right) = match (left, right) {
         (ResultKind::Constant, other) | (other, ResultKind::Constant) => return Some(other),
@@ -158,13 +163,13 @@ fn analyze_binary(binary: &BinaryExpr, candidate: &Candidate<'_>) -> Option<Resu
     let same = (left == right).then_some(ResultKind::Vector { has_label: left });
     let op = binary.op.id();
     match matching {
-        Some(LabelModifier::Include(on)) if !names(on, candidate) => match op {
+        Some(LabelModifier::Include(on)) if !lists(on, candidate) => match op {
             _ if !candidate.single_value => None,
             T_LAND | T_LUNLESS => Some(ResultKind::Vector { has_label: left }),
             T_LOR => same,
             _ => Some(ResultKind::Vector { has_label: false }),
         },
-        Some(LabelModifier::Exclude(ignoring)) if names(ignoring, candidate) => None,
+        Some(LabelModifier::Exclude(ignoring)) if lists(ignoring, candidate) => None,
         _ => same,
     }
 }

@@ -21,7 +21,7 @@ use FunctionKind::{Constant, EachSeries, Other};
 /// name, so that they can't be kept in a namespace.
 ///
 /// A function may be added if all series that it reads come from its arguments. If it writes labels,
-/// `growth` bounds them, and if it takes a regular expression, that, too. `EachSeries` promises
+/// `written_labels` bounds them, and if it takes a regular expression, that, too. `EachSeries` promises
 /// what `exactness` needs: `planned.rs` of the end-to-end tests tries each on a real Prometheus, but
 /// those of native histograms.
 const FUNCTIONS: &[(&str, FunctionKind)] = &[

@@ -3,18 +3,18 @@
 //! The steps, in this order:
 //!
 //! 1. Size and depth of the text are bounded (`scan`).
-//! 2. It is parsed. A panic of the parser is a refusal ([`tree::read`]).
+//! 2. It is parsed. A panic of the parser is a refusal ([`tree::parse`]).
 //! 3. Each node must be of a known kind, and each function on the list ([`functions`]).
 //! 4. Each selector gets a matcher for the namespace.
-//! 5. The labels that the query writes must stay short (`growth`).
-//! 6. The tree is printed and read again. It must mean the same, and each selector must have the
+//! 5. The labels that the query writes must stay short (`written_labels`).
+//! 6. The tree is printed and parsed again. It must mean the same, and each selector must have the
 //!    namespace. Prometheus gets the printed text.
 
 use super::bounds::{self, OutOfBounds};
 use super::functions;
-use super::growth::{self, TooLong};
-use super::patterns as pattern_bounds;
-use super::tree::{self, NotPromQl, Parts, ReadError};
+use super::regexes;
+use super::tree::{self, ExtensionNode, ParseError, Parts};
+use super::written_labels::{self, WrittenLabelsTooLong};
 use promql_parser::label::{MatchOp, Matcher};
 use promql_parser::parser::token::{
     T_AVG, T_BOTTOMK, T_COUNT, T_COUNT_VALUES, T_GROUP, T_LIMIT_RATIO, T_LIMITK, T_MAX, T_MIN,
@@ -37,8 +37,8 @@ pub enum GuardError {
          namespace, does not: {0}. \"PromQL that Plimsoll's parser refuses\" in \
          docs/troubleshooting.md says what to write instead"
     )]
-    OnlyOurs(String),
-    /// It is larger or deeper than may be.
+    UnsupportedByParser(String),
+    /// It is larger or deeper than allowed.
     #[error(transparent)]
     Bounds(#[from] OutOfBounds),
     /// It calls a function that may read series that the query does not select.
@@ -46,25 +46,25 @@ pub enum GuardError {
     Function(String),
     /// It writes labels that can grow too long.
     #[error(transparent)]
-    Labels(#[from] TooLong),
+    WrittenLabels(#[from] WrittenLabelsTooLong),
     /// The regular expressions of functions are too many, too long or too large.
     #[error("{0}")]
-    Pattern(String),
-    /// The parser failed on it.
+    FunctionRegexes(String),
+    /// The parser panicked.
     #[error("{0}")]
-    Parser(String),
+    ParserPanicked(String),
     /// It has a number with too many digits.
     #[error(
         "the number {0} takes more than {MAX_DIGITS} digits when it is written out, as it is for \
          Prometheus: write one that takes fewer"
     )]
-    Number(String),
+    TooManyDigits(String),
     /// It is too long with the namespace added.
     #[error(
-        "the query takes {0} bytes when each of its selectors is given the namespace, {MAX_BYTES} are \
+        "the query takes {0} bytes when each of its selectors is given the namespace, {MAX_QUERY_BYTES} are \
          allowed: shorten it"
     )]
-    Long(usize),
+    TooLong(usize),
     /// It can't be printed without a change of its meaning.
     #[error(
         "Plimsoll can't add the namespace to this query without a change of its meaning: {0}. \
@@ -73,19 +73,19 @@ pub enum GuardError {
     Unsupported(String),
 }
 
-impl From<ReadError> for GuardError {
-    fn from(error: ReadError) -> Self {
+impl From<ParseError> for GuardError {
+    fn from(error: ParseError) -> Self {
         match error {
-            ReadError::Syntax(error) => Self::Syntax(error),
-            ReadError::Lexer(error) => Self::Lexer(error),
-            ReadError::Bounds(error) => Self::Bounds(error),
-            ReadError::Panicked => Self::Parser(error.to_string()),
+            ParseError::Syntax(error) => Self::Syntax(error),
+            ParseError::Lexer(error) => Self::Lexer(error),
+            ParseError::Bounds(error) => Self::Bounds(error),
+            ParseError::Panicked => Self::ParserPanicked(error.to_string()),
         }
     }
 }
 
-impl From<NotPromQl> for GuardError {
-    fn from(error: NotPromQl) -> Self {
+impl From<ExtensionNode> for GuardError {
+    fn from(error: ExtensionNode) -> Self {
         Self::Unsupported(error.to_string())
     }
 }
@@ -113,7 +113,7 @@ const MAX_SELECTORS: usize = 100;
 /// The most digits of a number when printed: `1e308` has 309.
 const MAX_DIGITS: usize = 32;
 /// The most bytes of a user's query with the namespace added. It is cached, and parsed for each plan.
-const MAX_BYTES: usize = 32 << 10;
+const MAX_QUERY_BYTES: usize = 32 << 10;
 
 /// The query with a matcher for the namespace in every selector, however deep.
 ///
@@ -132,8 +132,8 @@ pub fn within_namespace(
     namespace: &str,
     shared: &[String],
 ) -> Result<String, GuardError> {
-    let mut expr = tree::read(query, &bounds::USER_QUERY)?;
-    // Walking and printing partly are the parser's code, too, which may panic.
+    let mut expr = tree::parse(query, &bounds::USER_QUERY)?;
+    // Walking and printing partly run code of the parser, which may panic.
     let guarded = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let guard = NamespaceGuard { label: namespace_label, namespace, shared };
         let selectors = guard.add_to_all(&mut expr)?;
@@ -142,24 +142,24 @@ pub fn within_namespace(
                 "it has {selectors} selectors, {MAX_SELECTORS} are allowed"
             )));
         }
-        let patterns = growth::check(&mut expr)?;
-        let patterns: Vec<&str> = patterns.iter().map(String::as_str).collect();
-        pattern_bounds::check_of_functions(&patterns, &bounds::USER_QUERY)
-            .map_err(GuardError::Pattern)?;
+        let regexes = written_labels::check(&mut expr)?;
+        let regexes: Vec<&str> = regexes.iter().map(String::as_str).collect();
+        regexes::check_of_functions(&regexes, &bounds::USER_QUERY)
+            .map_err(GuardError::FunctionRegexes)?;
         tree::normalize(&mut expr);
         let text = expr.to_string();
-        if text.len() > MAX_BYTES {
-            return Err(GuardError::Long(text.len()));
+        if text.len() > MAX_QUERY_BYTES {
+            return Err(GuardError::TooLong(text.len()));
         }
         let changed = || GuardError::Unsupported(format!("it would be run as {text}"));
-        let mut again = tree::read(&text, &bounds::PLANNED_QUERY).map_err(|_| changed())?;
+        let mut again = tree::parse(&text, &bounds::PLANNED_QUERY).map_err(|_| changed())?;
         tree::normalize(&mut again);
-        if again != expr || guard.guarded(&mut again) != Some(selectors) {
+        if again != expr || guard.count_guarded(&mut again) != Some(selectors) {
             return Err(changed());
         }
         Ok(text)
     }));
-    guarded.unwrap_or_else(|_| Err(ReadError::Panicked.into()))
+    guarded.unwrap_or_else(|_| Err(ParseError::Panicked.into()))
 }
 
 /// The namespace that a query may read, and the shared ones.
@@ -170,7 +170,7 @@ struct NamespaceGuard<'a> {
 }
 
 impl NamespaceGuard<'_> {
-    /// Adds the namespace to every selector; the number of selectors.
+    /// Adds the namespace to every selector. Returns the number of selectors.
     fn add_to_all(&self, expr: &mut Expr) -> Result<usize, GuardError> {
         let mut selectors = 0;
         tree::walk(expr, &mut |node| {
@@ -187,10 +187,10 @@ impl NamespaceGuard<'_> {
                 }
                 Expr::NumberLiteral(number) => {
                     if number.to_string().len() > MAX_DIGITS {
-                        return Err(GuardError::Number(format!("{:e}", number.val)));
+                        return Err(GuardError::TooManyDigits(format!("{:e}", number.val)));
                     }
                 }
-                Expr::Extension(_) => return Err(NotPromQl.into()),
+                Expr::Extension(_) => return Err(ExtensionNode.into()),
                 Expr::Unary(_)
                 | Expr::Binary(_)
                 | Expr::Paren(_)
@@ -209,7 +209,7 @@ impl NamespaceGuard<'_> {
     }
 
     fn add(&self, selector: &mut VectorSelector) {
-        for branch in tree::branches(selector) {
+        for branch in tree::or_alternatives(selector) {
             if !self.is_shared(branch) {
                 branch.push(Matcher::new(MatchOp::Equal, self.label, self.namespace));
             }
@@ -224,8 +224,8 @@ impl NamespaceGuard<'_> {
         })
     }
 
-    /// The number of selectors if all have the namespace.
-    fn guarded(&self, expr: &mut Expr) -> Option<usize> {
+    /// The number of selectors; none unless all have the namespace.
+    fn count_guarded(&self, expr: &mut Expr) -> Option<usize> {
         let (mut selectors, mut all) = (0, true);
         tree::selectors(expr, &mut |selector| {
             selectors += 1;
@@ -236,7 +236,7 @@ impl NamespaceGuard<'_> {
                         && matcher.value == self.namespace
                 })
             };
-            let branches = tree::branches(selector);
+            let branches = tree::or_alternatives(selector);
             all &= branches.iter().all(|branch| has(branch) || self.is_shared(branch));
         });
         all.then_some(selectors)
@@ -395,29 +395,29 @@ mod tests {
 
     #[test]
     fn what_a_query_makes_of_labels_is_bounded() {
-        let replace = |with: &str, pattern: &str| {
-            format!(r#"label_replace(x, "a", "{with}", "pod", "{pattern}")"#)
+        let replace = |with: &str, regex: &str| {
+            format!(r#"label_replace(x, "a", "{with}", "pod", "{regex}")"#)
         };
         assert!(refused(replace(&"$1".repeat(900), "(.*)")).contains("grow too long"));
         let classes = format!("(?i){}", "[b-\u{10FFFF}]".repeat(17));
         assert!(refused(replace("$1", &classes)).contains("more than 16 classes"));
-        for pattern in [
+        for regex in [
             "(?:.{100}){1000}".to_owned(),
             "((a{30}){30}){30}".to_owned(),
             "a{1000}".repeat(20),
             ".{1,1000}".repeat(20),
             "a{1000,}".repeat(20),
         ] {
-            assert!(refused(replace("$1", &pattern)).contains("repeat too much"), "{pattern}");
+            assert!(refused(replace("$1", &regex)).contains("repeat too much"), "{regex}");
         }
         let many = (0..17).map(|_| replace("", "a")).collect::<Vec<_>>().join(" or ");
         assert!(refused(many).contains("more than 16 regular expressions"));
     }
 
-    /// Only Prometheus compiles the patterns of functions.
+    /// Only Prometheus compiles the regexes of functions.
     #[test]
-    fn patterns_of_functions_may_be_all_that_prometheus_accepts() {
-        for pattern in [
+    fn regexes_of_functions_may_be_all_that_prometheus_accepts() {
+        for regex in [
             "([^[]+).*",
             "[[a](.*)",
             r"\\Qa.b(\\E(.*)",
@@ -427,9 +427,9 @@ mod tests {
             "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}",
             "(",
         ] {
-            let query = format!(r#"label_replace(x, "a", "$1", "pod", "{pattern}")"#);
+            let query = format!(r#"label_replace(x, "a", "$1", "pod", "{regex}")"#);
             let guarded = within_namespace(&query, "namespace", "shop", &[]);
-            assert!(guarded.is_ok_and(|text| text.contains(pattern)), "{pattern}");
+            assert!(guarded.is_ok_and(|text| text.contains(regex)), "{regex}");
         }
     }
 

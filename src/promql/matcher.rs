@@ -41,15 +41,15 @@ impl Matcher {
         })
     }
 
-    /// The matcher as PromQL. No value can end its literal or act as a pattern.
+    /// The matcher as PromQL. No value can end its literal or act as a regex.
     pub fn render(&self, label: &str) -> String {
         let label = label_name(label);
-        let pattern = |values: &[String]| quoted(&pattern_of(values));
+        let regex = |values: &[String]| quoted(&regex_of(values));
         match self {
             Self::Is(value) => format!("{label}={}", quoted(value)),
             Self::IsNot(value) => format!("{label}!={}", quoted(value)),
-            Self::AnyOf(values) => format!("{label}=~{}", pattern(values)),
-            Self::NoneOf(values) => format!("{label}!~{}", pattern(values)),
+            Self::AnyOf(values) => format!("{label}=~{}", regex(values)),
+            Self::NoneOf(values) => format!("{label}!~{}", regex(values)),
             Self::NotEmpty => format!("{label}!=\"\""),
             Self::Empty => format!("{label}=\"\""),
         }
@@ -65,30 +65,30 @@ impl Matcher {
     }
 }
 
-/// The pattern that matches these texts and no other.
+/// The regex that matches these texts and no other.
 ///
 /// Prometheus looks texts up in its index, instead of matching each value of the label with the
-/// pattern, only if Go's `regexp.QuoteMeta` would leave nothing to escape
+/// regex, only if Go's `regexp.QuoteMeta` would leave nothing to escape
 /// (`optimizeAlternatingLiterals` in its `model/labels/regexp.go`). So only what Go
 /// escapes is escaped: `regex::escape` writes `web\-1`, which
 /// costs a hundred times as much as `web-1`.
-pub fn pattern_of<S: AsRef<str>>(values: impl IntoIterator<Item = S>) -> String {
-    let mut pattern = String::new();
+pub fn regex_of<S: AsRef<str>>(values: impl IntoIterator<Item = S>) -> String {
+    let mut regex = String::new();
     for (at, value) in values.into_iter().enumerate() {
         if at > 0 {
-            pattern.push('|');
+            regex.push('|');
         }
         for c in value.as_ref().chars() {
             if matches!(
                 c,
                 '\\' | '.' | '+' | '*' | '?' | '(' | ')' | '|' | '[' | ']' | '{' | '}' | '^' | '$'
             ) {
-                pattern.push('\\');
+                regex.push('\\');
             }
-            pattern.push(c);
+            regex.push(c);
         }
     }
-    pattern
+    regex
 }
 
 /// A label name as PromQL writes it, in quotes if it needs them.
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn no_value_can_end_its_literal_or_act_as_a_pattern() {
+    fn no_value_can_end_its_literal_or_act_as_a_regex() {
         for value in
             ["\"", "\\", "a\"} or vector(1) or up{b=\"", "\n", "\0", "é\u{2028}", ".*", "a|b"]
         {

@@ -4,7 +4,7 @@
 //! [`exactness`] can show that this changes no result.
 
 use super::bounds;
-use super::exactness::{self, Candidate, ResultKind};
+use super::exactness::{self, CandidateLabel, ResultKind};
 use super::shape::{self, Parameter, QueryShape, ShapedQuery};
 use super::tree::{self, Parts};
 use promql_parser::label::{self, MatchOp, Matcher};
@@ -27,11 +27,11 @@ fn parameterize(query: &str) -> Option<ShapedQuery> {
     if shape::mentions_placeholder(query) {
         return None;
     }
-    let mut tree = tree::read(query, &bounds::PLANNED_QUERY).ok()?;
+    let mut tree = tree::parse(query, &bounds::PLANNED_QUERY).ok()?;
     tree::normalize(&mut tree);
     let (mut parameters, mut arguments) = (Vec::new(), Vec::new());
     for (name, values) in common_matchers(&mut tree)? {
-        let candidate = Candidate { name: &name, single_value: values.len() == 1 };
+        let candidate = CandidateLabel { name: &name, single_value: values.len() == 1 };
         let result = exactness::analyze(&tree, &candidate);
         if let Some(ResultKind::Vector { has_label }) = result {
             parameters.push(Parameter { name, in_result: has_label });
@@ -40,7 +40,7 @@ fn parameterize(query: &str) -> Option<ShapedQuery> {
     }
     let mut selective = is_selective_without(&mut tree, &parameters);
     if !selective {
-        // `{app="web"}` needs the value of its parameter to be valid. `{app=""}` is invalid by itself, and in
+        // `{app="web"}` is valid only with the value of the parameter. `{app=""}` alone is invalid, and in
         // a batch it would make `{app=~"|web"}`, which matches everything: `app` is no parameter then.
         let all = (std::mem::take(&mut parameters), std::mem::take(&mut arguments));
         let values = all.0.into_iter().zip(all.1);
@@ -54,7 +54,7 @@ fn parameterize(query: &str) -> Option<ShapedQuery> {
     insert_parameters(&mut tree, &parameters);
     let text = tree.to_string();
     // The text is sent, not the tree, so both must mean the same.
-    if !tree::means(&text, &tree) {
+    if !tree::parses_to(&text, &tree) {
         return None;
     }
     let shape = Arc::new(QueryShape::new(text, parameters, selective));
@@ -120,10 +120,10 @@ fn is_selective_without(tree: &mut Expr, parameters: &[Parameter]) -> bool {
     selective
 }
 
-/// The texts that a pattern matches, sorted, if it is only a list of alternatives.
-fn alternatives(pattern: &str) -> Option<Vec<String>> {
+/// The texts that a regex matches, sorted, if it is only a list of alternatives.
+fn alternatives(regex: &str) -> Option<Vec<String>> {
     let (mut values, mut value) = (BTreeSet::new(), String::new());
-    let mut chars = pattern.chars();
+    let mut chars = regex.chars();
     while let Some(c) = chars.next() {
         match c {
             '|' => {
@@ -148,7 +148,7 @@ fn insert_parameters(tree: &mut Expr, parameters: &[Parameter]) {
             }
         }
     };
-    let walked: Result<(), tree::NotPromQl> = tree::walk(tree, &mut |node| {
+    let walked: Result<(), tree::ExtensionNode> = tree::walk(tree, &mut |node| {
         match node {
             Expr::Aggregate(aggregate) => match &mut aggregate.modifier {
                 Some(LabelModifier::Include(by)) => add(by),
@@ -218,7 +218,7 @@ mod tests {
             (r#"max_over_time(sum(x{a="1"})[5m:1m]) + time()"#, vec![("a", false)]),
             (r#"x{a="1"} or x{a="1",b="2"}"#, vec![("a", true)]),
             (r#"x{__plimsoll_placeholder__="",a="1"}"#, vec![]),
-            // Nothing compiles a pattern, be it larger than any that could be.
+            // Nothing compiles a regex, be it larger than any that could be.
             (r#"sum(x{a="1",b=~"\\pL{9000}"})"#, vec![("a", false)]),
             ("up", vec![]),
             ("vector(1)", vec![]),
@@ -229,13 +229,13 @@ mod tests {
     }
 
     #[test]
-    fn alternatives_are_listed_only_for_plain_patterns() {
-        let listed = |pattern| alternatives(pattern);
+    fn alternatives_are_listed_only_for_plain_regexes() {
+        let listed = |regex| alternatives(regex);
         assert_eq!(listed("b|a"), Some(vec!["a".to_owned(), "b".to_owned()]));
         assert_eq!(listed(r"a\.b\-c"), Some(vec!["a.b-c".to_owned()]));
         assert_eq!(listed(""), Some(vec![String::new()]));
-        for pattern in ["a.*", "(a|b)", r"\d", "a+", "[ab]", "^a"] {
-            assert_eq!(listed(pattern), None, "{pattern}");
+        for regex in ["a.*", "(a|b)", r"\d", "a+", "[ab]", "^a"] {
+            assert_eq!(listed(regex), None, "{regex}");
         }
     }
 }

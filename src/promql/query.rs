@@ -101,7 +101,7 @@ impl PodQueries {
     ) -> Result<Query, QueryError> {
         if let Some(query) = &metric.query {
             return self
-                .guarded(query, namespace)
+                .guard(query, namespace)
                 .map(|query| Query { values: query.into(), times: None })
                 .map_err(|error| QueryError::Query { metric: metric.metric.clone(), error });
         }
@@ -130,11 +130,11 @@ impl PodQueries {
         Ok(Query { values: query.into(), times })
     }
 
-    /// The guarded query: a user's own query, kept within a namespace.
+    /// Keeps a user's own query within a namespace. Returns the guarded query.
     ///
     /// # Errors
     /// As [`GuardError`] says.
-    pub fn guarded(&self, query: &str, namespace: &str) -> Result<String, GuardError> {
+    pub fn guard(&self, query: &str, namespace: &str) -> Result<String, GuardError> {
         guard::within_namespace(query, &self.namespace_label, namespace, &self.shared)
     }
 }
@@ -163,14 +163,14 @@ pub fn render(
         plain.push('_');
     }
     let text = template.render(&fields(&plain, matchers, group_by))?;
-    let mut tree = tree::read(&text, &bounds::PLANNED_QUERY)
+    let mut tree = tree::parse(&text, &bounds::PLANNED_QUERY)
         .map_err(|error| format!("the name {series:?} can't be put into {text}: {error}"))?;
     let name = |text: &mut String| {
         if text.contains(&plain) {
             *text = text.replace(&plain, series);
         }
     };
-    let walked: Result<(), tree::NotPromQl> = tree::walk(&mut tree, &mut |node| {
+    let walked: Result<(), tree::ExtensionNode> = tree::walk(&mut tree, &mut |node| {
         if let Expr::StringLiteral(literal) = node {
             name(&mut literal.val);
         }
@@ -179,7 +179,7 @@ pub fn render(
     walked.map_err(|error| error.to_string())?;
     tree::selectors(&mut tree, &mut |selector| {
         let own = selector.name.take_if(|own| own.contains(&plain));
-        for branch in tree::branches(selector) {
+        for branch in tree::or_alternatives(selector) {
             branch.iter_mut().for_each(|matcher| name(&mut matcher.value));
             if let Some(own) = &own {
                 let own = own.replace(&plain, series);
@@ -189,7 +189,7 @@ pub fn render(
     });
     tree::normalize(&mut tree);
     let text = tree.to_string();
-    match tree::means(&text, &tree) {
+    match tree::parses_to(&text, &tree) {
         true => Ok(text),
         false => Err(format!("the name {series:?} can't be put into {text}")),
     }

@@ -5,13 +5,13 @@
 //! the depth of the tree is bounded by a scan of the text that does not recurse.
 
 use super::bounds::{Bounds, OutOfBounds};
-use super::patterns;
+use super::regexes;
 use promql_parser::util::unquote_string;
 use std::ops::Range;
 
 /// A regular expression of a matcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pattern {
+pub struct RegexLiteral {
     /// The range of its literal in the text, quotes included.
     pub literal: Range<usize>,
     /// The unquoted text.
@@ -24,26 +24,26 @@ pub struct Pattern {
 ///
 /// # Errors
 /// The first thing that is out of bounds.
-pub fn check(text: &str, bounds: &Bounds) -> Result<Vec<Pattern>, OutOfBounds> {
+pub fn check(text: &str, bounds: &Bounds) -> Result<Vec<RegexLiteral>, OutOfBounds> {
     let mut scan = Scan {
         text,
         bounds,
         at: 0,
         levels: vec![Level::default()],
         matchers: 0,
-        patterns: Vec::new(),
+        regexes: Vec::new(),
         duration: false,
     };
     let checked = scan.run().and_then(|()| {
-        let texts: Vec<&str> = scan.patterns.iter().map(|pattern| &*pattern.text).collect();
-        let empty = patterns::compile(&texts, bounds);
-        empty.map_err(|(index, what)| (scan.patterns[index].literal.start, what))
+        let texts: Vec<&str> = scan.regexes.iter().map(|regex| &*regex.text).collect();
+        let empty = regexes::compile(&texts, bounds);
+        empty.map_err(|(index, what)| (scan.regexes[index].literal.start, what))
     });
     let empty = checked.map_err(|(at, what)| OutOfBounds::at(text, at, what))?;
-    for (pattern, empty) in scan.patterns.iter_mut().zip(empty) {
-        pattern.matches_empty = empty;
+    for (regex, empty) in scan.regexes.iter_mut().zip(empty) {
+        regex.matches_empty = empty;
     }
-    Ok(scan.patterns)
+    Ok(scan.regexes)
 }
 
 /// The text between one parenthesis and the one that closes it.
@@ -69,7 +69,7 @@ struct Scan<'a> {
     at: usize,
     levels: Vec<Level>,
     matchers: usize,
-    patterns: Vec<Pattern>,
+    regexes: Vec<RegexLiteral>,
     /// Whether a duration is next.
     duration: bool,
 }
@@ -248,7 +248,7 @@ impl Scan<'_> {
                 b'"' | b'\'' | b'`' => {
                     self.string(byte);
                     if last == b'~' {
-                        self.pattern(begin)?;
+                        self.regex(begin)?;
                     }
                 }
                 b'=' | b'!' if last != b'!' => {
@@ -267,19 +267,19 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// A pattern, from its opening quote on.
-    fn pattern(&mut self, begin: usize) -> Checked {
+    /// A regex, from its opening quote on.
+    fn regex(&mut self, begin: usize) -> Checked {
         let literal = self.text.get(begin..self.at).unwrap_or_default();
-        if self.patterns.len() >= self.bounds.patterns {
-            return Err((begin, patterns::too_many(self.bounds)));
+        if self.regexes.len() >= self.bounds.regexes {
+            return Err((begin, regexes::too_many(self.bounds)));
         }
-        if literal.len() > self.bounds.pattern_bytes {
-            return Err((begin, patterns::too_long(self.bounds)));
+        if literal.len() > self.bounds.regex_bytes {
+            return Err((begin, regexes::too_long(self.bounds)));
         }
         // The parser refuses an invalid string.
         if let Ok(text) = unquote_string(literal) {
             let literal = begin..self.at;
-            self.patterns.push(Pattern { literal, text, matches_empty: false });
+            self.regexes.push(RegexLiteral { literal, text, matches_empty: false });
         }
         Ok(())
     }
@@ -354,8 +354,8 @@ mod tests {
     fn wide_classes_that_ignore_case_are_refused_before_they_are_read() {
         let many = "[!-\u{10FFFF}]".repeat(120);
         let nested = "[[!-~]&&".repeat(60) + "a" + &"]".repeat(60);
-        let matchers = |pattern: &str| format!("x{{{}}}", format!(r#"a=~"{pattern}","#).repeat(8));
-        for pattern in [
+        let matchers = |regex: &str| format!("x{{{}}}", format!(r#"a=~"{regex}","#).repeat(8));
+        for regex in [
             format!("(?i){many}"),
             format!("a(?s-mi:b)(?:c)(?im:{many})"),
             format!("(?x)( ?i){many}"),
@@ -363,15 +363,15 @@ mod tests {
             format!("(?i){nested}"),
         ] {
             let begun = std::time::Instant::now();
-            let fault = fault(&matchers(&pattern)).unwrap();
+            let fault = fault(&matchers(&regex)).unwrap();
             assert!(fault.contains("more than 16 classes"), "{fault}");
             let took = begun.elapsed();
             assert!(took < std::time::Duration::from_millis(100), "{took:?}");
         }
-        for pattern in
+        for regex in
             [&*"[^!-\u{10FFFF}]".repeat(100), "(?i)[a-z]+-[0-9]+", "(?P<name>[a-z])[0-9]{5}"]
         {
-            assert_eq!(fault(&format!(r#"x{{a=~"{pattern}"}}"#)), None, "{pattern}");
+            assert_eq!(fault(&format!(r#"x{{a=~"{regex}"}}"#)), None, "{regex}");
         }
     }
 

@@ -20,7 +20,7 @@
 //! they are removed when the rows are read. `parameterize` finds the parameters of a query.
 
 use super::bounds;
-use super::matcher::pattern_of;
+use super::matcher::regex_of;
 use super::tree;
 use promql_parser::label::{MatchOp, Matcher};
 use std::collections::BTreeSet;
@@ -102,7 +102,7 @@ impl QueryShape {
         if self.parameters.is_empty() {
             return self.text.clone();
         }
-        let mut tree = tree::read(&self.text, &bounds::PLANNED_QUERY).expect("it was read before");
+        let mut tree = tree::parse(&self.text, &bounds::PLANNED_QUERY).expect("it was read before");
         tree::normalize(&mut tree);
         let matcher = |(parameter, values): (&Parameter, &Option<BTreeSet<&String>>)| {
             let values = values.as_ref()?;
@@ -111,8 +111,8 @@ impl QueryShape {
                     Matcher::new(MatchOp::Equal, &parameter.name, only)
                 }
                 _ => {
-                    let pattern = pattern_of(values);
-                    Matcher::new(MatchOp::Re(tree::uncompiled()), &parameter.name, &pattern)
+                    let regex = regex_of(values);
+                    Matcher::new(MatchOp::Re(tree::uncompiled()), &parameter.name, &regex)
                 }
             })
         };
@@ -125,7 +125,7 @@ impl QueryShape {
             own.sort_by_cached_key(ToString::to_string);
         });
         let text = tree.to_string();
-        debug_assert!(tree::means(&text, &tree), "{text} is not what was planned");
+        debug_assert!(tree::parses_to(&text, &tree), "{text} is not what was planned");
         text
     }
 }

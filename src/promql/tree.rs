@@ -1,8 +1,8 @@
-//! The tree of a query: reading within bounds, walking, printing.
+//! The tree of a query: parsing within bounds, walking, printing.
 
 use super::bounds::{self, Bounds, OutOfBounds};
 use super::quote::quoted;
-use super::scan::{self, Pattern};
+use super::scan::{self, RegexLiteral};
 use promql_parser::label::{MatchOp, Matcher, Matchers};
 use promql_parser::parser::{
     self, AggregateExpr, BinModifier, BinaryExpr, Call, Expr, FunctionArgs, MatrixSelector,
@@ -11,9 +11,9 @@ use promql_parser::parser::{
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
-/// Why a text can't be read.
+/// Why a text can't be parsed.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-pub enum ReadError {
+pub enum ParseError {
     /// It is not PromQL; the parser's message.
     #[error("{0}")]
     Syntax(String),
@@ -28,45 +28,46 @@ pub enum ReadError {
     Panicked,
 }
 
-/// Reads a query. Its depth is bounded, so that the tree can be walked, printed,
+/// Parses a query. Its depth is bounded, so that the tree can be walked, printed,
 /// compared and dropped on any stack.
 ///
 /// # Errors
-/// As [`ReadError`] says.
-pub fn read(text: &str, bounds: &Bounds) -> Result<Expr, ReadError> {
+/// As [`ParseError`] says.
+pub fn parse(text: &str, bounds: &Bounds) -> Result<Expr, ParseError> {
     if text.len() > bounds.bytes {
         scan::check(text, bounds)?;
     }
     let text = &*plain_strings(text);
     let caught = std::panic::catch_unwind(|| {
         // The scan finds the ends of strings only in a text that the lexer accepts.
-        parser::lexer(text).map(drop).map_err(ReadError::Lexer)?;
-        let patterns = scan::check(text, bounds)?;
-        let mut tree = parser::parse(&numbered(text, &patterns)).map_err(ReadError::Syntax)?;
-        name_patterns(&mut tree, &patterns).then_some(tree).ok_or(ReadError::Panicked)
+        parser::lexer(text).map(drop).map_err(ParseError::Lexer)?;
+        let regexes = scan::check(text, bounds)?;
+        let mut tree =
+            parser::parse(&with_numbered_regexes(text, &regexes)).map_err(ParseError::Syntax)?;
+        restore_regexes(&mut tree, &regexes).then_some(tree).ok_or(ParseError::Panicked)
     });
-    caught.unwrap_or(Err(ReadError::Panicked))
+    caught.unwrap_or(Err(ParseError::Panicked))
 }
 
-/// The text with a number in place of each pattern. The parser compiles every pattern,
-/// and each plan reads its query again: numbers take microseconds, patterns milliseconds.
-fn numbered(text: &str, patterns: &[Pattern]) -> String {
+/// The text with a number in place of each regex. The parser compiles every regex,
+/// and each plan parses its query again: numbers take microseconds, regexes milliseconds.
+fn with_numbered_regexes(text: &str, regexes: &[RegexLiteral]) -> String {
     let mut numbered = String::with_capacity(text.len());
     let mut end = 0;
-    for (number, pattern) in patterns.iter().enumerate() {
-        numbered.push_str(&text[end..pattern.literal.start]);
+    for (number, regex) in regexes.iter().enumerate() {
+        numbered.push_str(&text[end..regex.literal.start]);
         // The parser refuses a selector whose matchers all match the empty text.
-        let or_nothing = if pattern.matches_empty { "|" } else { "" };
+        let or_nothing = if regex.matches_empty { "|" } else { "" };
         numbered.push_str(&format!("\"{number}{or_nothing}\""));
-        end = pattern.literal.end;
+        end = regex.literal.end;
     }
     numbered.push_str(&text[end..]);
     numbered
 }
 
-/// Puts the patterns back in place of their numbers; false if there is another pattern, which the
+/// Puts the regexes back in place of their numbers; false if there is another regex, which the
 /// parser has compiled without a bound.
-fn name_patterns(tree: &mut Expr, patterns: &[Pattern]) -> bool {
+fn restore_regexes(tree: &mut Expr, regexes: &[RegexLiteral]) -> bool {
     let (mut all, mut named) = (0, 0);
     selectors(tree, &mut |selector| {
         let Matchers { matchers, or_matchers } = &mut selector.matchers;
@@ -76,15 +77,15 @@ fn name_patterns(tree: &mut Expr, patterns: &[Pattern]) -> bool {
             };
             all += 1;
             if let Ok(number) = matcher.value.trim_end_matches('|').parse::<usize>()
-                && let Some(pattern) = patterns.get(number)
+                && let Some(regex) = regexes.get(number)
             {
                 *compiled = uncompiled();
-                matcher.value.clone_from(&pattern.text);
+                matcher.value.clone_from(&regex.text);
                 named += 1;
             }
         }
     });
-    named == all && named == patterns.len()
+    named == all && named == regexes.len()
 }
 
 /// Raw strings (`` `\d` ``) written with quotes ("\\d"): the parser takes their
@@ -129,13 +130,13 @@ fn end_of_string(text: &str, quote: char) -> Option<usize> {
 
 /// The parts of a node.
 pub struct Parts<'a> {
-    /// Its own selector.
+    /// Its selector, if it is one.
     pub selector: Option<&'a mut VectorSelector>,
     /// All nodes below it.
     pub children: Vec<&'a mut Expr>,
 }
 
-/// The parts of a node; none if it is not PromQL's.
+/// The parts of a node; none for an `Expr::Extension`, which no PromQL text produces.
 ///
 /// All walks are built on this function. It has no wildcard and no `..`, so that a
 /// new kind of node, or a new field that may have one, does not compile until
@@ -166,17 +167,17 @@ pub fn parts(expr: &mut Expr) -> Option<Parts<'_>> {
         Expr::Call(Call { func: _, args: FunctionArgs { args } }) => {
             args.iter_mut().map(|child| &mut **child).collect()
         }
-        // No text makes one, and its `children` are copies.
+        // No text produces one, and its `children` are copies.
         Expr::Extension(_) => return None,
     };
     Some(Parts { selector, children })
 }
 
 /// The text of a string literal, in parentheses or not.
-pub fn text(expr: &Expr) -> Option<&str> {
+pub fn string_literal(expr: &Expr) -> Option<&str> {
     match expr {
         Expr::StringLiteral(literal) => Some(&literal.val),
-        Expr::Paren(paren) => text(&paren.expr),
+        Expr::Paren(paren) => string_literal(&paren.expr),
         _ => None,
     }
 }
@@ -184,55 +185,55 @@ pub fn text(expr: &Expr) -> Option<&str> {
 /// Calls `each` for every node, parents first, until it fails.
 ///
 /// # Errors
-/// If a call fails, or a node is not PromQL's.
-pub fn walk<E: From<NotPromQl>>(
+/// If a call fails, or a node is an `Expr::Extension`.
+pub fn walk<E: From<ExtensionNode>>(
     expr: &mut Expr,
     each: &mut dyn FnMut(&mut Expr) -> Result<(), E>,
 ) -> Result<(), E> {
     each(expr)?;
-    let Parts { selector: _, children } = parts(expr).ok_or(NotPromQl)?;
+    let Parts { selector: _, children } = parts(expr).ok_or(ExtensionNode)?;
     children.into_iter().try_for_each(|child| walk(child, each))
 }
 
 /// Calls `each` for every selector.
 pub fn selectors(expr: &mut Expr, each: &mut dyn FnMut(&mut VectorSelector)) {
-    let walked: Result<(), NotPromQl> = walk(expr, &mut |node| {
+    let walked: Result<(), ExtensionNode> = walk(expr, &mut |node| {
         if let Some(Parts { selector: Some(selector), children: _ }) = parts(node) {
             each(selector);
         }
         Ok(())
     });
-    // Only a tree that is not read from a text can have such a node.
-    walked.expect("a tree that was read from PromQL");
+    // Only a tree that was not parsed from a text can have such a node.
+    walked.expect("a tree that was parsed from PromQL");
 }
 
-/// A node that is not PromQL's.
+/// A node that no PromQL text produces: an `Expr::Extension`.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("a node that is not PromQL's")]
-pub struct NotPromQl;
+pub struct ExtensionNode;
 
 /// The alternative lists of matchers of a selector (`a="1" or b="2"`).
-pub fn branches(selector: &mut VectorSelector) -> Vec<&mut Vec<Matcher>> {
+pub fn or_alternatives(selector: &mut VectorSelector) -> Vec<&mut Vec<Matcher>> {
     let VectorSelector { name: _, matchers, offset: _, at: _ } = selector;
     let Matchers { matchers, or_matchers } = matchers;
     if or_matchers.is_empty() { vec![matchers] } else { or_matchers.iter_mut().collect() }
 }
 
 /// Normalizes a tree, so that trees with the same meaning are equal: matchers are
-/// sorted, empty lists of labels left out as when printed, and patterns
+/// sorted, empty lists of labels left out as when printed, and regexes
 /// compared by their text.
 pub fn normalize(expr: &mut Expr) {
     selectors(expr, &mut |selector| {
-        for branch in branches(selector) {
+        for branch in or_alternatives(selector) {
             for matcher in branch.iter_mut() {
-                if let MatchOp::Re(pattern) | MatchOp::NotRe(pattern) = &mut matcher.op {
-                    *pattern = uncompiled();
+                if let MatchOp::Re(regex) | MatchOp::NotRe(regex) = &mut matcher.op {
+                    *regex = uncompiled();
                 }
             }
             branch.sort_by_cached_key(ToString::to_string);
         }
     });
-    let walked: Result<(), NotPromQl> = walk(expr, &mut |node| {
+    let walked: Result<(), ExtensionNode> = walk(expr, &mut |node| {
         match node {
             Expr::Aggregate(aggregate) => {
                 let by = aggregate.modifier.as_ref();
@@ -253,22 +254,22 @@ pub fn normalize(expr: &mut Expr) {
         }
         Ok(())
     });
-    walked.expect("a tree that was read from PromQL");
+    walked.expect("a tree that was parsed from PromQL");
 }
 
-/// Whether a text means the same as a [normalized](normalize) tree.
-pub fn means(text: &str, tree: &Expr) -> bool {
-    read(text, &bounds::PLANNED_QUERY).is_ok_and(|mut again| {
+/// Whether a text parses to this [normalized](normalize) tree.
+pub fn parses_to(text: &str, tree: &Expr) -> bool {
+    parse(text, &bounds::PLANNED_QUERY).is_ok_and(|mut again| {
         normalize(&mut again);
         again == *tree
     })
 }
 
-/// Takes the place of every compiled pattern in our trees: only the
-/// text of a matcher is printed and compared, and a compiled pattern takes kilobytes.
+/// Takes the place of every compiled regex in our trees: only the
+/// text of a matcher is printed and compared, and a compiled regex takes kilobytes.
 pub fn uncompiled() -> regex::Regex {
     static NONE: LazyLock<regex::Regex> =
-        LazyLock::new(|| regex::Regex::new("").expect("the empty pattern"));
+        LazyLock::new(|| regex::Regex::new("").expect("the empty regex"));
     NONE.clone()
 }
 
@@ -285,27 +286,27 @@ mod tests {
             ("x{a =~ # `b\n 'c\\\\d', e!~\t`f\\d`,}", r#"x{a=~"c\\d",e!~"f\\d"}"#),
             (r#"x{a="`\\d`"}"#, r#"x{a="`\\d`"}"#),
         ] {
-            let tree = read(text, &bounds::USER_QUERY).unwrap();
+            let tree = parse(text, &bounds::USER_QUERY).unwrap();
             assert_eq!(tree.to_string(), expected, "{text}");
         }
     }
 
     #[test]
-    fn patterns_are_read_as_they_are_written() {
+    fn regexes_are_read_as_they_are_written() {
         for text in [
             r#"x{a=~"1",a=~"|2",b!~"0|"}"#,
             r#"sum by (a) (topk(scalar(x{c=~"b"}), {"a.b"=~"\\d"})) + x{c=~"a",d="0"}"#,
             r#"x{a=~"b", c="0" or d!~"e"}"#,
         ] {
             for bounds in [&bounds::USER_QUERY, &bounds::PLANNED_QUERY] {
-                assert_eq!(read(text, bounds).unwrap().to_string(), text);
+                assert_eq!(parse(text, bounds).unwrap().to_string(), text);
             }
         }
-        let none = |text| read(text, &bounds::USER_QUERY).unwrap_err().to_string();
+        let none = |text| parse(text, &bounds::USER_QUERY).unwrap_err().to_string();
         for text in [r#"{a=~".*"}"#, r#"{a!~"b",c=~"d|"}"#] {
             assert!(none(text).contains("at least one"), "{}", none(text));
         }
-        assert!(read(r#"{a!~".*"}"#, &bounds::USER_QUERY).is_ok());
+        assert!(parse(r#"{a!~".*"}"#, &bounds::USER_QUERY).is_ok());
     }
 
     #[test]
@@ -325,9 +326,9 @@ mod tests {
             of("max_over_time(", "[5m:1m])", depth / 2 - 1),
         ] {
             let work = move || {
-                let mut tree = read(&text, &bounds::USER_QUERY).expect("within bounds");
+                let mut tree = parse(&text, &bounds::USER_QUERY).expect("within bounds");
                 normalize(&mut tree);
-                assert!(means(&tree.to_string(), &tree.clone()), "{text}");
+                assert!(parses_to(&tree.to_string(), &tree.clone()), "{text}");
             };
             // A quarter of the stack of tokio's workers.
             let thread = std::thread::Builder::new().stack_size(512 << 10).spawn(work);

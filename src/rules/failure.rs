@@ -4,8 +4,8 @@ use crate::samples::MetricError;
 
 /// Why a rule gives no value.
 #[derive(Clone, Debug, thiserror::Error, PartialEq)]
-pub enum Failure {
-    /// No rule gives the metric, or not with such a selector, or no such object exists.
+pub enum RuleQueryError {
+    /// No rule serves the metric, or not with such a selector, or no such object exists.
     #[error("no rule gives the metric")]
     NotFound,
     /// The metric has no value for the object.

@@ -17,7 +17,7 @@ const MIN_INTERVAL: Duration = Duration::from_secs(20);
 /// listing at the regular interval finds it sooner.
 const UNKNOWN_TTL: Duration = Duration::from_secs(180);
 /// How long a request for a name waits for the listing.
-pub const PATIENCE: Duration = Duration::from_secs(3);
+pub const LISTING_TIMEOUT: Duration = Duration::from_secs(3);
 /// The bytes of the cache of unknown names.
 pub const UNKNOWN_NAME_BYTES: usize = 2 << 20;
 /// The most names that wait for one listing.
@@ -82,7 +82,7 @@ impl Listings {
         if next.names.len() < MAX_WAITING && !next.names.iter().any(|known| known == name) {
             next.names.push(name.to_owned());
         }
-        (next.begins <= now + PATIENCE).then(|| next.listed.clone())
+        (next.begins <= now + LISTING_TIMEOUT).then(|| next.listed.clone())
     }
 
     async fn list(self: Arc<Self>, begins: Instant, list: impl Future<Output = bool>) {

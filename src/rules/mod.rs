@@ -12,13 +12,13 @@ mod tests;
 mod usage;
 mod values;
 
-pub use failure::Failure;
+pub use failure::RuleQueryError;
 #[cfg(test)]
 pub use listing::UNKNOWN_NAME_BYTES;
 pub use objects::pod_info;
 pub use registry::ObjectMetric;
 pub use rule::{Filter, MetricName, ResourceLabels, Rule, RuleError, SeriesQuery, pattern};
 pub use rule_set::RuleSet;
-pub use service::{Dependencies, Rules, Settings};
+pub use service::{Dependencies, ListingSettings, Rules};
 pub use usage::{ResourceRules, UsageRule};
-pub use values::{NodeUsage, ObjectValue, PodUsage, Which};
+pub use values::{NodeUsage, ObjectSelection, ObjectValue, PodUsage};

@@ -1,6 +1,6 @@
 //! Lists the objects of the cluster that metrics describe.
 
-use super::failure::Failure;
+use super::failure::RuleQueryError;
 use crate::k8s::Selector;
 use crate::watch::{Cluster, GroupResource, ObjectKey, ResourceInfo};
 use kube::Api;
@@ -26,7 +26,7 @@ impl ObjectLister {
         info: &ResourceInfo,
         namespace: &str,
         selector: &Selector,
-    ) -> Result<Vec<String>, Failure> {
+    ) -> Result<Vec<String>, RuleQueryError> {
         if info.name == GroupResource::core("pods") && !namespace.is_empty() {
             let pods = self.pods(Some(namespace), None, selector, false).await?;
             return Ok(pods.into_keys().map(|key| key.name).collect());
@@ -44,7 +44,7 @@ impl ObjectLister {
         name: Option<&str>,
         selector: &Selector,
         running: bool,
-    ) -> Result<BTreeMap<ObjectKey, Arc<BTreeMap<String, String>>>, Failure> {
+    ) -> Result<BTreeMap<ObjectKey, Arc<BTreeMap<String, String>>>, RuleQueryError> {
         let key = |namespace: &str, name: &str| ObjectKey {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
@@ -82,7 +82,7 @@ impl ObjectLister {
         info: &ResourceInfo,
         namespace: &str,
         selector: &Selector,
-    ) -> Result<Vec<(String, BTreeMap<String, String>)>, Failure> {
+    ) -> Result<Vec<(String, BTreeMap<String, String>)>, RuleQueryError> {
         let objects = self.metadata(info, namespace, selector, "").await?.into_iter();
         Ok(objects.filter_map(|o| Some((o.name?, o.labels.unwrap_or_default()))).collect())
     }
@@ -93,7 +93,7 @@ impl ObjectLister {
         namespace: &str,
         selector: &Selector,
         fields: &str,
-    ) -> Result<Vec<ObjectMeta>, Failure> {
+    ) -> Result<Vec<ObjectMeta>, RuleQueryError> {
         let resource = info.api_resource();
         let client = self.client.clone();
         let api: Api<DynamicObject> = match (namespace, info.namespaced) {
@@ -104,7 +104,7 @@ impl ObjectLister {
         let listing = tokio::time::timeout(LIST_TIMEOUT, api.list_metadata(&parameters)).await;
         let unlistable = |error: String| {
             tracing::warn!(resource = %info.name, namespace, error, "Failed to list objects");
-            Failure::Unlistable(error)
+            RuleQueryError::Unlistable(error)
         };
         let list = listing
             .map_err(|_| {

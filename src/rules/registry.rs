@@ -2,7 +2,7 @@
 
 use super::rule::{SeriesQuery, is_cluster_wide};
 use super::rule_set::RuleSet;
-use crate::prometheus::SeriesShape;
+use crate::prometheus::SeriesSchema;
 use crate::watch::{GroupResource, ResourceMap};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub struct ObjectMetric {
 
 /// The source of a metric.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct RuleSource {
     /// The index of the rule.
     pub rule: usize,
     /// The name of the series.
@@ -30,12 +30,12 @@ pub struct Source {
 /// The metrics, and the source of each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Registry {
-    custom: BTreeMap<ObjectMetric, Source>,
-    external: BTreeMap<String, Source>,
+    custom: BTreeMap<ObjectMetric, RuleSource>,
+    external: BTreeMap<String, RuleSource>,
 }
 
 /// The known series of each series query.
-pub type KnownSeries = HashMap<SeriesQuery, Arc<Vec<SeriesShape>>>;
+pub type KnownSeries = HashMap<SeriesQuery, Arc<Vec<SeriesSchema>>>;
 
 impl Registry {
     /// Applies rules. Of two rules for the same metric the later one counts, as in
@@ -43,29 +43,30 @@ impl Registry {
     pub fn new(rules: &RuleSet, known: &KnownSeries, map: &ResourceMap) -> Self {
         let mut registry = Self::default();
         for (index, rule) in rules.custom.iter().enumerate() {
-            for shape in known.get(&rule.series).into_iter().flat_map(|s| s.iter()) {
-                let Some(metric) = rule.takes(&shape.name).then(|| rule.name.of(&shape.name))
+            for schema in known.get(&rule.series).into_iter().flat_map(|s| s.iter()) {
+                let Some(metric) =
+                    rule.matches_series(&schema.name).then(|| rule.name.render(&schema.name))
                 else {
                     continue;
                 };
                 let Some(metric) = metric else { continue };
-                let labels = shape.labels.iter().map(String::as_str);
+                let labels = schema.labels.iter().map(String::as_str);
                 let (resources, namespaced) = rule.labels.resources(labels, map);
                 for resource in resources {
                     let namespaced = namespaced && !is_cluster_wide(&resource);
                     let key = ObjectMetric { resource, namespaced, metric: metric.clone() };
-                    let source = Source { rule: index, series: shape.name.clone() };
+                    let source = RuleSource { rule: index, series: schema.name.clone() };
                     registry.custom.insert(key, source);
                 }
             }
         }
         for (index, rule) in rules.external.iter().enumerate() {
-            for shape in known.get(&rule.series).into_iter().flat_map(|s| s.iter()) {
-                if !rule.takes(&shape.name) {
+            for schema in known.get(&rule.series).into_iter().flat_map(|s| s.iter()) {
+                if !rule.matches_series(&schema.name) {
                     continue;
                 }
-                if let Some(metric) = rule.name.of(&shape.name) {
-                    let source = Source { rule: index, series: shape.name.clone() };
+                if let Some(metric) = rule.name.render(&schema.name) {
+                    let source = RuleSource { rule: index, series: schema.name.clone() };
                     registry.external.insert(metric, source);
                 }
             }
@@ -74,22 +75,22 @@ impl Registry {
     }
 
     /// The source of a metric of objects.
-    pub fn custom(&self, metric: &ObjectMetric) -> Option<&Source> {
+    pub fn custom(&self, metric: &ObjectMetric) -> Option<&RuleSource> {
         self.custom.get(metric)
     }
 
     /// The source of an external metric.
-    pub fn external(&self, metric: &str) -> Option<&Source> {
+    pub fn external(&self, metric: &str) -> Option<&RuleSource> {
         self.external.get(metric)
     }
 
     /// All metrics of objects.
-    pub fn custom_metrics(&self) -> impl Iterator<Item = (&ObjectMetric, &Source)> {
+    pub fn custom_metrics(&self) -> impl Iterator<Item = (&ObjectMetric, &RuleSource)> {
         self.custom.iter()
     }
 
     /// All external metrics.
-    pub fn external_metrics(&self) -> impl Iterator<Item = (&String, &Source)> {
+    pub fn external_metrics(&self) -> impl Iterator<Item = (&String, &RuleSource)> {
         self.external.iter()
     }
 }

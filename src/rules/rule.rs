@@ -49,10 +49,10 @@ pub struct Filter {
     /// The pattern.
     pub pattern: Regex,
     /// Whether the name must match, rather than not match.
-    pub is: bool,
+    pub must_match: bool,
 }
 
-/// Makes the name of a metric from that of a series.
+/// Renders the name of a metric from that of a series.
 #[derive(Clone, Debug)]
 pub struct MetricName {
     pattern: Option<Regex>,
@@ -96,7 +96,7 @@ impl MetricName {
     }
 
     /// The name of the metric for a series; none if the series' name does not match.
-    pub fn of(&self, series: &str) -> Option<String> {
+    pub fn render(&self, series: &str) -> Option<String> {
         let Some(pattern) = &self.pattern else {
             // Without a pattern the whole name is group 0.
             return Some(match self.template.as_str() {
@@ -231,8 +231,8 @@ fn label_template(text: &str) -> Result<(Template, Regex), RuleError> {
 
 impl Rule {
     /// Whether it applies to a series of this name.
-    pub fn takes(&self, series: &str) -> bool {
-        self.filters.iter().all(|filter| filter.pattern.is_match(series) == filter.is)
+    pub fn matches_series(&self, series: &str) -> bool {
+        self.filters.iter().all(|filter| filter.pattern.is_match(series) == filter.must_match)
     }
 
     /// Renders the query.
@@ -290,7 +290,7 @@ mod tests {
             ("http", "", "my_http_x", Some("http")),
         ] {
             let name = MetricName::new(matches, template).unwrap();
-            assert_eq!(name.of(series).as_deref(), expected, "{matches} {template} {series}");
+            assert_eq!(name.render(series).as_deref(), expected, "{matches} {template} {series}");
         }
         assert!(MetricName::new("(a)(b)", "").unwrap_err().0.contains("2 groups"));
         assert!(MetricName::new("(", "").unwrap_err().0.contains("no regular expression"));

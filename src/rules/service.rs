@@ -1,11 +1,11 @@
 //! The rules in force, and the listings of the series that they match.
 
-use super::listing::{Listings, PATIENCE};
+use super::listing::{LISTING_TIMEOUT, Listings};
 use super::objects::ObjectLister;
 use super::registry::{KnownSeries, Registry};
 use super::rule::SeriesQuery;
 use super::rule_set::RuleSet;
-use crate::prometheus::{Client as Prometheus, decode_shapes};
+use crate::prometheus::{Client as Prometheus, decode_series_schemas};
 use crate::samples::Store;
 use crate::watch::{Cluster, ResourceMap, Resources};
 use futures::{StreamExt, stream};
@@ -25,7 +25,7 @@ struct Inner {
     default: Backend,
     lister: ObjectLister,
     resources: Resources,
-    settings: Settings,
+    settings: ListingSettings,
     state: RwLock<Arc<RulesState>>,
     /// Held while series are listed.
     relisting: Mutex<()>,
@@ -58,7 +58,7 @@ pub struct Dependencies {
 
 /// How often series are listed.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct ListingSettings {
     /// The interval of listings.
     pub interval: Duration,
     /// The largest age of a series' last sample.
@@ -96,7 +96,7 @@ impl RulesState {
 
 impl Rules {
     /// Rules of which no series are listed yet.
-    pub fn new(rules: RuleSet, settings: Settings, dependencies: Dependencies) -> Self {
+    pub fn new(rules: RuleSet, settings: ListingSettings, dependencies: Dependencies) -> Self {
         let Dependencies { prometheus, samples, client, cluster, resources } = dependencies;
         let backends = Arc::new(backends(&rules, &prometheus, &samples, settings));
         let state = RulesState { rules: Arc::new(rules), backends, ..RulesState::default() };
@@ -161,7 +161,7 @@ impl Rules {
         named.unwrap_or_else(|| self.0.default.clone())
     }
 
-    /// Lists series at each interval, and when rules change, for ever.
+    /// Lists series at each interval, and when rules change. Never ends.
     pub async fn follow(self) {
         loop {
             self.relist("interval").await;
@@ -170,13 +170,13 @@ impl Rules {
     }
 
     /// Whether listing the series of all rules has succeeded or failed once. Until then, a rule may
-    /// still turn out to give an unknown metric.
+    /// still turn out to serve an unknown metric.
     pub fn has_synced(&self) -> bool {
         let state = self.state();
         series_queries(&state.rules).into_iter().all(|query| state.tried.contains(query))
     }
 
-    /// Lists the series of all rules; whether all listings succeeded. If a query
+    /// Lists the series of all rules. Returns whether all listings succeeded. If a query
     /// fails, its known series are kept, and the others are listed.
     async fn relist(&self, reason: &'static str) -> bool {
         let _guard = self.0.relisting.lock().await;
@@ -188,9 +188,9 @@ impl Rules {
         let list = async |query: SeriesQuery| {
             let prometheus = self.backend(query.backend.as_ref()).prometheus;
             let body = prometheus.series(&query.selector, since).await;
-            let shapes = body.and_then(|body| decode_shapes(&body));
-            let shapes = shapes.map_err(|error| error.to_string());
-            (query, shapes)
+            let schemas = body.and_then(|body| decode_series_schemas(&body));
+            let schemas = schemas.map_err(|error| error.to_string());
+            (query, schemas)
         };
         let listed: Vec<_> = stream::iter(queries)
             .map(list)
@@ -200,10 +200,10 @@ impl Rules {
         let tried: BTreeSet<SeriesQuery> = listed.iter().map(|(query, _)| query.clone()).collect();
         let mut failing = BTreeMap::new();
         let mut fresh: HashMap<SeriesQuery, _> = HashMap::new();
-        for (query, shapes) in listed {
-            match shapes {
-                Ok(shapes) => {
-                    fresh.insert(query, Arc::new(shapes));
+        for (query, schemas) in listed {
+            match schemas {
+                Ok(schemas) => {
+                    fresh.insert(query, Arc::new(schemas));
                 }
                 Err(error) => {
                     tracing::warn!(
@@ -248,7 +248,7 @@ impl Rules {
         }
         let rules = self.clone();
         let listed = self.0.listings.list_for(name, async move { rules.relist("unknown").await });
-        let _ = tokio::time::timeout(PATIENCE, listed?).await;
+        let _ = tokio::time::timeout(LISTING_TIMEOUT, listed?).await;
         find(&self.state())
     }
 }
@@ -263,7 +263,7 @@ fn backends(
     rules: &RuleSet,
     default: &Prometheus,
     samples: &Store,
-    settings: Settings,
+    settings: ListingSettings,
 ) -> HashMap<String, Backend> {
     let backend = |(name, prometheus): (&String, &Prometheus)| {
         let prometheus = prometheus.clone().sharing_budget(default);

@@ -1,6 +1,6 @@
 //! Rules while series are not listed yet, or for metrics that do not exist.
 
-use super::{Dependencies, MetricName, Rule, RuleSet, Rules, SeriesQuery, Settings};
+use super::{Dependencies, ListingSettings, MetricName, Rule, RuleSet, Rules, SeriesQuery};
 use crate::k8s::Selector;
 use crate::prometheus::{Client, Options};
 use crate::promql::template::Template;
@@ -43,7 +43,7 @@ async fn rules() -> (Rules, Arc<AtomicUsize>) {
     };
     let rules = Rules::new(
         RuleSet { external: vec![rule], ..RuleSet::default() },
-        Settings {
+        ListingSettings {
             interval: Duration::from_secs(600),
             max_age: Duration::from_secs(600),
             sample_max_age: Duration::from_secs(1),

@@ -1,6 +1,6 @@
-//! The values of the metrics that rules give: of objects, external, and usage.
+//! The values of the metrics that rules serve: of objects, external, and usage.
 
-use super::failure::Failure;
+use super::failure::RuleQueryError;
 use super::registry::ObjectMetric;
 use super::rule::Rule;
 use super::service::Rules;
@@ -38,7 +38,7 @@ pub struct ObjectValues {
 
 /// The objects of a request.
 #[derive(Clone, Copy, Debug)]
-pub enum Which<'a> {
+pub enum ObjectSelection<'a> {
     /// The object of this name.
     Name(&'a str),
     /// The objects that a selector selects.
@@ -78,24 +78,24 @@ impl Rules {
     /// Without a namespace, the objects are cluster-scoped.
     ///
     /// # Errors
-    /// As [`Failure`] says.
+    /// As [`RuleQueryError`] says.
     pub async fn objects(
         &self,
         namespace: &str,
         resource: &GroupResource,
-        which: Which<'_>,
+        selection: ObjectSelection<'_>,
         metric: &str,
         series: &Selector,
         timed: bool,
-    ) -> Result<ObjectValues, Failure> {
+    ) -> Result<ObjectValues, RuleQueryError> {
         if !self.any_custom() {
-            return Err(Failure::NotFound);
+            return Err(RuleQueryError::NotFound);
         }
         let Some(info) = self.resources().find(resource).await else {
-            return Err(match which {
-                Which::Name(_) => Failure::NotFound,
-                Which::Selector(_) => {
-                    Failure::Unlistable(format!("the cluster has no resource {resource}"))
+            return Err(match selection {
+                ObjectSelection::Name(_) => RuleQueryError::NotFound,
+                ObjectSelection::Selector(_) => {
+                    RuleQueryError::Unlistable(format!("the cluster has no resource {resource}"))
                 }
             });
         };
@@ -109,13 +109,15 @@ impl Rules {
             let source = state.registry.custom(&key)?;
             Some((state.rules.clone(), source.clone()))
         });
-        let (rules, source) = found.await.ok_or(Failure::NotFound)?;
-        let names = match which {
-            Which::Name(name) => vec![name.to_owned()],
-            Which::Selector(selector) => self.lister().names(&info, namespace, selector).await?,
+        let (rules, source) = found.await.ok_or(RuleQueryError::NotFound)?;
+        let names = match selection {
+            ObjectSelection::Name(name) => vec![name.to_owned()],
+            ObjectSelection::Selector(selector) => {
+                self.lister().names(&info, namespace, selector).await?
+            }
         };
         if names.is_empty() {
-            return Err(Failure::NotFound);
+            return Err(RuleQueryError::NotFound);
         }
         let rule = &rules.custom[source.rule];
         let (query, label) =
@@ -128,10 +130,10 @@ impl Rules {
             let ObjectSample { value, time } = by_name.all(&name).last()?;
             Some(ObjectValue { name, value, time })
         };
-        let single = matches!(which, Which::Name(_));
+        let single = matches!(selection, ObjectSelection::Name(_));
         let values: Vec<ObjectValue> = names.into_iter().filter_map(value).collect();
         if values.is_empty() && single {
-            return Err(Failure::NoValue);
+            return Err(RuleQueryError::NoValue);
         }
         Ok(ObjectValues { resource: info, values, handle: found.values.handle().clone() })
     }
@@ -144,19 +146,19 @@ impl Rules {
         namespace: &str,
         names: Vec<String>,
         selector: &Selector,
-    ) -> Result<(Query, String), Failure> {
+    ) -> Result<(Query, String), RuleQueryError> {
         let map = self.resources().map();
-        let label = rule.labels.label(resource, &map).ok_or(Failure::NotFound)?;
+        let label = rule.labels.label(resource, &map).ok_or(RuleQueryError::NotFound)?;
         let namespaces = rule.labels.label(&GroupResource::core("namespaces"), &map);
         let mut matchers = selector_matchers(selector)?;
         if !namespace.is_empty() {
-            let label = namespaces.as_deref().ok_or(Failure::NotFound)?;
+            let label = namespaces.as_deref().ok_or(RuleQueryError::NotFound)?;
             // Last, so that no requirement of the selector can replace the namespace.
             matchers.push((label, Matcher::Is(namespace.to_owned())));
         }
         matchers.push((&label, Matcher::any_of(names)));
         let group_by = std::slice::from_ref(&label);
-        let query = rule.render(series, &matchers, group_by).map_err(Failure::Query)?;
+        let query = rule.render(series, &matchers, group_by).map_err(RuleQueryError::Query)?;
         let times = times(series, &matchers, group_by);
         Ok((Query { values: query.into(), times }, label))
     }
@@ -172,7 +174,7 @@ impl Rules {
         name: Option<&str>,
         selector: &Selector,
         running: bool,
-    ) -> Result<BTreeMap<ObjectKey, Arc<BTreeMap<String, String>>>, Failure> {
+    ) -> Result<BTreeMap<ObjectKey, Arc<BTreeMap<String, String>>>, RuleQueryError> {
         self.lister().pods(namespace, name, selector, running).await
     }
 
@@ -185,46 +187,48 @@ impl Rules {
         info: &ResourceInfo,
         namespace: &str,
         selector: &Selector,
-    ) -> Result<Vec<(String, BTreeMap<String, String>)>, Failure> {
+    ) -> Result<Vec<(String, BTreeMap<String, String>)>, RuleQueryError> {
         self.lister().list(info, namespace, selector).await
     }
 
     /// The values of an external metric, for a request in a namespace.
     ///
     /// # Errors
-    /// As [`Failure`] says.
+    /// As [`RuleQueryError`] says.
     pub async fn external(
         &self,
         namespace: &str,
         metric: &str,
         selector: &Selector,
-    ) -> Result<QueryResult, Failure> {
+    ) -> Result<QueryResult, RuleQueryError> {
         if self.rules().external.is_empty() {
-            return Err(Failure::NotFound);
+            return Err(RuleQueryError::NotFound);
         }
         let found = self.known(metric, |state| {
             Some((state.rules.clone(), state.registry.external(metric)?.clone()))
         });
-        let (rules, source) = found.await.ok_or(Failure::NotFound)?;
+        let (rules, source) = found.await.ok_or(RuleQueryError::NotFound)?;
         let rule = &rules.external[source.rule];
         let (caller, namespace) = (namespace, rule.namespace.as_deref().unwrap_or(namespace));
         let map = self.resources().map();
         let label = rule.labels.label(&GroupResource::core("namespaces"), &map);
         let mut matchers = selector_matchers(selector).map_err(|failure| match failure {
             // Unlike for objects, the request is at fault, and the metric is known.
-            Failure::NotFound => Failure::Query("the selector can't be asked of series".to_owned()),
+            RuleQueryError::NotFound => {
+                RuleQueryError::Query("the selector can't be asked of series".to_owned())
+            }
             other => other,
         })?;
         if rule.namespaced && !namespace.is_empty() {
             let label = label.as_deref().ok_or_else(|| {
-                Failure::Query(
+                RuleQueryError::Query(
                     "no label names namespaces: resources.overrides or resources.template must, or resources.namespaced be false"
                         .to_owned(),
                 )
             })?;
             matchers.push((label, Matcher::Is(namespace.to_owned())));
         }
-        let query = rule.render(&source.series, &matchers, &[]).map_err(Failure::Query)?;
+        let query = rule.render(&source.series, &matchers, &[]).map_err(RuleQueryError::Query)?;
         let samples = self.backend(rule.series.backend.as_ref()).samples;
         let found = samples.series(&query.into(), &Caller::of(caller)).await?;
         // The sum of the other values would be too small.
@@ -247,9 +251,9 @@ impl Rules {
         &self,
         namespace: &str,
         pods: Vec<String>,
-    ) -> Result<PodsUsage, Failure> {
+    ) -> Result<PodsUsage, RuleQueryError> {
         let rules = self.rules();
-        let rules = rules.resource.as_ref().ok_or(Failure::NotFound)?;
+        let rules = rules.resource.as_ref().ok_or(RuleQueryError::NotFound)?;
         let map = self.resources().map();
         let query = |rule: &UsageRule| rule.containers(&map, namespace, pods.clone());
         let [(cpu, cpu_label), (memory, memory_label)] =
@@ -286,10 +290,10 @@ impl Rules {
         rules: &ResourceRules,
         caller: &Caller,
         query: impl Fn(&UsageRule) -> Result<(String, String), String>,
-    ) -> Result<[(QueryResult, String); 2], Failure> {
+    ) -> Result<[(QueryResult, String); 2], RuleQueryError> {
         let samples = self.backend(rules.backend.as_ref()).samples;
-        let query_series = async |rule| -> Result<_, Failure> {
-            let (query, label) = query(rule).map_err(Failure::Query)?;
+        let query_series = async |rule| -> Result<_, RuleQueryError> {
+            let (query, label) = query(rule).map_err(RuleQueryError::Query)?;
             Ok((samples.series(&query.into(), caller).await?, label))
         };
         let (cpu, memory) =
@@ -304,9 +308,9 @@ impl Rules {
     pub async fn node_usage(
         &self,
         nodes: Vec<String>,
-    ) -> Result<BTreeMap<String, NodeUsage>, Failure> {
+    ) -> Result<BTreeMap<String, NodeUsage>, RuleQueryError> {
         let rules = self.rules();
-        let rules = rules.resource.as_ref().ok_or(Failure::NotFound)?;
+        let rules = rules.resource.as_ref().ok_or(RuleQueryError::NotFound)?;
         let map = self.resources().map();
         let query = |rule: &UsageRule| rule.nodes(&map, nodes.clone());
         let [(cpu, cpu_label), (memory, memory_label)] =
@@ -325,12 +329,12 @@ impl Rules {
     }
 }
 
-fn selector_matchers(selector: &Selector) -> Result<Vec<(&str, Matcher)>, Failure> {
+fn selector_matchers(selector: &Selector) -> Result<Vec<(&str, Matcher)>, RuleQueryError> {
     let matcher = |requirement| {
-        let matcher = Matcher::of(requirement).ok_or(Failure::NotFound)?;
+        let matcher = Matcher::of(requirement).ok_or(RuleQueryError::NotFound)?;
         let label = requirement.key.as_str();
         if !is_label_name(label) {
-            return Err(Failure::Label(label.to_owned()));
+            return Err(RuleQueryError::Label(label.to_owned()));
         }
         Ok((label, matcher))
     };

@@ -173,7 +173,7 @@ impl Store {
         let guarded_query = match cached {
             Some((guarded_query, _)) => guarded_query,
             None => {
-                let (guarded_query, ttl) = match queries.guarded(query, namespace) {
+                let (guarded_query, ttl) = match queries.guard(query, namespace) {
                     // Prometheus's error has the position in the text; that of our parser does not.
                     Err(GuardError::Syntax(parser_error)) => {
                         self.syntax_error(query, parser_error, namespace).await
@@ -205,7 +205,7 @@ impl Store {
             Ok(Some(prometheus_error)) => {
                 (Err(GuardError::Syntax(prometheus_error)), GUARDED_QUERY_TTL)
             }
-            Ok(None) => (Err(GuardError::OnlyOurs(parser_error)), GUARDED_QUERY_TTL),
+            Ok(None) => (Err(GuardError::UnsupportedByParser(parser_error)), GUARDED_QUERY_TTL),
             Err(_) => (Err(GuardError::Syntax(parser_error)), UNEXPLAINED_REFUSAL_TTL),
         }
     }

@@ -9,7 +9,7 @@ use super::timestamp::timestamp;
 use crate::k8s::Selector;
 use crate::promql::name::GeneratedName;
 use crate::promql::query::PodMetric;
-use crate::rules::{Failure, ObjectValue, Which, pod_info};
+use crate::rules::{ObjectSelection, ObjectValue, RuleQueryError, pod_info};
 use crate::samples::{MetricError, ObjectSample};
 use crate::watch::{GroupResource, ResourceInfo};
 use serde::Deserialize;
@@ -161,28 +161,28 @@ async fn rule_values(
     series: &Selector,
 ) -> Result<(ResourceInfo, Vec<ObjectValue>), ApiError> {
     let which = match request.name.as_str() {
-        "*" => Which::Selector(objects),
-        name => Which::Name(name),
+        "*" => ObjectSelection::Selector(objects),
+        name => ObjectSelection::Name(name),
     };
     let (namespace, metric) = (request.namespace.as_str(), request.metric.as_str());
     let values = server.rules.objects(namespace, resource, which, metric, series, true).await;
     let found = values.map_err(|failure| match failure {
         // The failing rule is only logged; for clients, there is no such metric.
-        Failure::Query(error) => {
+        RuleQueryError::Query(error) => {
             tracing::warn!(metric, error, "Failed to render the query of a rule");
             ApiError::not_found(format!(
                 "the server could not find the metric {metric} for {resource}"
             ))
         }
-        Failure::NotFound => ApiError::not_found(format!(
+        RuleQueryError::NotFound => ApiError::not_found(format!(
             "the server could not find the metric {metric} for {}",
             request.resource
         )),
-        Failure::NoValue => not_found(request),
-        Failure::Unlistable(_) | Failure::Label(_) => ApiError::internal(format!(
+        RuleQueryError::NoValue => not_found(request),
+        RuleQueryError::Unlistable(_) | RuleQueryError::Label(_) => ApiError::internal(format!(
             "Internal error occurred: unable to fetch metric {metric}: {failure}"
         )),
-        Failure::Metric(error) => ApiError::fetch_failed(metric, &error),
+        RuleQueryError::Metric(error) => ApiError::fetch_failed(metric, &error),
     })?;
     Ok((found.resource, found.values))
 }

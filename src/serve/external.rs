@@ -5,7 +5,7 @@ use super::options::label_selector;
 use super::request::{ApiGroup, Version};
 use super::server::Server;
 use super::timestamp::timestamp;
-use crate::rules::Failure;
+use crate::rules::RuleQueryError;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -30,14 +30,14 @@ pub async fn values(
     let selector = label_selector(&options.label_selector)?;
     let values = server.rules.external(namespace, metric, &selector).await;
     let values = values.map_err(|failure| match failure {
-        Failure::NotFound | Failure::NoValue => {
+        RuleQueryError::NotFound | RuleQueryError::NoValue => {
             // Source: `selectGroupResource` of prometheus-adapter.
             let resource = if namespace == "default" { "namespaces" } else { "" };
             ApiError::not_found(format!(
                 "the server could not find the metric {metric} for {resource}"
             ))
         }
-        Failure::Metric(error) => ApiError::fetch_failed(metric, &error),
+        RuleQueryError::Metric(error) => ApiError::fetch_failed(metric, &error),
         failure => ApiError::internal(format!(
             "Internal error occurred: unable to fetch metric {metric}: {failure}"
         )),

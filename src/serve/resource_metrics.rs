@@ -6,7 +6,7 @@ use super::request::{ApiGroup, Version};
 use super::server::Server;
 use super::timestamp::timestamp;
 use crate::k8s::LabelSet;
-use crate::rules::{Failure, NodeUsage, PodUsage};
+use crate::rules::{NodeUsage, PodUsage, RuleQueryError};
 use crate::watch::GroupResource;
 use futures::future::join_all;
 use jiff::Timestamp;
@@ -49,9 +49,9 @@ fn list(kind: &str, items: Vec<Value>) -> Value {
     json!({"kind": kind, "apiVersion": api_version(), "metadata": {}, "items": items})
 }
 
-fn failed(failure: &Failure) -> ApiError {
+fn failed(failure: &RuleQueryError) -> ApiError {
     match failure {
-        Failure::Metric(error) => ApiError::fetch_failed("of resources", error),
+        RuleQueryError::Metric(error) => ApiError::fetch_failed("of resources", error),
         other => ApiError::internal(format!("Internal error occurred: {other}")),
     }
 }

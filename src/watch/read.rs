@@ -4,7 +4,9 @@ use super::lean::Lean;
 use super::pods::PodRecord;
 use super::records::{AutoscalerRecord, HpaRecord, ParsedSpec, ScaleRecord, ScalingSpec};
 use crate::crd::{AutoscalerSpec, ReadError};
-use crate::hpa::{Phase, PodContainer, Ready, Requests, ResourceList, Scale, Source, Spec, Status};
+use crate::hpa::{
+    MetricSource, Phase, PodContainer, Ready, Requests, ResourceList, Scale, Spec, Status,
+};
 use crate::k8s::LabelSet;
 use crate::k8s::{Quantity, Selector};
 use crate::promql::name::GeneratedName;
@@ -178,8 +180,8 @@ fn scaling_spec(spec: Spec, namespace: &str) -> ScalingSpec {
 
 /// The pod metric of a generated name, if the name has the hash of the selector's labels and
 /// this namespace.
-fn by_generated_name(source: &Source, namespace: &str) -> Option<PodMetric> {
-    let Source::Pods { metric, .. } = source else { return None };
+fn by_generated_name(source: &MetricSource, namespace: &str) -> Option<PodMetric> {
+    let MetricSource::Pods { metric, .. } = source else { return None };
     let selector = metric.selector.as_ref();
     if selector.is_some_and(|s| s.match_expressions.as_ref().is_some_and(|e| !e.is_empty())) {
         return None;

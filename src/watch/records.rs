@@ -87,7 +87,7 @@ impl ScalingSpec {
     /// The pod metrics that Plimsoll serves for it, by their published names.
     pub(super) fn published(&self) -> Vec<(String, PodMetric)> {
         let name = |metric: &hpa::Metric| match &metric.source {
-            hpa::Source::Pods { metric, .. } => Some(metric.name.clone()),
+            hpa::MetricSource::Pods { metric, .. } => Some(metric.name.clone()),
             _ => None,
         };
         self.spec

@@ -4,8 +4,8 @@ use crate::scenario::{
     ExternalResponse, ObjectResponse, Scenario, Template, TemplateContainer, Tick,
 };
 use plimsoll::hpa::{
-    self, AlignedSamples, Config, Context, Input, Outcome, Phase, Pod, PodContainer, Ready,
-    Requests, Sample, Samples, Scale, ScalingHistory, Selected, Source, Spec, Status,
+    self, AlignedSamples, Context, ControllerConfig, Input, MetricSource, Outcome, Phase, Pod,
+    PodContainer, Ready, Requests, Sample, Samples, Scale, ScalingHistory, Selected, Spec, Status,
 };
 use plimsoll::k8s::{Quantity, Selector};
 use serde_json::{Value, json};
@@ -58,18 +58,18 @@ impl OwnedSamples {
 
 impl Tick {
     /// The samples of a metric at this tick.
-    fn samples(&self, source: &Source, pods: &[Pod<'_>]) -> OwnedSamples {
+    fn samples(&self, source: &MetricSource, pods: &[Pod<'_>]) -> OwnedSamples {
         match source {
-            Source::Pods { metric, .. } => {
+            MetricSource::Pods { metric, .. } => {
                 OwnedSamples::PerPod(self.custom_samples(&metric.name, pods))
             }
-            Source::Resource { name, .. } => {
+            MetricSource::Resource { name, .. } => {
                 OwnedSamples::PerPod(self.resource_samples(name, None, pods))
             }
-            Source::ContainerResource { name, container, .. } => {
+            MetricSource::ContainerResource { name, container, .. } => {
                 OwnedSamples::PerPod(self.resource_samples(name, Some(container), pods))
             }
-            Source::Object { metric, .. } => {
+            MetricSource::Object { metric, .. } => {
                 let missing = format!("the server could not find the metric {}", metric.name);
                 OwnedSamples::Value(match self.object.get(&metric.name) {
                     Some(ObjectResponse { error: Some(error), .. }) => Err(error.clone()),
@@ -77,7 +77,7 @@ impl Tick {
                     _ => Err(missing),
                 })
             }
-            Source::External { metric, .. } => {
+            MetricSource::External { metric, .. } => {
                 let missing = format!("the server could not find the metric {}", metric.name);
                 OwnedSamples::Values(match self.external.get(&metric.name) {
                     Some(ExternalResponse { error: Some(error), .. }) => Err(error.clone()),
@@ -87,7 +87,7 @@ impl Tick {
                     None => Err(missing),
                 })
             }
-            Source::Unknown(_) => OwnedSamples::Value(Err(String::new())),
+            MetricSource::Unknown(_) => OwnedSamples::Value(Err(String::new())),
         }
     }
 
@@ -149,7 +149,7 @@ fn target_error(spec: &Spec) -> Option<String> {
 
 /// Replays a scenario; returns the outcome of every tick, in the form of `out`.
 pub fn replay(scenario: &Scenario) -> Vec<Value> {
-    let config = Config {
+    let config = ControllerConfig {
         tolerance: scenario.config.tolerance,
         downscale_stabilization_seconds: scenario.config.downscale_stabilization_seconds,
         cpu_initialization_ms: scenario.config.cpu_initialization_seconds * 1000,

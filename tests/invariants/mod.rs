@@ -4,9 +4,9 @@
 use arbitrary::{Arbitrary, Result, Unstructured};
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscalerSpec;
 use plimsoll::hpa::{
-    self, AlignedSamples, Config, Context, Decision, Input, Outcome, Phase, Pod, PodContainer,
-    Ready, RecordedTrace, Requests, Sample, Samples, Scale, ScalingHistory, Selected, Source, Spec,
-    Status,
+    self, AlignedSamples, Context, ControllerConfig, Decision, Input, MetricSource, Outcome, Phase,
+    Pod, PodContainer, Ready, RecordedTrace, Requests, Sample, Samples, Scale, ScalingHistory,
+    Selected, Spec, Status,
 };
 use plimsoll::time::UnixMillis;
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ pub fn check(bytes: &[u8]) {
 #[derive(Debug)]
 pub struct Scenario {
     spec: Spec,
-    config: Config,
+    config: ControllerConfig,
     replicas: i32,
     ticks: Vec<Tick>,
 }
@@ -65,11 +65,11 @@ impl<'a> Arbitrary<'a> for Scenario {
         let spec = spec(u)?;
         let spec: HorizontalPodAutoscalerSpec = serde_json::from_value(spec).expect("a spec");
         let spec = Spec::from_api(&spec);
-        let config = Config {
+        let config = ControllerConfig {
             tolerance: f64::from(u.int_in_range(0..=50)?) / 100.0,
             downscale_stabilization_seconds: u.int_in_range(0..=600)?,
             scale_to_zero: u.arbitrary()?,
-            ..Config::default()
+            ..ControllerConfig::default()
         };
         let replicas = u.int_in_range(0..=30)?;
         let ticks = (0..u.int_in_range(1..=12)?)
@@ -316,8 +316,10 @@ impl Scenario {
             .iter()
             .zip(&laid)
             .map(|(metric, (aligned, values))| match &metric.source {
-                Source::Object { .. } => Samples::Value(values.first().copied().ok_or("no value")),
-                Source::External { .. } => match aligned {
+                MetricSource::Object { .. } => {
+                    Samples::Value(values.first().copied().ok_or("no value"))
+                }
+                MetricSource::External { .. } => match aligned {
                     Some(_) => Samples::Values(Ok(values)),
                     None => Samples::Values(Err("it failed")),
                 },
@@ -359,7 +361,9 @@ impl Scenario {
             let counted = metric.ready + metric.unready + metric.missing + metric.ignored;
             let per_pod = matches!(
                 self.spec.metrics[*index].source,
-                Source::Pods { .. } | Source::Resource { .. } | Source::ContainerResource { .. }
+                MetricSource::Pods { .. }
+                    | MetricSource::Resource { .. }
+                    | MetricSource::ContainerResource { .. }
             );
             if per_pod && metric.proposal.is_some() {
                 assert_eq!(counted, tick.pods.len() as i64, "each pod counts once: {metric:?}");

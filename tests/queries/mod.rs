@@ -58,7 +58,7 @@ pub fn check_guard(query: &str) -> Option<String> {
 fn read(text: &str) -> Result<Expr, String> {
     match parse(text) {
         Err(error) if error.contains("illegal regex") => {
-            tree::read(text, &PLANNED_QUERY).map_err(|error| error.to_string())
+            tree::parse(text, &PLANNED_QUERY).map_err(|error| error.to_string())
         }
         read => read,
     }

@@ -238,7 +238,7 @@ fn metric_name(namespace: &str, name: &str, index: usize) -> String {
 /// The first selector of a query, for `seriesQuery`.
 fn first_selector(query: &str) -> Option<String> {
     let mut first = None;
-    tree::selectors(&mut tree::read(query, &PLANNED_QUERY).ok()?, &mut |selector| {
+    tree::selectors(&mut tree::parse(query, &PLANNED_QUERY).ok()?, &mut |selector| {
         (selector.offset, selector.at) = (None, None);
         first.get_or_insert_with(|| selector.to_string());
     });

@@ -8,7 +8,7 @@ mod series;
 pub use envelope::Label;
 pub use metadata::metric_type;
 pub use query::{InvalidSample, ResultType, Series, read_query_response};
-pub use series::{SeriesShape, decode_shapes};
+pub use series::{SeriesSchema, decode_series_schemas};
 
 #[cfg(test)]
 mod tests {
@@ -46,14 +46,14 @@ mod tests {
     }
 
     #[test]
-    fn series_are_kept_by_their_shape() {
+    fn series_with_the_same_label_names_have_one_schema() {
         let body = br#"{"status":"success","data":[
             {"__name__":"up","job":"a","pod":"x"},{"__name__":"up","job":"b","pod":"y"},
             {"__name__":"up","job":"c"}]}"#;
-        let shapes = decode_shapes(body).unwrap();
-        assert_eq!(shapes.len(), 2);
+        let schemas = decode_series_schemas(body).unwrap();
+        assert_eq!(schemas.len(), 2);
         assert_eq!(
-            (shapes[0].name.as_str(), shapes[0].labels.join(",")),
+            (schemas[0].name.as_str(), schemas[0].labels.join(",")),
             ("up", "job,pod".to_owned())
         );
     }
@@ -69,12 +69,13 @@ mod tests {
         assert_eq!(error, Error::Partial("No Store".to_owned()));
         assert!(read_query_response(&vector(r#""warnings":null,"#), |_| ()).is_ok());
         let labels = |count| format!(r#"{{"data":[{{{}}}]}}"#, many(r#""":"""#, count));
-        assert!(decode_shapes(labels(MAX_LABELS).as_bytes()).is_ok());
-        let error = decode_shapes(labels(MAX_LABELS + 1).as_bytes()).unwrap_err().to_string();
+        assert!(decode_series_schemas(labels(MAX_LABELS).as_bytes()).is_ok());
+        let error =
+            decode_series_schemas(labels(MAX_LABELS + 1).as_bytes()).unwrap_err().to_string();
         assert!(error.contains("more than 1000 labels"), "{error}");
         let series: Vec<String> = (0..1_000_000).map(|n| format!(r#"{{"{n}":""}}"#)).collect();
         let listing = format!(r#"{{"data":[{}]}}"#, series.join(","));
-        let error = decode_shapes(listing.as_bytes()).unwrap_err().to_string();
+        let error = decode_series_schemas(listing.as_bytes()).unwrap_err().to_string();
         assert!(error.contains("the names of its series take more than"), "{error}");
     }
 
@@ -108,7 +109,7 @@ mod tests {
             };
             let results = [
                 read(&of(queried)).err(),
-                decode_shapes(&of("[]")).err(),
+                decode_series_schemas(&of("[]")).err(),
                 metric_type(&of("{}")).err(),
             ];
             for error in results {

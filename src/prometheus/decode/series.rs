@@ -9,7 +9,7 @@ use std::fmt;
 
 /// The name of a series and the names of its labels, which is all that rules look at.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SeriesShape {
+pub struct SeriesSchema {
     /// The name.
     pub name: String,
     /// The names of its other labels.
@@ -24,7 +24,7 @@ const MAX_NAME_BYTES: usize = 64 << 20;
 struct SeriesResponse {
     #[serde(default, rename = "status")]
     _status: Success,
-    data: Shapes,
+    data: Schemas,
     #[serde(default)]
     warnings: Option<Warnings>,
     /// VictoriaMetrics has it.
@@ -32,26 +32,26 @@ struct SeriesResponse {
     is_partial: Option<bool>,
 }
 
-/// The distinct shapes of a listing, each with its position. Series are read one by one.
-struct Shapes(HashMap<SeriesShape, usize>);
+/// The distinct schemas of a listing, each with its position. Series are read one by one.
+struct Schemas(HashMap<SeriesSchema, usize>);
 
-impl<'de> Deserialize<'de> for Shapes {
+impl<'de> Deserialize<'de> for Schemas {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Each;
         impl<'de> Visitor<'de> for Each {
-            type Value = Shapes;
+            type Value = Schemas;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("series")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Shapes, A::Error> {
-                let (mut shapes, mut bytes) = (HashMap::new(), 0);
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Schemas, A::Error> {
+                let (mut schemas, mut bytes) = (HashMap::new(), 0);
                 let mut labels: Vec<Label<'de>> = Vec::new();
                 while seq.next_element_seed(NextLabelsSeed(&mut labels))?.is_some() {
-                    let shape = SeriesShape::of(&labels);
-                    let (position, size) = (shapes.len(), shape.bytes());
-                    shapes.entry(shape).or_insert_with(|| {
+                    let schema = SeriesSchema::of(&labels);
+                    let (position, size) = (schemas.len(), schema.bytes());
+                    schemas.entry(schema).or_insert_with(|| {
                         bytes += size;
                         position
                     });
@@ -62,7 +62,7 @@ impl<'de> Deserialize<'de> for Shapes {
                         return Err(A::Error::custom(error));
                     }
                 }
-                Ok(Shapes(shapes))
+                Ok(Schemas(schemas))
             }
         }
         deserializer.deserialize_seq(Each)
@@ -81,16 +81,16 @@ impl<'de> DeserializeSeed<'de> for NextLabelsSeed<'_, 'de> {
     }
 }
 
-impl SeriesShape {
+impl SeriesSchema {
     fn of(labels: &[Label<'_>]) -> Self {
-        let mut shape = Self { name: String::new(), labels: Vec::with_capacity(labels.len()) };
+        let mut schema = Self { name: String::new(), labels: Vec::with_capacity(labels.len()) };
         for (label, value) in labels {
             match label.as_ref() {
-                "__name__" => shape.name = value.to_string(),
-                other => shape.labels.push(other.to_owned()),
+                "__name__" => schema.name = value.to_string(),
+                other => schema.labels.push(other.to_owned()),
             }
         }
-        shape
+        schema
     }
 
     /// The approximate memory in bytes.
@@ -101,17 +101,17 @@ impl SeriesShape {
     }
 }
 
-/// Decodes the response to a request for series to the distinct shapes of the series,
+/// Decodes the response to a request for series to the distinct schemas of the series,
 /// in the order of their first appearance.
 ///
 /// # Errors
 /// [`Error::InvalidResponse`] if it is not JSON of that form; [`Error::Partial`] if it
 /// is incomplete.
-pub fn decode_shapes(body: &[u8]) -> Result<Vec<SeriesShape>, Error> {
+pub fn decode_series_schemas(body: &[u8]) -> Result<Vec<SeriesSchema>, Error> {
     let response: SeriesResponse = serde_json::from_slice(body)
         .map_err(|error| Error::InvalidResponse(format!("not an answer: {error}")))?;
     check_complete(response.warnings, response.is_partial)?;
-    let mut shapes: Vec<_> = response.data.0.into_iter().collect();
-    shapes.sort_unstable_by_key(|(_, position)| *position);
-    Ok(shapes.into_iter().map(|(shape, _)| shape).collect())
+    let mut schemas: Vec<_> = response.data.0.into_iter().collect();
+    schemas.sort_unstable_by_key(|(_, position)| *position);
+    Ok(schemas.into_iter().map(|(schema, _)| schema).collect())
 }

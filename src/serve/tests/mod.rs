@@ -83,7 +83,7 @@ fn server(client: &Client) -> Server {
     let (cluster, metrics) = (Cluster::default(), Arc::<Metrics>::default());
     let rules = Rules::new(
         RuleSet::default(),
-        rules::Settings { interval: MINUTE, max_age: MINUTE, sample_max_age: MINUTE },
+        rules::ListingSettings { interval: MINUTE, max_age: MINUTE, sample_max_age: MINUTE },
         rules::Dependencies {
             prometheus,
             samples: samples.clone(),

@@ -87,7 +87,7 @@ impl World {
         let (cluster, minute) = (Cluster::default(), Duration::from_secs(60));
         let rules = Rules::new(
             RuleSet::default(),
-            rules::Settings { interval: minute, max_age: minute, sample_max_age: minute },
+            rules::ListingSettings { interval: minute, max_age: minute, sample_max_age: minute },
             rules::Dependencies {
                 prometheus,
                 samples: samples.clone(),
@@ -97,7 +97,10 @@ impl World {
             },
         );
         let settings = ControllerSettings {
-            hpa_config: hpa::Config { scale_to_zero: true, ..hpa::Config::default() },
+            hpa_config: hpa::ControllerConfig {
+                scale_to_zero: true,
+                ..hpa::ControllerConfig::default()
+            },
             native_hpas: NativeHpas::Ignore,
             period: Duration::from_secs(15),
             status_interval: minute,

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 /// The most copies of label values in all labels that a query writes to a series.
 const MAX_COPIES: usize = 32;
 /// The most bytes of text in them, including label names.
-const MAX_BYTES: usize = 1024;
+const MAX_LABEL_BYTES: usize = 1024;
 /// The bytes of a number that is written to a label.
 const NUMBER_BYTES: usize = 32;
 
@@ -22,9 +22,9 @@ const NUMBER_BYTES: usize = 32;
 #[error(
     "the labels that this query writes can grow too long: with label_replace(), label_join(), \
      count_values() and absent() it may write at most {MAX_COPIES} values of other labels ($1, or a \
-     source) and {MAX_BYTES} bytes of text to a series"
+     source) and {MAX_LABEL_BYTES} bytes of text to a series"
 )]
-pub struct TooLong;
+pub struct WrittenLabelsTooLong;
 
 /// An upper bound of a label's length.
 #[derive(Clone, Copy, Default)]
@@ -36,33 +36,40 @@ struct Size {
 }
 
 /// The written labels, by name.
-type Written = BTreeMap<String, Size>;
+type WrittenLabels = BTreeMap<String, Size>;
 
 /// Checks a query whose depth is bounded. Returns the regular expressions of its functions.
 ///
 /// # Errors
 /// If the labels that it writes may be longer than is allowed.
-pub fn check(expr: &mut Expr) -> Result<Vec<String>, TooLong> {
-    let mut patterns = Vec::new();
-    written(expr, &mut patterns).map(|_| patterns)
+pub fn check(expr: &mut Expr) -> Result<Vec<String>, WrittenLabelsTooLong> {
+    let mut regexes = Vec::new();
+    written(expr, &mut regexes).map(|_| regexes)
 }
 
-fn written(expr: &mut Expr, patterns: &mut Vec<String>) -> Result<Written, TooLong> {
-    let mut all = Written::new();
+fn written(
+    expr: &mut Expr,
+    regexes: &mut Vec<String>,
+) -> Result<WrittenLabels, WrittenLabelsTooLong> {
+    let mut all = WrittenLabels::new();
     for child in tree::parts(expr).into_iter().flat_map(|parts| parts.children) {
-        for (name, size) in written(child, patterns)? {
+        for (name, size) in written(child, regexes)? {
             record(&mut all, name, size);
         }
     }
-    // A written label may still have its old value: the pattern may not match, or
+    // A written label may still have its old value: the regex may not match, or
     // the series may be of another operand.
-    let of = |all: &Written, name: &str| {
+    let of = |all: &WrittenLabels, name: &str| {
         let Size { copies, bytes } = all.get(name).copied().unwrap_or_default();
         Size { copies: copies.max(1), bytes }
     };
     match expr {
         Expr::Aggregate(aggregate) if aggregate.op.id() == T_COUNT_VALUES => {
-            let name = aggregate.param.as_deref().and_then(tree::text).ok_or(TooLong)?;
+            let name = aggregate
+                .param
+                .as_deref()
+                .and_then(tree::string_literal)
+                .ok_or(WrittenLabelsTooLong)?;
             record(&mut all, name.to_owned(), Size { copies: 0, bytes: NUMBER_BYTES });
         }
         // It writes the values of its matchers.
@@ -77,11 +84,15 @@ fn written(expr: &mut Expr, patterns: &mut Vec<String>) -> Result<Written, TooLo
         }
         Expr::Call(call) => {
             let args = &call.args.args;
-            let arg = |index: usize| args.get(index).and_then(|arg| tree::text(arg)).ok_or(TooLong);
+            let arg = |index: usize| {
+                args.get(index)
+                    .and_then(|arg| tree::string_literal(arg))
+                    .ok_or(WrittenLabelsTooLong)
+            };
             let size = match call.func.name {
                 "label_replace" => {
                     let (replacement, source) = (arg(2)?, of(&all, arg(3)?));
-                    patterns.push(arg(4)?.to_owned());
+                    regexes.push(arg(4)?.to_owned());
                     let times = replacement.matches('$').count();
                     let bytes = replacement.len() + times * source.bytes;
                     Size { copies: times * source.copies, bytes }
@@ -104,11 +115,11 @@ fn written(expr: &mut Expr, patterns: &mut Vec<String>) -> Result<Written, TooLo
     }
     let copies: usize = all.values().map(|size| size.copies).sum();
     let bytes: usize = all.iter().map(|(name, size)| name.len() + size.bytes).sum();
-    if copies > MAX_COPIES || bytes > MAX_BYTES { Err(TooLong) } else { Ok(all) }
+    if copies > MAX_COPIES || bytes > MAX_LABEL_BYTES { Err(WrittenLabelsTooLong) } else { Ok(all) }
 }
 
 /// Records a write. Of several writes to a label, each series has one.
-fn record(all: &mut Written, name: String, size: Size) {
+fn record(all: &mut WrittenLabels, name: String, size: Size) {
     let known = all.entry(name).or_default();
     known.copies = known.copies.max(size.copies);
     known.bytes = known.bytes.max(size.bytes);
@@ -119,8 +130,8 @@ mod tests {
     use super::*;
     use crate::promql::bounds;
 
-    fn checked(query: &str) -> Result<Vec<String>, TooLong> {
-        check(&mut tree::read(query, &bounds::USER_QUERY).expect(query))
+    fn checked(query: &str) -> Result<Vec<String>, WrittenLabelsTooLong> {
+        check(&mut tree::parse(query, &bounds::USER_QUERY).expect(query))
     }
 
     fn replace(of: &str, label: &str, with: &str, source: &str) -> String {
@@ -180,7 +191,7 @@ mod tests {
             &format!(r#"x * on () group_left (a) absent(y{{a="{text}",b="{text}"}})"#),
             &replace(&format!(r#"absent_over_time((y{{a="{text}"}}[5m]))"#), "a", "$1$1", "a"),
         ] {
-            assert_eq!(checked(query), Err(TooLong), "{query}");
+            assert_eq!(checked(query), Err(WrittenLabelsTooLong), "{query}");
         }
     }
 }
