@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 fn plimsoll(arguments: &[&str]) -> Output {
@@ -91,6 +92,19 @@ fn check_names_its_own_parser_and_points_to_prometheus() {
     assert!(text.contains("rules[0].metricsQuery"), "{text}");
     assert!(text.contains("Plimsoll's parser can't read this"), "{text}");
     assert!(text.contains("with --prometheus-url"), "{text}");
+}
+
+#[test]
+fn check_warns_of_a_query_that_is_served_but_too_deep_for_the_parser() {
+    let deep = vec!["<<.Series>>{<<.LabelMatchers>>}"; 102].join(" or ");
+    let config = format!(
+        "rules:\n- seriesQuery: x\n  metricsQuery: 'sum({deep}) by (<<.GroupBy>>)'\n  \
+         resources: {{template: <<.Resource>>}}\n"
+    );
+    let (code, text) = checked(&config, &[]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("warning: rules[0].metricsQuery: not checked"), "{text}");
+    assert!(text.contains("more than 100 levels"), "{text}");
 }
 
 #[test]
@@ -216,12 +230,83 @@ fn completions_are_printed_for_each_shell() {
     }
 }
 
+fn read(path: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The files below a folder, each with its text.
+fn texts(folder: &str) -> Vec<(PathBuf, String)> {
+    let mut files = Vec::new();
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => folders.push(path),
+                false => files.push((path.clone(), std::fs::read_to_string(&path).unwrap())),
+            }
+        }
+    }
+    files
+}
+
+#[test]
+fn what_a_runbook_greps_in_the_log_is_logged() {
+    let mut messages = Vec::new();
+    for (_, code) in texts("src") {
+        for level in ["error", "warn", "info"] {
+            for call in code.split(&format!("tracing::{level}!(")).skip(1) {
+                let call = call.split_once(");").map_or(call, |(call, _)| call);
+                messages.extend(call.split('"').skip(1).step_by(2).map(str::to_lowercase));
+            }
+        }
+    }
+    assert!(messages.len() > 40, "{messages:?}");
+    let mut searches = 0;
+    for (path, text) in texts("docs/runbooks") {
+        for line in text.lines().filter(|line| line.contains(" logs ")) {
+            for filter in line.split("| grep ").skip(1) {
+                let filter = filter.split(" | ").next().unwrap().trim();
+                let text =
+                    filter.trim_start_matches("-iE ").trim_start_matches("-i ").trim_matches('\'');
+                for wanted in text.split('|') {
+                    let found =
+                        messages.iter().any(|message| message.contains(&wanted.to_lowercase()));
+                    assert!(found, "{}: nothing logs {wanted:?}", path.display());
+                    searches += 1;
+                }
+            }
+        }
+    }
+    assert!(searches > 6, "{searches}");
+}
+
+#[test]
+fn each_filter_of_the_makefile_matches_a_test() {
+    let mut tests = Vec::new();
+    for (path, code) in texts("bed/tests/e2e") {
+        let module = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let functions = code.lines().filter_map(|line| line.trim_start().strip_prefix("fn "));
+        let names = functions.filter_map(|rest| rest.split_once("() {"));
+        tests.extend(names.map(|(name, _)| format!("{module}::{name}")));
+    }
+    let makefile = read("Makefile");
+    let mut filters = Vec::new();
+    for line in makefile.lines() {
+        let alone = line.strip_prefix("ALONE := ");
+        let run = ["$(E2E_RUN) ", "$(E2E) "].iter().find_map(|run| Some(line.split_once(run)?.1));
+        let words = alone.or(run).unwrap_or_default().split_whitespace();
+        filters.extend(words.take_while(|word| *word != "--"));
+    }
+    assert!(filters.len() >= 4, "{filters:?}");
+    for filter in filters {
+        assert!(tests.iter().any(|test| test.contains(filter)), "no test has {filter} in its name");
+    }
+}
+
 #[test]
 fn what_make_generate_writes_is_as_it_would_write_it() {
-    let read = |path: &str| {
-        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
-        std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-    };
     let reference = String::from_utf8(plimsoll(&["reference"]).stdout).unwrap();
     assert!(reference == read("docs/reference.md"), "`make generate` writes docs/reference.md");
     let yaml = |path: &str| -> serde_json::Value { serde_saphyr::from_str(&read(path)).unwrap() };

@@ -329,6 +329,10 @@ mod tests {
                 ["plimsoll.yaml:3:", "podMetrics.gaugeQuery", "<<.LabelMatchers>> is missing"],
             ),
             (
+                "podMetrics:\n  gaugeQuery: |\n    sum by (<<.GroupBy>>) (<<.Series>>{<<.LabelMatchers>>,a=\"<<.LabelValuesByName.a>>\"})\n",
+                ["plimsoll.yaml:2:", "podMetrics.gaugeQuery", "<<.LabelMatchers>> has them"],
+            ),
+            (
                 "podMetrics:\n  namespaceLabel: ''\n",
                 ["plimsoll.yaml:2:", "namespaceLabel", "empty"],
             ),

@@ -68,3 +68,27 @@ impl LiveConfig {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_between_the_first_read_and_the_start_of_the_reloader_is_not_lost() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "podMetrics: {podLabel: before}\n").unwrap();
+        let live = LiveConfig::new(&Config::read(file.path()).unwrap());
+        std::fs::write(file.path(), "podMetrics: {podLabel: after}\n").unwrap();
+        let (sent, mut reloads) = tokio::sync::mpsc::unbounded_channel();
+        let reloaded =
+            move |taken: Result<&Config, &ConfigError>| sent.send(taken.is_ok()).unwrap();
+        let reloader = live.clone().run_reloader(file.path().to_owned(), reloaded);
+        tokio::select! {
+            () = reloader => unreachable!("it runs for ever"),
+            reload = tokio::time::timeout(10 * RELOAD_INTERVAL, reloads.recv()) => {
+                assert_eq!(reload, Ok(Some(true)));
+            }
+        }
+        assert_eq!(live.pod_queries.load().pod_label, "after");
+    }
+}

@@ -30,7 +30,9 @@ pub fn as_prometheus_text(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::as_prometheus_text;
     use crate::telemetry::Metrics;
+    use std::time::{Duration, Instant};
 
     #[test]
     fn the_older_text_names_metrics_by_their_samples_and_has_nothing_new() {
@@ -40,5 +42,17 @@ mod tests {
         assert!(text.contains("# TYPE plimsoll_http_requests_total counter\nplimsoll_http_requests_total{code=\"200\"} 1\n"), "{text}");
         assert!(text.contains("# TYPE plimsoll_build_info gauge\nplimsoll_build_info{"), "{text}");
         assert!(!text.contains("# EOF") && !text.contains("# UNIT"), "{text}");
+    }
+
+    #[test]
+    fn the_older_text_takes_no_longer_per_line_where_there_are_many() {
+        let family = |at: usize| {
+            format!("# HELP m{at} Some.\n# TYPE m{at} gauge\nm{at}{{name=\"some\"}} 1\n")
+        };
+        let text: String = (0..10_000).map(family).collect();
+        let started = Instant::now();
+        assert_eq!(as_prometheus_text(&text), text);
+        // A search of the whole text for each line takes more than ten seconds, one pass milliseconds.
+        assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
     }
 }
