@@ -1,31 +1,36 @@
 //! Prometheus's text format, which is older than OpenMetrics.
 
+use std::collections::HashMap;
+
 /// OpenMetrics as the older text format. There, the metadata of a counter has the name of its
 /// samples, and there is no UNIT, no type `info` and no EOF.
 pub fn as_prometheus_text(text: &str) -> String {
-    let suffix = |name: &str| {
-        let with = |suffix: &str| text.contains(&format!("# TYPE {name} {suffix}\n"));
-        if with("counter") {
-            "_total"
-        } else if with("info") {
-            "_info"
-        } else {
-            ""
-        }
-    };
+    // HELP comes before TYPE, which tells the suffix of both.
+    let suffixes: HashMap<&str, &str> = text.lines().filter_map(suffix).collect();
     let mut written = String::with_capacity(text.len());
     for line in text.lines() {
         let mut words = line.splitn(4, ' ');
         match (words.next(), words.next(), words.next(), words.next()) {
             (Some("#"), Some("EOF" | "UNIT"), ..) => {}
             (Some("#"), Some(word), Some(name), Some(rest)) => {
-                let (suffix, rest) = (suffix(name), if rest == "info" { "gauge" } else { rest });
+                let suffix = suffixes.get(name).copied().unwrap_or_default();
+                let rest = if rest == "info" { "gauge" } else { rest };
                 written.extend(["# ", word, " ", name, suffix, " ", rest, "\n"]);
             }
             _ => written.extend([line, "\n"]),
         }
     }
     written
+}
+
+/// The metric of a TYPE line, and the suffix of its samples if they have one.
+fn suffix(line: &str) -> Option<(&str, &'static str)> {
+    let (name, kind) = line.strip_prefix("# TYPE ")?.split_once(' ')?;
+    match kind {
+        "counter" => Some((name, "_total")),
+        "info" => Some((name, "_info")),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
