@@ -95,19 +95,6 @@ fn check_names_its_own_parser_and_points_to_prometheus() {
 }
 
 #[test]
-fn check_warns_of_a_query_that_is_served_but_too_deep_for_the_parser() {
-    let deep = vec!["<<.Series>>{<<.LabelMatchers>>}"; 102].join(" or ");
-    let config = format!(
-        "rules:\n- seriesQuery: x\n  metricsQuery: 'sum({deep}) by (<<.GroupBy>>)'\n  \
-         resources: {{template: <<.Resource>>}}\n"
-    );
-    let (code, text) = checked(&config, &[]);
-    assert_eq!(code, Some(0), "{text}");
-    assert!(text.contains("warning: rules[0].metricsQuery: not checked"), "{text}");
-    assert!(text.contains("more than 100 levels"), "{text}");
-}
-
-#[test]
 fn check_hints_at_what_to_do_with_a_kubernetes_object() {
     for (kind, expected) in [
         ("ConfigMap", "jsonpath='{.data.config\\.yaml}'"),
@@ -282,15 +269,40 @@ fn what_a_runbook_greps_in_the_log_is_logged() {
     assert!(searches > 6, "{searches}");
 }
 
+/// The modules below a folder, and their functions without arguments, such as `planned::a_test`.
+fn modules_and_tests(folder: &str) -> Vec<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let mut names = Vec::new();
+    for (path, code) in texts(folder) {
+        let path = path.strip_prefix(&root).unwrap().with_extension("");
+        let parts = path.iter().map(|part| part.to_str().unwrap());
+        let module = parts.filter(|part| *part != "mod").collect::<Vec<_>>().join("::");
+        let functions =
+            code.lines().filter_map(|line| line.split_once("fn ")?.1.split_once("() {"));
+        names.extend(functions.map(|(name, _)| format!("{module}::{name}")));
+        names.push(module);
+    }
+    names
+}
+
+#[test]
+fn each_test_that_the_threat_model_names_exists() {
+    let tests = [modules_and_tests("src"), modules_and_tests("bed/tests/e2e")].concat();
+    let model = read("docs/security.md");
+    let is_path = |word: &&str| {
+        let letters = word.chars().all(|c| c.is_ascii_alphanumeric() || "_:".contains(c));
+        letters && word.contains("::")
+    };
+    let named: Vec<&str> = model.split('`').filter(is_path).collect();
+    assert!(named.len() > 60, "{named:?}");
+    for name in named {
+        assert!(tests.iter().any(|test| test == name), "there is no {name}");
+    }
+}
+
 #[test]
 fn each_filter_of_the_makefile_matches_a_test() {
-    let mut tests = Vec::new();
-    for (path, code) in texts("bed/tests/e2e") {
-        let module = path.file_stem().unwrap().to_str().unwrap().to_owned();
-        let functions = code.lines().filter_map(|line| line.trim_start().strip_prefix("fn "));
-        let names = functions.filter_map(|rest| rest.split_once("() {"));
-        tests.extend(names.map(|(name, _)| format!("{module}::{name}")));
-    }
+    let tests = modules_and_tests("bed/tests/e2e");
     let makefile = read("Makefile");
     let mut filters = Vec::new();
     for line in makefile.lines() {
