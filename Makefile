@@ -83,7 +83,7 @@ bench-fairness: parts ## What one tenant costs 1,000 autoscalers of others; FAIR
 	@target/release/bench --fairness $(FAIRNESS)
 
 query-costs: parts ## What queries cost Prometheus, in CPU time: the figures behind src/promql/cost.rs
-	@$(E2E_BUILD) && QUERY_COSTS=1 $(E2E_RUN) a_query_in_a_batch -- --nocapture
+	@$(E2E_BUILD) && QUERY_COSTS=1 $(E2E_RUN) a_batched_query_has_the_same_result -- --nocapture
 
 soak: parts ## A long run with churn and faults; MINUTES=10, SEED= to repeat one
 	@$(PROGRAM) soak

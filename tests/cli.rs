@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 fn plimsoll(arguments: &[&str]) -> Output {
@@ -216,12 +217,108 @@ fn completions_are_printed_for_each_shell() {
     }
 }
 
+fn read(path: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The files below a folder, each with its text.
+fn texts(folder: &str) -> Vec<(PathBuf, String)> {
+    let mut files = Vec::new();
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => folders.push(path),
+                false => files.push((path.clone(), std::fs::read_to_string(&path).unwrap())),
+            }
+        }
+    }
+    files
+}
+
+#[test]
+fn what_a_runbook_greps_in_the_log_is_logged() {
+    let mut messages = Vec::new();
+    for (_, code) in texts("src") {
+        for level in ["error", "warn", "info"] {
+            for call in code.split(&format!("tracing::{level}!(")).skip(1) {
+                let call = call.split_once(");").map_or(call, |(call, _)| call);
+                messages.extend(call.split('"').skip(1).step_by(2).map(str::to_lowercase));
+            }
+        }
+    }
+    assert!(messages.len() > 40, "{messages:?}");
+    let mut searches = 0;
+    for (path, text) in texts("docs/runbooks") {
+        for line in text.lines().filter(|line| line.contains(" logs ")) {
+            for filter in line.split("| grep ").skip(1) {
+                let filter = filter.split(" | ").next().unwrap().trim();
+                let text =
+                    filter.trim_start_matches("-iE ").trim_start_matches("-i ").trim_matches('\'');
+                for wanted in text.split('|') {
+                    let found =
+                        messages.iter().any(|message| message.contains(&wanted.to_lowercase()));
+                    assert!(found, "{}: nothing logs {wanted:?}", path.display());
+                    searches += 1;
+                }
+            }
+        }
+    }
+    assert!(searches > 6, "{searches}");
+}
+
+/// The modules below a folder, and their functions without arguments, such as `planned::a_test`.
+fn modules_and_tests(folder: &str) -> Vec<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let mut names = Vec::new();
+    for (path, code) in texts(folder) {
+        let path = path.strip_prefix(&root).unwrap().with_extension("");
+        let parts = path.iter().map(|part| part.to_str().unwrap());
+        let module = parts.filter(|part| *part != "mod").collect::<Vec<_>>().join("::");
+        let functions =
+            code.lines().filter_map(|line| line.split_once("fn ")?.1.split_once("() {"));
+        names.extend(functions.map(|(name, _)| format!("{module}::{name}")));
+        names.push(module);
+    }
+    names
+}
+
+#[test]
+fn each_test_that_the_threat_model_names_exists() {
+    let tests = [modules_and_tests("src"), modules_and_tests("bed/tests/e2e")].concat();
+    let model = read("docs/security.md");
+    let is_path = |word: &&str| {
+        let letters = word.chars().all(|c| c.is_ascii_alphanumeric() || "_:".contains(c));
+        letters && word.contains("::")
+    };
+    let named: Vec<&str> = model.split('`').filter(is_path).collect();
+    assert!(named.len() > 60, "{named:?}");
+    for name in named {
+        assert!(tests.iter().any(|test| test == name), "there is no {name}");
+    }
+}
+
+#[test]
+fn each_filter_of_the_makefile_matches_a_test() {
+    let tests = modules_and_tests("bed/tests/e2e");
+    let makefile = read("Makefile");
+    let mut filters = Vec::new();
+    for line in makefile.lines() {
+        let alone = line.strip_prefix("ALONE := ");
+        let run = ["$(E2E_RUN) ", "$(E2E) "].iter().find_map(|run| Some(line.split_once(run)?.1));
+        let words = alone.or(run).unwrap_or_default().split_whitespace();
+        filters.extend(words.take_while(|word| *word != "--"));
+    }
+    assert!(filters.len() >= 4, "{filters:?}");
+    for filter in filters {
+        assert!(tests.iter().any(|test| test.contains(filter)), "no test has {filter} in its name");
+    }
+}
+
 #[test]
 fn what_make_generate_writes_is_as_it_would_write_it() {
-    let read = |path: &str| {
-        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
-        std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-    };
     let reference = String::from_utf8(plimsoll(&["reference"]).stdout).unwrap();
     assert!(reference == read("docs/reference.md"), "`make generate` writes docs/reference.md");
     let yaml = |path: &str| -> serde_json::Value { serde_saphyr::from_str(&read(path)).unwrap() };

@@ -9,6 +9,7 @@ use crate::serve::{ApiGroup, ForwardOptions, ForwardTarget, ForwardTargets};
 use serde::Deserialize;
 use serde_saphyr::Spanned;
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -21,6 +22,8 @@ pub struct Config {
     pub rules: RuleSet,
     /// The adapters that requests for unknown metrics are forwarded to (`passOn`).
     pub forward: ForwardTargets,
+    /// The hash of the text that it was read from, by which a change is noticed.
+    pub text_hash: u64,
 }
 
 /// Why a configuration is invalid.
@@ -100,6 +103,7 @@ impl Default for Config {
             }),
             rules: RuleSet::default(),
             forward: ForwardTargets::new(),
+            text_hash: 0,
         }
     }
 }
@@ -128,6 +132,11 @@ fn without_values(error: &str) -> String {
     };
     let kind = value.split(['"', '`', '\'']).next().unwrap_or_default().trim_end();
     format!("{before}{kind}{expected}")
+}
+
+/// The hash of a file's text.
+pub fn text_hash(text: &[u8]) -> u64 {
+    BuildHasherDefault::<DefaultHasher>::default().hash_one(text)
 }
 
 impl Config {
@@ -159,7 +168,7 @@ impl Config {
                 ConfigError::Syntax { path: path.to_owned(), lines: error.clone(), error }
             }
         };
-        let mut config = Self::default();
+        let mut config = Self { text_hash: text_hash(text.as_bytes()), ..Self::default() };
         pod_queries(Arc::make_mut(&mut config.pod_queries), file.pod_metrics)
             .map_err(config_error)?;
         let backends =
@@ -248,6 +257,11 @@ fn pod_queries(queries: &mut PodQueries, raw: RawPodMetrics) -> Result<(), Field
                 return Err(wrong(format!("<<.{name}>> is missing: without it {reason}")));
             }
         }
+        if parsed.uses("LabelValuesByName") {
+            let error = "<<.LabelValuesByName>> would put the labels of an Autoscaler into the query as they \
+                         are, where they could select other namespaces: <<.LabelMatchers>> has them, in quotes";
+            return Err(wrong(error.to_owned()));
+        }
         *template = parsed;
         Ok(())
     };
@@ -327,6 +341,10 @@ mod tests {
             (
                 "podMetrics:\n  podLabel: pod\n  gaugeQuery: sum(<<.Series>>)\n",
                 ["plimsoll.yaml:3:", "podMetrics.gaugeQuery", "<<.LabelMatchers>> is missing"],
+            ),
+            (
+                "podMetrics:\n  gaugeQuery: 'sum by (<<.GroupBy>>) (<<.Series>>{<<.LabelMatchers>>,a=\"<<.LabelValuesByName.a>>\"})'\n",
+                ["plimsoll.yaml:2:", "podMetrics.gaugeQuery", "<<.LabelMatchers>> has them"],
             ),
             (
                 "podMetrics:\n  namespaceLabel: ''\n",

@@ -1,6 +1,6 @@
 //! Reloads the configuration file when it changes.
 
-use super::file::{Config, ConfigError};
+use super::file::{Config, ConfigError, text_hash};
 use crate::promql::query::PodQueries;
 use crate::reload::Reloadable;
 use crate::serve::ForwardTargets;
@@ -16,6 +16,8 @@ pub struct LiveConfig {
     pub forward: Reloadable<ForwardTargets>,
     /// Why the file can't be reloaded, if it can't.
     pub error: Reloadable<Option<String>>,
+    /// The hash of the text that was read at the start.
+    text_hash: u64,
 }
 
 /// The time between two reads of the file. The volume of a ConfigMap changes by a symbolic link,
@@ -29,6 +31,7 @@ impl LiveConfig {
             pod_queries: Reloadable::new(config.pod_queries.clone()),
             forward: Reloadable::new(config.forward.clone()),
             error: Reloadable::default(),
+            text_hash: config.text_hash,
         }
     }
 
@@ -38,10 +41,11 @@ impl LiveConfig {
         path: PathBuf,
         reloaded: impl Fn(Result<&Config, &ConfigError>),
     ) {
-        let mut seen = tokio::fs::read(&path).await.ok();
+        // Not what the file has by now: it may have changed since.
+        let mut seen = Some(self.text_hash);
         loop {
             tokio::time::sleep(RELOAD_INTERVAL).await;
-            let now = tokio::fs::read(&path).await.ok();
+            let now = tokio::fs::read(&path).await.ok().map(|text| text_hash(&text));
             if now == seen {
                 continue;
             }
@@ -66,5 +70,29 @@ impl LiveConfig {
                 reloaded(Err(&error));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_between_the_first_read_and_the_start_of_the_reloader_is_not_lost() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "podMetrics: {podLabel: before}\n").unwrap();
+        let live = LiveConfig::new(&Config::read(file.path()).unwrap());
+        std::fs::write(file.path(), "podMetrics: {podLabel: after}\n").unwrap();
+        let (sent, mut reloads) = tokio::sync::mpsc::unbounded_channel();
+        let reloaded =
+            move |taken: Result<&Config, &ConfigError>| sent.send(taken.is_ok()).unwrap();
+        let reloader = live.clone().run_reloader(file.path().to_owned(), reloaded);
+        tokio::select! {
+            () = reloader => unreachable!("it runs for ever"),
+            reload = tokio::time::timeout(10 * RELOAD_INTERVAL, reloads.recv()) => {
+                assert_eq!(reload, Ok(Some(true)));
+            }
+        }
+        assert_eq!(live.pod_queries.load().pod_label, "after");
     }
 }

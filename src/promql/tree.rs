@@ -146,7 +146,7 @@ pub fn parts(expr: &mut Expr) -> Option<Parts<'_>> {
     let mut selector = None;
     let children = match expr {
         Expr::Aggregate(AggregateExpr { op: _, expr, param, modifier: _ }) => {
-            param.iter_mut().chain([expr]).map(|child| &mut **child).collect()
+            std::iter::once(expr).chain(param).map(|child| &mut **child).collect()
         }
         Expr::Unary(UnaryExpr { expr }) => vec![&mut **expr],
         Expr::Binary(BinaryExpr { op: _, lhs, rhs, modifier: _ }) => vec![&mut **lhs, &mut **rhs],

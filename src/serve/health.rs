@@ -112,7 +112,7 @@ impl Health {
             Some(since) => (
                 StatusCode::INTERNAL_SERVER_ERROR,
                 format!(
-                    "[-]control-loop failed: it has not turned for {}s\nlivez check failed\n",
+                    "[-]control-loop failed: no heartbeat for {}s\nlivez check failed\n",
                     since.as_secs()
                 ),
             ),

@@ -192,7 +192,9 @@ fn the_components_combine_and_each_adds_what_it_says() {
         };
         find("APIService", "v1beta1.metrics.k8s.io");
         find("APIService", "v1beta1.external.metrics.k8s.io");
-        find("PrometheusRule", "plimsoll");
+        let alerts = std::fs::read_to_string(root().join("deploy/monitoring/alerts.yaml")).unwrap();
+        let alerts: Value = serde_saphyr::from_str(&alerts).unwrap();
+        assert_eq!(find("PrometheusRule", "plimsoll")["spec"], alerts);
         assert!(find("ConfigMap", "plimsoll-dashboard")["data"]["plimsoll.json"].is_string());
         let pod = &find("Deployment", "plimsoll")["spec"]["template"]["spec"];
         assert_eq!(pod["securityContext"].get("runAsUser"), None);

@@ -56,6 +56,17 @@ fn the_series_of_a_rule_may_be_those_of_an_aggregations_parameter() {
 }
 
 #[test]
+fn the_series_of_a_rule_are_first_those_that_an_aggregation_is_of() {
+    let made = converted(
+        "apiVersion: keda.sh/v1alpha1\nkind: ScaledObject\nmetadata: {name: web, namespace: shop}\n\
+         spec:\n  scaleTargetRef: {name: web}\n  maxReplicaCount: 20\n  triggers:\n\
+         \x20 - type: prometheus\n    metadata:\n      serverAddress: http://prometheus:9090\n\
+         \x20     query: topk(scalar(limit), http_requests_total)\n      threshold: '100'\n",
+    );
+    assert_eq!(made.rules[0]["seriesQuery"], "http_requests_total");
+}
+
+#[test]
 fn an_incomplete_conversion_is_noted_and_paused() {
     let made = converted(
         "apiVersion: keda.sh/v1alpha1\nkind: ScaledObject\nmetadata: {name: worker}\n\
