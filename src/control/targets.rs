@@ -313,6 +313,26 @@ mod tests {
         assert_eq!(log.of("PUT").len(), 2);
     }
 
+    /// A conflict rules the write out, whatever becomes of the read after it.
+    #[tokio::test]
+    async fn a_read_that_fails_after_a_conflict_makes_no_write_indeterminate() {
+        let mut written = false;
+        let (client, _) = fake::api(move |request| match request.line.as_str() {
+            "GET /apis" => (200, groups()),
+            "GET /apis/apps/v1" => (200, deployments()),
+            line if line.starts_with("PUT") => {
+                written = true;
+                fake::failure(409, "Conflict", "the object has been modified")
+            }
+            _ if written => fake::failure(503, "ServiceUnavailable", "shutting down"),
+            _ => (200, scale(1, 3)),
+        });
+        let targets = Targets::new(client.clone());
+        let object = targets.read("shop", &web()).await.unwrap().object.unwrap();
+        let written = targets.write(&fake::fencing_token(&client), &object, 6).await;
+        assert_eq!(written, Err(WriteError::Failed("shutting down".to_owned())));
+    }
+
     #[tokio::test]
     async fn that_a_kind_is_absent_is_cached() {
         let (client, log) = contested(3);
