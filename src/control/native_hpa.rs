@@ -3,7 +3,7 @@
 
 use super::context::{ControllerContext, SyncResult};
 use super::decision_time::now;
-use super::requests::{message, send, within};
+use super::requests::{handled_once, message, send, within};
 use super::state::AutoscalerState;
 use super::status;
 use super::update_status::update_status;
@@ -167,8 +167,13 @@ async fn put(
     is_disabled: bool,
     request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
 ) -> Result<(), kube::Error> {
-    let request = async { send(client, request).await.map(|_: HorizontalPodAutoscaler| ()) };
-    if is_disabled { token.write(request).await } else { token.write_scale(request).await }
+    let written = if is_disabled {
+        // No freeze waits for it, and it may be repeated: it is a create, or names the version.
+        token.write(send(client, request)).await
+    } else {
+        token.write_scale(send(client, handled_once(request))).await
+    };
+    written.map(|_: HorizontalPodAutoscaler| ())
 }
 
 /// A spec as a merge patch that replaces the old one, such as the `selectPolicy` of a pause: fields
