@@ -5,7 +5,7 @@ use super::cluster::{client, leases};
 use super::error::{OperateError, api_error};
 use crate::clock::Clock;
 use crate::config::{ClusterFlags, FreezeFlags};
-use crate::leader::freeze::{ACKNOWLEDGED, FREEZE, Freeze, REQUEST};
+use crate::leader::freeze::{ACKNOWLEDGED, Freeze, REQUEST};
 use crate::leader::{NAME_LABEL, REQUEST_TIMEOUT};
 use crate::watch;
 use jiff::{SignedDuration, Timestamp};
@@ -153,7 +153,7 @@ async fn request(
     loop {
         let annotation = |name| lease.annotations().get(name).map(String::as_str);
         // Annotations by hand leave the request, which is then acknowledged as they are.
-        let is_as_requested = annotation(FREEZE).is_some() == freeze.is_some();
+        let is_as_requested = Freeze::of(&lease).as_ref() == freeze;
         if annotation(REQUEST) != Some(&request) || !is_as_requested {
             return Err(OperateError::Superseded { lease: object });
         }
@@ -236,7 +236,7 @@ async fn not_frozen(client: &Client) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::leader::freeze::UNTIL;
+    use crate::leader::freeze::{FREEZE, UNTIL};
     use http_body_util::BodyExt;
     use kube::client::Body;
     use serde_json::{Value, json};
