@@ -235,6 +235,7 @@ async fn a_leader_acknowledges_no_freeze_while_the_one_before_it_may_still_write
         // Until the next one may acquire it, or comes to it.
         let until = match what {
             _ if what.starts_with("killed") && elect => before.0.settings.lease_duration,
+            "its Lease was deleted" => before.0.settings.lease_duration,
             "its duration was set to a second" => Duration::from_secs(1),
             _ if what.ends_with("3 seconds ago") => Duration::from_secs(3),
             _ => Duration::ZERO,
