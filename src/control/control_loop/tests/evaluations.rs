@@ -303,6 +303,7 @@ async fn a_scale_to_zero_of_the_last_leader_stays_announced_though_a_scale_up_fa
     let autoscaler = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
     show_replicas(&control, 2);
     let mut state = AutoscalerState::default();
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
     crate::control::zero::announce(&mut state.status, crate::control::decision_time::now());
     assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
     assert!(crate::control::zero::pending_since(&state.status).is_some());
