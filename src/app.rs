@@ -77,18 +77,31 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
     let (failing, stop) = Stop::new(stop_signal()?);
     let address = listener.address()?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), %address, prometheus = redact_url(&flags.prometheus_url), "Started serving");
-    // Separate tasks, so that none delays another. The Lease is released after the last evaluation.
+    let prometheus = clients.prometheus;
+    let parts = spawn_parts(
+        listener.serve(server, stop.clone().comes()),
+        control.run(stop.clone().comes()),
+        |end| async move { leader.run(&prometheus, stopped(end)).await },
+    );
+    Ok(run_until_stopped(stop.signal, failing, tasks, parts).await?)
+}
+
+/// Starts the tasks that end in order. They are separate, so that none delays another. The election is
+/// given the end of the control loop: the Lease is released after the last evaluation.
+fn spawn_parts<E: Future<Output = ()> + Send + 'static>(
+    api: impl Future<Output = ()> + Send + 'static,
+    control: impl Future<Output = ()> + Send + 'static,
+    election: impl FnOnce(watch::Receiver<bool>) -> E,
+) -> Tasks {
     let mut parts = Tasks::default();
     let (ended, end) = watch::channel(false);
-    parts.spawn("API", listener.serve(server, stop.clone().comes()));
-    let stop_deciding = stop.clone().comes();
+    parts.spawn("API", api);
     parts.spawn("control loop", async move {
-        control.run(stop_deciding).await;
+        control.await;
         let _ = ended.send(true);
     });
-    let prometheus = clients.prometheus;
-    parts.spawn("election", async move { leader.run(&prometheus, stopped(end)).await });
-    Ok(run_until_stopped(stop.signal, failing, tasks, parts).await?)
+    parts.spawn("election", election(end));
+    parts
 }
 
 /// The clients of Prometheus and of kube-apiserver.
@@ -463,5 +476,21 @@ mod tests {
         assert!(ended.to_string().contains("\"broken\" failed"), "{ended}");
         assert!(*stopped.borrow());
         assert_eq!(begun.elapsed().as_secs(), FAILED_SHUTDOWN_TIMEOUT.as_secs());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_lease_is_released_only_after_the_control_loop_has_ended() {
+        let (finish, finished) = tokio::sync::oneshot::channel::<()>();
+        let (releasing, released) = watch::channel(false);
+        let control = async { finished.await.unwrap() };
+        let mut parts = spawn_parts(async {}, control, |end| async move {
+            stopped(end).await;
+            let _ = releasing.send(true);
+        });
+        tokio::time::sleep(FAILED_SHUTDOWN_TIMEOUT).await;
+        assert!(!*released.borrow());
+        finish.send(()).unwrap();
+        parts.all_ended().await;
+        assert!(*released.borrow());
     }
 }

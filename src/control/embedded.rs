@@ -127,7 +127,9 @@ impl ApplyContext<'_> {
         }
         // Whether an indeterminate write took effect is seen from the scale, now or later. The failure of
         // this write does not tell whether an earlier one did.
-        let zero_may_come = || state.rescales.is_indeterminate(0, at.process - zero::PENDING_MS);
+        let announced = zero::pending_since(status);
+        let announced_before = announced.filter(|_| to != 0);
+        let zero_may_come = zero::may_come(announced_before, &state.rescales, at);
         let written = match written {
             Err(_)
                 if is_indeterminate
@@ -135,11 +137,7 @@ impl ApplyContext<'_> {
             {
                 Ok(())
             }
-            Err(_)
-                if !is_indeterminate
-                    && zero::pending_since(status).is_some()
-                    && !zero_may_come() =>
-            {
+            Err(_) if !is_indeterminate && announced.is_some() && !zero_may_come => {
                 zero::resolve(status, from, context.now);
                 written
             }

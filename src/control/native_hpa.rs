@@ -3,7 +3,7 @@
 
 use super::context::{ControllerContext, SyncResult};
 use super::decision_time::now;
-use super::requests::{message, send, within};
+use super::requests::{handled_once, message, send, within};
 use super::state::AutoscalerState;
 use super::status;
 use super::update_status::update_status;
@@ -167,8 +167,13 @@ async fn put(
     is_disabled: bool,
     request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
 ) -> Result<(), kube::Error> {
-    let request = async { send(client, request).await.map(|_: HorizontalPodAutoscaler| ()) };
-    if is_disabled { token.write(request).await } else { token.write_scale(request).await }
+    let written = if is_disabled {
+        // No freeze waits for it, and it may be repeated: it is a create, or names the version.
+        token.write(send(client, request)).await
+    } else {
+        token.write_scale(send(client, handled_once(request))).await
+    };
+    written.map(|_: HorizontalPodAutoscaler| ())
 }
 
 /// A spec as a merge patch that replaces the old one, such as the `selectPolicy` of a pause: fields
@@ -232,6 +237,8 @@ pub async fn remove(
 mod tests {
     use super::super::fake;
     use super::*;
+    use crate::retry::Retries;
+    use tower::{Layer, retry::RetryLayer};
 
     fn spec() -> AutoscalerSpec {
         AutoscalerSpec::read(json!({"executor": "NativeHPA", "maxReplicas": 3,
@@ -299,6 +306,35 @@ mod tests {
         let token = fake::fencing_token(&client);
         write(&client, &token, &key, "ours", &spec(), false, Some(&known)).await.unwrap();
         assert!(log.of("").is_empty(), "{:?}", log.of(""));
+    }
+
+    /// No acknowledgement of a freeze waits for an HPA that is disabled.
+    #[tokio::test(start_paused = true)]
+    async fn disabling_an_hpa_is_retried_and_enabling_it_is_not() {
+        for is_disabled in [true, false] {
+            let mut failed = false;
+            let (client, log) = fake::api(move |request| {
+                match request.line.starts_with("PATCH") && !std::mem::replace(&mut failed, true) {
+                    true => fake::failure(503, "ServiceUnavailable", "shutting down"),
+                    false => (200, request.body.clone()),
+                }
+            });
+            let send = tower::service_fn(move |request| {
+                let client = client.clone();
+                async move { client.send(request).await.map_err(tower::BoxError::from) }
+            });
+            let client = Client::new(RetryLayer::new(Retries::new()).layer(send), "default");
+            let (key, known) = (fake::autoscaler("web").key, record(&hpa("1", Some("ours"))));
+            let spec = if is_disabled {
+                disabled(&spec())
+            } else {
+                AutoscalerSpec { max_replicas: 9, ..spec() }
+            };
+            let token = fake::fencing_token(&client);
+            let written =
+                write(&client, &token, &key, "ours", &spec, is_disabled, Some(&known)).await;
+            assert_eq!((written.is_ok(), log.of("PATCH").len() == 2), (is_disabled, is_disabled));
+        }
     }
 
     #[tokio::test]

@@ -43,9 +43,7 @@ pub async fn read_target(
     let at = DecisionTime::now(&ctx.clock);
     if let (Ok(target), Some(since)) = (&target, pending) {
         let replicas = target.replicas.spec_replicas;
-        let may_come = (at.wall - since).abs() < zero::PENDING_MS
-            || state.rescales.is_indeterminate(0, at.process - zero::PENDING_MS);
-        if replicas == 0 || !may_come {
+        if replicas == 0 || !zero::may_come(Some(since), &state.rescales, at) {
             zero::resolve(&mut state.status, replicas, at.wall);
         }
     }

@@ -16,9 +16,18 @@ pub async fn within<T>(
     }
 }
 
+/// A write that is retried only after 429, so that a response that refuses it leaves no other attempt
+/// which may take effect: one that a freeze, or the record of an indeterminate write, rests on.
+pub fn handled_once(
+    request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
+) -> Result<http::Request<Vec<u8>>, kube::core::request::Error> {
+    let mut request = request?;
+    request.extensions_mut().insert(HandledOnce);
+    Ok(request)
+}
+
 /// Sends a write with `?timeout=`, so that the API server carries it out within [`REQUEST_TIMEOUT`] or
-/// not at all: a write that was given up here must not take effect later. For the same reason it is
-/// [`HandledOnce`]: a response that refuses it leaves no other attempt.
+/// not at all: a write that was given up here must not take effect later.
 pub async fn send<T: DeserializeOwned>(
     client: &Client,
     request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
@@ -28,7 +37,6 @@ pub async fn send<T: DeserializeOwned>(
     let uri = format!("{}{separator}timeout={}s", request.uri(), REQUEST_TIMEOUT.as_secs());
     *request.uri_mut() =
         uri.parse().map_err(|error| kube::Error::HttpError(http::Error::from(error)))?;
-    request.extensions_mut().insert(HandledOnce);
     client.request(request).await
 }
 
@@ -80,7 +88,7 @@ mod tests {
             });
             let client = Client::new(RetryLayer::new(Retries::new()).layer(service), "default");
             let request = http::Request::put("/scale").body(Vec::new()).unwrap();
-            match send::<Value>(&client, Ok(request)).await {
+            match send::<Value>(&client, handled_once(Ok(request))).await {
                 Err(kube::Error::Api(status)) => assert_eq!(status.code, told, "{responses:?}"),
                 other => panic!("{other:?}"),
             }

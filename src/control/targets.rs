@@ -1,7 +1,7 @@
 //! Scale targets: anything with a `/scale` subresource. The scales of Deployments and StatefulSets
 //! are watched, so that an evaluation in which nothing changes sends no request to the API server.
 
-use super::requests::{message, send, within};
+use super::requests::{handled_once, message, send, within};
 use crate::cache::{self, Cache};
 use crate::hpa::{self, TargetRef};
 use crate::k8s::Selector;
@@ -191,7 +191,8 @@ impl Targets {
                 Err(kube::Error::Api(status))
                     if status.code == 409 && tries < CONFLICT_ATTEMPTS =>
                 {
-                    scale = within(api.get_scale(&name)).await.map_err(failed)?;
+                    let read = within(api.get_scale(&name)).await;
+                    scale = read.map_err(|error| WriteError::Failed(message(&error)))?;
                     let (now, selector_now) = replicas_and_selector(&scale);
                     match now.spec_replicas {
                         _ if selector_now != selector => return Err(WriteError::Changed),
@@ -214,7 +215,7 @@ impl Targets {
         let body = serde_json::to_vec(scale).map_err(kube::Error::SerdeError)?;
         let request = Request::new(api.resource_url());
         let request = request.replace_subresource("scale", name, &PostParams::default(), body);
-        send(&self.client, request).await
+        send(&self.client, handled_once(request)).await
     }
 
     /// The resource of a kind of a group: the first, if there are several.
@@ -311,6 +312,26 @@ mod tests {
         let target = targets.read("shop", &web()).await.unwrap();
         targets.write(&fake::fencing_token(&client), &target.object.unwrap(), 6).await.unwrap();
         assert_eq!(log.of("PUT").len(), 2);
+    }
+
+    /// A conflict rules the write out, whatever becomes of the read after it.
+    #[tokio::test]
+    async fn a_read_that_fails_after_a_conflict_makes_no_write_indeterminate() {
+        let mut written = false;
+        let (client, _) = fake::api(move |request| match request.line.as_str() {
+            "GET /apis" => (200, groups()),
+            "GET /apis/apps/v1" => (200, deployments()),
+            line if line.starts_with("PUT") => {
+                written = true;
+                fake::failure(409, "Conflict", "the object has been modified")
+            }
+            _ if written => fake::failure(503, "ServiceUnavailable", "shutting down"),
+            _ => (200, scale(1, 3)),
+        });
+        let targets = Targets::new(client.clone());
+        let object = targets.read("shop", &web()).await.unwrap().object.unwrap();
+        let written = targets.write(&fake::fencing_token(&client), &object, 6).await;
+        assert_eq!(written, Err(WriteError::Failed("shutting down".to_owned())));
     }
 
     #[tokio::test]

@@ -1,6 +1,8 @@
 //! The condition `ScaledToZero`: it is written before the scale is, because only it leads back
 //! from zero, and it is resolved by the scale afterwards.
 
+use super::decision_time::DecisionTime;
+use super::rescales::Rescales;
 use crate::hpa::{ConditionKind, Status};
 use crate::time::UnixMillis;
 
@@ -8,7 +10,7 @@ use crate::time::UnixMillis;
 pub const SCALING_TO_ZERO: &str = "ScalingToZero";
 /// How long the API server may still carry out a scale to zero that a status announces, whichever
 /// replica wrote it: one request for the status, one for the scale, and the API server's own time.
-pub const PENDING_MS: i64 = 30_000;
+const PENDING_MS: i64 = 30_000;
 /// Upstream's messages.
 const SCALED: &str = "the HPA controller scaled the workload to zero";
 const NOT_SCALED: &str = "the HPA controller did not scale the workload to zero";
@@ -26,6 +28,13 @@ pub fn resolve(status: &mut Status, replicas: i32, now: UnixMillis) {
 pub fn pending_since(status: &Status) -> Option<UnixMillis> {
     let condition = status.condition(ConditionKind::ScaledToZero)?;
     (condition.reason == SCALING_TO_ZERO).then_some(condition.since)
+}
+
+/// Whether the API server may yet carry out a scale to zero: one that was announced at this time, by
+/// whichever replica, or an indeterminate write of this one.
+pub fn may_come(announced: Option<UnixMillis>, rescales: &Rescales, at: DecisionTime) -> bool {
+    announced.is_some_and(|since| (at.wall - since).abs() < PENDING_MS)
+        || rescales.is_indeterminate(0, at.process - PENDING_MS)
 }
 
 /// Announces a scale to zero, with the present as its time: the workload may have been at zero

@@ -50,8 +50,11 @@ pub(super) struct Candidate<'a> {
     observed: Option<(Lease, LeaseRecord, Instant)>,
     /// Whether the watch has sent a Lease with a lower `resourceVersion` since.
     version_went_back: bool,
-    /// The `leaseTransitions` of this replica's last acquisition, or attempt at one.
+    /// The `leaseTransitions` of this replica's last acquisition, or attempt at one; none once another
+    /// holds the Lease.
     acquisition: Option<i32>,
+    /// When the Lease may be recreated after it was deleted.
+    recreate_at: Instant,
     backoff: LeaseBackoff,
     failures: FailureLog,
     /// Whether the Lease was released because this replica can't reach Prometheus.
@@ -97,6 +100,7 @@ impl<'a> Candidate<'a> {
             observed: None,
             version_went_back: false,
             acquisition: None,
+            recreate_at: Instant::now(),
             backoff: LeaseBackoff::default(),
             failures: FailureLog::default(),
             handed_over: false,
@@ -108,22 +112,24 @@ impl<'a> Candidate<'a> {
         &self.state.settings
     }
 
-    /// The Lease was deleted.
+    /// The Lease was deleted. Its holder may recreate it at once, others only when the holder's term must
+    /// be over, in case it is gone.
     pub fn lease_deleted(&mut self) {
+        if self.settings().elect && self.observed.is_some() {
+            let term =
+                if self.holds_lease() { Duration::ZERO } else { self.settings().lease_duration };
+            self.recreate_at = Instant::now() + term;
+        }
         self.state.end_term(None);
         (self.observed, self.version_went_back, self.acquisition) = (None, false, None);
     }
 
-    /// Takes a deletion that the watch sent, unless another Lease was seen since. Returns when to
-    /// recreate the Lease: its holder does so at once, others only when the holder's term must be over,
-    /// in case it is gone.
-    pub fn observe_deletion(&mut self, lease: &Lease) -> Option<Duration> {
-        if self.observed.as_ref().is_some_and(|(now, ..)| now.metadata.uid != lease.metadata.uid) {
-            return None;
+    /// Takes a deletion that the watch sent, unless another Lease was seen since.
+    pub fn observe_deletion(&mut self, lease: &Lease) {
+        let is_other = |(now, ..): &(Lease, _, _)| now.metadata.uid != lease.metadata.uid;
+        if !self.observed.as_ref().is_some_and(is_other) {
+            self.lease_deleted();
         }
-        let at_once = self.holds_lease() || !self.settings().elect;
-        self.lease_deleted();
-        Some(if at_once { MIN_RETRY } else { self.settings().lease_duration })
     }
 
     /// Takes a Lease that the watch sent. A lower `resourceVersion` means that the watch is
@@ -157,6 +163,7 @@ impl<'a> Candidate<'a> {
         let is_holder = record.holder == self.settings().identity;
         if !is_holder {
             self.state.end_term(Some(&lease));
+            self.acquisition = None;
         }
         let was_made_holder = is_holder && self.acquisition != Some(record.transitions);
         if was_made_holder {
@@ -214,19 +221,35 @@ impl<'a> Candidate<'a> {
         leads && self.observed.as_ref().is_some_and(pending)
     }
 
+    /// Whether no write to a scale that began before now is in flight, of this process or of the
+    /// previous leader.
+    fn is_drained(&self) -> bool {
+        self.state.scale_writes.is_empty() && self.state.indeterminate_writes_left().is_zero()
+    }
+
     /// When to write or read the Lease.
     pub fn next_attempt(&self) -> Instant {
-        match self.version_went_back || self.must_acknowledge() {
-            true => Instant::now() + MIN_RETRY,
-            false => self.due(),
+        if !self.version_went_back && !self.must_acknowledge() {
+            return self.due();
         }
+        let ElectionSettings { elect, retry_period, .. } = *self.settings();
+        let has_to_wait = self.state.freeze().is_some() && !self.is_drained();
+        let wait = if elect || self.version_went_back || !has_to_wait {
+            MIN_RETRY
+        } else {
+            // Without election each attempt reads the Lease.
+            self.state.indeterminate_writes_left().min(retry_period).max(retry_period / 4)
+        };
+        Instant::now() + wait
     }
 
     /// When to renew the Lease, or to try to acquire it.
     fn due(&self) -> Instant {
         let retry = self.settings().retry_period;
         if !self.settings().elect {
-            return Instant::now() + retry;
+            // A freeze whose Lease was deleted needs another one.
+            let needs_lease = self.observed.is_none() && self.state.freeze().is_some();
+            return Instant::now() + if needs_lease { MIN_RETRY } else { retry };
         }
         match &self.observed {
             Some((_, record, at)) if record.holder == self.settings().identity => *at + retry,
@@ -234,7 +257,7 @@ impl<'a> Candidate<'a> {
                 let expiry = if record.holder.is_empty() { *at } else { *at + record.duration };
                 expiry + self.prometheus_outage_delay()
             }
-            None => Instant::now() + retry / 4,
+            None => self.recreate_at.max(Instant::now() + MIN_RETRY),
         }
     }
 
@@ -260,19 +283,26 @@ impl<'a> Candidate<'a> {
             && !self.handed_over
             && failing > Some(self.prometheus_down_timeout)
         {
-            tracing::warn!(?failing, "Prometheus unreachable, releasing leadership");
-            self.handed_over = self.release().await;
+            if self.state.term().is_some() {
+                tracing::warn!(?failing, "Prometheus unreachable, releasing leadership");
+            }
+            self.try_release().await;
+            self.handed_over = !self.holds_lease();
             return;
         }
         let limit = self.settings().renew_deadline / 2;
         let written = tokio::time::timeout(limit, self.write()).await;
-        if let Ok(Ok(())) = written {
-            (self.backoff, self.failures) = Default::default();
-        } else {
-            self.failed(written.ok().and_then(Result::err));
-        }
+        self.note_attempt(written.ok());
         if self.state.term().is_none() {
             self.state.end_term(self.observed.as_ref().map(|(lease, ..)| lease));
+        }
+    }
+
+    /// Notes how an attempt has ended; none without a response.
+    fn note_attempt(&mut self, written: Option<Result<(), kube::Error>>) {
+        match written {
+            Some(Ok(())) => (self.backoff, self.failures) = Default::default(),
+            other => self.failed(other.and_then(Result::err)),
         }
     }
 
@@ -305,16 +335,15 @@ impl<'a> Candidate<'a> {
                     self.lease_deleted();
                     // A freeze needs a Lease without election too: to be thawed, and to end by itself.
                     let needs_lease = settings.elect || self.state.freeze().is_some();
-                    return if needs_lease { self.create().await } else { Ok(()) };
+                    let may_create = needs_lease && self.recreate_at <= Instant::now();
+                    return if may_create { self.create().await } else { Ok(()) };
                 }
             },
         };
-        // A freeze is in effect when no write to a scale that began before it is in flight, of this
-        // process or of the previous leader. A thaw is in effect as soon as it was observed.
+        // A freeze is in effect when no write to a scale that began before it is in flight. A thaw is in
+        // effect as soon as it was observed.
         let freeze = Freeze::of(&lease);
-        let drained =
-            self.state.scale_writes.is_empty() && self.state.indeterminate_writes_left().is_zero();
-        let in_effect = freeze.is_none() || drained;
+        let in_effect = freeze.is_none() || self.is_drained();
         let is_observed = self.state.freeze() == freeze;
         let acknowledges = self.must_acknowledge() && in_effect && is_observed;
         if acknowledges {
@@ -410,31 +439,39 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// Releases the Lease, so that the next leader need not wait for it to expire: once no write of
-    /// this replica is in flight. Returns whether this replica holds it no more.
-    pub async fn release(&mut self) -> bool {
+    /// Releases the Lease, and tries again until this replica holds it no more.
+    pub async fn release(&mut self) {
+        loop {
+            self.try_release().await;
+            if !self.holds_lease() {
+                return;
+            }
+            tokio::time::sleep(self.backoff()).await;
+        }
+    }
+
+    /// Ends the term, and tries to release the Lease, so that the next leader need not wait for it to
+    /// expire: once no write of this replica is in flight.
+    async fn try_release(&mut self) {
         let lease = self.observed.as_ref().map(|(lease, ..)| lease.clone());
         self.state.end_term(lease.as_ref());
         if !self.holds_lease() {
-            return true;
+            return;
         }
         // Each write is cancelled before the Lease expires.
         let LeaderState { writes, scale_writes, .. } = self.state;
         let drained = async { tokio::join!(writes.drained(), scale_writes.drained()) };
         if tokio::time::timeout(self.settings().lease_duration, drained).await.is_err() {
             tracing::warn!("Failed to release Lease: writes in flight");
-            return false;
+            return;
         }
         let limit = self.settings().renew_deadline / 2;
-        if tokio::time::timeout(limit, self.write_release()).await.is_err() {
-            tracing::warn!("Timed out releasing Lease");
-        }
-        !self.holds_lease()
+        let released = tokio::time::timeout(limit, self.write_release()).await;
+        self.note_attempt(released.ok());
     }
 
-    /// Releases the Lease, and tries again after a conflict: `plimsoll freeze`, for one, writes it, too.
-    async fn write_release(&mut self) {
-        let mut wait = MIN_RETRY;
+    /// Releases the Lease, and again after a conflict: `plimsoll freeze`, for one, writes it, too.
+    async fn write_release(&mut self) -> Result<(), kube::Error> {
         while let Some((mut lease, ..)) = self.observed.clone().filter(|_| self.holds_lease()) {
             let spec = lease.spec.get_or_insert_default();
             (spec.holder_identity, spec.acquire_time) = (None, None);
@@ -443,13 +480,10 @@ impl<'a> Candidate<'a> {
             let duration = RELEASED_LEASE_DURATION + self.state.indeterminate_writes_left();
             spec.lease_duration_seconds = i32::try_from(duration.as_millis().div_ceil(1000)).ok();
             spec.renew_time = Some(MicroTime(Timestamp::now()));
-            match self.update_lease(&lease).await {
-                Ok(Some(lease)) => return self.update(lease),
-                Ok(None) => {}
-                Err(error) => tracing::warn!(%error, "Failed to release Lease"),
+            if let Some(lease) = self.update_lease(&lease).await? {
+                self.update(lease);
             }
-            tokio::time::sleep(wait).await;
-            wait *= 2;
         }
+        Ok(())
     }
 }

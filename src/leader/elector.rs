@@ -8,13 +8,18 @@ use crate::clock::Clock;
 use crate::prometheus;
 use crate::telemetry::Metrics;
 use crate::watch::{FailureLog, ResettableBackoff};
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use kube::Client;
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
+
+/// How long a stop may wait for an attempt under way and for the release. A Lease that is not released
+/// expires, but a replica that takes longer is killed.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Elects a leader, and says whether it is this replica. Cheap to clone.
 #[derive(Clone)]
@@ -68,6 +73,22 @@ impl LeaderElector {
     /// A leader that can't reach Prometheus hands over once. A candidate that can't reach
     /// Prometheus waits twice as long as others, so that a replica leads that can decide.
     pub async fn run(&self, prometheus: &prometheus::Client, stop: impl Future<Output = ()>) {
+        let stop = stop.shared();
+        let limit = async {
+            stop.clone().await;
+            tokio::time::sleep(RELEASE_TIMEOUT).await;
+        };
+        tokio::select! {
+            () = self.run_and_release(prometheus, stop.clone()) => {}
+            () = limit => tracing::warn!("Timed out releasing Lease"),
+        }
+    }
+
+    async fn run_and_release(
+        &self,
+        prometheus: &prometheus::Client,
+        stop: impl Future<Output = ()>,
+    ) {
         let LeaderState { api, settings, .. } = &*self.0;
         let only = watcher::Config::default().fields(&format!("metadata.name={}", settings.name));
         let (backoff, progress) = ResettableBackoff::new();
@@ -86,12 +107,7 @@ impl LeaderElector {
                     }
                     match event {
                         Ok(Event::Apply(lease) | Event::InitApply(lease)) => candidate.observe(lease),
-                        Ok(Event::Delete(lease)) => {
-                            if let Some(wait) = candidate.observe_deletion(&lease) {
-                                next = Instant::now() + wait;
-                            }
-                            continue;
-                        }
+                        Ok(Event::Delete(lease)) => candidate.observe_deletion(&lease),
                         Ok(Event::Init | Event::InitDone) => continue,
                         Err(error) => {
                             if let Some(failures) = failures.failed() {

@@ -24,6 +24,9 @@ pub enum WriteRefused {
     /// Scales are frozen.
     #[error("writes to scales are frozen: {0}")]
     Frozen(String),
+    /// The Lease can't be read, so that nobody knows who leads and whether scales are frozen.
+    #[error("the Lease can't be read: {0}")]
+    Unconfirmed(String),
 }
 
 impl From<WriteRefused> for kube::Error {
@@ -41,6 +44,17 @@ pub fn is_indeterminate(error: &kube::Error) -> bool {
         kube::Error::Service(cause) => !cause.is::<WriteRefused>(),
         _ => true,
     }
+}
+
+/// The refusal of a write whose Lease could not be read: this error must not pass for one of the write,
+/// which was not sent.
+fn unconfirmed(error: kube::Error) -> kube::Error {
+    let why = match &error {
+        kube::Error::Service(cause) if cause.is::<WriteRefused>() => return error,
+        kube::Error::Api(status) => status.message.clone(),
+        other => other.to_string(),
+    };
+    WriteRefused::Unconfirmed(why).into()
 }
 
 impl FencingToken {
@@ -90,7 +104,7 @@ impl FencingToken {
     /// within [`REQUEST_TIMEOUT`] or not at all, and may be retried only after 429.
     ///
     /// # Errors
-    /// As [`FencingToken::write`], and if the Lease can't be read.
+    /// As [`FencingToken::write`].
     pub async fn write_scale<T>(
         &self,
         write: impl Future<Output = Result<T, kube::Error>>,
@@ -115,7 +129,8 @@ impl FencingToken {
             })
         };
         refuse_if(self.state.freeze())?;
-        let lease = self.write(api.get_opt(&settings.name)).await?.unwrap_or_default();
+        let read = self.write(api.get_opt(&settings.name)).await;
+        let lease = read.map_err(unconfirmed)?.unwrap_or_default();
         self.state.observe_freeze(&lease, false);
         refuse_if(self.state.freeze().or_else(|| Freeze::of(&lease)))?;
         let Some(number) = self.term else { return Ok(()) };

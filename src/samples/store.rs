@@ -281,7 +281,7 @@ async fn send(prometheus: Client, query: String, flows: Vec<Flow>) -> TableResul
     match &result {
         Ok(table) => tracing::debug!(%query, series = table.series(), ?took, "Queried Prometheus"),
         Err(error) => {
-            tracing::debug!(%query, "Whole text of the failed query");
+            tracing::debug!(%query, %error, ?took, "Whole text of the failed query");
             let query = shortened(&query, MAX_LOGGED_BYTES);
             tracing::warn!(query, %error, ?took, "Failed to query Prometheus");
         }

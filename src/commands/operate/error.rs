@@ -42,7 +42,8 @@ pub enum OperateError {
     },
     /// Another user froze or thawed at the same time, or the freeze has ended, or the Lease was recreated.
     #[error(
-        "Lease {lease} was frozen, thawed or made anew meanwhile; `plimsoll status` says how it is now"
+        "Lease {lease} was frozen, thawed or made anew meanwhile, or the freeze has ended; \
+         `plimsoll status` says how it is now"
     )]
     Superseded {
         /// The namespace and name of the Lease.

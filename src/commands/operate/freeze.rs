@@ -5,7 +5,7 @@ use super::cluster::{client, leases};
 use super::error::{OperateError, api_error};
 use crate::clock::Clock;
 use crate::config::{ClusterFlags, FreezeFlags};
-use crate::leader::freeze::{ACKNOWLEDGED, FREEZE, Freeze, REQUEST};
+use crate::leader::freeze::{ACKNOWLEDGED, Freeze, REQUEST};
 use crate::leader::{NAME_LABEL, REQUEST_TIMEOUT};
 use crate::watch;
 use jiff::{SignedDuration, Timestamp};
@@ -153,7 +153,7 @@ async fn request(
     loop {
         let annotation = |name| lease.annotations().get(name).map(String::as_str);
         // Annotations by hand leave the request, which is then acknowledged as they are.
-        let is_as_requested = annotation(FREEZE).is_some() == freeze.is_some();
+        let is_as_requested = Freeze::of(&lease).as_ref() == freeze;
         if annotation(REQUEST) != Some(&request) || !is_as_requested {
             return Err(OperateError::Superseded { lease: object });
         }
@@ -236,14 +236,15 @@ async fn not_frozen(client: &Client) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::leader::freeze::{FREEZE, UNTIL};
     use http_body_util::BodyExt;
     use kube::client::Body;
     use serde_json::{Value, json};
     use std::sync::Mutex;
 
     /// An API server without a Lease. A leader, if there is one, acknowledges after this time; by then
-    /// another user may have thawed.
-    fn api(after: Option<Duration>, is_thawed: bool) -> Client {
+    /// another user may have edited the annotations.
+    fn api(after: Option<Duration>, edit: fn(&mut Value)) -> Client {
         let lease: Arc<Mutex<Option<Value>>> = Arc::default();
         let begun = Instant::now();
         let respond = move |method: &http::Method, path: &str, sent: Value| {
@@ -262,9 +263,7 @@ mod tests {
             if after.is_some_and(|after| begun.elapsed() >= after) {
                 let annotations = &mut lease["metadata"]["annotations"];
                 annotations[ACKNOWLEDGED] = annotations[REQUEST].clone();
-                if is_thawed {
-                    annotations.as_object_mut().unwrap().remove(FREEZE);
-                }
+                edit(annotations);
                 lease["spec"]["holderIdentity"] = "a".into();
             }
             (200, lease.clone())
@@ -296,10 +295,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_freeze_that_was_thawed_before_it_was_acknowledged_is_not_reported_as_frozen() {
-        let api = api(Some(Duration::from_secs(1)), true);
-        let said = freeze_with(&api, &Clock::default(), &flags()).await;
-        assert!(matches!(said, Err(OperateError::Superseded { .. })), "{said:?}");
+    async fn a_freeze_that_was_edited_before_it_was_acknowledged_is_not_reported_as_frozen() {
+        let edits: [fn(&mut Value); 3] = [
+            |annotations| drop(annotations.as_object_mut().unwrap().remove(FREEZE)),
+            |annotations| annotations[FREEZE] = "that of another".into(),
+            |annotations| annotations[UNTIL] = "2026-11-21T22:30:00Z".into(),
+        ];
+        for edit in edits {
+            let api = api(Some(Duration::from_secs(1)), edit);
+            let said = freeze_with(&api, &Clock::default(), &flags()).await;
+            assert!(matches!(said, Err(OperateError::Superseded { .. })), "{said:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -309,10 +315,10 @@ mod tests {
         // the latest after a read of the Lease, a write, and the API server's time to apply it.
         for after in [Duration::from_secs(1), 3 * REQUEST_TIMEOUT + POLL_INTERVAL] {
             let said =
-                freeze_with(&api(Some(after), false), &Clock::default(), &flags).await.unwrap();
+                freeze_with(&api(Some(after), |_| {}), &Clock::default(), &flags).await.unwrap();
             assert!(said.contains("acknowledged by a"), "{after:?}: {said}");
         }
-        let said = freeze_with(&api(None, false), &Clock::default(), &flags).await.unwrap();
+        let said = freeze_with(&api(None, |_| {}), &Clock::default(), &flags).await.unwrap();
         assert!(said.contains("nobody"), "{said}");
     }
 }

@@ -112,7 +112,7 @@ async fn a_failing_api_server_is_not_called_ten_times_a_second() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_recreated_lease_with_a_lower_version_is_observed() {
     for elect in [true, false] {
         let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
@@ -128,6 +128,7 @@ async fn a_recreated_lease_with_a_lower_version_is_observed() {
         candidate.lease_deleted();
         other.lease_deleted();
         if elect {
+            tokio::time::sleep(maker.0.settings.lease_duration).await;
             candidate.attempt().await;
             candidate.attempt().await;
             assert!(leader.fencing_token().is_some());
@@ -188,8 +189,7 @@ async fn a_release_is_tried_again_until_the_lease_is_free() {
             tokio::time::sleep(Duration::from_secs(1)).await;
             locked(&server.0).failing = None;
         };
-        let (released, ()) = tokio::join!(candidate.release(), recover);
-        assert!(released, "{what}");
+        tokio::join!(candidate.release(), recover);
         let spec = server.lease().spec.expect("a spec");
         assert_eq!(spec.holder_identity, None, "{what}");
         assert_eq!(leader.frozen().is_some(), what == "annotated", "and the freeze is kept");
@@ -231,10 +231,11 @@ async fn a_deletion_that_is_told_late_does_not_end_the_term_of_the_lease_made_si
         candidate.attempt().await;
     }
     let token = leader.fencing_token().expect("it leads again");
-    assert_eq!(candidate.observe_deletion(&first), None);
+    candidate.observe_deletion(&first);
     assert!(token.is_valid());
-    let wait = candidate.observe_deletion(&server.lease());
-    assert!(wait < Some(Duration::from_secs(1)) && !token.is_valid(), "{wait:?}");
+    candidate.observe_deletion(&server.lease());
+    let wait = candidate.next_attempt() - Instant::now();
+    assert!(wait < Duration::from_secs(1) && !token.is_valid(), "{wait:?}");
 }
 
 #[tokio::test]
@@ -261,4 +262,79 @@ async fn an_annotation_neither_renews_the_lease_nor_delays_its_renewal() {
     server.annotate(&[("team", "x")]);
     candidate.observe(server.lease());
     assert_eq!(candidate.next_attempt(), before);
+}
+
+/// Its own renewal may be told first, and the watch then.
+#[tokio::test]
+async fn a_leader_that_finds_its_lease_deleted_recreates_it_at_once() {
+    let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
+    let leader =
+        leader_with(&server, ElectionSettings { retry_period: Duration::ZERO, ..settings("a") });
+    let mut candidate = elected(&leader, &prometheus).await;
+    let deleted = server.lease();
+    locked(&server.0).lease = None;
+    candidate.attempt().await;
+    assert!(leader.fencing_token().is_none(), "its renewal was refused");
+    candidate.observe_deletion(&deleted);
+    let wait = candidate.next_attempt() - Instant::now();
+    assert!(wait < Duration::from_secs(1), "{wait:?}");
+}
+
+/// The term of its holder may last, whoever tells of the deletion first.
+#[tokio::test(start_paused = true)]
+async fn a_follower_that_reads_that_the_lease_was_deleted_waits_for_the_end_of_the_term() {
+    let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
+    let (former, next) = (leader(&server, "a"), leader(&server, "b"));
+    let _former = elected(&former, &prometheus).await;
+    let older = server.lease();
+    server.annotate(&[("team", "x")]);
+    let mut candidate = Candidate::new(&next.0, &prometheus);
+    candidate.observe(server.lease());
+    // The watch is behind, so that the next attempt reads.
+    candidate.observe(older.clone());
+    locked(&server.0).lease = None;
+    candidate.attempt().await;
+    candidate.observe_deletion(&older);
+    tokio::time::sleep(Duration::from_secs(14)).await;
+    candidate.attempt().await;
+    assert!(locked(&server.0).lease.is_none(), "the former leader may write");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    for _ in 0..2 {
+        candidate.attempt().await;
+    }
+    assert!(next.fencing_token().is_some());
+}
+
+#[tokio::test]
+async fn a_hand_over_that_fails_backs_off_like_a_renewal() {
+    let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
+    let leader = leader(&server, "a");
+    let mut candidate = elected(&leader, &prometheus).await;
+    candidate.prometheus_down_timeout = Duration::ZERO;
+    prometheus.metric_type("x").await.unwrap_err();
+    tokio::time::pause();
+    (locked(&server.0).failing, locked(&server.0).lease_requests) = (Some(403), 0);
+    for backoff in [500, 1000] {
+        candidate.attempt().await;
+        assert_eq!(candidate.backoff().as_millis(), backoff);
+    }
+    assert_eq!(locked(&server.0).lease_requests, 2);
+}
+
+/// Or the replica would be killed before it has ended, if its times are long.
+#[tokio::test(start_paused = true)]
+async fn a_stop_does_not_wait_long_for_a_release_that_fails() {
+    let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
+    let (lease_duration, renew_deadline) = (Duration::from_secs(60), Duration::from_secs(40));
+    let long = ElectionSettings { lease_duration, renew_deadline, ..settings("a") };
+    let leader = leader_with(&server, long);
+    let leads = async {
+        while leader.fencing_token().is_none() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        locked(&server.0).failing = Some(500);
+    };
+    let begun = Instant::now();
+    leader.run(&prometheus, leads).await;
+    assert!(begun.elapsed() < Duration::from_secs(17), "{:?}", begun.elapsed());
 }

@@ -235,6 +235,7 @@ async fn a_leader_acknowledges_no_freeze_while_the_one_before_it_may_still_write
         // Until the next one may acquire it, or comes to it.
         let until = match what {
             _ if what.starts_with("killed") && elect => before.0.settings.lease_duration,
+            "its Lease was deleted" => before.0.settings.lease_duration,
             "its duration was set to a second" => Duration::from_secs(1),
             _ if what.ends_with("3 seconds ago") => Duration::from_secs(3),
             _ => Duration::ZERO,
@@ -261,6 +262,71 @@ async fn a_leader_acknowledges_no_freeze_while_the_one_before_it_may_still_write
         let late = expected + Duration::from_millis(100);
         assert!(is_acknowledged(&mut candidate, late).await, "{what}");
     }
+}
+
+/// By an administrator, in a term whose number this replica has used itself.
+#[tokio::test(start_paused = true)]
+async fn a_leader_made_by_hand_waits_for_the_one_before_it_though_it_knows_the_term() {
+    for what in ["it lost the race for it", "it led then, and another was set since"] {
+        let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
+        let (other, next) = (leader(&server, "a"), leader(&server, "b"));
+        let set_holder = |name: &str| {
+            let lease = &mut locked(&server.0).lease;
+            lease.as_mut().expect("a Lease")["spec"]["holderIdentity"] = name.into();
+        };
+        let mut candidate = Candidate::new(&next.0, &prometheus);
+        if what == "it lost the race for it" {
+            locked(&server.0).store(json!({"metadata": {"name": "plimsoll"}, "spec": {}}));
+            candidate.observe(server.lease());
+            let _winner = elected(&other, &prometheus).await;
+            candidate.attempt().await;
+        } else {
+            candidate = elected(&next, &prometheus).await;
+            set_holder("a");
+            candidate.observe(server.lease());
+        }
+        assert!(next.fencing_token().is_none() && !candidate.holds_lease(), "{what}");
+        forget_indeterminate_writes(&next);
+        set_holder("b");
+        candidate.observe(server.lease());
+        assert_eq!(next.0.indeterminate_writes_left(), Duration::from_secs(25), "{what}");
+    }
+}
+
+/// Nothing was sent: the failure of a read tells nothing of the scale.
+#[tokio::test]
+async fn a_lease_that_cannot_be_read_refuses_writes_to_scales_and_makes_none_indeterminate() {
+    for (elect, code) in [(true, 503), (false, 503), (false, 403)] {
+        let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
+        let leader = leader_with(&server, ElectionSettings { elect, ..settings("a") });
+        let maker = self::leader(&server, "a");
+        let _candidate = elected(if elect { &leader } else { &maker }, &prometheus).await;
+        let token = leader.fencing_token().expect("it leads");
+        locked(&server.0).failing = Some(code);
+        let error = token.write_scale(never()).await.unwrap_err();
+        assert!(!is_indeterminate(&error), "{elect} {code}: {error}");
+        assert!(error.to_string().contains("the Lease can't be read: it fails"), "{error}");
+        locked(&server.0).failing = None;
+        token.write_scale(async { Ok(()) }).await.expect("it can be read again");
+    }
+}
+
+/// Each attempt without election reads the Lease.
+#[tokio::test(start_paused = true)]
+async fn without_election_the_lease_is_not_polled_faster_while_a_freeze_has_to_wait() {
+    let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
+    let maker = leader(&server, "a");
+    let _made = elected(&maker, &prometheus).await;
+    let leader = leader_with(&server, ElectionSettings { elect: false, ..settings("b") });
+    let mut candidate = Candidate::new(&leader.0, &prometheus);
+    server.annotate(&REASON);
+    candidate.observe(server.lease());
+    let wait = |candidate: &Candidate<'_>| candidate.next_attempt() - tokio::time::Instant::now();
+    assert_eq!(wait(&candidate), Duration::from_secs(2), "it may be in effect in 10 s");
+    forget_indeterminate_writes(&leader);
+    assert_eq!(wait(&candidate), Duration::from_millis(100));
+    let _in_flight = leader.0.scale_writes.begin();
+    assert_eq!(wait(&candidate), Duration::from_millis(500));
 }
 
 #[tokio::test]

@@ -293,6 +293,22 @@ async fn an_indeterminate_scale_to_zero_stays_announced_though_the_next_attempt_
     assert_eq!(log.of("PUT").len(), 1);
 }
 
+/// The leader before may have sent it.
+#[tokio::test]
+async fn a_scale_to_zero_of_the_last_leader_stays_announced_though_a_scale_up_fails() {
+    let (control, _) = World::new(2, Some(3), |_, request| {
+        is_put(request).then(|| fake::failure(403, "Forbidden", "not for you"))
+    })
+    .run();
+    let autoscaler = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
+    show_replicas(&control, 2);
+    let mut state = AutoscalerState::default();
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
+    crate::control::zero::announce(&mut state.status, crate::control::decision_time::now());
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
+    assert!(crate::control::zero::pending_since(&state.status).is_some());
+}
+
 #[tokio::test]
 async fn a_pending_scale_to_zero_is_resolved_while_scales_are_frozen() {
     let (control, log) = World::new(3, Some(3), |_, _| None).run();
