@@ -2,8 +2,7 @@
 
 use super::*;
 
-/// Its policies count a change of this replica that is confirmed later like one that is confirmed at
-/// once.
+/// Policies count a change that is confirmed later like one that is confirmed at once.
 #[tokio::test]
 async fn a_write_without_a_response_counts_once_the_scale_shows_it() {
     let mut lost = false;
@@ -288,25 +287,27 @@ async fn an_indeterminate_scale_to_zero_stays_announced_though_the_next_attempt_
     let mut state = AutoscalerState::default();
     for _ in 0..2 {
         assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
-        assert!(crate::control::zero::pending_since(&state.status).is_some());
+        assert!(zero::pending_since(&state.status).is_some());
     }
     assert_eq!(log.of("PUT").len(), 1);
 }
 
-/// The leader before may have sent it.
 #[tokio::test]
-async fn a_scale_to_zero_of_the_last_leader_stays_announced_though_a_scale_up_fails() {
-    let (control, _) = World::new(2, Some(3), |_, request| {
-        is_put(request).then(|| fake::failure(403, "Forbidden", "not for you"))
-    })
-    .run();
-    let autoscaler = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
-    show_replicas(&control, 2);
-    let mut state = AutoscalerState::default();
-    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
-    crate::control::zero::announce(&mut state.status, crate::control::decision_time::now());
-    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
-    assert!(crate::control::zero::pending_since(&state.status).is_some());
+async fn a_scale_to_zero_of_the_last_leader_stays_announced_though_another_write_fails() {
+    for wanted in [3, 0] {
+        let (control, _) = World::new(2, Some(wanted), |_, request| {
+            is_put(request).then(|| fake::failure(403, "Forbidden", "not for you"))
+        })
+        .run();
+        let autoscaler = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
+        show_replicas(&control, 2);
+        let mut state = AutoscalerState::default();
+        for announced in [false, true] {
+            assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
+            assert_eq!(zero::pending_since(&state.status).is_some(), announced, "{wanted}");
+            zero::announce(&mut state.status, now());
+        }
+    }
 }
 
 #[tokio::test]
