@@ -110,6 +110,7 @@ impl ApplyContext<'_> {
         state: &mut AutoscalerState,
     ) -> ScaleWrite {
         let Self { ctx, token, autoscaler, .. } = self;
+        let announced_before = zero::pending_since(status);
         let written = match self.announce_zero(context, to, state, status).await {
             Ok(()) => ctx.targets.write(token, object, to).await,
             Err(error) => Err(WriteError::Failed(error)),
@@ -128,7 +129,6 @@ impl ApplyContext<'_> {
         // Whether an indeterminate write took effect is seen from the scale, now or later. The failure of
         // this write does not tell whether an earlier one did.
         let announced = zero::pending_since(status);
-        let announced_before = announced.filter(|_| to != 0);
         let zero_may_come = zero::may_come(announced_before, &state.rescales, at);
         let written = match written {
             Err(_)
