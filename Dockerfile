@@ -7,6 +7,7 @@ COPY Cargo.toml Cargo.lock ./
 COPY .cargo .cargo
 # The lock file is that of a workspace: Cargo reads the manifests of all its packages.
 COPY bed/Cargo.toml bed/
+COPY simulation/Cargo.toml simulation/
 COPY src src
 # Kernels for arm64 have pages of 4, 16 or 64 KiB: the allocator has to be built for the largest.
 RUN if [ "$(uname -m)" = aarch64 ]; then export JEMALLOC_SYS_WITH_LG_PAGE=16; fi; \

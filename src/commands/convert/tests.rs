@@ -44,26 +44,21 @@ fn a_scaled_object_becomes_an_autoscaler_with_a_rule() {
     crate::config::Config::read(path.path()).unwrap();
 }
 
-#[test]
-fn the_series_of_a_rule_may_be_those_of_an_aggregations_parameter() {
-    let made = converted(
-        "apiVersion: keda.sh/v1alpha1\nkind: ScaledObject\nmetadata: {name: web, namespace: shop}\n\
-         spec:\n  scaleTargetRef: {name: web}\n  maxReplicaCount: 20\n  triggers:\n\
-         \x20 - type: prometheus\n    metadata:\n      serverAddress: http://prometheus:9090\n\
-         \x20     query: quantile(scalar(level), vector(1))\n      threshold: '100'\n",
-    );
-    assert_eq!(made.rules[0]["seriesQuery"], "level");
-}
-
+/// The series are those that an aggregation is of, or else those of its parameter.
 #[test]
 fn the_series_of_a_rule_are_first_those_that_an_aggregation_is_of() {
-    let made = converted(
-        "apiVersion: keda.sh/v1alpha1\nkind: ScaledObject\nmetadata: {name: web, namespace: shop}\n\
-         spec:\n  scaleTargetRef: {name: web}\n  maxReplicaCount: 20\n  triggers:\n\
-         \x20 - type: prometheus\n    metadata:\n      serverAddress: http://prometheus:9090\n\
-         \x20     query: topk(scalar(limit), http_requests_total)\n      threshold: '100'\n",
-    );
-    assert_eq!(made.rules[0]["seriesQuery"], "http_requests_total");
+    for (query, series) in [
+        ("quantile(scalar(level), vector(1))", "level"),
+        ("topk(scalar(limit), http_requests_total)", "http_requests_total"),
+    ] {
+        let made = converted(&format!(
+            "apiVersion: keda.sh/v1alpha1\nkind: ScaledObject\nmetadata: {{name: web, namespace: shop}}\n\
+             spec:\n  scaleTargetRef: {{name: web}}\n  maxReplicaCount: 20\n  triggers:\n\
+             \x20 - type: prometheus\n    metadata:\n      serverAddress: http://prometheus:9090\n\
+             \x20     query: {query}\n      threshold: '100'\n",
+        ));
+        assert_eq!(made.rules[0]["seriesQuery"], series, "{query}");
+    }
 }
 
 #[test]

@@ -1,0 +1,1 @@
+//! A Prometheus in memory.
