@@ -1,0 +1,105 @@
+//! What fails now: the faults set it, and the network between the replicas and the cluster asks for it.
+
+use crate::plan::{Lie, Millis, REPLICAS, Written};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A condition that holds until a time.
+#[derive(Clone, Copy, Debug)]
+pub struct Timed<T> {
+    value: Option<T>,
+    until: Millis,
+}
+
+impl<T> Default for Timed<T> {
+    fn default() -> Self {
+        Self { value: None, until: 0 }
+    }
+}
+
+impl<T: Copy> Timed<T> {
+    /// Sets the condition.
+    pub fn set(&mut self, value: T, until: Millis) {
+        *self = Self { value: Some(value), until: until.max(self.until) };
+    }
+
+    /// The condition, while it holds.
+    pub fn at(&self, now: Millis) -> Option<T> {
+        self.value.filter(|_| now < self.until)
+    }
+}
+
+/// What fails for one replica.
+#[derive(Clone, Debug, Default)]
+pub struct Condition {
+    /// It can't reach the API server.
+    pub api_lost: Timed<()>,
+    /// The API server refuses its requests with this code.
+    pub refused: Timed<u16>,
+    /// Its requests to the API server take so much longer.
+    pub api_latency: Timed<Millis>,
+    /// Its watches are silent.
+    pub watch_silent: Timed<()>,
+    /// Its watches are refused.
+    pub watch_refused: Timed<()>,
+    /// It can't reach Prometheus.
+    pub prometheus_lost: Timed<()>,
+    /// How far its wall clock is off.
+    pub offset: i64,
+}
+
+/// How a single write fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mishap {
+    /// It is handled, and its response is lost.
+    ResponseLost,
+    /// It arrives when its sender has given up.
+    Late,
+    /// Another writer is faster.
+    Conflict,
+}
+
+/// What fails for all.
+#[derive(Clone, Debug, Default)]
+pub struct Conditions {
+    /// By replica.
+    pub replicas: [Condition; REPLICAS],
+    /// Prometheus is away.
+    pub prometheus_away: Timed<()>,
+    /// Prometheus takes so much longer.
+    pub prometheus_latency: Timed<Millis>,
+    /// Prometheus responds with this.
+    pub prometheus_lies: Timed<Lie>,
+    /// The next writes that fail.
+    pub armed: Vec<(Written, Mishap)>,
+}
+
+impl Conditions {
+    /// Takes the mishap of the next write of a kind.
+    pub fn take(&mut self, written: Written) -> Option<Mishap> {
+        let of = |(armed, _): &(Written, Mishap)| *armed == written;
+        let place = self.armed.iter().position(of)?;
+        Some(self.armed.remove(place).1)
+    }
+
+    /// Whether anything that a replica depends on fails.
+    pub fn is_troubled(&self, replica: usize, now: Millis) -> bool {
+        let one = &self.replicas[replica];
+        one.api_lost.at(now).is_some()
+            || one.refused.at(now).is_some()
+            || one.api_latency.at(now).is_some()
+            || one.watch_silent.at(now).is_some()
+            || one.watch_refused.at(now).is_some()
+            || one.prometheus_lost.at(now).is_some()
+            || self.prometheus_away.at(now).is_some()
+            || self.prometheus_latency.at(now).is_some()
+            || self.prometheus_lies.at(now).is_some()
+    }
+}
+
+/// The conditions, as all share them.
+pub type Shared<T> = Arc<Mutex<T>>;
+
+/// Locks what is shared.
+pub fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,76 @@
+//! What the oracles looked at, and what they found.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// The oracles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Oracle {
+    /// Each number that is written follows from the whole history.
+    Number,
+    /// Only the holder of the Lease writes.
+    OneWriter,
+    /// Nothing is written for what is deleted, paused, frozen or not Plimsoll's to scale.
+    LeftAlone,
+    /// Nothing is removed while metrics fail.
+    NoWayDown,
+    /// Windows and policies hold, whoever leads.
+    Windows,
+    /// Each due change is made in time.
+    InTime,
+    /// A fresh process comes to the same.
+    Restart,
+    /// A steady state asks for nothing.
+    Steady,
+    /// Queues and tasks are bounded.
+    Bounded,
+}
+
+impl Oracle {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Number,
+        Self::OneWriter,
+        Self::LeftAlone,
+        Self::NoWayDown,
+        Self::Windows,
+        Self::InTime,
+        Self::Restart,
+        Self::Steady,
+        Self::Bounded,
+    ];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Number => "number",
+            Self::OneWriter => "one writer",
+            Self::LeftAlone => "left alone",
+            Self::NoWayDown => "no way down",
+            Self::Windows => "windows",
+            Self::InTime => "in time",
+            Self::Restart => "restart",
+            Self::Steady => "steady",
+            Self::Bounded => "bounded",
+        }
+    }
+}
+
+impl fmt::Display for Oracle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// How often the condition of an oracle held while a write was made, and while one was due and was
+/// rightly not made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Writes, or states, that were looked at.
+    pub checked: u64,
+    /// Writes that were wanted and withheld.
+    pub withheld: u64,
+}
+
+/// The counts of all oracles.
+pub type Counts = BTreeMap<Oracle, Count>;

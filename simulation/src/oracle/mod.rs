@@ -1,0 +1,216 @@
+//! The oracles: they see the truth, and look at every write and at every scrape.
+
+mod counts;
+mod expect;
+mod number;
+mod record;
+mod timeline;
+
+pub use counts::{Count, Counts, Oracle};
+pub use expect::{Measured, PodView, SharedSpec, SpecView};
+pub use record::{Reading, Record, ReplicaRecord};
+pub use timeline::Timeline;
+
+use crate::plan::{MINUTE, Millis, REPLICAS, SCRAPE, SECOND, WORKLOADS};
+use crate::workload::NAMES;
+use record::{Change, LAG, Span};
+use std::collections::VecDeque;
+
+/// What an oracle found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The oracle.
+    pub oracle: Oracle,
+    /// When.
+    pub at: Millis,
+    /// What is wrong, of which workload.
+    pub text: String,
+}
+
+/// The truth, and what the oracles found.
+pub struct Oracles {
+    /// The wall clock at the start of the simulation, in ms since 1970.
+    pub base: i64,
+    /// The workloads.
+    pub records: Vec<Record>,
+    /// The replicas of Plimsoll.
+    pub replicas: Vec<ReplicaRecord>,
+    /// Who holds the Lease.
+    pub holder: Option<usize>,
+    /// Whether scales are frozen.
+    pub frozen: Timeline<bool>,
+    /// When checkpoints were written, and by whom.
+    pub checkpoints: VecDeque<(Millis, usize)>,
+    /// How often each oracle looked.
+    pub counts: Counts,
+    /// The first violation.
+    pub violation: Option<Violation>,
+    /// The last steps, for the report of a violation.
+    pub steps: VecDeque<String>,
+    /// The writes of scales by Plimsoll.
+    pub writes: u64,
+}
+
+/// How many steps a report shows.
+const STEPS: usize = 60;
+
+impl Oracles {
+    /// Nothing was seen yet.
+    pub fn new(base: i64, cpu_requests: [i64; WORKLOADS]) -> Self {
+        let record = |cpu_request| Record { cpu_request, ..Record::default() };
+        Self {
+            base,
+            records: cpu_requests.into_iter().map(record).collect(),
+            replicas: (0..REPLICAS).map(|_| ReplicaRecord::default()).collect(),
+            holder: None,
+            frozen: Timeline::default(),
+            checkpoints: VecDeque::new(),
+            counts: Counts::new(),
+            violation: None,
+            steps: VecDeque::new(),
+            writes: 0,
+        }
+    }
+
+    /// Notes a step for the report.
+    pub fn step(&mut self, at: Millis, text: impl std::fmt::Display) {
+        if self.steps.len() == STEPS {
+            self.steps.pop_front();
+        }
+        self.steps.push_back(format!("{} {text}", time(at)));
+    }
+
+    /// Reports a violation, unless there was one.
+    pub fn violate(&mut self, oracle: Oracle, at: Millis, text: String) {
+        if self.violation.is_none() {
+            self.step(at, format_args!("VIOLATION of {oracle:?}: {text}"));
+            self.violation = Some(Violation { oracle, at, text });
+        }
+    }
+
+    /// Counts a look.
+    pub fn checked(&mut self, oracle: Oracle) {
+        self.counts.entry(oracle).or_default().checked += 1;
+    }
+
+    /// Counts a write that was wanted and withheld.
+    pub fn withheld(&mut self, oracle: Oracle) {
+        self.counts.entry(oracle).or_default().withheld += 1;
+    }
+
+    /// The wall clock of the cluster.
+    pub fn wall(&self, at: Millis) -> i64 {
+        self.base + at
+    }
+
+    /// A replica acquired the Lease, or released it.
+    pub fn lease_held(&mut self, at: Millis, holder: Option<usize>) {
+        if self.holder != holder {
+            self.step(at, format_args!("the Lease is held by {holder:?}"));
+            self.holder = holder;
+            if let Some(holder) = holder {
+                self.replicas[holder].acquired = Some(at);
+            }
+        }
+    }
+
+    /// A checkpoint was written.
+    pub fn checkpoint_written(&mut self, at: Millis, by: usize) {
+        self.checkpoints.push_back((at, by));
+        if self.checkpoints.len() > 200 {
+            self.checkpoints.pop_front();
+        }
+    }
+
+    /// The scale of a workload was changed, by a replica of Plimsoll or by another writer.
+    pub fn scale_changed(
+        &mut self,
+        at: Millis,
+        workload: usize,
+        by: Option<usize>,
+        change: (i32, i32),
+    ) {
+        let (from, to) = change;
+        let name = NAMES[workload];
+        match by {
+            Some(by) => {
+                self.step(at, format_args!("{name}: {from} -> {to} by replica {by}"));
+                self.writes += 1;
+                self.check_write(at, workload, by, change);
+            }
+            None => self.step(at, format_args!("{name}: {from} -> {to} by hand")),
+        }
+        let record = &mut self.records[workload];
+        record.slept = to == 0 && by.is_some();
+        record.replicas.set(at, Some(to));
+        record.changes.push_back(Change { at, from, to, by });
+        record.due_since = None;
+        if by.is_none() {
+            record.undisturbed_since = at;
+        }
+    }
+
+    /// The autoscaler of a workload was created, changed or deleted.
+    pub fn spec_changed(&mut self, at: Millis, workload: usize, spec: Option<SharedSpec>) {
+        let record = &mut self.records[workload];
+        record.undisturbed_since = at;
+        record.due_since = None;
+        record.specs.set(at, spec);
+    }
+
+    /// Targets were scraped: looks at what was decided, and not decided, since the last scrape.
+    pub fn scraped(&mut self, at: Millis) {
+        for workload in 0..WORKLOADS {
+            self.close_span(at, workload);
+            self.check_in_time(at, workload);
+            self.records[workload].forget(at);
+        }
+        for replica in &mut self.replicas {
+            replica.troubled.forget(at - 20 * MINUTE);
+            replica.offset.forget(at - 20 * MINUTE);
+        }
+        self.frozen.forget(at - 20 * MINUTE);
+    }
+
+    /// Notes the proposals of the time since the last scrape.
+    fn close_span(&mut self, at: Millis, workload: usize) {
+        let from = at - SCRAPE;
+        let record = &self.records[workload];
+        let mut span = Span { from, proposals: None, evaluated: [false; REPLICAS] };
+        let specs: Vec<_> = record.specs.during(from, at).cloned().collect();
+        if let [Some(spec)] = &specs[..] {
+            let lag = self.replicas.iter().map(|one| one.lag(at)).max().unwrap_or(LAG);
+            let offsets: Vec<i64> = self
+                .replicas
+                .iter()
+                .flat_map(|replica| replica.offsets(from - lag, at))
+                .collect();
+            let mut hull = record::Hull::default();
+            for replicas in record.replicas.during(from - LAG, at).flatten() {
+                let one = record.hull(spec, (from - lag, at), *replicas, (self.base, &offsets));
+                hull.may_fail |= one.may_fail;
+                if let Some((low, high)) = one.range {
+                    hull.add(Some(low));
+                    hull.add(Some(high));
+                }
+            }
+            let left_alone = spec.api.paused
+                || spec.api.executor != plimsoll::crd::Executor::Embedded
+                || record.ambiguous.during(from - LAG, at).any(|ambiguous| *ambiguous);
+            span.proposals = hull.range;
+            for (replica, evaluated) in span.evaluated.iter_mut().enumerate() {
+                *evaluated = !hull.may_fail
+                    && !left_alone
+                    && self.replicas[replica].is_sound(from - 90 * SECOND, at);
+            }
+        }
+        self.records[workload].spans.push_back(span);
+    }
+}
+
+/// A time as a report shows it: days, and the time of the day.
+pub fn time(at: Millis) -> String {
+    let (days, rest) = (at.div_euclid(86_400_000), at.rem_euclid(86_400_000));
+    let (hours, minutes) = (rest / 3_600_000, rest / 60_000 % 60);
+    format!("day {days} {hours:02}:{minutes:02}:{:02}.{:03}", rest / 1000 % 60, rest % 1000)
+}

@@ -1,0 +1,124 @@
+//! Faults: each sets what the network then does, or does it itself.
+
+use super::{CALM, Task, World};
+use crate::conditions::{Mishap, locked};
+use crate::plan::{Fault, Millis, REPLICAS, SECOND};
+
+impl World {
+    /// A fault begins.
+    pub(super) fn fault(&mut self, at: Millis, fault: Fault) {
+        *self.faults.entry(fault.name()).or_default() += 1;
+        self.step(at, format_args!("fault: {fault:?}"));
+        let mut over = None;
+        let conditions = self.conditions.clone();
+        let mut conditions = locked(&conditions);
+        match fault {
+            Fault::Crash { replica, down } => {
+                drop(conditions);
+                self.crash_replica(at, replica);
+                return self.at(at + down, Task::StartReplica(replica));
+            }
+            Fault::CrashAll { down } => {
+                drop(conditions);
+                for replica in 0..REPLICAS {
+                    self.crash_replica(at, replica);
+                    self.at(at + down + replica as Millis, Task::StartReplica(replica));
+                }
+                return;
+            }
+            Fault::Stop { replica, down } => {
+                drop(conditions);
+                self.stop_replica(at, replica);
+                // It ends within a minute.
+                return self.at(at + down + 75 * SECOND, Task::StartReplica(replica));
+            }
+            Fault::LoseApi { replica, time } => {
+                conditions.replicas[replica].api_lost.set((), at + time);
+                over = Some(at + time);
+            }
+            Fault::LosePrometheus { replica, time } => {
+                conditions.replicas[replica].prometheus_lost.set((), at + time);
+                over = Some(at + time);
+            }
+            Fault::PrometheusAway { time } => {
+                conditions.prometheus_away.set((), at + time);
+                over = Some(at + time);
+            }
+            Fault::PrometheusSlow { latency, time } => {
+                conditions.prometheus_latency.set(latency, at + time);
+                over = Some(at + time);
+            }
+            Fault::PrometheusLies { lie, time } => {
+                conditions.prometheus_lies.set(lie, at + time);
+                over = Some(at + time);
+            }
+            Fault::Refuse { replica, code, time } => {
+                conditions.replicas[replica].refused.set(code, at + time);
+                over = Some(at + time);
+            }
+            Fault::ApiSlow { replica, latency, time } => {
+                conditions.replicas[replica].api_latency.set(latency, at + time);
+                over = Some(at + time);
+            }
+            Fault::WatchSilent { replica, time } => {
+                conditions.replicas[replica].watch_silent.set((), at + time);
+                over = Some(at + time);
+            }
+            Fault::WatchExpired { replica, time } => {
+                conditions.replicas[replica].watch_refused.set((), at + time);
+                over = Some(at + time);
+                self.network.end_watches(Some(replica));
+                self.at(at + time - 1, Task::Compact(replica));
+            }
+            Fault::WatchEnded => self.network.end_watches(None),
+            Fault::ResponseLost(written) => {
+                conditions.armed.push((written, Mishap::ResponseLost));
+            }
+            Fault::Late(written) => conditions.armed.push((written, Mishap::Late)),
+            Fault::Conflict(written) => conditions.armed.push((written, Mishap::Conflict)),
+            Fault::ClockStep { replica, by } => {
+                conditions.replicas[replica].offset += by;
+                let offset = conditions.replicas[replica].offset;
+                locked(&self.oracles).replicas[replica].offset.set(at, offset);
+            }
+            Fault::ScrapeGap { workload, time } => self.exporters[workload].gap_until = at + time,
+            Fault::NotANumber { workload, time } => self.exporters[workload].nan_until = at + time,
+            Fault::CounterReset { workload } => self.exporters[workload].reset = true,
+            Fault::PodUnready { workload, time } => {
+                if let Some(pod) = self.serving_pod(workload) {
+                    self.at(at, Task::PodReady(workload, pod.clone(), false));
+                    self.at(at + time, Task::PodReady(workload, pod, true));
+                }
+            }
+            Fault::PodFails { workload } => self.fail_pod(at, workload),
+        }
+        drop(conditions);
+        self.recheck(at);
+        if let Some(over) = over {
+            // A timeout may still run when the fault is over, and a backoff after it.
+            self.at(over + CALM, Task::Recheck);
+        }
+    }
+
+    /// The history of watches is compacted while those of a replica are away.
+    pub(super) fn compact(&mut self, at: Millis, replica: usize) {
+        self.step(at, format_args!("the versions of replica {replica}'s watches expire"));
+        self.api.compact();
+        self.network.end_watches(Some(replica));
+    }
+
+    /// Tells the oracles for whom something fails.
+    pub(super) fn recheck(&mut self, at: Millis) {
+        let conditions = locked(&self.conditions);
+        let mut oracles = locked(&self.oracles);
+        for replica in 0..REPLICAS {
+            let troubled = conditions.is_troubled(replica, at)
+                || conditions.is_troubled(replica, at - CALM)
+                || self.network.mishap_within(replica, at - CALM);
+            let record = &mut oracles.replicas[replica];
+            if record.troubled.now() != Some(&troubled) {
+                record.troubled.set(at, troubled);
+            }
+        }
+    }
+}

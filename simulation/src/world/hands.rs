@@ -1,0 +1,145 @@
+//! Hands that interfere: people, GitOps and other controllers.
+
+use super::{OWN_NAMESPACE, Task, Undo, World, workload_resource};
+use crate::api_server::resource;
+use crate::conditions::locked;
+use crate::plan::{Hand, Millis, SECOND};
+use crate::workload::{NAMES, NAMESPACE};
+use serde_json::{Value, json};
+
+impl World {
+    /// A hand does something.
+    pub(super) fn hand(&mut self, at: Millis, number: usize, hand: Hand) {
+        let name = NAMES[number];
+        self.step(at, format_args!("{name}: hand: {hand:?}"));
+        match hand {
+            Hand::Scale(replicas) => self.scale_by_hand(number, replicas),
+            Hand::Bounds { min, max } => {
+                let first = self.workloads[number].autoscaler.clone();
+                let bound = |field: &str| first[field].as_i64().unwrap_or(1);
+                let (min, max) =
+                    (bound("minReplicas") + i64::from(min), bound("maxReplicas") + i64::from(max));
+                self.edit_spec(number, |spec| {
+                    spec["minReplicas"] = json!(min);
+                    spec["maxReplicas"] = json!(max.max(min).max(1));
+                });
+            }
+            Hand::Pause(time) => {
+                self.edit_spec(number, |spec| spec["paused"] = json!(true));
+                self.at(at + time, Task::Undo(Undo::Pause(number)));
+            }
+            Hand::Recreate(time) => {
+                let _ = self.api.delete(&resource::AUTOSCALERS, NAMESPACE, name);
+                self.at(at + time, Task::Undo(Undo::Delete(number)));
+            }
+            Hand::RecreateTarget(time) => {
+                let resource = workload_resource(&self.workloads[number]);
+                let Some(object) = self.api.get(resource, NAMESPACE, name) else { return };
+                let replicas = object["spec"]["replicas"].as_i64().unwrap_or(1);
+                let _ = self.api.delete(resource, NAMESPACE, name);
+                self.remove_all_pods(at, number);
+                let replicas = i32::try_from(replicas).unwrap_or(1);
+                self.at(at + time, Task::Undo(Undo::DeleteTarget(number, replicas)));
+            }
+            Hand::Second(time) => self.second(at, number, time),
+            Hand::NativeHpa(time) => {
+                // What a native HPA has not is refused with it.
+                let plain = |spec: &Value| {
+                    spec.get("fallback").is_none() && spec.get("syncPeriodSeconds").is_none()
+                };
+                if plain(&self.workloads[number].autoscaler) {
+                    self.edit_spec(number, |spec| spec["executor"] = json!("NativeHPA"));
+                    self.at(at + time, Task::Undo(Undo::NativeHpa(number)));
+                }
+            }
+            Hand::Freeze(time) => {
+                if self.annotate_lease(at, Some("an incident")) {
+                    self.at(at + time, Task::Undo(Undo::Freeze));
+                }
+            }
+        }
+    }
+
+    /// A hand undoes what it did.
+    pub(super) fn undo(&mut self, at: Millis, undo: Undo) {
+        self.step(at, format_args!("hand: undoes {undo:?}"));
+        match undo {
+            Undo::Pause(number) => self.edit_spec(number, |spec| {
+                spec.as_object_mut().map(|spec| spec.remove("paused"));
+            }),
+            Undo::Delete(number) => {
+                let workload = &self.workloads[number];
+                let object = workload.autoscaler_object(&workload.autoscaler);
+                // It may have been created by another hand.
+                let _ = self.api.create(&resource::AUTOSCALERS, object);
+            }
+            Undo::DeleteTarget(number, replicas) => {
+                let object = self.workloads[number].object(replicas);
+                let _ = self.api.create(workload_resource(&self.workloads[number]), object);
+                self.at(at + SECOND, Task::Reconcile(number));
+            }
+            Undo::Second(number) => {
+                let name = format!("{}-second", NAMES[number]);
+                let _ = self.api.delete(&resource::AUTOSCALERS, NAMESPACE, &name);
+                let record = &mut locked(&self.oracles).records[number];
+                record.ambiguous.set(at, false);
+                record.undisturbed_since = at;
+            }
+            Undo::NativeHpa(number) => self.edit_spec(number, |spec| {
+                spec.as_object_mut().map(|spec| spec.remove("executor"));
+            }),
+            Undo::Freeze => {
+                self.annotate_lease(at, None);
+            }
+        }
+    }
+
+    /// `kubectl scale`.
+    pub(super) fn scale_by_hand(&mut self, number: usize, replicas: i32) {
+        let resource = workload_resource(&self.workloads[number]);
+        self.edit(resource, NAMES[number], |object: &mut Value| {
+            object["spec"]["replicas"] = json!(replicas);
+        });
+    }
+
+    fn edit_spec(&mut self, number: usize, change: impl FnOnce(&mut Value)) {
+        self.edit(&resource::AUTOSCALERS, NAMES[number], |object: &mut Value| {
+            change(&mut object["spec"]);
+        });
+    }
+
+    /// A second autoscaler of a workload, which selects the same pods.
+    fn second(&mut self, at: Millis, number: usize, time: Millis) {
+        let workload = &self.workloads[number];
+        let mut object = workload.autoscaler_object(&workload.autoscaler);
+        object["metadata"]["name"] = json!(format!("{}-second", NAMES[number]));
+        if self.api.create(&resource::AUTOSCALERS, object).is_ok() {
+            let record = &mut locked(&self.oracles).records[number];
+            record.ambiguous.set(at, true);
+            record.undisturbed_since = at;
+            self.at(at + time, Task::Undo(Undo::Second(number)));
+        }
+    }
+
+    /// Freezes or thaws all scales, as `plimsoll freeze` and `thaw` do. Returns whether there is a Lease.
+    fn annotate_lease(&mut self, at: Millis, reason: Option<&str>) -> bool {
+        let changed = self.api.edit(&resource::LEASES, OWN_NAMESPACE, "plimsoll", |lease| {
+            let annotations = &mut lease["metadata"]["annotations"];
+            if !annotations.is_object() {
+                *annotations = json!({});
+            }
+            annotations["plimsoll.dev/freeze-request"] = json!(format!("request-{at}"));
+            match reason {
+                Some(reason) => annotations["plimsoll.dev/freeze"] = json!(reason),
+                None => {
+                    annotations.as_object_mut().map(|all| all.remove("plimsoll.dev/freeze"));
+                }
+            }
+        });
+        if changed.is_err() {
+            return false;
+        }
+        locked(&self.oracles).frozen.set(at, reason.is_some());
+        true
+    }
+}
