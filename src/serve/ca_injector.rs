@@ -14,7 +14,8 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// The number of CAs in a bundle. The oldest are dropped first; a replica that still needs
 /// its CA adds it again.

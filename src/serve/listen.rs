@@ -21,7 +21,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
@@ -238,8 +238,8 @@ async fn serve_connection(
     tokio::pin!(connection);
     let expired = async {
         // Requests move the deadline.
-        while handle.deadline() > std::time::Instant::now() {
-            sleep_until(handle.deadline().into()).await;
+        while handle.deadline() > Instant::now() {
+            sleep_until(handle.deadline()).await;
         }
     };
     let grace = tokio::select! {
