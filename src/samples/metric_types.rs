@@ -128,12 +128,6 @@ impl MetricTypes {
         }))
     }
 
-    /// Expires all lookups.
-    #[cfg(test)]
-    pub fn expire(&self) {
-        self.lookups.invalidate_all();
-    }
-
     /// Observes the series of a query for a metric of unknown type. One of the series, identified by the
     /// value of a label, is tracked from response to response.
     pub fn observe<'a>(

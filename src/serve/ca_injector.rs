@@ -150,7 +150,7 @@ pub async fn run_ca_injector(
         let next = status.state().missing.values().map(|pending| pending.next).min();
         let due = async {
             match next {
-                Some(next) => tokio::time::sleep_until(next.into()).await,
+                Some(next) => tokio::time::sleep_until(next).await,
                 None => std::future::pending().await,
             }
         };

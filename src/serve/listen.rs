@@ -212,7 +212,7 @@ async fn serve_connection(
 ) {
     let Service { tls, max_streams, router } = service;
     let _ = stream.set_nodelay(true);
-    let stream = match timeout_at(handle.deadline().into(), tls.accept(stream)).await {
+    let stream = match timeout_at(handle.deadline(), tls.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return tracing::debug!(%source, %error, "TLS handshake failed"),
         Err(_) => return tracing::debug!(%source, "TLS handshake timed out"),
