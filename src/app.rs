@@ -186,6 +186,7 @@ impl Shared {
                 client: clients.api.clone(),
                 cluster: cluster.clone(),
                 resources: resources.clone(),
+                clock: clients.clock.clone(),
             },
         );
         Self {

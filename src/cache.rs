@@ -2,11 +2,55 @@
 //! added to its own bytes. A full cache evicts the entries that are used least,
 //! and is never cleared as a whole.
 
+use std::borrow::Borrow;
+use std::fmt;
 use std::hash::Hash;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// A cache of `K` to `V`, shared by its clones.
-pub type Cache<K, V> = moka::sync::Cache<K, V>;
+pub struct Cache<K, V> {
+    /// The values, and when they expire: moka itself reads a clock that does not stop with tokio's.
+    entries: moka::sync::Cache<K, (V, Instant)>,
+    ttl: Duration,
+}
+
+impl<K, V> Clone for Cache<K, V> {
+    fn clone(&self) -> Self {
+        Self { entries: self.entries.clone(), ttl: self.ttl }
+    }
+}
+
+impl<K, V> fmt::Debug for Cache<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cache").field("ttl", &self.ttl).finish_non_exhaustive()
+    }
+}
+
+impl<K, V> Cache<K, V>
+where
+    K: Eq + Hash + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
+    /// The value of a key, unless it has expired.
+    pub fn get<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+    {
+        let (value, expires) = self.entries.get(key)?;
+        (Instant::now() < expires).then_some(value)
+    }
+
+    /// Inserts a value for the TTL of the cache.
+    pub fn insert(&self, key: K, value: V) {
+        self.insert_for(self.ttl, key, value);
+    }
+
+    /// Inserts a value that expires after `ttl`, which is at most that of the cache.
+    pub fn insert_for(&self, ttl: Duration, key: K, value: V) {
+        self.entries.insert(key, (value, Instant::now() + ttl));
+    }
+}
 
 /// The overhead of an entry in bytes: its node, its positions in the
 /// queues of use and of age, and its bucket in the hash table.
@@ -24,11 +68,13 @@ where
     K: Eq + Hash + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
 {
-    moka::sync::Cache::builder()
+    let entries = moka::sync::Cache::builder()
         .max_capacity(bytes as u64)
-        .weigher(move |key, value| weight(weigh(key, value)))
+        .weigher(move |key, (value, _): &(V, Instant)| weight(weigh(key, value)))
+        // Expired entries are dropped even if nobody reads them.
         .time_to_live(ttl)
-        .build()
+        .build();
+    Cache { entries, ttl }
 }
 
 /// The weight of an entry of `bytes` bytes.
@@ -49,12 +95,12 @@ mod tests {
         for n in 1..1_000 {
             cache.insert(n, "x".repeat(100));
         }
-        cache.run_pending_tasks();
-        assert!(cache.weighted_size() <= 10 * (ENTRY_OVERHEAD as u64 + 100));
+        cache.entries.run_pending_tasks();
+        assert!(cache.entries.weighted_size() <= 10 * (ENTRY_OVERHEAD as u64 + 100));
         // Full, and not empty.
-        assert_eq!(cache.entry_count(), 10);
+        assert_eq!(cache.entries.entry_count(), 10);
         cache.insert(0, "x".repeat(5_000));
-        cache.run_pending_tasks();
+        cache.entries.run_pending_tasks();
         assert_eq!(cache.get(&0), None);
     }
 
@@ -89,6 +135,18 @@ mod tests {
         let limit =
             chart.split_once("limits: {memory: ").and_then(|(_, rest)| rest.split_once("Mi"));
         assert!(all < limit.unwrap().0.parse().unwrap(), "{limit:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_entry_expires_by_the_clock_of_tokio() {
+        let cache = of_bytes(10_000, Duration::from_secs(60), |_, _: &i32| 0);
+        cache.insert("a", 1);
+        cache.insert_for(Duration::from_secs(10), "b", 2);
+        for (seconds, found) in [(9, (Some(1), Some(2))), (50, (Some(1), None)), (1, (None, None))]
+        {
+            tokio::time::advance(Duration::from_secs(seconds)).await;
+            assert_eq!((cache.get("a"), cache.get("b")), found);
+        }
     }
 
     #[test]

@@ -1,21 +1,47 @@
-//! Clocks that do not depend on the wall clock of this host: a monotonic one, and kube-apiserver's, which
-//! is the same for all replicas and known from the `Date` headers of its responses.
+//! The clocks of a process: a monotonic one; kube-apiserver's, which is the same for all replicas and known
+//! from the `Date` headers of its responses; and the wall clock, which may be set at any time. A simulation
+//! runs all of them: the first two are tokio's, and it gives the third.
 
 use crate::time::UnixMillis;
 use http::header::DATE;
+use jiff::Timestamp;
 use jiff::fmt::rfc2822;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::{Duration, SystemTime};
+use tokio::time::Instant;
 
-/// A monotonic clock, with the offset of kube-apiserver's clock. Cheap to clone.
-#[derive(Clone, Debug)]
+/// The wall clock: by default that of this host. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct WallClock(Option<Arc<dyn Fn() -> SystemTime + Send + Sync>>);
+
+impl WallClock {
+    /// A simulated clock.
+    pub fn new(now: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(now)))
+    }
+
+    /// The present time.
+    pub fn now(&self) -> SystemTime {
+        #[expect(clippy::disallowed_methods, reason = "all others read it here")]
+        self.0.as_ref().map_or_else(SystemTime::now, |now| now())
+    }
+
+    /// The present time as a timestamp.
+    pub fn timestamp(&self) -> Timestamp {
+        // The latest is in the year 9999.
+        Timestamp::try_from(self.now()).unwrap_or(Timestamp::MAX)
+    }
+}
+
+/// A monotonic clock, with the offset of kube-apiserver's clock, and the wall clock. Cheap to clone.
+#[derive(Clone)]
 pub struct Clock(Arc<Inner>);
 
-#[derive(Debug)]
 struct Inner {
     start: Instant,
     server: Mutex<Option<ServerOffset>>,
+    wall: WallClock,
 }
 
 /// How far kube-apiserver's clock is ahead of the monotonic one.
@@ -31,11 +57,31 @@ const OBSERVATION_TTL: Duration = Duration::from_secs(60);
 
 impl Default for Clock {
     fn default() -> Self {
-        Self(Arc::new(Inner { start: Instant::now(), server: Mutex::default() }))
+        Self::with_wall(WallClock::default())
     }
 }
 
 impl Clock {
+    /// A clock that starts now, with this wall clock.
+    pub fn with_wall(wall: WallClock) -> Self {
+        Self(Arc::new(Inner { start: Instant::now(), server: Mutex::default(), wall }))
+    }
+
+    /// The wall clock's time.
+    pub fn wall(&self) -> SystemTime {
+        self.0.wall.now()
+    }
+
+    /// The wall clock's time as a timestamp.
+    pub fn wall_timestamp(&self) -> Timestamp {
+        self.0.wall.timestamp()
+    }
+
+    /// The wall clock's time in milliseconds.
+    pub fn wall_ms(&self) -> UnixMillis {
+        self.wall_timestamp().as_millisecond()
+    }
+
     /// Milliseconds since the start of this clock. Monotonic, and independent of the wall clock.
     pub fn elapsed(&self) -> i64 {
         i64::try_from(self.0.start.elapsed().as_millis()).unwrap_or(i64::MAX)
@@ -103,6 +149,23 @@ where
 mod tests {
     use super::*;
     use tower::{Service, service_fn};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wall_clock_that_is_set_moves_no_other_clock() {
+        let ahead = Arc::new(Mutex::new(Duration::ZERO));
+        let set = ahead.clone();
+        let wall = move || SystemTime::UNIX_EPOCH + *set.lock().unwrap();
+        let clock = Clock::with_wall(WallClock::new(wall));
+        clock.observe(1_000_000);
+        for (seconds, passed) in [(3600, 0), (5, 60), (7200, 0)] {
+            let before = clock.elapsed();
+            tokio::time::advance(Duration::from_secs(passed)).await;
+            *ahead.lock().unwrap() = Duration::from_secs(seconds);
+            assert_eq!(clock.wall_ms(), seconds as i64 * 1000);
+            assert_eq!(clock.elapsed(), before + passed as i64 * 1000);
+            assert_eq!(clock.server(), Some(1_000_000 + clock.elapsed()));
+        }
+    }
 
     #[tokio::test]
     async fn the_servers_time_is_that_of_its_responses_to_a_second() {

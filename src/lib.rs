@@ -9,8 +9,9 @@
 #![warn(missing_docs)]
 
 pub mod app;
+mod blocking;
 mod cache;
-mod clock;
+pub mod clock;
 pub mod commands;
 pub mod config;
 mod connect;

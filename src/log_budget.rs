@@ -4,7 +4,8 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 use tracing::callsite::Identifier;
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Filter};
@@ -47,6 +48,7 @@ impl LogBudget {
         let budget = self.clone();
         std::thread::spawn(move || {
             loop {
+                #[expect(clippy::disallowed_methods, reason = "the thread is its own")]
                 std::thread::sleep(REPORT_INTERVAL);
                 if let lines @ 1.. = budget.0.suppressed.swap(0, Ordering::Relaxed) {
                     tracing::warn!(lines, "Suppressed repeated log lines");

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::task::{Id, JoinSet};
+use tokio::time::Instant;
 
 /// Tasks that run as long as the process. When one ends or panics, the process ends: without one of
 /// its tasks it would fail silently.

@@ -1,6 +1,7 @@
 //! `plimsoll check`: validates a configuration. Its queries are parsed or, with a Prometheus, run,
 //! and the series are shown that its rules match.
 
+use crate::clock::WallClock;
 use crate::config::{CheckFlags, Config, OutputFormat};
 use crate::connect;
 use crate::prometheus::{Client as Prometheus, SeriesSchema, decode_series_schemas};
@@ -254,7 +255,7 @@ async fn check_rules(
     prometheus: &Prometheus,
     map: ResourceMap,
 ) {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let now = WallClock::default().now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let since = now.saturating_sub(LOOKBACK).as_secs_f64();
     let mut owners: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (path, rule) in rules.with_paths() {

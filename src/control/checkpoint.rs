@@ -6,6 +6,7 @@
 //! matter.
 
 use super::requests::message;
+use crate::blocking;
 use crate::clock::Clock;
 use crate::hpa::{LONGEST_MS, ScalingHistory};
 use crate::leader::{FencingToken, NAME_LABEL};
@@ -23,7 +24,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::io::{Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Reads and writes checkpoints.
 #[derive(Clone)]
@@ -171,14 +173,7 @@ impl CheckpointStore {
         };
         let largest = MAX_CHECKPOINT_BYTES - undecodable.as_ref().map_or(0, Vec::len);
         let (now, server) = (self.clock.elapsed(), self.clock.server());
-        let encoded = tokio::task::spawn_blocking(move || encode(all, now, server, largest)).await;
-        let (data, written) = match encoded {
-            Ok(encoded) => encoded,
-            Err(error) => {
-                tracing::error!(%error, "Failed to encode the scaling history");
-                return None;
-            }
-        };
+        let (data, written) = blocking::run(|| encode(all, now, server, largest));
         let left_out = count - written;
         if left_out > 0 {
             tracing::warn!(
@@ -202,7 +197,7 @@ impl CheckpointStore {
         match token.write(self.api.patch_metadata(&self.name, &parameters, &patch)).await {
             Ok(_) => {
                 tracing::debug!(autoscalers = count, bytes, "Wrote the scaling history");
-                self.metrics.history_written(bytes, left_out);
+                self.metrics.history_written(bytes, left_out, self.clock.wall());
                 Some(bytes)
             }
             Err(error) => {

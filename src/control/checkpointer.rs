@@ -6,8 +6,9 @@ use crate::leader::FencingToken;
 use crate::watch::AutoscalerRef;
 use futures::FutureExt;
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 /// The checkpoints that were read, or why they could not be.
 pub type Loaded = Result<Vec<(AutoscalerRef, Checkpoint)>, String>;

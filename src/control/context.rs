@@ -166,7 +166,7 @@ impl ControllerContext {
             clock,
             heartbeat: _,
         } = dependencies;
-        let events = Events::new(client.clone(), metrics.clone());
+        let events = Events::new(client.clone(), clock.clone(), metrics.clone());
         let pending = metrics.status_writes_waiting();
         Self {
             leader,

@@ -17,9 +17,10 @@ use std::collections::{HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 /// The control loop.
 pub struct ControlLoop {
@@ -145,7 +146,7 @@ impl ControlLoop {
             let next = self.schedule.next();
             let due = async {
                 match next {
-                    Some(at) => tokio::time::sleep_until(at.into()).await,
+                    Some(at) => tokio::time::sleep_until(at).await,
                     None => std::future::pending().await,
                 }
             };
@@ -161,7 +162,7 @@ impl ControlLoop {
                 Some(Ok(done)) = self.evaluations.join_next() => self.evaluated(done),
                 Ok(()) = leadership.changed() => self.leadership_changed(),
                 loaded = self.checkpointer.loading() => self.loaded(loaded),
-                () = tokio::time::sleep_until(save_due.into()) => self.save(),
+                () = tokio::time::sleep_until(save_due) => self.save(),
                 // A heartbeat while nothing is due, too.
                 () = tokio::time::sleep(HEARTBEAT_INTERVAL) => {}
                 ended = &mut writers => {

@@ -4,7 +4,6 @@
 use crate::clock::Clock;
 use crate::hpa::ScalingHistory;
 use crate::time::UnixMillis;
-use jiff::Timestamp;
 
 /// A time by both clocks.
 #[derive(Clone, Copy, Debug)]
@@ -15,15 +14,10 @@ pub struct DecisionTime {
     pub process: UnixMillis,
 }
 
-/// The present time of the wall clock.
-pub fn now() -> UnixMillis {
-    Timestamp::now().as_millisecond()
-}
-
 impl DecisionTime {
     /// The present.
     pub fn now(clock: &Clock) -> Self {
-        Self { wall: now(), process: clock.elapsed() }
+        Self { wall: clock.wall_ms(), process: clock.elapsed() }
     }
 
     /// A history of the process clock, by the wall clock.

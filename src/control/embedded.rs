@@ -17,7 +17,7 @@ use kube::Api;
 use kube::core::DynamicObject;
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Instant;
+use tokio::time::Instant;
 
 /// How writing the scale ended.
 enum ScaleWrite {

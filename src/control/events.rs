@@ -3,6 +3,7 @@
 
 use super::correlate::{Correlator, EventKey, EventWrite};
 use super::requests::{backoff, is_transient, message};
+use crate::clock::Clock;
 use crate::crd::Autoscaler;
 use crate::hpa::{Event, EventKind};
 use crate::leader::FencingToken;
@@ -11,7 +12,6 @@ use crate::watch::{AutoscalerKind, AutoscalerRef};
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::{Event as ApiEvent, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use k8s_openapi::jiff::Timestamp;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource};
 use serde_json::json;
@@ -28,6 +28,7 @@ pub struct Events(Arc<Inner>);
 
 struct Inner {
     client: Client,
+    clock: Clock,
     queues: Mutex<Queues>,
     added: Notify,
     metrics: Arc<Metrics>,
@@ -72,9 +73,9 @@ fn api_version(kind: AutoscalerKind) -> Cow<'static, str> {
 
 impl Events {
     /// A publisher over this client; [`Events::run`] writes.
-    pub fn new(client: Client, metrics: Arc<Metrics>) -> Self {
+    pub fn new(client: Client, clock: Clock, metrics: Arc<Metrics>) -> Self {
         let (queues, added) = (Mutex::default(), Notify::new());
-        Self(Arc::new(Inner { client, queues, added, metrics }))
+        Self(Arc::new(Inner { client, clock, queues, added, metrics }))
     }
 
     fn queues(&self) -> MutexGuard<'_, Queues> {
@@ -205,7 +206,7 @@ impl Events {
         let Queued { token, autoscaler, uid, kind, reason, .. } = queued;
         let about = &autoscaler.key;
         let api: Api<ApiEvent> = Api::namespaced(self.0.client.clone(), &about.namespace);
-        let now = Time(Timestamp::now());
+        let now = Time(self.0.clock.wall_timestamp());
         if let Some(name) = &due.name {
             let patch = json!({"count": due.count, "lastTimestamp": now, "message": due.message});
             let (parameters, patch) = (PatchParams::default(), Patch::Merge(patch));
@@ -266,7 +267,7 @@ mod tests {
     async fn an_outage_of_prometheus_writes_events_at_a_limited_rate() {
         let (client, log) = fake::api(|request| (200, request.body.clone()));
         let token = fake::fencing_token(&client);
-        let events = Events::new(client, Arc::default());
+        let events = Events::new(client, Clock::default(), Arc::default());
         let running = events.clone();
         let run = tokio::spawn(async move { running.run().await });
         let start = Instant::now();
@@ -293,7 +294,7 @@ mod tests {
             if away > 20 { unavailable() } else { (200, request.body.clone()) }
         });
         let token = fake::fencing_token(&client);
-        let events = Events::new(client, Arc::default());
+        let events = Events::new(client, Clock::default(), Arc::default());
         let running = events.clone();
         let run = tokio::spawn(async move { running.run().await });
         let message = "New size: 3".to_owned();

@@ -2,7 +2,6 @@
 //! names, and kube-controller-manager decides.
 
 use super::context::{ControllerContext, SyncResult};
-use super::decision_time::now;
 use super::requests::{handled_once, message, send, within};
 use super::state::AutoscalerState;
 use super::status;
@@ -59,10 +58,10 @@ pub async fn apply(
             status.remove(kind);
         }
     }
-    let reason = "FailedWriteHPA";
+    let (reason, now) = ("FailedWriteHPA", ctx.clock.wall_ms());
     match &written {
         Err(error) => {
-            status.set(ConditionKind::AbleToScale, false, reason, format_args!("{error}"), now());
+            status.set(ConditionKind::AbleToScale, false, reason, format_args!("{error}"), now);
         }
         Ok(()) => status.conditions.retain(|condition| condition.reason != reason),
     }
@@ -70,7 +69,7 @@ pub async fn apply(
         let text = format_args!(
             "the HorizontalPodAutoscaler has selectPolicy Disabled in both directions: {why}"
         );
-        status.set(kind, true, reason, text, now());
+        status.set(kind, true, reason, text, now);
     }
     let mut rendered = status::render(status, &parsed.scaling.spec, record.generation);
     if let Some(hpa) = reported {

@@ -1,7 +1,6 @@
 //! One evaluation of an Autoscaler or native HPA, from its object to the applied decision.
 
 use super::context::{ApplyContext, Cancelled, ControllerContext, NativeHpas, SyncResult};
-use super::decision_time::now;
 use super::embedded::{self, with_min_replicas_floor};
 use super::evaluate::evaluate;
 use super::state::AutoscalerState;
@@ -105,7 +104,7 @@ async fn sync_autoscaler(
         state.history.recommendations.clear();
         (state.failed_evaluations, state.withheld) = (0, None);
         let text = format_args!("spec.paused is set: the scale is left alone");
-        state.status.set(ConditionKind::Paused, true, "PausedBySpec", text, now());
+        state.status.set(ConditionKind::Paused, true, "PausedBySpec", text, ctx.clock.wall_ms());
         let rendered = status::render(&state.status, &parsed.scaling.spec, record.generation);
         ctx.selectors.release(autoscaler);
         update_status(ctx, token, autoscaler, state, rendered);
@@ -126,7 +125,7 @@ fn invalid(
     state: &mut AutoscalerState,
 ) -> SyncResult {
     let text = format_args!("{error}");
-    state.status.set(ConditionKind::AbleToScale, false, "InvalidSpec", text, now());
+    state.status.set(ConditionKind::AbleToScale, false, "InvalidSpec", text, ctx.clock.wall_ms());
     let last = hpa::render_status(&state.status);
     let shown = AutoscalerStatus {
         observed_generation: record.generation,
@@ -199,7 +198,13 @@ async fn evaluate_and_apply(
             Err(Cancelled::Stopped) => return SyncResult::Followed,
             Err(Cancelled::TimedOut(timeout)) => {
                 let text = format_args!("the scale could not be read within {timeout:?}");
-                state.status.set(ConditionKind::ScalingActive, false, TIMED_OUT, text, now());
+                state.status.set(
+                    ConditionKind::ScalingActive,
+                    false,
+                    TIMED_OUT,
+                    text,
+                    ctx.clock.wall_ms(),
+                );
                 state.status.remove(ConditionKind::FallbackActive);
                 let rendered = status::render(&state.status, &scaling.spec, generation);
                 update_status(ctx, token, autoscaler, state, rendered);

@@ -3,7 +3,8 @@
 use crate::watch::AutoscalerRef;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// The times of the next evaluations, one per autoscaler.
 #[derive(Debug, Default)]

@@ -4,7 +4,6 @@
 
 use super::comparison::{ComparisonResult, Decisions};
 use super::context::{Cancelled, ControllerContext, SyncResult};
-use super::decision_time::now;
 use super::evaluate::{Evaluation, evaluate};
 use super::hpa_counts::ShadowStatus;
 use super::observe::needs_samples;
@@ -13,7 +12,8 @@ use crate::hpa::{Context, Metric, MetricSource, Outcome, Status, parse_group};
 use crate::promql::query::PodMetric;
 use crate::rules::{ObjectMetric, Rules};
 use crate::watch::{AutoscalerRef, GroupResource, HpaRecord, Workload};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// How long the selector of a target is cached whose kind is not watched.
 const SELECTOR_TTL: Duration = Duration::from_secs(600);
@@ -102,7 +102,7 @@ async fn claim(
     };
     let status = Status::from_api(&record.status);
     let (spec, config) = (&record.scaling.spec, ctx.hpa_config(&status));
-    if needs_samples(Context { spec, config, now: now() }, &target, &status) {
+    if needs_samples(Context { spec, config, now: ctx.clock.wall_ms() }, &target, &status) {
         let target = Some(&target);
         ctx.cluster.read(|index| drop(ctx.selectors.select(index, autoscaler, target, true)));
     }

@@ -11,7 +11,8 @@ use super::zero;
 use crate::hpa::{Decision, ScalingHistory, Spec, Status};
 use crate::samples::QueryHandle;
 use crate::time::UnixMillis;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// The state of an autoscaler between evaluations.
 #[derive(Default)]

@@ -267,10 +267,11 @@ impl Queue {
 mod tests {
     use super::super::fake;
     use super::*;
+    use crate::clock::Clock;
     use serde_json::Value;
 
     fn writer(client: &Client) -> StatusWriter {
-        let events = Events::new(client.clone(), Arc::default());
+        let events = Events::new(client.clone(), Clock::default(), Arc::default());
         StatusWriter::new(client.clone(), events, Gauge::default())
     }
 

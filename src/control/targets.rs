@@ -233,7 +233,7 @@ impl Targets {
         if let Some(resources) = self.resources.get(&key) {
             return Ok(resources);
         }
-        if self.absent.contains_key(&key) {
+        if self.absent.get(&key).is_some() {
             return Err(hpa::no_kind_match(kind, group));
         }
         let found: Arc<[ApiResource]> =

@@ -9,7 +9,7 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ObjectMeta, PostParams};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// The election fields of a Lease.
@@ -365,8 +365,8 @@ impl<'a> Candidate<'a> {
 
     /// Acquires the Lease, or renews it.
     async fn acquire_or_renew(&mut self, mut lease: Lease) -> Result<(), kube::Error> {
-        let (begun, wall) = (Instant::now(), SystemTime::now());
-        let now = Some(MicroTime(Timestamp::now()));
+        let (begun, wall) = (Instant::now(), self.state.clock.wall());
+        let now = Some(MicroTime(self.state.clock.wall_timestamp()));
         let seconds = i32::try_from(self.settings().lease_duration.as_secs()).unwrap_or(i32::MAX);
         let labels = lease.metadata.labels.get_or_insert_default();
         labels.entry(NAME_LABEL.0.to_owned()).or_insert_with(|| NAME_LABEL.1.to_owned());
@@ -479,7 +479,7 @@ impl<'a> Candidate<'a> {
             // indeterminate write.
             let duration = RELEASED_LEASE_DURATION + self.state.indeterminate_writes_left();
             spec.lease_duration_seconds = i32::try_from(duration.as_millis().div_ceil(1000)).ok();
-            spec.renew_time = Some(MicroTime(Timestamp::now()));
+            spec.renew_time = Some(MicroTime(self.state.clock.wall_timestamp()));
             if let Some(lease) = self.update_lease(&lease).await? {
                 self.update(lease);
             }

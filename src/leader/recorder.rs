@@ -1,10 +1,10 @@
 //! Events about the Lease: the leader, and the freeze.
 
 use super::settings::{ElectionSettings, REQUEST_TIMEOUT};
+use crate::clock::Clock;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use k8s_openapi::jiff::Timestamp;
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
 
@@ -12,13 +12,14 @@ use kube::{Api, Client};
 pub struct EventRecorder {
     api: Api<Event>,
     identity: String,
+    clock: Clock,
 }
 
 impl EventRecorder {
     /// A recorder of events in the namespace of the Lease.
-    pub fn new(client: Client, settings: &ElectionSettings) -> Self {
+    pub fn new(client: Client, settings: &ElectionSettings, clock: Clock) -> Self {
         let api = Api::namespaced(client, &settings.namespace);
-        Self { api, identity: settings.identity.clone() }
+        Self { api, identity: settings.identity.clone(), clock }
     }
 
     /// Records an event. A failure is only logged.
@@ -39,7 +40,7 @@ impl EventRecorder {
 
     /// An event as client-go's leader election records it.
     fn event(&self, lease: &Lease, reason: &'static str, message: String) -> Event {
-        let now = Timestamp::now();
+        let now = self.clock.wall_timestamp();
         let about = &lease.metadata;
         let name = about.name.clone().unwrap_or_default();
         Event {

@@ -1,6 +1,7 @@
 //! The settings of leader election, as client-go names them, and what the commands that write the
 //! Lease share with it: the label of the Lease and the timeout of a request.
 
+use crate::clock::WallClock;
 use std::time::{Duration, SystemTime};
 
 /// The label of all objects that Plimsoll creates for itself, and its value.
@@ -34,7 +35,8 @@ impl ElectionSettings {
     pub fn identity() -> String {
         let host = ["POD_NAME", "HOSTNAME"].iter().find_map(|name| std::env::var(name).ok());
         let host = host.or_else(|| std::fs::read_to_string("/etc/hostname").ok());
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let now =
+            WallClock::default().now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let host = host.unwrap_or_else(|| "plimsoll".to_owned());
         format!("{}_{:x}{:x}", host.trim(), now.as_nanos(), std::process::id())
     }

@@ -32,7 +32,7 @@ pub struct LeaderState {
     pub api: Api<Lease>,
     /// The settings of the election.
     pub settings: ElectionSettings,
-    /// The clock of kube-apiserver.
+    /// The clocks of this process and of kube-apiserver.
     pub clock: Clock,
     recorder: EventRecorder,
     metrics: Arc<Metrics>,
@@ -62,8 +62,8 @@ pub struct Term {
 }
 
 impl Term {
-    fn is_valid(&self) -> bool {
-        Instant::now() < self.renew_deadline.0 && SystemTime::now() < self.renew_deadline.1
+    fn is_valid(&self, clock: &Clock) -> bool {
+        Instant::now() < self.renew_deadline.0 && clock.wall() < self.renew_deadline.1
     }
 }
 
@@ -104,7 +104,7 @@ impl LeaderState {
             // A previous process may have led without election, which leaves no trace.
             indeterminate_writes_until: Mutex::new(Instant::now() + REQUEST_TIMEOUT),
             api: Api::namespaced(client.clone(), &settings.namespace),
-            recorder: EventRecorder::new(client, &settings),
+            recorder: EventRecorder::new(client, &settings, clock.clone()),
             settings,
             clock,
             metrics,
@@ -113,7 +113,7 @@ impl LeaderState {
 
     /// The current term, while it is valid.
     pub fn term(&self) -> Option<Term> {
-        locked(&self.terms).current.filter(Term::is_valid)
+        locked(&self.terms).current.filter(|term| term.is_valid(&self.clock))
     }
 
     /// Whether this replica leads now.
@@ -147,12 +147,13 @@ impl LeaderState {
     ) {
         let mut terms = locked(&self.terms);
         // An expired term is not revived: readers may have seen that there was none.
-        let same = terms.current.filter(|term| term.transitions == transitions && term.is_valid());
+        let last = terms.current.filter(|term| term.is_valid(&self.clock));
+        let same = last.filter(|term| term.transitions == transitions);
         let number = same.map_or(terms.count + 1, |term| term.number);
         terms.count = number;
         terms.current = Some(Term { number, transitions, renew_deadline, lease_end });
         drop(terms);
-        self.metrics.renewed();
+        self.metrics.renewed(self.clock.wall());
         if same.is_none() {
             tracing::info!(term = transitions, "Became leader");
             self.record(lease, "LeaderElection", "became leader");

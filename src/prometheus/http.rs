@@ -238,7 +238,7 @@ mod tests {
         assert!(client.query("up", &[]).await.is_err());
         assert!(other.get("/", None).await.is_err());
         std::fs::copy(&certificate, &roots).unwrap();
-        let began = std::time::Instant::now();
+        let began = Instant::now();
         while let Err(error) = client.query("up", &[]).await {
             assert!(began.elapsed() < 10 * CHECK_INTERVAL, "{error}");
             tokio::time::sleep(Duration::from_millis(100)).await;

@@ -5,7 +5,7 @@
 //! halved while Prometheus can't keep up, and grows again while it does. Without that, queries that
 //! time out would be repeated on top of those that still run, and a server that was slow for a moment would stay slow.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -249,7 +249,8 @@ impl QueueState {
     /// and all namespaces together for the other, each with the same vote,
     /// so that no single namespace can lower the limit for all.
     fn is_overloaded(&self) -> bool {
-        let mut by_flow: HashMap<&Flow, Responses> = HashMap::new();
+        // Sorted: the sum of fractions depends on their order.
+        let mut by_flow: BTreeMap<&Flow, Responses> = BTreeMap::new();
         for (flow, Responses { all, late }) in self.window.iter().flatten() {
             let sum = by_flow.entry(flow).or_default();
             *sum = Responses { all: sum.all + all, late: sum.late + late };

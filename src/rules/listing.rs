@@ -67,7 +67,7 @@ impl Listings {
         name: &str,
         list: impl Future<Output = bool> + Send + 'static,
     ) -> Option<Listed> {
-        if self.unknown.contains_key(name) {
+        if self.unknown.get(name).is_some() {
             return None;
         }
         let (mut state, now) = (self.state(), Instant::now());

@@ -5,6 +5,7 @@ use super::objects::ObjectLister;
 use super::registry::{KnownSeries, Registry};
 use super::rule::SeriesQuery;
 use super::rule_set::RuleSet;
+use crate::clock::Clock;
 use crate::prometheus::{Client as Prometheus, decode_series_schemas};
 use crate::samples::Store;
 use crate::watch::{Cluster, ResourceMap, Resources};
@@ -25,6 +26,7 @@ struct Inner {
     default: Backend,
     lister: ObjectLister,
     resources: Resources,
+    clock: Clock,
     settings: ListingSettings,
     state: RwLock<Arc<RulesState>>,
     /// Held while series are listed.
@@ -54,6 +56,8 @@ pub struct Dependencies {
     pub cluster: Cluster,
     /// The resources of the cluster.
     pub resources: Resources,
+    /// The clock whose wall clock says since when series are listed.
+    pub clock: Clock,
 }
 
 /// How often series are listed.
@@ -97,13 +101,14 @@ impl RulesState {
 impl Rules {
     /// Rules of which no series are listed yet.
     pub fn new(rules: RuleSet, settings: ListingSettings, dependencies: Dependencies) -> Self {
-        let Dependencies { prometheus, samples, client, cluster, resources } = dependencies;
+        let Dependencies { prometheus, samples, client, cluster, resources, clock } = dependencies;
         let backends = Arc::new(backends(&rules, &prometheus, &samples, settings));
         let state = RulesState { rules: Arc::new(rules), backends, ..RulesState::default() };
         Self(Arc::new(Inner {
             default: Backend { prometheus, samples },
             lister: ObjectLister { client, cluster },
             resources,
+            clock,
             settings,
             state: RwLock::new(Arc::new(state)),
             relisting: Mutex::default(),
@@ -182,7 +187,7 @@ impl Rules {
         let _guard = self.0.relisting.lock().await;
         self.0.default.prometheus.count_listing(reason);
         let rules = self.rules();
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let now = self.0.clock.wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let since = now.saturating_sub(self.0.settings.max_age).as_secs_f64();
         let queries: Vec<SeriesQuery> = series_queries(&rules).into_iter().cloned().collect();
         let list = async |query: SeriesQuery| {

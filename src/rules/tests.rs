@@ -1,6 +1,7 @@
 //! Rules while series are not listed yet, or for metrics that do not exist.
 
 use super::{Dependencies, ListingSettings, MetricName, Rule, RuleSet, Rules, SeriesQuery};
+use crate::clock::Clock;
 use crate::k8s::Selector;
 use crate::prometheus::{Client, Options};
 use crate::promql::template::Template;
@@ -53,6 +54,7 @@ async fn rules() -> (Rules, Arc<AtomicUsize>) {
             prometheus,
             cluster: Cluster::default(),
             resources: Resources::new(client.clone()),
+            clock: Clock::default(),
             client,
         },
     );

@@ -24,12 +24,18 @@ impl QueryHandle {
     /// cached, for the callers that need them soon. Queries of an uncached shape are not started.
     pub fn prefetch<'a>(all: impl IntoIterator<Item = &'a Self>) {
         let now = Instant::now();
-        let mut by_shape: HashMap<(*const Coalescer, &QueryShape), Vec<&Self>> = HashMap::new();
+        // Shapes in the order of their first handles.
+        let mut by_shape: Vec<Vec<&Self>> = Vec::new();
+        let mut positions: HashMap<(*const Coalescer, &QueryShape), usize> = HashMap::new();
         for handle in all {
             let key = (Arc::as_ptr(&handle.coalescer), &*handle.query.shape);
-            by_shape.entry(key).or_default().push(handle);
+            let position = *positions.entry(key).or_insert(by_shape.len());
+            match by_shape.get_mut(position) {
+                Some(handles) => handles.push(handle),
+                None => by_shape.push(vec![handle]),
+            }
         }
-        for handles in by_shape.into_values() {
+        for handles in by_shape {
             let Some(Self { coalescer, query, .. }) = handles.first() else { continue };
             let queries = handles.iter().map(|handle| (&handle.query.arguments, &handle.caller));
             coalescer.prefetch(&query.shape, queries, now);

@@ -1,6 +1,6 @@
 //! The types of metrics: counters, whose rate is queried, and gauges.
 
-use crate::cache::{self, Cache};
+use crate::cache;
 use crate::prometheus::{Client, Error};
 use crate::promql::query::{MetricType, type_by_name};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,13 +19,13 @@ pub enum TypeWarning {
 /// The types of a server's metrics.
 pub struct MetricTypes {
     prometheus: Client,
-    /// The types by the metadata API; errors for a moment only.
-    lookups: moka::future::Cache<Arc<str>, TypeLookup>,
+    /// The types by the metadata API, and when they expire; errors are kept for a moment only.
+    lookups: moka::future::Cache<Arc<str>, (TypeLookup, Instant)>,
     /// The last known types, for as long as the metrics are queried. A counter must not become a
     /// gauge because Prometheus has no metadata after a restart, or does not respond.
-    last_known: Cache<Arc<str>, MetricType>,
+    last_known: moka::sync::Cache<Arc<str>, MetricType>,
     /// A series of each metric of unknown type, by the query.
-    tracked: Cache<Arc<str>, Arc<Mutex<TrackedSeries>>>,
+    tracked: moka::sync::Cache<Arc<str>, Arc<Mutex<TrackedSeries>>>,
 }
 
 /// A type by the metadata API; none if there is no metadata.
@@ -42,7 +42,7 @@ struct TrackedSeries {
     increases: u32,
 }
 
-/// The TTL of a type.
+/// The TTL of a type, the longest of all.
 const TYPE_TTL: Duration = Duration::from_secs(600);
 /// The TTL of a lookup without a type.
 const UNKNOWN_TYPE_TTL: Duration = Duration::from_secs(60);
@@ -58,31 +58,23 @@ const COUNTER_INCREASES: u32 = 10;
 pub const METRIC_TYPE_BYTES: usize = 2 << 20;
 
 /// The TTL of a lookup, by its result.
-struct LookupTtl;
-
-impl moka::Expiry<Arc<str>, TypeLookup> for LookupTtl {
-    fn expire_after_create(
-        &self,
-        _: &Arc<str>,
-        lookup: &TypeLookup,
-        _: std::time::Instant,
-    ) -> Option<Duration> {
-        Some(match lookup {
-            Ok(Some(_)) => TYPE_TTL,
-            Ok(None) => UNKNOWN_TYPE_TTL,
-            Err(_) => ERROR_TTL,
-        })
+fn lookup_ttl(lookup: &TypeLookup) -> Duration {
+    match lookup {
+        Ok(Some(_)) => TYPE_TTL,
+        Ok(None) => UNKNOWN_TYPE_TTL,
+        Err(_) => ERROR_TTL,
     }
 }
 
 impl MetricTypes {
     /// The types of a server's metrics; none is known yet.
     pub fn new(prometheus: Client) -> Self {
-        let weight = |metric: &Arc<str>| cache::weight(metric.len() + size_of::<TypeLookup>());
+        let weight =
+            |metric: &Arc<str>| cache::weight(metric.len() + size_of::<(TypeLookup, Instant)>());
         let lookups = moka::future::Cache::builder()
             .max_capacity(METRIC_TYPE_BYTES as u64)
-            .weigher(move |metric: &Arc<str>, _: &TypeLookup| weight(metric))
-            .expire_after(LookupTtl)
+            .weigher(move |metric: &Arc<str>, _: &(TypeLookup, Instant)| weight(metric))
+            .time_to_live(TYPE_TTL)
             .build();
         let last_known = moka::sync::Cache::builder()
             .max_capacity(METRIC_TYPE_BYTES as u64)
@@ -110,8 +102,15 @@ impl MetricTypes {
             return Ok(Some(known));
         }
         let key: Arc<str> = metric.into();
+        let look_up = async {
+            let lookup = self.look_up(metric).await;
+            let expires = Instant::now() + lookup_ttl(&lookup);
+            (lookup, expires)
+        };
+        let expired = |(_, expires): &(TypeLookup, Instant)| *expires <= Instant::now();
         // One request for all callers at the same time.
-        match self.lookups.get_with(key.clone(), self.look_up(metric)).await {
+        let entry = self.lookups.entry(key.clone()).or_insert_with_if(look_up, expired).await;
+        match entry.into_value().0 {
             Ok(Some(known)) => {
                 self.last_known.insert(key, known);
                 Ok(Some(known))
@@ -127,12 +126,6 @@ impl MetricTypes {
             "counter" => MetricType::Counter,
             _ => MetricType::Gauge,
         }))
-    }
-
-    /// Expires all lookups.
-    #[cfg(test)]
-    pub fn expire(&self) {
-        self.lookups.invalidate_all();
     }
 
     /// Observes the series of a query for a metric of unknown type. One of the series, identified by the

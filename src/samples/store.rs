@@ -9,6 +9,7 @@ use super::metric_types::MetricTypes;
 use super::objects::ObjectSamples;
 use super::result::QueryResult;
 use super::table::Table;
+use crate::blocking;
 use crate::cache::{self, Cache};
 use crate::prometheus::{Client, Flow, InvalidSample, shortened};
 use crate::promql::guard::GuardError;
@@ -16,7 +17,8 @@ use crate::promql::query::{MetricType, PodMetric, PodQueries, Query, QueryError}
 use crate::promql::shape::ShapedQuery;
 use futures::FutureExt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// The results of queries to one server, coalesced and cached.
 #[derive(Clone)]
@@ -34,8 +36,8 @@ struct Inner {
 struct Caches {
     /// The shapes and arguments of queries.
     shaped: Cache<Arc<str>, Arc<ShapedQuery>>,
-    /// Guarded queries, with the time at which they expire.
-    guarded: Cache<GuardKey, (Guarded, Instant)>,
+    /// Guarded queries.
+    guarded: Cache<GuardKey, Guarded>,
 }
 
 /// A guarded query: a user's query with the namespace in each selector. Or why it is refused.
@@ -83,7 +85,7 @@ impl Caches {
         let guarded = cache::of_bytes(
             GUARDED_QUERY_BYTES,
             GUARDED_QUERY_TTL,
-            |key: &GuardKey, (text, _): &(Guarded, _)| {
+            |key: &GuardKey, text: &Guarded| {
                 let text = text.as_ref().map_or_else(|error| error.to_string().len(), |t| t.len());
                 key.0.len() + text
             },
@@ -169,9 +171,8 @@ impl Store {
     ) -> Result<Query, QueryError> {
         let guarded = &self.0.caches.guarded;
         let key = GuardKey::new(queries, query, namespace);
-        let cached = guarded.get(&key).filter(|(_, expires)| Instant::now() < *expires);
-        let guarded_query = match cached {
-            Some((guarded_query, _)) => guarded_query,
+        let guarded_query = match guarded.get(&key) {
+            Some(guarded_query) => guarded_query,
             None => {
                 let (guarded_query, ttl) = match queries.guard(query, namespace) {
                     // Prometheus's error has the position in the text; that of our parser does not.
@@ -183,7 +184,7 @@ impl Store {
                     }
                     other => (other.map(Into::into), GUARDED_QUERY_TTL),
                 };
-                guarded.insert(key, (guarded_query.clone(), Instant::now() + ttl));
+                guarded.insert_for(ttl, key, guarded_query.clone());
                 guarded_query
             }
         };
@@ -275,7 +276,7 @@ async fn send(prometheus: Client, query: String, flows: Vec<Flow>) -> TableResul
     let result = prometheus.query(&query, &flows).await.and_then(|body| {
         let large = body.len() > LARGE_RESPONSE_BYTES;
         let decode = || Table::from_body(body);
-        if large { tokio::task::block_in_place(decode) } else { decode() }
+        if large { blocking::run(decode) } else { decode() }
     });
     let took = started.elapsed();
     match &result {

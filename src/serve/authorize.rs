@@ -20,7 +20,8 @@ use kube::{Api, Client};
 use moka::future::Cache;
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 type DecisionKey = (UserInfo, Attributes);
 

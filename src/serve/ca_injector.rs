@@ -14,7 +14,8 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// The number of CAs in a bundle. The oldest are dropped first; a replica that still needs
 /// its CA adds it again.
@@ -149,7 +150,7 @@ pub async fn run_ca_injector(
         let next = status.state().missing.values().map(|pending| pending.next).min();
         let due = async {
             match next {
-                Some(next) => tokio::time::sleep_until(next.into()).await,
+                Some(next) => tokio::time::sleep_until(next).await,
                 None => std::future::pending().await,
             }
         };

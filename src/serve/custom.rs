@@ -6,6 +6,7 @@ use super::options::{label_selector, selected_name};
 use super::request::{ApiGroup, ObjectMetricRequest, Version};
 use super::server::Server;
 use super::timestamp::timestamp;
+use crate::clock::WallClock;
 use crate::k8s::Selector;
 use crate::promql::name::GeneratedName;
 use crate::promql::query::PodMetric;
@@ -60,7 +61,7 @@ pub async fn objects(
         false => series.to_object().map_or(Value::Null, |object| json!(object)),
     };
     if let Some(oldest) = items.iter().map(|item| item.time).min() {
-        let now = jiff::Timestamp::now().as_millisecond();
+        let now = WallClock::default().timestamp().as_millisecond();
         let age = u64::try_from(now.saturating_sub(oldest)).unwrap_or(0);
         server.metrics.served(Duration::from_millis(age));
     }

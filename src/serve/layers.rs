@@ -20,7 +20,8 @@ use axum::http::{Extensions, HeaderMap, Response, header};
 use axum::middleware::Next;
 use axum::response::IntoResponse;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// The longest time for a request, once it has a seat of its tenant.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);

@@ -21,7 +21,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
@@ -212,7 +212,7 @@ async fn serve_connection(
 ) {
     let Service { tls, max_streams, router } = service;
     let _ = stream.set_nodelay(true);
-    let stream = match timeout_at(handle.deadline().into(), tls.accept(stream)).await {
+    let stream = match timeout_at(handle.deadline(), tls.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return tracing::debug!(%source, %error, "TLS handshake failed"),
         Err(_) => return tracing::debug!(%source, "TLS handshake timed out"),
@@ -238,8 +238,8 @@ async fn serve_connection(
     tokio::pin!(connection);
     let expired = async {
         // Requests move the deadline.
-        while handle.deadline() > std::time::Instant::now() {
-            sleep_until(handle.deadline().into()).await;
+        while handle.deadline() > Instant::now() {
+            sleep_until(handle.deadline()).await;
         }
     };
     let grace = tokio::select! {

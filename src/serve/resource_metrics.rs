@@ -5,6 +5,7 @@ use super::options::{label_selector, selected_name};
 use super::request::{ApiGroup, Version};
 use super::server::Server;
 use super::timestamp::timestamp;
+use crate::clock::WallClock;
 use crate::k8s::LabelSet;
 use crate::rules::{NodeUsage, PodUsage, RuleQueryError};
 use crate::watch::GroupResource;
@@ -111,7 +112,8 @@ fn node(name: &str, labels: &LabelSet, usage: &NodeUsage, window: &str) -> Value
 }
 
 fn metadata(name: &str, namespace: Option<&str>, labels: &LabelSet) -> Value {
-    let created = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();
+    let now = WallClock::default().timestamp();
+    let created = Timestamp::from_second(now.as_second()).unwrap_or_default();
     let mut metadata = json!({"name": name, "creationTimestamp": created.to_string()});
     if let Some(namespace) = namespace {
         metadata["namespace"] = namespace.into();

@@ -1,5 +1,6 @@
 //! The serving certificate, and the TLS configuration of the server.
 
+use crate::clock::WallClock;
 use crate::reload::Reloadable;
 use prometheus_client::metrics::gauge::Gauge;
 use rcgen::{
@@ -84,7 +85,7 @@ impl ServingCertificate {
     /// # Errors
     /// If it can't be generated.
     pub fn self_signed(service: &str, namespace: &str) -> Result<Self, TlsError> {
-        let start = std::time::SystemTime::now() - Duration::from_secs(3600);
+        let start = WallClock::default().now() - Duration::from_secs(3600);
         let mut ca = CertificateParams::new(Vec::new())?;
         ca.distinguished_name.push(DnType::CommonName, format!("{service}-ca"));
         ca.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));

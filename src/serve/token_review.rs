@@ -19,7 +19,8 @@ use sha2::{Digest, Sha256};
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 type TokenHash = [u8; 32];
 

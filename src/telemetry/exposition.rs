@@ -37,7 +37,8 @@ fn suffix(line: &str) -> Option<(&str, &'static str)> {
 mod tests {
     use super::as_prometheus_text;
     use crate::telemetry::Metrics;
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
+    use tokio::time::Instant;
 
     #[test]
     fn the_older_text_names_metrics_by_their_samples_and_has_nothing_new() {

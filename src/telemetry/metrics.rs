@@ -85,9 +85,8 @@ pub struct Metrics {
     watches: WatchCollector,
 }
 
-fn unix_seconds() -> f64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    now.unwrap_or_default().as_secs_f64()
+fn unix_seconds(time: SystemTime) -> f64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
 impl Default for Metrics {
@@ -342,16 +341,16 @@ impl Metrics {
         self.became_leader.inc();
     }
 
-    /// Sets the time of the last renewal to now.
-    pub fn renewed(&self) {
-        self.last_renewal.set(unix_seconds());
+    /// Sets the time of the last renewal.
+    pub fn renewed(&self, at: SystemTime) {
+        self.last_renewal.set(unix_seconds(at));
     }
 
-    /// Sets the size of the written scaling history, and the number of autoscalers left out.
-    pub fn history_written(&self, bytes: usize, left_out: usize) {
+    /// Sets the size of the scaling history written at this time, and the number of autoscalers left out.
+    pub fn history_written(&self, bytes: usize, left_out: usize, at: SystemTime) {
         self.history_bytes.set(bytes as i64);
         self.history_left_out.set(left_out as i64);
-        self.history_last_write.set(unix_seconds());
+        self.history_last_write.set(unix_seconds(at));
     }
 
     /// Sets whether this replica leads.

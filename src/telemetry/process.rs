@@ -155,7 +155,7 @@ mod tests {
     use super::*;
     use prometheus_client::encoding::text::encode;
     use prometheus_client::registry::Registry;
-    use std::time::Instant;
+    use tokio::time::Instant;
 
     #[test]
     #[cfg(target_os = "linux")]
@@ -171,7 +171,7 @@ mod tests {
         let (used, bound) = (measured()[0] - cpu, begun.elapsed().as_secs_f64() * cores as f64);
         assert!(used <= bound + 0.1, "{used} s of CPU time in {bound}");
         assert!(resident > 1e6 && resident < space, "{resident} of {space}");
-        let now = jiff::Timestamp::now().as_second() as f64;
+        let now = crate::clock::WallClock::default().timestamp().as_second() as f64;
         assert!(start <= now + 1.0 && start > now - 3600.0, "{start} before {now}");
         assert!(open > 2.0 && open <= most, "{open} of {most}");
     }

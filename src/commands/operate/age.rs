@@ -1,10 +1,11 @@
 //! Ages as kubectl shows them.
 
+use crate::clock::WallClock;
 use jiff::Timestamp;
 
 /// The time since, as kubectl shows it: `90s`, `5m`, `3h`.
 pub fn age(time: Timestamp) -> String {
-    let seconds = (Timestamp::now() - time).get_seconds().max(0);
+    let seconds = (WallClock::default().timestamp() - time).get_seconds().max(0);
     match seconds {
         0..120 => format!("{seconds}s"),
         120..7_200 => format!("{}m", seconds / 60),

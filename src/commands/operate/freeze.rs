@@ -3,7 +3,7 @@
 
 use super::cluster::{client, leases};
 use super::error::{OperateError, api_error};
-use crate::clock::Clock;
+use crate::clock::{Clock, WallClock};
 use crate::config::{ClusterFlags, FreezeFlags};
 use crate::leader::freeze::{ACKNOWLEDGED, Freeze, REQUEST};
 use crate::leader::{NAME_LABEL, REQUEST_TIMEOUT};
@@ -56,7 +56,7 @@ async fn freeze_with(
     let now = clock
         .server()
         .and_then(|now| Timestamp::from_millisecond(now).ok())
-        .unwrap_or_else(Timestamp::now);
+        .unwrap_or_else(|| clock.wall_timestamp());
     let until = flags.until_after.map(|time| {
         now.saturating_add(SignedDuration::try_from(time).unwrap_or(SignedDuration::MAX))
             .unwrap_or(Timestamp::MAX)
@@ -122,7 +122,8 @@ async fn request(
 ) -> Result<FreezeOutcome, OperateError> {
     let (leases, name) = (leases(client, flags), flags.lease.as_str());
     let object = format!("{}/{name}", flags.plimsoll_namespace);
-    let request = format!("{:x}-{:x}", Timestamp::now().as_nanosecond(), std::process::id());
+    let request =
+        format!("{:x}-{:x}", WallClock::default().timestamp().as_nanosecond(), std::process::id());
     let written = if create {
         let mut annotations = freeze.map(Freeze::annotations).unwrap_or_default();
         annotations.insert(REQUEST.to_owned(), request.clone());

@@ -2,7 +2,9 @@
 
 use super::super::freeze::ACKNOWLEDGED;
 use super::*;
+use crate::clock::WallClock;
 use std::pin::pin;
+use std::time::SystemTime;
 use tokio::time::Instant;
 
 /// As after a backup of etcd was restored.
@@ -64,6 +66,30 @@ async fn a_term_that_ran_out_is_followed_by_another() {
     let now = leader.fencing_token().expect("it leads again");
     assert!(now.term() > before.term() && !before.is_valid());
     assert!(*leader.changes().borrow() > changes, "who follows it is told");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_term_ends_by_the_clock_that_is_ahead() {
+    let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
+    let settings = ElectionSettings { retry_period: Duration::ZERO, ..settings("a") };
+    let deadline = settings.renew_deadline;
+    let ahead = Arc::new(Mutex::new(Duration::ZERO));
+    let set = ahead.clone();
+    let wall = WallClock::new(move || SystemTime::UNIX_EPOCH + *locked(&set));
+    let clock = Clock::with_wall(wall);
+    let leader = LeaderElector::new(server.client(clock.clone()), settings, clock, Arc::default());
+    let mut candidate = elected(&leader, &prometheus).await;
+    for (wall, monotonic) in [(deadline, Duration::ZERO), (Duration::ZERO, deadline)] {
+        candidate.attempt().await;
+        assert!(leader.fencing_token().is_some());
+        *locked(&ahead) += wall;
+        tokio::time::advance(monotonic).await;
+        assert!(leader.fencing_token().is_none(), "{wall:?}, {monotonic:?}");
+        candidate.attempt().await;
+        assert!(leader.fencing_token().is_some(), "it leads again");
+        // Set back: the next term ends by the monotonic clock.
+        *locked(&ahead) = Duration::ZERO;
+    }
 }
 
 #[tokio::test]

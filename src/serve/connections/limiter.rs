@@ -10,8 +10,8 @@ use rustls::pki_types::CertificateDer;
 use std::future::Future;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 /// Limits the number of connections. Cheap to clone.
 #[derive(Clone, Debug, Default)]

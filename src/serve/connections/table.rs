@@ -6,8 +6,8 @@ use super::limits::{
 };
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
-use std::time::Instant;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 /// The class of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,6 +16,7 @@ use super::server::Server;
 use super::token_review::TokenAuthenticator;
 use super::trust::TrustStore;
 use super::user::UserInfo;
+use crate::clock::Clock;
 use crate::fake::{self, Log};
 use crate::live::LiveStatus;
 use crate::prometheus;
@@ -90,6 +91,7 @@ fn server(client: &Client) -> Server {
             client: client.clone(),
             cluster: cluster.clone(),
             resources: Resources::new(client.clone()),
+            clock: Clock::default(),
         },
     );
     let pod_queries = PodQueries {

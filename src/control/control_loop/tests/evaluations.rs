@@ -305,7 +305,7 @@ async fn a_scale_to_zero_of_the_last_leader_stays_announced_though_another_write
         for announced in [false, true] {
             assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
             assert_eq!(zero::pending_since(&state.status).is_some(), announced, "{wanted}");
-            zero::announce(&mut state.status, now());
+            zero::announce(&mut state.status, control.ctx.clock.wall_ms());
         }
     }
 }

@@ -8,7 +8,6 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::control::context::ControllerSettings;
 use crate::control::context::SyncResult::{self, Failed, Held, Rescaled};
-use crate::control::decision_time::now;
 use crate::control::fake::{self, Log, Request};
 use crate::control::zero;
 use crate::hpa::{self, ConditionKind, LONGEST_MS, Recommendation, ScalingHistory};
@@ -96,6 +95,7 @@ impl World {
                 client: client.clone(),
                 cluster: cluster.clone(),
                 resources: Resources::new(client.clone()),
+                clock: Clock::default(),
             },
         );
         let settings = ControllerSettings {

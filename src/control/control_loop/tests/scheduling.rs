@@ -71,7 +71,7 @@ async fn shutdown_does_not_wait_for_evaluations_that_only_read() {
         control.schedule.set(autoscaler.clone(), Instant::now());
     }
     control.start_due();
-    let start = tokio::time::Instant::now();
+    let start = Instant::now();
     while !log.of("").iter().any(|request| is_query(&request)) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -81,6 +81,22 @@ async fn shutdown_does_not_wait_for_evaluations_that_only_read() {
         control.running.is_empty() && autoscalers.iter().all(|s| control.states.contains_key(s))
     );
     assert_eq!(log.of("").iter().filter(is_query).count(), 1, "the other is not begun");
+}
+
+/// A part with a clock of its own would wake the loop before anything is due, or never.
+#[tokio::test(start_paused = true)]
+async fn in_an_hour_of_paused_time_each_period_has_one_evaluation() {
+    let (mut control, log) = World::new(3, Some(3), |_, _| None).run();
+    let autoscaler = put(&control, "web", json!({"maxReplicas": 9}));
+    show_replicas(&control, 3);
+    control.schedule.set(autoscaler, Instant::now());
+    // No watch is allowed, and so none is waited for.
+    let (client, _) = fake::api(|_| fake::failure(403, "Forbidden", "forbidden"));
+    let watches = watch::run_reflectors(client, Cluster::default(), control.synced.clone());
+    let hour = tokio::time::sleep(Duration::from_secs(3_600));
+    tokio::select! { () = watches => {}, () = control.run(hour) => {} }
+    let queries = log.of("").iter().filter(is_query).count();
+    assert!((239..=242).contains(&queries), "{queries}");
 }
 
 #[tokio::test]
@@ -99,11 +115,12 @@ async fn no_checkpoint_of_an_ignored_native_hpa_is_restored() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_overrun_counts_the_missed_periods() {
     let (mut control, _) = World::new(3, Some(3), |_, _| None).run();
     let autoscaler = put(&control, "web", json!({"maxReplicas": 9}));
-    let Some(due) = Instant::now().checked_sub(Duration::from_secs(40)) else { return };
+    let due = Instant::now();
+    tokio::time::advance(Duration::from_secs(40)).await;
     control.queue.push(
         "shop",
         DueEvaluation {
