@@ -4,4 +4,13 @@
 #![warn(missing_docs)]
 
 pub mod api_server;
+mod conditions;
+mod entropy;
+mod network;
+pub mod oracle;
+pub mod plan;
 pub mod prometheus;
+mod replica;
+pub mod run;
+mod workload;
+mod world;

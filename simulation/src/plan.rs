@@ -15,10 +15,9 @@ pub const HOUR: Millis = 60 * MINUTE;
 /// A day.
 pub const DAY: Millis = 24 * HOUR;
 
-/// The last hour of each day is quiet: no load changes and nothing fails, so that what is steady can
-/// be told.
-pub const QUIET: Millis = HOUR;
-/// How long before the quiet hour no fault begins; none lasts longer.
+/// The end of each day is quiet: no load changes and nothing fails, so that what is steady can be told.
+pub const QUIET: Millis = 90 * MINUTE;
+/// How long before the quiet time no fault begins; none lasts longer.
 const LONGEST: Millis = 30 * MINUTE;
 
 /// The number of replicas of Plimsoll.

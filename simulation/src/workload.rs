@@ -274,10 +274,10 @@ fn autoscaler(number: usize, rng: &mut Rng) -> Value {
                 "averageValue": format!("{JOBS_PER_POD}")}],
             "syncPeriodSeconds": if rng.bool() { 15 } else { 120 },
             "behavior": {
-                "scaleUp": {"policies": [{"type": "Pods", "value": 1, "periodSeconds": 300}]},
+                "scaleUp": {"policies": [{"type": "Pods", "value": 1, "periodSeconds": 120}]},
                 "scaleDown": {"stabilizationWindowSeconds": 240, "selectPolicy": "Min",
-                    "policies": [{"type": "Pods", "value": 2, "periodSeconds": 300},
-                        {"type": "Percent", "value": 50, "periodSeconds": 180}]}}}),
+                    "policies": [{"type": "Pods", "value": 3, "periodSeconds": 180},
+                        {"type": "Percent", "value": 50, "periodSeconds": 120}]}}}),
         _ => json!({"minReplicas": 2, "maxReplicas": max, "metrics": [cpu, external("mail_backlog")],
             "fallback": {"failedRounds": 4, "replicas": 5}}),
     }

@@ -49,6 +49,8 @@ pub struct Oracles {
     pub steps: VecDeque<String>,
     /// The writes of scales by Plimsoll.
     pub writes: u64,
+    /// A digest of all changes of scales.
+    pub digest: u64,
 }
 
 /// How many steps a report shows.
@@ -69,6 +71,7 @@ impl Oracles {
             violation: None,
             steps: VecDeque::new(),
             writes: 0,
+            digest: 0,
         }
     }
 
@@ -132,6 +135,9 @@ impl Oracles {
     ) {
         let (from, to) = change;
         let name = NAMES[workload];
+        for part in [at, workload as i64, by.map_or(-1, |by| by as i64), i64::from(to)] {
+            self.digest = (self.digest ^ part as u64).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(17);
+        }
         match by {
             Some(by) => {
                 self.step(at, format_args!("{name}: {from} -> {to} by replica {by}"));

@@ -1,7 +1,7 @@
 //! Hands that interfere: people, GitOps and other controllers.
 
 use super::{OWN_NAMESPACE, Task, Undo, World, workload_resource};
-use crate::api_server::resource;
+use crate::api_server::{DeleteOptions, Part, Resource, resource};
 use crate::conditions::locked;
 use crate::plan::{Hand, Millis, SECOND};
 use crate::workload::{NAMES, NAMESPACE};
@@ -29,14 +29,14 @@ impl World {
                 self.at(at + time, Task::Undo(Undo::Pause(number)));
             }
             Hand::Recreate(time) => {
-                let _ = self.api.delete(&resource::AUTOSCALERS, NAMESPACE, name);
+                self.delete(&resource::AUTOSCALERS, name);
                 self.at(at + time, Task::Undo(Undo::Delete(number)));
             }
             Hand::RecreateTarget(time) => {
                 let resource = workload_resource(&self.workloads[number]);
                 let Some(object) = self.api.get(resource, NAMESPACE, name) else { return };
                 let replicas = object["spec"]["replicas"].as_i64().unwrap_or(1);
-                let _ = self.api.delete(resource, NAMESPACE, name);
+                self.delete(resource, name);
                 self.remove_all_pods(at, number);
                 let replicas = i32::try_from(replicas).unwrap_or(1);
                 self.at(at + time, Task::Undo(Undo::DeleteTarget(number, replicas)));
@@ -80,7 +80,7 @@ impl World {
             }
             Undo::Second(number) => {
                 let name = format!("{}-second", NAMES[number]);
-                let _ = self.api.delete(&resource::AUTOSCALERS, NAMESPACE, &name);
+                self.delete(&resource::AUTOSCALERS, &name);
                 let record = &mut locked(&self.oracles).records[number];
                 record.ambiguous.set(at, false);
                 record.undisturbed_since = at;
@@ -97,13 +97,18 @@ impl World {
     /// `kubectl scale`.
     pub(super) fn scale_by_hand(&mut self, number: usize, replicas: i32) {
         let resource = workload_resource(&self.workloads[number]);
-        self.edit(resource, NAMES[number], |object: &mut Value| {
+        self.edit(resource, Part::Main, NAMES[number], |object| {
             object["spec"]["replicas"] = json!(replicas);
         });
     }
 
+    fn delete(&self, resource: &'static Resource, name: &str) {
+        // It may have been deleted by another hand.
+        let _ = self.api.delete(resource, (NAMESPACE, name), &DeleteOptions::default());
+    }
+
     fn edit_spec(&mut self, number: usize, change: impl FnOnce(&mut Value)) {
-        self.edit(&resource::AUTOSCALERS, NAMES[number], |object: &mut Value| {
+        self.edit(&resource::AUTOSCALERS, Part::Main, NAMES[number], |object| {
             change(&mut object["spec"]);
         });
     }
@@ -123,7 +128,7 @@ impl World {
 
     /// Freezes or thaws all scales, as `plimsoll freeze` and `thaw` do. Returns whether there is a Lease.
     fn annotate_lease(&mut self, at: Millis, reason: Option<&str>) -> bool {
-        let changed = self.api.edit(&resource::LEASES, OWN_NAMESPACE, "plimsoll", |lease| {
+        let changed = self.api.edit(&resource::LEASES, Part::Main, (OWN_NAMESPACE, "plimsoll"), |lease| {
             let annotations = &mut lease["metadata"]["annotations"];
             if !annotations.is_object() {
                 *annotations = json!({});

@@ -6,7 +6,7 @@ mod pods;
 mod quiet;
 mod scrape;
 
-use crate::api_server::{ApiServer, Resource, Write, resource};
+use crate::api_server::{ApiServer, Part, Resource, Write, resource};
 use crate::conditions::{Conditions, Shared, locked};
 use crate::network::Network;
 use crate::oracle::{Oracles, SpecView};
@@ -84,6 +84,7 @@ pub struct World {
     next_task: u64,
     scaled: mpsc::UnboundedReceiver<usize>,
     quiet: quiet::Observed,
+    evaluations: u64,
     rng: Rng,
 }
 
@@ -127,6 +128,7 @@ impl World {
             next_task: 0,
             scaled,
             quiet: quiet::Observed::default(),
+            evaluations: 0,
             rng: crate::plan::random(seed, "world"),
         };
         world.set_up();
@@ -223,8 +225,30 @@ impl World {
         self.tasks.push(Reverse((at, self.next_task)));
     }
 
+    /// The evaluations of all replicas so far.
+    pub fn evaluations(&mut self) -> u64 {
+        for replica in 0..REPLICAS {
+            self.count_evaluations(replica);
+        }
+        self.evaluations
+    }
+
+    /// The queries that Prometheus answered.
+    pub fn queries(&self) -> u64 {
+        self.network.queries()
+    }
+
+    /// Counts the evaluations of a replica that ends.
+    fn count_evaluations(&mut self, replica: usize) {
+        let Some(running) = &self.replicas[replica] else { return };
+        let text = running.metrics.openmetrics();
+        let counts = text.lines().filter(|line| line.starts_with("plimsoll_decisions_total{"));
+        let counts = counts.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
+        self.evaluations += counts.sum::<u64>();
+    }
+
     /// The time now.
-    fn now(&self) -> Millis {
+    pub fn now(&self) -> Millis {
         since(self.start)
     }
 
@@ -243,14 +267,16 @@ impl World {
         }
     }
 
-    /// Edits an object, if it exists.
+    /// Edits an object of the workloads, or its status, if it exists.
     fn edit(
         &self,
         resource: &'static Resource,
+        part: Part,
         name: &str,
         change: impl FnOnce(&mut Value),
-    ) -> bool {
-        self.api.edit(resource, NAMESPACE, name, change).is_ok()
+    ) {
+        // It may have been deleted by another hand.
+        let _ = self.api.edit(resource, part, (NAMESPACE, name), change);
     }
 
     /// Runs a replica of Plimsoll.
@@ -266,6 +292,7 @@ impl World {
 
     /// Ends a replica as a crash does: nothing is finished.
     fn crash_replica(&mut self, at: Millis, replica: usize) {
+        self.count_evaluations(replica);
         if self.replicas[replica].take().is_some() {
             self.step(at, format_args!("replica {replica} dies"));
             locked(&self.oracles).replicas[replica].alive_since = None;
@@ -285,6 +312,7 @@ impl World {
             let Some(ended) = self.replicas[replica].as_mut().and_then(RunningReplica::ended) else {
                 continue;
             };
+            self.count_evaluations(replica);
             self.replicas[replica] = None;
             let mut oracles = locked(&self.oracles);
             oracles.replicas[replica].alive_since = None;
@@ -328,7 +356,7 @@ fn observe(
             else {
                 return;
             };
-            let by = replica_of(&write.user_agent);
+            let by = replica_of(&write.who);
             match (before, after) {
                 (Some(before), Some(after)) if before != after => {
                     oracles.scale_changed(at, number, by, (before, after));
@@ -365,7 +393,7 @@ fn observe(
             oracles.lease_held(at, holder);
         }
         "configmaps" => {
-            if let Some(replica) = replica_of(&write.user_agent) {
+            if let Some(replica) = replica_of(&write.who) {
                 oracles.checkpoint_written(at, replica);
             }
         }

@@ -1,13 +1,13 @@
 //! The controllers of the workloads: pods start, become ready, fail and go.
 
 use super::{Task, World, workload_resource};
-use crate::api_server::resource;
+use crate::api_server::{DeleteOptions, Part, resource};
 use crate::conditions::locked;
 use crate::oracle::PodView;
 use crate::plan::{Millis, SECOND};
 use crate::workload::{NAMESPACE, Pod, Stage};
 use plimsoll::hpa::Phase;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::sync::Arc;
 
 impl World {
@@ -49,11 +49,7 @@ impl World {
         if std::mem::replace(&mut state.deleting, true) {
             return;
         }
-        let deleted = self.wall_text(at + grace);
-        self.edit(&resource::PODS, pod, |object| {
-            object["metadata"]["deletionTimestamp"] = json!(deleted);
-            object["metadata"]["deletionGracePeriodSeconds"] = json!(grace / SECOND);
-        });
+        let _ = self.api.delete(&resource::PODS, (NAMESPACE, pod), &DeleteOptions::default());
         self.at(at + grace, Task::PodGone(number, pod.to_owned()));
     }
 
@@ -76,7 +72,7 @@ impl World {
 
     pub(super) fn pod_gone(&mut self, at: Millis, number: usize, pod: &str) {
         if self.workloads[number].pods.remove(pod).is_some() {
-            let _ = self.api.delete(&resource::PODS, NAMESPACE, pod);
+            self.api.remove(&resource::PODS, NAMESPACE, pod);
             self.at(at + SECOND, Task::Reconcile(number));
             self.show(at, number);
         }
@@ -113,7 +109,7 @@ impl World {
         let base = self.base;
         let object = self.workloads[number].pod_object(pod, |time| text(base + time));
         let status = object["status"].clone();
-        self.edit(&resource::PODS, pod, |object: &mut Value| object["status"] = status);
+        self.edit(&resource::PODS, Part::Status, pod, |object| object["status"] = status);
         self.show(at, number);
     }
 
@@ -136,16 +132,12 @@ impl World {
         let resource = workload_resource(workload);
         let shown = self.api.get(resource, NAMESPACE, workload.name());
         if shown.is_some_and(|shown| shown["status"]["replicas"] != json!(counted)) {
-            self.edit(resource, workload.name(), |object: &mut Value| {
+            self.edit(resource, Part::Status, workload.name(), |object| {
                 object["status"]["replicas"] = json!(counted);
             });
         }
     }
 
-    /// The cluster's wall clock, as objects have it.
-    pub(super) fn wall_text(&self, at: Millis) -> String {
-        text(self.base + at)
-    }
 }
 
 /// A time as objects have it, in whole seconds.

@@ -1,0 +1,197 @@
+//! `simulate`: runs seeds, and reports what the oracles find.
+
+use clap::Parser;
+use plimsoll_simulation::oracle::{Count, Counts, time};
+use plimsoll_simulation::plan::{DAY, Millis};
+use plimsoll_simulation::run::{Report, Settings, idle, planned, run, shrink};
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// Simulates Plimsoll under random faults.
+#[derive(Parser)]
+struct Flags {
+    /// How many seeds are run.
+    #[arg(long, default_value_t = 10)]
+    seeds: u64,
+    /// How many simulated days each.
+    #[arg(long, default_value_t = 2.0)]
+    days: f64,
+    /// The first seed; by itself, only this one.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// The first of several seeds.
+    #[arg(long, default_value_t = 1)]
+    first: u64,
+    /// Faults in a simulated hour, on average.
+    #[arg(long, default_value_t = 1.0)]
+    faults: f64,
+    /// How many run at once.
+    #[arg(long, default_value_t = 1)]
+    jobs: usize,
+    /// No seed begins after so many seconds of real time.
+    #[arg(long)]
+    seconds: Option<u64>,
+    /// Whether a run that fails is shortened.
+    #[arg(long)]
+    shrink: bool,
+    /// Numbers of faults and hands that are left out.
+    #[arg(long, value_delimiter = ',')]
+    without: Vec<usize>,
+}
+
+fn main() -> ExitCode {
+    let flags = Flags::parse();
+    let (first, seeds) = match flags.seed {
+        Some(seed) => (seed, 1),
+        None => (flags.first, flags.seeds),
+    };
+    let settings = Settings {
+        seed: first,
+        length: (flags.days * DAY as f64) as Millis,
+        faults_per_hour: flags.faults,
+        left_out: flags.without.iter().copied().collect(),
+    };
+    let begun = Instant::now();
+    let next = AtomicU64::new(first);
+    let (send, reports) = mpsc::channel();
+    let mut all = Total::default();
+    let failed = std::thread::scope(|scope| {
+        for _ in 0..flags.jobs.max(1) {
+            let (send, next, settings, flags) = (send.clone(), &next, &settings, &flags);
+            scope.spawn(move || {
+                let over = || flags.seconds.is_some_and(|most| begun.elapsed() > Duration::from_secs(most));
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= first + seeds || over() {
+                        return;
+                    }
+                    let report = run(&Settings { seed, ..settings.clone() });
+                    let failed = report.violation.is_some();
+                    if send.send(report).is_err() || failed {
+                        next.store(u64::MAX / 2, Ordering::Relaxed);
+                        return;
+                    }
+                }
+            });
+        }
+        drop(send);
+        let mut failed = None;
+        for report in reports {
+            eprintln!(
+                "seed {}: {:.1} days, {} evaluations, {} writes, digest {:016x}; {:.0} s in all",
+                report.seed,
+                report.length as f64 / DAY as f64,
+                report.evaluations,
+                report.writes,
+                report.digest,
+                begun.elapsed().as_secs_f64()
+            );
+            all.add(&report);
+            if report.violation.is_some() && failed.is_none() {
+                failed = Some(report);
+            }
+        }
+        failed
+    });
+    all.print(begun.elapsed());
+    if let Some(report) = failed {
+        show(&report);
+        if flags.shrink {
+            let settings = Settings { seed: report.seed, ..settings };
+            let (shorter, report) = shrink(&settings, &report, 60);
+            show_shorter(&shorter, &report);
+        }
+        return ExitCode::FAILURE;
+    }
+    let idle = idle(&all.counts, all.length);
+    if !idle.is_empty() && settings.length >= DAY {
+        println!("oracle: idle\nlooked less than once for each simulated day and workload: {idle:?}");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+/// A violation and how to see it again.
+fn show(report: &Report) {
+    for step in &report.steps {
+        println!("  {step}");
+    }
+    if let Some(violation) = &report.violation {
+        println!("oracle: {}", violation.oracle);
+        println!("seed: {}", report.seed);
+        println!("{}: {}", time(violation.at), violation.text);
+        println!(
+            "again: make simulate SEED={} DAYS={}",
+            report.seed,
+            violation.at / DAY + 1
+        );
+    }
+}
+
+fn show_shorter(settings: &Settings, report: &Report) {
+    println!("\nThe same with fewer faults:");
+    let end = report.violation.as_ref().map_or(settings.length, |violation| violation.at);
+    for one in planned(settings) {
+        if let Some(number) = one.number.filter(|_| one.at <= end) {
+            println!("  {} #{number} {:?}", time(one.at), one.event);
+        }
+    }
+    show(report);
+    let without: BTreeSet<String> = settings.left_out.iter().map(usize::to_string).collect();
+    println!("left out: {}", without.into_iter().collect::<Vec<_>>().join(","));
+}
+
+/// What all runs together did.
+#[derive(Default)]
+struct Total {
+    length: Millis,
+    faults: BTreeMap<&'static str, u64>,
+    counts: Counts,
+    evaluations: u64,
+    writes: u64,
+    queries: u64,
+}
+
+impl Total {
+    fn add(&mut self, report: &Report) {
+        self.length += report.length;
+        self.evaluations += report.evaluations;
+        self.writes += report.writes;
+        self.queries += report.queries;
+        for (fault, count) in &report.faults {
+            *self.faults.entry(fault).or_default() += count;
+        }
+        for (oracle, Count { checked, withheld }) in &report.counts {
+            let count = self.counts.entry(*oracle).or_default();
+            count.checked += checked;
+            count.withheld += withheld;
+        }
+    }
+
+    fn print(&self, took: Duration) {
+        let days = self.length as f64 / DAY as f64;
+        let seconds = took.as_secs_f64();
+        println!(
+            "{days:.1} simulated days in {seconds:.0} s ({:.0} in an hour)",
+            days * 3600.0 / seconds
+        );
+        println!(
+            "{} evaluations, {} queries, {} writes of a scale ({:.2} % of evaluations)",
+            self.evaluations,
+            self.queries,
+            self.writes,
+            100.0 * self.writes as f64 / self.evaluations.max(1) as f64
+        );
+        println!("faults: {}", self.faults.values().sum::<u64>());
+        for (fault, count) in &self.faults {
+            println!("  {fault:<18} {count:>6}");
+        }
+        println!("oracles:             looked   withheld");
+        for (oracle, Count { checked, withheld }) in &self.counts {
+            println!("  {:<14} {checked:>10} {withheld:>10}", oracle.name());
+        }
+    }
+}

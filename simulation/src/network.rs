@@ -1,0 +1,268 @@
+//! The ways between the replicas and the cluster: requests take a while, and fail as the conditions say.
+
+use crate::api_server::{Asked, Delivery, Fate, Faults, Resource};
+use crate::conditions::{Condition, Conditions, Mishap, Shared, locked};
+use crate::plan::{Lie, Millis, REPLICAS, Written, random};
+use crate::prometheus::Prometheus;
+use crate::world::since;
+use bytes::Bytes;
+use fastrand::Rng;
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt, stream};
+use http::{Method, Request, Response};
+use plimsoll::prometheus::{BodyStream, Transport, TransportError};
+use std::sync::Mutex;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// What all ways share.
+pub struct Network {
+    conditions: Shared<Conditions>,
+    prometheus: Shared<Prometheus>,
+    start: Instant,
+    base: i64,
+    state: Mutex<State>,
+}
+
+struct State {
+    rng: Rng,
+    /// When the last write of each replica met with a mishap.
+    mishaps: [Option<Millis>; REPLICAS],
+    /// When the watches of each replica were ended last.
+    ended: [Option<Millis>; REPLICAS],
+    /// The requests of each replica that are not about the Lease, nor watches.
+    requests: [Vec<String>; REPLICAS],
+    /// How many queries Prometheus answered.
+    queries: u64,
+}
+
+/// How long a write that is late is on its way: longer than its sender waits, and no longer than the
+/// API server lets it begin.
+const LATE: Duration = Duration::from_secs(8);
+/// How many requests are remembered.
+const REMEMBERED: usize = 200;
+
+impl Network {
+    /// Ways on which nothing fails yet.
+    pub fn new(
+        seed: u64,
+        start: Instant,
+        base: i64,
+        conditions: Shared<Conditions>,
+        prometheus: Shared<Prometheus>,
+    ) -> Self {
+        let state = State {
+            rng: random(seed, "network"),
+            mishaps: [None; REPLICAS],
+            ended: [None; REPLICAS],
+            requests: std::array::from_fn(|_| Vec::new()),
+            queries: 0,
+        };
+        Self { conditions, prometheus, start, base, state: state.into() }
+    }
+
+    /// The time now.
+    pub fn now(&self) -> Millis {
+        since(self.start)
+    }
+
+    /// Milliseconds from 1970 to the start of the simulation.
+    pub fn base(&self) -> i64 {
+        self.base
+    }
+
+    /// How far the wall clock of a replica is off.
+    pub fn offset(&self, replica: usize) -> i64 {
+        locked(&self.conditions).replicas[replica].offset
+    }
+
+    /// Ends the watches of a replica, or of all.
+    pub fn end_watches(&self, replica: Option<usize>) {
+        let now = self.now();
+        let mut state = locked(&self.state);
+        for (number, ended) in state.ended.iter_mut().enumerate() {
+            if replica.is_none_or(|replica| replica == number) {
+                *ended = Some(now);
+            }
+        }
+    }
+
+    /// Whether a write of a replica met with a mishap since a time.
+    pub fn mishap_within(&self, replica: usize, since: Millis) -> bool {
+        locked(&self.state).mishaps[replica].is_some_and(|at| at >= since)
+    }
+
+    /// The requests of a replica since the last call.
+    pub fn take_requests(&self, replica: usize) -> Vec<String> {
+        std::mem::take(&mut locked(&self.state).requests[replica])
+    }
+
+    /// How many queries Prometheus answered.
+    pub fn queries(&self) -> u64 {
+        locked(&self.state).queries
+    }
+}
+
+/// The way from a replica to the API server.
+pub struct ToApiServer {
+    /// What all ways share.
+    pub network: std::sync::Arc<Network>,
+    /// The replica.
+    pub replica: usize,
+    /// When its process started: watches that ended before are not its own.
+    pub started: Millis,
+}
+
+impl Faults for ToApiServer {
+    fn request(&mut self, asked: Asked<'_>) -> Fate {
+        let now = self.network.now();
+        let (path, query) = (asked.uri.path(), asked.uri.query().unwrap_or_default());
+        let is_watch = query.contains("watch=");
+        let written = written(asked.method, path);
+        let mut conditions = locked(&self.network.conditions);
+        let mut state = locked(&self.network.state);
+        if !is_watch && !path.contains("/leases") {
+            let requests = &mut state.requests[self.replica];
+            if requests.len() < REMEMBERED {
+                requests.push(format!("{} {path}", asked.method));
+            }
+        }
+        let Condition { api_lost, refused, api_latency, watch_refused, .. } =
+            &conditions.replicas[self.replica];
+        if api_lost.at(now).is_some() {
+            return if state.rng.bool() { Fate::Unreachable } else { Fate::Silent };
+        }
+        if is_watch && watch_refused.at(now).is_some() {
+            return Fate::Unreachable;
+        }
+        if let Some(code) = refused.at(now) {
+            let reason = match code {
+                403 => "Forbidden",
+                429 => "TooManyRequests",
+                503 => "ServiceUnavailable",
+                504 => "Timeout",
+                _ => "InternalError",
+            };
+            return Fate::Refused { code, reason, retry_after: (code == 429).then_some(1) };
+        }
+        let extra = api_latency.at(now).unwrap_or(0);
+        let mut latency = || Duration::from_millis((state.rng.i64(1..6) + extra / 2).unsigned_abs());
+        let (before, after) = (latency(), latency());
+        let mishap = written.and_then(|written| conditions.take(written));
+        if mishap.is_some() {
+            state.mishaps[self.replica] = Some(now);
+        }
+        match mishap {
+            None => Fate::Done { before, after },
+            Some(Mishap::ResponseLost) => Fate::AnswerLost { before },
+            Some(Mishap::Late) => Fate::Late { before: LATE, after: Duration::from_secs(60) },
+            Some(Mishap::Conflict) => {
+                Fate::Refused { code: 409, reason: "Conflict", retry_after: None }
+            }
+        }
+    }
+
+    fn delivery(&mut self, _: &'static Resource) -> Delivery {
+        let now = self.network.now();
+        let silent = locked(&self.network.conditions).replicas[self.replica].watch_silent;
+        if silent.at(now).is_some() {
+            return Delivery::Silent;
+        }
+        let mut state = locked(&self.network.state);
+        Delivery::After(Duration::from_millis(state.rng.u64(1..400)))
+    }
+
+    fn watch_ends(&mut self, begun: Instant) -> bool {
+        let begun = i64::try_from((begun - self.network.start).as_millis()).unwrap_or(0);
+        locked(&self.network.state).ended[self.replica].is_some_and(|at| at >= begun)
+    }
+}
+
+/// What a request writes.
+fn written(method: &Method, path: &str) -> Option<Written> {
+    if method == Method::GET {
+        return None;
+    }
+    let resource = |name| path.contains(name);
+    Some(match () {
+        () if path.ends_with("/scale") => Written::Scale,
+        () if resource("/autoscalers/") && path.ends_with("/status") => Written::Status,
+        () if resource("/leases/") => Written::Lease,
+        () if resource("/configmaps/") => Written::Checkpoint,
+        () if resource("/horizontalpodautoscalers/") => Written::Hpa,
+        () => return None,
+    })
+}
+
+/// The way from a replica to Prometheus.
+pub struct ToPrometheus {
+    /// What all ways share.
+    pub network: std::sync::Arc<Network>,
+    /// The replica.
+    pub replica: usize,
+}
+
+impl std::fmt::Debug for ToPrometheus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ToPrometheus({})", self.replica)
+    }
+}
+
+impl Transport for ToPrometheus {
+    fn send(
+        &self,
+        request: Request<Bytes>,
+    ) -> BoxFuture<'static, Result<Response<BodyStream>, TransportError>> {
+        let (network, replica) = (self.network.clone(), self.replica);
+        async move { network.query(replica, &request).await }.boxed()
+    }
+}
+
+impl Network {
+    async fn query(
+        &self,
+        replica: usize,
+        request: &Request<Bytes>,
+    ) -> Result<Response<BodyStream>, TransportError> {
+        let now = self.now();
+        let (lost, latency, lie) = {
+            let conditions = locked(&self.conditions);
+            let lost = conditions.prometheus_away.at(now).is_some()
+                || conditions.replicas[replica].prometheus_lost.at(now).is_some();
+            let latency = conditions.prometheus_latency.at(now).unwrap_or(0);
+            (lost, latency, conditions.prometheus_lies.at(now))
+        };
+        if lost {
+            if locked(&self.state).rng.bool() {
+                return Err(TransportError::Unreachable("connection refused".to_owned()));
+            }
+            return std::future::pending().await;
+        }
+        let wait = locked(&self.state).rng.i64(1..30) + latency;
+        tokio::time::sleep(Duration::from_millis(wait.unsigned_abs())).await;
+        let form = form(request);
+        let path = request.uri().path().trim_start_matches('/');
+        let wall = self.base + self.now();
+        let (mut code, mut body) = locked(&self.prometheus).handle(path, &form, wall);
+        locked(&self.state).queries += 1;
+        match lie {
+            None => {}
+            Some(Lie::Partial) => {
+                body = body.replacen("\"data\"", "\"warnings\":[\"a store is away\"],\"data\"", 1);
+            }
+            Some(Lie::Html) => body = "<html><body>Sign in</body></html>".to_owned(),
+            Some(Lie::Truncated) => body.truncate(body.len() / 2),
+            Some(Lie::Error) => (code, body) = (500, "out of order".to_owned()),
+        }
+        let stream = stream::once(async move { Ok(Bytes::from(body)) }).boxed();
+        let response = Response::builder().status(code).body(stream);
+        Ok(response.expect("a status that Prometheus has"))
+    }
+}
+
+/// The parameters of a request, from its URL and its body.
+fn form(request: &Request<Bytes>) -> Vec<(String, String)> {
+    let query = request.uri().query().unwrap_or_default().as_bytes();
+    let both = [query, request.body()];
+    both.iter().flat_map(|text| form_urlencoded::parse(text).into_owned()).collect()
+}

@@ -1,0 +1,118 @@
+//! A replica of Plimsoll: the product's own parts, over the simulated ways.
+
+use crate::api_server::{self, ApiServer};
+use crate::network::{Network, ToApiServer, ToPrometheus};
+use crate::workload::CONFIG;
+use clap::Parser;
+use kube::client::ClientBuilder;
+use plimsoll::clock::WallClock;
+use plimsoll::config::{Cli, Command, Config, ServeFlags};
+use plimsoll::prometheus;
+use plimsoll::replica::{Clock, Parts, Replica, TaskEnded, layered};
+use plimsoll::telemetry::Metrics;
+use std::io::Write;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+/// A replica that runs. Its tasks end when it is dropped.
+pub struct RunningReplica {
+    stop: Option<oneshot::Sender<()>>,
+    task: JoinHandle<Result<(), TaskEnded>>,
+    /// Its own metrics.
+    pub metrics: Arc<Metrics>,
+}
+
+impl Drop for RunningReplica {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl RunningReplica {
+    /// Starts a replica, whose process is the `number`th of all.
+    pub fn start(network: &Arc<Network>, api: &ApiServer, replica: usize, number: u64) -> Self {
+        let wall = {
+            let network = network.clone();
+            WallClock::new(move || {
+                let millis = network.base() + network.now() + network.offset(replica);
+                SystemTime::UNIX_EPOCH + Duration::from_millis(millis.unsigned_abs())
+            })
+        };
+        let clock = Clock::with_wall(wall);
+        let metrics = Arc::new(Metrics::default());
+        let flags = flags();
+        let client = |leases: bool| {
+            let faults =
+                ToApiServer { network: network.clone(), replica, started: network.now() };
+            let name = if leases { format!("replica-{replica}-leases") } else { format!("replica-{replica}") };
+            let service = api_server::Network::new(api, &name, faults);
+            let builder = ClientBuilder::new(service, crate::world::OWN_NAMESPACE);
+            layered(builder, &flags, metrics.clone(), clock.clone(), None)
+        };
+        let transport = ToPrometheus { network: network.clone(), replica };
+        let options = prometheus::Options {
+            timeout: flags.prometheus.prometheus_timeout,
+            ..prometheus::Options::new("http://prometheus:9090")
+        };
+        let prometheus = prometheus::Client::over(Arc::new(transport), options)
+            .expect("a valid address")
+            .counted(metrics.clone());
+        let parts = Parts {
+            config: config(),
+            identity: format!("replica-{replica}-{number}"),
+            api: client(false),
+            leases: client(true),
+            prometheus,
+            clock,
+            metrics: metrics.clone(),
+            flags,
+        };
+        let made = Replica::new(parts).expect("flags that go together");
+        let (stop, stopped) = oneshot::channel();
+        let signal = async move {
+            // Nobody stops it in order if the sender is dropped.
+            if stopped.await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        };
+        let task = tokio::spawn(made.run(|stop| stop, signal));
+        Self { stop: Some(stop), task, metrics }
+    }
+
+    /// Stops it in order.
+    pub fn stop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+    }
+
+    /// How it ended, if it did.
+    pub fn ended(&mut self) -> Option<Result<(), String>> {
+        use futures::FutureExt;
+        let ended = (&mut self.task).now_or_never()?;
+        Some(ended.map_err(|error| error.to_string()).and_then(|ended| ended.map_err(|error| error.to_string())))
+    }
+}
+
+fn flags() -> ServeFlags {
+    let line = [
+        "plimsoll",
+        "serve",
+        "--prometheus-url=http://prometheus:9090",
+        "--leader-elect=true",
+        "--leader-elect-resource-namespace=plimsoll",
+        "--native-hpas=observe",
+    ];
+    match Cli::try_parse_from(line).expect("valid flags").command {
+        Command::Serve(flags) => *flags,
+        _ => unreachable!("the command is serve"),
+    }
+}
+
+fn config() -> Config {
+    let mut file = tempfile::NamedTempFile::new().expect("a folder for temporary files");
+    file.write_all(CONFIG.as_bytes()).expect("room for a small file");
+    Config::read(file.path()).expect("a valid configuration")
+}

@@ -1,0 +1,151 @@
+//! One run: a seed, and some simulated days.
+
+use crate::conditions::locked;
+use crate::entropy;
+use crate::oracle::{Counts, Oracle, Violation};
+use crate::plan::{DAY, Millis, Planned, WORKLOADS, plan};
+use crate::world::World;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What is run.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The seed of all that is drawn.
+    pub seed: u64,
+    /// How long, in simulated time.
+    pub length: Millis,
+    /// The average number of faults in a simulated hour.
+    pub faults_per_hour: f64,
+    /// The numbers of the faults and hands that are left out.
+    pub left_out: BTreeSet<usize>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Report {
+    /// The seed.
+    pub seed: u64,
+    /// How far it came, in simulated time.
+    pub length: Millis,
+    /// How many faults of each kind there were.
+    pub faults: BTreeMap<&'static str, u64>,
+    /// How often each oracle looked.
+    pub counts: Counts,
+    /// Evaluations of all replicas.
+    pub evaluations: u64,
+    /// Writes of a scale.
+    pub writes: u64,
+    /// Queries to Prometheus.
+    pub queries: u64,
+    /// What an oracle found.
+    pub violation: Option<Violation>,
+    /// The last steps before it.
+    pub steps: Vec<String>,
+    /// A digest of all writes: the same for the same run.
+    pub digest: u64,
+}
+
+/// 2026-01-01T00:00:00Z, when each simulation begins.
+const BASE: i64 = 1_767_225_600_000;
+
+/// The events of a run, without those that are left out.
+pub fn planned(settings: &Settings) -> Vec<Planned> {
+    let mut planned = plan(settings.seed, settings.length, settings.faults_per_hour);
+    planned.retain(|one| one.number.is_none_or(|number| !settings.left_out.contains(&number)));
+    planned
+}
+
+/// Runs it.
+///
+/// # Panics
+/// If the simulation itself fails.
+pub fn run(settings: &Settings) -> Report {
+    let settings = settings.clone();
+    // A new thread draws its randomness anew.
+    let thread = std::thread::Builder::new().stack_size(16 << 20).spawn(move || {
+        entropy::seed(settings.seed);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .expect("a runtime");
+        let report = runtime.block_on(simulate(&settings));
+        runtime.shutdown_background();
+        report
+    });
+    match thread.expect("a thread").join() {
+        Ok(report) => report,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+async fn simulate(settings: &Settings) -> Report {
+    let mut world = World::new(settings.seed, BASE, planned(settings));
+    world.run(settings.length).await;
+    let length = world.now().min(settings.length);
+    let evaluations = world.evaluations();
+    let mut oracles = locked(&world.oracles);
+    if let Some(request) = world.api.unmodelled().first() {
+        let text = format!("the API server has no model of {request}");
+        oracles.violate(Oracle::Bounded, length, text);
+    }
+    Report {
+        seed: settings.seed,
+        length,
+        faults: world.faults.clone(),
+        counts: oracles.counts.clone(),
+        evaluations,
+        writes: oracles.writes,
+        queries: world.queries(),
+        violation: oracles.violation.clone(),
+        steps: oracles.steps.iter().cloned().collect(),
+        digest: oracles.digest,
+    }
+}
+
+/// The oracles that looked less than once for each simulated day and workload.
+pub fn idle(counts: &Counts, length: Millis) -> Vec<Oracle> {
+    let least = (length / DAY).unsigned_abs() * WORKLOADS as u64;
+    let looked = |oracle: &Oracle| {
+        counts.get(oracle).is_some_and(|count| count.checked + count.withheld >= least)
+    };
+    Oracle::ALL.into_iter().filter(|oracle| !looked(oracle)).collect()
+}
+
+/// Leaves out faults and hands of a run that fails, as long as the same oracle finds something.
+/// `tries` is the most runs.
+pub fn shrink(settings: &Settings, found: &Report, tries: usize) -> (Settings, Report) {
+    let Some(violation) = &found.violation else {
+        panic!("only a run that fails is shortened");
+    };
+    let length = violation.at + 1_000;
+    let mut best = Settings { length: settings.length, ..settings.clone() };
+    let numbers = |settings: &Settings| -> Vec<usize> {
+        let planned = planned(settings).into_iter().filter(|one| one.at < length);
+        planned.filter_map(|one| one.number).collect()
+    };
+    let mut report = None;
+    let mut tries = 0..tries;
+    let mut chunk = numbers(&best).len().div_ceil(2).max(1);
+    loop {
+        let present = numbers(&best);
+        let mut shorter = false;
+        for some in present.chunks(chunk) {
+            if tries.next().is_none() {
+                return (best.clone(), report.unwrap_or_else(|| run(&best)));
+            }
+            let mut tried = best.clone();
+            tried.left_out.extend(some);
+            let outcome = run(&tried);
+            if outcome.violation.as_ref().is_some_and(|one| one.oracle == violation.oracle) {
+                (best, report, shorter) = (tried, Some(outcome), true);
+            }
+        }
+        if chunk == 1 && !shorter {
+            return (best.clone(), report.unwrap_or_else(|| run(&best)));
+        }
+        if !shorter {
+            chunk = (chunk / 2).max(1);
+        }
+    }
+}

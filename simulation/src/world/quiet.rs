@@ -1,0 +1,133 @@
+//! The quiet end of each day: what is steady asks for nothing, and a fresh process comes to the same.
+
+use super::{Task, World};
+use crate::api_server::resource;
+use crate::conditions::locked;
+use crate::oracle::Oracle;
+use crate::plan::{DAY, MINUTE, Millis, QUIET, REPLICAS, SECOND};
+use crate::workload::{NAMES, NAMESPACE};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// What is done in a quiet time.
+#[derive(Clone, Copy, Debug)]
+pub enum Step {
+    /// It is taken for steady from now on.
+    Settle,
+    /// Nothing was asked for.
+    Measure,
+    /// All replicas have been restarted, and have come to something.
+    Compare,
+}
+
+/// When the first quiet time has settled.
+pub const FIRST: Millis = DAY - QUIET + 60 * MINUTE;
+const MEASURED: Millis = 12 * MINUTE;
+const COMPARED: Millis = 10 * MINUTE;
+
+/// What was seen of a quiet time.
+#[derive(Debug, Default)]
+pub struct Observed {
+    before: BTreeMap<&'static str, Value>,
+    /// The tasks of the runtime at the end of the first day.
+    tasks: Option<usize>,
+}
+
+impl World {
+    pub(super) fn quiet(&mut self, at: Millis, step: Step) {
+        match step {
+            Step::Settle => {
+                for replica in 0..REPLICAS {
+                    self.network.take_requests(replica);
+                }
+                self.at(at + MEASURED, Task::Quiet(Step::Measure));
+            }
+            Step::Measure => {
+                self.measure(at);
+                self.quiet.before = self.states();
+                for replica in 0..REPLICAS {
+                    self.crash_replica(at, replica);
+                    self.at(at + SECOND, Task::StartReplica(replica));
+                }
+                self.at(at + COMPARED, Task::Quiet(Step::Compare));
+            }
+            Step::Compare => {
+                self.compare(at);
+                self.at(at + DAY - MEASURED - COMPARED, Task::Quiet(Step::Settle));
+            }
+        }
+    }
+
+    /// A steady state asks the API server for nothing, and keeps no more tasks than a day before.
+    fn measure(&mut self, at: Millis) {
+        let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+        let first = *self.quiet.tasks.get_or_insert(tasks);
+        let mut asked = Vec::new();
+        for replica in 0..REPLICAS {
+            let requests = self.network.take_requests(replica).into_iter();
+            asked.extend(requests.filter(|request| !is_expected(request)));
+        }
+        let mut oracles = locked(&self.oracles);
+        for _ in NAMES {
+            oracles.checked(Oracle::Steady);
+            oracles.checked(Oracle::Bounded);
+        }
+        if let Some(request) = asked.first() {
+            let text = format!("{} requests in a steady state, such as {request}", asked.len());
+            oracles.violate(Oracle::Steady, at, text);
+        }
+        if tasks > first + 20 {
+            let text = format!("{tasks} tasks, on the first day there were {first}");
+            oracles.violate(Oracle::Bounded, at, text);
+        }
+    }
+
+    /// A fresh process shows the same, and keeps the scales.
+    fn compare(&mut self, at: Millis) {
+        let after = self.states();
+        let mut oracles = locked(&self.oracles);
+        for name in NAMES {
+            oracles.checked(Oracle::Restart);
+            let (before, after) = (&self.quiet.before[name], &after[name]);
+            if before != after {
+                let text = format!("{name}: {before} before a restart, {after} after it");
+                oracles.violate(Oracle::Restart, at, text);
+            }
+            if after["generation"] != after["status"]["observedGeneration"] {
+                let text = format!("{name}: the status is not of this generation: {after}");
+                oracles.violate(Oracle::Restart, at, text);
+            }
+        }
+    }
+
+    /// The scales and the statuses, without what changes in a steady state.
+    fn states(&self) -> BTreeMap<&'static str, Value> {
+        let state = |(number, name): (usize, &&'static str)| {
+            let workload = super::workload_resource(&self.workloads[number]);
+            let replicas = self.api.get(workload, NAMESPACE, name);
+            let replicas = replicas.map(|object| object["spec"]["replicas"].clone());
+            let object = self.api.get(&resource::AUTOSCALERS, NAMESPACE, name);
+            let object = object.map(|object| (*object).clone()).unwrap_or_default();
+            let mut status = object["status"].clone();
+            if let Some(status) = status.as_object_mut() {
+                status.remove("currentMetrics");
+                status.remove("targets");
+            }
+            if let Some(conditions) = status["conditions"].as_array_mut() {
+                for condition in conditions {
+                    if let Some(condition) = condition.as_object_mut() {
+                        condition.remove("lastTransitionTime");
+                    }
+                }
+            }
+            let generation = object["metadata"]["generation"].clone();
+            (*name, json!({"replicas": replicas, "status": status, "generation": generation}))
+        };
+        NAMES.iter().enumerate().map(state).collect()
+    }
+}
+
+/// Requests that are made at times whatever happens: discovery, and watches that begin anew.
+fn is_expected(request: &str) -> bool {
+    request.ends_with("/apis") || request.ends_with("/api") || request.starts_with("GET /api/v1 ")
+}
