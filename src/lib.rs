@@ -27,6 +27,7 @@ pub mod prometheus;
 pub mod promql;
 mod quota;
 mod reload;
+pub mod replica;
 mod retry;
 mod rules;
 pub mod samples;

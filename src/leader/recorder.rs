@@ -1,6 +1,7 @@
 //! Events about the Lease: the leader, and the freeze.
 
 use super::settings::{ElectionSettings, REQUEST_TIMEOUT};
+use crate::supervise::Spawner;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -12,20 +13,21 @@ use kube::{Api, Client};
 pub struct EventRecorder {
     api: Api<Event>,
     identity: String,
+    spawner: Spawner,
 }
 
 impl EventRecorder {
     /// A recorder of events in the namespace of the Lease.
-    pub fn new(client: Client, settings: &ElectionSettings) -> Self {
+    pub fn new(client: Client, settings: &ElectionSettings, spawner: Spawner) -> Self {
         let api = Api::namespaced(client, &settings.namespace);
-        Self { api, identity: settings.identity.clone() }
+        Self { api, identity: settings.identity.clone(), spawner }
     }
 
     /// Records an event. A failure is only logged.
     pub fn record(&self, lease: &Lease, reason: &'static str, message: String) {
         let event = self.event(lease, reason, message);
         let api = self.api.clone();
-        tokio::spawn(async move {
+        self.spawner.spawn(async move {
             let parameters = PostParams::default();
             let created =
                 tokio::time::timeout(REQUEST_TIMEOUT, api.create(&parameters, &event)).await;

@@ -7,6 +7,7 @@ use super::rule::SeriesQuery;
 use super::rule_set::RuleSet;
 use crate::prometheus::{Client as Prometheus, decode_series_schemas};
 use crate::samples::Store;
+use crate::supervise::Spawner;
 use crate::watch::{Cluster, ResourceMap, Resources};
 use futures::{StreamExt, stream};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -54,6 +55,8 @@ pub struct Dependencies {
     pub cluster: Cluster,
     /// The resources of the cluster.
     pub resources: Resources,
+    /// Starts listings.
+    pub spawner: Spawner,
 }
 
 /// How often series are listed.
@@ -97,7 +100,8 @@ impl RulesState {
 impl Rules {
     /// Rules of which no series are listed yet.
     pub fn new(rules: RuleSet, settings: ListingSettings, dependencies: Dependencies) -> Self {
-        let Dependencies { prometheus, samples, client, cluster, resources } = dependencies;
+        let Dependencies { prometheus, samples, client, cluster, resources, spawner } =
+            dependencies;
         let backends = Arc::new(backends(&rules, &prometheus, &samples, settings));
         let state = RulesState { rules: Arc::new(rules), backends, ..RulesState::default() };
         Self(Arc::new(Inner {
@@ -107,7 +111,7 @@ impl Rules {
             settings,
             state: RwLock::new(Arc::new(state)),
             relisting: Mutex::default(),
-            listings: Arc::default(),
+            listings: Arc::new(Listings::new(spawner)),
             wake: Notify::new(),
             failing: RwLock::default(),
         }))
