@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
-use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::{Id, JoinSet};
 
 /// Tasks that run as long as the process. When one ends or panics, the process ends: without one of
@@ -79,16 +78,6 @@ impl Spawner {
     #[cfg(test)]
     pub fn unowned() -> Self {
         Self(Arc::downgrade(&Box::leak(Box::new(BackgroundTasks::default())).0))
-    }
-}
-
-/// Does work that takes long. Other tasks of this thread move to other threads meanwhile, if the
-/// runtime has any.
-#[expect(clippy::disallowed_methods, reason = "on a runtime of one thread the work is just done")]
-pub fn blocking<T>(work: impl FnOnce() -> T) -> T {
-    match Handle::current().runtime_flavor() {
-        RuntimeFlavor::MultiThread => tokio::task::block_in_place(work),
-        _ => work(),
     }
 }
 

@@ -9,7 +9,6 @@ use super::requests::message;
 use crate::clock::Clock;
 use crate::hpa::{LONGEST_MS, ScalingHistory};
 use crate::leader::{FencingToken, NAME_LABEL};
-use crate::supervise::blocking;
 use crate::telemetry::Metrics;
 use crate::time::UnixMillis;
 use crate::watch::{AutoscalerKind, AutoscalerRef, ObjectKey};
@@ -172,7 +171,14 @@ impl CheckpointStore {
         };
         let largest = MAX_CHECKPOINT_BYTES - undecodable.as_ref().map_or(0, Vec::len);
         let (now, server) = (self.clock.elapsed(), self.clock.server());
-        let (data, written) = blocking(|| encode(all, now, server, largest));
+        let encoded = tokio::task::spawn_blocking(move || encode(all, now, server, largest)).await;
+        let (data, written) = match encoded {
+            Ok(encoded) => encoded,
+            Err(error) => {
+                tracing::error!(%error, "Failed to encode the scaling history");
+                return None;
+            }
+        };
         let left_out = count - written;
         if left_out > 0 {
             tracing::warn!(

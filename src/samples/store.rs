@@ -14,7 +14,7 @@ use crate::prometheus::{Client, Flow, InvalidSample, shortened};
 use crate::promql::guard::GuardError;
 use crate::promql::query::{MetricType, PodMetric, PodQueries, Query, QueryError};
 use crate::promql::shape::ShapedQuery;
-use crate::supervise::{Spawner, blocking};
+use crate::supervise::Spawner;
 use futures::FutureExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -277,7 +277,7 @@ async fn send(prometheus: Client, query: String, flows: Vec<Flow>) -> TableResul
     let result = prometheus.query(&query, &flows).await.and_then(|body| {
         let large = body.len() > LARGE_RESPONSE_BYTES;
         let decode = || Table::from_body(body);
-        if large { blocking(decode) } else { decode() }
+        if large { tokio::task::block_in_place(decode) } else { decode() }
     });
     let took = started.elapsed();
     match &result {
