@@ -1,30 +1,20 @@
-//! Puts the parts together and runs them.
+//! The shell of a replica: flags, files, TLS, sockets, signals, and the API with its authentication.
 
-use crate::clock::Clock;
-use crate::config::{Config, LiveConfig, ServeFlags, TlsVersion};
+use crate::config::{Config, ServeFlags, TlsVersion};
 use crate::connect::{self, redact_url};
-use crate::control::{ControlLoop, ControllerSettings, Dependencies};
-use crate::hpa;
-use crate::leader::{ElectionSettings, LeaderElector};
-use crate::live::LiveStatus;
-use crate::prometheus;
-use crate::rules::{self, Rules};
-use crate::samples::Store;
+use crate::leader::ElectionSettings;
+use crate::replica::{self, Clock, Parts, Replica, Shared};
 use crate::serve::{
     Authenticator, Authorizer, AuthorizerOptions, CaBundleStatus, Health, Listener, Server,
     ServingCa, ServingCertificate, TlsError, TlsOptions, TokenAuthenticator, TrustOptions,
     TrustStore, listen, router, run_ca_injector, run_trust_reflector,
 };
-use crate::supervise::{Heartbeat, TaskEnded, Tasks};
 use crate::telemetry::Metrics;
-use crate::watch::{Cluster, Resources, WatchStatuses, run_reflectors};
 use axum::Router;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
 
 /// An error that prevents the start. It says what is wrong and with what.
 type StartError = Box<dyn std::error::Error + Send + Sync>;
@@ -39,9 +29,7 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
         Some(path) => Config::read(path)?,
         None => Config::default(),
     };
-    if flags.series_max_age() < flags.metrics_relist_interval && !config.rules.custom.is_empty() {
-        return Err("--metrics-max-age must not be less than --metrics-relist-interval".into());
-    }
+    replica::check(&flags, &config)?;
     let metrics = Arc::new(Metrics::default());
     let prometheus =
         connect::prometheus(&flags.prometheus_url, &flags.prometheus)?.counted(metrics.clone());
@@ -49,64 +37,51 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
     let self_signed_ca = certificate.self_signed_ca.clone();
     let trust_options = trust_options(&flags);
     let ca_files = trust_options.read()?;
-    let clients = Clients::connect(&flags, prometheus, &metrics).await?;
+    let clients = Clients::connect(&flags, &metrics).await?;
     let listener = bind(&flags, certificate).await?.counted(&metrics.serving);
-    let shared = Shared::new(&flags, &config, &clients, metrics.clone());
+    let (trust, ca_bundles) = (TrustStore::default(), CaBundleStatus::default());
     let initial_bundle = trust_options.bundle(None, &ca_files)?;
     if flags.authentication_skip_lookup || flags.authentication_tolerate_lookup_failure {
-        shared.trust.set(initial_bundle);
+        trust.set(initial_bundle);
     }
-    let election = election(&flags)?;
-    let leader =
-        LeaderElector::new(clients.leases.clone(), election, clients.clock.clone(), metrics);
-    let server = server(&flags, &clients, &shared);
-    let control = control_loop(&flags, &clients, leader.clone(), &shared);
+    let mut replica = Replica::new(Parts {
+        flags: flags.clone(),
+        config,
+        identity: ElectionSettings::identity(),
+        api: clients.api.clone(),
+        leases: clients.leases.clone(),
+        prometheus,
+        clock: clients.clock.clone(),
+        metrics: metrics.clone(),
+    })?;
+    let server = server(&flags, &clients, replica.shared(), &trust, &ca_bundles);
 
-    let mut tasks = Tasks::default();
     let lookup = (!flags.authentication_skip_lookup).then(|| clients.authentication.clone());
-    let trust = run_trust_reflector(lookup, shared.trust.clone(), trust_options, ca_files);
-    tasks.spawn("trust", trust);
-    tasks.spawn("certificate", listener.run_certificate_reloader(&shared.metrics.serving));
+    replica.spawn("trust", run_trust_reflector(lookup, trust, trust_options, ca_files));
+    replica.spawn("certificate", listener.run_certificate_reloader(&metrics.serving));
     if let Some(ca) = self_signed_ca {
         let (service, namespace) = (flags.service_name.clone(), flags.service_namespace());
         let ca = ServingCa { service, namespace, ca };
-        let (status, metrics) = (shared.ca_bundles.clone(), shared.metrics.clone());
-        tasks.spawn("caBundles", run_ca_injector(clients.api.clone(), ca, status, metrics));
+        replica.spawn("caBundles", run_ca_injector(clients.api, ca, ca_bundles, metrics.clone()));
     }
-    shared.spawn(&flags, &clients, &mut tasks);
-    let (failing, stop) = Stop::new(stop_signal()?);
-    let address = listener.address()?;
+    if let Some(path) = flags.config.clone() {
+        let Shared { config, rules, .. } = replica.shared();
+        let (config, rules) = (config.clone(), rules.clone());
+        let changed = move |taken: Result<&Config, &_>| {
+            metrics.reloaded(taken.is_ok());
+            if let Ok(config) = taken {
+                rules.replace(config.rules.clone());
+            }
+        };
+        replica.spawn("configuration", config.run_reloader(path, changed));
+    }
+    let (signal, address) = (stop_signal()?, listener.address()?);
     tracing::info!(version = env!("CARGO_PKG_VERSION"), %address, prometheus = redact_url(&flags.prometheus_url), "Started serving");
-    let prometheus = clients.prometheus;
-    let parts = spawn_parts(
-        listener.serve(server, stop.clone().comes()),
-        control.run(stop.clone().comes()),
-        |end| async move { leader.run(&prometheus, stopped(end)).await },
-    );
-    Ok(run_until_stopped(stop.signal, failing, tasks, parts).await?)
+    Ok(replica.run(|stop| listener.serve(server, stop), signal).await?)
 }
 
-/// Starts the tasks that end in order. They are separate, so that none delays another. The election is
-/// given the end of the control loop: the Lease is released after the last evaluation.
-fn spawn_parts<E: Future<Output = ()> + Send + 'static>(
-    api: impl Future<Output = ()> + Send + 'static,
-    control: impl Future<Output = ()> + Send + 'static,
-    election: impl FnOnce(watch::Receiver<bool>) -> E,
-) -> Tasks {
-    let mut parts = Tasks::default();
-    let (ended, end) = watch::channel(false);
-    parts.spawn("API", api);
-    parts.spawn("control loop", async move {
-        control.await;
-        let _ = ended.send(true);
-    });
-    parts.spawn("election", election(end));
-    parts
-}
-
-/// The clients of Prometheus and of kube-apiserver.
+/// The clients of kube-apiserver.
 struct Clients {
-    prometheus: prometheus::Client,
     api: kube::Client,
     /// The clock of its server.
     clock: Clock,
@@ -117,11 +92,7 @@ struct Clients {
 }
 
 impl Clients {
-    async fn connect(
-        flags: &ServeFlags,
-        prometheus: prometheus::Client,
-        metrics: &Arc<Metrics>,
-    ) -> Result<Self, StartError> {
+    async fn connect(flags: &ServeFlags, metrics: &Arc<Metrics>) -> Result<Self, StartError> {
         let (clock, qps) = (Clock::default(), flags.client_qps);
         let connect = async |flag, path: Option<&Path>, clock: Clock, qps| {
             connect::api_server(flags, flag, path, metrics.clone(), clock, qps).await
@@ -138,7 +109,7 @@ impl Clients {
             other("--authentication-kubeconfig", &flags.authentication_kubeconfig).await?;
         let authorization =
             other("--authorization-kubeconfig", &flags.authorization_kubeconfig).await?;
-        Ok(Self { prometheus, clock, leases, authentication, authorization, api })
+        Ok(Self { clock, leases, authentication, authorization, api })
     }
 }
 
@@ -151,79 +122,14 @@ async fn bind(flags: &ServeFlags, certificate: ServingCertificate) -> Result<Lis
     Ok(listen(address, certificate, tls, flags.http2_max_streams_per_connection).await?)
 }
 
-/// What the parts share, each of which keeps clones.
-struct Shared {
-    cluster: Cluster,
-    synced: WatchStatuses,
-    trust: TrustStore,
-    ca_bundles: CaBundleStatus,
-    heartbeat: Heartbeat,
-    samples: Store,
-    resources: Resources,
-    rules: Rules,
-    config: LiveConfig,
-    live: LiveStatus,
-    metrics: Arc<Metrics>,
-}
-
-impl Shared {
-    fn new(flags: &ServeFlags, config: &Config, clients: &Clients, metrics: Arc<Metrics>) -> Self {
-        let (cluster, synced) = (Cluster::default(), WatchStatuses::default());
-        metrics.show(synced.clone());
-        let prometheus = clients.prometheus.clone();
-        let samples = Store::new(prometheus.clone(), flags.sample_max_age);
-        let resources = Resources::new(clients.api.clone());
-        let rules = Rules::new(
-            config.rules.clone(),
-            rules::ListingSettings {
-                interval: flags.metrics_relist_interval,
-                max_age: flags.series_max_age(),
-                sample_max_age: flags.sample_max_age,
-            },
-            rules::Dependencies {
-                prometheus,
-                samples: samples.clone(),
-                client: clients.api.clone(),
-                cluster: cluster.clone(),
-                resources: resources.clone(),
-                clock: clients.clock.clone(),
-            },
-        );
-        Self {
-            cluster,
-            synced,
-            trust: TrustStore::default(),
-            ca_bundles: CaBundleStatus::default(),
-            heartbeat: Heartbeat::default(),
-            samples,
-            resources,
-            rules,
-            config: LiveConfig::new(config),
-            live: LiveStatus::default(),
-            metrics,
-        }
-    }
-
-    /// Starts what keeps it up to date.
-    fn spawn(self, flags: &ServeFlags, clients: &Clients, tasks: &mut Tasks) {
-        let Self { cluster, synced, resources, rules, config, metrics, .. } = self;
-        tasks.spawn("watches", run_reflectors(clients.api.clone(), cluster, synced));
-        let followed = follow_rules(resources, rules.clone(), flags.discovery_interval);
-        tasks.spawn("rules", followed);
-        if let Some(path) = flags.config.clone() {
-            let changed = move |taken: Result<&Config, &_>| {
-                metrics.reloaded(taken.is_ok());
-                if let Ok(config) = taken {
-                    rules.replace(config.rules.clone());
-                }
-            };
-            tasks.spawn("configuration", config.run_reloader(path, changed));
-        }
-    }
-}
-
-fn server(flags: &ServeFlags, clients: &Clients, shared: &Shared) -> Router {
-    let Shared { cluster, trust, samples, rules, config, metrics, .. } = shared;
+fn server(
+    flags: &ServeFlags,
+    clients: &Clients,
+    shared: &Shared,
+    trust: &TrustStore,
+    ca_bundles: &CaBundleStatus,
+) -> Router {
+    let Shared { cluster, samples, rules, config, metrics, .. } = shared;
     router(Server {
         cluster: cluster.clone(),
         samples: samples.clone(),
@@ -251,7 +157,7 @@ fn server(flags: &ServeFlags, clients: &Clients, shared: &Shared) -> Router {
         health: Health {
             synced: shared.synced.clone(),
             trust: trust.clone(),
-            ca_bundles: shared.ca_bundles.clone(),
+            ca_bundles: ca_bundles.clone(),
             heartbeat: shared.heartbeat.clone(),
             config_error: config.error.clone(),
             rules: rules.clone(),
@@ -259,82 +165,6 @@ fn server(flags: &ServeFlags, clients: &Clients, shared: &Shared) -> Router {
         metrics: metrics.clone(),
         live: shared.live.clone(),
     })
-}
-
-fn control_loop(
-    flags: &ServeFlags,
-    clients: &Clients,
-    leader: LeaderElector,
-    shared: &Shared,
-) -> ControlLoop {
-    ControlLoop::new(Dependencies {
-        client: clients.api.clone(),
-        leader,
-        cluster: shared.cluster.clone(),
-        synced: shared.synced.clone(),
-        samples: shared.samples.clone(),
-        pod_queries: shared.config.pod_queries.clone(),
-        rules: shared.rules.clone(),
-        settings: settings(flags),
-        metrics: shared.metrics.clone(),
-        live: shared.live.clone(),
-        clock: clients.clock.clone(),
-        heartbeat: shared.heartbeat.clone(),
-    })
-}
-
-/// When the tasks that end in order are to stop: at a signal, or because another task has failed.
-#[derive(Clone)]
-struct Stop {
-    signal: watch::Receiver<bool>,
-    failed: watch::Receiver<bool>,
-}
-
-impl Stop {
-    /// With the sender for the second reason.
-    fn new(signal: watch::Receiver<bool>) -> (watch::Sender<bool>, Self) {
-        let (failing, failed) = watch::channel(false);
-        (failing, Self { signal, failed })
-    }
-
-    async fn comes(self) {
-        tokio::select! { () = stopped(self.signal) => {}, () = stopped(self.failed) => {} }
-    }
-}
-
-/// Waits for a stop signal, or until a task ends without one, and then until `parts`, which stop in
-/// order, have ended.
-async fn run_until_stopped(
-    signal: watch::Receiver<bool>,
-    failing: watch::Sender<bool>,
-    mut tasks: Tasks,
-    mut parts: Tasks,
-) -> Result<(), TaskEnded> {
-    let ended = tokio::select! {
-        // A task that ends after the stop signal has not failed.
-        biased;
-        () = stopped(signal) => None,
-        ended = tasks.first_end() => Some(ended),
-        ended = parts.first_end() => Some(ended),
-    };
-    if let Some(ended) = &ended {
-        tracing::error!(error = %ended, "Stopping: a task ended");
-    }
-    let _ = failing.send(true);
-    // After a failure another task may never end.
-    let timeout = if ended.is_some() { FAILED_SHUTDOWN_TIMEOUT } else { Duration::MAX };
-    let _ = tokio::time::timeout(timeout, parts.all_ended()).await;
-    tracing::info!("Stopped");
-    ended.map_or(Ok(()), Err)
-}
-
-/// How long the other tasks may take to stop after one has failed.
-const FAILED_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(15);
-
-/// Rules refer to the cluster's resources, which are read first.
-async fn follow_rules(resources: Resources, rules: Rules, interval: Duration) {
-    let read = resources.refresh().await;
-    tokio::join!(resources.run_refresher(interval, read), rules.follow());
 }
 
 /// The certificate of the flags, or of `--cert-dir`, or a self-signed one.
@@ -364,134 +194,16 @@ fn trust_options(flags: &ServeFlags) -> TrustOptions {
     }
 }
 
-fn election(flags: &ServeFlags) -> Result<ElectionSettings, StartError> {
-    let lease = flags.leader_elect_lease_duration;
-    let (renew_deadline, retry) =
-        (flags.leader_elect_renew_deadline, flags.leader_elect_retry_period);
-    if lease.subsec_nanos() != 0 || lease <= renew_deadline || renew_deadline < 2 * retry {
-        return Err("--leader-elect-lease-duration must be whole seconds and more than \
-                    --leader-elect-renew-deadline, and that at least twice \
-                    --leader-elect-retry-period"
-            .into());
-    }
-    let namespace = flags.leader_elect_resource_namespace.as_ref();
-    Ok(ElectionSettings {
-        elect: flags.leader_elect,
-        namespace: namespace.cloned().unwrap_or_else(|| flags.service_namespace()),
-        name: flags.leader_elect_resource_name.clone(),
-        identity: ElectionSettings::identity(),
-        lease_duration: lease,
-        renew_deadline,
-        retry_period: retry,
-    })
-}
-
-fn settings(flags: &ServeFlags) -> ControllerSettings {
-    let seconds = |duration: Duration| i32::try_from(duration.as_secs()).unwrap_or(i32::MAX);
-    let millis = |duration: Duration| i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
-    ControllerSettings {
-        hpa_config: hpa::ControllerConfig {
-            tolerance: flags.horizontal_pod_autoscaler_tolerance,
-            downscale_stabilization_seconds: seconds(
-                flags.horizontal_pod_autoscaler_downscale_stabilization,
-            ),
-            cpu_initialization_ms: millis(
-                flags.horizontal_pod_autoscaler_cpu_initialization_period,
-            ),
-            initial_readiness_delay_ms: millis(
-                flags.horizontal_pod_autoscaler_initial_readiness_delay,
-            ),
-            scale_to_zero: flags.scale_to_zero,
-        },
-        native_hpas: flags.native_hpas,
-        period: flags.horizontal_pod_autoscaler_sync_period.max(Duration::from_millis(100)),
-        status_interval: flags.status_interval,
-        checkpoint_interval: flags.memory_interval,
-        // A query may wait in the queue, and is sent again in a smaller batch.
-        decision_timeout: (flags.prometheus.prometheus_timeout * 3).max(Duration::from_secs(30)),
-    }
-}
-
-fn stop_signal() -> std::io::Result<watch::Receiver<bool>> {
-    let (stopping, stop) = watch::channel(false);
+/// Ends at SIGTERM or SIGINT.
+///
+/// # Errors
+/// If the signals can't be received.
+fn stop_signal() -> std::io::Result<impl Future<Output = ()> + Send + 'static> {
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    tokio::spawn(async move {
+    Ok(async move {
         tokio::select! {
             _ = term.recv() => {}
             _ = int.recv() => {}
         }
-        let _ = stopping.send(true);
-    });
-    Ok(stop)
-}
-
-async fn stopped(mut stop: watch::Receiver<bool>) {
-    let _ = stop.wait_for(|stop| *stop).await;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A part that stops in order, and whether it has.
-    fn orderly(stop: &Stop) -> (Tasks, watch::Receiver<bool>) {
-        let (stopping, stopped) = watch::channel(false);
-        let (mut parts, stop) = (Tasks::default(), stop.clone());
-        parts.spawn("orderly", async move {
-            stop.comes().await;
-            tokio::time::sleep(FAILED_SHUTDOWN_TIMEOUT / 2).await;
-            let _ = stopping.send(true);
-        });
-        (parts, stopped)
-    }
-
-    fn steady() -> Tasks {
-        let mut tasks = Tasks::default();
-        tasks.spawn("steady", std::future::pending());
-        tasks
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_stop_signal_waits_for_all_parts() {
-        let (send, signal) = watch::channel(false);
-        let (failing, stop) = Stop::new(signal);
-        let (parts, stopped) = orderly(&stop);
-        let run = tokio::spawn(run_until_stopped(stop.signal, failing, steady(), parts));
-        tokio::time::sleep(FAILED_SHUTDOWN_TIMEOUT).await;
-        assert!(!run.is_finished() && !*stopped.borrow());
-        send.send(true).unwrap();
-        assert_eq!(run.await.unwrap(), Ok(()));
-        assert!(*stopped.borrow());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn when_a_task_fails_the_parts_stop_in_order_and_a_hanging_one_is_abandoned() {
-        let (_send, signal) = watch::channel(false);
-        let (failing, stop) = Stop::new(signal);
-        let (mut parts, stopped) = orderly(&stop);
-        parts.spawn("hanging", std::future::pending());
-        let mut tasks = steady();
-        tasks.spawn("broken", async { panic!("it can't go on") });
-        let begun = tokio::time::Instant::now();
-        let ended = run_until_stopped(stop.signal, failing, tasks, parts).await.unwrap_err();
-        assert!(ended.to_string().contains("\"broken\" failed"), "{ended}");
-        assert!(*stopped.borrow());
-        assert_eq!(begun.elapsed().as_secs(), FAILED_SHUTDOWN_TIMEOUT.as_secs());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_lease_is_released_only_after_the_control_loop_has_ended() {
-        let (finish, finished) = tokio::sync::oneshot::channel::<()>();
-        let (releasing, released) = watch::channel(false);
-        let control = async { finished.await.unwrap() };
-        let mut parts = spawn_parts(async {}, control, |end| async move {
-            stopped(end).await;
-            let _ = releasing.send(true);
-        });
-        tokio::time::sleep(FAILED_SHUTDOWN_TIMEOUT).await;
-        assert!(!*released.borrow());
-        finish.send(()).unwrap();
-        parts.all_ended().await;
-        assert!(*released.borrow());
-    }
+    })
 }

@@ -1,8 +1,9 @@
-//! Tasks that must not end, and the heartbeat of a loop that must not stall.
+//! Tasks: those that must not end, those that nobody waits for, and the heartbeat of a loop that must not
+//! stall.
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use tokio::task::{Id, JoinSet};
 use tokio::time::Instant;
@@ -48,6 +49,39 @@ impl Tasks {
     }
 }
 
+/// The owner of tasks that nobody waits for, such as a query that outlives its caller. They are
+/// aborted when it is dropped.
+#[derive(Debug, Default)]
+pub struct BackgroundTasks(Arc<Mutex<JoinSet<()>>>);
+
+impl BackgroundTasks {
+    /// Starts tasks of this owner.
+    pub fn spawner(&self) -> Spawner {
+        Spawner(Arc::downgrade(&self.0))
+    }
+}
+
+/// Starts tasks that nobody waits for. It does not own them: a task may keep it. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Spawner(Weak<Mutex<JoinSet<()>>>);
+
+impl Spawner {
+    /// Starts a task. Does nothing once the owner of the tasks is gone.
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let Some(tasks) = self.0.upgrade() else { return };
+        let mut tasks = tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        // The set keeps tasks that have ended until they are joined.
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(task);
+    }
+
+    /// One whose tasks end with the runtime, for unit tests.
+    #[cfg(test)]
+    pub fn unowned() -> Self {
+        Self(Arc::downgrade(&Box::leak(Box::new(BackgroundTasks::default())).0))
+    }
+}
+
 /// The heartbeat of a loop, which tells whether it has stalled. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Heartbeat(Arc<Mutex<Option<Beat>>>);
@@ -86,6 +120,40 @@ mod tests {
         tasks.spawn("broken", async { panic!("it can't go on") });
         let ended = tasks.first_end().await.to_string();
         assert!(ended.contains("\"broken\" failed") && ended.contains("it can't go on"), "{ended}");
+    }
+
+    /// The tasks of the runtime that have not ended.
+    fn alive() -> usize {
+        tokio::runtime::Handle::current().metrics().num_alive_tasks()
+    }
+
+    #[tokio::test]
+    async fn background_tasks_end_with_their_owner_even_if_they_can_start_others() {
+        let owner = BackgroundTasks::default();
+        let spawner = owner.spawner();
+        for _ in 0..10 {
+            let inner = spawner.clone();
+            spawner.spawn(async move {
+                inner.spawn(std::future::pending());
+                std::future::pending::<()>().await;
+            });
+        }
+        tokio::task::yield_now().await;
+        assert_eq!(alive(), 20);
+        drop(owner);
+        spawner.spawn(std::future::pending());
+        tokio::task::yield_now().await;
+        assert_eq!(alive(), 0);
+    }
+
+    #[tokio::test]
+    async fn background_tasks_that_have_ended_are_not_kept() {
+        let owner = BackgroundTasks::default();
+        for _ in 0..100 {
+            owner.spawner().spawn(async {});
+            tokio::task::yield_now().await;
+        }
+        assert!(owner.0.lock().unwrap().len() <= 2);
     }
 
     #[test]

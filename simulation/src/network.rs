@@ -109,8 +109,6 @@ pub struct ToApiServer {
     pub network: std::sync::Arc<Network>,
     /// The replica.
     pub replica: usize,
-    /// When its process started: watches that ended before are not its own.
-    pub started: Millis,
 }
 
 impl Faults for ToApiServer {
@@ -162,19 +160,18 @@ impl Faults for ToApiServer {
         }
     }
 
-    fn delivery(&mut self, _: &'static Resource) -> Delivery {
+    fn delivery(&mut self, _: &'static Resource, begun: Instant) -> Delivery {
         let now = self.network.now();
-        let silent = locked(&self.network.conditions).replicas[self.replica].watch_silent;
-        if silent.at(now).is_some() {
+        let condition = locked(&self.network.conditions).replicas[self.replica].clone();
+        if condition.watch_silent.at(now).is_some() || condition.api_lost.at(now).is_some() {
             return Delivery::Silent;
         }
         let mut state = locked(&self.network.state);
-        Delivery::After(Duration::from_millis(state.rng.u64(1..400)))
-    }
-
-    fn watch_ends(&mut self, begun: Instant) -> bool {
         let begun = i64::try_from((begun - self.network.start).as_millis()).unwrap_or(0);
-        locked(&self.network.state).ended[self.replica].is_some_and(|at| at >= begun)
+        if state.ended[self.replica].is_some_and(|at| at >= begun) {
+            return Delivery::Broken;
+        }
+        Delivery::After(Duration::from_millis(state.rng.u64(1..400)))
     }
 }
 

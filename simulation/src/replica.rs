@@ -44,8 +44,7 @@ impl RunningReplica {
         let metrics = Arc::new(Metrics::default());
         let flags = flags();
         let client = |leases: bool| {
-            let faults =
-                ToApiServer { network: network.clone(), replica, started: network.now() };
+            let faults = ToApiServer { network: network.clone(), replica };
             let name = if leases { format!("replica-{replica}-leases") } else { format!("replica-{replica}") };
             let service = api_server::Network::new(api, &name, faults);
             let builder = ClientBuilder::new(service, crate::world::OWN_NAMESPACE);

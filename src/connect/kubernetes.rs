@@ -6,6 +6,8 @@ use crate::clock::{Clock, Dated};
 use crate::config::ServeFlags;
 use crate::retry::{Counting, Retries};
 use crate::telemetry::Metrics;
+use bytes::Bytes;
+use http::{Request, Response};
 use kube::Client;
 use kube::client::{Body, ClientBuilder};
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -16,6 +18,7 @@ use tower::buffer::BufferLayer;
 use tower::layer::layer_fn;
 use tower::limit::RateLimitLayer;
 use tower::retry::RetryLayer;
+use tower::{BoxError, Service};
 
 /// The client of the API server of a kubeconfig or, without one, as kube infers it. The server need
 /// not be up yet. The client makes at most `qps` requests per second, if given. The clock learns
@@ -52,18 +55,38 @@ pub async fn api_server(
     // kube's own retries would be below the counting layer, and hide an overloaded server from it.
     // They are above it instead, and above the rate limit.
     config.default_retry = false;
+    Ok(layered(ClientBuilder::try_from(config)?, flags, metrics, clock, qps))
+}
+
+/// The client of a service that sends requests to kube-apiserver: each attempt is counted, and an
+/// overloaded server is asked again. The client makes at most `qps` requests per second, if given. The
+/// clock learns from the dates of the responses.
+pub fn layered<S, B>(
+    builder: ClientBuilder<S>,
+    flags: &ServeFlags,
+    metrics: Arc<Metrics>,
+    clock: Clock,
+    qps: Option<f64>,
+) -> Client
+where
+    S: Service<Request<Body>, Response = Response<B>> + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Into<BoxError> + Send + Sync,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
     let counting = layer_fn(move |inner| Counting { inner, metrics: metrics.clone() });
     let dating = layer_fn(move |inner| Dated::new(inner, clock.clone()));
-    let shared = BufferLayer::<http::Request<Body>>::new(BUFFERED_REQUESTS);
+    let shared = BufferLayer::<Request<Body>>::new(BUFFERED_REQUESTS);
     let retry = RetryLayer::new(Retries::new());
-    let builder = ClientBuilder::try_from(config)?.with_layer(&counting).with_layer(&dating);
+    let builder = builder.with_layer(&counting).with_layer(&dating);
     match qps.filter(|qps| *qps > 0.0) {
-        None => Ok(builder.with_layer(&shared).with_layer(&retry).build()),
+        None => builder.with_layer(&shared).with_layer(&retry).build(),
         Some(qps) => {
             let burst = u64::from(flags.client_burst.max(1));
             let period = Duration::from_secs_f64((burst as f64 / qps).clamp(0.001, 86_400.0));
             let limit = RateLimitLayer::new(burst, period);
-            Ok(builder.with_layer(&limit).with_layer(&shared).with_layer(&retry).build())
+            builder.with_layer(&limit).with_layer(&shared).with_layer(&retry).build()
         }
     }
 }

@@ -4,10 +4,9 @@
 use super::checkpoint::{Checkpoint, CheckpointStore};
 use crate::leader::FencingToken;
 use crate::watch::AutoscalerRef;
-use futures::FutureExt;
 use std::collections::HashMap;
 use std::time::Duration;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 
 /// The checkpoints that were read, or why they could not be.
@@ -24,13 +23,13 @@ pub struct Checkpointer {
     /// When to save next, and when the last save began.
     due: Instant,
     saved_at: Instant,
-    /// The save in flight, which returns the size in bytes if it succeeds.
-    saving: Option<JoinHandle<Option<usize>>>,
+    /// The save in flight, if any, which returns the size in bytes if it succeeds.
+    saving: JoinSet<Option<usize>>,
     /// The size of the last save in bytes, and whether it failed.
     bytes: usize,
     failed: bool,
-    /// The load in flight.
-    loading: Option<JoinHandle<Loaded>>,
+    /// The load in flight, if any.
+    loading: JoinSet<Loaded>,
     /// Whether the checkpoints of the previous terms have been loaded. They are not overwritten before.
     loaded: bool,
 }
@@ -55,10 +54,10 @@ impl Checkpointer {
             saved: HashMap::new(),
             due: Instant::now() + SAVE_SOON,
             saved_at: Instant::now(),
-            saving: None,
+            saving: JoinSet::new(),
             bytes: 0,
             failed: false,
-            loading: None,
+            loading: JoinSet::new(),
             loaded: false,
         }
     }
@@ -87,19 +86,21 @@ impl Checkpointer {
     /// Begins to load. Returns whether there is anything to load.
     pub fn start_loading(&mut self) -> bool {
         let Some(store) = self.store.clone() else { return false };
-        self.loading = Some(tokio::spawn(async move {
+        // Only the result of the newest is of interest.
+        self.loading = JoinSet::new();
+        self.loading.spawn(async move {
             let late = |_| Err(format!("it took longer than {LOAD:?}"));
             tokio::time::timeout(LOAD, store.load()).await.unwrap_or_else(late)
-        }));
+        });
         true
     }
 
     /// Waits for the load in flight. Waits forever if there is none.
     pub async fn loading(&mut self) -> Loaded {
-        let Some(loading) = &mut self.loading else { return std::future::pending().await };
-        let loaded = loading.await.unwrap_or_else(|error| Err(error.to_string()));
-        self.loading = None;
-        loaded
+        let Some(loaded) = self.loading.join_next().await else {
+            return std::future::pending().await;
+        };
+        loaded.unwrap_or_else(|error| Err(error.to_string()))
     }
 
     /// Notes which checkpoints were loaded; none if that failed.
@@ -131,19 +132,17 @@ impl Checkpointer {
         self.due = Instant::now() + self.interval.max(self.save_soon());
         let (Some(store), Some(token)) = (self.store.clone(), token) else { return };
         if !self.loaded {
-            if self.loading.is_none() {
+            if self.loading.is_empty() {
                 self.start_loading();
             }
             return;
         }
-        match self.saving.take() {
-            Some(saving) if !saving.is_finished() => {
-                self.saving = Some(saving);
-                self.due = Instant::now() + SAVE_SOON;
-                return;
-            }
-            Some(saving) => self.note_saved(saving.now_or_never().and_then(Result::ok).flatten()),
-            None => {}
+        if let Some(saved) = self.saving.try_join_next() {
+            self.note_saved(saved);
+        }
+        if !self.saving.is_empty() {
+            self.due = Instant::now() + SAVE_SOON;
+            return;
         }
         let current = current();
         if current == self.saved && !self.failed {
@@ -153,13 +152,13 @@ impl Checkpointer {
             current.iter().map(|(autoscaler, one)| (autoscaler.clone(), one.clone())).collect();
         self.saved = current;
         self.saved_at = Instant::now();
-        self.saving = Some(tokio::spawn(async move { store.save(&token, all).await }));
+        self.saving.spawn(async move { store.save(&token, all).await });
     }
 
     /// Waits for the save in flight.
     pub async fn finish_saving(&mut self) {
-        if let Some(saving) = self.saving.take() {
-            self.note_saved(saving.await.unwrap_or(None));
+        if let Some(saved) = self.saving.join_next().await {
+            self.note_saved(saved);
         }
     }
 
@@ -168,7 +167,11 @@ impl Checkpointer {
         if self.bytes > LARGE { SAVE_LARGE } else { SAVE_SOON }
     }
 
-    fn note_saved(&mut self, bytes: Option<usize>) {
+    fn note_saved(&mut self, saved: Result<Option<usize>, JoinError>) {
+        let bytes = saved.unwrap_or_else(|error| {
+            tracing::error!(%error, "Failed to save the scaling history");
+            None
+        });
         self.failed = bytes.is_none();
         self.bytes = bytes.unwrap_or(self.bytes);
     }
@@ -182,7 +185,7 @@ mod tests {
     fn a_long_history_is_saved_less_often() {
         let mut checkpointer = Checkpointer::new(None, Duration::ZERO);
         for (bytes, soon) in [(LARGE, SAVE_SOON), (LARGE + 1, SAVE_LARGE)] {
-            checkpointer.note_saved(Some(bytes));
+            checkpointer.note_saved(Ok(Some(bytes)));
             assert_eq!(checkpointer.save_soon(), soon);
         }
     }

@@ -137,7 +137,8 @@ impl ControlLoop {
         let cluster = self.ctx.cluster.clone();
         let statuses = self.ctx.statuses.clone();
         let events = self.ctx.events.clone();
-        let mut writers = tokio::spawn(async move { tokio::join!(statuses.run(), events.run()) });
+        let mut writers = JoinSet::new();
+        writers.spawn(async move { tokio::join!(statuses.run(), events.run()) });
         let mut leadership = self.ctx.leader.changes();
         self.leadership_changed();
         let stall_limit = (STALL_PERIODS * self.ctx.settings.period).max(MIN_STALL_LIMIT);
@@ -165,7 +166,7 @@ impl ControlLoop {
                 () = tokio::time::sleep_until(save_due) => self.save(),
                 // A heartbeat while nothing is due, too.
                 () = tokio::time::sleep(HEARTBEAT_INTERVAL) => {}
-                ended = &mut writers => {
+                Some(ended) = writers.join_next() => {
                     panic!("the writer of statuses and events ended: {ended:?}")
                 }
                 () = &mut stop => break,
@@ -177,7 +178,6 @@ impl ControlLoop {
         self.save();
         self.checkpointer.finish_saving().await;
         tokio::join!(self.ctx.statuses.finish(), self.ctx.events.finish());
-        writers.abort();
     }
 
     /// Begins no further evaluation, and waits for the writes of those in flight.

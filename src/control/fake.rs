@@ -5,6 +5,7 @@ pub use crate::fake::{Log, Request, api, failure};
 use crate::clock::Clock;
 use crate::leader::freeze::FREEZE;
 use crate::leader::{ElectionSettings, FencingToken, LeaderElector};
+use crate::supervise::Spawner;
 use crate::watch::{AutoscalerRef, ObjectKey};
 use kube::Client;
 use serde_json::{Value, json};
@@ -27,7 +28,8 @@ pub fn leader(client: &Client) -> LeaderElector {
         renew_deadline: Duration::from_secs(5),
         retry_period: Duration::from_secs(2),
     };
-    LeaderElector::new(client.clone(), settings, Clock::default(), Arc::default())
+    let (clock, spawner) = (Clock::default(), Spawner::unowned());
+    LeaderElector::new(client.clone(), settings, clock, Arc::default(), spawner)
 }
 
 /// Freezes scales, as the Lease's annotation does.

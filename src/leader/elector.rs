@@ -6,6 +6,7 @@ use super::settings::ElectionSettings;
 use super::state::{LeaderState, locked};
 use crate::clock::Clock;
 use crate::prometheus;
+use crate::supervise::Spawner;
 use crate::telemetry::Metrics;
 use crate::watch::{FailureLog, ResettableBackoff};
 use futures::{FutureExt, StreamExt};
@@ -33,8 +34,9 @@ impl LeaderElector {
         settings: ElectionSettings,
         clock: Clock,
         metrics: Arc<Metrics>,
+        spawner: Spawner,
     ) -> Self {
-        Self(Arc::new(LeaderState::new(client, settings, clock, metrics)))
+        Self(Arc::new(LeaderState::new(client, settings, clock, metrics, spawner)))
     }
 
     /// The namespace and name of the Lease.

@@ -2,6 +2,7 @@
 
 use super::settings::{ElectionSettings, REQUEST_TIMEOUT};
 use crate::clock::Clock;
+use crate::supervise::Spawner;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -13,20 +14,21 @@ pub struct EventRecorder {
     api: Api<Event>,
     identity: String,
     clock: Clock,
+    spawner: Spawner,
 }
 
 impl EventRecorder {
     /// A recorder of events in the namespace of the Lease.
-    pub fn new(client: Client, settings: &ElectionSettings, clock: Clock) -> Self {
+    pub fn new(client: Client, settings: &ElectionSettings, clock: Clock, spawner: Spawner) -> Self {
         let api = Api::namespaced(client, &settings.namespace);
-        Self { api, identity: settings.identity.clone(), clock }
+        Self { api, identity: settings.identity.clone(), clock, spawner }
     }
 
     /// Records an event. A failure is only logged.
     pub fn record(&self, lease: &Lease, reason: &'static str, message: String) {
         let event = self.event(lease, reason, message);
         let api = self.api.clone();
-        tokio::spawn(async move {
+        self.spawner.spawn(async move {
             let parameters = PostParams::default();
             let created =
                 tokio::time::timeout(REQUEST_TIMEOUT, api.create(&parameters, &event)).await;

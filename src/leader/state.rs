@@ -5,6 +5,7 @@ use super::in_flight::InFlight;
 use super::recorder::EventRecorder;
 use super::settings::{ElectionSettings, REQUEST_TIMEOUT};
 use crate::clock::Clock;
+use crate::supervise::Spawner;
 use crate::telemetry::Metrics;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
@@ -94,6 +95,7 @@ impl LeaderState {
         settings: ElectionSettings,
         clock: Clock,
         metrics: Arc<Metrics>,
+        spawner: Spawner,
     ) -> Self {
         Self {
             terms: Mutex::default(),
@@ -104,7 +106,7 @@ impl LeaderState {
             // A previous process may have led without election, which leaves no trace.
             indeterminate_writes_until: Mutex::new(Instant::now() + REQUEST_TIMEOUT),
             api: Api::namespaced(client.clone(), &settings.namespace),
-            recorder: EventRecorder::new(client, &settings, clock.clone()),
+            recorder: EventRecorder::new(client, &settings, clock.clone(), spawner),
             settings,
             clock,
             metrics,

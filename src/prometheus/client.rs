@@ -1,12 +1,15 @@
 //! The client of a Prometheus-compatible server.
 
 use super::budget::{Budget, Reservation};
-use super::error::{causes, failure};
+use super::error::failure;
 use super::http::Http;
 use super::queue::{Completion, Flow, RequestQueue};
+use super::transport::{Transport, TransportError};
 use super::{Error, Options, Token, decode};
 use crate::telemetry::Metrics;
+use bytes::Bytes;
 use futures::StreamExt;
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use reqwest::{Method, StatusCode, Url};
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +19,7 @@ use tokio::time::Instant;
 /// A client of one Prometheus-compatible server.
 #[derive(Clone, Debug)]
 pub struct Client {
-    http: Http,
+    transport: Arc<dyn Transport>,
     base: Url,
     token: Option<Token>,
     get: bool,
@@ -74,19 +77,19 @@ impl Client {
     /// # Errors
     /// If an option is invalid.
     pub fn new(options: Options) -> Result<Self, Error> {
-        let settings = |error: String| Error::Settings(format!("--prometheus-url: {error}"));
-        let mut base = Url::parse(&options.url)
-            .map_err(|error| settings(format!("{error}; http://HOST:PORT was expected")))?;
-        if !matches!(base.scheme(), "http" | "https") {
-            return Err(settings("http:// or https:// was expected".to_owned()));
-        }
-        if !base.path().ends_with('/') {
-            let path = format!("{}/", base.path());
-            base.set_path(&path);
-        }
+        let transport = Arc::new(Http::new(base_url(&options)?, &options)?);
+        Self::over(transport, options)
+    }
+
+    /// A client that sends its requests over a transport. Options that the transport is made of
+    /// (certificates and headers) are not read.
+    ///
+    /// # Errors
+    /// If an option is invalid.
+    pub fn over(transport: Arc<dyn Transport>, options: Options) -> Result<Self, Error> {
         Ok(Self {
-            http: Http::new(base.clone(), &options)?,
-            base,
+            transport,
+            base: base_url(&options)?,
             token: options.token,
             get: options.get,
             timeout: options.timeout,
@@ -195,7 +198,8 @@ impl Client {
         let seat = tokio::time::timeout(timeout, self.queue.acquire(request.flows)).await;
         let seat = seat.ok().flatten().ok_or(Error::Overloaded(timeout))?;
         let started = Instant::now();
-        let result = self.exchange(request, timeout, seat.flow()).await;
+        let exchange = tokio::time::timeout(timeout, self.exchange(request, timeout, seat.flow()));
+        let result = exchange.await.unwrap_or(Err(Error::Timeout(timeout)));
         self.record(&result, started);
         let completion = match &result {
             Err(Error::Timeout(_) | Error::Unavailable { status: 429 | 503, .. }) => {
@@ -239,44 +243,52 @@ impl Client {
         *since = if serves { None } else { since.or(Some(Instant::now())) };
     }
 
+    /// The request as it is sent.
+    async fn http_request(&self, request: &Request<'_>) -> Result<http::Request<Bytes>, Error> {
+        let mut url =
+            self.base.join(request.path).expect("a relative path can be joined to a base address");
+        url.query_pairs_mut().extend_pairs(request.form);
+        let form = request.form;
+        let length: usize = form.iter().map(|(name, value)| name.len() + value.len()).sum();
+        let get = request.get && length <= MAX_URL_QUERY;
+        let mut body = Bytes::new();
+        if !get {
+            body = url.query().unwrap_or_default().to_owned().into();
+            url.set_query(None);
+        }
+        let method = if get { Method::GET } else { Method::POST };
+        let sent = http::Request::builder().method(method).uri(url.as_str()).body(body);
+        let mut sent =
+            sent.map_err(|error| Error::Settings(format!("--prometheus-url: {error}")))?;
+        let headers = sent.headers_mut();
+        if !get {
+            let form = HeaderValue::from_static("application/x-www-form-urlencoded");
+            headers.insert(CONTENT_TYPE, form);
+        }
+        if let Some(token) = &self.token {
+            headers.insert(AUTHORIZATION, token.bearer().await?);
+        }
+        Ok(sent)
+    }
+
     async fn exchange(
         &self,
         request: Request<'_>,
         timeout: Duration,
         flow: &Flow,
     ) -> Result<Body, Error> {
-        let mut url =
-            self.base.join(request.path).expect("a relative path can be joined to a base address");
-        let http = self.http.client().await;
-        let form = request.form;
-        let length: usize = form.iter().map(|(name, value)| name.len() + value.len()).sum();
-        let builder = if request.get && length <= MAX_URL_QUERY {
-            url.query_pairs_mut().extend_pairs(form);
-            http.request(Method::GET, url)
-        } else {
-            http.request(Method::POST, url).form(form)
+        let failed = |error: TransportError| match error {
+            TransportError::Timeout => Error::Timeout(timeout),
+            TransportError::Unreachable(why) => Error::Unreachable(why),
         };
-        let builder = match &self.token {
-            Some(Token::File(path)) => {
-                let token = tokio::fs::read_to_string(path).await.map_err(|error| {
-                    Error::Settings(format!("--prometheus-token-file: {}: {error}", path.display()))
-                })?;
-                builder.bearer_auth(token.trim())
-            }
-            Some(Token::Text(token)) => builder.bearer_auth(token),
-            None => builder,
-        };
-        let failed = |error: reqwest::Error| match error.is_timeout() {
-            true => Error::Timeout(timeout),
-            false => Error::Unreachable(causes(&error.without_url())),
-        };
-        let response = builder.timeout(timeout).send().await.map_err(failed)?;
+        let sent = self.http_request(&request).await?;
+        let response = self.transport.send(sent).await.map_err(failed)?;
         let status = response.status();
         let user = is_user(request.flows);
         let limit = if user { MAX_USER_RESPONSE } else { usize::MAX }.min(self.max_response_bytes);
         let mut reservation = self.budget.reserve(flow);
         let mut bytes: Vec<u8> = Vec::new();
-        let mut chunks = response.bytes_stream();
+        let mut chunks = response.into_body();
         while let Some(chunk) = chunks.next().await {
             let chunk = chunk.map_err(failed)?;
             if bytes.len() + chunk.len() > limit {
@@ -301,6 +313,21 @@ impl Client {
             _ => Err(failure(status, &bytes, timeout)),
         }
     }
+}
+
+/// The URL of the server, which ends with a slash.
+fn base_url(options: &Options) -> Result<Url, Error> {
+    let settings = |error: String| Error::Settings(format!("--prometheus-url: {error}"));
+    let mut base = Url::parse(&options.url)
+        .map_err(|error| settings(format!("{error}; http://HOST:PORT was expected")))?;
+    if !matches!(base.scheme(), "http" | "https") {
+        return Err(settings("http:// or https:// was expected".to_owned()));
+    }
+    if !base.path().ends_with('/') {
+        let path = format!("{}/", base.path());
+        base.set_path(&path);
+    }
+    Ok(base)
 }
 
 /// Whether a request is only for users' own queries.

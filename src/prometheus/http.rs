@@ -2,7 +2,11 @@
 //! certificates live for a day.
 
 use super::error::causes;
+use super::transport::{BodyStream, Transport, TransportError};
 use super::{Error, Options, Pem};
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt, TryStreamExt};
 use reqwest::Url;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -121,6 +125,36 @@ impl Http {
     }
 }
 
+impl Transport for Http {
+    fn send(
+        &self,
+        request: http::Request<Bytes>,
+    ) -> BoxFuture<'static, Result<http::Response<BodyStream>, TransportError>> {
+        let http = self.clone();
+        async move {
+            let client = http.client().await;
+            let (head, body) = request.into_parts();
+            // By the text of the address, as reqwest takes user and password out of it.
+            let request = client.request(head.method, head.uri.to_string());
+            let sent = request.headers(head.headers).body(body).send();
+            let received = sent.await.map_err(failed)?;
+            let (status, headers) = (received.status(), received.headers().clone());
+            let body = received.bytes_stream().map_err(failed).boxed();
+            let mut response = http::Response::new(body);
+            (*response.status_mut(), *response.headers_mut()) = (status, headers);
+            Ok(response)
+        }
+        .boxed()
+    }
+}
+
+fn failed(error: reqwest::Error) -> TransportError {
+    match error.is_timeout() {
+        true => TransportError::Timeout,
+        false => TransportError::Unreachable(causes(&error.without_url())),
+    }
+}
+
 fn client(
     base: &Url,
     timeout: Duration,
@@ -129,7 +163,6 @@ fn client(
     identity: Option<&Pem>,
 ) -> Result<reqwest::Client, Error> {
     let mut builder = reqwest::Client::builder()
-        .timeout(timeout)
         .connect_timeout(timeout)
         .redirect(reqwest::redirect::Policy::none())
         .default_headers(headers)

@@ -7,6 +7,7 @@ mod error;
 mod http;
 mod options;
 mod queue;
+mod transport;
 
 pub use budget::{RESPONSE_BYTES, Reservation};
 pub use client::{Body, Client};
@@ -18,3 +19,4 @@ pub use error::{Error, shortened};
 pub use http::{Http, read_roots};
 pub use options::{Options, Pem, Token};
 pub use queue::Flow;
+pub use transport::{BodyStream, Transport, TransportError};

@@ -1,6 +1,7 @@
 //! The connection settings of a Prometheus server.
 
 use super::Error;
+use http::header::HeaderValue;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -102,6 +103,28 @@ pub enum Token {
     File(PathBuf),
     /// The token itself.
     Text(String),
+}
+
+impl Token {
+    /// The value of the header `Authorization`.
+    ///
+    /// # Errors
+    /// If the file can't be read, or a header can't have the token.
+    pub(super) async fn bearer(&self) -> Result<HeaderValue, Error> {
+        let bearer = match self {
+            Self::File(path) => {
+                let token = tokio::fs::read_to_string(path).await.map_err(|error| {
+                    Error::Settings(format!("--prometheus-token-file: {}: {error}", path.display()))
+                })?;
+                format!("Bearer {}", token.trim())
+            }
+            Self::Text(token) => format!("Bearer {token}"),
+        };
+        let invalid = |_| Error::Settings("the token for Prometheus has control characters".into());
+        let mut value = HeaderValue::try_from(bearer).map_err(invalid)?;
+        value.set_sensitive(true);
+        Ok(value)
+    }
 }
 
 /// Leaves out the token itself.

@@ -5,6 +5,7 @@
 //! and any client may request names that do not exist.
 
 use crate::cache::{self, Cache};
+use crate::supervise::Spawner;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,6 +32,7 @@ pub struct Listings {
     /// The names that were not listed.
     unknown: Cache<String, ()>,
     state: Mutex<ListingState>,
+    spawner: Spawner,
 }
 
 #[derive(Default)]
@@ -46,15 +48,14 @@ struct PendingListing {
     names: Vec<String>,
 }
 
-impl Default for Listings {
-    fn default() -> Self {
+impl Listings {
+    /// No listing yet.
+    pub fn new(spawner: Spawner) -> Self {
         let unknown =
             cache::of_bytes(UNKNOWN_NAME_BYTES, UNKNOWN_TTL, |name: &String, ()| name.len());
-        Self { unknown, state: Mutex::default() }
+        Self { unknown, state: Mutex::default(), spawner }
     }
-}
 
-impl Listings {
     fn state(&self) -> MutexGuard<'_, ListingState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -75,7 +76,7 @@ impl Listings {
             let begins = state.last.map_or(now, |last| now.max(last + MIN_INTERVAL));
             let listed = self.clone().list(begins, list).boxed().shared();
             // A task of its own: the request may stop waiting.
-            tokio::spawn(listed.clone());
+            self.spawner.spawn(listed.clone());
             state.next = Some(PendingListing { listed, begins, names: Vec::new() });
         }
         let next = state.next.as_mut()?;
@@ -106,7 +107,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn names_that_do_not_exist_cause_few_listings() {
-        let (listings, count) = (Arc::new(Listings::default()), Arc::new(AtomicUsize::new(0)));
+        let (listings, count) =
+            (Arc::new(Listings::new(Spawner::unowned())), Arc::new(AtomicUsize::new(0)));
         let ask = async |name: &str| {
             let count = count.clone();
             let list = async move {

@@ -8,6 +8,7 @@ use super::rule_set::RuleSet;
 use crate::clock::Clock;
 use crate::prometheus::{Client as Prometheus, decode_series_schemas};
 use crate::samples::Store;
+use crate::supervise::Spawner;
 use crate::watch::{Cluster, ResourceMap, Resources};
 use futures::{StreamExt, stream};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -58,6 +59,8 @@ pub struct Dependencies {
     pub resources: Resources,
     /// The clock whose wall clock says since when series are listed.
     pub clock: Clock,
+    /// Starts listings.
+    pub spawner: Spawner,
 }
 
 /// How often series are listed.
@@ -101,7 +104,8 @@ impl RulesState {
 impl Rules {
     /// Rules of which no series are listed yet.
     pub fn new(rules: RuleSet, settings: ListingSettings, dependencies: Dependencies) -> Self {
-        let Dependencies { prometheus, samples, client, cluster, resources, clock } = dependencies;
+        let Dependencies { prometheus, samples, client, cluster, resources, clock, spawner } =
+            dependencies;
         let backends = Arc::new(backends(&rules, &prometheus, &samples, settings));
         let state = RulesState { rules: Arc::new(rules), backends, ..RulesState::default() };
         Self(Arc::new(Inner {
@@ -112,7 +116,7 @@ impl Rules {
             settings,
             state: RwLock::new(Arc::new(state)),
             relisting: Mutex::default(),
-            listings: Arc::default(),
+            listings: Arc::new(Listings::new(spawner)),
             wake: Notify::new(),
             failing: RwLock::default(),
         }))

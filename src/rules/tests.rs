@@ -6,6 +6,7 @@ use crate::k8s::Selector;
 use crate::prometheus::{Client, Options};
 use crate::promql::template::Template;
 use crate::samples::Store;
+use crate::supervise::Spawner;
 use crate::watch::{Cluster, Resources};
 use axum::Router;
 use axum::extract::State;
@@ -50,12 +51,13 @@ async fn rules() -> (Rules, Arc<AtomicUsize>) {
             sample_max_age: Duration::from_secs(1),
         },
         Dependencies {
-            samples: Store::new(prometheus.clone(), Duration::from_secs(1)),
+            samples: Store::new(prometheus.clone(), Duration::from_secs(1), Spawner::unowned()),
             prometheus,
             cluster: Cluster::default(),
             resources: Resources::new(client.clone()),
             clock: Clock::default(),
             client,
+            spawner: Spawner::unowned(),
         },
     );
     (rules, listed)

@@ -16,6 +16,7 @@ use crate::promql::cost::Limits;
 use crate::promql::plan::{PlanInput, plan, single};
 use crate::promql::shape::{Arguments, QueryShape, ShapedQuery};
 use crate::quota::ByteQuota;
+use crate::supervise::Spawner;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,6 +51,7 @@ pub struct Coalescer {
     uncached: Arc<UncachedShapes>,
     /// The bytes of recent queries.
     recent_quota: Arc<RecentQuota>,
+    pub(super) spawner: Spawner,
 }
 
 /// The provider of a query's result.
@@ -60,23 +62,28 @@ enum Provider {
 
 impl Coalescer {
     /// A coalescer whose results are cached for `max_age`.
-    pub fn new(max_age: Duration, send: SendQuery) -> Self {
-        Self::with_quota(max_age, send, Arc::new(RecentQuota::new()))
+    pub fn new(max_age: Duration, send: SendQuery, spawner: Spawner) -> Self {
+        Self::with_quota(max_age, send, Arc::new(RecentQuota::new()), spawner)
     }
 
     /// A coalescer for another server, which shares the bytes of recent queries.
     pub fn sharing_quota(&self, max_age: Duration, send: SendQuery) -> Self {
-        Self::with_quota(max_age, send, self.recent_quota.clone())
+        Self::with_quota(max_age, send, self.recent_quota.clone(), self.spawner.clone())
     }
 
     /// A coalescer without a server, for results that came from elsewhere.
     pub fn disconnected() -> Arc<Self> {
         let error = || Error::Settings("there is nobody to ask".to_owned());
         let send: SendQuery = Arc::new(move |_, _| std::future::ready(Err(error().into())).boxed());
-        Arc::new(Self::new(Duration::ZERO, send))
+        Arc::new(Self::new(Duration::ZERO, send, Spawner::default()))
     }
 
-    fn with_quota(max_age: Duration, send: SendQuery, recent_quota: Arc<RecentQuota>) -> Self {
+    fn with_quota(
+        max_age: Duration,
+        send: SendQuery,
+        recent_quota: Arc<RecentQuota>,
+        spawner: Spawner,
+    ) -> Self {
         let shapes = moka::sync::Cache::builder()
             .max_capacity(SHAPE_BYTES as u64)
             .weigher(|shape: &Arc<QueryShape>, _: &Arc<ShapeQueries>| {
@@ -85,7 +92,8 @@ impl Coalescer {
             .time_to_idle(SHAPE_IDLE)
             .build();
         let shape_quota = Arc::new(ByteQuota::new(USER_SHAPE_BYTES));
-        Self { max_age, send, shapes, shape_quota, uncached: Arc::default(), recent_quota }
+        let uncached = Arc::default();
+        Self { max_age, send, shapes, shape_quota, uncached, recent_quota, spawner }
     }
 
     fn new_queries(&self, shape: &Arc<QueryShape>, retention: Retention) -> Arc<ShapeQueries> {
@@ -215,7 +223,7 @@ impl Coalescer {
         let plan = plan.boxed().shared();
         state.pending = Some((BTreeMap::from([(arguments.clone(), new)]), plan.clone()));
         // A separate task, as the caller may stop waiting.
-        tokio::spawn(plan.clone());
+        self.spawner.spawn(plan.clone().map(drop));
         Provider::Plan(plan)
     }
 

@@ -46,7 +46,7 @@ impl Coalescer {
         }
         // An expired result is dropped even if no query of the shape comes any more.
         let (of_shape, max_age, ended) = (Arc::downgrade(queries), self.max_age, flight.clone());
-        tokio::spawn(async move {
+        self.spawner.spawn(async move {
             outcome.await;
             // The flight holds the result, and must not keep it while this task sleeps.
             let expires = ended.expires(max_age);

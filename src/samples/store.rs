@@ -15,6 +15,7 @@ use crate::prometheus::{Client, Flow, InvalidSample, shortened};
 use crate::promql::guard::GuardError;
 use crate::promql::query::{MetricType, PodMetric, PodQueries, Query, QueryError};
 use crate::promql::shape::ShapedQuery;
+use crate::supervise::Spawner;
 use futures::FutureExt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -95,9 +96,10 @@ impl Caches {
 }
 
 impl Store {
-    /// A store in front of a server, whose results are cached for `max_age`.
-    pub fn new(prometheus: Client, max_age: Duration) -> Self {
-        let coalescer = Coalescer::new(max_age, sender(&prometheus));
+    /// A store in front of a server, whose results are cached for `max_age`. Queries are tasks, which
+    /// may outlive their callers.
+    pub fn new(prometheus: Client, max_age: Duration, spawner: Spawner) -> Self {
+        let coalescer = Coalescer::new(max_age, sender(&prometheus), spawner);
         Self::with(prometheus, coalescer, Caches::new())
     }
 

@@ -17,6 +17,7 @@ use plimsoll::promql::plan::{PlanInput, PlannedQuery, plan};
 use plimsoll::promql::query::{fields, times};
 use plimsoll::promql::shape::{Arguments, ShapedQuery};
 use plimsoll::promql::template::Template;
+use plimsoll::replica::BackgroundTasks;
 use plimsoll::samples::{Caller, QueryResult, SeriesRef, Store};
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -115,7 +116,8 @@ async fn try_each_way(url: &str, prometheus: &Client, at: &str) {
     let of = |count: usize, query: &dyn Fn(usize) -> String| -> Vec<Arc<str>> {
         (0..count).map(|n| query(n).replace("@ T", at).into()).collect()
     };
-    let store = |client: &Client| Store::new(client.clone(), Duration::ZERO);
+    let background = BackgroundTasks::default();
+    let store = |client: &Client| Store::new(client.clone(), Duration::ZERO, background.spawner());
 
     // Unfiltered: a label with many values is not matched at all.
     let unfiltered =
@@ -384,7 +386,8 @@ fn a_batched_query_has_the_same_result_as_unbatched() {
         .await;
 
         let prometheus = Client::new(Options::new(&url)).expect("a client");
-        let store = Store::new(prometheus.clone(), Duration::ZERO);
+        let background = BackgroundTasks::default();
+        let store = Store::new(prometheus.clone(), Duration::ZERO, background.spawner());
         let end = u128::from(last.load(Ordering::SeqCst));
         let Tried { queries, found, failed, parameterized } =
             try_all(&prometheus, &store, seed, end).await;

@@ -98,10 +98,10 @@ pub trait Faults: Send + 'static {
     /// What becomes of this request. Of a watch: of its beginning.
     fn request(&mut self, asked: Asked<'_>) -> Fate;
 
-    /// What becomes of the next event (or bookmark) of a watch of this resource. It is asked when the
-    /// event was made.
-    fn delivery(&mut self, resource: &'static Resource) -> Delivery {
-        let _ = resource;
+    /// What becomes of the next event (or bookmark) of a watch of this resource, which began at this time. It
+    /// is asked when the event was made.
+    fn delivery(&mut self, resource: &'static Resource, begun: Instant) -> Delivery {
+        let _ = (resource, begun);
         Delivery::After(Duration::ZERO)
     }
 }
@@ -230,6 +230,7 @@ fn broken(kind: io::ErrorKind) -> BoxError {
 struct Stream {
     faults: Arc<Mutex<dyn Faults>>,
     watch: Watch,
+    begun: Instant,
     /// When the server ends it.
     end: Option<Instant>,
     next_bookmark: Instant,
@@ -245,6 +246,7 @@ impl Stream {
             faults,
             end: watch.timeout().map(|timeout| now + timeout),
             watch,
+            begun: now,
             next_bookmark: now + BOOKMARK_INTERVAL,
             received: now,
             is_over: false,
@@ -259,7 +261,7 @@ impl Stream {
         let (line, at) = self.made().await?;
         let delivery = {
             let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
-            faults.delivery(self.watch.resource())
+            faults.delivery(self.watch.resource(), self.begun)
         };
         match delivery {
             Delivery::After(delay) => {

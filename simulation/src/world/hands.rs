@@ -119,9 +119,11 @@ impl World {
         let mut object = workload.autoscaler_object(&workload.autoscaler);
         object["metadata"]["name"] = json!(format!("{}-second", NAMES[number]));
         if self.api.create(&resource::AUTOSCALERS, object).is_ok() {
-            let record = &mut locked(&self.oracles).records[number];
-            record.ambiguous.set(at, true);
-            record.undisturbed_since = at;
+            {
+                let record = &mut locked(&self.oracles).records[number];
+                record.ambiguous.set(at, true);
+                record.undisturbed_since = at;
+            }
             self.at(at + time, Task::Undo(Undo::Second(number)));
         }
     }

@@ -300,8 +300,8 @@ impl World {
     }
 
     fn stop_replica(&mut self, at: Millis, replica: usize) {
+        self.step(at, format_args!("replica {replica} is to stop"));
         if let Some(running) = &mut self.replicas[replica] {
-            self.step(at, format_args!("replica {replica} is to stop"));
             running.stop();
         }
     }

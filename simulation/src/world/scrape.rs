@@ -72,7 +72,7 @@ fn pods(prometheus: &mut Prometheus, query: &str, time: i64) -> Measured {
     let mut by_pod: BTreeMap<String, i64> = BTreeMap::new();
     for (labels, value) in prometheus.evaluate(query, time).expect("a query that it knows") {
         let Some(value) = Quantity::from_f64(value) else { continue };
-        let pod = labels.get("pod").unwrap_or_default().to_owned();
+        let pod = labels.get("pod").to_owned();
         *by_pod.entry(pod).or_default() += value.milli();
     }
     Measured::Pods(by_pod)

@@ -9,6 +9,7 @@ use super::state::locked;
 use super::*;
 use crate::clock::{Clock, Dated};
 use crate::prometheus;
+use crate::supervise::Spawner;
 use http::{Method, Request, Response};
 use http_body_util::BodyExt;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -151,7 +152,7 @@ fn leader(server: &FakeApiServer, identity: &str) -> LeaderElector {
 fn leader_with(server: &FakeApiServer, settings: ElectionSettings) -> LeaderElector {
     let clock = Clock::default();
     let client = server.client(clock.clone());
-    LeaderElector::new(client, settings, clock, Arc::default())
+    LeaderElector::new(client, settings, clock, Arc::default(), Spawner::unowned())
 }
 
 /// A candidate that has acquired the Lease.

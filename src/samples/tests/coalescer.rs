@@ -7,6 +7,7 @@ use super::super::flight::TableResult;
 use super::super::table::Table;
 use crate::prometheus::{Error, Flow};
 use crate::promql::shape::ShapedQuery;
+use crate::supervise::Spawner;
 use futures::FutureExt;
 use futures::future::join_all;
 use std::sync::{Arc, Mutex, Weak};
@@ -31,7 +32,7 @@ pub(super) fn coalescer(
         }
         .boxed()
     });
-    (Arc::new(Coalescer::new(Duration::from_secs(1), send)), sent)
+    (Arc::new(Coalescer::new(Duration::from_secs(1), send, Spawner::unowned())), sent)
 }
 
 pub(super) async fn get(coalescer: &Arc<Coalescer>, query: &str) -> TableResult {
@@ -79,7 +80,7 @@ async fn of_one_shape_only_a_few_batches_are_in_flight() {
         }
         .boxed()
     });
-    let coalescer = Arc::new(Coalescer::new(Duration::from_secs(1), send));
+    let coalescer = Arc::new(Coalescer::new(Duration::from_secs(1), send, Spawner::unowned()));
     // Twenty batches of two, each planned while those before are in flight.
     let batches = (0..20).map(async |n| {
         tokio::time::sleep(Duration::from_millis(20 * n as u64)).await;
@@ -250,7 +251,7 @@ async fn a_query_that_takes_too_long_fails_its_batch_a_few_times_and_not_again()
         }
         .boxed()
     });
-    let coalescer = Arc::new(Coalescer::new(Duration::from_secs(2), send));
+    let coalescer = Arc::new(Coalescer::new(Duration::from_secs(2), send, Spawner::unowned()));
     let mut failed = Vec::new();
     for _ in 0..60 {
         sent.lock().unwrap().clear();
@@ -277,7 +278,7 @@ async fn callers_of_a_good_part_do_not_wait_for_the_bad_one() {
         }
         .boxed()
     });
-    let coalescer = Arc::new(Coalescer::new(Duration::from_secs(1), send));
+    let coalescer = Arc::new(Coalescer::new(Duration::from_secs(1), send, Spawner::unowned()));
     let began = tokio::time::Instant::now();
     let last = async {
         get(&coalescer, &query(7)).await.unwrap();
@@ -330,7 +331,7 @@ async fn a_batch_beyond_one_namespaces_bytes_is_split() {
         let result = if full { failure(Error::Memory { limit: 1 }) } else { empty() };
         std::future::ready(result).boxed()
     });
-    let coalescer = Arc::new(Coalescer::new(Duration::from_secs(1), send));
+    let coalescer = Arc::new(Coalescer::new(Duration::from_secs(1), send, Spawner::unowned()));
     let ask = async |namespace: &str| {
         let query = format!(r#"sum by (pod) (x{{namespace="{namespace}"}})"#);
         coalescer.get(&ShapedQuery::of(&query), &Caller::user(namespace)).await

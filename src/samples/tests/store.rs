@@ -5,6 +5,7 @@ use super::super::{MetricError, ObjectSamples, Store, Table};
 use crate::config::Config;
 use crate::prometheus::{Client, Error, Flow, Options};
 use crate::promql::query::{MetricType, PodMetric};
+use crate::supervise::Spawner;
 use axum::Router;
 use axum::extract::{RawForm, State};
 use axum::http::Uri;
@@ -43,7 +44,7 @@ fn vector(result: &str, more: &str) -> String {
 }
 
 fn store(client: Client) -> Store {
-    Store::new(client, Duration::from_secs(1))
+    Store::new(client, Duration::from_secs(1), Spawner::unowned())
 }
 
 async fn pods(store: &Store, name: &str) -> Result<ObjectSamples, MetricError> {

@@ -25,7 +25,7 @@ use crate::promql::template::Template;
 use crate::reload::Reloadable;
 use crate::rules::{self, RuleSet, Rules};
 use crate::samples::Store;
-use crate::supervise::Heartbeat;
+use crate::supervise::{Heartbeat, Spawner};
 use crate::telemetry::Metrics;
 use crate::watch::{Cluster, Resources, WatchStatuses};
 use axum::body::Body;
@@ -80,7 +80,7 @@ fn server(client: &Client) -> Server {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let prometheus = prometheus::Client::new(prometheus::Options::new("http://127.0.0.1:1"));
     let prometheus = prometheus.unwrap();
-    let samples = Store::new(prometheus.clone(), Duration::ZERO);
+    let samples = Store::new(prometheus.clone(), Duration::ZERO, Spawner::unowned());
     let (cluster, metrics) = (Cluster::default(), Arc::<Metrics>::default());
     let rules = Rules::new(
         RuleSet::default(),
@@ -92,6 +92,7 @@ fn server(client: &Client) -> Server {
             cluster: cluster.clone(),
             resources: Resources::new(client.clone()),
             clock: Clock::default(),
+            spawner: Spawner::unowned(),
         },
     );
     let pod_queries = PodQueries {

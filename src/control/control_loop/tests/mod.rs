@@ -16,6 +16,7 @@ use crate::live::LiveStatus;
 use crate::reload::Reloadable;
 use crate::rules::{self, RuleSet, Rules};
 use crate::samples::Store;
+use crate::supervise::Spawner;
 use crate::watch::Cluster;
 use crate::watch::{ObjectKey, Resources, read_autoscaler, read_pod};
 use crate::{prometheus, watch};
@@ -84,7 +85,7 @@ impl World {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let options = prometheus::Options::new("http://127.0.0.1:1");
         let prometheus = prometheus::Client::new(options).unwrap();
-        let samples = Store::new(prometheus.clone(), Duration::ZERO);
+        let samples = Store::new(prometheus.clone(), Duration::ZERO, Spawner::unowned());
         let (cluster, minute) = (Cluster::default(), Duration::from_secs(60));
         let rules = Rules::new(
             RuleSet::default(),
@@ -96,6 +97,7 @@ impl World {
                 cluster: cluster.clone(),
                 resources: Resources::new(client.clone()),
                 clock: Clock::default(),
+                spawner: Spawner::unowned(),
             },
         );
         let settings = ControllerSettings {
