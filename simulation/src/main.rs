@@ -37,6 +37,9 @@ struct Flags {
     /// Whether a run that fails is shortened.
     #[arg(long)]
     shrink: bool,
+    /// The log of the replicas: a level, or a filter such as `plimsoll=debug`.
+    #[arg(long)]
+    log: Option<String>,
     /// Numbers of faults and hands that are left out.
     #[arg(long, value_delimiter = ',')]
     without: Vec<usize>,
@@ -44,6 +47,13 @@ struct Flags {
 
 fn main() -> ExitCode {
     let flags = Flags::parse();
+    if let Some(filter) = &flags.log {
+        tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .without_time()
+            .with_writer(std::io::stderr)
+            .init();
+    }
     let (first, seeds) = match flags.seed {
         Some(seed) => (seed, 1),
         None => (flags.first, flags.seeds),

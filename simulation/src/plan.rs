@@ -83,8 +83,9 @@ pub enum Hand {
     Freeze(Millis),
 }
 
-/// What fails. Times are how long.
+/// What fails. `replica` and `workload` say of which, `time` and `down` how long.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(missing_docs, reason = "the fields have the same meaning in all variants")]
 pub enum Fault {
     /// A replica dies, and starts again.
     Crash { replica: usize, down: Millis },

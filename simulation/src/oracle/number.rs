@@ -12,11 +12,11 @@ const NOTED_LATE: Millis = 65 * SECOND;
 /// How long a replica may take to be evaluating again after a disturbance.
 const SETTLED: Millis = 2 * MINUTE;
 
-/// Which past a bound is of: what a replica must know, or all that it may know.
+/// Which bound of what follows from a proposal.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Known {
-    Surely,
-    Maybe,
+enum Bound {
+    Lower,
+    Upper,
 }
 
 impl Oracles {
@@ -103,12 +103,8 @@ impl Oracles {
                 findings.push("no view gives a proposal".to_owned());
                 continue;
             };
-            let strict = |proposal| self.follows(at, workload, by, from, proposal, spec, to, Known::Surely);
-            let loose = |proposal| self.follows(at, workload, by, from, proposal, spec, to, Known::Maybe);
-            let bounds = match to > from {
-                true => (loose(low).min(from), strict(high)),
-                false => (strict(low), loose(high).max(from)),
-            };
+            let of = |proposal, bound| self.follows(at, workload, by, (from, proposal), spec, bound);
+            let bounds = (of(low, Bound::Lower), of(high, Bound::Upper));
             if (bounds.0..=bounds.1).contains(&to) {
                 return self.count_write(at, from, to, (low, high));
             }
@@ -137,24 +133,24 @@ impl Oracles {
         }
     }
 
-    /// The replicas that follow from a proposal, in the direction of `to`.
-    #[expect(clippy::too_many_arguments, reason = "a decision has as many parts")]
+    /// The bound of what follows from a scale and a proposal, with what a replica must know of the past, and
+    /// all that it may know.
     fn follows(
         &self,
         at: Millis,
         workload: usize,
         by: usize,
-        from: i32,
-        proposal: i32,
+        (from, proposal): (i32, i32),
         spec: &SharedSpec,
-        to: i32,
-        known: Known,
+        bound: Bound,
     ) -> i32 {
-        let past = self.past(at, workload, by, proposal, spec, to > from, known);
+        let past = self.past(at, workload, by, proposal, spec, bound);
         decide(spec, from, proposal, &past, self.records[workload].slept, at)
     }
 
-    /// The past of a workload as a bound of a change upwards or downwards needs it.
+    /// The past that leads to the lowest or highest replicas. A recommendation below the proposal can only
+    /// lower the result, and one above it can only raise it: one side is what the replica must know, the
+    /// other what it may know. So are changes upwards and downwards for the policies.
     fn past(
         &self,
         at: Millis,
@@ -162,59 +158,68 @@ impl Oracles {
         by: usize,
         proposal: i32,
         spec: &SharedSpec,
-        up: bool,
-        known: Known,
+        bound: Bound,
     ) -> Past {
         let record = &self.records[workload];
         let mut past = Past::default();
         past.recommendations.push((proposal, at - 1));
-        match known {
-            Known::Surely => {
-                // One evaluation in each period, of which only the most lenient proposal is sure.
-                let spans = (spec.period() / SCRAPE + 1) as usize;
-                let all: Vec<_> = record.spans.iter().rev().collect();
-                for group in all.chunks_exact(spans) {
-                    let surely = group.iter().all(|span| {
-                        span.proposals.is_some() && self.knows(by, span.from + SCRAPE, |other| span.evaluated[other])
-                    });
-                    if !surely {
-                        continue;
-                    }
-                    let proposals = group.iter().filter_map(|span| span.proposals);
-                    let one = match up {
-                        true => proposals.map(|(_, high)| high).max(),
-                        false => proposals.map(|(low, _)| low).min(),
-                    };
-                    let oldest = group.last().map_or(at, |span| span.from);
-                    past.recommendations.extend(one.map(|one| (one, oldest)));
-                }
+        for span in &record.spans {
+            let Some((low, high)) = span.proposals else { continue };
+            let late = (span.from + SCRAPE + LAG).min(at);
+            match bound {
+                Bound::Lower if low < proposal => past.recommendations.push((low, late)),
+                Bound::Upper if high > proposal => past.recommendations.push((high, late)),
+                Bound::Lower | Bound::Upper => {}
             }
-            Known::Maybe => {
-                for span in &record.spans {
-                    if let Some((low, high)) = span.proposals {
-                        let late = (span.from + SCRAPE + LAG).min(at);
-                        past.recommendations.extend([(low, late), (high, late)]);
-                    }
+        }
+        // One evaluation in each period is sure, of which only the most lenient proposal is.
+        let spans = usize::try_from(spec.period() / SCRAPE + 1).unwrap_or(1);
+        let all: Vec<_> = record.spans.iter().rev().collect();
+        for group in all.chunks_exact(spans) {
+            let is_known = group.iter().all(|span| {
+                let saw = |replica: usize| span.evaluated[replica];
+                span.proposals.is_some() && self.knows(by, span.from + SCRAPE, saw)
+            });
+            if !is_known {
+                continue;
+            }
+            let proposals = group.iter().filter_map(|span| span.proposals);
+            let oldest = group.last().map_or(at, |span| span.from);
+            let one = match bound {
+                Bound::Lower => {
+                    proposals.map(|(low, _)| low).min().filter(|low| *low > proposal)
                 }
-                for replicas in record.replicas.during(at - 10 * MINUTE, at).flatten() {
+                Bound::Upper => {
+                    proposals.map(|(_, high)| high).max().filter(|high| *high < proposal)
+                }
+            };
+            past.recommendations.extend(one.map(|one| (one, oldest)));
+        }
+        // A history that begins anew begins with the replicas of then.
+        let begun = self.replicas.iter().filter_map(|replica| replica.alive_since).max();
+        if begun.unwrap_or(at).max(record.undisturbed_since) > at - 10 * MINUTE {
+            for replicas in record.replicas.during(at - 10 * MINUTE, at).flatten() {
+                if (*replicas < proposal) == (bound == Bound::Lower) {
                     past.recommendations.push((*replicas, at - 1));
                 }
             }
         }
         for change in &record.changes {
             let is_up = change.to > change.from;
-            // A change in the same direction limits, one in the other allows more.
-            let must_be_known = (is_up == up) == (known == Known::Surely);
-            if must_be_known {
-                let is_own = change.by.is_some_and(|writer| {
-                    let sound = |other: usize| other == writer || self.replicas[other].is_sound(change.at - 30 * SECOND, change.at + NOTED_LATE);
-                    self.knows(by, change.at, sound)
-                });
-                if is_own {
-                    past.changes.push((change.from, change.to, change.at));
-                }
-            } else {
+            if is_up == (bound == Bound::Lower) {
                 past.changes.push((change.from, change.to, (change.at + NOTED_LATE).min(at)));
+                continue;
+            }
+            let is_known = change.by.is_some_and(|writer| {
+                let sound = |replica: usize| {
+                    let after = change.at + NOTED_LATE;
+                    replica == writer
+                        || self.replicas[replica].is_sound(change.at - 30 * SECOND, after)
+                };
+                self.knows(by, change.at, sound)
+            });
+            if is_known {
+                past.changes.push((change.from, change.to, change.at));
             }
         }
         past
@@ -312,8 +317,8 @@ impl Oracles {
         if hull.may_fail {
             return None;
         }
-        let lowest = self.follows(at, workload, leader, from, low, &spec, i32::MAX, Known::Maybe);
-        let highest = self.follows(at, workload, leader, from, high, &spec, i32::MIN, Known::Maybe);
+        let of = |proposal, bound| self.follows(at, workload, leader, (from, proposal), &spec, bound);
+        let (lowest, highest) = (of(low, Bound::Lower), of(high, Bound::Upper));
         // After a gap in the metrics nothing is removed for a while.
         let steady = self.replicas[leader].is_sound(at - 20 * MINUTE, at)
             && self.records[workload].spans.iter().all(|span| span.proposals.is_some());

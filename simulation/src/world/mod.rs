@@ -155,7 +155,8 @@ impl World {
             oracles.records[number].readings.set(0, Arc::new([None, None]));
         }
         for replica in 0..REPLICAS {
-            self.at(replica as Millis * SECOND, Task::StartReplica(replica));
+            // After the first scrape: what rules are of is listed at the start, and then every 10 minutes.
+            self.at(SCRAPE + (replica as Millis + 1) * SECOND, Task::StartReplica(replica));
         }
         locked(&self.oracles).frozen.set(0, false);
         for (place, planned) in self.plan.clone().into_iter().enumerate() {
