@@ -208,10 +208,10 @@ mod tests {
     #[test]
     fn the_change_of_an_indeterminate_write_counts_once_it_is_seen() {
         for (seen, expected) in [
-            (&[1, 4, 4][..], [None, Some(change(1, 4, 5)), None]),
+            (&[1, 4, 4][..], [None, Some(change(1, 4, 6)), None]),
             (&[1, 7, 4], [None; 3]),
             // Another replica may have led meanwhile.
-            (&[4, 4, 4], [Some(change(1, 4, 5)), None, None]),
+            (&[4, 4, 4], [Some(change(1, 4, 6)), None, None]),
         ] {
             let mut rescales = Rescales::default();
             rescales.note_scale_as_leader(1, true, 0);
@@ -220,6 +220,12 @@ mod tests {
                 seen.iter().map(|replicas| rescales.note_scale_as_leader(*replicas, true, 6));
             assert_eq!(heard.collect::<Vec<_>>(), expected, "{seen:?}");
         }
+        // The API server gives it up after its time limit, however late it is seen.
+        let mut rescales = Rescales::default();
+        rescales.note_scale_as_leader(1, true, 0);
+        rescales.note_indeterminate(change(1, 4, 5));
+        let heard = rescales.note_scale_as_leader(4, true, 50_000);
+        assert_eq!(heard, Some(change(1, 4, 10_005)));
         let mut rescales = Rescales::default();
         rescales.note_scale_as_leader(1, true, 0);
         rescales.note_indeterminate(change(1, 4, 5));
