@@ -11,7 +11,7 @@ async fn a_change_is_dated_after_its_write() {
     let fallback = json!({"failedRounds": 1, "replicas": 5});
     let spec = json!({"maxReplicas": 9, "behavior": behavior, "fallback": fallback});
     for (queue, result) in [(Some(5), Rescaled), (None, Failed)] {
-        let (made, control, mut state) = evaluate_slowly(&spec, 3, queue, result).await;
+        let (made, control, state) = evaluate_slowly(&spec, 3, queue, result).await;
         let ups = &state.history.ups;
         assert!(ups.len() == 1 && ups[0].time >= made.process, "{ups:?} {made:?}");
         let last = state.status.last_scale;
