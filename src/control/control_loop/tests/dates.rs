@@ -2,6 +2,7 @@
 //! like upstream's it is never before the API server made the change.
 
 use super::*;
+use crate::control::decision_time::DecisionTime;
 
 /// The policy's period would end early by the latency of the reads and of the write.
 #[tokio::test]
@@ -35,7 +36,8 @@ async fn a_scale_to_zero_is_announced_with_the_time_of_the_announcement() {
     .run();
     let autoscaler = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
     show_replicas(&control, 2);
-    let (mut state, before) = (AutoscalerState::default(), now());
+    let before = DecisionTime::now(&control.ctx.clock).wall;
+    let mut state = AutoscalerState::default();
     assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
     let since = zero::pending_since(&state.status).expect("it is announced");
     assert!(since >= before + LATENCY.as_millis() as i64 && log.of("PUT").len() == 1, "{since}");

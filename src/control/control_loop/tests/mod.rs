@@ -9,7 +9,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::control::context::ControllerSettings;
 use crate::control::context::SyncResult::{self, Failed, Held, Rescaled};
-use crate::control::decision_time::{DecisionTime, now};
+use crate::control::decision_time::now;
 use crate::control::fake::{self, Log, Request};
 use crate::control::zero;
 use crate::hpa::{self, ConditionKind, LONGEST_MS, Recommendation, ScalingHistory};
