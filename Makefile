@@ -3,7 +3,7 @@ CARGO ?= cargo
 export RUST_BACKTRACE ?= 0
 
 .PHONY: help build parts all-parts test test-all lint unit conformance e2e duel query-costs bench bench-smoke bench-large bench-growth \
-	bench-outage bench-fairness soak demo demo-stop fuzz generate release licenses advisories clean
+	bench-outage bench-fairness soak mutations demo demo-stop fuzz generate release licenses advisories clean
 
 help: ## List what there is
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -88,6 +88,9 @@ query-costs: parts ## What queries cost Prometheus, in CPU time: the figures beh
 soak: parts ## A long run with churn and faults; MINUTES=10, SEED= to repeat one
 	@$(PROGRAM) soak
 	@target/release/soak $(or $(MINUTES),10) $(SEED)
+
+mutations: ## Put each known fault back, to see that the simulation catches it; NAMES="M08 C02", CHECK=1 to compile them only
+	@tests/mutate $(if $(CHECK),--check) $(NAMES)
 
 demo: ## The main job, live; KEEP=1 leaves it all up
 	@bed/build demo >/dev/null

@@ -1,10 +1,18 @@
-//! An API server for unit tests: a closure responds, and all requests are recorded.
+//! An API server for unit tests: a closure responds, and all requests are recorded. And a Prometheus
+//! that no request reaches.
 
+use crate::clock::Clock;
+use crate::prometheus;
+use crate::rules::{self, RuleSet, Rules};
+use crate::samples::Store;
+use crate::supervise::Spawner;
+use crate::watch::{Cluster, Resources};
 use http_body_util::BodyExt;
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// A recorded request.
 #[derive(Clone, Debug)]
@@ -65,4 +73,30 @@ pub fn failure(code: u16, reason: &str, message: &str) -> (u16, Value) {
     let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "code": code, "reason": reason, "message": message});
     (code, status)
+}
+
+/// A client of a Prometheus that refuses every connection.
+pub fn unreachable_prometheus() -> prometheus::Client {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    prometheus::Client::new(prometheus::Options::new("http://127.0.0.1:1")).expect("a client")
+}
+
+/// Samples of [`unreachable_prometheus`], and no rules.
+pub fn samples_and_rules(client: &Client, cluster: &Cluster) -> (Store, Rules) {
+    let (prometheus, minute) = (unreachable_prometheus(), Duration::from_secs(60));
+    let samples = Store::new(prometheus.clone(), Duration::ZERO, Spawner::unowned());
+    let rules = Rules::new(
+        RuleSet::default(),
+        rules::ListingSettings { interval: minute, max_age: minute, sample_max_age: minute },
+        rules::Dependencies {
+            prometheus,
+            samples: samples.clone(),
+            client: client.clone(),
+            cluster: cluster.clone(),
+            resources: Resources::new(client.clone()),
+            clock: Clock::default(),
+            spawner: Spawner::unowned(),
+        },
+    );
+    (samples, rules)
 }

@@ -72,7 +72,9 @@ fn main() -> ExitCode {
         for _ in 0..flags.jobs.max(1) {
             let (send, next, settings, flags) = (send.clone(), &next, &settings, &flags);
             scope.spawn(move || {
-                let over = || flags.seconds.is_some_and(|most| begun.elapsed() > Duration::from_secs(most));
+                let over = || {
+                    flags.seconds.is_some_and(|most| begun.elapsed() > Duration::from_secs(most))
+                };
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     if seed >= first + seeds || over() {
@@ -118,7 +120,9 @@ fn main() -> ExitCode {
     }
     let idle = idle(&all.counts, all.length);
     if !idle.is_empty() && settings.length >= DAY {
-        println!("oracle: idle\nlooked less than once for each simulated day and workload: {idle:?}");
+        println!(
+            "oracle: idle\nlooked less than once for each simulated day and workload: {idle:?}"
+        );
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS
@@ -133,11 +137,7 @@ fn show(report: &Report) {
         println!("oracle: {}", violation.oracle);
         println!("seed: {}", report.seed);
         println!("{}: {}", time(violation.at), violation.text);
-        println!(
-            "again: make simulate SEED={} DAYS={}",
-            report.seed,
-            violation.at / DAY + 1
-        );
+        println!("again: make simulate SEED={} DAYS={}", report.seed, violation.at / DAY + 1);
     }
 }
 

@@ -144,7 +144,8 @@ impl Faults for ToApiServer {
             return Fate::Refused { code, reason, retry_after: (code == 429).then_some(1) };
         }
         let extra = api_latency.at(now).unwrap_or(0);
-        let mut latency = || Duration::from_millis((state.rng.i64(1..6) + extra / 2).unsigned_abs());
+        let mut latency =
+            || Duration::from_millis((state.rng.i64(1..6) + extra / 2).unsigned_abs());
         let (before, after) = (latency(), latency());
         let mishap = written.and_then(|written| conditions.take(written));
         if mishap.is_some() {

@@ -288,11 +288,8 @@ fn hand(rng: &mut Rng) -> Hand {
 fn fault(rng: &mut Rng) -> Fault {
     let (replica, workload) = (rng.usize(..REPLICAS), rng.usize(..WORKLOADS));
     // Mostly short, now and then long.
-    let time = if rng.bool() {
-        rng.i64(5 * SECOND..2 * MINUTE)
-    } else {
-        rng.i64(2 * MINUTE..20 * MINUTE)
-    };
+    let time =
+        if rng.bool() { rng.i64(5 * SECOND..2 * MINUTE) } else { rng.i64(2 * MINUTE..20 * MINUTE) };
     let down = rng.i64(SECOND..2 * MINUTE);
     let written = {
         use Written::{Checkpoint, Hpa, Lease, Scale, ScaleToZero, Status};

@@ -45,7 +45,11 @@ impl RunningReplica {
         let flags = flags();
         let client = |leases: bool| {
             let faults = ToApiServer { network: network.clone(), replica };
-            let name = if leases { format!("replica-{replica}-leases") } else { format!("replica-{replica}") };
+            let name = if leases {
+                format!("replica-{replica}-leases")
+            } else {
+                format!("replica-{replica}")
+            };
             let service = api_server::Network::new(api, &name, faults);
             let builder = ClientBuilder::new(service, crate::world::OWN_NAMESPACE);
             layered(builder, &flags, metrics.clone(), clock.clone(), None)
@@ -91,7 +95,11 @@ impl RunningReplica {
     pub fn ended(&mut self) -> Option<Result<(), String>> {
         use futures::FutureExt;
         let ended = (&mut self.task).now_or_never()?;
-        Some(ended.map_err(|error| error.to_string()).and_then(|ended| ended.map_err(|error| error.to_string())))
+        Some(
+            ended
+                .map_err(|error| error.to_string())
+                .and_then(|ended| ended.map_err(|error| error.to_string())),
+        )
     }
 }
 

@@ -278,8 +278,10 @@ fn autoscaler(number: usize, rng: &mut Rng) -> Value {
                 "scaleDown": {"stabilizationWindowSeconds": 240, "selectPolicy": "Min",
                     "policies": [{"type": "Pods", "value": 3, "periodSeconds": 180},
                         {"type": "Percent", "value": 50, "periodSeconds": 120}]}}}),
-        _ => json!({"minReplicas": 2, "maxReplicas": max, "metrics": [cpu, external("mail_backlog")],
-            "fallback": {"failedRounds": 4, "replicas": 5}}),
+        _ => {
+            json!({"minReplicas": 2, "maxReplicas": max, "metrics": [cpu, external("mail_backlog")],
+            "fallback": {"failedRounds": 4, "replicas": 5}})
+        }
     }
 }
 

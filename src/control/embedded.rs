@@ -74,7 +74,7 @@ pub async fn apply(
         {
             let replicas = seen.replicas.spec_replicas;
             let events =
-                fallback::apply(apply, context, at, fallback, replicas, &mut status, state).await;
+                fallback::apply(apply, context, fallback, replicas, &mut status, state).await;
             decision.events.extend(events);
         }
         (Some(_), target) if metrics_failed || target.is_err() => {}
@@ -143,6 +143,9 @@ impl ApplyContext<'_> {
             }
             _ => written,
         };
+        // A change is dated after its write, as upstream's is: no policy's period begins before it.
+        let at = DecisionTime::now(&ctx.clock);
+        let context = Context { now: at.wall, ..context };
         let frozen = ctx.leader.frozen().filter(|_| written.is_err());
         match &frozen {
             Some(why) => freeze(ctx, context, why, decision, status, state),
@@ -153,7 +156,7 @@ impl ApplyContext<'_> {
                     hpa::complete_rescale(context, decision, outcome, history, status);
                 });
                 if outcome.is_ok() {
-                    state.rescaled(from, to, context.now);
+                    state.rescaled(from, to, at.wall);
                 }
             }
         }
@@ -172,7 +175,7 @@ impl ApplyContext<'_> {
         if to != 0 || !context.config.scale_to_zero {
             return Ok(());
         }
-        zero::announce(status, context.now);
+        zero::announce(status, DecisionTime::now(&self.ctx.clock).wall);
         let rendered = status::render(status, context.spec, self.generation);
         state.written = None;
         let statuses = &self.ctx.statuses;

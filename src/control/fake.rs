@@ -1,6 +1,6 @@
 //! What unit tests of the control loop need of an API server and of its objects.
 
-pub use crate::fake::{Log, Request, api, failure};
+pub use crate::fake::{Log, Request, api, failure, samples_and_rules};
 
 use crate::clock::Clock;
 use crate::leader::freeze::FREEZE;

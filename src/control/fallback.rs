@@ -18,7 +18,6 @@ const FALLBACK_ATTEMPTS: u32 = 5;
 pub async fn apply(
     apply: ApplyContext<'_>,
     context: Context<'_>,
-    at: DecisionTime,
     fallback: &Fallback,
     replicas: i32,
     status: &mut Status,
@@ -41,13 +40,14 @@ pub async fn apply(
     let times = state.failed_evaluations;
     match scale_up(ctx, token, autoscaler, spec, least, state).await {
         Ok(Some(from)) => {
+            // The time of the write, not of the decision.
+            let at = DecisionTime::now(&ctx.clock);
             status.desired_replicas = least;
-            status.last_scale = Some(context.now);
-            let raised = |history: &mut ScalingHistory| {
-                history.record_fallback(from, least, spec, context.now)
-            };
+            status.last_scale = Some(at.wall);
+            let raised =
+                |history: &mut ScalingHistory| history.record_fallback(from, least, spec, at.wall);
             state.edit_history(at, raised);
-            state.rescaled(from, least, context.now);
+            state.rescaled(from, least, at.wall);
             let message = format!(
                 "New size: {least}; reason: fallback, the metrics failed {times} times in a row"
             );

@@ -2,6 +2,7 @@
 //! show one change, in either order and some time apart: the watch of the scale, and the watch of the
 //! status in which the leader reports it. No status reports changes by other writers.
 
+use crate::leader::REQUEST_TIMEOUT;
 use crate::time::UnixMillis;
 
 /// A change of a scale, and when it was seen.
@@ -43,6 +44,8 @@ const REPORT_TIMEOUT_MS: i64 = 60_000;
 /// How long a watch may miss the change of an indeterminate write: longer than it takes to detect that
 /// a watch has stalled.
 const WATCH_LAG_MS: i64 = 300_000;
+/// How long the API server may still apply a write that was given up.
+const REQUEST_TIMEOUT_MS: i64 = REQUEST_TIMEOUT.as_secs() as i64 * 1000;
 
 impl Rescales {
     /// When Plimsoll last changed the scale, by `status.lastScaleTime`.
@@ -109,7 +112,9 @@ impl Rescales {
         self.unreported.clear();
         let indeterminate = self.indeterminate.take()?;
         if replicas == indeterminate.to {
-            return Some(indeterminate);
+            // It may have been applied after it was given up.
+            let at = now.min(indeterminate.at + REQUEST_TIMEOUT_MS);
+            return Some(Change { at, ..indeterminate });
         }
         // A watch that is behind does not rule the change out.
         let open = match is_read {
@@ -208,10 +213,10 @@ mod tests {
     #[test]
     fn the_change_of_an_indeterminate_write_counts_once_it_is_seen() {
         for (seen, expected) in [
-            (&[1, 4, 4][..], [None, Some(change(1, 4, 5)), None]),
+            (&[1, 4, 4][..], [None, Some(change(1, 4, 6)), None]),
             (&[1, 7, 4], [None; 3]),
             // Another replica may have led meanwhile.
-            (&[4, 4, 4], [Some(change(1, 4, 5)), None, None]),
+            (&[4, 4, 4], [Some(change(1, 4, 6)), None, None]),
         ] {
             let mut rescales = Rescales::default();
             rescales.note_scale_as_leader(1, true, 0);
@@ -220,6 +225,12 @@ mod tests {
                 seen.iter().map(|replicas| rescales.note_scale_as_leader(*replicas, true, 6));
             assert_eq!(heard.collect::<Vec<_>>(), expected, "{seen:?}");
         }
+        // The API server gives it up after its time limit, however late it is seen.
+        let mut rescales = Rescales::default();
+        rescales.note_scale_as_leader(1, true, 0);
+        rescales.note_indeterminate(change(1, 4, 5));
+        let heard = rescales.note_scale_as_leader(4, true, 50_000);
+        assert_eq!(heard, Some(change(1, 4, 10_005)));
         let mut rescales = Rescales::default();
         rescales.note_scale_as_leader(1, true, 0);
         rescales.note_indeterminate(change(1, 4, 5));
@@ -249,14 +260,14 @@ mod tests {
             let mut rescales = tried();
             assert_eq!(rescales.note_scale_as_leader(behind, false, 6 + REPORT_TIMEOUT_MS), None);
             let done = rescales.note_scale_as_leader(12, true, 7 + REPORT_TIMEOUT_MS);
-            assert_eq!(done, Some(change(8, 12, 5)), "{behind}");
+            assert_eq!(done, Some(change(8, 12, 10_005)), "{behind}");
             // In the first evaluation of another term, too.
             let mut rescales = tried();
             rescales.note_scale(behind, 6);
             assert_eq!(rescales.note_scale_as_leader(behind, false, 6), None);
             assert_eq!(
                 rescales.note_scale_as_leader(12, false, 7),
-                Some(change(8, 12, 5)),
+                Some(change(8, 12, 7)),
                 "{behind}"
             );
         }

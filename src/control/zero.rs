@@ -8,8 +8,8 @@ use crate::time::UnixMillis;
 
 /// The reason of the condition from before the scale is written until the scale was seen.
 pub const SCALING_TO_ZERO: &str = "ScalingToZero";
-/// How long the API server may still carry out a scale to zero that a status announces, whichever
-/// replica wrote it: one request for the status, one for the scale, and the API server's own time.
+/// How long a scale to zero may take effect after it was announced, by this or another replica: one
+/// request for the status, one for the scale, and the API server's own time.
 const PENDING_MS: i64 = 30_000;
 /// Upstream's messages.
 const SCALED: &str = "the HPA controller scaled the workload to zero";
@@ -30,8 +30,8 @@ pub fn pending_since(status: &Status) -> Option<UnixMillis> {
     (condition.reason == SCALING_TO_ZERO).then_some(condition.since)
 }
 
-/// Whether the API server may yet carry out a scale to zero: one that was announced at this time, by
-/// whichever replica, or an indeterminate write of this one.
+/// Whether a scale to zero may still take effect: one that this or another replica announced at this
+/// time, or an indeterminate write of this replica.
 pub fn may_come(announced: Option<UnixMillis>, rescales: &Rescales, at: DecisionTime) -> bool {
     announced.is_some_and(|since| (at.wall - since).abs() < PENDING_MS)
         || rescales.is_indeterminate(0, at.process - PENDING_MS)

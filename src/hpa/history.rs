@@ -236,6 +236,10 @@ mod tests {
         let mut history = with(&[event(1, 112_000), event(1, 130_000)]);
         history.join(with(&[event(1, 100_000)]), false);
         assert_eq!(history.ups, [event(1, 130_000), event(1, 100_000)]);
+        // Its watch showed it before the API server had responded to the one who made it.
+        let mut history = with(&[event(1, 91_000), event(1, 130_000)]);
+        history.join(with(&[event(1, 100_000)]), false);
+        assert_eq!(history.ups, [event(1, 130_000), event(1, 100_000)]);
         let mut history = with(&[event(3, 112_000)]);
         history.join(with(&[event(1, 100_000), event(2, 105_000)]), true);
         assert_eq!(history.ups, [event(1, 100_000), event(2, 105_000)]);

@@ -19,7 +19,12 @@ pub struct EventRecorder {
 
 impl EventRecorder {
     /// A recorder of events in the namespace of the Lease.
-    pub fn new(client: Client, settings: &ElectionSettings, clock: Clock, spawner: Spawner) -> Self {
+    pub fn new(
+        client: Client,
+        settings: &ElectionSettings,
+        clock: Clock,
+        spawner: Spawner,
+    ) -> Self {
         let api = Api::namespaced(client, &settings.namespace);
         Self { api, identity: settings.identity.clone(), clock, spawner }
     }

@@ -63,7 +63,7 @@ fn check_classes(regexes: &[&str]) -> Result<(), String> {
     }
 }
 
-/// Whether a regex may have the flag `i`. After the flag `x`, flags may have spaces before them.
+/// Whether a regex may ignore case: it has the flag `i`, or `x`, after which flags may follow spaces.
 fn ignores_case(regex: &str) -> bool {
     regex.split("(?").skip(1).any(|rest| {
         let flags = rest.split(|c: char| !c.is_ascii_alphabetic() && c != '-').next();

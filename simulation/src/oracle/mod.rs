@@ -136,7 +136,8 @@ impl Oracles {
         let (from, to) = change;
         let name = NAMES[workload];
         for part in [at, workload as i64, by.map_or(-1, |by| by as i64), i64::from(to)] {
-            self.digest = (self.digest ^ part as u64).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(17);
+            self.digest =
+                (self.digest ^ part as u64).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(17);
         }
         match by {
             Some(by) => {
@@ -186,11 +187,8 @@ impl Oracles {
         let specs: Vec<_> = record.specs.during(from, at).cloned().collect();
         if let [Some(spec)] = &specs[..] {
             let lag = self.replicas.iter().map(|one| one.lag(at)).max().unwrap_or(LAG);
-            let offsets: Vec<i64> = self
-                .replicas
-                .iter()
-                .flat_map(|replica| replica.offsets(from - lag, at))
-                .collect();
+            let offsets: Vec<i64> =
+                self.replicas.iter().flat_map(|replica| replica.offsets(from - lag, at)).collect();
             let mut hull = record::Hull::default();
             for replicas in record.replicas.during(from - LAG, at).flatten() {
                 let one = record.hull(spec, (from - lag, at), *replicas, (self.base, &offsets));

@@ -103,7 +103,8 @@ impl Oracles {
                 findings.push("no view gives a proposal".to_owned());
                 continue;
             };
-            let of = |proposal, bound| self.follows(at, workload, by, (from, proposal), spec, bound);
+            let of =
+                |proposal, bound| self.follows(at, workload, by, (from, proposal), spec, bound);
             let bounds = (of(low, Bound::Lower), of(high, Bound::Upper));
             if (bounds.0..=bounds.1).contains(&to) {
                 return self.count_write(at, from, to, (low, high));
@@ -113,10 +114,8 @@ impl Oracles {
             if (bare(low).min(from)..=bare(high).max(from)).contains(&to) {
                 blame = Oracle::Windows;
             }
-            findings.push(format!(
-                "proposals of {low} to {high} give {} to {}",
-                bounds.0, bounds.1
-            ));
+            findings
+                .push(format!("proposals of {low} to {high} give {} to {}", bounds.0, bounds.1));
         }
         let text = format!("{name}: {from} -> {to}, but {}", findings.join(", or "));
         self.violate(blame, at, text);
@@ -186,9 +185,7 @@ impl Oracles {
             let proposals = group.iter().filter_map(|span| span.proposals);
             let oldest = group.last().map_or(at, |span| span.from);
             let one = match bound {
-                Bound::Lower => {
-                    proposals.map(|(low, _)| low).min().filter(|low| *low > proposal)
-                }
+                Bound::Lower => proposals.map(|(low, _)| low).min().filter(|low| *low > proposal),
                 Bound::Upper => {
                     proposals.map(|(_, high)| high).max().filter(|high| *high < proposal)
                 }
@@ -317,7 +314,8 @@ impl Oracles {
         if hull.may_fail {
             return None;
         }
-        let of = |proposal, bound| self.follows(at, workload, leader, (from, proposal), &spec, bound);
+        let of =
+            |proposal, bound| self.follows(at, workload, leader, (from, proposal), &spec, bound);
         let (lowest, highest) = (of(low, Bound::Lower), of(high, Bound::Upper));
         // After a gap in the metrics nothing is removed for a while.
         let steady = self.replicas[leader].is_sound(at - 20 * MINUTE, at)

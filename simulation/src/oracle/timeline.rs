@@ -55,7 +55,10 @@ mod tests {
             line.set(at, value);
         }
         let during = |from, to| line.during(from, to).collect::<String>();
-        assert_eq!((during(3, 5), during(5, 10), during(10, 30)), ("a".into(), "ab".into(), "bc".into()));
+        assert_eq!(
+            (during(3, 5), during(5, 10), during(10, 30)),
+            ("a".into(), "ab".into(), "bc".into())
+        );
         line.forget(15);
         assert_eq!(line.during(0, 30).collect::<String>(), "bc");
     }

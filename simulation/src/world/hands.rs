@@ -130,19 +130,20 @@ impl World {
 
     /// Freezes or thaws all scales, as `plimsoll freeze` and `thaw` do. Returns whether there is a Lease.
     fn annotate_lease(&mut self, at: Millis, reason: Option<&str>) -> bool {
-        let changed = self.api.edit(&resource::LEASES, Part::Main, (OWN_NAMESPACE, "plimsoll"), |lease| {
-            let annotations = &mut lease["metadata"]["annotations"];
-            if !annotations.is_object() {
-                *annotations = json!({});
-            }
-            annotations["plimsoll.dev/freeze-request"] = json!(format!("request-{at}"));
-            match reason {
-                Some(reason) => annotations["plimsoll.dev/freeze"] = json!(reason),
-                None => {
-                    annotations.as_object_mut().map(|all| all.remove("plimsoll.dev/freeze"));
+        let changed =
+            self.api.edit(&resource::LEASES, Part::Main, (OWN_NAMESPACE, "plimsoll"), |lease| {
+                let annotations = &mut lease["metadata"]["annotations"];
+                if !annotations.is_object() {
+                    *annotations = json!({});
                 }
-            }
-        });
+                annotations["plimsoll.dev/freeze-request"] = json!(format!("request-{at}"));
+                match reason {
+                    Some(reason) => annotations["plimsoll.dev/freeze"] = json!(reason),
+                    None => {
+                        annotations.as_object_mut().map(|all| all.remove("plimsoll.dev/freeze"));
+                    }
+                }
+            });
         if changed.is_err() {
             return false;
         }

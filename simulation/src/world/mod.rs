@@ -105,7 +105,8 @@ impl World {
         }
         let prometheus = Shared::new(prometheus.into());
         let conditions = Shared::new(Conditions::default().into());
-        let network = Arc::new(Network::new(seed, start, base, conditions.clone(), prometheus.clone()));
+        let network =
+            Arc::new(Network::new(seed, start, base, conditions.clone(), prometheus.clone()));
         let (scaled_to, scaled) = mpsc::unbounded_channel();
         let observed = oracles.clone();
         api.observe(move |write| observe(&mut locked(&observed), &scaled_to, since(start), write));
@@ -138,8 +139,11 @@ impl World {
     /// Creates the objects, and plans what is known.
     fn set_up(&mut self) {
         for namespace in [NAMESPACE, OWN_NAMESPACE] {
-            self.create(&resource::NAMESPACES, json!({
-                "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}));
+            self.create(
+                &resource::NAMESPACES,
+                json!({
+                "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}),
+            );
         }
         for number in 0..WORKLOADS {
             let workload = &self.workloads[number];
@@ -287,7 +291,8 @@ impl World {
         }
         self.starts += 1;
         self.step(at, format_args!("replica {replica} starts"));
-        self.replicas[replica] = Some(RunningReplica::start(&self.network, &self.api, replica, self.starts));
+        self.replicas[replica] =
+            Some(RunningReplica::start(&self.network, &self.api, replica, self.starts));
         locked(&self.oracles).replicas[replica].alive_since = Some(at);
     }
 
@@ -310,7 +315,8 @@ impl World {
     /// Looks for replicas that have ended: stopped ones, and those that must not.
     fn check_replicas(&mut self, at: Millis) {
         for replica in 0..REPLICAS {
-            let Some(ended) = self.replicas[replica].as_mut().and_then(RunningReplica::ended) else {
+            let Some(ended) = self.replicas[replica].as_mut().and_then(RunningReplica::ended)
+            else {
                 continue;
             };
             self.count_evaluations(replica);
@@ -388,9 +394,10 @@ fn observe(
             }
         }
         "leases" => {
-            let holder = write.after.as_ref().and_then(|lease| {
-                replica_of(lease.pointer("/spec/holderIdentity")?.as_str()?)
-            });
+            let holder = write
+                .after
+                .as_ref()
+                .and_then(|lease| replica_of(lease.pointer("/spec/holderIdentity")?.as_str()?));
             oracles.lease_held(at, holder);
         }
         "configmaps" => {

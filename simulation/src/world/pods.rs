@@ -23,7 +23,8 @@ impl World {
             let counted = workload.pods.values().filter(|pod| pod.counts()).count();
             if counted < wanted {
                 // A pod of a StatefulSet has to be gone before another of its name can start.
-                if workload.kind == "StatefulSet" && workload.pods.values().any(|pod| !pod.counts()) {
+                if workload.kind == "StatefulSet" && workload.pods.values().any(|pod| !pod.counts())
+                {
                     break;
                 }
                 let (pod, runs, ready) = workload.start_pod();
@@ -137,7 +138,6 @@ impl World {
             });
         }
     }
-
 }
 
 /// A time as objects have it, in whole seconds.

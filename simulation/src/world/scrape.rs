@@ -62,9 +62,11 @@ impl super::World {
     }
 }
 
-const REQUESTS: &str = r#"sum by (namespace, pod) (rate(http_requests_total{namespace="shop"}[2m]))"#;
+const REQUESTS: &str =
+    r#"sum by (namespace, pod) (rate(http_requests_total{namespace="shop"}[2m]))"#;
 const JOBS: &str = r#"sum by (namespace, pod) (jobs_running{namespace="shop"})"#;
-const CPU: &str = r#"sum by (pod, container) (rate(container_cpu_usage_seconds_total{namespace="shop"}[1m]))"#;
+const CPU: &str =
+    r#"sum by (pod, container) (rate(container_cpu_usage_seconds_total{namespace="shop"}[1m]))"#;
 const QUEUE: &str = r#"max(queue_depth{namespace="shop"})"#;
 const BACKLOG: &str = r#"max(mail_backlog{namespace="shop"})"#;
 
@@ -95,7 +97,10 @@ impl Exporter {
         let mut gone = std::mem::take(&mut self.series);
         let seconds = SCRAPE as f64 / 1000.0;
         for Exposed { name, labels, value, is_counter } in present {
-            let key = (name.to_owned(), labels.iter().map(|(_, value)| value.as_str()).collect::<Vec<_>>().join("/"));
+            let key = (
+                name.to_owned(),
+                labels.iter().map(|(_, value)| value.as_str()).collect::<Vec<_>>().join("/"),
+            );
             let (labels, before) = gone.remove(&key).unwrap_or_else(|| {
                 let mut all = vec![("__name__".to_owned(), name.to_owned())];
                 all.extend(labels);

@@ -77,7 +77,13 @@ async fn a_term_ends_by_the_clock_that_is_ahead() {
     let set = ahead.clone();
     let wall = WallClock::new(move || SystemTime::UNIX_EPOCH + *locked(&set));
     let clock = Clock::with_wall(wall);
-    let leader = LeaderElector::new(server.client(clock.clone()), settings, clock, Arc::default());
+    let leader = LeaderElector::new(
+        server.client(clock.clone()),
+        settings,
+        clock,
+        Arc::default(),
+        Spawner::unowned(),
+    );
     let mut candidate = elected(&leader, &prometheus).await;
     for (wall, monotonic) in [(deadline, Duration::ZERO), (Duration::ZERO, deadline)] {
         candidate.attempt().await;
@@ -228,9 +234,7 @@ async fn a_leader_that_cannot_reach_prometheus_tries_to_hand_over_until_it_has()
     let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
     let leader = leader(&server, "a");
     let mut candidate = elected(&leader, &prometheus).await;
-    candidate.prometheus_down_timeout = Duration::ZERO;
-    prometheus.metric_type("x").await.unwrap_err();
-    tokio::time::pause();
+    lose_prometheus(&mut candidate, &prometheus).await;
     locked(&server.0).failing = Some(500);
     candidate.attempt().await;
     assert!(leader.fencing_token().is_none());
@@ -336,9 +340,7 @@ async fn a_hand_over_that_fails_backs_off_like_a_renewal() {
     let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
     let leader = leader(&server, "a");
     let mut candidate = elected(&leader, &prometheus).await;
-    candidate.prometheus_down_timeout = Duration::ZERO;
-    prometheus.metric_type("x").await.unwrap_err();
-    tokio::time::pause();
+    lose_prometheus(&mut candidate, &prometheus).await;
     (locked(&server.0).failing, locked(&server.0).lease_requests) = (Some(403), 0);
     for backoff in [500, 1000] {
         candidate.attempt().await;

@@ -8,6 +8,7 @@ use super::freeze::{FREEZE, REQUEST};
 use super::state::locked;
 use super::*;
 use crate::clock::{Clock, Dated};
+use crate::fake::unreachable_prometheus;
 use crate::prometheus;
 use crate::supervise::Spawner;
 use http::{Method, Request, Response};
@@ -140,11 +141,6 @@ fn settings(identity: &str) -> ElectionSettings {
     }
 }
 
-fn unreachable_prometheus() -> prometheus::Client {
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    prometheus::Client::new(prometheus::Options::new("http://127.0.0.1:1")).expect("a client")
-}
-
 fn leader(server: &FakeApiServer, identity: &str) -> LeaderElector {
     leader_with(server, settings(identity))
 }
@@ -166,6 +162,14 @@ async fn elected<'a>(
     assert!(leader.fencing_token().is_some(), "it leads");
     forget_indeterminate_writes(leader);
     candidate
+}
+
+/// As if Prometheus had been away from this candidate for long enough to hand over. From then on time
+/// is paused.
+async fn lose_prometheus(candidate: &mut Candidate<'_>, prometheus: &prometheus::Client) {
+    candidate.prometheus_down_timeout = Duration::ZERO;
+    prometheus.metric_type("x").await.unwrap_err();
+    tokio::time::pause();
 }
 
 /// As if no indeterminate write of this replica or of a previous leader were left to wait for.

@@ -16,18 +16,14 @@ use super::server::Server;
 use super::token_review::TokenAuthenticator;
 use super::trust::TrustStore;
 use super::user::UserInfo;
-use crate::clock::Clock;
 use crate::fake::{self, Log};
 use crate::live::LiveStatus;
-use crate::prometheus;
 use crate::promql::query::PodQueries;
 use crate::promql::template::Template;
 use crate::reload::Reloadable;
-use crate::rules::{self, RuleSet, Rules};
-use crate::samples::Store;
-use crate::supervise::{Heartbeat, Spawner};
+use crate::supervise::Heartbeat;
 use crate::telemetry::Metrics;
-use crate::watch::{Cluster, Resources, WatchStatuses};
+use crate::watch::{Cluster, WatchStatuses};
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{Response, StatusCode};
@@ -77,24 +73,8 @@ fn authenticator(client: &Client, trust: TrustStore, metrics: &Arc<Metrics>) -> 
 
 /// A server without rules and samples, which serves two of the groups.
 fn server(client: &Client) -> Server {
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let prometheus = prometheus::Client::new(prometheus::Options::new("http://127.0.0.1:1"));
-    let prometheus = prometheus.unwrap();
-    let samples = Store::new(prometheus.clone(), Duration::ZERO, Spawner::unowned());
     let (cluster, metrics) = (Cluster::default(), Arc::<Metrics>::default());
-    let rules = Rules::new(
-        RuleSet::default(),
-        rules::ListingSettings { interval: MINUTE, max_age: MINUTE, sample_max_age: MINUTE },
-        rules::Dependencies {
-            prometheus,
-            samples: samples.clone(),
-            client: client.clone(),
-            cluster: cluster.clone(),
-            resources: Resources::new(client.clone()),
-            clock: Clock::default(),
-            spawner: Spawner::unowned(),
-        },
-    );
+    let (samples, rules) = fake::samples_and_rules(client, &cluster);
     let pod_queries = PodQueries {
         namespace_label: "namespace".to_owned(),
         pod_label: "pod".to_owned(),

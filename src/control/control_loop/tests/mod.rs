@@ -1,5 +1,6 @@
 //! Evaluations on an API server whose responses are made by a closure.
 
+mod dates;
 mod evaluations;
 mod scheduling;
 
@@ -14,12 +15,8 @@ use crate::hpa::{self, ConditionKind, LONGEST_MS, Recommendation, ScalingHistory
 use crate::leader::LeaderElector;
 use crate::live::LiveStatus;
 use crate::reload::Reloadable;
-use crate::rules::{self, RuleSet, Rules};
-use crate::samples::Store;
-use crate::supervise::Spawner;
 use crate::watch::Cluster;
-use crate::watch::{ObjectKey, Resources, read_autoscaler, read_pod};
-use crate::{prometheus, watch};
+use crate::watch::{self, ObjectKey, read_autoscaler, read_pod};
 use serde_json::{Value, json};
 use std::sync::{Mutex, OnceLock};
 
@@ -82,24 +79,8 @@ impl World {
     fn run(self) -> (ControlLoop, Log) {
         let world = Mutex::new(self);
         let (client, log) = fake::api(move |request| world.lock().unwrap().respond(request));
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let options = prometheus::Options::new("http://127.0.0.1:1");
-        let prometheus = prometheus::Client::new(options).unwrap();
-        let samples = Store::new(prometheus.clone(), Duration::ZERO, Spawner::unowned());
-        let (cluster, minute) = (Cluster::default(), Duration::from_secs(60));
-        let rules = Rules::new(
-            RuleSet::default(),
-            rules::ListingSettings { interval: minute, max_age: minute, sample_max_age: minute },
-            rules::Dependencies {
-                prometheus,
-                samples: samples.clone(),
-                client: client.clone(),
-                cluster: cluster.clone(),
-                resources: Resources::new(client.clone()),
-                clock: Clock::default(),
-                spawner: Spawner::unowned(),
-            },
-        );
+        let cluster = Cluster::default();
+        let (samples, rules) = fake::samples_and_rules(&client, &cluster);
         let settings = ControllerSettings {
             hpa_config: hpa::ControllerConfig {
                 scale_to_zero: true,
@@ -107,7 +88,7 @@ impl World {
             },
             native_hpas: NativeHpas::Ignore,
             period: Duration::from_secs(15),
-            status_interval: minute,
+            status_interval: Duration::from_secs(60),
             checkpoint_interval: Duration::ZERO,
             decision_timeout: Duration::from_secs(5),
         };
