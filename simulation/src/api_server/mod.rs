@@ -209,8 +209,8 @@ impl ApiServer {
         true
     }
 
-    /// Drops the history: watches that are behind get an `ERROR` event of code 410, lists in pages of
-    /// before 410.
+    /// Drops the history: a watch from before gets an `ERROR` event of code 410, a next page of before
+    /// 410. Watches that are open have been sent what they have not received yet, and go on.
     pub fn compact(&self) {
         self.state().compact();
     }

@@ -283,7 +283,7 @@ impl Stream {
             }
             Delivery::Expired => {
                 self.is_over = true;
-                Some(Ok(self.watch.expired(u64::MAX).line))
+                Some(Ok(self.watch.expired().line))
             }
         }
     }
@@ -297,6 +297,9 @@ impl Stream {
             notified.as_mut().enable();
             if let Some(event) = self.watch.next() {
                 self.is_over = event.is_last;
+                if event.line.is_empty() {
+                    return None;
+                }
                 return Some((event.line, event.at));
             }
             let forever = async |until: Option<Instant>| match until {

@@ -8,7 +8,8 @@ use http::HeaderValue;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -50,10 +51,15 @@ pub(super) struct Change {
 pub(super) struct Table {
     /// By `namespace/name`, in etcd's order; by `name` without namespaces.
     pub objects: BTreeMap<Arc<str>, Arc<Stored>>,
-    /// The changes after `oldest`, in order.
+    /// The changes after `begin`, in order.
     pub history: VecDeque<Change>,
     /// The version that the history begins after.
+    pub begin: u64,
+    /// The oldest version that a watch or a page may be asked from. Older changes are kept only for the
+    /// watches that are open.
     pub oldest: u64,
+    /// The versions that open watches have read up to.
+    pub readers: Vec<Weak<AtomicU64>>,
     /// Tells of each change.
     pub changed: Arc<Notify>,
 }
@@ -202,19 +208,25 @@ impl State {
         if table.history.len() == HISTORY
             && let Some(dropped) = table.history.pop_front()
         {
-            table.oldest = dropped.version;
+            table.begin = dropped.version;
+            table.oldest = table.oldest.max(table.begin);
         }
         let (version, at) = (after.version, Instant::now());
         table.history.push_back(Change { version, at, key, before, after, deleted });
         table.changed.notify_waiters();
     }
 
-    /// Drops the history.
+    /// Drops the history, but for what open watches have not read yet: to those, the server has sent it.
     pub fn compact(&mut self) {
         for table in &mut self.tables {
-            table.history.clear();
             table.oldest = self.version;
-            table.changed.notify_waiters();
+            table.readers.retain(|reader| reader.strong_count() > 0);
+            let versions = table.readers.iter().filter_map(Weak::upgrade);
+            let read = versions.map(|version| version.load(Ordering::Relaxed)).min();
+            let begin = read.unwrap_or(self.version);
+            let unread = table.history.partition_point(|change| change.version <= begin);
+            table.history.drain(..unread);
+            table.begin = table.begin.max(begin);
         }
     }
 

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use serde_json::json;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -23,8 +24,10 @@ pub struct Watch {
     resource: &'static Resource,
     selection: Selection,
     form: Form,
-    /// The version that the client has seen.
-    version: u64,
+    /// The version that it has read up to.
+    version: Arc<AtomicU64>,
+    /// Whether the server does not know its version any more.
+    is_expired: bool,
     /// What a watch without a version begins with.
     initial: VecDeque<Arc<Stored>>,
     bookmarks: bool,
@@ -35,11 +38,11 @@ pub struct Watch {
 /// An event of a watch.
 #[derive(Clone, Debug)]
 pub struct WatchEvent {
-    /// The event as JSON, with a line feed.
+    /// The event as JSON, with a line feed; empty if the watch just ends.
     pub line: Bytes,
     /// When the change was made.
     pub at: Instant,
-    /// Whether it is an error, after which the server ends the watch.
+    /// Whether the server ends the watch after it.
     pub is_last: bool,
 }
 
@@ -51,8 +54,9 @@ impl Watch {
         query: &Query<'_>,
         form: Form,
     ) -> Result<Self, Failure> {
-        let state = server.state();
-        let table = state.table(resource);
+        let mut state = server.state();
+        let state = &mut *state;
+        let table = &mut state.tables[resource.index()];
         let (mut initial, mut version) = (VecDeque::new(), state.version);
         match query.resource_version {
             "" | "0" => {
@@ -64,7 +68,14 @@ impl Watch {
                 version = text.parse().map_err(unparsed)?;
             }
         }
+        let is_expired = version < table.oldest;
+        let version = Arc::new(AtomicU64::new(version));
+        if !is_expired {
+            table.readers.retain(|reader| reader.strong_count() > 0);
+            table.readers.push(Arc::downgrade(&version));
+        }
         Ok(Self {
+            is_expired,
             server: server.clone(),
             resource,
             selection,
@@ -103,15 +114,19 @@ impl Watch {
             let line = self.line("ADDED", &stored);
             return Some(WatchEvent { line, at: Instant::now(), is_last: false });
         }
-        let server = self.server.clone();
-        let state = server.state();
+        let state = self.server.state();
         let table = state.table(self.resource);
-        if self.version < table.oldest {
-            return Some(self.expired(table.oldest));
+        if self.is_expired {
+            return Some(self.expired_at(table.oldest));
         }
-        let first = table.history.partition_point(|change| change.version <= self.version);
+        let read = self.version.load(Ordering::Relaxed);
+        if read < table.begin {
+            // As kube-apiserver does with a client that does not read.
+            return Some(WatchEvent { line: Bytes::new(), at: Instant::now(), is_last: true });
+        }
+        let first = table.history.partition_point(|change| change.version <= read);
         for change in table.history.range(first..) {
-            self.version = change.version;
+            self.version.store(change.version, Ordering::Relaxed);
             if let Some(kind) = self.kind_of(change) {
                 // An object that is selected no more is shown as it was last, with the new version.
                 let line = match (kind, &change.before) {
@@ -154,7 +169,7 @@ impl Watch {
 
     /// A bookmark of the present version. Only a watch that has read all events may be sent it.
     pub fn bookmark(&self) -> Bytes {
-        let version = self.server.state().version.max(self.version);
+        let version = self.server.state().version.max(self.version.load(Ordering::Relaxed));
         let (kind, api_version) = match self.form {
             Form::Whole => (self.resource.kind, self.resource.api_version()),
             Form::Metadata => ("PartialObjectMetadata", "meta.k8s.io/v1".to_owned()),
@@ -165,8 +180,13 @@ impl Watch {
     }
 
     /// The event of a watch whose version the server does not know any more.
-    pub fn expired(&self, oldest: u64) -> WatchEvent {
-        let status = Failure::expired(self.version, oldest.saturating_sub(1)).status();
+    pub fn expired(&self) -> WatchEvent {
+        self.expired_at(self.version.load(Ordering::Relaxed).saturating_add(2))
+    }
+
+    fn expired_at(&self, oldest: u64) -> WatchEvent {
+        let asked = self.version.load(Ordering::Relaxed);
+        let status = Failure::expired(asked, oldest.saturating_sub(1)).status();
         let event = json!({"type": "ERROR", "object": status});
         WatchEvent { line: format!("{event}\n").into(), at: Instant::now(), is_last: true }
     }
