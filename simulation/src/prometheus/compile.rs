@@ -319,7 +319,15 @@ fn ranged(function: OverTime, args: &[&Expr]) -> Result<Vector, EvaluateError> {
         _ => return wrong_arguments(),
     };
     let parameter = parameter.map(|parameter| scalar(parameter).map(Box::new)).transpose()?;
-    Ok(Vector::OverTime { function, range: range(of)?, parameter })
+    let range = range(of)?;
+    let constant = matches!(parameter.as_deref(), None | Some(Scalar::Number(_)));
+    let is_fixed =
+        matches!(range, Range::Subquery { when: When { at: At::Query | At::Time(_), .. }, .. });
+    if is_fixed && (!constant || function == OverTime::PredictLinear) {
+        // By a fault of Prometheus, there is no result.
+        return unsupported("a subquery with @ beside what changes with time");
+    }
+    Ok(Vector::OverTime { function, range, parameter })
 }
 
 fn over_time(name: &str) -> Option<OverTime> {
