@@ -34,6 +34,7 @@ pub struct Cluster {
     /// Whether it outlives this process.
     pub keep: bool,
     api_port: u16,
+    etcd_port: u16,
     load_port: u16,
     authority: Authority,
     /// The CA of front proxies, such as kube-apiserver.
@@ -124,6 +125,7 @@ impl Cluster {
             folder: folder.clone(),
             keep,
             api_port,
+            etcd_port,
             load_port,
             authority,
             front_authority,
@@ -212,6 +214,20 @@ impl Cluster {
             response.error_for_status().map(|_| ()).map_err(|error| error.to_string())
         })
         .await;
+    }
+
+    /// Has etcd drop all versions but the present one of each object.
+    pub async fn compact_etcd(&self) {
+        let url = |path: &str| format!("http://127.0.0.1:{}/v3/kv/{path}", self.etcd_port);
+        let ask = async |path: &str, body: String| {
+            let request = reqwest::Client::new().post(url(path)).body(body);
+            let response = request.send().await.and_then(reqwest::Response::error_for_status);
+            let text = response.expect("etcd answers").bytes().await.expect("a body");
+            serde_json::from_slice::<serde_json::Value>(&text).expect("JSON")
+        };
+        let present = ask("range", r#"{"key": "AA=="}"#.to_owned()).await;
+        let revision = &present["header"]["revision"];
+        ask("compaction", format!("{{\"revision\": {revision}, \"physical\": true}}")).await;
     }
 
     /// Restarts kube-apiserver.

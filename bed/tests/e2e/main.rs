@@ -23,6 +23,7 @@ mod relist;
 mod reload;
 mod scaling;
 mod security;
+mod simulated_api_server;
 mod simulated_prometheus;
 mod socket;
 mod targets;

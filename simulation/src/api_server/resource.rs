@@ -150,7 +150,7 @@ pub static STATEFUL_SETS: Resource = Resource {
     status: true,
     scale: Some(ScaleSelector::Spec),
     generation: Generation::Spec,
-    new_status: || json!({"replicas": 0}),
+    new_status: || json!({"availableReplicas": 0, "replicas": 0}),
     ..COMMON
 };
 

@@ -1,0 +1,119 @@
+//! The simulated API server and the real one give the same answers: random requests of every verb,
+//! with conflicts, preconditions, pages, watches and compactions.
+
+mod normal;
+mod operations;
+mod sides;
+
+use crate::runtime;
+use bed::cluster::Cluster;
+use bed::random::Random;
+use bed::{Options, eventually};
+use futures::future::join_all;
+use operations::{KINDS, Lane};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Lanes: sequences of requests that run beside each other, each in a namespace of its own.
+const LANES: u64 = 8;
+/// The phases; between them, the histories are dropped.
+const PHASES: usize = 3;
+/// The number of requests of a lane in a phase.
+const REQUESTS: usize = 60;
+
+/// A custom resource with a scale.
+const FLEETS: &str = r#"
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: fleets.example.com}
+spec:
+  group: example.com
+  scope: Namespaced
+  names: {plural: fleets, singular: fleet, kind: Fleet}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema:
+      openAPIV3Schema:
+        type: object
+        properties:
+          spec: {type: object, properties: {replicas: {type: integer}}}
+          status:
+            type: object
+            properties: {replicas: {type: integer}, selector: {type: string}}
+    subresources:
+      status: {}
+      scale:
+        specReplicasPath: .spec.replicas
+        statusReplicasPath: .status.replicas
+        labelSelectorPath: .status.selector
+"#;
+
+/// The seed: of `PLIMSOLL_SEED`, or another one each time.
+fn seed() -> u64 {
+    let given = std::env::var("PLIMSOLL_SEED").ok().and_then(|text| text.parse().ok());
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    given.unwrap_or(u64::try_from(now % 1_000_000_007).unwrap_or_default())
+}
+
+/// Waits until all kinds are served.
+async fn wait_served(cluster: &Cluster) {
+    for kind in KINDS {
+        let path = kind.collection("default");
+        eventually("the kind is served", Duration::from_secs(60), async || {
+            cluster.raw(&path).await
+        })
+        .await;
+    }
+}
+
+#[test]
+fn the_simulated_api_server_answers_as_the_real_one() {
+    let seed = seed();
+    println!("PLIMSOLL_SEED={seed}");
+    let mut random = Random(seed);
+    runtime().block_on(async {
+        // There is no controller that creates service accounts.
+        let disabled = "--disable-admission-plugins=ServiceAccount".to_owned();
+        let options = Options { apiserver: vec![disabled], ..Options::default() };
+        let mut cluster = Cluster::control_plane(&options).await;
+        cluster.apply(FLEETS).await;
+        cluster.apply(include_str!("../../../deploy/base/crd.yaml")).await;
+        wait_served(&cluster).await;
+        let mut templates = Vec::new();
+        for kind in KINDS {
+            templates.push(kind.template(&cluster).await);
+        }
+        let mut lanes = Vec::new();
+        for number in 0..LANES {
+            let random = Random(random.next_u64());
+            lanes.push(Lane::new(cluster.client.clone(), number, random, &templates).await);
+        }
+        let begun = Instant::now();
+        for phase in 0..PHASES {
+            if phase > 0 {
+                cluster.compact_etcd().await;
+                // kube-apiserver has a history of its own.
+                cluster.restart_apiserver().await;
+                wait_served(&cluster).await;
+                lanes.iter().for_each(Lane::compact);
+            }
+            let each = lanes.iter_mut().map(async |lane| {
+                for _ in 0..REQUESTS {
+                    lane.step().await;
+                }
+                lane.end_watches().await;
+            });
+            join_all(each).await;
+        }
+        let counts = Lane::counts(&lanes);
+        let requests: usize = counts.iter().map(|(_, count)| count).sum();
+        println!("{requests} requests in {:?}", begun.elapsed());
+        counts.iter().for_each(|(what, count)| println!("{count:6} {what}"));
+        // Later ones may follow from the first.
+        let first = lanes.iter().flat_map(|lane| lane.differences().into_iter().take(3));
+        let first: Vec<String> = first.collect();
+        assert!(first.is_empty(), "PLIMSOLL_SEED={seed}\n{}", first.join("\n\n"));
+        assert!(requests >= 10_000, "{requests}");
+    });
+}
