@@ -104,6 +104,8 @@ const MAX_UNDECODABLE_BYTES: usize = MAX_CHECKPOINT_BYTES / 4 * 3;
 const MAX_DECOMPRESSED_BYTES: u64 = 256 << 20;
 /// The time limit of reading.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
+/// How far off the time between two times of kube-apiserver may be.
+const SERVER_TIME_RESOLUTION_MS: i64 = 1_000;
 
 impl CheckpointStore {
     /// A store beside the Lease of this namespace and name.
@@ -258,7 +260,10 @@ fn decode(
     // The offset of the times in it.
     let by = match version {
         1 => now - server.unwrap_or_else(|| newest(&autoscalers)),
-        2 => now - server.zip(written_at).map_or(0, |(server, at)| (server - at).max(0)),
+        2 => {
+            let passed = server.zip(written_at).map_or(0, |(server, at)| server - at);
+            now - (passed - SERVER_TIME_RESOLUTION_MS).max(0)
+        }
         other => return Err(format!("its version is {other}; 1 or 2 was expected")),
     };
     let autoscaler = |entry: Entry| {

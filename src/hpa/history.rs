@@ -67,10 +67,9 @@ impl ScalingHistory {
         self.recommendations.extend(other.recommendations);
         for (events, others) in [(&mut self.ups, other.ups), (&mut self.downs, other.downs)] {
             let mut unmatched = others.clone();
-            // A change is observed up to a minute after it was made.
             events.retain(|event| {
                 let is = |known: &ScaleEvent| {
-                    known.change == event.change && (0..60_000).contains(&(event.time - known.time))
+                    known.change == event.change && OBSERVED_MS.contains(&(event.time - known.time))
                 };
                 let known = unmatched.iter().position(is).map(|index| unmatched.remove(index));
                 known.is_none() && !complete
@@ -159,6 +158,10 @@ impl ScalingHistory {
         }
     }
 }
+
+/// How long after a change, by the replica that made it, another may observe it, in ms. It dates the
+/// change when its write has ended: a watch may show it earlier, by as long as a write takes.
+const OBSERVED_MS: std::ops::Range<i64> = -15_000..60_000;
 
 /// The longest stabilization window and policy period of a spec, in ms. Source: the API's
 /// validation of both, `MaxStabilizationWindowSeconds` and `MaxPeriodSeconds`.
