@@ -7,6 +7,8 @@
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
+// Unit tests end with their runtime. (clippy.toml)
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
 
 pub mod app;
 mod cache;

@@ -6,7 +6,7 @@ use crate::leader::FencingToken;
 use crate::watch::AutoscalerRef;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 
 /// The checkpoints that were read, or why they could not be.
 pub type Loaded = Result<Vec<(AutoscalerRef, Checkpoint)>, String>;
@@ -137,7 +137,7 @@ impl Checkpointer {
             return;
         }
         if let Some(saved) = self.saving.try_join_next() {
-            self.note_saved(saved.unwrap_or(None));
+            self.note_saved(saved);
         }
         if !self.saving.is_empty() {
             self.due = Instant::now() + SAVE_SOON;
@@ -157,7 +157,7 @@ impl Checkpointer {
     /// Waits for the save in flight.
     pub async fn finish_saving(&mut self) {
         if let Some(saved) = self.saving.join_next().await {
-            self.note_saved(saved.unwrap_or(None));
+            self.note_saved(saved);
         }
     }
 
@@ -166,7 +166,11 @@ impl Checkpointer {
         if self.bytes > LARGE { SAVE_LARGE } else { SAVE_SOON }
     }
 
-    fn note_saved(&mut self, bytes: Option<usize>) {
+    fn note_saved(&mut self, saved: Result<Option<usize>, JoinError>) {
+        let bytes = saved.unwrap_or_else(|error| {
+            tracing::error!(%error, "Failed to save the scaling history");
+            None
+        });
         self.failed = bytes.is_none();
         self.bytes = bytes.unwrap_or(self.bytes);
     }
@@ -180,7 +184,7 @@ mod tests {
     fn a_long_history_is_saved_less_often() {
         let mut checkpointer = Checkpointer::new(None, Duration::ZERO);
         for (bytes, soon) in [(LARGE, SAVE_SOON), (LARGE + 1, SAVE_LARGE)] {
-            checkpointer.note_saved(Some(bytes));
+            checkpointer.note_saved(Ok(Some(bytes)));
             assert_eq!(checkpointer.save_soon(), soon);
         }
     }
