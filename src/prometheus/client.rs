@@ -350,3 +350,74 @@ fn outcome(result: &Result<Body, Error>) -> &'static str {
         | Error::Memory { .. } => "unusable",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::transport::BodyStream;
+    use super::*;
+    use futures::future::{self, BoxFuture};
+    use futures::{FutureExt, stream};
+
+    /// A server whose bodies are made by a function.
+    struct Fake<F>(F);
+
+    impl<F> std::fmt::Debug for Fake<F> {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("Fake")
+        }
+    }
+
+    impl<F: Fn(http::Request<Bytes>) -> BodyStream + Send + Sync> Transport for Fake<F> {
+        fn send(
+            &self,
+            request: http::Request<Bytes>,
+        ) -> BoxFuture<'static, Result<http::Response<BodyStream>, TransportError>> {
+            future::ready(Ok(http::Response::new((self.0)(request)))).boxed()
+        }
+    }
+
+    fn client(
+        get: bool,
+        body: impl Fn(http::Request<Bytes>) -> BodyStream + Send + Sync + 'static,
+    ) -> Client {
+        let options = Options { get, ..Options::new("http://server/base") };
+        let token = Some(Token::Text("secret".to_owned()));
+        Client::over(Arc::new(Fake(body)), Options { token, ..options }).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_limit_is_that_of_the_whole_response_whatever_it_comes_over() {
+        let begins = |_| stream::iter([Ok(Bytes::from("{"))]).chain(stream::pending()).boxed();
+        let begun = Instant::now();
+        let error = client(false, begins).query("up", &[]).await.err();
+        assert_eq!(error, Some(Error::Timeout(Duration::from_secs(30))));
+        assert_eq!(begun.elapsed().as_secs(), 30);
+        for (broken, expected) in [
+            (TransportError::Timeout, Error::Timeout(Duration::from_secs(30))),
+            (TransportError::Unreachable("cut".into()), Error::Unreachable("cut".into())),
+        ] {
+            let breaks = move |_| stream::iter([Err(broken.clone())]).boxed();
+            assert_eq!(client(false, breaks).query("up", &[]).await.err(), Some(expected));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_query_is_sent_in_the_url_or_in_the_body() {
+        for get in [true, false] {
+            let echo = |request: http::Request<Bytes>| {
+                let (uri, method) = (request.uri().to_string(), request.method());
+                let form = String::from_utf8_lossy(request.body());
+                let token = request.headers()[AUTHORIZATION].to_str().unwrap();
+                stream::iter([Ok(Bytes::from(format!("{method} {uri} {form} {token}")))]).boxed()
+            };
+            let body = client(get, echo).query("a + b", &[]).await.unwrap();
+            let form = "query=a+%2B+b&timeout=30000ms&partial_response=false";
+            let url = "http://server/base/api/v1/query";
+            let expected = match get {
+                true => format!("GET {url}?{form}  Bearer secret"),
+                false => format!("POST {url} {form} Bearer secret"),
+            };
+            assert_eq!(String::from_utf8_lossy(&body), expected);
+        }
+    }
+}
