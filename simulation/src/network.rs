@@ -12,6 +12,7 @@ use futures::{FutureExt, StreamExt, stream};
 use http::{Method, Request, Response};
 use plimsoll::prometheus::{BodyStream, Transport, TransportError};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -109,10 +110,18 @@ pub struct ToApiServer {
     pub network: std::sync::Arc<Network>,
     /// The replica.
     pub replica: usize,
+    /// Whether its process is dead: its tasks end one after the other, and none may send anything meanwhile.
+    pub dead: Dead,
 }
+
+/// Whether a process is dead.
+pub type Dead = std::sync::Arc<AtomicBool>;
 
 impl Faults for ToApiServer {
     fn request(&mut self, asked: Asked<'_>) -> Fate {
+        if self.dead.load(Ordering::Relaxed) {
+            return Fate::Silent;
+        }
         let now = self.network.now();
         let (path, query) = (asked.uri.path(), asked.uri.query().unwrap_or_default());
         let is_watch = query.contains("watch=");
@@ -198,6 +207,8 @@ pub struct ToPrometheus {
     pub network: std::sync::Arc<Network>,
     /// The replica.
     pub replica: usize,
+    /// Whether its process is dead.
+    pub dead: Dead,
 }
 
 impl std::fmt::Debug for ToPrometheus {
@@ -212,6 +223,9 @@ impl Transport for ToPrometheus {
         request: Request<Bytes>,
     ) -> BoxFuture<'static, Result<Response<BodyStream>, TransportError>> {
         let (network, replica) = (self.network.clone(), self.replica);
+        if self.dead.load(Ordering::Relaxed) {
+            return std::future::pending().boxed();
+        }
         async move { network.query(replica, &request).await }.boxed()
     }
 }

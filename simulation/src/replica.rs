@@ -1,7 +1,7 @@
 //! A replica of Plimsoll: the product's own parts, over the simulated ways.
 
 use crate::api_server::{self, ApiServer};
-use crate::network::{Network, ToApiServer, ToPrometheus};
+use crate::network::{Dead, Network, ToApiServer, ToPrometheus};
 use crate::workload::CONFIG;
 use clap::Parser;
 use kube::client::ClientBuilder;
@@ -12,6 +12,7 @@ use plimsoll::replica::{Clock, Parts, Replica, TaskEnded, layered};
 use plimsoll::telemetry::Metrics;
 use std::io::Write;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -20,12 +21,14 @@ use tokio::task::JoinHandle;
 pub struct RunningReplica {
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<Result<(), TaskEnded>>,
+    dead: Dead,
     /// Its own metrics.
     pub metrics: Arc<Metrics>,
 }
 
 impl Drop for RunningReplica {
     fn drop(&mut self) {
+        self.dead.store(true, Ordering::Relaxed);
         self.task.abort();
     }
 }
@@ -43,8 +46,9 @@ impl RunningReplica {
         let clock = Clock::with_wall(wall);
         let metrics = Arc::new(Metrics::default());
         let flags = flags();
+        let dead = Dead::default();
         let client = |leases: bool| {
-            let faults = ToApiServer { network: network.clone(), replica };
+            let faults = ToApiServer { network: network.clone(), replica, dead: dead.clone() };
             let name = if leases {
                 format!("replica-{replica}-leases")
             } else {
@@ -54,7 +58,7 @@ impl RunningReplica {
             let builder = ClientBuilder::new(service, crate::world::OWN_NAMESPACE);
             layered(builder, &flags, metrics.clone(), clock.clone(), None)
         };
-        let transport = ToPrometheus { network: network.clone(), replica };
+        let transport = ToPrometheus { network: network.clone(), replica, dead: dead.clone() };
         let options = prometheus::Options {
             timeout: flags.prometheus.prometheus_timeout,
             ..prometheus::Options::new("http://prometheus:9090")
@@ -81,7 +85,7 @@ impl RunningReplica {
             }
         };
         let task = tokio::spawn(made.run(|stop| stop, signal));
-        Self { stop: Some(stop), task, metrics }
+        Self { stop: Some(stop), task, dead, metrics }
     }
 
     /// Stops it in order.
