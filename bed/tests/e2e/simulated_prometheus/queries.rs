@@ -424,12 +424,7 @@ impl Generator<'_> {
             let metrics = [self.one_of(METRICS), self.one_of(METRICS)];
             let [left, right] = metrics.map(|metric| {
                 let range = if metric.ends_with("_total") { "[1m]" } else { "" };
-                let value = if range.is_empty() {
-                    metric.to_owned()
-                } else {
-                    format!("rate({metric}{range})")
-                };
-                value
+                if range.is_empty() { metric.to_owned() } else { format!("rate({metric}{range})") }
             });
             return match self.random.below(4) {
                 0 => format!("(sum by ({labels}) ({left}) {operator} max by ({labels}) ({right}))"),
