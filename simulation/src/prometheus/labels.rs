@@ -18,6 +18,9 @@ pub struct Labels(Arc<Inner>);
 struct Inner {
     hash: u64,
     pairs: Box<[Pair]>,
+    /// The set without what describes the metric, as most queries need it for each series; none if
+    /// that is the set itself.
+    without_metric: Option<Labels>,
 }
 
 /// A name and a value.
@@ -42,7 +45,12 @@ impl Labels {
         for (name, value) in &pairs {
             hash = mix(mix(hash, name.as_bytes()), value.as_bytes());
         }
-        Self(Arc::new(Inner { hash, pairs: pairs.into() }))
+        let describes = |(name, _): &Pair| METADATA.contains(&&**name);
+        let without_metric = pairs
+            .iter()
+            .any(describes)
+            .then(|| Self::sorted(pairs.iter().filter(|pair| !describes(pair)).cloned().collect()));
+        Self(Arc::new(Inner { hash, pairs: pairs.into(), without_metric }))
     }
 
     /// The empty set.
@@ -75,7 +83,7 @@ impl Labels {
 
     /// Without the name of the metric and what describes it.
     pub(super) fn without_metric(&self) -> Self {
-        self.filtered(|name| !METADATA.contains(&name))
+        self.0.without_metric.as_ref().unwrap_or(self).clone()
     }
 
     /// With another value of a label; an empty one removes it.

@@ -19,7 +19,11 @@ pub(super) fn decimal(value: f64) -> String {
         return if value > 0.0 { "+Inf" } else { "-Inf" }.to_owned();
     }
     let text = value.to_string();
-    if text.len() < MIN_TIE {
+    // A number that ends with a one of so many binary digits after the point has as many decimal ones.
+    let binary = fraction_bits(value);
+    let fraction = text.split_once('.').map_or(0, |(_, fraction)| fraction.len());
+    let may_tie = if binary > 0 { binary == fraction as i32 + 1 } else { text.len() > 15 };
+    if !may_tie {
         return text;
     }
     let (digits, exponent) = shortest(value);
@@ -38,8 +42,13 @@ pub(super) fn decimal(value: f64) -> String {
     }
 }
 
-/// Numbers with fewer digits than this lie between no two that are as short.
-const MIN_TIE: usize = 15;
+/// How many binary digits a finite number has after the point; 0 or less if it is whole.
+fn fraction_bits(value: f64) -> i32 {
+    const MANTISSA: u64 = (1 << 52) - 1;
+    let exponent = (value.to_bits() >> 52 & 0x7ff) as i32;
+    let mantissa = value.to_bits() & MANTISSA | if exponent == 0 { 0 } else { MANTISSA + 1 };
+    if mantissa == 0 { 0 } else { 1075 - exponent.max(1) - mantissa.trailing_zeros() as i32 }
+}
 
 /// The shortest digits (`-1.5`) that tell a finite number from all others, and their exponent. Of two that are
 /// as near, Go takes the even ones and Rust the larger.
@@ -86,8 +95,8 @@ mod tests {
             (1e-6, "0.000001"),
             (9.5e-7, "9.5e-07"),
             (1e20, "100000000000000000000"),
-            (131_373_190_744_304.125, "131373190744304.12"),
-            (-131_373_190_744_304.375, "-131373190744304.38"),
+            (131_373_190_744_304.13, "131373190744304.12"),
+            (-131_373_190_744_304.38, "-131373190744304.38"),
             (0.000_123_456_789_012_345_67, "0.00012345678901234567"),
             (123_456_789_012_345_680.0, "123456789012345680"),
             (1e21, "1e+21"),

@@ -72,7 +72,8 @@ fn query(
     let stamp = number::seconds(at);
     match prometheus.value(parameter(form, "query").unwrap_or_default(), at)? {
         Value::Scalar(value) => {
-            let value = number::value(value);
+            // Of another form than those of series.
+            let value = number::decimal(value);
             let data = format!(r#"{{"resultType":"scalar","result":[{stamp},"{value}"]}}"#);
             Ok(Answer::complete(data))
         }

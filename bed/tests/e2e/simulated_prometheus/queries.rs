@@ -322,7 +322,13 @@ impl Generator<'_> {
 
     fn subquery(&mut self) -> String {
         let mut inner = Generator { random: self.random, start: self.start, in_subquery: true };
-        let (vector, range) = (inner.vector(1), self.one_of(&["30s", "1m", "2m30s"]));
+        // Only what has an order over time in a real Prometheus, on which ties of `topk` depend.
+        let vector = match inner.random.below(3) {
+            0 => inner.instant(),
+            1 => inner.over_time(),
+            _ => format!("sum by ({}) ({})", inner.labels(), inner.instant()),
+        };
+        let range = self.one_of(&["30s", "1m", "2m30s"]);
         let step = self.one_of(&["7s", "10s", "", "1m"]);
         format!("({vector})[{range}:{step}]{}", when(self.random, self.start))
     }
@@ -424,12 +430,7 @@ impl Generator<'_> {
             let metrics = [self.one_of(METRICS), self.one_of(METRICS)];
             let [left, right] = metrics.map(|metric| {
                 let range = if metric.ends_with("_total") { "[1m]" } else { "" };
-                let value = if range.is_empty() {
-                    metric.to_owned()
-                } else {
-                    format!("rate({metric}{range})")
-                };
-                value
+                if range.is_empty() { metric.to_owned() } else { format!("rate({metric}{range})") }
             });
             return match self.random.below(4) {
                 0 => format!("(sum by ({labels}) ({left}) {operator} max by ({labels}) ({right}))"),
