@@ -18,7 +18,7 @@ const LANES: u64 = 8;
 /// The phases; between them, the histories are dropped.
 const PHASES: usize = 3;
 /// The number of requests of a lane in a phase.
-const REQUESTS: usize = 60;
+const REQUESTS: usize = 430;
 
 /// A custom resource with a scale.
 const FLEETS: &str = r#"
@@ -92,6 +92,10 @@ fn the_simulated_api_server_answers_as_the_real_one() {
         let begun = Instant::now();
         for phase in 0..PHASES {
             if phase > 0 {
+                // A version that no list has seen: the one of the compaction can still be read.
+                let name = format!("unseen-{phase}");
+                let unseen = ["-n", "default", "create", "configmap", name.as_str()];
+                cluster.kubectl(&unseen).await;
                 cluster.compact_etcd().await;
                 // kube-apiserver has a history of its own.
                 cluster.restart_apiserver().await;

@@ -35,20 +35,13 @@ impl State {
         }
         let (uid, old_uid) = (meta(scale, "uid"), meta(&old.value, "uid"));
         if !uid.is_empty() && uid != old_uid {
-            let why = format!(
-                "Precondition failed: UID in precondition: {uid}, UID in object meta: {old_uid}"
-            );
-            return Err(Failure::conflict(resource.group, resource.plural, name, &why));
+            return Err(Failure::precondition(resource, (namespace, name), (uid, old_uid)));
         }
         let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
         if replicas < 0 {
             let text = format!("Invalid value: {replicas}: must be greater than or equal to 0");
-            let mut failure =
-                Failure::invalid(resource, name, "spec.replicas", ("FieldValueInvalid", &text));
-            failure.message =
-                format!("Scale.autoscaling \"{name}\" is invalid: spec.replicas: {text}");
-            failure.details["group"] = "autoscaling".into();
-            failure.details["kind"] = "Scale".into();
+            let of = ("autoscaling", "Scale");
+            let failure = Failure::invalid(of, name, "spec.replicas", ("FieldValueInvalid", &text));
             return Err(failure);
         }
         let mut new = (*old.value).clone();

@@ -93,7 +93,7 @@ impl State {
                 "" => {
                     let why = "name or generateName is required";
                     let field = ("FieldValueRequired", &*format!("Required value: {why}"));
-                    Failure::invalid(resource, "", "metadata.name", field)
+                    Failure::invalid((resource.group, resource.kind), "", "metadata.name", field)
                 }
                 _ => Failure::unmodelled("generateName"),
             });
@@ -108,7 +108,7 @@ impl State {
         if self.find(resource, namespace, &name).is_some() {
             return Err(Failure::already_exists(resource, &name));
         }
-        tidy(&mut object);
+        tidy(resource, &mut object);
         let system = [
             ("namespace", if namespace.is_empty() { Value::Null } else { namespace.into() }),
             ("uid", self.new_uid().into()),
@@ -158,22 +158,22 @@ impl State {
                 return Err(target.not_found());
             }
             if !uid.is_empty() {
-                return Err(precondition(resource, name, uid, ""));
+                return Err(Failure::precondition(resource, (namespace, name), (uid, "")));
             }
             set_meta(&mut object, "resourceVersion", Value::Null);
             return self.create(target, object).map(|stored| (stored, true));
         };
         let old_uid = meta(&old.value, "uid");
         if !uid.is_empty() && uid != old_uid {
-            return Err(precondition(resource, name, uid, old_uid));
+            return Err(Failure::precondition(resource, (namespace, name), (uid, old_uid)));
         }
         let version = meta(&object, "resourceVersion");
         if version.is_empty() && !resource.unconditional {
-            let text = "Invalid value: 0x0: must be specified for an update";
-            let field = ("FieldValueInvalid", text);
-            return Err(Failure::invalid(resource, name, "metadata.resourceVersion", field));
+            let text = "Invalid value: 0: must be specified for an update";
+            let (of, field) = ((resource.group, resource.plural), "metadata.resourceVersion");
+            return Err(Failure::invalid(of, name, field, ("FieldValueInvalid", text)));
         }
-        tidy(&mut object);
+        tidy(resource, &mut object);
         self.update(target, Verb::Update, &old, object).map(|stored| (stored, false))
     }
 
@@ -185,16 +185,14 @@ impl State {
         let mut object = (*old.value).clone();
         merge(&mut object, patch);
         self.check_body(target, &object)?;
-        tidy(&mut object);
+        tidy(resource, &mut object);
         let (uid, old_uid) = (meta(&object, "uid"), meta(&old.value, "uid"));
         let version = meta(&object, "resourceVersion");
-        if !uid.is_empty()
-            && uid != old_uid
-            && [old.version.to_string().as_str(), ""].contains(&version)
-        {
-            let text = format!("Invalid value: \"{uid}\": field is immutable");
-            let field = ("FieldValueInvalid", text.as_str());
-            return Err(Failure::invalid(resource, name, "metadata.uid", field));
+        let is_present = version.is_empty() || version == meta(&old.value, "resourceVersion");
+        // Of a patch of the status of a custom resource, the UID is not looked at.
+        let is_looked_at = !(resource.custom && target.part == Part::Status);
+        if !uid.is_empty() && uid != old_uid && is_present && is_looked_at {
+            return Err(Failure::other_uid(resource, name, uid));
         }
         self.update(target, Verb::Patch, &old, object)
     }
@@ -214,7 +212,8 @@ impl State {
             return Err(Failure::modified(resource, name));
         }
         prepare_update(resource, target.part == Part::Status, &mut new, &old.value);
-        if new == *old.value {
+        // An apply that changes only what the manager owns changes `managedFields`.
+        if new == *old.value && verb != Verb::Apply {
             let found = self.find(resource, namespace, name);
             return Ok(found.expect("it was found just now").clone());
         }
@@ -246,14 +245,16 @@ impl State {
         let known = new["metadata"]["deletionGracePeriodSeconds"].as_i64();
         if std::ptr::eq(resource, &NAMESPACES) {
             if is_terminating(&new) {
-                let why = "The system is ensuring all content is removed from this namespace.  Upon completion, this namespace will automatically be purged by the system.";
-                return Err(Failure::conflict("", "namespaces", name, why));
+                return Ok(Deleted { object: old, gone: false });
             }
             set_meta(&mut new, "deletionTimestamp", time_text(self.now()).into());
             set(&mut new["status"], "phase", "Terminating".into());
             return Ok(Deleted { object: self.put(by, resource, new), gone: false });
         }
         if grace == 0 && !has_finalizers(&new) {
+            if known.is_some() {
+                set_meta(&mut new, "deletionGracePeriodSeconds", 0.into());
+            }
             return Ok(Deleted { object: self.remove(by, resource, &new), gone: true });
         }
         if is_terminating(&new) && known.is_none_or(|known| known <= grace) {
@@ -314,12 +315,6 @@ impl State {
             Some(_) => Ok(()),
         }
     }
-}
-
-/// The UID of a write is not that of the object.
-fn precondition(resource: &Resource, name: &str, uid: &str, old: &str) -> Failure {
-    let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {old}");
-    Failure::conflict(resource.group, resource.plural, name, &why)
 }
 
 fn check_preconditions(

@@ -16,7 +16,7 @@ impl Names {
 
     /// A body in which UIDs, versions, times and tokens are replaced.
     pub fn normalized(&mut self, mut body: Value) -> Value {
-        let is_list = body["items"].is_array();
+        let is_list = body["kind"].as_str().is_some_and(|kind| kind.ends_with("List"));
         if is_list {
             body["metadata"]["resourceVersion"] = "of the list".into();
         }

@@ -120,7 +120,7 @@ impl Kind {
         match random.below(5) {
             // Of the rest, kinds differ in what they take.
             0 => json!({"status": status, "metadata": {"annotations": {"note": "of the status"}}}),
-            1 => json!({"status": status, "metadata": {"labels": {"tier": "of the status"}}}),
+            1 => json!({"status": status, "metadata": {"labels": {"tier": "of-status"}}}),
             _ => json!({"status": status}),
         }
     }

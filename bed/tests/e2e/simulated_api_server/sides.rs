@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use kube::Client;
 use kube::client::Body;
 use plimsoll_simulation::api_server::{Answer, ApiServer, Watch};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -86,15 +86,20 @@ fn replace(value: &mut Value, names: &[(&str, String)]) {
     }
 }
 
-/// Applies a merge patch; null stays null in the outcome.
+/// Applies a merge patch.
 fn merge(target: &mut Value, patch: &Value) {
-    match (target, patch) {
-        (Value::Object(target), Value::Object(patch)) => {
-            for (field, value) in patch {
-                merge(target.entry(field.clone()).or_insert(Value::Null), value);
-            }
+    let Value::Object(patch) = patch else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    for (field, value) in patch {
+        match target.as_object_mut() {
+            Some(target) if value.is_null() => drop(target.remove(field)),
+            _ => merge(&mut target[field], value),
         }
-        (target, patch) => *target = patch.clone(),
     }
 }
 
