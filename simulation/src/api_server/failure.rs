@@ -110,10 +110,22 @@ impl Failure {
     /// A patch has another UID than its object.
     pub fn other_uid(resource: &Resource, name: &str, uid: &str) -> Self {
         let text = format!("Invalid value: \"{uid}\": field is immutable");
-        let of = (resource.group, resource.kind);
-        let mut failure =
-            Self::invalid(of, name, "metadata.uid", ("FieldValueInvalid", text.as_str()));
-        if !resource.custom
+        Self::invalid_metadata(resource, name, "metadata.uid", ("FieldValueInvalid", &text))
+    }
+
+    /// An object that is being deleted gets these finalizers (in quotes).
+    pub fn new_finalizers(resource: &Resource, name: &str, added: &[String]) -> Self {
+        let text = format!(
+            "Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+            added.join(", ")
+        );
+        let cause = ("FieldValueForbidden", text.as_str());
+        Self::invalid_metadata(resource, name, "metadata.finalizers", cause)
+    }
+
+    fn invalid_metadata(resource: &Resource, name: &str, field: &str, cause: (&str, &str)) -> Self {
+        let mut failure = Self::invalid((resource.group, resource.kind), name, field, cause);
+        if resource.kind != "Event"
             && let Some(causes) = failure.details["causes"].as_array_mut()
         {
             // kube-apiserver checks it twice.

@@ -186,7 +186,7 @@ pub static HPAS: Resource = Resource {
     kind: "HorizontalPodAutoscaler",
     status: true,
     no_zeros: &["currentReplicas"],
-    new_status: || json!({"currentMetrics": null, "desiredReplicas": 0}),
+    new_status: || json!({"desiredReplicas": 0}),
     ..COMMON
 };
 

@@ -39,10 +39,14 @@ impl State {
         }
         let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
         if replicas < 0 {
-            let text = format!("Invalid value: {replicas}: must be greater than or equal to 0");
-            let of = ("autoscaling", "Scale");
-            let failure = Failure::invalid(of, name, "spec.replicas", ("FieldValueInvalid", &text));
-            return Err(failure);
+            let (of, field, must) = if resource.custom {
+                let of = (resource.group, resource.kind);
+                (of, ".spec.replicas", "should be a non-negative integer")
+            } else {
+                (("autoscaling", "Scale"), "spec.replicas", "must be greater than or equal to 0")
+            };
+            let text = format!("Invalid value: {replicas}: {must}");
+            return Err(Failure::invalid(of, name, field, ("FieldValueInvalid", &text)));
         }
         let mut new = (*old.value).clone();
         set_meta(&mut new, "resourceVersion", meta(scale, "resourceVersion").into());

@@ -105,8 +105,12 @@ impl State {
                 "resourceVersion should not be set on objects to be created",
             ));
         }
-        if self.find(resource, namespace, &name).is_some() {
-            return Err(Failure::already_exists(resource, &name));
+        if let Some(found) = self.find(resource, namespace, &name) {
+            let mut failure = Failure::already_exists(resource, &name);
+            if is_terminating(&found.value) {
+                failure.message.insert_str(0, "object is being deleted: ");
+            }
+            return Err(failure);
         }
         tidy(resource, &mut object);
         let system = [
@@ -217,13 +221,20 @@ impl State {
             let found = self.find(resource, namespace, name);
             return Ok(found.expect("it was found just now").clone());
         }
+        if is_terminating(&new)
+            && let Some(added) = new_finalizers(&new, &old.value)
+        {
+            return Err(Failure::new_finalizers(resource, name, &added));
+        }
         let by = target.by(verb);
         self.note_owners(target, verb, &old.value, &new);
         let grace = new["metadata"]["deletionGracePeriodSeconds"].as_i64();
         if is_terminating(&new) && grace.unwrap_or(0) == 0 && !has_finalizers(&new) {
             let is_namespace = std::ptr::eq(resource, &NAMESPACES);
             if !is_namespace && has_finalizers(&old.value) {
-                return Ok(self.remove(by, resource, &new));
+                // Watches are shown the object as it was stored; the answer has the version before.
+                self.remove(by, resource, &old.value);
+                return Ok(Arc::new(Stored::detached(new, old.version)));
             }
         }
         Ok(self.put(by, resource, new))
@@ -251,14 +262,12 @@ impl State {
             set(&mut new["status"], "phase", "Terminating".into());
             return Ok(Deleted { object: self.put(by, resource, new), gone: false });
         }
-        if grace == 0 && !has_finalizers(&new) {
-            if known.is_some() {
-                set_meta(&mut new, "deletionGracePeriodSeconds", 0.into());
-            }
-            return Ok(Deleted { object: self.remove(by, resource, &new), gone: true });
+        let gone = grace == 0 && !has_finalizers(&new);
+        if gone && !std::ptr::eq(resource, &PODS) {
+            return Ok(Deleted { object: self.remove(by, resource, &new), gone });
         }
-        if is_terminating(&new) && known.is_none_or(|known| known <= grace) {
-            return Ok(Deleted { object: old, gone: false });
+        if !gone && is_terminating(&new) && known.is_none_or(|known| known <= grace) {
+            return Ok(Deleted { object: old, gone });
         }
         if !is_terminating(&new) {
             grow_generation(&mut new);
@@ -267,6 +276,11 @@ impl State {
             self.now().checked_add(SignedDuration::from_secs(grace)).unwrap_or(Timestamp::MAX);
         set_meta(&mut new, "deletionTimestamp", time_text(end).into());
         set_meta(&mut new, "deletionGracePeriodSeconds", grace.into());
+        if gone {
+            // A pod is first shown with its deletion.
+            let shown = self.put(by, resource, new);
+            return Ok(Deleted { object: self.remove(by, resource, &shown.value), gone });
+        }
         Ok(Deleted { object: self.put(by, resource, new), gone: false })
     }
 
@@ -315,6 +329,16 @@ impl State {
             Some(_) => Ok(()),
         }
     }
+}
+
+/// The finalizers that are not in the old object, if there are any.
+fn new_finalizers(new: &Value, old: &Value) -> Option<Vec<String>> {
+    let list = |object: &Value| object["metadata"]["finalizers"].as_array().cloned();
+    let old = list(old).unwrap_or_default();
+    let new = list(new).unwrap_or_default();
+    let added = new.iter().filter(|name| !old.contains(name));
+    let added: Vec<String> = added.map(ToString::to_string).collect();
+    (!added.is_empty()).then_some(added)
 }
 
 fn check_preconditions(

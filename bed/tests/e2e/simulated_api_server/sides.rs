@@ -53,8 +53,13 @@ impl Operation {
         replace(&mut body, &names);
         if let (true, Some(base)) = (self.from_base, base) {
             let mut whole = base.clone();
-            if let Some(metadata) = whole["metadata"].as_object_mut() {
-                metadata.remove("managedFields");
+            // A scale is sent with its owners, as Plimsoll does.
+            if whole["kind"] != "Scale"
+                && let Some(metadata) = whole["metadata"].as_object_mut()
+            {
+                for field in ["managedFields", "deletionTimestamp", "deletionGracePeriodSeconds"] {
+                    metadata.remove(field);
+                }
             }
             merge(&mut whole, &body);
             body = whole;
