@@ -37,6 +37,10 @@ impl State {
         if !uid.is_empty() && uid != old_uid {
             return Err(Failure::precondition(resource, (namespace, name), (uid, old_uid)));
         }
+        let version = meta(scale, "resourceVersion");
+        if resource.custom && !["", meta(&old.value, "resourceVersion")].contains(&version) {
+            return Err(Failure::modified(resource, name));
+        }
         let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
         if replicas < 0 {
             let (of, field, must) = if resource.custom {

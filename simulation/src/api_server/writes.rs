@@ -266,14 +266,24 @@ impl State {
         if gone && !std::ptr::eq(resource, &PODS) {
             return Ok(Deleted { object: self.remove(by, resource, &new), gone });
         }
-        if !gone && is_terminating(&new) && known.is_none_or(|known| known <= grace) {
-            return Ok(Deleted { object: old, gone });
-        }
-        if !is_terminating(&new) {
+        let now = self.now();
+        let (mut begin, mut grace) = (now, grace);
+        if is_terminating(&new) {
+            // A later deletion may only shorten the time of grace, which goes on.
+            let known = known.unwrap_or(0);
+            let is_shorter = grace < known && options.grace_period_seconds.is_some();
+            if !gone && !is_shorter {
+                return Ok(Deleted { object: old, gone });
+            }
+            let end = meta(&new, "deletionTimestamp").parse().unwrap_or(now);
+            begin = end.checked_sub(SignedDuration::from_secs(known)).unwrap_or(now);
+        } else {
             grow_generation(&mut new);
         }
-        let end =
-            self.now().checked_add(SignedDuration::from_secs(grace)).unwrap_or(Timestamp::MAX);
+        let mut end = begin.checked_add(SignedDuration::from_secs(grace)).unwrap_or(Timestamp::MAX);
+        if end < now && grace > 0 {
+            (end, grace) = (now, 1);
+        }
         set_meta(&mut new, "deletionTimestamp", time_text(end).into());
         set_meta(&mut new, "deletionGracePeriodSeconds", grace.into());
         if gone {

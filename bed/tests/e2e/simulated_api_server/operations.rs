@@ -441,7 +441,7 @@ impl Lane {
             _ => json!({}),
         };
         if kind.kind == "Pod" && self.random.below(2) == 0 {
-            body["gracePeriodSeconds"] = [0, 0, 5, 60][self.random.below(4)].into();
+            body["gracePeriodSeconds"] = [0, 60, 600, 3600][self.random.below(4)].into();
         }
         let operation =
             Operation { method: "DELETE", path, content: JSON, base, body, ..Operation::default() };
