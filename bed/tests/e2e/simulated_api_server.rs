@@ -111,7 +111,7 @@ fn the_simulated_api_server_answers_as_the_real_one() {
             join_all(each).await;
         }
         let counts = Lane::counts(&lanes);
-        let requests: usize = counts.iter().map(|(_, count)| count).sum();
+        let requests: usize = counts.values().sum();
         println!("{requests} requests in {:?}", begun.elapsed());
         counts.iter().for_each(|(what, count)| println!("{count:6} {what}"));
         // Later ones may follow from the first.

@@ -307,9 +307,9 @@ impl State {
             )));
         }
         if resource.namespaced && !given_namespace.is_empty() && given_namespace != namespace {
-            return Err(Failure::bad_request(format!(
-                "the namespace of the provided object does not match the namespace sent on the request"
-            )));
+            return Err(Failure::bad_request(
+                "the namespace of the provided object does not match the namespace sent on the request",
+            ));
         }
         let (version, kind) = (object["apiVersion"].as_str(), object["kind"].as_str());
         let other = version.is_some_and(|version| version != resource.api_version())

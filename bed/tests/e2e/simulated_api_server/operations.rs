@@ -478,7 +478,8 @@ impl Lane {
         }
         let base = self.known(kind);
         let version = match (base, self.random.below(5)) {
-            (None, _) | (_, 0) => "0",
+            // Without a version it begins with all objects as they are; with 0 as they are or were.
+            (None, _) | (_, 0) => "",
             _ => "$version",
         };
         let selector = match self.random.below(4) {

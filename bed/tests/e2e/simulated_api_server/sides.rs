@@ -204,7 +204,7 @@ impl Sides {
         let mut count = 0;
         for Watches { what, real, reader, mut simulated } in std::mem::take(&mut self.watches) {
             let mut ours = Vec::new();
-            while let Some(event) = simulated.next() {
+            while let Some(event) = simulated.next_event() {
                 ours.push(serde_json::from_slice::<Value>(&event.line).expect("an event"));
                 if event.is_last {
                     break;
