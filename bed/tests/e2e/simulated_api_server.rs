@@ -1,6 +1,7 @@
 //! The simulated API server and the real one give the same answers: random requests of every verb,
 //! with conflicts, preconditions, pages, watches and compactions.
 
+mod kinds;
 mod normal;
 mod operations;
 mod sides;
@@ -10,7 +11,8 @@ use bed::cluster::Cluster;
 use bed::random::Random;
 use bed::{Options, eventually};
 use futures::future::join_all;
-use operations::{KINDS, Lane};
+use kinds::KINDS;
+use operations::Lane;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Lanes: sequences of requests that run beside each other, each in a namespace of its own.
