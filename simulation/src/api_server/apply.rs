@@ -59,8 +59,11 @@ impl State {
         if given[0] != name || !["", namespace].contains(&given[1]) {
             return Err(Failure::unmodelled("apply of another name or namespace"));
         }
+        let mut wanted: BTreeSet<Field> = fields(&object).into_keys().collect();
+        // An empty map is a field of its own.
+        let is_empty = |map: &&str| object.pointer(map).is_some_and(|found| *found == json!({}));
+        wanted.extend(MAPS.into_iter().filter(is_empty).map(|map| (map, String::new())));
         tidy(resource, &mut object);
-        let wanted: BTreeSet<Field> = fields(&object).into_keys().collect();
         let key = key(namespace, name);
         let Some(old) = self.find(resource, namespace, name).cloned() else {
             if ["uid", "resourceVersion"].iter().any(|field| !meta(&object, field).is_empty()) {
