@@ -59,8 +59,11 @@ impl State {
         if given[0] != name || !["", namespace].contains(&given[1]) {
             return Err(Failure::unmodelled("apply of another name or namespace"));
         }
-        tidy(&mut object);
-        let wanted: BTreeSet<Field> = fields(&object).into_keys().collect();
+        let mut wanted: BTreeSet<Field> = fields(&object).into_keys().collect();
+        // An empty map is a field of its own.
+        let is_empty = |map: &&str| object.pointer(map).is_some_and(|found| *found == json!({}));
+        wanted.extend(MAPS.into_iter().filter(is_empty).map(|map| (map, String::new())));
+        tidy(resource, &mut object);
         let key = key(namespace, name);
         let Some(old) = self.find(resource, namespace, name).cloned() else {
             if ["uid", "resourceVersion"].iter().any(|field| !meta(&object, field).is_empty()) {
@@ -73,7 +76,9 @@ impl State {
         };
         let known = self.owners.get(key.as_str()).cloned();
         let mut owners = known.unwrap_or_else(|| Owners::of_creator(&old.value));
-        let before = owners.applied.insert(manager.to_owned(), wanted.clone()).unwrap_or_default();
+        let before = owners.applied.insert(manager.to_owned(), wanted.clone());
+        let is_same = before.as_ref() == Some(&wanted);
+        let before = before.unwrap_or_default();
         let mut new = (*old.value).clone();
         let owned = |field: &Field| {
             owners.updated.contains(field)
@@ -92,7 +97,7 @@ impl State {
             }
             map[field] = value.clone();
         }
-        drop_empty(&mut new);
+        tidy(resource, &mut new);
         for field in ["uid", "resourceVersion"] {
             if !meta(&object, field).is_empty() {
                 set_meta(&mut new, field, meta(&object, field).into());
@@ -100,6 +105,12 @@ impl State {
         }
         if meta(&new, "uid") != meta(&old.value, "uid") {
             return Err(Failure::unmodelled("apply of another UID"));
+        }
+        if is_same && ["uid", "resourceVersion"].iter().all(|f| meta(&object, f).is_empty()) {
+            // Perhaps nothing changes.
+            if new == *old.value {
+                return Ok((old, false));
+            }
         }
         let written = self.update(target, Verb::Apply, &old, new)?;
         // What changed was taken from the others.
@@ -130,16 +141,4 @@ impl State {
             owners.updated.extend(changed);
         }
     }
-}
-
-/// Maps without fields are not stored.
-fn drop_empty(object: &mut Value) {
-    for map in ["data", "binaryData"] {
-        if object[map].as_object().is_none_or(serde_json::Map::is_empty)
-            && let Some(object) = object.as_object_mut()
-        {
-            object.remove(map);
-        }
-    }
-    tidy(object);
 }

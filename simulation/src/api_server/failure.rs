@@ -95,17 +95,57 @@ impl Failure {
         Self::new(409, "Conflict", message).about(group, kind, name)
     }
 
-    /// A field has no valid value.
+    /// A field of an object of this group and kind has no valid value.
     pub fn invalid(
-        resource: &Resource,
+        (group, kind): (&str, &str),
         name: &str,
         field: &str,
         (reason, text): (&str, &str),
     ) -> Self {
-        let Resource { group, kind, .. } = resource;
         let dot = if group.is_empty() { "" } else { "." };
         let message = format!("{kind}{dot}{group} \"{name}\" is invalid: {field}: {text}");
         Self::new(422, "Invalid", message).about(group, kind, name).cause(reason, text, field)
+    }
+
+    /// A patch has another UID than its object.
+    pub fn other_uid(resource: &Resource, name: &str, uid: &str) -> Self {
+        let text = format!("Invalid value: \"{uid}\": field is immutable");
+        Self::invalid_metadata(resource, name, "metadata.uid", ("FieldValueInvalid", &text))
+    }
+
+    /// An object that is being deleted gets these finalizers (in quotes).
+    pub fn new_finalizers(resource: &Resource, name: &str, added: &[String]) -> Self {
+        let text = format!(
+            "Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+            added.join(", ")
+        );
+        let cause = ("FieldValueForbidden", text.as_str());
+        Self::invalid_metadata(resource, name, "metadata.finalizers", cause)
+    }
+
+    fn invalid_metadata(resource: &Resource, name: &str, field: &str, cause: (&str, &str)) -> Self {
+        let mut failure = Self::invalid((resource.group, resource.kind), name, field, cause);
+        if resource.kind != "Event"
+            && let Some(causes) = failure.details["causes"].as_array_mut()
+        {
+            // kube-apiserver checks it twice.
+            causes.extend_from_within(..);
+        }
+        failure
+    }
+
+    /// A replace has another UID than its object; without an object, `old` is empty.
+    pub fn precondition(
+        resource: &Resource,
+        (namespace, name): (&str, &str),
+        (uid, old): (&str, &str),
+    ) -> Self {
+        let group = if resource.custom { format!("{}/", resource.group) } else { String::new() };
+        let key = format!("/registry/{group}{}/{namespace}/{name}", resource.plural);
+        let why = format!(
+            "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {uid}, UID in object meta: {old}"
+        );
+        Self::conflict(resource.group, resource.plural, name, &why)
     }
 
     /// A write or a read that makes no sense.

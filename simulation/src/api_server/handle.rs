@@ -103,7 +103,7 @@ impl ApiServer {
         match (request.method(), name.is_empty()) {
             (&Method::GET, true) => self.read_many(&path, &query, form),
             (&Method::GET, false) => self.read(&target, form),
-            (&Method::POST, true) if resource.namespaced == !namespace.is_empty() => {
+            (&Method::POST, true) if resource.namespaced != namespace.is_empty() => {
                 let created = self.state().create(&target, parse(request.body())?)?;
                 Ok(Outcome::object(form, &created, true))
             }

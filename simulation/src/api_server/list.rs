@@ -52,6 +52,9 @@ impl State {
         let objects = then.as_ref().unwrap_or(&table.objects);
         let page = page(objects, selection, after, limit);
         let mut metadata = json!({"resourceVersion": version.to_string()});
+        if resource.custom && form == Form::Whole {
+            metadata["continue"] = "".into();
+        }
         if let Some(last) = page.last {
             metadata["continue"] = token(version, last).into();
             if selection.is_plain() {
@@ -116,6 +119,12 @@ fn render(
         "{{\"kind\":\"{kind}\",\"apiVersion\":\"{version}\",\"metadata\":{metadata},\"items\":["
     );
     let mut text = head.into_bytes();
+    if items.is_empty() && form == Form::Metadata {
+        // As kube-apiserver writes it.
+        text.truncate(text.len() - 1);
+        text.extend_from_slice(b"null}");
+        return text;
+    }
     for (number, stored) in items.iter().enumerate() {
         if number > 0 {
             text.push(b',');

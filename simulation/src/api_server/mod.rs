@@ -21,6 +21,8 @@
 //! | other paths, parameters and forms; JSON and strategic merge patches; deletion of collections; `generateName`; dry runs; other apply; other propagation than in the background | 501, and a line in [`ApiServer::unmodelled`] |
 //! | defaults and validation of specs, `managedFields`, users and permissions, admission webhooks | objects are taken as they are |
 //! | garbage collection, controllers, kubelets | the world's |
+//! | a write of a scale with the replicas that are there | no new version; the real one may write the owners of the field |
+//! | watches of Events after a compaction | as of other resources; the real one words its refusal otherwise |
 
 mod apply;
 mod discovery;

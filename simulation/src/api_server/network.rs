@@ -295,7 +295,7 @@ impl Stream {
             let notified = changed.notified();
             tokio::pin!(notified);
             notified.as_mut().enable();
-            if let Some(event) = self.watch.next() {
+            if let Some(event) = self.watch.next_event() {
                 self.is_over = event.is_last;
                 if event.line.is_empty() {
                     return None;

@@ -46,10 +46,18 @@ pub(super) fn merge(target: &mut Value, patch: &Value) {
     }
 }
 
-/// Drops null fields, empty maps and lists of the metadata, and `managedFields`, which this server
+/// Drops null fields, zeros of the status that are not written, empty maps of a ConfigMap, empty maps and lists of the metadata, and `managedFields`, which this server
 /// does not have.
-pub(super) fn tidy(object: &mut Value) {
+pub(super) fn tidy(resource: &Resource, object: &mut Value) {
     drop_nulls(object);
+    if let Some(status) = object.get_mut("status").and_then(Value::as_object_mut) {
+        status.retain(|field, value| *value != 0 || !resource.no_zeros.contains(&field.as_str()));
+    }
+    for map in ["data", "binaryData"] {
+        if object[map].as_object().is_some_and(Map::is_empty) {
+            set(object, map, Value::Null);
+        }
+    }
     let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
     metadata.remove("managedFields");
     metadata.retain(|_, value| match value {
@@ -116,6 +124,7 @@ pub(super) fn prepare_update(resource: &Resource, is_status: bool, new: &mut Val
         set(new, "status", old["status"].clone());
     }
     let grows = match resource.generation {
+        _ if is_status => false,
         Generation::Never => false,
         Generation::Spec => new["spec"] != old["spec"],
         Generation::SpecOrAnnotations => {

@@ -29,6 +29,8 @@ pub struct Resource {
     pub unconditional: bool,
     /// Whether PUT creates what is not there.
     pub create_on_put: bool,
+    /// The numbers of the status that are left out where they are zero.
+    pub no_zeros: &'static [&'static str],
     /// The status of a new object.
     pub new_status: fn() -> Value,
 }
@@ -95,6 +97,7 @@ const COMMON: Resource = Resource {
     generation: Generation::Never,
     unconditional: true,
     create_on_put: false,
+    no_zeros: &[],
     new_status: || Value::Null,
 };
 
@@ -116,7 +119,7 @@ pub static PODS: Resource = Resource {
     kind: "Pod",
     status: true,
     generation: Generation::Spec,
-    new_status: || json!({"phase": "Pending"}),
+    new_status: || json!({"phase": "Pending", "qosClass": "BestEffort"}),
     ..COMMON
 };
 
@@ -137,6 +140,14 @@ pub static DEPLOYMENTS: Resource = Resource {
     status: true,
     scale: Some(ScaleSelector::Spec),
     generation: Generation::SpecOrAnnotations,
+    no_zeros: &[
+        "replicas",
+        "updatedReplicas",
+        "readyReplicas",
+        "availableReplicas",
+        "unavailableReplicas",
+        "observedGeneration",
+    ],
     new_status: || json!({}),
     ..COMMON
 };
@@ -150,6 +161,7 @@ pub static STATEFUL_SETS: Resource = Resource {
     status: true,
     scale: Some(ScaleSelector::Spec),
     generation: Generation::Spec,
+    no_zeros: &["readyReplicas", "currentReplicas", "updatedReplicas", "observedGeneration"],
     new_status: || json!({"availableReplicas": 0, "replicas": 0}),
     ..COMMON
 };
@@ -173,7 +185,8 @@ pub static HPAS: Resource = Resource {
     singular: "horizontalpodautoscaler",
     kind: "HorizontalPodAutoscaler",
     status: true,
-    new_status: || json!({"currentMetrics": null, "desiredReplicas": 0}),
+    no_zeros: &["currentReplicas"],
+    new_status: || json!({"desiredReplicas": 0}),
     ..COMMON
 };
 

@@ -35,21 +35,22 @@ impl State {
         }
         let (uid, old_uid) = (meta(scale, "uid"), meta(&old.value, "uid"));
         if !uid.is_empty() && uid != old_uid {
-            let why = format!(
-                "Precondition failed: UID in precondition: {uid}, UID in object meta: {old_uid}"
-            );
-            return Err(Failure::conflict(resource.group, resource.plural, name, &why));
+            return Err(Failure::precondition(resource, (namespace, name), (uid, old_uid)));
+        }
+        let version = meta(scale, "resourceVersion");
+        if resource.custom && !["", meta(&old.value, "resourceVersion")].contains(&version) {
+            return Err(Failure::modified(resource, name));
         }
         let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
         if replicas < 0 {
-            let text = format!("Invalid value: {replicas}: must be greater than or equal to 0");
-            let mut failure =
-                Failure::invalid(resource, name, "spec.replicas", ("FieldValueInvalid", &text));
-            failure.message =
-                format!("Scale.autoscaling \"{name}\" is invalid: spec.replicas: {text}");
-            failure.details["group"] = "autoscaling".into();
-            failure.details["kind"] = "Scale".into();
-            return Err(failure);
+            let (of, field, must) = if resource.custom {
+                let of = (resource.group, resource.kind);
+                (of, ".spec.replicas", "should be a non-negative integer")
+            } else {
+                (("autoscaling", "Scale"), "spec.replicas", "must be greater than or equal to 0")
+            };
+            let text = format!("Invalid value: {replicas}: {must}");
+            return Err(Failure::invalid(of, name, field, ("FieldValueInvalid", &text)));
         }
         let mut new = (*old.value).clone();
         set_meta(&mut new, "resourceVersion", meta(scale, "resourceVersion").into());

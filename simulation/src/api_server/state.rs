@@ -1,7 +1,7 @@
 //! What the API server keeps: the objects of each resource by version, and the changes of late.
 
 use super::object::{self, meta};
-use super::resource::{self, EVENTS, Resource};
+use super::resource::{self, CONFIG_MAPS, EVENTS, Resource};
 use super::{Verb, Write};
 use bytes::Bytes;
 use http::HeaderValue;
@@ -169,7 +169,9 @@ impl State {
             .objects
             .remove_entry(key.as_str())
             .expect("only what was found is removed");
-        self.owners.remove(&key);
+        if std::ptr::eq(resource, &CONFIG_MAPS) {
+            self.owners.remove(&key);
+        }
         let last = self.next_version(value.clone());
         self.record(by, resource, key, Some(before), last.clone(), true);
         last

@@ -109,7 +109,7 @@ impl Watch {
     }
 
     /// The next event, if there is one already.
-    pub fn next(&mut self) -> Option<WatchEvent> {
+    pub fn next_event(&mut self) -> Option<WatchEvent> {
         if let Some(stored) = self.initial.pop_front() {
             let line = self.line("ADDED", &stored);
             return Some(WatchEvent { line, at: Instant::now(), is_last: false });

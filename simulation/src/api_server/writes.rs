@@ -93,7 +93,7 @@ impl State {
                 "" => {
                     let why = "name or generateName is required";
                     let field = ("FieldValueRequired", &*format!("Required value: {why}"));
-                    Failure::invalid(resource, "", "metadata.name", field)
+                    Failure::invalid((resource.group, resource.kind), "", "metadata.name", field)
                 }
                 _ => Failure::unmodelled("generateName"),
             });
@@ -105,10 +105,14 @@ impl State {
                 "resourceVersion should not be set on objects to be created",
             ));
         }
-        if self.find(resource, namespace, &name).is_some() {
-            return Err(Failure::already_exists(resource, &name));
+        if let Some(found) = self.find(resource, namespace, &name) {
+            let mut failure = Failure::already_exists(resource, &name);
+            if is_terminating(&found.value) {
+                failure.message.insert_str(0, "object is being deleted: ");
+            }
+            return Err(failure);
         }
-        tidy(&mut object);
+        tidy(resource, &mut object);
         let system = [
             ("namespace", if namespace.is_empty() { Value::Null } else { namespace.into() }),
             ("uid", self.new_uid().into()),
@@ -158,22 +162,22 @@ impl State {
                 return Err(target.not_found());
             }
             if !uid.is_empty() {
-                return Err(precondition(resource, name, uid, ""));
+                return Err(Failure::precondition(resource, (namespace, name), (uid, "")));
             }
             set_meta(&mut object, "resourceVersion", Value::Null);
             return self.create(target, object).map(|stored| (stored, true));
         };
         let old_uid = meta(&old.value, "uid");
         if !uid.is_empty() && uid != old_uid {
-            return Err(precondition(resource, name, uid, old_uid));
+            return Err(Failure::precondition(resource, (namespace, name), (uid, old_uid)));
         }
         let version = meta(&object, "resourceVersion");
         if version.is_empty() && !resource.unconditional {
-            let text = "Invalid value: 0x0: must be specified for an update";
-            let field = ("FieldValueInvalid", text);
-            return Err(Failure::invalid(resource, name, "metadata.resourceVersion", field));
+            let text = "Invalid value: 0: must be specified for an update";
+            let (of, field) = ((resource.group, resource.plural), "metadata.resourceVersion");
+            return Err(Failure::invalid(of, name, field, ("FieldValueInvalid", text)));
         }
-        tidy(&mut object);
+        tidy(resource, &mut object);
         self.update(target, Verb::Update, &old, object).map(|stored| (stored, false))
     }
 
@@ -185,16 +189,14 @@ impl State {
         let mut object = (*old.value).clone();
         merge(&mut object, patch);
         self.check_body(target, &object)?;
-        tidy(&mut object);
+        tidy(resource, &mut object);
         let (uid, old_uid) = (meta(&object, "uid"), meta(&old.value, "uid"));
         let version = meta(&object, "resourceVersion");
-        if !uid.is_empty()
-            && uid != old_uid
-            && [old.version.to_string().as_str(), ""].contains(&version)
-        {
-            let text = format!("Invalid value: \"{uid}\": field is immutable");
-            let field = ("FieldValueInvalid", text.as_str());
-            return Err(Failure::invalid(resource, name, "metadata.uid", field));
+        let is_present = version.is_empty() || version == meta(&old.value, "resourceVersion");
+        // Of a patch of the status of a custom resource, the UID is not looked at.
+        let is_looked_at = !(resource.custom && target.part == Part::Status);
+        if !uid.is_empty() && uid != old_uid && is_present && is_looked_at {
+            return Err(Failure::other_uid(resource, name, uid));
         }
         self.update(target, Verb::Patch, &old, object)
     }
@@ -214,9 +216,15 @@ impl State {
             return Err(Failure::modified(resource, name));
         }
         prepare_update(resource, target.part == Part::Status, &mut new, &old.value);
-        if new == *old.value {
+        // An apply that changes only what the manager owns changes `managedFields`.
+        if new == *old.value && verb != Verb::Apply {
             let found = self.find(resource, namespace, name);
             return Ok(found.expect("it was found just now").clone());
+        }
+        if is_terminating(&new)
+            && let Some(added) = new_finalizers(&new, &old.value)
+        {
+            return Err(Failure::new_finalizers(resource, name, &added));
         }
         let by = target.by(verb);
         self.note_owners(target, verb, &old.value, &new);
@@ -224,7 +232,9 @@ impl State {
         if is_terminating(&new) && grace.unwrap_or(0) == 0 && !has_finalizers(&new) {
             let is_namespace = std::ptr::eq(resource, &NAMESPACES);
             if !is_namespace && has_finalizers(&old.value) {
-                return Ok(self.remove(by, resource, &new));
+                // Watches are shown the object as it was stored; the answer has the version before.
+                self.remove(by, resource, &old.value);
+                return Ok(Arc::new(Stored::detached(new, old.version)));
             }
         }
         Ok(self.put(by, resource, new))
@@ -246,26 +256,41 @@ impl State {
         let known = new["metadata"]["deletionGracePeriodSeconds"].as_i64();
         if std::ptr::eq(resource, &NAMESPACES) {
             if is_terminating(&new) {
-                let why = "The system is ensuring all content is removed from this namespace.  Upon completion, this namespace will automatically be purged by the system.";
-                return Err(Failure::conflict("", "namespaces", name, why));
+                return Ok(Deleted { object: old, gone: false });
             }
             set_meta(&mut new, "deletionTimestamp", time_text(self.now()).into());
             set(&mut new["status"], "phase", "Terminating".into());
             return Ok(Deleted { object: self.put(by, resource, new), gone: false });
         }
-        if grace == 0 && !has_finalizers(&new) {
-            return Ok(Deleted { object: self.remove(by, resource, &new), gone: true });
+        let gone = grace == 0 && !has_finalizers(&new);
+        if gone && !std::ptr::eq(resource, &PODS) {
+            return Ok(Deleted { object: self.remove(by, resource, &new), gone });
         }
-        if is_terminating(&new) && known.is_none_or(|known| known <= grace) {
-            return Ok(Deleted { object: old, gone: false });
-        }
-        if !is_terminating(&new) {
+        let now = self.now();
+        let (mut begin, mut grace) = (now, grace);
+        if is_terminating(&new) {
+            // A later deletion may only shorten the time of grace, which goes on.
+            let known = known.unwrap_or(0);
+            let is_shorter = grace < known && options.grace_period_seconds.is_some();
+            if !gone && !is_shorter {
+                return Ok(Deleted { object: old, gone });
+            }
+            let end = meta(&new, "deletionTimestamp").parse().unwrap_or(now);
+            begin = end.checked_sub(SignedDuration::from_secs(known)).unwrap_or(now);
+        } else {
             grow_generation(&mut new);
         }
-        let end =
-            self.now().checked_add(SignedDuration::from_secs(grace)).unwrap_or(Timestamp::MAX);
+        let mut end = begin.checked_add(SignedDuration::from_secs(grace)).unwrap_or(Timestamp::MAX);
+        if end < now && grace > 0 {
+            (end, grace) = (now, 1);
+        }
         set_meta(&mut new, "deletionTimestamp", time_text(end).into());
         set_meta(&mut new, "deletionGracePeriodSeconds", grace.into());
+        if gone {
+            // A pod is first shown with its deletion.
+            let shown = self.put(by, resource, new);
+            return Ok(Deleted { object: self.remove(by, resource, &shown.value), gone });
+        }
         Ok(Deleted { object: self.put(by, resource, new), gone: false })
     }
 
@@ -282,9 +307,9 @@ impl State {
             )));
         }
         if resource.namespaced && !given_namespace.is_empty() && given_namespace != namespace {
-            return Err(Failure::bad_request(format!(
-                "the namespace of the provided object does not match the namespace sent on the request"
-            )));
+            return Err(Failure::bad_request(
+                "the namespace of the provided object does not match the namespace sent on the request",
+            ));
         }
         let (version, kind) = (object["apiVersion"].as_str(), object["kind"].as_str());
         let other = version.is_some_and(|version| version != resource.api_version())
@@ -316,10 +341,14 @@ impl State {
     }
 }
 
-/// The UID of a write is not that of the object.
-fn precondition(resource: &Resource, name: &str, uid: &str, old: &str) -> Failure {
-    let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {old}");
-    Failure::conflict(resource.group, resource.plural, name, &why)
+/// The finalizers that are not in the old object, if there are any.
+fn new_finalizers(new: &Value, old: &Value) -> Option<Vec<String>> {
+    let list = |object: &Value| object["metadata"]["finalizers"].as_array().cloned();
+    let old = list(old).unwrap_or_default();
+    let new = list(new).unwrap_or_default();
+    let added = new.iter().filter(|name| !old.contains(name));
+    let added: Vec<String> = added.map(ToString::to_string).collect();
+    (!added.is_empty()).then_some(added)
 }
 
 fn check_preconditions(

@@ -16,7 +16,7 @@ impl Names {
 
     /// A body in which UIDs, versions, times and tokens are replaced.
     pub fn normalized(&mut self, mut body: Value) -> Value {
-        let is_list = body["items"].is_array();
+        let is_list = body["kind"].as_str().is_some_and(|kind| kind.ends_with("List"));
         if is_list {
             body["metadata"]["resourceVersion"] = "of the list".into();
         }
@@ -61,7 +61,7 @@ impl Names {
                 rest.split_at(end.max(rest.chars().next().map_or(0, char::len_utf8)));
             let is_uid = word.len() == 36;
             let is_version = !word.is_empty() && word.chars().all(|c| c.is_ascii_digit());
-            text.push_str(match (is_uid, is_version && word.len() > 0) {
+            text.push_str(match (is_uid, is_version) {
                 (true, _) => "a UID",
                 (_, true) => "a number",
                 _ => word,

@@ -1,130 +1,11 @@
 //! Random requests.
 
+use super::kinds::{KINDS, Kind, NAMES};
 use super::sides::{Operation, Reply, Sides};
-use bed::cluster::Cluster;
 use bed::random::Random;
 use kube::Client;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-
-/// A kind of objects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kind {
-    api_version: &'static str,
-    kind: &'static str,
-    plural: &'static str,
-    has_status: bool,
-    has_scale: bool,
-}
-
-const fn kind(
-    api_version: &'static str,
-    kind: &'static str,
-    plural: &'static str,
-    (has_status, has_scale): (bool, bool),
-) -> Kind {
-    Kind { api_version, kind, plural, has_status, has_scale }
-}
-
-/// All kinds but namespaces.
-pub const KINDS: [Kind; 9] = [
-    kind("v1", "Pod", "pods", (true, false)),
-    kind("v1", "ConfigMap", "configmaps", (false, false)),
-    kind("v1", "Event", "events", (false, false)),
-    kind("apps/v1", "Deployment", "deployments", (true, true)),
-    kind("apps/v1", "StatefulSet", "statefulsets", (true, true)),
-    kind("coordination.k8s.io/v1", "Lease", "leases", (false, false)),
-    kind("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", (true, false)),
-    kind("plimsoll.dev/v1alpha1", "Autoscaler", "autoscalers", (true, false)),
-    kind("example.com/v1", "Fleet", "fleets", (true, true)),
-];
-
-const NAMES: [&str; 3] = ["a", "b", "c"];
-
-impl Kind {
-    /// The path of the objects of a namespace.
-    pub fn collection(self, namespace: &str) -> String {
-        let root = if self.api_version.contains('/') { "apis" } else { "api" };
-        format!("/{root}/{}/namespaces/{namespace}/{}", self.api_version, self.plural)
-    }
-
-    /// An object with the defaults that kube-apiserver gives it: the simulated one has none.
-    pub async fn template(self, cluster: &Cluster) -> Value {
-        let pod = json!({"metadata": {"labels": {"app": "web"}},
-            "spec": {"containers": [{"name": "c", "image": "i"}]}});
-        let selector = json!({"matchLabels": {"app": "web"}});
-        let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"});
-        let mut object = match self.kind {
-            "Pod" => {
-                json!({"spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]}})
-            }
-            "ConfigMap" => json!({"data": {"k": "1"}}),
-            "Event" => json!({"reason": "R", "message": "m", "type": "Normal", "count": 1,
-                "involvedObject": {"namespace": "default", "name": "web", "kind": "Pod"}}),
-            "Deployment" => json!({"spec": {"replicas": 1, "selector": selector, "template": pod}}),
-            "StatefulSet" => json!({"spec": {"replicas": 1, "selector": selector, "template": pod,
-                "serviceName": "web"}}),
-            "Lease" => json!({"spec": {"holderIdentity": "x", "leaseDurationSeconds": 15,
-                "renewTime": "2026-01-02T03:04:05.000006Z"}}),
-            "HorizontalPodAutoscaler" | "Autoscaler" => {
-                json!({"spec": {"maxReplicas": 3, "scaleTargetRef": target}})
-            }
-            _ => json!({"spec": {"replicas": 1}, "status": {"replicas": 7}}),
-        };
-        object["apiVersion"] = self.api_version.into();
-        object["kind"] = self.kind.into();
-        object["metadata"] = json!({"name": "template"});
-        let path = format!("{}?dryRun=All", self.collection("default"));
-        let made = cluster.request("POST", &path, "application/json", object.to_string()).await;
-        let mut made: Value =
-            serde_json::from_str(&made.unwrap_or_else(|e| panic!("{path}: {e}"))).expect("JSON");
-        made["metadata"] = json!({});
-        made
-    }
-
-    /// A change of the main part, as a merge patch.
-    fn change(self, random: &mut Random) -> Value {
-        let value = |random: &mut Random| match random.below(4) {
-            0 => Value::Null,
-            n => n.to_string().into(),
-        };
-        match random.below(5) {
-            0 => return json!({"metadata": {"labels": {"tier": value(random)}}}),
-            1 => return json!({"metadata": {"annotations": {"note": value(random)}}}),
-            // A change of the status is ignored.
-            2 if self.has_status => return json!({"status": {"replicas": 9}}),
-            _ => {}
-        }
-        let number = random.below(4);
-        match self.kind {
-            "Pod" => json!({"metadata": {"labels": {"pod": number.to_string()}}}),
-            "ConfigMap" => json!({"data": {*random.one_of(&NAMES): value(random)}}),
-            "Event" => json!({"count": number + 1, "message": "again"}),
-            "Deployment" | "StatefulSet" | "Fleet" => json!({"spec": {"replicas": number}}),
-            "Lease" => {
-                json!({"spec": {"holderIdentity": value(random), "leaseTransitions": number}})
-            }
-            _ => json!({"spec": {"maxReplicas": number + 1}}),
-        }
-    }
-
-    /// A change of the status, as a merge patch.
-    fn change_of_status(self, random: &mut Random) -> Value {
-        let number = random.below(4);
-        let status = match self.kind {
-            "Pod" => json!({"message": number.to_string()}),
-            "Deployment" | "StatefulSet" => json!({"replicas": number}),
-            "Fleet" => json!({"replicas": number, "selector": "app=web"}),
-            _ => json!({"currentReplicas": number, "desiredReplicas": number}),
-        };
-        match random.below(5) {
-            // Of the rest, kinds differ in what they take.
-            0 => json!({"status": status, "metadata": {"annotations": {"note": "of the status"}}}),
-            1 => json!({"status": status, "metadata": {"labels": {"tier": "of the status"}}}),
-            _ => json!({"status": status}),
-        }
-    }
-}
 
 /// A namespace with objects on both servers, and the requests to it.
 pub struct Lane {
@@ -402,7 +283,9 @@ impl Lane {
         let path = format!("{collection}/{}/scale", scale.as_str().unwrap_or_default());
         let replicas = match self.random.below(10) {
             0 => -1,
-            n => i64::try_from(n % 5).expect("it is small"),
+            // Always another number: one that is there already changes the owners of the field, which
+            // the simulated server does not have.
+            _ => 10 + i64::try_from(self.answers.len()).expect("they are few"),
         };
         let mut body = json!({"spec": {"replicas": replicas}});
         match self.random.below(8) {
@@ -439,7 +322,7 @@ impl Lane {
             _ => json!({}),
         };
         if kind.kind == "Pod" && self.random.below(2) == 0 {
-            body["gracePeriodSeconds"] = [0, 0, 5, 60][self.random.below(4)].into();
+            body["gracePeriodSeconds"] = [0, 60, 600, 3600][self.random.below(4)].into();
         }
         let operation =
             Operation { method: "DELETE", path, content: JSON, base, body, ..Operation::default() };
@@ -476,7 +359,8 @@ impl Lane {
         }
         let base = self.known(kind);
         let version = match (base, self.random.below(5)) {
-            (None, _) | (_, 0) => "0",
+            // Without a version it begins with all objects as they are; with 0 as they are or were.
+            (None, _) | (_, 0) => "",
             _ => "$version",
         };
         let selector = match self.random.below(4) {

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use kube::Client;
 use kube::client::Body;
 use plimsoll_simulation::api_server::{Answer, ApiServer, Watch};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -53,8 +53,13 @@ impl Operation {
         replace(&mut body, &names);
         if let (true, Some(base)) = (self.from_base, base) {
             let mut whole = base.clone();
-            if let Some(metadata) = whole["metadata"].as_object_mut() {
-                metadata.remove("managedFields");
+            // A scale is sent with its owners, as Plimsoll does.
+            if whole["kind"] != "Scale"
+                && let Some(metadata) = whole["metadata"].as_object_mut()
+            {
+                for field in ["managedFields", "deletionTimestamp", "deletionGracePeriodSeconds"] {
+                    metadata.remove(field);
+                }
             }
             merge(&mut whole, &body);
             body = whole;
@@ -86,15 +91,20 @@ fn replace(value: &mut Value, names: &[(&str, String)]) {
     }
 }
 
-/// Applies a merge patch; null stays null in the outcome.
+/// Applies a merge patch.
 fn merge(target: &mut Value, patch: &Value) {
-    match (target, patch) {
-        (Value::Object(target), Value::Object(patch)) => {
-            for (field, value) in patch {
-                merge(target.entry(field.clone()).or_insert(Value::Null), value);
-            }
+    let Value::Object(patch) = patch else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    for (field, value) in patch {
+        match target.as_object_mut() {
+            Some(target) if value.is_null() => drop(target.remove(field)),
+            _ => merge(&mut target[field], value),
         }
-        (target, patch) => *target = patch.clone(),
     }
 }
 
@@ -194,7 +204,7 @@ impl Sides {
         let mut count = 0;
         for Watches { what, real, reader, mut simulated } in std::mem::take(&mut self.watches) {
             let mut ours = Vec::new();
-            while let Some(event) = simulated.next() {
+            while let Some(event) = simulated.next_event() {
                 ours.push(serde_json::from_slice::<Value>(&event.line).expect("an event"));
                 if event.is_last {
                     break;
