@@ -1,7 +1,7 @@
 //! Rules while series are not listed yet, or for metrics that do not exist.
 
 use super::{Dependencies, ListingSettings, MetricName, Rule, RuleSet, Rules, SeriesQuery};
-use crate::clock::Clock;
+use crate::clock::{Clock, Dated, WallClock};
 use crate::k8s::Selector;
 use crate::prometheus::{Client, Options};
 use crate::promql::template::Template;
@@ -12,24 +12,36 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::Uri;
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
 
 /// Rules for external metrics, with a server without any series, and the number of
 /// listings.
 async fn rules() -> (Rules, Arc<AtomicUsize>) {
+    let (rules, listed, _) = rules_by(Clock::default()).await;
+    (rules, listed)
+}
+
+/// The same by a clock, with the time since when series were listed last, in seconds.
+async fn rules_by(clock: Clock) -> (Rules, Arc<AtomicUsize>, Arc<Mutex<Option<f64>>>) {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let listed = Arc::new(AtomicUsize::new(0));
-    let handle = async |State(listed): State<Arc<AtomicUsize>>, uri: Uri| {
+    let since = Arc::new(Mutex::new(None));
+    let handle = async |State((listed, since)): State<Shown>, uri: Uri| {
+        let start =
+            uri.query().and_then(|query| query.split('&').find_map(|p| p.strip_prefix("start=")));
+        if let Some(start) = start {
+            *since.lock().unwrap() = start.parse().ok();
+        }
         listed.fetch_add(usize::from(uri.path().ends_with("/series")), Ordering::Relaxed);
         r#"{"status":"success","data":[]}"#
     };
-    let router = Router::new().fallback(handle).with_state(listed.clone());
+    let router = Router::new().fallback(handle).with_state((listed.clone(), since.clone()));
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move { axum::serve(listener, router).await });
-    let prometheus = Client::new(Options::new(&url)).unwrap();
+    let prometheus = Client::new(Options { get: true, ..Options::new(&url) }).unwrap();
     let nothing = tower::service_fn(|_: http::Request<kube::client::Body>| async {
         Ok::<_, Infallible>(http::Response::new(kube::client::Body::empty()))
     });
@@ -55,12 +67,30 @@ async fn rules() -> (Rules, Arc<AtomicUsize>) {
             prometheus,
             cluster: Cluster::default(),
             resources: Resources::new(client.clone()),
-            clock: Clock::default(),
+            clock,
             client,
             spawner: Spawner::unowned(),
         },
     );
-    (rules, listed)
+    (rules, listed, since)
+}
+
+type Shown = (Arc<AtomicUsize>, Arc<Mutex<Option<f64>>>);
+
+/// A listing from a time that Prometheus has not reached yet would find no series, and so no metric.
+#[tokio::test]
+async fn a_wall_clock_that_is_ahead_hides_no_series() {
+    let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
+    let clock = Clock::with_wall(WallClock::new(move || now + Duration::from_secs(7_200)));
+    let date = async |_: http::Request<()>| {
+        http::Response::builder().header("date", "Fri, 15 Jan 2027 08:00:00 GMT").body(())
+    };
+    let mut service = Dated::new(tower::service_fn(date), clock.clone());
+    tower::Service::call(&mut service, http::Request::new(())).await.unwrap();
+    let (rules, _, since) = rules_by(clock).await;
+    let _ = rules.external("shop", "nosuch", &Selector::default()).await;
+    let since = since.lock().unwrap().expect("series were listed");
+    assert!((1_799_999_400.0..1_799_999_402.0).contains(&since), "since {since}");
 }
 
 #[tokio::test]
