@@ -134,6 +134,10 @@ impl Faults for ToApiServer {
                 requests.push(format!("{} {path}", asked.method));
             }
         }
+        if path.contains(".metrics.k8s.io/") {
+            // Nobody else serves metrics.
+            return Fate::Refused { code: 404, reason: "NotFound", retry_after: None };
+        }
         let Condition { api_lost, refused, api_latency, watch_refused, .. } =
             &conditions.replicas[self.replica];
         if api_lost.at(now).is_some() {

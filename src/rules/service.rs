@@ -57,7 +57,7 @@ pub struct Dependencies {
     pub cluster: Cluster,
     /// The resources of the cluster.
     pub resources: Resources,
-    /// The clock whose wall clock says since when series are listed.
+    /// The clock that says since when series are listed.
     pub clock: Clock,
     /// Starts listings.
     pub spawner: Spawner,
@@ -191,8 +191,11 @@ impl Rules {
         let _guard = self.0.relisting.lock().await;
         self.0.default.prometheus.count_listing(reason);
         let rules = self.rules();
-        let now = self.0.clock.wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let since = now.saturating_sub(self.0.settings.max_age).as_secs_f64();
+        // From a time that Prometheus has not reached it would list nothing, and every metric would be gone:
+        // a wall clock that is ahead is corrected by kube-apiserver's.
+        let clock = &self.0.clock;
+        let now = clock.server().map_or(clock.wall_ms(), |server| server.min(clock.wall_ms()));
+        let since = now as f64 / 1000.0 - self.0.settings.max_age.as_secs_f64();
         let queries: Vec<SeriesQuery> = series_queries(&rules).into_iter().cloned().collect();
         let list = async |query: SeriesQuery| {
             let prometheus = self.backend(query.backend.as_ref()).prometheus;

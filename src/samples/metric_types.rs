@@ -5,6 +5,7 @@ use crate::prometheus::{Client, Error};
 use crate::promql::query::{MetricType, type_by_name};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 /// A warning about a metric of unknown type, which is read as a gauge.
@@ -20,7 +21,7 @@ pub enum TypeWarning {
 pub struct MetricTypes {
     prometheus: Client,
     /// The types by the metadata API, and when they expire; errors are kept for a moment only.
-    lookups: moka::future::Cache<Arc<str>, (TypeLookup, Instant)>,
+    lookups: moka::sync::Cache<Arc<str>, Arc<OnceCell<(TypeLookup, Instant)>>>,
     /// The last known types, for as long as the metrics are queried. A counter must not become a
     /// gauge because Prometheus has no metadata after a restart, or does not respond.
     last_known: moka::sync::Cache<Arc<str>, MetricType>,
@@ -71,9 +72,9 @@ impl MetricTypes {
     pub fn new(prometheus: Client) -> Self {
         let weight =
             |metric: &Arc<str>| cache::weight(metric.len() + size_of::<(TypeLookup, Instant)>());
-        let lookups = moka::future::Cache::builder()
+        let lookups = moka::sync::Cache::builder()
             .max_capacity(METRIC_TYPE_BYTES as u64)
-            .weigher(move |metric: &Arc<str>, _: &(TypeLookup, Instant)| weight(metric))
+            .weigher(move |metric: &Arc<str>, _: &Arc<_>| weight(metric))
             .time_to_live(TYPE_TTL)
             .build();
         let last_known = moka::sync::Cache::builder()
@@ -102,15 +103,18 @@ impl MetricTypes {
             return Ok(Some(known));
         }
         let key: Arc<str> = metric.into();
-        let look_up = async {
+        let look_up = async || {
             let lookup = self.look_up(metric).await;
             let expires = Instant::now() + lookup_ttl(&lookup);
             (lookup, expires)
         };
-        let expired = |(_, expires): &(TypeLookup, Instant)| *expires <= Instant::now();
+        let expired = |lookup: &Arc<OnceCell<(TypeLookup, Instant)>>| {
+            lookup.get().is_some_and(|(_, expires)| *expires <= Instant::now())
+        };
+        let entry = self.lookups.entry(key.clone()).or_insert_with_if(Arc::default, expired);
         // One request for all callers at the same time.
-        let entry = self.lookups.entry(key.clone()).or_insert_with_if(look_up, expired).await;
-        match entry.into_value().0 {
+        let (lookup, _) = entry.into_value().get_or_init(look_up).await.clone();
+        match lookup {
             Ok(Some(known)) => {
                 self.last_known.insert(key, known);
                 Ok(Some(known))

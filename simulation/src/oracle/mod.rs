@@ -173,10 +173,10 @@ impl Oracles {
             self.records[workload].forget(at);
         }
         for replica in &mut self.replicas {
-            replica.troubled.forget(at - 20 * MINUTE);
-            replica.offset.forget(at - 20 * MINUTE);
+            replica.troubled.forget(at - record::MEMORY);
+            replica.offset.forget(at - record::MEMORY);
         }
-        self.frozen.forget(at - 20 * MINUTE);
+        self.frozen.forget(at - record::MEMORY);
     }
 
     /// Notes the proposals of the time since the last scrape.

@@ -17,7 +17,7 @@ pub const TROUBLED_LAG: Millis = 200 * SECOND;
 pub const TROUBLED_METRICS_LAG: Millis = 60 * SECOND;
 /// How long anything is remembered: the longest window and policy period of the workloads, a sync period, and a
 /// lag.
-pub const MEMORY: Millis = 1_100 * SECOND;
+pub const MEMORY: Millis = 1_800 * SECOND;
 
 /// The values of the metrics at the beginning and at the end of the time between two scrapes: rates
 /// change in between, too. None where Prometheus has no result.
@@ -125,7 +125,7 @@ impl Record {
     /// Forgets what no window sees any longer.
     pub fn forget(&mut self, now: Millis) {
         let before = now - MEMORY;
-        let lag = now - TROUBLED_LAG - 30 * SECOND;
+        let lag = now - MEMORY;
         self.specs.forget(lag);
         self.replicas.forget(lag);
         self.counted.forget(lag);
@@ -184,8 +184,9 @@ impl ReplicaRecord {
 
     /// How old what it decides on now may be.
     pub fn lag(&self, now: Millis) -> Millis {
-        let troubled = self.troubled.during(now - TROUBLED_LAG, now).any(|troubled| *troubled);
-        if troubled { TROUBLED_LAG } else { LAG }
+        // A view may be as old as what keeps it from being renewed.
+        let since = self.troubled.since_when(now - TROUBLED_LAG, |troubled| *troubled);
+        since.map_or(LAG, |since| (now - since + LAG).max(TROUBLED_LAG).min(MEMORY))
     }
 
     /// The offsets that its wall clock had in a time.

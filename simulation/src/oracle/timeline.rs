@@ -31,9 +31,11 @@ impl<T> Timeline<T> {
         values.map(|(_, value)| value)
     }
 
-    /// Since when the value has been in force.
-    pub fn since(&self) -> Option<Millis> {
-        self.0.back().map(|(at, _)| *at)
+    /// When a condition that held at any time since `from` began to hold; the earliest, if it held several
+    /// times.
+    pub fn since_when(&self, from: Millis, holds: impl Fn(&T) -> bool) -> Option<Millis> {
+        let first = self.0.partition_point(|(at, _)| *at <= from).saturating_sub(1);
+        self.0.iter().skip(first).find(|(_, value)| holds(value)).map(|(at, _)| *at)
     }
 
     /// Forgets what was no longer in force at a time.

@@ -115,8 +115,9 @@ impl World {
 
     /// A second autoscaler of a workload, which selects the same pods.
     fn second(&mut self, at: Millis, number: usize, time: Millis) {
-        let workload = &self.workloads[number];
-        let mut object = workload.autoscaler_object(&workload.autoscaler);
+        let present = self.api.get(&resource::AUTOSCALERS, NAMESPACE, NAMES[number]);
+        let Some(present) = present else { return };
+        let mut object = self.workloads[number].autoscaler_object(&present["spec"]);
         object["metadata"]["name"] = json!(format!("{}-second", NAMES[number]));
         if self.api.create(&resource::AUTOSCALERS, object).is_ok() {
             {
