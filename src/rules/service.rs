@@ -13,7 +13,7 @@ use crate::watch::{Cluster, ResourceMap, Resources};
 use futures::{StreamExt, stream};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use tokio::sync::{Mutex, Notify};
 
 /// The most listings of series at the same time.

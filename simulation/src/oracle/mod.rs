@@ -11,7 +11,7 @@ pub use expect::{Measured, PodView, SharedSpec, SpecView};
 pub use record::{Reading, Record, ReplicaRecord};
 pub use timeline::Timeline;
 
-use crate::plan::{MINUTE, Millis, REPLICAS, SCRAPE, SECOND, WORKLOADS};
+use crate::plan::{Millis, REPLICAS, SCRAPE, SECOND, WORKLOADS};
 use crate::workload::NAMES;
 use record::{Change, LAG, Span};
 use std::collections::VecDeque;
@@ -190,7 +190,7 @@ impl Oracles {
             let offsets: Vec<i64> =
                 self.replicas.iter().flat_map(|replica| replica.offsets(from - lag, at)).collect();
             let mut hull = record::Hull::default();
-            for replicas in record.replicas.during(from - LAG, at).flatten() {
+            for replicas in record.replicas.during(from - lag, at).flatten() {
                 let one = record.hull(spec, (from - lag, at), *replicas, (self.base, &offsets));
                 hull.may_fail |= one.may_fail;
                 if let Some((low, high)) = one.range {
