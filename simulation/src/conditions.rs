@@ -69,6 +69,8 @@ pub struct Conditions {
     pub prometheus_latency: Timed<Millis>,
     /// Prometheus responds with this.
     pub prometheus_lies: Timed<Lie>,
+    /// Whether somebody else takes the Lease when the next scale is read.
+    pub lease_is_taken: bool,
     /// The next writes that fail.
     pub armed: Vec<(Written, Mishap)>,
 }

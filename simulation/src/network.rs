@@ -11,15 +11,19 @@ use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, stream};
 use http::{Method, Request, Response};
 use plimsoll::prometheus::{BodyStream, Transport, TransportError};
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 /// What all ways share.
 pub struct Network {
     conditions: Shared<Conditions>,
     prometheus: Shared<Prometheus>,
+    /// Asks the world to have somebody else take the Lease.
+    lease_taken: mpsc::UnboundedSender<()>,
     start: Instant,
     base: i64,
     state: Mutex<State>,
@@ -35,11 +39,15 @@ struct State {
     requests: [Vec<String>; REPLICAS],
     /// How many queries Prometheus answered.
     queries: u64,
+    /// When each metric was queried last.
+    queried: BTreeMap<&'static str, Millis>,
 }
 
 /// How long a write that is late is on its way: longer than its sender waits, and no longer than the
 /// API server lets it begin.
 const LATE: Duration = Duration::from_secs(8);
+/// The metrics that are of one workload only.
+pub const METRICS: [&str; 3] = ["http_requests_total", "queue_depth", "jobs_running"];
 /// How many requests are remembered.
 const REMEMBERED: usize = 200;
 
@@ -49,8 +57,8 @@ impl Network {
         seed: u64,
         start: Instant,
         base: i64,
-        conditions: Shared<Conditions>,
-        prometheus: Shared<Prometheus>,
+        (conditions, prometheus): (Shared<Conditions>, Shared<Prometheus>),
+        lease_taken: mpsc::UnboundedSender<()>,
     ) -> Self {
         let state = State {
             rng: random(seed, "network"),
@@ -58,8 +66,9 @@ impl Network {
             ended: [None; REPLICAS],
             requests: std::array::from_fn(|_| Vec::new()),
             queries: 0,
+            queried: BTreeMap::new(),
         };
-        Self { conditions, prometheus, start, base, state: state.into() }
+        Self { conditions, prometheus, lease_taken, start, base, state: state.into() }
     }
 
     /// The time now.
@@ -96,6 +105,11 @@ impl Network {
     /// The requests of a replica since the last call.
     pub fn take_requests(&self, replica: usize) -> Vec<String> {
         std::mem::take(&mut locked(&self.state).requests[replica])
+    }
+
+    /// When a metric was queried last.
+    pub fn queried(&self, metric: &str) -> Option<Millis> {
+        locked(&self.state).queried.get(metric).copied()
     }
 
     /// How many queries Prometheus answered.
@@ -160,6 +174,10 @@ impl Faults for ToApiServer {
         let mut latency =
             || Duration::from_millis((state.rng.i64(1..6) + extra / 2).unsigned_abs());
         let (before, after) = (latency(), latency());
+        if asked.method == Method::GET && path.ends_with("/scale") && conditions.lease_is_taken {
+            conditions.lease_is_taken = false;
+            let _ = self.network.lease_taken.send(());
+        }
         let mishap = written.and_then(|written| conditions.take(written));
         if mishap.is_some() {
             state.mishaps[self.replica] = Some(now);
@@ -258,6 +276,11 @@ impl Network {
         tokio::time::sleep(Duration::from_millis(wait.unsigned_abs())).await;
         let form = form(request);
         let path = request.uri().path().trim_start_matches('/');
+        let query = form.iter().find(|(name, _)| name == "query");
+        if let Some((_, query)) = query.filter(|_| path == "api/v1/query") {
+            let metric = METRICS.into_iter().find(|metric| query.contains(metric));
+            locked(&self.state).queried.extend(metric.map(|metric| (metric, now)));
+        }
         let wall = self.base + self.now();
         let (mut code, mut body) = locked(&self.prometheus).handle(path, &form, wall);
         locked(&self.state).queries += 1;

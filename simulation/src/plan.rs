@@ -77,8 +77,13 @@ pub enum Hand {
     RecreateTarget(Millis),
     /// A second autoscaler selects the same pods for a time.
     Second(Millis),
-    /// kube-controller-manager executes for a time.
-    NativeHpa(Millis),
+    /// kube-controller-manager executes for a time; it may be paused meanwhile.
+    NativeHpa {
+        /// How long.
+        time: Millis,
+        /// Whether it is paused.
+        paused: bool,
+    },
     /// All scales are frozen for a time.
     Freeze(Millis),
 }
@@ -115,6 +120,8 @@ pub enum Fault {
     Late(Written),
     /// Another writer is faster than the next write to this kind of object.
     Conflict(Written),
+    /// Somebody else takes the Lease while a leader reads the next scale that it is going to write.
+    LeaseTaken,
     /// The watches of a replica fall silent.
     WatchSilent { replica: usize, time: Millis },
     /// The watches of a replica are cut off for a time, and their versions have expired afterwards.
@@ -181,6 +188,7 @@ impl Fault {
             Self::ResponseLost(_) => "response lost",
             Self::Late(_) => "late write",
             Self::Conflict(_) => "conflict",
+            Self::LeaseTaken => "Lease taken",
             Self::WatchSilent { .. } => "watch silent",
             Self::WatchExpired { .. } => "watch expired",
             Self::WatchEnded => "watch ended",
@@ -232,6 +240,14 @@ pub fn plan(seed: u64, length: Millis, faults_per_hour: f64) -> Vec<Planned> {
             continue;
         }
         planned.push(numbered(at, Event::Fault(fault(rng))));
+        // Faults that matter only together come together.
+        if rng.u8(..) < 24 {
+            let mut after = at;
+            for _ in 0..rng.u8(1..4) {
+                after += rng.i64(0..40 * SECOND);
+                planned.push(numbered(after, Event::Fault(fault(rng))));
+            }
+        }
         // Faults that only matter together: a hand acts while something is away.
         if rng.u8(..) < 64 {
             let (later, workload) = (rng.i64(0..5 * MINUTE), rng.usize(..WORKLOADS));
@@ -280,7 +296,7 @@ fn hand(rng: &mut Rng) -> Hand {
         9..11 => Hand::Recreate(rng.i64(0..90 * SECOND)),
         11 => Hand::RecreateTarget(rng.i64(SECOND..90 * SECOND)),
         12 => Hand::Second(time),
-        13 => Hand::NativeHpa(time),
+        13 => Hand::NativeHpa { time, paused: rng.bool() },
         _ => Hand::Freeze(time),
     }
 }
@@ -296,7 +312,7 @@ fn fault(rng: &mut Rng) -> Fault {
         let kinds = [Scale, Scale, Scale, ScaleToZero, Status, Lease, Checkpoint, Hpa];
         kinds[rng.usize(..kinds.len())]
     };
-    match rng.u8(0..30) {
+    match rng.u8(0..31) {
         0..3 => Fault::Crash { replica, down },
         3 => Fault::CrashAll { down },
         4 => Fault::Stop { replica, down },
@@ -327,6 +343,7 @@ fn fault(rng: &mut Rng) -> Fault {
         26 => Fault::PodUnready { workload, time },
         27 => Fault::PodFails { workload },
         28 => Fault::CounterReset { workload },
+        29 => Fault::LeaseTaken,
         _ => Fault::NotANumber { workload, time },
     }
 }
@@ -346,7 +363,7 @@ mod tests {
                 Event::Load { .. } | Event::Hand { .. } => None,
             })
             .collect();
-        assert_eq!(names.len(), 22, "{names:?}");
+        assert_eq!(names.len(), 23, "{names:?}");
         assert!(one.iter().all(|planned| !is_quiet(planned.at)));
     }
 }

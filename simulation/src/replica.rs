@@ -35,7 +35,13 @@ impl Drop for RunningReplica {
 
 impl RunningReplica {
     /// Starts a replica, whose process is the `number`th of all.
-    pub fn start(network: &Arc<Network>, api: &ApiServer, replica: usize, number: u64) -> Self {
+    pub fn start(
+        network: &Arc<Network>,
+        api: &ApiServer,
+        replica: usize,
+        number: u64,
+        scales_to_zero: bool,
+    ) -> Self {
         let wall = {
             let network = network.clone();
             WallClock::new(move || {
@@ -45,7 +51,7 @@ impl RunningReplica {
         };
         let clock = Clock::with_wall(wall);
         let metrics = Arc::new(Metrics::default());
-        let flags = flags();
+        let flags = flags(scales_to_zero);
         let dead = Dead::default();
         let client = |leases: bool| {
             let faults = ToApiServer { network: network.clone(), replica, dead: dead.clone() };
@@ -107,7 +113,8 @@ impl RunningReplica {
     }
 }
 
-fn flags() -> ServeFlags {
+fn flags(scales_to_zero: bool) -> ServeFlags {
+    let zero = format!("--scale-to-zero={scales_to_zero}");
     let line = [
         "plimsoll",
         "serve",
@@ -115,6 +122,7 @@ fn flags() -> ServeFlags {
         "--leader-elect=true",
         "--leader-elect-resource-namespace=plimsoll",
         "--native-hpas=observe",
+        &zero,
     ];
     match Cli::try_parse_from(line).expect("valid flags").command {
         Command::Serve(flags) => *flags,

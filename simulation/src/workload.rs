@@ -1,6 +1,6 @@
 //! The workloads: their objects, their pods, and the metrics that their load makes.
 
-use crate::plan::{MINUTE, Millis, SECOND, random};
+use crate::plan::{Millis, SECOND, random};
 use fastrand::Rng;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -37,8 +37,6 @@ pub struct Workload {
     pub number: usize,
     /// `Deployment` or `StatefulSet`.
     pub kind: &'static str,
-    /// `deployments` or `statefulsets`.
-    pub plural: &'static str,
     /// The spec of its autoscaler, as it was first.
     pub autoscaler: Value,
     /// Its pods by name, with those that are being deleted.
@@ -47,8 +45,6 @@ pub struct Workload {
     pub load: f64,
     /// The requests of a pod in thousandths of a core.
     pub cpu_request: i64,
-    /// Whether it exists.
-    pub exists: bool,
     next_pod: u32,
     rng: Rng,
 }
@@ -97,22 +93,17 @@ impl Workload {
     /// The workload of this number, whose autoscaler differs from seed to seed.
     pub fn new(number: usize, seed: u64) -> Self {
         let mut rng = random(seed, &format!("workload {number}"));
-        let (kind, plural) = match number {
-            3 => ("StatefulSet", "statefulsets"),
-            _ => ("Deployment", "deployments"),
-        };
+        let kind = if number == 3 { "StatefulSet" } else { "Deployment" };
         let mut autoscaler = autoscaler(number, &mut rng);
         autoscaler["scaleTargetRef"] =
             json!({"apiVersion": "apps/v1", "kind": kind, "name": NAMES[number]});
         Self {
             number,
             kind,
-            plural,
             autoscaler,
             pods: BTreeMap::new(),
             load: 1.0,
             cpu_request: [0, 600, 0, 0, 300][number],
-            exists: true,
             next_pod: 0,
             rng,
         }
@@ -125,12 +116,18 @@ impl Workload {
 
     /// The object.
     pub fn object(&self, replicas: i32) -> Value {
+        let selector = match self.number {
+            // All pods of the namespace but those of the others.
+            0 => json!({"matchExpressions":
+                [{"key": "app", "operator": "NotIn", "values": NAMES[1..]}]}),
+            _ => json!({"matchLabels": {"app": self.name()}}),
+        };
         json!({
             "apiVersion": "apps/v1", "kind": self.kind,
             "metadata": {"name": self.name(), "namespace": NAMESPACE},
             "spec": {
                 "replicas": replicas,
-                "selector": {"matchLabels": {"app": self.name()}},
+                "selector": selector,
                 "template": {
                     "metadata": {"labels": {"app": self.name()}},
                     "spec": {"containers": [{"name": "app", "image": "app"}]}},
@@ -285,5 +282,7 @@ fn autoscaler(number: usize, rng: &mut Rng) -> Value {
     }
 }
 
-/// The longest that a pod takes to be ready.
-pub const LONGEST_START: Millis = MINUTE;
+/// Whether the replicas of a run scale to zero; with every third seed they don't (`--scale-to-zero=false`).
+pub fn scales_to_zero(seed: u64) -> bool {
+    !seed.is_multiple_of(3)
+}

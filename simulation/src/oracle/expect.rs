@@ -56,10 +56,14 @@ impl SpecView {
     ///
     /// # Panics
     /// If it is invalid: the simulation writes no such spec.
-    pub fn new(object: &Value, namespace: &str) -> Self {
+    pub fn new(object: &Value, namespace: &str, scales_to_zero: bool) -> Self {
         let text = |pointer| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
         let api = AutoscalerSpec::read(object["spec"].clone()).expect("a valid spec");
-        let hpa = api.as_hpa(namespace, text("/metadata/name"));
+        let mut hpa = api.as_hpa(namespace, text("/metadata/name"));
+        if !scales_to_zero {
+            // At least one replica is desired then.
+            hpa.min_replicas = hpa.min_replicas.map(|min| min.max(1));
+        }
         let spec = Spec::from_api(&hpa);
         let mut proposing = serde_json::to_value(&hpa).expect("a spec of the API");
         proposing["metrics"] = json!([{"type": "External", "external": {"metric": {"name": "proposal"},

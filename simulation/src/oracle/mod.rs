@@ -31,6 +31,8 @@ pub struct Violation {
 pub struct Oracles {
     /// The wall clock at the start of the simulation, in ms since 1970.
     pub base: i64,
+    /// Whether the replicas scale to zero.
+    pub scales_to_zero: bool,
     /// The workloads.
     pub records: Vec<Record>,
     /// The replicas of Plimsoll.
@@ -58,10 +60,11 @@ const STEPS: usize = 60;
 
 impl Oracles {
     /// Nothing was seen yet.
-    pub fn new(base: i64, cpu_requests: [i64; WORKLOADS]) -> Self {
+    pub fn new(base: i64, scales_to_zero: bool, cpu_requests: [i64; WORKLOADS]) -> Self {
         let record = |cpu_request| Record { cpu_request, ..Record::default() };
         Self {
             base,
+            scales_to_zero,
             records: cpu_requests.into_iter().map(record).collect(),
             replicas: (0..REPLICAS).map(|_| ReplicaRecord::default()).collect(),
             holder: None,
@@ -162,6 +165,11 @@ impl Oracles {
         let record = &mut self.records[workload];
         record.undisturbed_since = at;
         record.due_since = None;
+        let uid = |spec: &Option<SharedSpec>| spec.as_ref().map(|spec| spec.uid.clone());
+        if record.specs.now().and_then(uid) != uid(&spec) {
+            // Only its own status says that an autoscaler scaled to zero.
+            record.slept = false;
+        }
         record.specs.set(at, spec);
     }
 

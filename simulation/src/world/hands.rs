@@ -3,8 +3,11 @@
 use super::{OWN_NAMESPACE, Task, Undo, World, workload_resource};
 use crate::api_server::{DeleteOptions, Part, Resource, resource};
 use crate::conditions::locked;
-use crate::plan::{Hand, Millis, SECOND};
+use crate::network::METRICS;
+use crate::oracle::Oracle;
+use crate::plan::{Hand, MINUTE, Millis, SECOND};
 use crate::workload::{NAMES, NAMESPACE};
+use plimsoll::crd::{AutoscalerSpec, Executor};
 use serde_json::{Value, json};
 
 impl World {
@@ -42,13 +45,16 @@ impl World {
                 self.at(at + time, Task::Undo(Undo::DeleteTarget(number, replicas)));
             }
             Hand::Second(time) => self.second(at, number, time),
-            Hand::NativeHpa(time) => {
+            Hand::NativeHpa { time, paused } => {
                 // What a native HPA has not is refused with it.
                 let plain = |spec: &Value| {
                     spec.get("fallback").is_none() && spec.get("syncPeriodSeconds").is_none()
                 };
                 if plain(&self.workloads[number].autoscaler) {
-                    self.edit_spec(number, |spec| spec["executor"] = json!("NativeHPA"));
+                    self.edit_spec(number, |spec| {
+                        spec["executor"] = json!("NativeHPA");
+                        spec["paused"] = json!(paused);
+                    });
                     self.at(at + time, Task::Undo(Undo::NativeHpa(number)));
                 }
             }
@@ -86,7 +92,10 @@ impl World {
                 record.undisturbed_since = at;
             }
             Undo::NativeHpa(number) => self.edit_spec(number, |spec| {
-                spec.as_object_mut().map(|spec| spec.remove("executor"));
+                if let Some(spec) = spec.as_object_mut() {
+                    spec.remove("executor");
+                    spec.remove("paused");
+                }
             }),
             Undo::Freeze => {
                 self.annotate_lease(at, None);
@@ -129,6 +138,62 @@ impl World {
         }
     }
 
+    /// Somebody else takes the Lease, as another installation of the same name would, and leaves it at once.
+    pub(super) fn take_lease(&mut self) {
+        let at = self.now();
+        self.step(at, "somebody else takes the Lease");
+        let renewed = jiff::Timestamp::from_millisecond(self.wall_ms(at));
+        let renewed = renewed.expect("a time of this century").to_string();
+        let _ =
+            self.api.edit(&resource::LEASES, Part::Main, (OWN_NAMESPACE, "plimsoll"), |lease| {
+                lease["spec"]["holderIdentity"] = json!("somebody-else");
+                lease["spec"]["renewTime"] = json!(renewed);
+                lease["spec"]["acquireTime"] = json!(renewed);
+            });
+    }
+
+    /// What is paused or frozen with the executor NativeHPA must be so in the HPA; a workload that somebody
+    /// switched off needs no metrics.
+    pub(super) fn check_left_alone(&mut self, at: Millis) {
+        let mut oracles = locked(&self.oracles);
+        let Some(leader) = oracles.holder else { return };
+        let calm = at - 2 * MINUTE;
+        let replica = &oracles.replicas[leader];
+        if !replica.is_sound(calm, at) || replica.acquired.is_none_or(|acquired| acquired > calm) {
+            return;
+        }
+        for (number, name) in NAMES.into_iter().enumerate() {
+            let record = &oracles.records[number];
+            let Some(Some(spec)) = record.specs.now() else { continue };
+            let period = spec.period();
+            if record.undisturbed_since > calm.min(at - 2 * period) {
+                continue;
+            }
+            let left_alone = spec.api.paused || oracles.frozen.during(calm, at).all(|one| *one);
+            if spec.api.executor == Executor::NativeHPA && left_alone {
+                let hpa = self.api.get(&resource::HPAS, NAMESPACE, name);
+                let policy = |direction: &str| {
+                    let pointer = format!("/spec/behavior/{direction}/selectPolicy");
+                    hpa.as_ref().and_then(|hpa| hpa.pointer(&pointer).cloned())
+                };
+                let policies = ["scaleUp", "scaleDown"].map(policy);
+                oracles.checked(Oracle::LeftAlone);
+                if policies.iter().any(|policy| *policy != Some(json!("Disabled"))) {
+                    let text = format!("{name}: its HPA is not disabled: {policies:?}");
+                    oracles.violate(Oracle::LeftAlone, at, text);
+                }
+                continue;
+            }
+            let is_off = record.replicas.now() == Some(&Some(0)) && !record.slept;
+            let metric = METRICS.into_iter().find(|metric| spec_reads(&spec.api, metric));
+            let queried = metric.and_then(|metric| self.network.queried(metric));
+            if is_off && queried.is_some_and(|queried| queried > at - MINUTE) {
+                let text = format!("{name} was switched off, and its metric is queried");
+                oracles.violate(Oracle::Steady, at, text);
+            }
+        }
+    }
+
     /// Freezes or thaws all scales, as `plimsoll freeze` and `thaw` do. Returns whether there is a Lease.
     fn annotate_lease(&mut self, at: Millis, reason: Option<&str>) -> bool {
         let changed =
@@ -151,4 +216,11 @@ impl World {
         locked(&self.oracles).frozen.set(at, reason.is_some());
         true
     }
+}
+
+/// Whether an autoscaler reads a metric.
+fn spec_reads(spec: &AutoscalerSpec, metric: &str) -> bool {
+    let external = spec.metrics.iter().flatten().filter_map(|metric| metric.external.as_ref());
+    external.map(|external| &external.metric.name).any(|name| name == metric)
+        || spec.custom_metrics.iter().any(|custom| custom.metric_name == metric)
 }

@@ -13,7 +13,7 @@ use crate::oracle::{Oracles, SpecView};
 use crate::plan::{Event, MINUTE, Millis, Planned, REPLICAS, SCRAPE, SECOND, WORKLOADS};
 use crate::prometheus::Prometheus;
 use crate::replica::RunningReplica;
-use crate::workload::{NAMES, NAMESPACE, Workload};
+use crate::workload::{NAMES, NAMESPACE, Workload, scales_to_zero};
 use fastrand::Rng;
 use scrape::Exporter;
 use serde_json::{Value, json};
@@ -38,7 +38,6 @@ enum Task {
     PodReady(usize, String, bool),
     PodGone(usize, String),
     StartReplica(usize),
-    StopReplica(usize),
     /// A hand's other half: what it undoes.
     Undo(Undo),
     /// The troubles of a replica may be over.
@@ -85,6 +84,8 @@ pub struct World {
     scaled: mpsc::UnboundedReceiver<usize>,
     quiet: quiet::Observed,
     evaluations: u64,
+    scales_to_zero: bool,
+    taken: mpsc::UnboundedReceiver<()>,
     rng: Rng,
 }
 
@@ -98,15 +99,16 @@ impl World {
         });
         let workloads: Vec<Workload> = (0..WORKLOADS).map(|n| Workload::new(n, seed)).collect();
         let requests = std::array::from_fn(|number| workloads[number].cpu_request);
-        let oracles = Shared::new(Oracles::new(base, requests).into());
+        let oracles = Shared::new(Oracles::new(base, scales_to_zero(seed), requests).into());
         let mut prometheus = Prometheus::new(Duration::from_secs(900));
         for (metric, metric_type) in scrape::TYPES {
             prometheus.set_type(metric, metric_type);
         }
         let prometheus = Shared::new(prometheus.into());
         let conditions = Shared::new(Conditions::default().into());
-        let network =
-            Arc::new(Network::new(seed, start, base, conditions.clone(), prometheus.clone()));
+        let (take, taken) = mpsc::unbounded_channel();
+        let ways = (conditions.clone(), prometheus.clone());
+        let network = Arc::new(Network::new(seed, start, base, ways, take));
         let (scaled_to, scaled) = mpsc::unbounded_channel();
         let observed = oracles.clone();
         api.observe(move |write| observe(&mut locked(&observed), &scaled_to, since(start), write));
@@ -130,6 +132,8 @@ impl World {
             scaled,
             quiet: quiet::Observed::default(),
             evaluations: 0,
+            scales_to_zero: scales_to_zero(seed),
+            taken,
             rng: crate::plan::random(seed, "world"),
         };
         world.set_up();
@@ -182,6 +186,10 @@ impl World {
                     self.at(self.now() + delay, Task::Reconcile(workload));
                     continue;
                 }
+                Some(()) = self.taken.recv() => {
+                    self.take_lease();
+                    continue;
+                }
                 () = tokio::time::sleep_until(next) => {}
             }
             if at > until || locked(&self.oracles).violation.is_some() {
@@ -200,6 +208,7 @@ impl World {
                 self.scrape(at);
                 locked(&self.oracles).scraped(at);
                 self.check_replicas(at);
+                self.check_left_alone(at);
                 self.at(at + SCRAPE, Task::Scrape);
             }
             Task::Planned(place) => match self.plan[place].event.clone() {
@@ -215,7 +224,6 @@ impl World {
             Task::PodReady(workload, pod, ready) => self.pod_ready(at, workload, &pod, ready),
             Task::PodGone(workload, pod) => self.pod_gone(at, workload, &pod),
             Task::StartReplica(replica) => self.start_replica(at, replica),
-            Task::StopReplica(replica) => self.stop_replica(at, replica),
             Task::Undo(undo) => self.undo(at, undo),
             Task::Recheck => self.recheck(at),
             Task::Compact(replica) => self.compact(at, replica),
@@ -291,8 +299,13 @@ impl World {
         }
         self.starts += 1;
         self.step(at, format_args!("replica {replica} starts"));
-        self.replicas[replica] =
-            Some(RunningReplica::start(&self.network, &self.api, replica, self.starts));
+        self.replicas[replica] = Some(RunningReplica::start(
+            &self.network,
+            &self.api,
+            replica,
+            self.starts,
+            self.scales_to_zero,
+        ));
         locked(&self.oracles).replicas[replica].alive_since = Some(at);
     }
 
@@ -389,7 +402,9 @@ fn observe(
             };
             let Some(number) = number() else { return };
             if spec(&write.before) != spec(&write.after) {
-                let spec = write.after.as_ref().map(|object| SpecView::new(object, NAMESPACE));
+                let zero = oracles.scales_to_zero;
+                let spec =
+                    write.after.as_ref().map(|object| SpecView::new(object, NAMESPACE, zero));
                 oracles.spec_changed(at, number, spec.map(Arc::new));
             }
         }

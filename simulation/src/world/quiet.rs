@@ -32,7 +32,8 @@ const MOST_SAVES: usize = 10;
 /// What was seen of a quiet time.
 #[derive(Debug, Default)]
 pub struct Observed {
-    before: BTreeMap<&'static str, Value>,
+    /// The scales and statuses, and the metrics that are shown.
+    before: BTreeMap<&'static str, (Value, Value)>,
     /// The tasks of the runtime at the end of the first day.
     tasks: Option<usize>,
 }
@@ -102,9 +103,14 @@ impl World {
         let mut oracles = locked(&self.oracles);
         for name in NAMES {
             oracles.checked(Oracle::Restart);
-            let (before, after) = (&self.quiet.before[name], &after[name]);
+            let ((before, _), (after, metrics)) = (&self.quiet.before[name], &after[name]);
             if before != after {
                 let text = format!("{name}: {before} before a restart, {after} after it");
+                oracles.violate(Oracle::Restart, at, text);
+            }
+            let shows_metrics = metrics.as_array().is_some_and(|all| !all.is_empty());
+            if after["replicas"] == 0 && shows_metrics && !is_active(after) {
+                let text = format!("{name}: metrics of before are shown at zero: {after}");
                 oracles.violate(Oracle::Restart, at, text);
             }
             if after["generation"] != after["status"]["observedGeneration"] {
@@ -115,7 +121,7 @@ impl World {
     }
 
     /// The scales and the statuses, without what changes in a steady state.
-    fn states(&self) -> BTreeMap<&'static str, Value> {
+    fn states(&self) -> BTreeMap<&'static str, (Value, Value)> {
         let state = |(number, name): (usize, &&'static str)| {
             let workload = super::workload_resource(&self.workloads[number]);
             let replicas = self.api.get(workload, NAMESPACE, name);
@@ -123,8 +129,9 @@ impl World {
             let object = self.api.get(&resource::AUTOSCALERS, NAMESPACE, name);
             let object = object.map(|object| (*object).clone()).unwrap_or_default();
             let mut status = object["status"].clone();
+            let mut metrics = Value::Null;
             if let Some(status) = status.as_object_mut() {
-                status.remove("currentMetrics");
+                metrics = status.remove("currentMetrics").unwrap_or_default();
                 status.remove("targets");
             }
             if let Some(conditions) = status["conditions"].as_array_mut() {
@@ -135,7 +142,8 @@ impl World {
                 }
             }
             let generation = object["metadata"]["generation"].clone();
-            (*name, json!({"replicas": replicas, "status": status, "generation": generation}))
+            let state = json!({"replicas": replicas, "status": status, "generation": generation});
+            (*name, (state, metrics))
         };
         NAMES.iter().enumerate().map(state).collect()
     }
@@ -144,4 +152,13 @@ impl World {
 /// Requests that are made at times whatever happens: discovery, and watches that begin anew.
 fn is_expected(request: &str) -> bool {
     request.ends_with("/apis") || request.ends_with("/api") || request.starts_with("GET /api/v1 ")
+}
+
+/// Whether a state's autoscaler reads metrics.
+fn is_active(state: &Value) -> bool {
+    let conditions = state["status"]["conditions"].as_array();
+    conditions
+        .into_iter()
+        .flatten()
+        .any(|condition| condition["type"] == "ScalingActive" && condition["status"] == "True")
 }
