@@ -32,7 +32,7 @@ impl Soak<'_> {
 
     /// Performs a random action.
     pub async fn act(&mut self) {
-        if self.frozen.since().is_some() && self.random.below(6) == 0 {
+        if self.frozen.since().is_some() && self.random.below(4) == 0 {
             self.freeze(false).await;
         }
         let living = self.living();
@@ -42,8 +42,8 @@ impl Soak<'_> {
         let action = match (which, some) {
             (0..=2, _) | (_, None) if living.len() < MAX_WORKLOADS => self.make().await,
             (3, Some(index)) if spare => self.remove(index).await,
-            (4..=9, Some(index)) => self.show(index).await,
-            (10..=13, Some(index)) => self.scale(index).await,
+            (4..=8, Some(_)) => self.show(self.stalest(&living)).await,
+            (9..=13, Some(index)) => self.scale(index).await,
             (14, Some(index)) => self.limit(index).await,
             (15, Some(index)) => self.delete_pod(index).await,
             (16, _) => self.reload(),
@@ -67,7 +67,7 @@ impl Soak<'_> {
     async fn make(&mut self) -> &'static str {
         self.made += 1;
         let name = format!("app-{}", self.made);
-        let to_zero = self.made % 3 == 1;
+        let to_zero = self.made % 2 == 1;
         // Of percentages alone none leads up from zero.
         let ups = if to_zero { 2 } else { UP.len() };
         let up = UP[self.random.below(ups)];
@@ -99,9 +99,15 @@ impl Soak<'_> {
         "deployments deleted"
     }
 
+    /// The workload whose metric is the same for longest, so that each has time to go to zero.
+    fn stalest(&self, living: &[usize]) -> usize {
+        let stalest = living.iter().min_by_key(|index| self.workloads[**index].shown_since);
+        *stalest.expect("some live")
+    }
+
     async fn show(&mut self, index: usize) -> &'static str {
         let workload = &mut self.workloads[index];
-        workload.busy = !workload.busy;
+        (workload.busy, workload.shown_since) = (!workload.busy, Instant::now());
         let (name, shown) = (workload.name.clone(), workload.shown());
         if workload.to_zero {
             self.meter().await;

@@ -60,7 +60,7 @@ impl Soak<'_> {
         if self.fault_until.is_some_and(|until| Instant::now() >= until) {
             self.heal().await;
             self.calm_until =
-                Instant::now() + Duration::from_millis(self.random.below(4_000) as u64);
+                Instant::now() + Duration::from_millis(self.random.below(3_000) as u64);
         }
         if self.fault_until.is_some() || Instant::now() < self.calm_until {
             return;
@@ -78,7 +78,7 @@ impl Soak<'_> {
         *self.faults.entry(format!("{kind:?}")).or_default() += 1;
         let both = self.random.below(2) == 0;
         let of: Vec<usize> = (0..NAMES.len()).filter(|one| both || leader == Some(*one)).collect();
-        let seconds = 1_000 + self.random.below(6_000) as u64;
+        let seconds = 1_000 + self.random.below(5_000) as u64;
         self.fault_until = Some(Instant::now() + Duration::from_millis(seconds));
         match kind {
             Kind::DeletionsWhileWatchesExpire => self.delete_in_the_gap().await,

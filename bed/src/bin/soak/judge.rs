@@ -162,6 +162,11 @@ impl Case<'_> {
     }
 }
 
+/// When something was, in seconds of the run.
+fn seconds(began: Instant, at: Instant) -> String {
+    format!("{:.3} s", at.saturating_duration_since(began).as_secs_f64())
+}
+
 impl Judge {
     /// The name of a rule.
     pub fn name(rule: Rule) -> &'static str {
@@ -181,9 +186,12 @@ impl Judge {
     /// A write that is over, after those before it. `workload` has all of its earlier ones.
     pub fn write(&mut self, scene: &Scene<'_>, workload: &mut Workload, write: &Write) {
         let view = &scene.views[write.replica];
+        let began = self.began;
         let what = |from: &str| {
             let by = NAMES[write.replica];
-            format!("{by} changed {} from {from} to {}, {:?}", write.name, write.to, write.answered)
+            let at = seconds(began, write.arrived);
+            let answer = write.answered.map(|(at, status)| (seconds(began, at), status));
+            format!("{by}: {} from {from} to {} at {at}, {answer:?}", write.name, write.to)
         };
         let read = view.read(&write.name, &write.version, write.arrived);
         self.rule(Rule::OnThePresentScale, &what("?"), read.is_some());
@@ -248,7 +256,11 @@ impl Judge {
         let all = all.filter(|lease| lease.answered <= arrived);
         let latest = all.max_by_key(|lease| lease.version);
         let holds = latest.is_none_or(|lease| is(lease, replica));
-        self.rule(Rule::OneWriter, &format!("{}, {latest:?}", case.what), holds);
+        self.rule(
+            Rule::OneWriter,
+            &format!("{}, held by {:?}", case.what, latest.map(|lease| &lease.holder)),
+            holds,
+        );
         let frozen = scene.frozen.since().is_some_and(|since| since + 2 * WORK < arrived);
         if frozen && !again {
             self.rule(Rule::NothingWhileFrozen, &case.what, false);
@@ -267,7 +279,9 @@ impl Judge {
             let holds = case.to_the_limit();
             return self.rule(Rule::NothingWithoutMetrics, &case.what, holds);
         }
-        let what = || format!("{}, on {readings:?}", case.what);
+        let values: Vec<(f64, f64, f64)> =
+            readings.iter().map(|one| (one.sum, one.least, one.most)).collect();
+        let what = || format!("{}, on sums, least and most {values:?}", case.what);
         let target = TARGET as f64;
         let (low, high) = (
             readings.iter().all(|reading| reading.most < target),
@@ -299,7 +313,14 @@ impl Judge {
         // Where they have something to say: the change goes as far as they allow, or there was another
         // in their period.
         if counted || to == limit || !holds {
-            let what = format!("{}, limit {limit}, after {:?}", case.what, workload.steps);
+            let recent = workload.steps.iter().rev().take(4).map(|step| {
+                let Step { replica, from, to, .. } = step;
+                let answered = step.answered.map(|at| seconds(self.began, at));
+                let arrived = seconds(self.began, step.arrived);
+                format!("{}: {from} to {to} at {arrived}, {answered:?}", NAMES[*replica])
+            });
+            let recent: Vec<String> = recent.collect();
+            let what = format!("{}, limit {limit}, after {recent:?}", case.what);
             self.rule(rule, &what, holds);
         }
     }
@@ -324,6 +345,7 @@ impl Judge {
             let asked = scene.asked(workload, &pair[0]).min(case.read.replicas);
             (asked > to).then_some((asked, pair[0]))
         });
+        let asked = asked.map(|(asked, by)| (asked, seconds(self.began, by.at)));
         let what = format!("{}, asked for was {asked:?}", case.what);
         self.rule(Rule::NotBeforeTheWindowEnds, &what, asked.is_none());
     }

@@ -90,9 +90,10 @@ async fn run(length: Duration, seed: u64, minutes: f64) -> ExitCode {
         usage: Vec::new(),
         judge: Judge::default(),
         replicas,
-        deck: Vec::new(),
+        // What no other fault shows comes first, once there is something to delete.
+        deck: vec![faults::Kind::DeletionsWhileWatchesExpire],
         fault_until: None,
-        calm_until: Instant::now(),
+        calm_until: Instant::now() + Duration::from_secs(15),
         cut_off: None,
         faulty: Default::default(),
         frozen: Default::default(),

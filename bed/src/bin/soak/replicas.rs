@@ -85,6 +85,8 @@ impl<'a> Pair<'a> {
         })
         .await;
         pair.api(0).clear();
+        pair.untold = pair.take();
+        pair.views[0].expired = 0;
         pair
     }
 

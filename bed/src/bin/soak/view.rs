@@ -71,6 +71,8 @@ pub struct View {
     specs: BTreeMap<String, Vec<(Instant, Option<i64>)>>,
     /// The Autoscalers of the list that is under way.
     listed: BTreeSet<String>,
+    /// When it first had a whole list.
+    synced: Option<Instant>,
     /// How often it was told that its watch of Autoscalers has expired.
     pub expired: usize,
     reads: BTreeMap<String, Vec<ScaleRead>>,
@@ -153,6 +155,10 @@ impl View {
             exchange.answer.as_ref().filter(|answer| (200..300).contains(&answer.status))?;
         let body = json(&answer.body);
         if path.contains("/leases") {
+            // A list of Leases has no holder.
+            if body["kind"] != "Lease" {
+                return None;
+            }
             let metadata = &body["metadata"];
             self.leases.push(LeaseSeen {
                 is_read: exchange.method == Method::GET,
@@ -192,6 +198,7 @@ impl View {
             self.listed.insert(text(&object["metadata"]["name"]));
         }
         if list["metadata"]["continue"].as_str().is_none_or(str::is_empty) {
+            self.synced.get_or_insert(at);
             for (name, told) in &mut self.specs {
                 if !self.listed.contains(name) {
                     told.push((at, None));
@@ -260,9 +267,10 @@ impl View {
         before.into_iter().chain(known.map(|(_, max)| *max)).collect()
     }
 
-    /// Since when it has known that an Autoscaler is gone.
+    /// Since when it has known that an Autoscaler is gone; none if it knows of it, or of nothing yet.
     pub fn gone_since(&self, name: &str) -> Option<Instant> {
-        let told = self.specs.get(name)?;
+        // It was started when the Autoscaler was gone already, and its list lacked it.
+        let Some(told) = self.specs.get(name) else { return self.synced };
         told.iter().rev().take_while(|(_, max)| max.is_none()).last().map(|(at, _)| *at)
     }
 

@@ -34,6 +34,8 @@ pub struct Workload {
     pub least_max: i64,
     /// Whether its metric is far above its target, or far below.
     pub busy: bool,
+    /// Since when its metric is what it is.
+    pub shown_since: Instant,
     pub up: Policies,
     pub down: Policies,
     /// When its Autoscaler was deleted.
@@ -55,14 +57,15 @@ impl Workload {
         up: Policies,
         down: Policies,
     ) -> Self {
-        let (steps, unanswered) = (Vec::new(), Vec::new());
-        let (removed, target_gone) = (None, None);
+        let (steps, unanswered, shown_since) = (Vec::new(), Vec::new(), Instant::now());
+        let (least_max, removed, target_gone) = (max, None, None);
         Self {
             name,
             to_zero,
             max,
-            least_max: max,
+            least_max,
             busy,
+            shown_since,
             up,
             down,
             removed,
