@@ -85,7 +85,7 @@ bench-fairness: parts ## What one tenant costs 1,000 autoscalers of others; FAIR
 query-costs: parts ## What queries cost Prometheus, in CPU time: the figures behind src/promql/cost.rs
 	@$(E2E_BUILD) && QUERY_COSTS=1 $(E2E_RUN) a_batched_query_has_the_same_result -- --nocapture
 
-soak: parts ## A long run with churn and faults; MINUTES=10, SEED= to repeat one
+soak: parts ## A long run with churn and faults; MINUTES=10 (2 at least, or a rule has nothing to look at), SEED= to repeat one
 	@$(PROGRAM) soak
 	@target/release/soak $(or $(MINUTES),10) $(SEED)
 

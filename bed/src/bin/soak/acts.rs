@@ -47,6 +47,7 @@ impl Soak<'_> {
             (14, Some(index)) => self.limit(index).await,
             (15, Some(index)) => self.delete_pod(index).await,
             (16, _) => self.reload(),
+            (18, _) => self.bait().await,
             (17, _) if self.frozen.since().is_none() => self.freeze(true).await,
             _ => self.read_api().await,
         };
@@ -88,6 +89,14 @@ impl Soak<'_> {
             self.scale_to(&name, self.workloads[index].settles_at() + 1).await;
         }
         "autoscalers deleted"
+    }
+
+    /// Scales what is left of a deleted Autoscaler to a size that the Autoscaler would change.
+    async fn bait(&mut self) -> &'static str {
+        for workload in self.workloads.iter().filter(|one| one.removed.is_some()) {
+            self.scale_to(&workload.name, workload.settles_at() + 1).await;
+        }
+        "leftovers scaled by hand"
     }
 
     /// Deletes the Deployment of an Autoscaler.

@@ -22,6 +22,9 @@ const CHECKED_AFTER_DELETION: Duration = Duration::from_secs(60);
 /// those of a second after it.
 const FORGOTTEN: Duration = Duration::from_secs(5);
 
+/// How many violations are printed: one fault may break a rule in each round.
+const SHOWN: usize = 30;
+
 /// A run: the cluster, what was done to it, and what was found.
 pub struct Soak<'a> {
     pub bed: &'a Bed,
@@ -58,15 +61,14 @@ impl Soak<'_> {
         self.judge_withheld();
         self.judge_gone().await;
         self.clear_up_gone().await;
-        for index in 0..NAMES.len() {
+        for (index, name) in NAMES.iter().enumerate() {
             if !self.pair.is_well(index) || self.cut_off == Some(index) {
                 continue;
             }
             match self.pair.get(index, "/readyz?verbose").await {
                 Ok((200, _)) => {}
                 other => {
-                    let what =
-                        format!("round {}: {} is not ready: {other:?}", self.rounds, NAMES[index]);
+                    let what = format!("round {}: {name} is not ready: {other:?}", self.rounds);
                     self.judge.violations.push(what);
                 }
             }
@@ -190,7 +192,9 @@ impl Soak<'_> {
                 }
             }
             let Some(what) = unsettled else { break };
-            if start.elapsed() > Duration::from_secs(180) {
+            // A run in which something is broken already may never settle.
+            let broken = !self.judge.violations.is_empty();
+            if start.elapsed() > Duration::from_secs(if broken { 20 } else { 180 }) {
                 self.judge.violations.push(format!("it has not settled: {what}"));
                 break;
             }
@@ -236,7 +240,7 @@ impl Soak<'_> {
             }
         }
         println!("\n  broken                         {:6}", self.judge.violations.len());
-        for what in &self.judge.violations {
+        for what in self.judge.violations.iter().take(SHOWN) {
             println!("    {what}");
         }
         if self.judge.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -97,7 +97,7 @@ impl Workload {
             .partition(|step| step.arrived < read.arrived);
         self.unanswered = later;
         let earlier: Vec<Step> = earlier;
-        self.steps.extend(earlier.into_iter().filter(|step| step.to == read.replicas).next_back());
+        self.steps.extend(earlier.into_iter().rfind(|step| step.to == read.replicas));
         self.steps.sort_by_key(|step| step.arrived);
     }
 
