@@ -1,7 +1,8 @@
 //! The random actions of the soak: churn by its users.
 
 use crate::policy::{DOWN, UP};
-use crate::soak::{NAMESPACE, Soak};
+use crate::settings::NAMESPACE;
+use crate::soak::Soak;
 use crate::workload::Workload;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};

@@ -1,53 +1,10 @@
 //! The faults of the soak: one at a time, each kind once before any comes again, as a deck of cards.
 
-use crate::judge::NAMES;
+use crate::kinds::{DECK, Kind};
+use crate::settings::NAMES;
 use crate::soak::Soak;
 use bed::proxy::Fault;
 use std::time::{Duration, Instant};
-
-/// A kind of fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    PrometheusStalls,
-    PrometheusSlow,
-    PrometheusUnavailable,
-    PrometheusNoJson,
-    PrometheusTooManyRequests,
-    PrometheusHalfAResponse,
-    ApiSlow,
-    ScaleConflicts,
-    PatchesFail,
-    ScaleTooManyRequests,
-    ScaleAnswersLost,
-    LeasesStall,
-    WatchesRefused,
-    DeletionsWhileWatchesExpire,
-    LeaderStopped,
-    LeaderCutOff,
-    LeaderKilled,
-    LeaderEnded,
-}
-
-const DECK: [Kind; 18] = [
-    Kind::PrometheusStalls,
-    Kind::PrometheusSlow,
-    Kind::PrometheusUnavailable,
-    Kind::PrometheusNoJson,
-    Kind::PrometheusTooManyRequests,
-    Kind::PrometheusHalfAResponse,
-    Kind::ApiSlow,
-    Kind::ScaleConflicts,
-    Kind::PatchesFail,
-    Kind::ScaleTooManyRequests,
-    Kind::ScaleAnswersLost,
-    Kind::LeasesStall,
-    Kind::WatchesRefused,
-    Kind::DeletionsWhileWatchesExpire,
-    Kind::LeaderStopped,
-    Kind::LeaderCutOff,
-    Kind::LeaderKilled,
-    Kind::LeaderEnded,
-];
 
 /// How long a leader is away for another to lead: longer than the Lease lasts.
 const TAKEN_OVER: Duration = Duration::from_secs(10);

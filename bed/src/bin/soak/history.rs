@@ -1,4 +1,4 @@
-//! The times in which a condition held.
+//! What happened in the run, over time.
 
 use std::time::Instant;
 
@@ -28,4 +28,16 @@ impl Spans {
             |(began, end): &&(_, Option<_>)| *began <= to && end.is_none_or(|end| end >= from);
         self.0.iter().find(within).map(|(began, _)| *began)
     }
+}
+
+/// A change of replicas that Plimsoll made.
+#[derive(Clone, Debug)]
+pub struct Step {
+    pub replica: usize,
+    /// When the write arrived at kube-apiserver.
+    pub arrived: Instant,
+    /// When its answer went out; none if Plimsoll did not get it.
+    pub answered: Option<Instant>,
+    pub from: i64,
+    pub to: i64,
 }

@@ -3,14 +3,12 @@
 //! something to say: a write that it allowed, or one that was due and was withheld. A rule that
 //! never had proves nothing.
 
-use crate::history::Spans;
+use crate::history::{Spans, Step};
+use crate::settings::{NAMES, TARGET, WINDOW};
 use crate::view::{LeaseSeen, Reading, ScaleRead, View, Write};
-use crate::workload::{Step, TARGET, WINDOW, Workload};
+use crate::workload::Workload;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-
-/// The replicas, by the names of their processes.
-pub const NAMES: [&str; 2] = ["plimsoll", "other"];
 
 /// How old the values of a decision may be when the scale is read for its write: an answer is used
 /// for `--sample-max-age`, which is 1 s, from its query on, which may take `--prometheus-timeout`,

@@ -10,8 +10,10 @@ mod acts;
 mod faults;
 mod history;
 mod judge;
+mod kinds;
 mod policy;
 mod replicas;
+mod settings;
 mod soak;
 mod view;
 mod workload;
@@ -25,7 +27,8 @@ use k8s_openapi::api::apps::v1::Deployment;
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
 use replicas::Pair;
-use soak::{NAMESPACE, Soak};
+use settings::NAMESPACE;
+use soak::Soak;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
@@ -91,7 +94,7 @@ async fn run(length: Duration, seed: u64, minutes: f64) -> ExitCode {
         judge: Judge::default(),
         replicas,
         // What no other fault shows comes first, once there is something to delete.
-        deck: vec![faults::Kind::DeletionsWhileWatchesExpire],
+        deck: vec![kinds::Kind::DeletionsWhileWatchesExpire],
         fault_until: None,
         calm_until: Instant::now() + Duration::from_secs(15),
         cut_off: None,

@@ -1,6 +1,6 @@
 //! Scaling policies, by their definition in the API and not by the product's code.
 
-use crate::workload::Step;
+use crate::history::Step;
 use std::time::{Duration, Instant};
 
 /// What a policy counts.

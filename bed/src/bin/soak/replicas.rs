@@ -1,7 +1,7 @@
 //! The two replicas of Plimsoll, each with its own proxies to kube-apiserver and Prometheus.
 
 use crate::history::Spans;
-use crate::judge::NAMES;
+use crate::settings::NAMES;
 use crate::view::{self, View, Write};
 use bed::process::Process;
 use bed::proxy::Proxy;

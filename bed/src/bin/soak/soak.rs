@@ -1,10 +1,11 @@
 //! The state of the soak, its checks and its report.
 
-use crate::faults::Kind;
 use crate::history::Spans;
-use crate::judge::{Judge, NAMES, Replicas, Rule, Scene, VALUES};
+use crate::judge::{Judge, Replicas, Rule, Scene, VALUES};
+use crate::kinds::Kind;
 use crate::replicas::{Pair, Usage};
-use crate::workload::{WINDOW, Workload};
+use crate::settings::{NAMES, NAMESPACE, WINDOW};
+use crate::workload::Workload;
 use bed::Bed;
 use bed::random::Random;
 use bed::workload::Namespace;
@@ -14,8 +15,6 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// The namespace of all workloads.
-pub const NAMESPACE: &str = "soak";
 /// How long what is left of a deleted Autoscaler or Deployment is looked at.
 const CHECKED_AFTER_DELETION: Duration = Duration::from_secs(60);
 /// How soon a replica has forgotten what it was told is gone: the evaluation that is under way, and

@@ -1,8 +1,7 @@
 //! What a replica was told and what it asked for, from the record of its proxies: each decision is
 //! judged by what was known where it was made, and not by what the soak did meanwhile.
 
-use crate::soak::NAMESPACE;
-use crate::workload::TARGET;
+use crate::settings::{NAMESPACE, TARGET};
 use bed::traffic::{Exchange, Passed, WatchLine};
 use http::Method;
 use serde_json::Value;

@@ -1,28 +1,13 @@
 //! The workloads of the soak.
 
+use crate::history::Step;
 use crate::policy::Policies;
-use crate::soak::NAMESPACE;
+use crate::settings::{NAMESPACE, TARGET, WINDOW};
 use crate::view::ScaleRead;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// The scale-down stabilization window of all Autoscalers.
-pub const WINDOW: Duration = Duration::from_secs(10);
-/// The target of all metrics, per pod.
-pub const TARGET: i64 = 10;
 /// The backlog of a queue that needs workers: as many as there may be, and more.
 const BACKLOG: i64 = 45;
-
-/// A change of replicas that Plimsoll made.
-#[derive(Clone, Debug)]
-pub struct Step {
-    pub replica: usize,
-    /// When the write arrived at kube-apiserver.
-    pub arrived: Instant,
-    /// When its answer went out; none if Plimsoll did not get it.
-    pub answered: Option<Instant>,
-    pub from: i64,
-    pub to: i64,
-}
 
 /// A workload and its Autoscaler.
 pub struct Workload {
