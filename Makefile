@@ -23,17 +23,18 @@ test: ## Everything CI runs; how long each part took
 test-all: ## That, and what takes longer: MINUTES=5 of soak, the benchmark in small, SECONDS=60 of fuzzing each target
 	@MINUTES=$(or $(MINUTES),5) tests/timed $(PARTS) bench-smoke soak fuzz
 
-PARTS := lint licenses unit conformance all-parts e2e
+PARTS := lint licenses unit conformance simulate-fixed all-parts e2e
 
 lint: ## Formatting, lints, and the links of comments
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --locked --all-targets -- -D warnings
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	@# The lock file of the fuzz targets is its own.
 	cd fuzz && $(CARGO) metadata --locked --format-version 1 >/dev/null
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --document-private-items --quiet
 
 unit: ## Unit tests and the command line
 	$(CARGO) test --locked --package plimsoll --lib --bins --test cli --test architecture
+	$(CARGO) test --locked --package plimsoll-simulation
 
 conformance: ## Every decision against the real controller's, and the properties of all decisions
 	$(CARGO) test --locked --package plimsoll --test conformance --test properties --test queries -- --nocapture
@@ -85,12 +86,21 @@ bench-fairness: parts ## What one tenant costs 1,000 autoscalers of others; FAIR
 query-costs: parts ## What queries cost Prometheus, in CPU time: the figures behind src/promql/cost.rs
 	@$(E2E_BUILD) && QUERY_COSTS=1 $(E2E_RUN) a_batched_query_has_the_same_result -- --nocapture
 
-soak: parts ## A long run with churn and faults; MINUTES=10, SEED= to repeat one
+soak: parts ## A long run with churn and faults; MINUTES=10 (2 at least, or a rule has nothing to look at), SEED= to repeat one
 	@$(PROGRAM) soak
 	@target/release/soak $(or $(MINUTES),10) $(SEED)
 
 mutations: ## Put each known fault back, to see that the simulation catches it; NAMES="M08 C02", CHECK=1 to compile them only
 	@tests/mutate $(if $(CHECK),--check) $(NAMES)
+
+SIMULATE := $(CARGO) build --locked --quiet --profile simulate --package plimsoll-simulation --bin simulate && target/simulate/simulate
+
+simulate: ## Simulated days under random faults: SEEDS=200 DAYS=30, FAULTS=1 each hour, FIRST= seed, JOBS=1; SEED= repeats one
+	@$(SIMULATE) --shrink --days $(or $(DAYS),30) --faults $(or $(FAULTS),1) --jobs $(or $(JOBS),1) \
+		$(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10) --first $(or $(FIRST),1))
+
+simulate-fixed: ## The seeds of CI, for a minute and a half
+	@$(SIMULATE) --shrink --days 1 --faults 4 --jobs 2 --seeds 1000 --seconds 90
 
 demo: ## The main job, live; KEEP=1 leaves it all up
 	@bed/build demo >/dev/null

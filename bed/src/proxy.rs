@@ -1,9 +1,11 @@
 //! A reverse proxy between Plimsoll and a server, which injects faults.
 
+use crate::traffic::{Filter, Passed, Recording, Traffic};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, Response, Uri, header};
+
 use futures::StreamExt;
 use plimsoll::serve::{ServingCertificate, TlsOptions, listen};
 use std::path::Path;
@@ -24,25 +26,14 @@ struct ProxyState {
     fault: Mutex<Option<(String, Fault)>>,
     /// Requests other than GET.
     writes: Mutex<Vec<(Instant, String)>>,
-    /// Successful updates of scales.
-    scale_updates: Mutex<Vec<ScaleUpdate>>,
+    /// What passed, if it is recorded.
+    traffic: Arc<Traffic>,
     /// How many requests the present fault has hit.
     hits: Mutex<usize>,
     /// Responses that begin later are not silenced.
     silenced_until: Mutex<Option<Instant>>,
     /// Responses that began earlier are ended.
     ended_at: Mutex<Option<Instant>>,
-}
-
-/// A successful update of a scale.
-#[derive(Clone, Debug)]
-pub struct ScaleUpdate {
-    /// When the request came.
-    pub at: Instant,
-    /// The name of the workload.
-    pub name: String,
-    /// The resource version of the response.
-    pub version: String,
 }
 
 /// What happens to a request.
@@ -171,9 +162,14 @@ impl Proxy {
         writes.iter().filter(|(_, request)| request.contains(text)).cloned().collect()
     }
 
-    /// The updates of scales since the last call.
-    pub fn take_scale_updates(&self) -> Vec<ScaleUpdate> {
-        std::mem::take(&mut *self.state.scale_updates.lock().expect("no panic"))
+    /// Records the requests whose method and path this is true for, and their responses, from now on.
+    pub fn record(&self, filter: Filter) {
+        self.state.traffic.record(filter);
+    }
+
+    /// What was recorded since the last call.
+    pub fn take_traffic(&self) -> Vec<Passed> {
+        self.state.traffic.take()
     }
 }
 
@@ -207,15 +203,6 @@ impl ProxyState {
         })
     }
 
-    /// Records a successful update of a scale.
-    fn record_scale_update(&self, at: Instant, path: &str, response: &[u8]) {
-        let name = path.trim_end_matches("/scale").rsplit('/').next().unwrap_or_default();
-        let object: serde_json::Value = serde_json::from_slice(response).unwrap_or_default();
-        let version = object["metadata"]["resourceVersion"].as_str().unwrap_or_default();
-        let (name, version) = (name.to_owned(), version.to_owned());
-        self.scale_updates.lock().expect("no panic").push(ScaleUpdate { at, name, version });
-    }
-
     fn ended(&self, began: Instant) -> bool {
         self.ended_at.lock().expect("no panic").is_some_and(|ended| began < ended)
     }
@@ -223,6 +210,24 @@ impl ProxyState {
 
 async fn forward(
     State(upstream): State<Upstream>,
+    method: Method,
+    uri: Uri,
+    mut headers: HeaderMap,
+    body: Bytes,
+) -> Response<Body> {
+    let traffic = upstream.state.traffic.clone();
+    if !traffic.is_recorded(&method, &uri) {
+        return respond(upstream, method, uri, headers, body).await;
+    }
+    let recording = Recording::begin(traffic, (&method, &uri, &body));
+    // Without it the client of the proxy asks for compression itself, and ends it.
+    headers.remove(header::ACCEPT_ENCODING);
+    recording.finish(respond(upstream, method, uri, headers, body).await).await
+}
+
+/// The response to a request, after its fault.
+async fn respond(
+    upstream: Upstream,
     method: Method,
     uri: Uri,
     headers: HeaderMap,
@@ -250,7 +255,6 @@ async fn forward(
         tokio::time::sleep(wait).await;
     }
     let began = Instant::now();
-    let is_scale_update = method == Method::PUT && uri.path().ends_with("/scale");
     if method != Method::GET {
         let mut writes = state.writes.lock().expect("no panic");
         writes.push((began, format!("{method} {uri}")));
@@ -287,11 +291,6 @@ async fn forward(
         Some(Fault::Replace(from, to)) => {
             let body = received.text().await.unwrap_or_default();
             body.replace(&from, &to).into()
-        }
-        _ if is_scale_update && received.status().is_success() => {
-            let body = received.bytes().await.unwrap_or_default();
-            state.record_scale_update(began, uri.path(), &body);
-            body.into()
         }
         _ => Body::from_stream(stream(state, text, received.bytes_stream())),
     };

@@ -99,20 +99,23 @@ fn after_errors_of_kube_apiserver_the_right_scale_is_written() {
         assert!(api.hits() > 0);
         api.clear();
         println!("survived: kube-apiserver: events that can't be written");
-        // Watches that end with 410 (expired) are restarted, and no change is lost.
-        let expired =
-            Fault::Response { status: 410, headers: vec![], body: status(410, "Expired") };
-        api.fail("watch=true", expired);
+        // Watches that expire again and again, as kube-apiserver tells it: no change is lost, and what
+        // was deleted before they were told so is forgotten.
+        api.stall("watch=true");
         api.end_responses();
+        bed.cluster.kubectl(&["-n", "apiserver", "delete", "autoscaler", "untold"]).await;
+        ns.scale("Deployment", "untold", 1).await;
         ns.deployment("late", 1, "queue 20").await;
         at_once(&ns, "late", "queue", 3).await;
+        api.fail("watch=true", Fault::expired_watch());
         eventually("watches expire again and again", SOON, async || match api.hits() {
-            few @ ..3 => Err(format!("{few} did")),
+            few @ ..15 => Err(format!("{few} did")),
             _ => Ok(()),
         })
         .await;
         api.clear();
         ns.wait_replicas("Deployment", "late", FOLLOWS, |replicas| replicas == 3).await;
+        assert_eq!(ns.replicas("Deployment", "untold").await, 1);
         println!("survived: kube-apiserver: watches expired");
     });
 }

@@ -1,149 +1,168 @@
-//! The random actions of the soak: churn and faults.
+//! The random actions of the soak: churn by its users.
 
-use crate::history::Timeline;
-use crate::soak::{NAMESPACE, Soak};
-use crate::workload::{POLICY, WINDOW, Workload};
-use bed::proxy::Fault;
+use crate::policy::{DOWN, UP};
+use crate::settings::NAMESPACE;
+use crate::soak::Soak;
+use crate::workload::Workload;
+use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
 /// The maximum number of workloads with an Autoscaler.
 const MAX_WORKLOADS: usize = 8;
+/// The number below which none is deleted.
+const MIN_WORKLOADS: usize = 4;
+const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/plimsoll/leases/plimsoll";
+/// The pod that exposes the backlogs of all queues.
+pub const METER: &str = "meter";
 
-/// Faults of one kind alternate with calm: decisions under faults are made on older data, so fewer
-/// invariants apply.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    Calm,
-    Prometheus,
-    Api,
+/// The path of an object of the namespace.
+fn path(resource: &str, name: &str) -> String {
+    let api = match resource {
+        "deployments" => "apis/apps/v1",
+        "autoscalers" => "apis/plimsoll.dev/v1alpha1",
+        _ => "api/v1",
+    };
+    format!("/{api}/namespaces/{NAMESPACE}/{resource}/{name}")
 }
 
 impl Soak<'_> {
-    fn phase(&self) -> Phase {
-        match self.began.elapsed().as_secs() % 210 {
-            0..90 => Phase::Calm,
-            90..150 => Phase::Prometheus,
-            _ => Phase::Api,
-        }
+    /// The places of the workloads whose Autoscaler and Deployment are there.
+    pub fn living(&self) -> Vec<usize> {
+        (0..self.workloads.len()).filter(|index| self.workloads[*index].lives()).collect()
     }
 
     /// Performs a random action.
     pub async fn act(&mut self) {
-        if self.fault.is_some_and(|until| Instant::now() >= until) {
-            self.heal();
+        if self.frozen.since().is_some() && self.random.below(4) == 0 {
+            self.freeze(false).await;
         }
-        if self.frozen && self.random.below(8) == 0 {
-            self.freeze().await;
-        }
-        let phase = self.phase();
-        let which = self.random.below(18);
-        let living = |index: &usize| self.workloads[*index].removed.is_none();
-        let living: Vec<usize> = (0..self.workloads.len()).filter(living).collect();
+        let living = self.living();
+        let which = self.random.below(20);
         let some = (!living.is_empty()).then(|| living[self.random.below(living.len())]);
+        let spare = living.len() > MIN_WORKLOADS;
         let action = match (which, some) {
-            (0 | 1, _) if living.len() < MAX_WORKLOADS => self.make().await,
-            (2, Some(index)) if living.len() > 2 => self.remove(index).await,
-            (3 | 13 | 14, Some(index)) => self.show(index).await,
-            (4 | 15 | 16, Some(index)) => self.scale(index).await,
-            (5, Some(index)) => self.limit(index).await,
-            (6, Some(index)) => self.delete_pod(index).await,
-            (7, _) => self.reload(),
-            (8, _) if !self.frozen => self.freeze().await,
-            (9..=12, _) if self.fault.is_none() && phase == Phase::Prometheus => {
-                self.fail_prometheus()
-            }
-            (9..=12, _) if self.fault.is_none() && phase == Phase::Api => self.fail_api(),
+            (0..=2, _) | (_, None) if living.len() < MAX_WORKLOADS => self.make().await,
+            (3, Some(index)) if spare => self.remove(index).await,
+            (4..=8, Some(_)) => self.show(self.stalest(&living)).await,
+            (9..=13, Some(index)) => self.scale(index).await,
+            (14, Some(index)) => self.limit(index).await,
+            (15, Some(index)) => self.delete_pod(index).await,
+            (16, _) => self.reload(),
+            (18, _) => self.bait().await,
+            (17, _) if self.frozen.since().is_none() => self.freeze(true).await,
             _ => self.read_api().await,
         };
         *self.actions.entry(action).or_default() += 1;
     }
 
-    pub fn heal(&mut self) {
-        let faults = self.bed.faults.as_ref().expect("proxies");
-        faults.prometheus.clear();
-        faults.api.clear();
-        self.fault = None;
-        self.history.blind.end();
-        self.history.faulty.end();
+    async fn patch(&self, path: &str, patch: &Value) {
+        // What is gone meanwhile is no matter.
+        let _ = self.bed.cluster.patch(path, patch).await;
+    }
+
+    async fn delete(&self, resource: &str, name: &str) -> bool {
+        let (cluster, path) = (&self.bed.cluster, path(resource, name));
+        let background = r#"{"propagationPolicy":"Background"}"#.to_owned();
+        cluster.request("DELETE", &path, "application/json", background).await.is_ok()
     }
 
     async fn make(&mut self) -> &'static str {
         self.made += 1;
         let name = format!("app-{}", self.made);
-        let (shows, max) = ([1, 20][self.random.below(2)], 2 + self.random.below(3) as i64);
-        let policy = self.random.below(2) == 0;
-        let (pods, period) = if policy { (POLICY.0, POLICY.1.as_secs()) } else { (100, 1) };
-        let window = WINDOW.as_secs();
-        let manifest = format!(
-            "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: {name}, namespace: {NAMESPACE}}}\n\
-             spec:\n  replicas: 1\n  selector: {{matchLabels: {{app: {name}}}}}\n\
-             \x20 template:\n    metadata:\n      labels: {{app: {name}}}\n\
-             \x20     annotations: {{bed.plimsoll.dev/metrics: 'depth {shows}'}}\n\
-             \x20   spec:\n      terminationGracePeriodSeconds: 0\n\
-             \x20     containers: [{{name: app, image: fleet}}]\n\
-             ---\napiVersion: plimsoll.dev/v1alpha1\nkind: Autoscaler\n\
-             metadata: {{name: {name}, namespace: {NAMESPACE}}}\n\
-             spec:\n  scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: {name}}}\n\
-             \x20 maxReplicas: {max}\n  syncPeriodSeconds: 1\n\
-             \x20 customMetrics: [{{metricName: depth, averageValue: 10}}]\n\
-             \x20 behavior: {{scaleDown: {{stabilizationWindowSeconds: {window}}}, scaleUp: {{policies: [{{type: Pods, value: {pods}, periodSeconds: {period}}}]}}}}\n"
-        );
-        let (max, shows, made) = (Timeline::new(max), Timeline::new(shows), Instant::now());
-        let (removed, steps) = (None, Vec::new());
-        self.workloads.push(Workload { name, made, max, shows, policy, removed, steps });
-        self.bed.cluster.apply(&manifest).await;
+        let to_zero = self.made % 2 == 1;
+        // Of percentages alone none leads up from zero.
+        let ups = if to_zero { 2 } else { UP.len() };
+        let up = UP[self.random.below(ups)];
+        let down = DOWN[self.random.below(DOWN.len())];
+        let (busy, max) = (self.random.below(2) == 0, 2 + self.random.below(3) as i64);
+        let workload = Workload::new(name, to_zero, max, busy, up, down);
+        self.bed.cluster.apply(&workload.manifest()).await;
+        self.workloads.push(workload);
+        self.meter().await;
         "autoscalers made"
     }
 
     /// Deletes an Autoscaler, and scales its Deployment to a size that the Autoscaler would change.
-    async fn remove(&mut self, index: usize) -> &'static str {
-        let workload = &mut self.workloads[index];
-        let (autoscaler, deployment) =
-            (format!("autoscaler/{}", workload.name), format!("deployment/{}", workload.name));
-        let replicas = format!("--replicas={}", workload.settles_at() + 1);
-        if self.kubectl(&["delete", &autoscaler]).await.is_ok() {
+    pub async fn remove(&mut self, index: usize) -> &'static str {
+        let name = self.workloads[index].name.clone();
+        if self.delete("autoscalers", &name).await {
             self.workloads[index].removed = Some(Instant::now());
-            let _ = self.kubectl(&["scale", &deployment, &replicas]).await;
+            self.scale_to(&name, self.workloads[index].settles_at() + 1).await;
         }
         "autoscalers deleted"
     }
 
+    /// Scales what is left of a deleted Autoscaler to a size that the Autoscaler would change.
+    async fn bait(&mut self) -> &'static str {
+        for workload in self.workloads.iter().filter(|one| one.removed.is_some()) {
+            self.scale_to(&workload.name, workload.settles_at() + 1).await;
+        }
+        "leftovers scaled by hand"
+    }
+
+    /// Deletes the Deployment of an Autoscaler.
+    pub async fn delete_target(&mut self, index: usize) -> &'static str {
+        let name = self.workloads[index].name.clone();
+        if self.delete("deployments", &name).await {
+            self.workloads[index].target_gone = Some(Instant::now());
+        }
+        "deployments deleted"
+    }
+
+    /// The workload whose metric is the same for longest, so that each has time to go to zero.
+    fn stalest(&self, living: &[usize]) -> usize {
+        let stalest = living.iter().min_by_key(|index| self.workloads[**index].shown_since);
+        *stalest.expect("some live")
+    }
+
     async fn show(&mut self, index: usize) -> &'static str {
-        let shows = [1, 20][self.random.below(2)];
         let workload = &mut self.workloads[index];
-        workload.shows.set(shows);
-        let patch = format!(
-            r#"{{"spec":{{"template":{{"metadata":{{"annotations":{{"bed.plimsoll.dev/metrics":"depth {shows}"}}}}}}}}}}"#
-        );
-        let deployment = format!("deployment/{}", workload.name);
-        let _ = self.kubectl(&["patch", &deployment, "-p", &patch]).await;
+        (workload.busy, workload.shown_since) = (!workload.busy, Instant::now());
+        let (name, shown) = (workload.name.clone(), workload.shown());
+        if workload.to_zero {
+            self.meter().await;
+        } else {
+            let shown = json!({"metadata": {"annotations": {"bed.plimsoll.dev/metrics": shown}}});
+            let patch = json!({"spec": {"template": shown}});
+            self.patch(&path("deployments", &name), &patch).await;
+        }
         "metrics changed"
     }
 
+    /// Shows the backlogs of all queues.
+    pub async fn meter(&self) {
+        let lines: Vec<String> = self.workloads.iter().filter_map(Workload::backlog).collect();
+        let shown = json!({"bed.plimsoll.dev/metrics": lines.join("\n")});
+        self.patch(&path("pods", METER), &json!({"metadata": {"annotations": shown}})).await;
+    }
+
+    async fn scale_to(&self, name: &str, replicas: i64) {
+        let patch = json!({"spec": {"replicas": replicas}});
+        self.patch(&path("deployments", name), &patch).await;
+    }
+
     async fn scale(&mut self, index: usize) -> &'static str {
-        let replicas = 1 + self.random.below(6);
-        let workload = &self.workloads[index];
-        let deployment = format!("deployment/{}", workload.name);
-        let _ = self.kubectl(&["scale", &deployment, &format!("--replicas={replicas}")]).await;
+        let replicas = 1 + self.random.below(6) as i64;
+        self.scale_to(&self.workloads[index].name, replicas).await;
         "workloads scaled by hand"
     }
 
     async fn limit(&mut self, index: usize) -> &'static str {
         let max = 2 + self.random.below(3) as i64;
         let workload = &mut self.workloads[index];
-        workload.max.set(max);
-        let autoscaler = format!("autoscaler/{}", workload.name);
-        let patch = format!(r#"{{"spec":{{"maxReplicas":{max}}}}}"#);
-        let _ = self.kubectl(&["patch", &autoscaler, "--type=merge", "-p", &patch]).await;
+        (workload.max, workload.least_max) = (max, max.min(workload.least_max));
+        let path = path("autoscalers", &workload.name);
+        self.patch(&path, &json!({"spec": {"maxReplicas": max}})).await;
         "limits changed"
     }
 
-    async fn delete_pod(&mut self, index: usize) -> &'static str {
-        let workload = &self.workloads[index];
-        let selector = format!("app={}", workload.name);
-        let pods = ["get", "pods", "-l", &selector, "-o", "jsonpath={.items[0].metadata.name}"];
-        if let Ok(pod) = self.kubectl(&pods).await {
-            let _ = self.kubectl(&["delete", "pod", &pod, "--wait=false"]).await;
+    pub async fn delete_pod(&mut self, index: usize) -> &'static str {
+        let name = &self.workloads[index].name;
+        let pods = path("pods", &format!("?labelSelector=app%3D{name}"));
+        let pods = self.bed.cluster.raw(&pods.replace("/?", "?")).await.unwrap_or_default();
+        let pods: Value = serde_json::from_str(&pods).unwrap_or_default();
+        if let Some(pod) = pods["items"][0]["metadata"]["name"].as_str() {
+            self.delete("pods", pod).await;
         }
         "pods deleted"
     }
@@ -160,78 +179,29 @@ impl Soak<'_> {
         if wrong { "wrong configurations" } else { "configurations" }
     }
 
-    pub async fn freeze(&mut self) -> &'static str {
-        self.frozen = !self.frozen;
-        if !self.frozen {
-            self.history.frozen.end();
+    /// Freezes or thaws.
+    pub async fn freeze(&mut self, freeze: bool) -> &'static str {
+        if !freeze {
+            self.frozen.end();
         }
-        let word = if self.frozen { "plimsoll.dev/freeze=soak" } else { "plimsoll.dev/freeze-" };
-        let annotate = ["-n", "plimsoll", "annotate", "lease", "plimsoll", "--overwrite", word];
-        let _ = self.bed.cluster.try_kubectl(&annotate).await;
-        if self.frozen {
-            self.history.frozen.begin();
+        let reason = freeze.then_some("soak");
+        let patch = json!({"metadata": {"annotations": {"plimsoll.dev/freeze": reason}}});
+        if self.bed.cluster.patch(LEASE, &patch).await.is_ok() && freeze {
+            self.frozen.begin();
         }
         "freezes and thaws"
     }
 
-    fn until(&mut self) -> Instant {
-        Instant::now() + Duration::from_secs(1 + self.random.below(12) as u64)
-    }
-
-    fn fail_prometheus(&mut self) -> &'static str {
-        let respond = |status: u16, body: &str| Fault::Response {
-            status,
-            headers: vec![("retry-after", "1".to_owned())],
-            body: body.to_owned(),
-        };
-        let fault = match self.random.below(6) {
-            0 => Fault::Stall,
-            1 => Fault::Slow(Duration::from_millis(1500)),
-            2 => respond(503, "starting"),
-            3 => respond(200, "<html>"),
-            4 => respond(429, "slow down"),
-            _ => Fault::Cut,
-        };
-        self.bed.faults.as_ref().expect("proxies").prometheus.fail("", fault);
-        self.history.blind.begin();
-        self.fault = Some(self.until());
-        "faults of Prometheus"
-    }
-
-    fn fail_api(&mut self) -> &'static str {
-        let api = &self.bed.faults.as_ref().expect("proxies").api;
-        let respond = |status: u16| Fault::Response {
-            status,
-            headers: Vec::new(),
-            body: format!(
-                r#"{{"kind":"Status","status":"Failure","code":{status},"message":"soak"}}"#
-            ),
-        };
-        match self.random.below(6) {
-            0 => api.fail("", Fault::Slow(Duration::from_millis(800))),
-            1 => api.fail("/scale", respond(409)),
-            2 => api.fail("PATCH", respond(500)),
-            3 => api.fail("/scale", respond(429)),
-            4 => {
-                // Half of the time as kube-apiserver does: an event in a response of status 200.
-                let expired = match self.random.below(2) {
-                    0 => respond(410),
-                    _ => Fault::expired_watch(),
-                };
-                api.fail("watch=true", expired);
-                api.end_responses();
-            }
-            _ => api.stall("leases"),
-        }
-        self.history.faulty.begin();
-        self.fault = Some(self.until());
-        "faults of kube-apiserver"
-    }
-
-    /// Reads the metrics API, as kubectl does.
+    /// Reads the metrics API, as kubectl does. The replica that serves it may be stopped.
     async fn read_api(&self) -> &'static str {
-        let path = "/apis/custom.metrics.k8s.io/v1beta2";
-        let _ = self.bed.cluster.try_kubectl(&["get", "--raw", path]).await;
+        let read = self.bed.cluster.raw("/apis/custom.metrics.k8s.io/v1beta2");
+        let _ = tokio::time::timeout(Duration::from_millis(500), read).await;
         "requests"
+    }
+
+    /// Deletes what is left of a workload.
+    pub async fn clear_up(&self, name: &str) {
+        self.delete("autoscalers", name).await;
+        self.delete("deployments", name).await;
     }
 }
