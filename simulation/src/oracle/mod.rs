@@ -167,8 +167,14 @@ impl Oracles {
         record.due_since = None;
         let uid = |spec: &Option<SharedSpec>| spec.as_ref().map(|spec| spec.uid.clone());
         if record.specs.now().and_then(uid) != uid(&spec) {
-            // Only its own status says that an autoscaler scaled to zero.
+            // Only its own status says that an autoscaler scaled to zero, and its history is its own.
             record.slept = false;
+            record.changes.clear();
+            record.spans.clear();
+        }
+        if spec.as_ref().is_some_and(|spec| spec.api.paused) {
+            // What was recommended does not apply to replicas that the owner may choose meanwhile.
+            record.spans.clear();
         }
         record.specs.set(at, spec);
     }
