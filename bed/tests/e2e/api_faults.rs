@@ -237,7 +237,7 @@ fn a_status_under_way_does_not_reach_an_object_that_was_made_anew() {
             assert!(events.contains("FailedGetScale"), "{events}");
             assert!(!events.contains("ScalingActive"), "{kind}: {events}");
             bed.cluster.kubectl(&["-n", "anew", "delete", resource, "again"]).await;
-            println!("survived: a status under way for a {kind} that was made anew");
+            println!("survived: a status under way for an object that was made anew: {kind}");
         }
     });
 }
