@@ -25,6 +25,19 @@ pub struct Request {
     pub body: Value,
 }
 
+impl Request {
+    /// The object that it writes, as far as it names it: of a JSON patch, what that tests and adds.
+    pub fn object(&self) -> Value {
+        let Value::Array(operations) = &self.body else { return self.body.clone() };
+        let mut object = json!({});
+        for operation in operations {
+            let path = operation["path"].as_str().unwrap_or_default().split('/').skip(1);
+            *path.fold(&mut object, |value, field| &mut value[field]) = operation["value"].clone();
+        }
+        object
+    }
+}
+
 /// The recorded requests, in order.
 #[derive(Clone, Default)]
 pub struct Log(Arc<Mutex<Vec<Request>>>);

@@ -118,7 +118,7 @@ impl<'a> Namespace<'a> {
     }
 
     /// The path of a resource that tests read often: a request is cheaper than kubectl.
-    fn path(&self, resource: &str) -> Option<String> {
+    pub fn path(&self, resource: &str) -> Option<String> {
         let (api, plural) = match resource {
             "deployment" => ("apis/apps/v1", "deployments"),
             "statefulset" => ("apis/apps/v1", "statefulsets"),

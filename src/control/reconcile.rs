@@ -115,7 +115,8 @@ async fn sync_autoscaler(
     evaluate_and_apply(ctx, token, autoscaler, &parsed.scaling, extras, state).await
 }
 
-/// Updates the status of an autoscaler with an invalid spec: only the last known scale is shown.
+/// Updates the status of an autoscaler with an invalid spec: the last known scale is shown, and what
+/// this process last wrote of its target and metrics.
 fn invalid(
     ctx: &ControllerContext,
     token: Option<&FencingToken>,
@@ -127,13 +128,14 @@ fn invalid(
     let text = format_args!("{error}");
     state.status.set(ConditionKind::AbleToScale, false, "InvalidSpec", text, ctx.clock.wall_ms());
     let last = hpa::render_status(&state.status);
+    let written = state.written.as_ref().map(|written| (*written.status).clone());
     let shown = AutoscalerStatus {
         observed_generation: record.generation,
         last_scale_time: last.last_scale_time,
         current_replicas: last.current_replicas,
         desired_replicas: last.desired_replicas,
         conditions: last.conditions,
-        ..Default::default()
+        ..written.unwrap_or_default()
     };
     ctx.selectors.release(autoscaler);
     update_status(ctx, token, autoscaler, state, shown);

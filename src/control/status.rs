@@ -197,24 +197,16 @@ pub async fn read(client: &Client, autoscaler: &AutoscalerRef) -> Result<Status,
     Ok(status.as_ref().map(Status::from_api).unwrap_or_default())
 }
 
-/// Writes a status. It is no error if the object is gone or was recreated.
+/// Writes a status in place of the whole old one. Returns whether that object is still there: one of
+/// its name that was made anew is another, and is left as it is.
 pub async fn write(
     client: &Client,
     token: &FencingToken,
     autoscaler: &AutoscalerRef,
     uid: &str,
     status: &AutoscalerStatus,
-) -> Result<(), kube::Error> {
+) -> Result<bool, kube::Error> {
     let mut value = json!(status);
-    // A merge patch removes only the fields that it names. Without a reference the spec could not
-    // be read: then these fields stay.
-    if status.reference.is_some() {
-        for field in ["lastScaleTime", "currentMetrics", "targets"] {
-            if value.get(field).is_none() {
-                value[field] = Value::Null;
-            }
-        }
-    }
     if let (AutoscalerKind::Hpa, Some(fields)) = (autoscaler.kind, value.as_object_mut()) {
         fields.remove("reference");
         fields.remove("targets");
@@ -222,14 +214,23 @@ pub async fn write(
     let key = &autoscaler.key;
     let api: Api<DynamicObject> =
         Api::namespaced_with(client.clone(), &key.namespace, &resource(autoscaler));
-    // With the UID the API server rejects the patch for a new object of the same name.
-    let patch = Patch::Merge(json!({"metadata": {"uid": uid}, "status": value}));
-    let of_another = |status: &kube::core::Status| {
-        matches!(status.code, 409 | 422) && status.message.to_lowercase().contains("uid")
+    // A merge patch would not do: of the status of a custom resource kube-apiserver takes it whatever
+    // UID it names.
+    let patch = json!([
+        {"op": "test", "path": "/metadata/uid", "value": uid},
+        {"op": "add", "path": "/status", "value": value},
+    ]);
+    let patch = serde_json::from_value(patch).map_err(kube::Error::SerdeError)?;
+    let patch = Patch::<()>::Json(patch);
+    // Only the test can fail: a status can be added to any object. What makes a status invalid is
+    // among the causes, and of a patch that fails there are none.
+    let is_another = |status: &kube::core::Status| {
+        let causes = status.details.as_ref().map_or(0, |details| details.causes.len());
+        status.code == 422 && status.reason == "Invalid" && causes == 0
     };
     match token.write(api.patch_status(&key.name, &PatchParams::default(), &patch)).await {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) if status.code == 404 || of_another(&status) => Ok(()),
+        Ok(_) => Ok(true),
+        Err(kube::Error::Api(status)) if status.code == 404 || is_another(&status) => Ok(false),
         Err(error) => Err(error),
     }
 }

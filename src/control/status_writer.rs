@@ -105,7 +105,7 @@ impl StatusWriter {
     /// Writes a status at once, before anything else of its autoscaler, and waits for the response.
     ///
     /// # Errors
-    /// If it could not be written; the text is for a condition.
+    /// If it could not be written, or its object is gone; the text is for a condition.
     pub async fn record(
         &self,
         token: &FencingToken,
@@ -129,7 +129,11 @@ impl StatusWriter {
             queue.requeue(autoscaler);
         }
         self.0.added.notify_one();
-        written.map_err(|error| message(&error))
+        match written {
+            Ok(true) => Ok(()),
+            Ok(false) => Err("the object is gone".to_owned()),
+            Err(error) => Err(message(&error)),
+        }
     }
 
     /// Whether a status of an autoscaler is pending or in flight.
@@ -268,7 +272,7 @@ mod tests {
     use super::super::fake;
     use super::*;
     use crate::clock::Clock;
-    use serde_json::Value;
+    use serde_json::json;
 
     fn writer(client: &Client) -> StatusWriter {
         let events = Events::new(client.clone(), Clock::default(), Arc::default());
@@ -277,7 +281,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_status_is_written_to_the_object_with_its_uid() {
-        let (client, log) = fake::api(|request| (200, request.body.clone()));
+        let (client, log) = fake::api(|request| (200, request.object()));
         let (token, writer) = (fake::fencing_token(&client), writer(&client));
         let web = fake::autoscaler("web");
         writer.put(&token, &web, "uid-1", Arc::default());
@@ -286,28 +290,47 @@ mod tests {
         writer.finish().await;
         run.abort();
         let patches = log.of("PATCH");
-        assert_eq!(patches[0].body["metadata"]["uid"], "uid-1", "{patches:?}");
+        let test = json!({"op": "test", "path": "/metadata/uid", "value": "uid-1"});
+        assert_eq!(patches[0].body[0], test, "{patches:?}");
+        assert_eq!(patches.len(), 1, "{patches:?}");
     }
 
     #[tokio::test]
     async fn fields_that_a_status_no_longer_has_are_removed_from_the_object() {
-        let (client, log) = fake::api(|request| (200, request.body.clone()));
+        let (client, log) = fake::api(|request| (200, request.object()));
         let token = fake::fencing_token(&client);
-        for reference in [Some("Deployment/web".to_owned()), None] {
-            let readable = reference.is_some();
-            let status = AutoscalerStatus { reference, ..Default::default() };
-            write(&client, &token, &fake::autoscaler("web"), "u", &status).await.unwrap();
-            let body = log.of("PATCH").pop().unwrap().body;
-            for field in ["lastScaleTime", "currentMetrics", "targets"] {
-                let expected = readable.then_some(&Value::Null);
-                assert_eq!(body["status"].get(field), expected, "{field}: {body}");
-            }
+        let status = AutoscalerStatus::default();
+        assert!(write(&client, &token, &fake::autoscaler("web"), "u", &status).await.unwrap());
+        // It takes the place of the whole old one.
+        let whole = json!({"op": "add", "path": "/status", "value": {"desiredReplicas": 0}});
+        assert_eq!(log.of("PATCH")[0].body[1], whole);
+    }
+
+    #[tokio::test]
+    async fn a_status_of_an_object_that_was_made_anew_is_dropped() {
+        // What kube-apiserver says if a test of a JSON patch fails, and of an invalid status.
+        let text = "the server rejected our request due to an error in our request";
+        let (code, mut failed) = fake::failure(422, "Invalid", text);
+        failed["details"] = json!({});
+        let mut invalid = failed.clone();
+        invalid["details"]["causes"] = json!([{"reason": "FieldValueRequired", "message": "",
+            "field": "status.conditions[0].type"}]);
+        for (refusal, is_dropped) in [(failed, true), (invalid, false)] {
+            let (client, _) = fake::api(move |_| (code, refusal.clone()));
+            let (token, writer) = (fake::fencing_token(&client), writer(&client));
+            let web = fake::autoscaler("web");
+            writer.put(&token, &web, "u", Arc::default());
+            writer.write(writer.take().expect("it waits")).await;
+            assert_eq!(!writer.has(&web), is_dropped);
+            // What rests on a status must not be done without it.
+            let recorded = writer.record(&token, &web, "u", &AutoscalerStatus::default()).await;
+            assert_eq!(recorded.unwrap_err() == "the object is gone", is_dropped);
         }
     }
 
     #[tokio::test]
     async fn a_pending_status_is_dropped_with_its_object() {
-        let (client, log) = fake::api(|request| (200, request.body.clone()));
+        let (client, log) = fake::api(|request| (200, request.object()));
         let (token, writer) = (fake::fencing_token(&client), writer(&client));
         let web = fake::autoscaler("web");
         writer.put(&token, &web, "uid-1", Arc::default());
@@ -321,7 +344,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_statuses_of_one_autoscaler_are_written_one_at_a_time() {
-        let (client, log) = fake::api(|request| (200, request.body.clone()));
+        let (client, log) = fake::api(|request| (200, request.object()));
         let (token, writer) = (fake::fencing_token(&client), writer(&client));
         let web = fake::autoscaler("web");
         let put = |desired: i32| {
@@ -336,7 +359,7 @@ mod tests {
         assert!(writer.take().is_none(), "the older is being written");
         writer.write(older).await;
         writer.write(writer.take().expect("it waits")).await;
-        assert_eq!(log.of("PATCH")[2].body["status"]["desiredReplicas"], 3);
+        assert_eq!(log.of("PATCH")[2].object()["status"]["desiredReplicas"], 3);
     }
 
     #[tokio::test(start_paused = true)]
@@ -346,7 +369,7 @@ mod tests {
         let (client, log) =
             fake::api(move |request| match is_away.load(std::sync::atomic::Ordering::Relaxed) {
                 true => fake::failure(503, "ServiceUnavailable", "starting"),
-                false => (200, request.body.clone()),
+                false => (200, request.object()),
             });
         let (token, writer) = (fake::fencing_token(&client), writer(&client));
         for number in 0..1_000 {
@@ -369,7 +392,7 @@ mod tests {
     async fn a_rejected_status_backs_off_without_delaying_others() {
         let (client, log) = fake::api(|request| match request.line.contains("/bad/") {
             true => fake::failure(403, "Forbidden", "not for you"),
-            false => (200, request.body.clone()),
+            false => (200, request.object()),
         });
         let (token, writer) = (fake::fencing_token(&client), writer(&client));
         for name in ["bad", "good"] {

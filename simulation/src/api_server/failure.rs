@@ -113,6 +113,12 @@ impl Failure {
         Self::invalid_metadata(resource, name, "metadata.uid", ("FieldValueInvalid", &text))
     }
 
+    /// A JSON patch does not apply to its object, or one of its tests fails.
+    pub fn inapplicable() -> Self {
+        let text = "the server rejected our request due to an error in our request";
+        Self { details: json!({}), ..Self::new(422, "Invalid", text) }
+    }
+
     /// An object that is being deleted gets these finalizers (in quotes).
     pub fn new_finalizers(resource: &Resource, name: &str, added: &[String]) -> Self {
         let text = format!(

@@ -5,7 +5,7 @@ use super::request::{Path, Query};
 use super::selection::{Form, Selection};
 use super::state::Stored;
 use super::watch::Watch;
-use super::writes::{DeleteOptions, Part, Target};
+use super::writes::{DeleteOptions, Part, PatchForm, Target};
 use super::{ApiServer, discovery};
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, DATE, RETRY_AFTER, USER_AGENT};
@@ -165,7 +165,11 @@ impl ApiServer {
         let patch = parse(body)?;
         match (content, target.part) {
             ("application/merge-patch+json", Part::Main | Part::Status) => {
-                let stored = self.state().patch(target, &patch)?;
+                let stored = self.state().patch(target, PatchForm::Merge, &patch)?;
+                Ok(Outcome::object(form, &stored, false))
+            }
+            ("application/json-patch+json", Part::Main | Part::Status) => {
+                let stored = self.state().patch(target, PatchForm::Json, &patch)?;
                 Ok(Outcome::object(form, &stored, false))
             }
             ("application/apply-patch+yaml", Part::Main) if query.force => {

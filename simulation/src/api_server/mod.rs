@@ -8,7 +8,7 @@
 //! | get, list, watch, create, replace, delete | of all [`resource::ALL`]; objects whole or their metadata |
 //! | lists | selectors of labels, of name and namespace; pages of one version; version 0 |
 //! | watches | from a version, or from all objects; bookmarks, `ERROR` 410 on the stream, time limit |
-//! | merge patch | of an object and of its status |
+//! | merge patch, JSON patch | of an object and of its status; `add`, `remove`, `replace`, `test` |
 //! | server-side apply | of ConfigMaps, with force: labels, annotations and data have owners |
 //! | `/scale` | get and replace |
 //! | refusals | NotFound, AlreadyExists, Conflict, Invalid (UID, version, replicas), Expired, the end of a namespace |
@@ -18,7 +18,7 @@
 //!
 //! | not modelled | what happens |
 //! |---|---|
-//! | other paths, parameters and forms; JSON and strategic merge patches; deletion of collections; `generateName`; dry runs; other apply; other propagation than in the background | 501, and a line in [`ApiServer::unmodelled`] |
+//! | other paths, parameters and forms; strategic merge patches; `move` and `copy`; deletion of collections; `generateName`; dry runs; other apply; other propagation than in the background | 501, and a line in [`ApiServer::unmodelled`] |
 //! | defaults and validation of specs, `managedFields`, users and permissions, admission webhooks | objects are taken as they are |
 //! | garbage collection, controllers, kubelets | the world's |
 //! | a write of a scale with the replicas that are there | no new version; the real one may write the owners of the field |
@@ -28,6 +28,7 @@ mod apply;
 mod discovery;
 mod failure;
 mod handle;
+mod json_patch;
 mod list;
 mod network;
 mod object;
@@ -70,7 +71,7 @@ pub enum Verb {
     Create,
     /// A replace.
     Update,
-    /// A merge patch.
+    /// A merge patch or a JSON patch.
     Patch,
     /// A server-side apply.
     Apply,

@@ -1,6 +1,5 @@
 //! Creates, updates, patches and deletions, in the order of kube-apiserver's checks.
 
-use super::Verb;
 use super::failure::Failure;
 use super::object::{
     grow_generation, has_finalizers, is_terminating, merge, meta, prepare_update, set, set_meta,
@@ -8,6 +7,7 @@ use super::object::{
 };
 use super::resource::{Generation, NAMESPACES, PODS, Resource};
 use super::state::{By, State, Stored};
+use super::{Verb, json_patch};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -32,6 +32,15 @@ impl Part {
             Self::Scale => "scale",
         }
     }
+}
+
+/// A form of patches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PatchForm {
+    /// A JSON merge patch.
+    Merge,
+    /// A JSON patch: a list of operations.
+    Json,
 }
 
 /// The object that a request is about, and who sends it.
@@ -181,13 +190,21 @@ impl State {
         self.update(target, Verb::Update, &old, object).map(|stored| (stored, false))
     }
 
-    /// Applies a merge patch to an object, or to a part of it.
-    pub fn patch(&mut self, target: &Target<'_>, patch: &Value) -> Result<Arc<Stored>, Failure> {
+    /// Patches an object, or a part of it.
+    pub fn patch(
+        &mut self,
+        target: &Target<'_>,
+        form: PatchForm,
+        patch: &Value,
+    ) -> Result<Arc<Stored>, Failure> {
         let Target { resource, namespace, name, .. } = *target;
         let old =
             self.find(resource, namespace, name).cloned().ok_or_else(|| target.not_found())?;
         let mut object = (*old.value).clone();
-        merge(&mut object, patch);
+        match form {
+            PatchForm::Merge => merge(&mut object, patch),
+            PatchForm::Json => json_patch::apply(&mut object, patch)?,
+        }
         self.check_body(target, &object)?;
         tidy(resource, &mut object);
         let (uid, old_uid) = (meta(&object, "uid"), meta(&old.value, "uid"));

@@ -238,20 +238,54 @@ impl Lane {
     }
 
     async fn patch(&mut self, kind: Kind, path: String) {
-        let mut body = kind.change(&mut self.random);
+        let change = kind.change(&mut self.random);
+        self.send_patch(kind, "patch", path, change).await;
+    }
+
+    /// Sends a change as a merge patch or as a JSON patch, with or without preconditions.
+    async fn send_patch(&mut self, kind: Kind, what: &str, path: String, mut body: Value) {
+        if self.random.below(2) == 0 {
+            let operations = operations(&mut self.random, &body);
+            return self.json_patch(kind, what, path, operations).await;
+        }
         let base = self.with_preconditions(kind, &mut body);
         let operation =
             Operation { method: "PATCH", path, content: MERGE, base, body, ..Operation::default() };
-        self.object(kind, "patch", &operation).await;
+        self.object(kind, what, &operation).await;
+    }
+
+    async fn json_patch(&mut self, kind: Kind, what: &str, path: String, mut body: Vec<Value>) {
+        let base = self.known(kind);
+        let (uid, version) = ("/metadata/uid", "/metadata/resourceVersion");
+        let test = |path, value| json!({"op": "test", "path": path, "value": value});
+        match self.random.below(8) {
+            0..=3 if base.is_some() => body.insert(0, test(uid, "$uid")),
+            4 => body.insert(0, test(uid, OTHER_UID)),
+            5 if base.is_some() => body.insert(0, test(version, "$version")),
+            6 => body.push(test("/metadata/labels/tier", "1")),
+            _ => {}
+        }
+        let operation = Operation {
+            method: "PATCH",
+            path,
+            content: "application/json-patch+json",
+            base,
+            body: body.into(),
+            ..Operation::default()
+        };
+        self.object(kind, &format!("{what} by operations"), &operation).await;
     }
 
     async fn status(&mut self, kind: Kind, path: String) {
-        let mut body = kind.change_of_status(&mut self.random);
-        let base = self.with_preconditions(kind, &mut body);
+        let body = kind.change_of_status(&mut self.random);
         let path = format!("{path}/status");
-        let operation =
-            Operation { method: "PATCH", path, content: MERGE, base, body, ..Operation::default() };
-        self.object(kind, "patch status of", &operation).await;
+        let is_whole = self.random.below(2) == 0;
+        if is_whole && !matches!(kind.kind, "Pod" | "Deployment" | "StatefulSet") {
+            // As Plimsoll writes a status.
+            let add = json!({"op": "add", "path": "/status", "value": body["status"]});
+            return self.json_patch(kind, "replace status of", path, vec![add]).await;
+        }
+        self.send_patch(kind, "patch status of", path, body).await;
     }
 
     async fn finalize(&mut self, kind: Kind, path: String) {
@@ -410,6 +444,25 @@ impl Lane {
         self.send("create in an ending namespace", &create).await;
         self.send("delete namespaces", &end).await;
     }
+}
+
+/// A change as the operations of a JSON patch.
+fn operations(random: &mut Random, change: &Value) -> Vec<Value> {
+    let mut all = Vec::new();
+    let mut rest = vec![(String::new(), change)];
+    while let Some((path, value)) = rest.pop() {
+        match value {
+            Value::Object(fields) => {
+                rest.extend(fields.iter().map(|(field, value)| (format!("{path}/{field}"), value)))
+            }
+            Value::Null => all.push(json!({"op": "remove", "path": path})),
+            _ => {
+                let op = *random.one_of(&[&"add", &"replace"]);
+                all.push(json!({"op": op, "path": path, "value": value}));
+            }
+        }
+    }
+    all
 }
 
 const JSON: &str = "application/json";

@@ -377,23 +377,6 @@ async fn no_metric_is_queried_if_the_decision_uses_none() {
 }
 
 #[tokio::test]
-async fn an_invalid_spec_keeps_the_last_known_scale_in_the_status() {
-    let (control, _) = World::new(3, Some(3), |_, _| None).run();
-    let autoscaler = put(&control, "web", json!({"maxReplicas": 9}));
-    show_replicas(&control, 3);
-    let mut state = AutoscalerState::default();
-    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
-    let object = json!({"metadata": {"namespace": "shop", "name": "web", "uid": "web",
-        "generation": 2}, "spec": {"maxReplicas": "many"}});
-    let record = read_autoscaler(serde_json::from_value(object).unwrap(), None);
-    assert!(record.parsed.is_err());
-    control.ctx.cluster.write(|index| index.put_autoscaler(autoscaler.key.clone(), record));
-    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
-    let shown = control.ctx.live.get(&autoscaler).unwrap();
-    assert_eq!((shown.current_replicas, shown.reference.as_ref()), (Some(3), None));
-}
-
-#[tokio::test]
 async fn while_frozen_desired_replicas_are_updated_at_the_status_interval() {
     let queue = Arc::new(Mutex::new(5));
     let known = queue.clone();

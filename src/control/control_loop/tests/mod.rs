@@ -3,6 +3,7 @@
 mod dates;
 mod evaluations;
 mod scheduling;
+mod statuses;
 
 use super::*;
 use crate::clock::Clock;
@@ -71,7 +72,7 @@ impl World {
             (line, None) if line.ends_with("/queue") => {
                 fake::failure(404, "NotFound", "there is no such metric")
             }
-            _ => (200, request.body.clone()),
+            _ => (200, request.object()),
         })
     }
 
