@@ -312,6 +312,30 @@ mod tests {
         )));
     }
 
+    /// Replicas don't share a wall clock: that of the leader before is two hours ahead, and its last change is
+    /// half an hour ago.
+    #[test]
+    fn an_older_checkpoint_of_a_clock_that_is_ahead_removes_no_change() {
+        let event = |change, time| ScaleEvent { change, time, outdated: false, unsure: false };
+        let mut state = AutoscalerState { uid: "u".to_owned(), ..AutoscalerState::default() };
+        state.history.ups = vec![event(1, 1_800_000)];
+        state.rescaled(1, 2, 1_800_000);
+        let history = ScalingHistory { downs: vec![event(1, 0)], ..ScalingHistory::default() };
+        let checkpoint =
+            Checkpoint { uid: "u".to_owned(), history, last_scale: Some(7_200), withheld: None };
+        state.merge_checkpoint(checkpoint);
+        assert_eq!(state.history.ups, [event(1, 1_800_000)]);
+        // Nor does one that another has observed.
+        let mut follower = AutoscalerState { uid: "u".to_owned(), ..AutoscalerState::default() };
+        follower.history.ups = vec![event(1, 1_800_000)];
+        follower.rescales.note_status(Some(1_800), 2, 1_800_000);
+        let history = ScalingHistory { downs: vec![event(1, 0)], ..ScalingHistory::default() };
+        let checkpoint =
+            Checkpoint { uid: "u".to_owned(), history, last_scale: Some(7_200), withheld: None };
+        follower.merge_checkpoint(checkpoint);
+        assert_eq!(follower.history.ups, [event(1, 1_800_000)]);
+    }
+
     #[test]
     fn the_history_of_an_idle_autoscaler_needs_no_checkpoint() {
         let at = |time| Recommendation { replicas: 0, time };

@@ -3,7 +3,7 @@
 use super::{Dependencies, ListingSettings, MetricName, Rule, RuleSet, Rules, SeriesQuery};
 use crate::clock::{Clock, Dated, WallClock};
 use crate::k8s::Selector;
-use crate::prometheus::{Client, Options};
+use crate::prometheus::{BodyStream, Client, Options, Transport, TransportError};
 use crate::promql::template::Template;
 use crate::samples::Store;
 use crate::supervise::Spawner;
@@ -11,10 +11,14 @@ use crate::watch::{Cluster, Resources};
 use axum::Router;
 use axum::extract::State;
 use axum::http::Uri;
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt};
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
+use tokio::time::Instant;
 
 /// Rules for external metrics, with a server without any series, and the number of
 /// listings.
@@ -42,6 +46,12 @@ async fn rules_by(clock: Clock) -> (Rules, Arc<AtomicUsize>, Arc<Mutex<Option<f6
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move { axum::serve(listener, router).await });
     let prometheus = Client::new(Options { get: true, ..Options::new(&url) }).unwrap();
+    let rules = rules_of(prometheus, clock);
+    (rules, listed, since)
+}
+
+/// Rules for external metrics of a server, by a clock.
+fn rules_of(prometheus: Client, clock: Clock) -> Rules {
     let nothing = tower::service_fn(|_: http::Request<kube::client::Body>| async {
         Ok::<_, Infallible>(http::Response::new(kube::client::Body::empty()))
     });
@@ -55,7 +65,7 @@ async fn rules_by(clock: Clock) -> (Rules, Arc<AtomicUsize>, Arc<Mutex<Option<f6
         namespace: None,
         query: Template::parse("<<.Series>>").unwrap(),
     };
-    let rules = Rules::new(
+    Rules::new(
         RuleSet { external: vec![rule], ..RuleSet::default() },
         ListingSettings {
             interval: Duration::from_secs(600),
@@ -71,8 +81,7 @@ async fn rules_by(clock: Clock) -> (Rules, Arc<AtomicUsize>, Arc<Mutex<Option<f6
             client,
             spawner: Spawner::unowned(),
         },
-    );
-    (rules, listed, since)
+    )
 }
 
 type Shown = (Arc<AtomicUsize>, Arc<Mutex<Option<f64>>>);
@@ -91,6 +100,44 @@ async fn a_wall_clock_that_is_ahead_hides_no_series() {
     let _ = rules.external("shop", "nosuch", &Selector::default()).await;
     let since = since.lock().unwrap().expect("series were listed");
     assert!((1_799_999_400.0..1_799_999_402.0).contains(&since), "since {since}");
+}
+
+/// A Prometheus that is away until a time, and then has one series.
+#[derive(Debug)]
+struct AwayUntil(Instant);
+
+impl Transport for AwayUntil {
+    fn send(
+        &self,
+        _: http::Request<Bytes>,
+    ) -> BoxFuture<'static, Result<http::Response<BodyStream>, TransportError>> {
+        let away = Instant::now() < self.0;
+        async move {
+            if away {
+                return Err(TransportError::Unreachable("connection refused".to_owned()));
+            }
+            let body = r#"{"status":"success","data":[{"__name__":"queue"}]}"#;
+            let body = futures::stream::once(async move { Ok(Bytes::from(body)) });
+            Ok(http::Response::new(body.boxed()))
+        }
+        .boxed()
+    }
+}
+
+/// Not at the next listing, which may be ten minutes away: until then no external metric is known.
+#[tokio::test(start_paused = true)]
+async fn a_listing_that_failed_is_repeated_soon() {
+    let transport = Arc::new(AwayUntil(Instant::now() + Duration::from_secs(20)));
+    let prometheus = Client::over(transport, Options::new("http://prometheus")).unwrap();
+    let rules = rules_of(prometheus, Clock::default());
+    let following = tokio::spawn(rules.clone().follow());
+    let known = async {
+        while rules.read(|registry| registry.external("queue").is_none()) {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    };
+    assert!(tokio::time::timeout(Duration::from_secs(60), known).await.is_ok());
+    following.abort();
 }
 
 #[tokio::test]
