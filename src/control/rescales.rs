@@ -30,6 +30,8 @@ pub struct Rescales {
     /// checkpoint.
     reported: Option<i64>,
     checkpointed: Option<i64>,
+    /// `reported`, where this replica made that change.
+    own: Option<i64>,
     /// Earlier values of `reported` that the object may still show: from before this replica's own
     /// changes, and of those except the last, until the status of the last one is written.
     stale: Vec<i64>,
@@ -51,6 +53,15 @@ impl Rescales {
     /// When Plimsoll last changed the scale, by `status.lastScaleTime`.
     pub fn last_scale_time(&self) -> Option<i64> {
         self.reported.max(self.checkpointed)
+    }
+
+    /// Whether a checkpoint that ends with this change has all that are known. Times of other replicas are of their
+    /// own wall clocks: one that is ahead does not make it cover a change of this replica.
+    pub fn is_covered_by(&self, last: Option<i64>) -> bool {
+        match self.own.filter(|own| self.reported == Some(*own)) {
+            Some(own) => last == Some(own),
+            None => last.is_some() && last >= self.last_scale_time(),
+        }
     }
 
     /// Notes the replicas of the scale.
@@ -141,6 +152,7 @@ impl Rescales {
             }
         }
         (self.seen, self.ahead, self.reported) = (Some(from), Some(to), last);
+        self.own = last;
         self.indeterminate = None;
     }
 

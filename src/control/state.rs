@@ -87,7 +87,7 @@ impl AutoscalerState {
         }
         if self.uid == checkpoint.uid {
             let last_scale = checkpoint.last_scale;
-            let complete = last_scale.is_some() && last_scale >= self.rescales.last_scale_time();
+            let complete = self.rescales.is_covered_by(last_scale);
             self.history.join(checkpoint.history, complete);
             self.rescales.merge_checkpoint(last_scale);
             let until = |withheld: &(UnixMillis, UnixMillis)| withheld.1;

@@ -61,10 +61,12 @@ impl ScalingHistory {
     }
 
     /// Merges the history of another replica for the same autoscaler. All recommendations of both
-    /// count. Changes of the scale count once: the other's, and, unless the other is `complete`, those
-    /// of this history that it lacks.
+    /// count. Changes of the scale count once: the other's, and those of this history that it lacks. One that
+    /// is `complete` lacks only what came after its last change.
     pub fn join(&mut self, other: Self, complete: bool) {
         self.recommendations.extend(other.recommendations);
+        let times = other.ups.iter().chain(&other.downs).map(|event| event.time);
+        let end = times.max().filter(|_| complete).map(|last| last + OBSERVED_MS.end);
         for (events, others) in [(&mut self.ups, other.ups), (&mut self.downs, other.downs)] {
             let mut unmatched = others.clone();
             events.retain(|event| {
@@ -72,7 +74,7 @@ impl ScalingHistory {
                     known.change == event.change && OBSERVED_MS.contains(&(event.time - known.time))
                 };
                 let known = unmatched.iter().position(is).map(|index| unmatched.remove(index));
-                known.is_none() && !complete
+                known.is_none() && end.is_none_or(|end| event.time > end)
             });
             events.extend(others);
         }

@@ -63,6 +63,9 @@ pub struct Dependencies {
     pub spawner: Spawner,
 }
 
+/// How soon a listing that failed is repeated; each time later, up to the interval.
+const RETRY_INTERVAL: Duration = Duration::from_secs(15);
+
 /// How often series are listed.
 #[derive(Clone, Copy, Debug)]
 pub struct ListingSettings {
@@ -170,11 +173,20 @@ impl Rules {
         named.unwrap_or_else(|| self.0.default.clone())
     }
 
-    /// Lists series at each interval, and when rules change. Never ends.
+    /// Lists series at each interval, soon after a listing that failed, and when rules change. Never ends.
     pub async fn follow(self) {
+        let mut retry = RETRY_INTERVAL;
         loop {
-            self.relist("interval").await;
-            let _ = tokio::time::timeout(self.0.settings.interval, self.0.wake.notified()).await;
+            let interval = self.0.settings.interval;
+            let wait = match self.relist("interval").await {
+                true => {
+                    retry = RETRY_INTERVAL;
+                    interval
+                }
+                // What is not listed is unknown: to wait for the interval would keep it so for long.
+                false => std::mem::replace(&mut retry, (retry * 2).min(interval)).min(interval),
+            };
+            let _ = tokio::time::timeout(wait, self.0.wake.notified()).await;
         }
     }
 
