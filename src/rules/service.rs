@@ -178,13 +178,14 @@ impl Rules {
         let mut retry = RETRY_INTERVAL;
         loop {
             let interval = self.0.settings.interval;
-            let wait = match self.relist("interval").await {
-                true => {
-                    retry = RETRY_INTERVAL;
-                    interval
-                }
-                // What is not listed is unknown: to wait for the interval would keep it so for long.
-                false => std::mem::replace(&mut retry, (retry * 2).min(interval)).min(interval),
+            let wait = if self.relist("interval").await {
+                retry = RETRY_INTERVAL;
+                interval
+            } else {
+                // What is not listed is unknown, and would stay so until the next interval.
+                let wait = retry.min(interval);
+                retry = (retry * 2).min(interval);
+                wait
             };
             let _ = tokio::time::timeout(wait, self.0.wake.notified()).await;
         }

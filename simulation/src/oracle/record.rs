@@ -101,7 +101,7 @@ impl Record {
                 for reading in self.readings.during(measured_from, to) {
                     for measured in reading.iter() {
                         for offset in offsets {
-                            let view = View {
+                            let mut view = View {
                                 spec: &spec.spec,
                                 scale: (replicas, counted),
                                 pods,
@@ -111,6 +111,13 @@ impl Record {
                                 slept: self.slept,
                             };
                             hull.add(propose(&view));
+                            // While something fails, one metric may fail without the others.
+                            if to - from > TROUBLED_LAG / 2 {
+                                for lacking in measured.iter().flat_map(|all| lacking_one(all)) {
+                                    view.measured = Some(&lacking);
+                                    hull.add(propose(&view));
+                                }
+                            }
                         }
                         if reading[0] == reading[1] {
                             break;
@@ -150,6 +157,19 @@ impl Hull {
             (Some(one), Some((low, high))) => self.range = Some((low.min(one), high.max(one))),
         }
     }
+}
+
+/// The values of several metrics, with one of them missing.
+fn lacking_one(all: &[Measured]) -> impl Iterator<Item = Vec<Measured>> + '_ {
+    let several = if all.len() > 1 { 0..all.len() } else { 0..0 };
+    several.map(|missing| {
+        let mut lacking = all.to_vec();
+        lacking[missing] = match &all[missing] {
+            Measured::Pods(_) => Measured::Pods(Default::default()),
+            Measured::Value(_) => Measured::Value(None),
+        };
+        lacking
+    })
 }
 
 fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
