@@ -95,9 +95,9 @@ mutations: ## Put each known fault back, to see that the simulation catches it; 
 
 SIMULATE := $(CARGO) build --locked --quiet --profile simulate --package plimsoll-simulation --bin simulate && target/simulate/simulate
 
-simulate: ## Simulated days under random faults: SEEDS=200 DAYS=30, FAULTS=1 each hour, FIRST= seed, JOBS=1; SEED= repeats one
+simulate: ## Simulated days under random faults: SEEDS=200 DAYS=30, FAULTS=1 each hour, FIRST= seed, JOBS=1; SEED= repeats one, WITHOUT= some of its faults
 	@$(SIMULATE) --shrink --days $(or $(DAYS),30) --faults $(or $(FAULTS),1) --jobs $(or $(JOBS),1) \
-		$(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10) --first $(or $(FIRST),1))
+		$(if $(WITHOUT),--without $(WITHOUT)) $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10) --first $(or $(FIRST),1))
 
 simulate-fixed: ## The seeds of CI
 	@$(SIMULATE) --shrink --days 2 --faults 2 --jobs 2 --seeds 8

@@ -3,7 +3,7 @@
 use clap::Parser;
 use plimsoll_simulation::oracle::{Count, Counts, time};
 use plimsoll_simulation::plan::{DAY, Millis};
-use plimsoll_simulation::run::{Report, Settings, idle, planned, run, shrink};
+use plimsoll_simulation::run::{Report, Settings, idle, planned, run, run_apart, shrink};
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,6 +40,9 @@ struct Flags {
     /// The log of the replicas: a level, or a filter such as `plimsoll=debug`.
     #[arg(long)]
     log: Option<String>,
+    /// Runs these settings (JSON), and prints the report as JSON.
+    #[arg(long, hide = true)]
+    run: Option<String>,
     /// Numbers of faults and hands that are left out.
     #[arg(long, value_delimiter = ',')]
     without: Vec<usize>,
@@ -54,6 +57,11 @@ fn main() -> ExitCode {
             .with_writer(std::io::stderr)
             .init();
     }
+    if let Some(settings) = &flags.run {
+        let settings = serde_json::from_str(settings).expect("settings");
+        println!("{}", serde_json::to_string(&run(&settings)).expect("a report is JSON"));
+        return ExitCode::SUCCESS;
+    }
     let (first, seeds) = match flags.seed {
         Some(seed) => (seed, 1),
         None => (flags.first, flags.seeds),
@@ -64,6 +72,11 @@ fn main() -> ExitCode {
         faults_per_hour: flags.faults,
         left_out: flags.without.iter().copied().collect(),
     };
+    if flags.log.is_some() {
+        // The log is that of one run.
+        show(&run(&settings), &flags);
+        return ExitCode::SUCCESS;
+    }
     let begun = Instant::now();
     let next = AtomicU64::new(first);
     let (send, reports) = mpsc::channel();
@@ -80,7 +93,7 @@ fn main() -> ExitCode {
                     if seed >= first + seeds || over() {
                         return;
                     }
-                    let report = run(&Settings { seed, ..settings.clone() });
+                    let report = run_apart(&Settings { seed, ..settings.clone() });
                     let failed = report.violation.is_some();
                     if send.send(report).is_err() || failed {
                         next.store(u64::MAX / 2, Ordering::Relaxed);
@@ -110,11 +123,11 @@ fn main() -> ExitCode {
     });
     all.print(begun.elapsed());
     if let Some(report) = failed {
-        show(&report);
+        show(&report, &flags);
         if flags.shrink {
             let settings = Settings { seed: report.seed, ..settings };
             let (shorter, report) = shrink(&settings, &report, 60);
-            show_shorter(&shorter, &report);
+            show_shorter(&shorter, &report, &flags);
         }
         return ExitCode::FAILURE;
     }
@@ -129,7 +142,7 @@ fn main() -> ExitCode {
 }
 
 /// A violation and how to see it again.
-fn show(report: &Report) {
+fn show(report: &Report, flags: &Flags) {
     for step in &report.steps {
         println!("  {step}");
     }
@@ -137,11 +150,12 @@ fn show(report: &Report) {
         println!("oracle: {}", violation.oracle);
         println!("seed: {}", report.seed);
         println!("{}: {}", time(violation.at), violation.text);
-        println!("again: make simulate SEED={} DAYS={}", report.seed, violation.at / DAY + 1);
+        let Flags { days, faults, .. } = flags;
+        println!("again: make simulate SEED={} DAYS={days} FAULTS={faults}", report.seed);
     }
 }
 
-fn show_shorter(settings: &Settings, report: &Report) {
+fn show_shorter(settings: &Settings, report: &Report, flags: &Flags) {
     println!("\nThe same with fewer faults:");
     let end = report.violation.as_ref().map_or(settings.length, |violation| violation.at);
     for one in planned(settings) {
@@ -149,16 +163,16 @@ fn show_shorter(settings: &Settings, report: &Report) {
             println!("  {} #{number} {:?}", time(one.at), one.event);
         }
     }
-    show(report);
+    show(report, flags);
     let without: BTreeSet<String> = settings.left_out.iter().map(usize::to_string).collect();
-    println!("left out: {}", without.into_iter().collect::<Vec<_>>().join(","));
+    println!("with WITHOUT={}", without.into_iter().collect::<Vec<_>>().join(","));
 }
 
 /// What all runs together did.
 #[derive(Default)]
 struct Total {
     length: Millis,
-    faults: BTreeMap<&'static str, u64>,
+    faults: BTreeMap<String, u64>,
     counts: Counts,
     evaluations: u64,
     writes: u64,
@@ -172,7 +186,7 @@ impl Total {
         self.writes += report.writes;
         self.queries += report.queries;
         for (fault, count) in &report.faults {
-            *self.faults.entry(fault).or_default() += count;
+            *self.faults.entry(fault.clone()).or_default() += count;
         }
         for (oracle, Count { checked, withheld }) in &report.counts {
             let count = self.counts.entry(*oracle).or_default();

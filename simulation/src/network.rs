@@ -22,11 +22,19 @@ use tokio::time::Instant;
 pub struct Network {
     conditions: Shared<Conditions>,
     prometheus: Shared<Prometheus>,
-    /// Asks the world to have somebody else take the Lease.
-    lease_taken: mpsc::UnboundedSender<()>,
+    asks: mpsc::UnboundedSender<Ask>,
     start: Instant,
     base: i64,
     state: Mutex<State>,
+}
+
+/// What a way asks of the world.
+#[derive(Clone, Copy, Debug)]
+pub enum Ask {
+    /// Somebody else takes the Lease.
+    TakeLease,
+    /// A write met with a mishap: look who is troubled.
+    Recheck,
 }
 
 struct State {
@@ -43,9 +51,9 @@ struct State {
     queried: BTreeMap<&'static str, Millis>,
 }
 
-/// How long a write that is late is on its way: longer than its sender waits, and no longer than the
-/// API server lets it begin.
-const LATE: Duration = Duration::from_secs(8);
+/// How long a write that is late is on its way: longer than its sender waits (10 s), by less than the API
+/// server then takes to give it up, too.
+const LATE: Duration = Duration::from_secs(14);
 /// The metrics that are of one workload only.
 pub const METRICS: [&str; 3] = ["http_requests_total", "queue_depth", "jobs_running"];
 /// How many requests are remembered.
@@ -58,7 +66,7 @@ impl Network {
         start: Instant,
         base: i64,
         (conditions, prometheus): (Shared<Conditions>, Shared<Prometheus>),
-        lease_taken: mpsc::UnboundedSender<()>,
+        asks: mpsc::UnboundedSender<Ask>,
     ) -> Self {
         let state = State {
             rng: random(seed, "network"),
@@ -68,7 +76,7 @@ impl Network {
             queries: 0,
             queried: BTreeMap::new(),
         };
-        Self { conditions, prometheus, lease_taken, start, base, state: state.into() }
+        Self { conditions, prometheus, asks, start, base, state: state.into() }
     }
 
     /// The time now.
@@ -176,11 +184,12 @@ impl Faults for ToApiServer {
         let (before, after) = (latency(), latency());
         if asked.method == Method::GET && path.ends_with("/scale") && conditions.lease_is_taken {
             conditions.lease_is_taken = false;
-            let _ = self.network.lease_taken.send(());
+            let _ = self.network.asks.send(Ask::TakeLease);
         }
         let mishap = written.and_then(|written| conditions.take(written));
         if mishap.is_some() {
             state.mishaps[self.replica] = Some(now);
+            let _ = self.network.asks.send(Ask::Recheck);
         }
         match mishap {
             None => Fate::Done { before, after },
@@ -287,7 +296,7 @@ impl Network {
         match lie {
             None => {}
             Some(Lie::Partial) => {
-                body = body.replacen("\"data\"", "\"warnings\":[\"a store is away\"],\"data\"", 1);
+                body = partial(&body);
             }
             Some(Lie::Html) => body = "<html><body>Sign in</body></html>".to_owned(),
             Some(Lie::Truncated) => body.truncate(body.len() / 2),
@@ -297,6 +306,18 @@ impl Network {
         let response = Response::builder().status(code).body(stream);
         Ok(response.expect("a status that Prometheus has"))
     }
+}
+
+/// A result that lacks its last rows, with the warning that says so.
+fn partial(body: &str) -> String {
+    let Ok(mut response) = serde_json::from_str::<serde_json::Value>(body) else {
+        return body.to_owned();
+    };
+    response["warnings"] = serde_json::json!(["a store is away"]);
+    if let Some(rows) = response.pointer_mut("/data/result").and_then(|rows| rows.as_array_mut()) {
+        rows.truncate(rows.len() / 2);
+    }
+    response.to_string()
 }
 
 /// The parameters of a request, from its URL and its body.

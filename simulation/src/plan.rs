@@ -226,7 +226,7 @@ pub fn plan(seed: u64, length: Millis, faults_per_hour: f64) -> Vec<Planned> {
     let mut number = 0;
     let mut numbered = |at, event| {
         let one = Planned { at, number: Some(number), event };
-        number += 1;
+        number += 2;
         one
     };
     let rng = &mut random(seed, "faults");
@@ -254,6 +254,8 @@ pub fn plan(seed: u64, length: Millis, faults_per_hour: f64) -> Vec<Planned> {
             planned.push(numbered(at + later, Event::Hand { workload, hand: hand(rng) }));
         }
     }
+    // Hands have odd numbers, so that those of a shorter run are the same.
+    let mut number = 1;
     let rng = &mut random(seed, "hands");
     let mut at = 15 * MINUTE;
     loop {
@@ -262,8 +264,9 @@ pub fn plan(seed: u64, length: Millis, faults_per_hour: f64) -> Vec<Planned> {
             break;
         }
         if !is_quiet(at) && !is_quiet(at + LONGEST) {
-            let workload = rng.usize(..WORKLOADS);
-            planned.push(numbered(at, Event::Hand { workload, hand: hand(rng) }));
+            let event = Event::Hand { workload: rng.usize(..WORKLOADS), hand: hand(rng) };
+            planned.push(Planned { at, number: Some(number), event });
+            number += 2;
         }
     }
     planned.sort_by_key(|one| one.at);

@@ -101,6 +101,11 @@ impl RunningReplica {
         }
     }
 
+    /// Whether it was told to stop.
+    pub fn is_stopping(&self) -> bool {
+        self.stop.is_none()
+    }
+
     /// How it ended, if it did.
     pub fn ended(&mut self) -> Option<Result<(), String>> {
         use futures::FutureExt;

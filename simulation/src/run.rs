@@ -5,10 +5,12 @@ use crate::entropy;
 use crate::oracle::{Counts, Oracle, Violation};
 use crate::plan::{DAY, Millis, Planned, WORKLOADS, plan};
 use crate::world::World;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::process::{Command, Stdio};
 
 /// What is run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Settings {
     /// The seed of all that is drawn.
     pub seed: u64,
@@ -21,14 +23,14 @@ pub struct Settings {
 }
 
 /// What came of it.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
     /// The seed.
     pub seed: u64,
     /// How far it came, in simulated time.
     pub length: Millis,
     /// How many faults of each kind there were.
-    pub faults: BTreeMap<&'static str, u64>,
+    pub faults: BTreeMap<String, u64>,
     /// How often each oracle looked.
     pub counts: Counts,
     /// Evaluations of all replicas.
@@ -55,7 +57,21 @@ pub fn planned(settings: &Settings) -> Vec<Planned> {
     planned
 }
 
-/// Runs it.
+/// Runs it in a process of its own: some of the randomness of a process is shared by its threads, and a run must not
+/// depend on those before it.
+///
+/// # Panics
+/// If the simulation itself fails.
+pub fn run_apart(settings: &Settings) -> Report {
+    let program = std::env::current_exe().expect("the path of this program");
+    let settings = serde_json::to_string(settings).expect("settings are JSON");
+    let ended = Command::new(program).args(["--run", &settings]).stderr(Stdio::inherit()).output();
+    let ended = ended.expect("this program can be started");
+    assert!(ended.status.success(), "the simulation of {settings} failed");
+    serde_json::from_slice(&ended.stdout).expect("a report")
+}
+
+/// Runs it in this process, which must have run nothing else to repeat it bit for bit.
 ///
 /// # Panics
 /// If the simulation itself fails.
@@ -92,7 +108,7 @@ async fn simulate(settings: &Settings) -> Report {
     Report {
         seed: settings.seed,
         length,
-        faults: world.faults.clone(),
+        faults: world.faults.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect(),
         counts: oracles.counts.clone(),
         evaluations,
         writes: oracles.writes,
@@ -119,7 +135,7 @@ pub fn shrink(settings: &Settings, found: &Report, tries: usize) -> (Settings, R
         panic!("only a run that fails is shortened");
     };
     let length = violation.at + 1_000;
-    let mut best = Settings { length: settings.length, ..settings.clone() };
+    let mut best = Settings { length: settings.length.min(length), ..settings.clone() };
     let numbers = |settings: &Settings| -> Vec<usize> {
         let planned = planned(settings).into_iter().filter(|one| one.at < length);
         planned.filter_map(|one| one.number).collect()
@@ -132,17 +148,17 @@ pub fn shrink(settings: &Settings, found: &Report, tries: usize) -> (Settings, R
         let mut shorter = false;
         for some in present.chunks(chunk) {
             if tries.next().is_none() {
-                return (best.clone(), report.unwrap_or_else(|| run(&best)));
+                return (best.clone(), report.unwrap_or_else(|| run_apart(&best)));
             }
             let mut tried = best.clone();
             tried.left_out.extend(some);
-            let outcome = run(&tried);
+            let outcome = run_apart(&tried);
             if outcome.violation.as_ref().is_some_and(|one| one.oracle == violation.oracle) {
                 (best, report, shorter) = (tried, Some(outcome), true);
             }
         }
         if chunk == 1 && !shorter {
-            return (best.clone(), report.unwrap_or_else(|| run(&best)));
+            return (best.clone(), report.unwrap_or_else(|| run_apart(&best)));
         }
         if !shorter {
             chunk = (chunk / 2).max(1);

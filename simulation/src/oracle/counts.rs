@@ -1,10 +1,11 @@
 //! What the oracles looked at, and what they found.
 
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
 /// The oracles.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Oracle {
     /// Each number that is written follows from the whole history.
     Number,
@@ -64,7 +65,7 @@ impl fmt::Display for Oracle {
 
 /// How often the condition of an oracle held while a write was made, and while one was due and was
 /// rightly not made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Count {
     /// Writes, or states, that were looked at.
     pub checked: u64,

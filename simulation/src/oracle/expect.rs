@@ -29,6 +29,13 @@ pub struct PodView {
     pub ready: Option<(bool, i64)>,
 }
 
+impl PodView {
+    /// Whether the replicas of a scale's status count it.
+    pub fn is_active(&self) -> bool {
+        !self.deleting && !matches!(self.phase, Phase::Succeeded | Phase::Failed)
+    }
+}
+
 /// What Prometheus gave for one metric, in thousandths; none if that is no usable value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Measured {

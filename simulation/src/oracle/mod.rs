@@ -14,10 +14,11 @@ pub use timeline::Timeline;
 use crate::plan::{Millis, REPLICAS, SCRAPE, SECOND, WORKLOADS};
 use crate::workload::NAMES;
 use record::{Change, LAG, Span};
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// What an oracle found.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Violation {
     /// The oracle.
     pub oracle: Oracle,
@@ -39,6 +40,8 @@ pub struct Oracles {
     pub replicas: Vec<ReplicaRecord>,
     /// Who holds the Lease.
     pub holder: Option<usize>,
+    /// Since when nobody has led.
+    unled_since: Option<Millis>,
     /// Whether scales are frozen.
     pub frozen: Timeline<bool>,
     /// When checkpoints were written, and by whom.
@@ -55,6 +58,10 @@ pub struct Oracles {
     pub digest: u64,
 }
 
+/// How long a cluster with a sound replica may be without a leader: a Lease expires after 15 s, a candidate waits
+/// twice as long for another one that reaches Prometheus, and tries every few seconds.
+const TAKEN_OVER: Millis = 60 * SECOND;
+
 /// How many steps a report shows.
 const STEPS: usize = 60;
 
@@ -68,6 +75,7 @@ impl Oracles {
             records: cpu_requests.into_iter().map(record).collect(),
             replicas: (0..REPLICAS).map(|_| ReplicaRecord::default()).collect(),
             holder: None,
+            unled_since: None,
             frozen: Timeline::default(),
             checkpoints: VecDeque::new(),
             counts: Counts::new(),
@@ -181,6 +189,7 @@ impl Oracles {
 
     /// Targets were scraped: looks at what was decided, and not decided, since the last scrape.
     pub fn scraped(&mut self, at: Millis) {
+        self.check_led(at);
         for workload in 0..WORKLOADS {
             self.close_span(at, workload);
             self.check_in_time(at, workload);
@@ -193,11 +202,32 @@ impl Oracles {
         self.frozen.forget(at - record::MEMORY);
     }
 
+    /// While a replica is sound, one that runs holds the Lease.
+    fn check_led(&mut self, at: Millis) {
+        let holder = self.holder.map(|holder| &self.replicas[holder]);
+        if holder.is_some_and(|holder| holder.alive_since.is_some()) {
+            self.unled_since = None;
+            return;
+        }
+        let since = *self.unled_since.get_or_insert(at);
+        if !self.replicas.iter().any(|replica| replica.is_sound(at - TAKEN_OVER, at)) {
+            return;
+        }
+        self.checked(Oracle::InTime);
+        if at - since > TAKEN_OVER {
+            let text = format!("nobody leads since {}", time(since));
+            self.violate(Oracle::InTime, at, text);
+        }
+    }
+
     /// Notes the proposals of the time since the last scrape.
     fn close_span(&mut self, at: Millis, workload: usize) {
         let from = at - SCRAPE;
         let record = &self.records[workload];
-        let mut span = Span { from, proposals: None, evaluated: [false; REPLICAS] };
+        let sound =
+            std::array::from_fn(|replica| self.replicas[replica].is_sound(from - 90 * SECOND, at));
+        let evaluated = [false; REPLICAS];
+        let mut span = Span { from, proposals: None, may_fail: false, sound, evaluated };
         let specs: Vec<_> = record.specs.during(from, at).cloned().collect();
         if let [Some(spec)] = &specs[..] {
             let lag = self.replicas.iter().map(|one| one.lag(at)).max().unwrap_or(LAG);
@@ -215,11 +245,9 @@ impl Oracles {
             let left_alone = spec.api.paused
                 || spec.api.executor != plimsoll::crd::Executor::Embedded
                 || record.ambiguous.during(from - LAG, at).any(|ambiguous| *ambiguous);
-            span.proposals = hull.range;
+            (span.proposals, span.may_fail) = (hull.range, hull.may_fail);
             for (replica, evaluated) in span.evaluated.iter_mut().enumerate() {
-                *evaluated = !hull.may_fail
-                    && !left_alone
-                    && self.replicas[replica].is_sound(from - 90 * SECOND, at);
+                *evaluated = !hull.may_fail && !left_alone && sound[replica];
             }
         }
         self.records[workload].spans.push_back(span);

@@ -84,15 +84,15 @@ impl Oracles {
                 findings.push("somebody else switched it off".to_owned());
                 continue;
             }
-            if self.is_fallback(at, workload, by, (from, to), spec) {
-                return;
-            }
             let ambiguous = record.ambiguous.during(at - lag, at).all(|ambiguous| *ambiguous)
                 && record.ambiguous.now().is_some();
             if ambiguous {
                 blame = Oracle::LeftAlone;
                 findings.push("its selector is ambiguous".to_owned());
                 continue;
+            }
+            if self.is_fallback(at, workload, by, (from, to), spec) {
+                return;
             }
             let offsets = self.replicas[by].offsets(at - lag, at);
             let hull = record.hull(spec, (at - lag, at), from, (self.base, &offsets));
@@ -107,7 +107,7 @@ impl Oracles {
                 |proposal, bound| self.follows(at, workload, by, (from, proposal), spec, bound);
             let bounds = (of(low, Bound::Lower), of(high, Bound::Upper));
             if (bounds.0..=bounds.1).contains(&to) {
-                return self.count_write(at, from, to, (low, high));
+                return self.count_write(to, (low, high));
             }
             // Without the past it would be right.
             let bare = |proposal| decide(spec, from, proposal, &Past::default(), record.slept, 0);
@@ -121,11 +121,8 @@ impl Oracles {
         self.violate(blame, at, text);
     }
 
-    fn count_write(&mut self, _at: Millis, from: i32, to: i32, (low, high): (i32, i32)) {
+    fn count_write(&mut self, to: i32, (low, high): (i32, i32)) {
         self.checked(Oracle::Windows);
-        if to < from {
-            self.checked(Oracle::NoWayDown);
-        }
         // A window or a policy allowed less than the metrics propose.
         if to < low || to > high {
             self.withheld(Oracle::Windows);
@@ -252,9 +249,8 @@ impl Oracles {
         }
         let failed_for = i64::from(fallback.failed_rounds - 1) * spec.period() - SCRAPE;
         let record = &self.records[workload];
-        let failing = |span: &&super::Span| {
-            span.from < at - failed_for || !span.evaluated[by] || span.proposals.is_none()
-        };
+        let failing =
+            |span: &&super::Span| span.from < at - failed_for || !span.sound[by] || span.may_fail;
         record.spans.iter().all(|span| failing(&span))
     }
 
@@ -271,6 +267,7 @@ impl Oracles {
             return;
         }
         let since = *record.due_since.get_or_insert(at);
+        self.checked(Oracle::InTime);
         if at - since > 2 * period + 2 * SCRAPE {
             let text = format!("{}: {text} since {}", NAMES[workload], super::time(since));
             self.violate(Oracle::InTime, at, text);
@@ -296,7 +293,6 @@ impl Oracles {
             return None;
         }
         let (min, max) = (spec.spec.min_replicas, spec.spec.max_replicas);
-        self.checked(Oracle::InTime);
         let record = &self.records[workload];
         if from > max || (from < min && from > 0) {
             return Some((true, spec.period(), format!("{from} is out of {min} to {max}")));

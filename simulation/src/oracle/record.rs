@@ -59,6 +59,10 @@ pub struct Span {
     pub from: Millis,
     /// The lowest and the highest proposal of any view; none where an evaluation may have failed.
     pub proposals: Option<(i32, i32)>,
+    /// Whether an evaluation may have failed for its metrics.
+    pub may_fail: bool,
+    /// For which replicas nothing failed.
+    pub sound: [bool; crate::plan::REPLICAS],
     /// Which replicas have evaluated for sure.
     pub evaluated: [bool; crate::plan::REPLICAS],
 }
@@ -101,7 +105,7 @@ impl Record {
                 for reading in self.readings.during(measured_from, to) {
                     for measured in reading.iter() {
                         for offset in offsets {
-                            let mut view = View {
+                            let view = View {
                                 spec: &spec.spec,
                                 scale: (replicas, counted),
                                 pods,
@@ -110,12 +114,17 @@ impl Record {
                                 wall: (base + to + offset, base + to),
                                 slept: self.slept,
                             };
-                            hull.add(propose(&view));
+                            let proposal = propose(&view);
+                            // Nothing is removed while pods are missing (for at most 5 minutes).
+                            let known = pods.iter().filter(|pod| pod.is_active()).count();
+                            let lacks = usize::try_from(counted).is_ok_and(|all| known < all);
+                            hull.add(
+                                proposal.map(|one| if lacks { one.max(replicas) } else { one }),
+                            );
                             // While something fails, one metric may fail without the others.
                             if to - from > TROUBLED_LAG / 2 {
                                 for lacking in measured.iter().flat_map(|all| lacking_one(all)) {
-                                    view.measured = Some(&lacking);
-                                    hull.add(propose(&view));
+                                    hull.add(propose(&View { measured: Some(&lacking), ..view }));
                                 }
                             }
                         }

@@ -31,6 +31,9 @@ impl World {
                 self.edit_spec(number, |spec| spec["paused"] = json!(true));
                 self.at(at + time, Task::Undo(Undo::Pause(number)));
             }
+            // While there is a second one, that would take over.
+            Hand::Recreate(_)
+                if locked(&self.oracles).records[number].ambiguous.now() == Some(&true) => {}
             Hand::Recreate(time) => {
                 self.delete(&resource::AUTOSCALERS, name);
                 self.at(at + time, Task::Undo(Undo::Delete(number)));

@@ -8,7 +8,7 @@ mod scrape;
 
 use crate::api_server::{ApiServer, Part, Resource, Write, resource};
 use crate::conditions::{Conditions, Shared, locked};
-use crate::network::Network;
+use crate::network::{Ask, Network};
 use crate::oracle::{Oracles, SpecView};
 use crate::plan::{Event, MINUTE, Millis, Planned, REPLICAS, SCRAPE, SECOND, WORKLOADS};
 use crate::prometheus::Prometheus;
@@ -85,7 +85,7 @@ pub struct World {
     quiet: quiet::Observed,
     evaluations: u64,
     scales_to_zero: bool,
-    taken: mpsc::UnboundedReceiver<()>,
+    asked: mpsc::UnboundedReceiver<Ask>,
     rng: Rng,
 }
 
@@ -106,9 +106,9 @@ impl World {
         }
         let prometheus = Shared::new(prometheus.into());
         let conditions = Shared::new(Conditions::default().into());
-        let (take, taken) = mpsc::unbounded_channel();
+        let (asks, asked) = mpsc::unbounded_channel();
         let ways = (conditions.clone(), prometheus.clone());
-        let network = Arc::new(Network::new(seed, start, base, ways, take));
+        let network = Arc::new(Network::new(seed, start, base, ways, asks));
         let (scaled_to, scaled) = mpsc::unbounded_channel();
         let observed = oracles.clone();
         api.observe(move |write| observe(&mut locked(&observed), &scaled_to, since(start), write));
@@ -133,7 +133,7 @@ impl World {
             quiet: quiet::Observed::default(),
             evaluations: 0,
             scales_to_zero: scales_to_zero(seed),
-            taken,
+            asked,
             rng: crate::plan::random(seed, "world"),
         };
         world.set_up();
@@ -186,8 +186,14 @@ impl World {
                     self.at(self.now() + delay, Task::Reconcile(workload));
                     continue;
                 }
-                Some(()) = self.taken.recv() => {
-                    self.take_lease();
+                Some(ask) = self.asked.recv() => {
+                    match ask {
+                        Ask::TakeLease => self.take_lease(),
+                        Ask::Recheck => {
+                            self.recheck(self.now());
+                            self.at(self.now() + CALM + 1, Task::Recheck);
+                        }
+                    }
                     continue;
                 }
                 () = tokio::time::sleep_until(next) => {}
@@ -294,7 +300,11 @@ impl World {
 
     /// Runs a replica of Plimsoll.
     fn start_replica(&mut self, at: Millis, replica: usize) {
-        if self.replicas[replica].is_some() {
+        if let Some(running) = &self.replicas[replica] {
+            if running.is_stopping() {
+                let text = format!("replica {replica} has not stopped in time");
+                locked(&self.oracles).violate(crate::oracle::Oracle::Bounded, at, text);
+            }
             return;
         }
         self.starts += 1;
