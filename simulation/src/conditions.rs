@@ -71,6 +71,8 @@ pub struct Conditions {
     pub prometheus_lies: Timed<Lie>,
     /// Whether somebody else takes the Lease when the next scale is read.
     pub lease_is_taken: bool,
+    /// The writes whose maker dies.
+    pub crash_after: Vec<Written>,
     /// The next writes that fail.
     pub armed: Vec<(Written, Mishap)>,
 }

@@ -33,6 +33,8 @@ pub struct Network {
 pub enum Ask {
     /// Somebody else takes the Lease.
     TakeLease,
+    /// A replica dies.
+    Crash(usize),
     /// A write met with a mishap: look who is troubled.
     Recheck,
 }

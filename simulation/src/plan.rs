@@ -116,6 +116,8 @@ pub enum Fault {
     ApiSlow { replica: usize, latency: Millis, time: Millis },
     /// The next write to this kind of object of any replica is handled, but its response is lost.
     ResponseLost(Written),
+    /// The replica that makes the next write to this kind of object dies before it has the response.
+    CrashAfter(Written),
     /// The next write to this kind of object arrives late: after its sender has given up.
     Late(Written),
     /// Another writer is faster than the next write to this kind of object.
@@ -186,6 +188,7 @@ impl Fault {
             Self::Refuse { .. } => "request refused",
             Self::ApiSlow { .. } => "API server slow",
             Self::ResponseLost(_) => "response lost",
+            Self::CrashAfter(_) => "crash after write",
             Self::Late(_) => "late write",
             Self::Conflict(_) => "conflict",
             Self::LeaseTaken => "Lease taken",
@@ -296,7 +299,9 @@ fn hand(rng: &mut Rng) -> Hand {
         0..4 => Hand::Scale(rng.i32(0..=12)),
         4..7 => Hand::Bounds { min: rng.i32(0..=2), max: rng.i32(-3..=3) },
         7..9 => Hand::Pause(time),
-        9..11 => Hand::Recreate(rng.i64(0..90 * SECOND)),
+        // Before a watch shows the deletion, or much later.
+        9 => Hand::Recreate(rng.i64(0..SECOND)),
+        10 => Hand::Recreate(rng.i64(0..15 * MINUTE)),
         11 => Hand::RecreateTarget(rng.i64(SECOND..90 * SECOND)),
         12 => Hand::Second(time),
         13 => Hand::NativeHpa { time, paused: rng.bool() },
@@ -333,7 +338,8 @@ fn fault(rng: &mut Rng) -> Fault {
             Fault::Refuse { replica, code: codes[rng.usize(..codes.len())], time }
         }
         13..15 => Fault::ApiSlow { replica, latency: rng.i64(200..15 * SECOND), time },
-        15..18 => Fault::ResponseLost(written),
+        15..17 => Fault::ResponseLost(written),
+        17 => Fault::CrashAfter(written),
         18 => Fault::Late(written),
         19 => Fault::Conflict(written),
         20 => Fault::WatchSilent { replica, time },
@@ -366,7 +372,7 @@ mod tests {
                 Event::Load { .. } | Event::Hand { .. } => None,
             })
             .collect();
-        assert_eq!(names.len(), 23, "{names:?}");
+        assert_eq!(names.len(), 24, "{names:?}");
         assert!(one.iter().all(|planned| !is_quiet(planned.at)));
     }
 }

@@ -160,6 +160,7 @@ impl Oracles {
         }
         let record = &mut self.records[workload];
         record.slept = to == 0 && by.is_some();
+        record.scaled |= by.is_some();
         record.replicas.set(at, Some(to));
         record.changes.push_back(Change { at, from, to, by });
         record.due_since = None;
@@ -177,6 +178,7 @@ impl Oracles {
         if record.specs.now().and_then(uid) != uid(&spec) {
             // Only its own status says that an autoscaler scaled to zero, and its history is its own.
             record.slept = false;
+            record.scaled = false;
             record.changes.clear();
             record.spans.clear();
         }
@@ -185,6 +187,30 @@ impl Oracles {
             record.spans.clear();
         }
         record.specs.set(at, spec);
+    }
+
+    /// A replica wrote the status of an autoscaler: it must not be of an earlier object, or of another time.
+    pub fn status_written(&mut self, at: Millis, workload: usize, status: &serde_json::Value) {
+        self.checked(Oracle::Restart);
+        let record = &self.records[workload];
+        let conditions = status["conditions"].as_array().into_iter().flatten();
+        let reasons: Vec<&str> =
+            conditions.filter_map(|condition| condition["reason"].as_str()).collect();
+        let lag = record::TROUBLED_LAG + LAG;
+        let recent = record.changes.back().is_some_and(|change| change.at > at - lag);
+        let fault = if !status["lastScaleTime"].is_null() && !record.scaled {
+            "it has a lastScaleTime, and this autoscaler has scaled nothing"
+        } else if reasons.contains(&"ScaledToZero") && !record.slept && !recent {
+            "it says that the workload was scaled to zero"
+        } else if reasons.contains(&"AmbiguousSelector")
+            && !record.ambiguous.during(at - lag, at).any(|ambiguous| *ambiguous)
+        {
+            "it says that the selector is ambiguous"
+        } else {
+            return;
+        };
+        let text = format!("{}: a status is wrong: {fault}: {status}", NAMES[workload]);
+        self.violate(Oracle::Restart, at, text);
     }
 
     /// Targets were scraped: looks at what was decided, and not decided, since the last scrape.

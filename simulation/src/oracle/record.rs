@@ -44,6 +44,8 @@ pub struct Record {
     pub changes: VecDeque<Change>,
     /// Whether its autoscaler scaled it to zero, and it has been there since.
     pub slept: bool,
+    /// Whether Plimsoll has changed the scale since the autoscaler was created.
+    pub scaled: bool,
     /// The requests of a pod.
     pub cpu_request: i64,
     /// Since when a write has been due.

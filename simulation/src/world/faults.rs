@@ -74,6 +74,7 @@ impl World {
             Fault::ResponseLost(written) => {
                 conditions.armed.push((written, Mishap::ResponseLost));
             }
+            Fault::CrashAfter(written) => conditions.crash_after.push(written),
             Fault::LeaseTaken => conditions.lease_is_taken = true,
             Fault::Late(written) => conditions.armed.push((written, Mishap::Late)),
             Fault::Conflict(written) => conditions.armed.push((written, Mishap::Conflict)),

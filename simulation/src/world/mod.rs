@@ -10,7 +10,7 @@ use crate::api_server::{ApiServer, Part, Resource, Write, resource};
 use crate::conditions::{Conditions, Shared, locked};
 use crate::network::{Ask, Network};
 use crate::oracle::{Oracles, SpecView};
-use crate::plan::{Event, MINUTE, Millis, Planned, REPLICAS, SCRAPE, SECOND, WORKLOADS};
+use crate::plan::{Event, MINUTE, Millis, Planned, REPLICAS, SCRAPE, SECOND, WORKLOADS, Written};
 use crate::prometheus::Prometheus;
 use crate::replica::RunningReplica;
 use crate::workload::{NAMES, NAMESPACE, Workload, scales_to_zero};
@@ -108,10 +108,20 @@ impl World {
         let conditions = Shared::new(Conditions::default().into());
         let (asks, asked) = mpsc::unbounded_channel();
         let ways = (conditions.clone(), prometheus.clone());
-        let network = Arc::new(Network::new(seed, start, base, ways, asks));
+        let network = Arc::new(Network::new(seed, start, base, ways, asks.clone()));
         let (scaled_to, scaled) = mpsc::unbounded_channel();
-        let observed = oracles.clone();
-        api.observe(move |write| observe(&mut locked(&observed), &scaled_to, since(start), write));
+        let (observed, armed, crash) = (oracles.clone(), conditions.clone(), asks.clone());
+        api.observe(move |write| {
+            observe(&mut locked(&observed), &scaled_to, since(start), write);
+            let (Some(replica), Some(written)) = (replica_of(&write.who), written(write)) else {
+                return;
+            };
+            let crashes = &mut locked(&armed).crash_after;
+            if let Some(place) = crashes.iter().position(|armed| *armed == written) {
+                crashes.remove(place);
+                let _ = crash.send(Ask::Crash(replica));
+            }
+        });
         let mut world = Self {
             api,
             prometheus,
@@ -189,6 +199,12 @@ impl World {
                 Some(ask) = self.asked.recv() => {
                     match ask {
                         Ask::TakeLease => self.take_lease(),
+                        Ask::Crash(replica) => {
+                            let at = self.now();
+                            self.crash_replica(at, replica);
+                            let down = self.rng.i64(SECOND..MINUTE);
+                            self.at(at + down, Task::StartReplica(replica));
+                        }
                         Ask::Recheck => {
                             self.recheck(self.now());
                             self.at(self.now() + CALM + 1, Task::Recheck);
@@ -417,6 +433,9 @@ fn observe(
                     write.after.as_ref().map(|object| SpecView::new(object, NAMESPACE, zero));
                 oracles.spec_changed(at, number, spec.map(Arc::new));
             }
+            if let (Some(_), Some(after)) = (replica_of(&write.who), &write.after) {
+                oracles.status_written(at, number, &after["status"]);
+            }
         }
         "leases" => {
             let holder = write
@@ -432,6 +451,21 @@ fn observe(
         }
         _ => {}
     }
+}
+
+/// What a write is one to.
+fn written(write: &Write) -> Option<Written> {
+    Some(match (write.resource.plural, write.subresource) {
+        (_, "scale") => {
+            let replicas = write.after.as_ref().map(|object| &object["spec"]["replicas"]);
+            if replicas == Some(&json!(0)) { Written::ScaleToZero } else { Written::Scale }
+        }
+        ("autoscalers", "status") => Written::Status,
+        ("leases", _) => Written::Lease,
+        ("configmaps", _) => Written::Checkpoint,
+        ("horizontalpodautoscalers", _) => Written::Hpa,
+        _ => return None,
+    })
 }
 
 /// The replica of a user agent or of a holder identity: `replica-1` or `replica-1-7`.
