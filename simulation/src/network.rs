@@ -49,8 +49,8 @@ struct State {
     requests: [Vec<String>; REPLICAS],
     /// How many queries Prometheus answered.
     queries: u64,
-    /// When each metric was queried last.
-    queried: BTreeMap<&'static str, Millis>,
+    /// When each metric was queried last, by replica.
+    queried: BTreeMap<(usize, &'static str), Millis>,
 }
 
 /// How long a write that is late is on its way: longer than its sender waits (10 s), by less than the API
@@ -117,9 +117,9 @@ impl Network {
         std::mem::take(&mut locked(&self.state).requests[replica])
     }
 
-    /// When a metric was queried last.
-    pub fn queried(&self, metric: &str) -> Option<Millis> {
-        locked(&self.state).queried.get(metric).copied()
+    /// When a replica queried a metric last.
+    pub fn queried(&self, replica: usize, metric: &'static str) -> Option<Millis> {
+        locked(&self.state).queried.get(&(replica, metric)).copied()
     }
 
     /// How many queries Prometheus answered.
@@ -290,7 +290,7 @@ impl Network {
         let query = form.iter().find(|(name, _)| name == "query");
         if let Some((_, query)) = query.filter(|_| path == "api/v1/query") {
             let metric = METRICS.into_iter().find(|metric| query.contains(metric));
-            locked(&self.state).queried.extend(metric.map(|metric| (metric, now)));
+            locked(&self.state).queried.extend(metric.map(|metric| ((replica, metric), now)));
         }
         let wall = self.base + self.now();
         let (mut code, mut body) = locked(&self.prometheus).handle(path, &form, wall);

@@ -190,7 +190,13 @@ impl Oracles {
     }
 
     /// A replica wrote the status of an autoscaler: it must not be of an earlier object, or of another time.
-    pub fn status_written(&mut self, at: Millis, workload: usize, status: &serde_json::Value) {
+    pub fn status_written(
+        &mut self,
+        at: Millis,
+        workload: usize,
+        by: usize,
+        status: &serde_json::Value,
+    ) {
         self.checked(Oracle::Restart);
         let record = &self.records[workload];
         let conditions = status["conditions"].as_array().into_iter().flatten();
@@ -203,6 +209,8 @@ impl Oracles {
         } else if reasons.contains(&"ScaledToZero") && !record.slept && !recent {
             "it says that the workload was scaled to zero"
         } else if reasons.contains(&"AmbiguousSelector")
+            // The HPA of an executor before may not have been deleted yet.
+            && self.replicas[by].lag(at) == LAG
             && !record.ambiguous.during(at - lag, at).any(|ambiguous| *ambiguous)
         {
             "it says that the selector is ambiguous"

@@ -189,7 +189,7 @@ impl World {
             }
             let is_off = record.replicas.now() == Some(&Some(0)) && !record.slept;
             let metric = METRICS.into_iter().find(|metric| spec_reads(&spec.api, metric));
-            let queried = metric.and_then(|metric| self.network.queried(metric));
+            let queried = metric.and_then(|metric| self.network.queried(leader, metric));
             if is_off && queried.is_some_and(|queried| queried > at - MINUTE) {
                 let text = format!("{name} was switched off, and its metric is queried");
                 oracles.violate(Oracle::Steady, at, text);

@@ -433,8 +433,8 @@ fn observe(
                     write.after.as_ref().map(|object| SpecView::new(object, NAMESPACE, zero));
                 oracles.spec_changed(at, number, spec.map(Arc::new));
             }
-            if let (Some(_), Some(after)) = (replica_of(&write.who), &write.after) {
-                oracles.status_written(at, number, &after["status"]);
+            if let (Some(by), Some(after)) = (replica_of(&write.who), &write.after) {
+                oracles.status_written(at, number, by, &after["status"]);
             }
         }
         "leases" => {
