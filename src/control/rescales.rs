@@ -2,6 +2,7 @@
 //! show one change, in either order and some time apart: the watch of the scale, and the watch of the
 //! status in which the leader reports it. No status reports changes by other writers.
 
+use crate::hpa::ScalingHistory;
 use crate::leader::REQUEST_TIMEOUT;
 use crate::time::UnixMillis;
 
@@ -161,8 +162,8 @@ impl Rescales {
         self.indeterminate = Some(change);
     }
 
-    /// Notes that a merged checkpoint has all changes up to this one.
-    pub fn merge_checkpoint(&mut self, last: Option<i64>) {
+    /// Notes that a checkpoint was merged, which has these changes up to the last one.
+    pub fn merge_checkpoint(&mut self, last: Option<i64>, history: &ScalingHistory) {
         if last > self.reported {
             self.unreported.clear();
         }
@@ -173,6 +174,7 @@ impl Rescales {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hpa::ScaleEvent;
 
     fn change(from: i32, to: i32, at: i64) -> Change {
         Change { from, to, at }
@@ -217,7 +219,7 @@ mod tests {
         assert_eq!(rescales.begin_term(), [change(1, 2, 5)]);
         // Unless the checkpoint has it.
         rescales.note_scale(3, 6);
-        rescales.merge_checkpoint(Some(200));
+        rescales.merge_checkpoint(Some(200), &ScalingHistory::default());
         assert_eq!(rescales.begin_term(), []);
         assert_eq!(rescales.note_status(Some(200), 3, 7), None);
     }
@@ -316,6 +318,20 @@ mod tests {
             rescales.note_scale(12, 4);
             assert_eq!(rescales.note_status(Some(320), 12, 4), Some(change(11, 12, 4)));
         }
+    }
+
+    /// A leader writes a checkpoint, changes the scale and dies before it could say so anywhere.
+    #[test]
+    fn a_change_after_the_checkpoint_is_not_taken_for_one_that_it_has() {
+        let mut rescales = Rescales::default();
+        rescales.note_scale(7, 0);
+        rescales.note_status(Some(100), 7, 0);
+        rescales.note_scale(8, 10_000);
+        rescales.note_scale(6, 15_000);
+        let event = ScaleEvent { change: 1, time: 9_000, outdated: false, unsure: false };
+        let history = ScalingHistory { ups: vec![event], ..ScalingHistory::default() };
+        rescales.merge_checkpoint(Some(109), &history);
+        assert_eq!(rescales.begin_term(), [change(8, 6, 15_000)]);
     }
 
     #[test]
