@@ -332,7 +332,9 @@ fn fault(rng: &mut Rng) -> Fault {
             let lies = [Lie::Partial, Lie::Html, Lie::Truncated, Lie::Error];
             Fault::PrometheusLies { lie: lies[rng.usize(..lies.len())], time }
         }
-        11 => Fault::ScrapeGap { workload, time },
+        // Not as long as series that are gone are listed (10 minutes): then their metric is unknown until the next
+        // listing, as with prometheus-adapter.
+        11 => Fault::ScrapeGap { workload, time: time.min(8 * MINUTE) },
         12 => {
             let codes = [429, 500, 503, 403, 504];
             Fault::Refuse { replica, code: codes[rng.usize(..codes.len())], time }

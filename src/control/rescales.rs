@@ -162,11 +162,10 @@ impl Rescales {
         self.indeterminate = Some(change);
     }
 
-    /// Notes that a checkpoint was merged, which has these changes up to the last one.
+    /// Notes that a checkpoint was merged, which has these changes up to the last one: it reports them.
     pub fn merge_checkpoint(&mut self, last: Option<i64>, history: &ScalingHistory) {
-        if last > self.reported {
-            self.unreported.clear();
-        }
+        // Others came after it: its leader may have died before it could report them anywhere.
+        self.unreported.retain(|change| !history.has(change.to - change.from, change.at));
         self.checkpointed = self.checkpointed.max(last);
     }
 }
@@ -219,7 +218,9 @@ mod tests {
         assert_eq!(rescales.begin_term(), [change(1, 2, 5)]);
         // Unless the checkpoint has it.
         rescales.note_scale(3, 6);
-        rescales.merge_checkpoint(Some(200), &ScalingHistory::default());
+        let event = ScaleEvent { change: 1, time: 5, outdated: false, unsure: false };
+        let history = ScalingHistory { ups: vec![event], ..ScalingHistory::default() };
+        rescales.merge_checkpoint(Some(200), &history);
         assert_eq!(rescales.begin_term(), []);
         assert_eq!(rescales.note_status(Some(200), 3, 7), None);
     }

@@ -80,6 +80,14 @@ impl ScalingHistory {
         }
     }
 
+    /// Whether it has a change by so many replicas that was observed at this time.
+    pub fn has(&self, change: i32, observed: UnixMillis) -> bool {
+        let events = if change > 0 { &self.ups } else { &self.downs };
+        events.iter().any(|event| {
+            event.change == change.abs() && OBSERVED_MS.contains(&(observed - event.time))
+        })
+    }
+
     /// Records that a fallback raised the scale: as a scale event
     /// for the policies, and as a recommendation for the stabilization window.
     pub fn record_fallback(&mut self, from: i32, to: i32, spec: &Spec, now: UnixMillis) {

@@ -201,7 +201,8 @@ impl Oracles {
         for change in &record.changes {
             let is_up = change.to > change.from;
             if is_up == (bound == Bound::Lower) {
-                past.changes.push((change.from, change.to, (change.at + NOTED_LATE).min(at)));
+                let noted = change.at + NOTED_LATE.max(spec.period() + LAG);
+                past.changes.push((change.from, change.to, noted.min(at)));
                 continue;
             }
             let is_known = change.by.is_some_and(|writer| {
