@@ -77,6 +77,7 @@ fn main() -> ExitCode {
         show(&run(&settings), &flags);
         return ExitCode::SUCCESS;
     }
+    #[expect(clippy::disallowed_methods, reason = "it measures how long the simulation takes")]
     let begun = Instant::now();
     let next = AtomicU64::new(first);
     let (send, reports) = mpsc::channel();

@@ -234,8 +234,9 @@ pub fn plan(seed: u64, length: Millis, faults_per_hour: f64) -> Vec<Planned> {
     };
     let rng = &mut random(seed, "faults");
     let mut at = 10 * MINUTE;
-    while faults_per_hour > 0.0 {
-        at += exponential(rng, HOUR as f64 / faults_per_hour);
+    // Without faults the first is infinitely far away.
+    loop {
+        at = at.saturating_add(exponential(rng, HOUR as f64 / faults_per_hour));
         if at >= length {
             break;
         }

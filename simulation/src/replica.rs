@@ -15,12 +15,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
 /// A replica that runs. Its tasks end when it is dropped.
 pub struct RunningReplica {
     stop: Option<oneshot::Sender<()>>,
-    task: JoinHandle<Result<(), TaskEnded>>,
+    task: JoinSet<Result<(), TaskEnded>>,
     dead: Dead,
     /// Its own metrics.
     pub metrics: Arc<Metrics>,
@@ -29,7 +29,6 @@ pub struct RunningReplica {
 impl Drop for RunningReplica {
     fn drop(&mut self) {
         self.dead.store(true, Ordering::Relaxed);
-        self.task.abort();
     }
 }
 
@@ -90,7 +89,8 @@ impl RunningReplica {
                 std::future::pending::<()>().await;
             }
         };
-        let task = tokio::spawn(made.run(|stop| stop, signal));
+        let mut task = JoinSet::new();
+        task.spawn(made.run(|stop| stop, signal));
         Self { stop: Some(stop), task, dead, metrics }
     }
 
@@ -108,8 +108,7 @@ impl RunningReplica {
 
     /// How it ended, if it did.
     pub fn ended(&mut self) -> Option<Result<(), String>> {
-        use futures::FutureExt;
-        let ended = (&mut self.task).now_or_never()?;
+        let ended = self.task.try_join_next()?;
         Some(
             ended
                 .map_err(|error| error.to_string())

@@ -269,7 +269,7 @@ fn autoscaler(number: usize, rng: &mut Rng) -> Value {
         3 => json!({"minReplicas": 1, "maxReplicas": max,
             "customMetrics": [{"metricName": "jobs_running",
                 "averageValue": format!("{JOBS_PER_POD}")}],
-            "syncPeriodSeconds": if rng.bool() { 15 } else { 120 },
+            "syncPeriodSeconds": if rng.bool() { 15 } else { 60 },
             "behavior": {
                 "scaleUp": {"policies": [{"type": "Pods", "value": 1, "periodSeconds": 120}]},
                 "scaleDown": {"stabilizationWindowSeconds": 240, "selectPolicy": "Min",

@@ -156,6 +156,7 @@ impl Network {
             }
             Fate::Late { before, after } => {
                 let server = self.server.clone();
+                #[expect(clippy::disallowed_methods, reason = "it is on its way, whoever sent it")]
                 let handled = tokio::spawn(async move {
                     pause(before).await;
                     server.handle(request)

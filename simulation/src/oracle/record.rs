@@ -217,7 +217,7 @@ impl ReplicaRecord {
     pub fn lag(&self, now: Millis) -> Millis {
         // A view may be as old as what keeps it from being renewed.
         let since = self.troubled.since_when(now - TROUBLED_LAG, |troubled| *troubled);
-        since.map_or(LAG, |since| (now - since + LAG).max(TROUBLED_LAG).min(MEMORY))
+        since.map_or(LAG, |since| (now - since + LAG).clamp(TROUBLED_LAG, MEMORY))
     }
 
     /// The offsets that its wall clock had in a time.
