@@ -57,6 +57,7 @@ async fn a_watcher_lists_in_pages_and_follows_through_compaction() {
     }
     let begun = Instant::now();
     let later = server.clone();
+    #[expect(clippy::disallowed_methods, reason = "it ends with the runtime of the test")]
     tokio::spawn(async move {
         // Longer than a watch lasts: by the bookmarks the next one begins after the compaction.
         tokio::time::sleep(Duration::from_secs(1_000)).await;
