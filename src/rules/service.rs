@@ -63,8 +63,9 @@ pub struct Dependencies {
     pub spawner: Spawner,
 }
 
-/// How soon a listing that failed is repeated; each time later, up to the interval.
+/// How soon a listing that failed is repeated, at first and at most.
 const RETRY_INTERVAL: Duration = Duration::from_secs(15);
+const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How often series are listed.
 #[derive(Clone, Copy, Debug)]
@@ -184,7 +185,7 @@ impl Rules {
             } else {
                 // What is not listed is unknown, and would stay so until the next interval.
                 let wait = retry.min(interval);
-                retry = (retry * 2).min(interval);
+                retry = (retry * 2).min(MAX_RETRY_INTERVAL);
                 wait
             };
             let _ = tokio::time::timeout(wait, self.0.wake.notified()).await;
