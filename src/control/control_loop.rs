@@ -397,16 +397,7 @@ impl ControlLoop {
         let now = Instant::now();
         let next = match requeue {
             true => now,
-            false => {
-                let next = self.phases.next(&autoscaler, period, due, now, due_together);
-                // A change counts for the policies from its write on, which is later than the evaluation began: at
-                // the next period it would still count, and the scale change at every second one only.
-                let released = state.limited_until.map(|until| {
-                    let wait = (until - self.ctx.clock.elapsed()).max(0).unsigned_abs();
-                    now + Duration::from_millis(wait + 1)
-                });
-                released.map_or(next, |released| released.min(next))
-            }
+            false => self.phases.next(&autoscaler, period, due, now, due_together),
         };
         // Its next time may be more than a period away if the phase of its cohort has changed.
         let periods = now.duration_since(due).as_nanos() / period.as_nanos();

@@ -191,7 +191,6 @@ async fn evaluate_and_apply(
     state: &mut AutoscalerState,
 ) -> SyncResult {
     let scaling = &*with_min_replicas_floor(&ctx.settings.hpa_config, scaling);
-    state.limited_until = None;
     let mut attempt = 0;
     loop {
         attempt += 1;
@@ -220,10 +219,7 @@ async fn evaluate_and_apply(
         };
         let apply = ApplyContext { ctx, token, autoscaler, fallback, generation };
         match embedded::apply(apply, evaluation, attempt == EVALUATION_ATTEMPTS, state).await {
-            Some(result) => {
-                state.note_limit(&scaling.spec, ctx.clock.elapsed());
-                return result;
-            }
+            Some(result) => return result,
             None => tracing::debug!(
                 %autoscaler,
                 attempt,

@@ -8,7 +8,7 @@ use super::schedule::hash;
 use super::status::LastWrite;
 use super::targets::Target;
 use super::zero;
-use crate::hpa::{ConditionKind, Decision, ScalingHistory, Spec, Status};
+use crate::hpa::{Decision, ScalingHistory, Spec, Status};
 use crate::samples::QueryHandle;
 use crate::time::UnixMillis;
 use std::time::Duration;
@@ -26,8 +26,6 @@ pub struct AutoscalerState {
     pub failed_evaluations: i32,
     /// Whether its last evaluation in this process had its metrics.
     pub measured: bool,
-    /// Until when, by the clock of this process, the policies keep the scale where it is.
-    pub limited_until: Option<UnixMillis>,
     /// Since when, and until when, no replica is removed because the metrics were missing: by
     /// the clock of this process.
     pub withheld: Option<(UnixMillis, UnixMillis)>,
@@ -154,15 +152,6 @@ impl AutoscalerState {
         }
         self.is_first_in_term = term.is_some();
         self.term = term;
-    }
-
-    /// Notes until when the policies keep the scale where it is, if they limited the last decision.
-    pub fn note_limit(&mut self, spec: &Spec, now: UnixMillis) {
-        let limited = self.status.condition(ConditionKind::ScalingLimited);
-        let by_policy = limited.is_some_and(|limited| {
-            limited.status && matches!(&*limited.reason, "ScaleUpLimit" | "ScaleDownLimit")
-        });
-        self.limited_until = by_policy.then(|| self.history.next_release(spec, now)).flatten();
     }
 
     /// Counts evaluations in a row that failed because metrics failed. Returns whether this one did.

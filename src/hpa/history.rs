@@ -80,20 +80,6 @@ impl ScalingHistory {
         }
     }
 
-    /// When the first of the changes that count for the policies of a direction leaves a policy's period, after `now`:
-    /// until then a scale that is at the limit of the policies stays there. None if no change counts.
-    pub fn next_release(&self, spec: &Spec, now: UnixMillis) -> Option<UnixMillis> {
-        let behavior = spec.behavior.as_ref()?;
-        let directions = [(&self.ups, &behavior.scale_up), (&self.downs, &behavior.scale_down)];
-        let ends = directions.into_iter().flat_map(|(events, rules)| {
-            events.iter().flat_map(move |event| {
-                let periods = rules.policies.iter().map(|policy| i64::from(policy.period_seconds));
-                periods.map(move |period| event.time + period * 1000)
-            })
-        });
-        ends.filter(|end| *end > now).min()
-    }
-
     /// Whether it has a change by so many replicas that was observed at this time.
     pub fn has(&self, change: i32, observed: UnixMillis) -> bool {
         let events = if change > 0 { &self.ups } else { &self.downs };
@@ -184,9 +170,8 @@ impl ScalingHistory {
 }
 
 /// How long after a change, by the replica that made it, another may observe it, in ms. It dates the
-/// change when its write has ended: a watch may show it earlier, by as long as a write and a read that shows whether it took
-/// effect may take (10 s each), and kube-apiserver's time is known to a second.
-const OBSERVED_MS: std::ops::Range<i64> = -22_000..60_000;
+/// change when its write has ended: a watch may show it earlier, by as long as a write takes.
+const OBSERVED_MS: std::ops::Range<i64> = -15_000..60_000;
 
 /// The longest stabilization window and policy period of a spec, in ms. Source: the API's
 /// validation of both, `MaxStabilizationWindowSeconds` and `MaxPeriodSeconds`.
@@ -253,26 +238,6 @@ mod tests {
         let within = |events, same| change_within(events, same, 60, 1_000);
         assert_eq!((within(&history.ups, true), within(&history.ups, false)), (5, 1));
         assert_eq!((within(&history.downs, true), within(&history.downs, false)), (2, 0));
-    }
-
-    #[test]
-    fn a_limit_of_the_policies_ends_when_the_first_change_leaves_a_period() {
-        let policies = r#"{"policies": [{"type": "Pods", "value": 1, "periodSeconds": 15},
-            {"type": "Pods", "value": 3, "periodSeconds": 60}]}"#;
-        let spec = format!(
-            r#"{{"maxReplicas": 9, "scaleTargetRef": {{"kind": "Deployment", "name": "web"}},
-                 "behavior": {{"scaleUp": {policies}}}}}"#
-        );
-        let spec = Spec::from_api(&serde_json::from_str(&spec).expect("a spec"));
-        let mut history = ScalingHistory::default();
-        assert_eq!(history.next_release(&spec, 0), None);
-        history.scaled(1, 2, &spec, 130);
-        history.scaled(2, 3, &spec, 15_200);
-        // The decision at the next sync period is too early by the time that the write took.
-        for (now, release) in [(15_100, 15_130), (15_130, 30_200), (30_200, 60_130)] {
-            assert_eq!(history.next_release(&spec, now), Some(release));
-        }
-        assert_eq!(history.next_release(&spec, 75_200), None);
     }
 
     #[test]

@@ -209,7 +209,7 @@ impl Rules {
         // a wall clock that is ahead is corrected by kube-apiserver's.
         let clock = &self.0.clock;
         let now = clock.server().map_or(clock.wall_ms(), |server| server.min(clock.wall_ms()));
-        let since = (now as f64 / 1000.0 - self.0.settings.max_age.as_secs_f64()).max(0.0);
+        let since = now as f64 / 1000.0 - self.0.settings.max_age.as_secs_f64();
         let queries: Vec<SeriesQuery> = series_queries(&rules).into_iter().cloned().collect();
         let list = async |query: SeriesQuery| {
             let prometheus = self.backend(query.backend.as_ref()).prometheus;
