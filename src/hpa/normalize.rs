@@ -97,7 +97,11 @@ pub fn release(
         Direction::Up => (&behavior.scale_up, &history.ups, true),
         Direction::Down => (&behavior.scale_down, &history.downs, false),
     };
-    let limit = |at| policy_limit(rules, up, history, current, at);
+    // A limit beyond the present replicas holds them, however far beyond.
+    let limit = |at| {
+        let limit = policy_limit(rules, up, history, current, at);
+        if up { limit.max(current) } else { limit.min(current) }
+    };
     let before = limit(now);
     let leaves = |policy: &Policy| {
         let period = i64::from(policy.period_seconds) * 1000;
