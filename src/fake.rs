@@ -53,10 +53,18 @@ impl Log {
 /// A client of an API server, and its log. `respond` returns the status and the body of a response;
 /// with status 0, there is no response. It has no Lease, and does not log requests for it.
 pub fn api(respond: impl FnMut(&Request) -> (u16, Value) + Send + 'static) -> (Client, Log) {
+    slow_api(|_| Duration::ZERO, respond)
+}
+
+/// The same, with the time that each request takes before it is responded to.
+pub fn slow_api(
+    latency: impl Fn(&Request) -> Duration + Clone + Send + 'static,
+    respond: impl FnMut(&Request) -> (u16, Value) + Send + 'static,
+) -> (Client, Log) {
     let (log, respond) = (Log::default(), Arc::new(Mutex::new(respond)));
     let recorded = log.clone();
     let service = tower::service_fn(move |request: http::Request<Body>| {
-        let (recorded, respond) = (recorded.clone(), respond.clone());
+        let (recorded, respond, latency) = (recorded.clone(), respond.clone(), latency.clone());
         async move {
             let (parts, body) = request.into_parts();
             let body = body.collect().await?.to_bytes();
@@ -69,6 +77,10 @@ pub fn api(respond: impl FnMut(&Request) -> (u16, Value) + Send + 'static) -> (C
                 return Ok(http::Response::builder().status(code).body(body).unwrap());
             }
             let request = Request { line, query, body };
+            let latency = latency(&request);
+            if !latency.is_zero() {
+                tokio::time::sleep(latency).await;
+            }
             let (code, body) = respond.lock().unwrap()(&request);
             recorded.0.lock().unwrap().push(request);
             if code == 0 {

@@ -11,6 +11,7 @@ use super::state::AutoscalerState;
 use crate::leader::FencingToken;
 use crate::samples::QueryHandle;
 use crate::supervise::Heartbeat;
+use crate::time::UnixMillis;
 use crate::watch::{AutoscalerKind, AutoscalerRef, WatchStatuses};
 use futures::FutureExt;
 use std::collections::{HashMap, HashSet};
@@ -393,11 +394,20 @@ impl ControlLoop {
             return self.count();
         }
         let period = self.period(&autoscaler);
-        self.phases.set(&autoscaler, state.shape_hash(), due, due_together);
         let now = Instant::now();
-        let next = match requeue {
-            true => now,
-            false => self.phases.next(&autoscaler, period, due, now, due_together),
+        let (phase, together) = state.phase.take().map_or((due, due_together), |phase| (phase, 1));
+        self.phases.set(&autoscaler, state.shape_hash(), phase, together);
+        let at_phase = self.phases.next(&autoscaler, period, phase, now, together);
+        let release = state.release.take().map(|release| now + self.until(release));
+        let next = match release.filter(|release| *release < at_phase) {
+            _ if requeue => now,
+            // Policies of a sync period or a multiple of it would else let go a whole period late: a
+            // change dates from the end of its write.
+            Some(release) => {
+                state.phase = Some(at_phase);
+                release
+            }
+            None => at_phase,
         };
         // Its next time may be more than a period away if the phase of its cohort has changed.
         let periods = now.duration_since(due).as_nanos() / period.as_nanos();
@@ -415,6 +425,12 @@ impl ControlLoop {
         self.states.insert(autoscaler.clone(), state);
         self.schedule.set_if_none(autoscaler, next);
         self.count();
+    }
+
+    /// How long it is until a time of this process's clock; zero if it has passed.
+    fn until(&self, time: UnixMillis) -> Duration {
+        let wait = time.saturating_sub(self.ctx.clock.elapsed());
+        Duration::from_millis(u64::try_from(wait).unwrap_or(0))
     }
 
     /// Updates the metric of the number of autoscalers.

@@ -65,6 +65,14 @@ pub async fn apply(
             }
         }
     }
+    let replicas = match (&decision.outcome, &target) {
+        (Outcome::Rescale { to, .. }, _) => Some(*to),
+        (Outcome::Hold | Outcome::Failed, Ok(seen)) => Some(seen.replicas.spec_replicas),
+        (Outcome::Hold | Outcome::Failed, Err(_)) => None,
+    };
+    state.release = decision.rate_limited.zip(replicas).and_then(|(direction, replicas)| {
+        hpa::release(context.spec, &state.history, direction, replicas, at.process)
+    });
     let metrics_failed = state.count_failure(&decision, target.is_ok());
     match (apply.fallback, &target) {
         (Some(fallback), Ok(seen))
@@ -138,7 +146,7 @@ impl ApplyContext<'_> {
                 Ok(())
             }
             Err(_) if !is_indeterminate && announced.is_some() && !zero_may_come => {
-                zero::resolve(status, from, context.now);
+                zero::resolve(status, from, DecisionTime::now(&ctx.clock).wall);
                 written
             }
             _ => written,

@@ -1,6 +1,6 @@
 //! What unit tests of the control loop need of an API server and of its objects.
 
-pub use crate::fake::{Log, Request, api, failure, samples_and_rules};
+pub use crate::fake::{Log, Request, api, failure, samples_and_rules, slow_api};
 
 use crate::clock::Clock;
 use crate::leader::freeze::FREEZE;

@@ -52,6 +52,10 @@ pub struct AutoscalerState {
     pub rescales: Rescales,
     /// The queries of each metric when they last succeeded; they are repeated.
     pub queries: Vec<Vec<QueryHandle>>,
+    /// When the policies that limited the last decision first allow more, by the clock of this process.
+    pub release: Option<UnixMillis>,
+    /// At its phase, when the evaluation was due that was brought forward to a release.
+    pub phase: Option<Instant>,
     /// The UID of the object: a recreated object starts without history.
     pub uid: String,
 }

@@ -5,7 +5,7 @@ use super::decision::{Decision, Event, EventKind, Outcome};
 use super::history::ScalingHistory;
 use super::input::{Context, Input, Pod, Scale, Selected};
 use super::metric;
-use super::normalize::normalize;
+use super::normalize::{normalize, rate_limited};
 use super::replica_calculator::Tolerance;
 use super::status::{ConditionKind, Current, Status};
 use super::trace::{Step, Trace};
@@ -133,7 +133,10 @@ pub fn decide(
             }
             Proposed::Replicas { replicas, metric } => {
                 trace.step(Step::Proposed { replicas, metric });
-                measured(input, history, status, current, replicas.max(0), metric, trace)
+                let replicas = replicas.max(0);
+                let wanted = measured(input, history, status, current, replicas, metric, trace);
+                decision.rate_limited = rate_limited(status);
+                wanted
             }
         },
     };

@@ -14,6 +14,17 @@ pub struct Decision {
     /// Whether no decision was possible because metrics failed. If the selector is
     /// invalid, or the scale can't be read, metrics were not evaluated.
     pub metrics_failed: bool,
+    /// Whether the rate of changes limited it, and in which direction.
+    pub rate_limited: Option<Direction>,
+}
+
+/// The direction of a change of the scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// More replicas.
+    Up,
+    /// Fewer replicas.
+    Down,
 }
 
 /// The action on the scale.
@@ -72,6 +83,7 @@ impl Decision {
             events: Vec::new(),
             late_event: None,
             metrics_failed: false,
+            rate_limited: None,
         }
     }
 

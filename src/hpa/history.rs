@@ -170,8 +170,10 @@ impl ScalingHistory {
 }
 
 /// How long after a change, by the replica that made it, another may observe it, in ms. It dates the
-/// change when its write has ended: a watch may show it earlier, by as long as a write takes.
-const OBSERVED_MS: std::ops::Range<i64> = -15_000..60_000;
+/// change when its write has ended. A watch may show it earlier, by twice the time limit of a request and 2 s: a
+/// write that is given up after 10 s is dated when a read, of up to 10 s, has seen it, and the time between
+/// two replicas is kube-apiserver's, to about a second in each.
+const OBSERVED_MS: std::ops::Range<i64> = -22_000..60_000;
 
 /// The longest stabilization window and policy period of a spec, in ms. Source: the API's
 /// validation of both, `MaxStabilizationWindowSeconds` and `MaxPeriodSeconds`.

@@ -22,12 +22,13 @@ pub mod trace;
 mod validation;
 
 pub use decide::{complete_rescale, decide, needs_samples};
-pub use decision::{Decision, Event, EventKind, Outcome};
+pub use decision::{Decision, Direction, Event, EventKind, Outcome};
 pub use history::{LONGEST_MS, Recommendation, ScaleEvent, ScalingHistory};
 pub use input::{
     AlignedSamples, Context, ControllerConfig, Input, Phase, Pod, PodSamples, Ready, Sample,
     Samples, Scale, Selected, UnselectedSamples, resource_usage, selecting_autoscalers,
 };
+pub use normalize::release;
 pub use requests::{PodContainer, Requests, ResourceList};
 pub use spec::{
     Behavior, Metric, MetricId, MetricSource, MetricSpecs, ObjectRef, Policy, PolicyKind,

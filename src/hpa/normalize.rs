@@ -1,9 +1,10 @@
 //! From the proposal of the metrics to the desired replicas: stabilization, policies, min
 //! and max. Source: `normalizeDesiredReplicas*` of upstream.
 
+use super::decision::Direction;
 use super::history::{ScalingHistory, change_within};
 use super::input::Input;
-use super::spec::{Behavior, Policy, PolicyKind, ScalingRules, SelectPolicy};
+use super::spec::{Behavior, Policy, PolicyKind, ScalingRules, SelectPolicy, Spec};
 use super::status::{ConditionKind, Status};
 use super::trace::{Step, Trace};
 use crate::time::UnixMillis;
@@ -15,6 +16,9 @@ struct Limited {
     message: &'static str,
 }
 
+/// The reasons of a limit by the rate of changes.
+const UP_LIMIT: &str = "ScaleUpLimit";
+const DOWN_LIMIT: &str = "ScaleDownLimit";
 const WITHIN_RANGE: (&str, &str) =
     ("DesiredWithinRange", "the desired count is within the acceptable range");
 const LOWERED: &str =
@@ -67,6 +71,46 @@ pub(super) fn normalize(
         input.context.now,
     );
     limited.replicas
+}
+
+/// The direction in which the rate of changes limited the decision that has just set this status.
+pub(super) fn rate_limited(status: &Status) -> Option<Direction> {
+    let limit = status.condition(ConditionKind::ScalingLimited).filter(|limit| limit.status)?;
+    match &*limit.reason {
+        UP_LIMIT => Some(Direction::Up),
+        DOWN_LIMIT => Some(Direction::Down),
+        _ => None,
+    }
+}
+
+/// When the policies of a direction first allow more than at `now`, because a change leaves a policy's period:
+/// always later than that. None if no change holds them.
+pub fn release(
+    spec: &Spec,
+    history: &ScalingHistory,
+    direction: Direction,
+    current: i32,
+    now: UnixMillis,
+) -> Option<UnixMillis> {
+    let behavior = spec.behavior.as_ref()?;
+    let (rules, events, up) = match direction {
+        Direction::Up => (&behavior.scale_up, &history.ups, true),
+        Direction::Down => (&behavior.scale_down, &history.downs, false),
+    };
+    // A limit beyond the present replicas holds them, however far beyond.
+    let limit = |at| {
+        let limit = policy_limit(rules, up, history, current, at);
+        if up { limit.max(current) } else { limit.min(current) }
+    };
+    let before = limit(now);
+    let leaves = |policy: &Policy| {
+        let period = i64::from(policy.period_seconds) * 1000;
+        events.iter().map(move |event| event.time + period)
+    };
+    let mut times: Vec<UnixMillis> =
+        rules.policies.iter().flat_map(leaves).filter(|at| *at > now).collect();
+    times.sort_unstable();
+    times.into_iter().find(|at| if up { limit(*at) > before } else { limit(*at) < before })
 }
 
 /// Without `behavior`: the highest recommendation within the downscale stabilization window.
@@ -173,7 +217,7 @@ fn limit_by_policies(
             if desired < allowed {
                 return Limited {
                     replicas: allowed,
-                    reason: "ScaleDownLimit",
+                    reason: DOWN_LIMIT,
                     message: "the desired replica count is decreasing faster than the maximum scale rate",
                 };
             }
@@ -199,7 +243,7 @@ fn too_few(min_replicas: i32) -> Limited {
 fn highest_allowed(max_replicas: i32, fastest: i32) -> (i32, &'static str, &'static str) {
     if max_replicas > fastest {
         let message = "the desired replica count is increasing faster than the maximum scale rate";
-        (fastest, "ScaleUpLimit", message)
+        (fastest, UP_LIMIT, message)
     } else {
         let message = "the desired replica count is more than the maximum replica count";
         (max_replicas, "TooManyReplicas", message)
@@ -240,5 +284,38 @@ fn policy_proposal(policy: &Policy, up: bool, at_start: i32) -> i32 {
         // Rounded up, or a small workload would never grow.
         (PolicyKind::Percent, true) => (f64::from(at_start) * (1.0 + share)).ceil() as i32,
         (PolicyKind::Percent, false) => (f64::from(at_start) * (1.0 - share)) as i32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_are_released_by_the_first_change_whose_end_allows_more() {
+        let policies = r#"[{"type": "Pods", "value": 4, "periodSeconds": 60},
+                           {"type": "Pods", "value": 1, "periodSeconds": 15}]"#;
+        let spec = format!(
+            r#"{{"maxReplicas": 50, "scaleTargetRef": {{"kind": "Deployment", "name": "web"}},
+                 "behavior": {{"scaleUp": {{"policies": {policies}}},
+                               "scaleDown": {{"selectPolicy": "Min", "policies": {policies}}}}}}}"#
+        );
+        let spec = Spec::from_api(&serde_json::from_str(&spec).expect("a spec"));
+        let mut history = ScalingHistory::default();
+        let at = |history: &_, direction, now| release(&spec, history, direction, 10, now);
+        assert_eq!(at(&history, Direction::Up, 0), None, "no change holds them");
+        history.scaled(5, 7, &spec, 1_000);
+        history.scaled(7, 9, &spec, 5_000);
+        // Of two policies, the one that allows more at the time.
+        assert_eq!(at(&history, Direction::Up, 5_000), Some(20_000));
+        history.scaled(9, 10, &spec, 20_000);
+        assert_eq!(at(&history, Direction::Up, 20_000), Some(35_000));
+        // The end of the change at 1 s allows 11, as the other policy does already.
+        assert_eq!(at(&history, Direction::Up, 35_000), Some(65_000));
+        assert_eq!(at(&history, Direction::Up, 80_000), None, "all have left");
+        let mut history = ScalingHistory::default();
+        history.scaled(15, 10, &spec, 1_000);
+        // The stricter of both, which lets go last.
+        assert_eq!(at(&history, Direction::Down, 1_000), Some(61_000));
     }
 }

@@ -9,6 +9,7 @@ use crate::clock::Clock;
 use crate::prometheus::{Client as Prometheus, decode_series_schemas};
 use crate::samples::Store;
 use crate::supervise::Spawner;
+use crate::time::UnixMillis;
 use crate::watch::{Cluster, ResourceMap, Resources};
 use futures::{StreamExt, stream};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -18,6 +19,9 @@ use tokio::sync::{Mutex, Notify};
 
 /// The most listings of series at the same time.
 const MAX_CONCURRENT_LISTINGS: usize = 8;
+
+/// How far the wall clock may be ahead of kube-apiserver's to be corrected by it.
+const MAX_CORRECTION_MS: UnixMillis = 24 * 3_600_000;
 
 /// The rules of a configuration, with the known series.
 #[derive(Clone)]
@@ -206,10 +210,12 @@ impl Rules {
         self.0.default.prometheus.count_listing(reason);
         let rules = self.rules();
         // From a time that Prometheus has not reached it would list nothing, and every metric would be gone:
-        // a wall clock that is ahead is corrected by kube-apiserver's.
+        // a wall clock that is ahead is corrected by kube-apiserver's, unless that is implausible.
         let clock = &self.0.clock;
-        let now = clock.server().map_or(clock.wall_ms(), |server| server.min(clock.wall_ms()));
-        let since = now as f64 / 1000.0 - self.0.settings.max_age.as_secs_f64();
+        let wall = clock.wall_ms();
+        let corrects = |server: &UnixMillis| (0..=MAX_CORRECTION_MS).contains(&(wall - *server));
+        let now = clock.server().filter(corrects).unwrap_or(wall);
+        let since = (now as f64 / 1000.0 - self.0.settings.max_age.as_secs_f64()).max(0.0);
         let queries: Vec<SeriesQuery> = series_queries(&rules).into_iter().cloned().collect();
         let list = async |query: SeriesQuery| {
             let prometheus = self.backend(query.backend.as_ref()).prometheus;

@@ -55,6 +55,8 @@ const LAST_KNOWN_IDLE: Duration = Duration::from_secs(6 * 3600);
 const COUNTER_TIME: Duration = Duration::from_secs(3600);
 /// How often it must increase in that time.
 const COUNTER_INCREASES: u32 = 10;
+/// The bytes of an error's text at most.
+const MAX_ERROR_BYTES: u32 = 1_000;
 /// The bytes of each of the three caches.
 pub const METRIC_TYPE_BYTES: usize = 2 << 20;
 
@@ -72,9 +74,11 @@ impl MetricTypes {
     pub fn new(prometheus: Client) -> Self {
         let weight =
             |metric: &Arc<str>| cache::weight(metric.len() + size_of::<(TypeLookup, Instant)>());
+        // The result comes later, and may be an error.
+        let lookup_weight = move |metric: &Arc<str>| weight(metric).saturating_add(MAX_ERROR_BYTES);
         let lookups = moka::sync::Cache::builder()
             .max_capacity(METRIC_TYPE_BYTES as u64)
-            .weigher(move |metric: &Arc<str>, _: &Arc<_>| weight(metric))
+            .weigher(move |metric: &Arc<str>, _: &Arc<_>| lookup_weight(metric))
             .time_to_live(TYPE_TTL)
             .build();
         let last_known = moka::sync::Cache::builder()

@@ -43,6 +43,36 @@ async fn a_scale_to_zero_is_announced_with_the_time_of_the_announcement() {
     assert!(since >= before + LATENCY.as_millis() as i64 && log.of("PUT").len() == 1, "{since}");
 }
 
+/// A change dates from the end of its write: one period later, at the phase of the evaluations, it still counts.
+#[tokio::test(start_paused = true)]
+async fn a_policy_of_one_sync_period_allows_a_change_in_each() {
+    let writes: Arc<Mutex<Vec<Instant>>> = Arc::default();
+    let written = writes.clone();
+    let mut world = World::new(1, Some(100), move |_, request| {
+        if is_put(request) {
+            written.lock().unwrap().push(Instant::now());
+        }
+        None
+    });
+    world.write_latency = Duration::from_millis(300);
+    let (mut control, log) = world.run();
+    let policies = json!([{"type": "Pods", "value": 1, "periodSeconds": 15}]);
+    let behavior = json!({"scaleUp": {"stabilizationWindowSeconds": 0, "policies": policies}});
+    let autoscaler = put(&control, "web", json!({"maxReplicas": 100, "behavior": behavior}));
+    control.schedule.set(autoscaler, Instant::now());
+    let (client, _) = fake::api(|_| fake::failure(403, "Forbidden", "forbidden"));
+    let watches = watch::run_reflectors(client, Cluster::default(), control.synced.clone());
+    let end = tokio::time::sleep(Duration::from_secs(65));
+    tokio::select! { () = watches => {}, () = control.run(end) => {} }
+    let writes = writes.lock().unwrap();
+    let least = writes.windows(2).map(|pair| pair[1] - pair[0]).min();
+    assert!(writes.len() >= 4, "{writes:?}");
+    assert!(least.is_some_and(|least| least >= Duration::from_secs(15)), "{writes:?}");
+    // One at each phase, and one where the change before is released.
+    let evaluations = log.of("").iter().filter(is_query).count();
+    assert!(evaluations <= 11, "{evaluations}");
+}
+
 /// How long the API server takes for what it is slow at.
 const LATENCY: Duration = Duration::from_millis(20);
 

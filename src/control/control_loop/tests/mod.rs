@@ -26,6 +26,8 @@ use std::sync::{Mutex, OnceLock};
 struct World {
     replicas: i32,
     queue: Option<i64>,
+    /// How long a write of the scale takes.
+    write_latency: Duration,
     /// Returns a response in place of the usual one, if any.
     override_response: OverrideResponse,
 }
@@ -47,7 +49,8 @@ impl World {
         queue: Option<i64>,
         override_response: impl FnMut(&mut Self, &Request) -> Option<(u16, Value)> + Send + 'static,
     ) -> Self {
-        Self { replicas, queue, override_response: Box::new(override_response) }
+        let (write_latency, override_response) = (Duration::ZERO, Box::new(override_response));
+        Self { replicas, queue, write_latency, override_response }
     }
 
     fn respond(&mut self, request: &Request) -> (u16, Value) {
@@ -78,8 +81,11 @@ impl World {
 
     /// The loop of a replica that leads without election.
     fn run(self) -> (ControlLoop, Log) {
+        let slow = self.write_latency;
+        let latency = move |request: &Request| if is_put(request) { slow } else { Duration::ZERO };
         let world = Mutex::new(self);
-        let (client, log) = fake::api(move |request| world.lock().unwrap().respond(request));
+        let respond = move |request: &Request| world.lock().unwrap().respond(request);
+        let (client, log) = fake::slow_api(latency, respond);
         let cluster = Cluster::default();
         let (samples, rules) = fake::samples_and_rules(&client, &cluster);
         let settings = ControllerSettings {
