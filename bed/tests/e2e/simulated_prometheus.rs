@@ -24,8 +24,8 @@ const BATCHES: usize = 800;
 fn the_simulated_prometheus_answers_as_a_real_one() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
-    let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed: u64 = seed.unwrap_or(now.as_secs());
+    let seed: Option<u64> = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or(1);
     println!("SEED={seed}");
     runtime().block_on(async {
         let start = i64::try_from(now.as_millis()).unwrap() - samples::DURATION - 60_000;
