@@ -15,7 +15,7 @@ pub struct Failure {
     pub message: String,
     /// `details`, or null.
     pub details: Value,
-    /// The token of a list that goes on without consistency (410).
+    /// The token that continues a list without consistency (410).
     pub(super) continues: Option<String>,
 }
 
@@ -178,7 +178,7 @@ impl Failure {
         Self::new(410, "Expired", format!("too old resource version: {asked} ({oldest})"))
     }
 
-    /// The history does not reach back to the version of a list in pages; `token` goes on without it.
+    /// The history does not reach back to the version of a list in pages; `token` continues without it.
     pub fn continue_expired(token: String) -> Self {
         let message = "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.";
         Self { continues: Some(token), ..Self::new(410, "Expired", message) }

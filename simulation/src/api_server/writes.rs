@@ -286,7 +286,7 @@ impl State {
         let now = self.now();
         let (mut begin, mut grace) = (now, grace);
         if is_terminating(&new) {
-            // A later deletion may only shorten the time of grace, which goes on.
+            // A later deletion may only shorten the grace period, which has begun.
             let known = known.unwrap_or(0);
             let is_shorter = grace < known && options.grace_period_seconds.is_some();
             if !gone && !is_shorter {

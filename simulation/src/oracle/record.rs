@@ -143,13 +143,12 @@ impl Record {
     /// Forgets what no window sees any longer.
     pub fn forget(&mut self, now: Millis) {
         let before = now - MEMORY;
-        let lag = now - MEMORY;
-        self.specs.forget(lag);
-        self.replicas.forget(lag);
-        self.counted.forget(lag);
-        self.pods.forget(lag);
-        self.readings.forget(lag);
-        self.ambiguous.forget(lag);
+        self.specs.forget(before);
+        self.replicas.forget(before);
+        self.counted.forget(before);
+        self.pods.forget(before);
+        self.readings.forget(before);
+        self.ambiguous.forget(before);
         while self.spans.front().is_some_and(|span| span.from < before) {
             self.spans.pop_front();
         }

@@ -196,7 +196,7 @@ impl Judge {
         let Some(read) = read else { return };
         let what = what(&read.replicas.to_string());
         let stopped = &scene.stopped[write.replica];
-        // A process that is stopped meanwhile goes on with what it knew before.
+        // A process that is stopped meanwhile continues with what it knew before.
         let awake = |from: Instant| stopped.first_within(from, write.arrived).unwrap_or(from);
         let from = awake(read.arrived).min(read.arrived);
         // As much earlier as it takes to look at what it was told.
