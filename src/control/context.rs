@@ -16,7 +16,7 @@ use crate::rules::Rules;
 use crate::samples::Store;
 use crate::supervise::Heartbeat;
 use crate::telemetry::Metrics;
-use crate::watch::{AutoscalerRef, Cluster, WatchStatuses};
+use crate::watch::{AutoscalerKind, AutoscalerRef, Cluster, WatchStatuses};
 use clap::ValueEnum;
 use kube::Client;
 use std::sync::Arc;
@@ -196,6 +196,20 @@ impl ControllerContext {
         self.leader
             .fencing_token()
             .filter(|token| token.term() == self.history_loaded_term.load(Ordering::Acquire))
+    }
+
+    /// The sync period of an autoscaler.
+    pub fn period(&self, autoscaler: &AutoscalerRef) -> Duration {
+        let configured = match autoscaler.kind {
+            AutoscalerKind::Autoscaler => {
+                let record = self.cluster.read(|index| index.autoscaler(&autoscaler.key));
+                record.and_then(|r| r.parsed.as_ref().ok()?.spec.sync_period_seconds)
+            }
+            AutoscalerKind::Hpa => None,
+        };
+        configured.map_or(self.settings.period, |seconds| {
+            Duration::from_secs(seconds.clamp(1, 3600).unsigned_abs().into())
+        })
     }
 
     /// The longest window that any decision looks back, in ms.

@@ -393,7 +393,7 @@ impl ControlLoop {
             self.forget(&autoscaler);
             return self.count();
         }
-        let period = self.period(&autoscaler);
+        let period = self.ctx.period(&autoscaler);
         let now = Instant::now();
         let (phase, together) = state.phase.take().map_or((due, due_together), |phase| (phase, 1));
         self.phases.set(&autoscaler, state.shape_hash(), phase, together);
@@ -401,8 +401,6 @@ impl ControlLoop {
         let release = state.release.take().map(|release| now + self.until(release));
         let next = match release.filter(|release| *release < at_phase) {
             _ if requeue => now,
-            // Policies of a sync period or a multiple of it would else let go a whole period late: a
-            // change dates from the end of its write.
             Some(release) => {
                 state.phase = Some(at_phase);
                 release
@@ -437,20 +435,6 @@ impl ControlLoop {
     fn count(&self) {
         let all = self.schedule.len() + self.running.len();
         self.ctx.metrics.autoscalers(all, self.failing.len());
-    }
-
-    /// The sync period of an autoscaler.
-    fn period(&self, autoscaler: &AutoscalerRef) -> Duration {
-        let configured = match autoscaler.kind {
-            AutoscalerKind::Autoscaler => {
-                let record = self.ctx.cluster.read(|index| index.autoscaler(&autoscaler.key));
-                record.and_then(|r| r.parsed.as_ref().ok()?.spec.sync_period_seconds)
-            }
-            AutoscalerKind::Hpa => None,
-        };
-        configured.map_or(self.ctx.settings.period, |seconds| {
-            Duration::from_secs(seconds.clamp(1, 3600).unsigned_abs().into())
-        })
     }
 }
 

@@ -71,7 +71,8 @@ pub async fn apply(
         (Outcome::Hold | Outcome::Failed, Err(_)) => None,
     };
     state.release = decision.rate_limited.zip(replicas).and_then(|(direction, replicas)| {
-        hpa::release(context.spec, &state.history, direction, replicas, at.process)
+        let period = ctx.period(apply.autoscaler);
+        hpa::release(context.spec, &state.history, direction, replicas, at.process, period)
     });
     let metrics_failed = state.count_failure(&decision, target.is_ok());
     match (apply.fallback, &target) {

@@ -8,6 +8,7 @@ use super::spec::{Behavior, Policy, PolicyKind, ScalingRules, SelectPolicy, Spec
 use super::status::{ConditionKind, Status};
 use super::trace::{Step, Trace};
 use crate::time::UnixMillis;
+use std::time::Duration;
 
 /// The replicas after a limit, and the limit's condition.
 struct Limited {
@@ -85,12 +86,17 @@ pub(super) fn rate_limited(status: &Status) -> Option<Direction> {
 
 /// When the policies of a direction first allow more than at `now`, because a change leaves a policy's period:
 /// always later than that. None if no change holds them.
+///
+/// Only policies of a sync period or a multiple of it count. A change dates from the end of its write, so that
+/// it would still hold the decision at the end of their period; upstream decides a sync period after the write
+/// at the earliest. Others end between two decisions.
 pub fn release(
     spec: &Spec,
     history: &ScalingHistory,
     direction: Direction,
     current: i32,
     now: UnixMillis,
+    sync_period: Duration,
 ) -> Option<UnixMillis> {
     let behavior = spec.behavior.as_ref()?;
     let (rules, events, up) = match direction {
@@ -107,8 +113,12 @@ pub fn release(
         let period = i64::from(policy.period_seconds) * 1000;
         events.iter().map(move |event| event.time + period)
     };
+    let whole = |policy: &&Policy| {
+        let period = u128::from(policy.period_seconds.unsigned_abs()) * 1000;
+        period.checked_rem(sync_period.as_millis()) == Some(0)
+    };
     let mut times: Vec<UnixMillis> =
-        rules.policies.iter().flat_map(leaves).filter(|at| *at > now).collect();
+        rules.policies.iter().filter(whole).flat_map(leaves).filter(|at| *at > now).collect();
     times.sort_unstable();
     times.into_iter().find(|at| if up { limit(*at) > before } else { limit(*at) < before })
 }
@@ -302,12 +312,17 @@ mod tests {
         );
         let spec = Spec::from_api(&serde_json::from_str(&spec).expect("a spec"));
         let mut history = ScalingHistory::default();
-        let at = |history: &_, direction, now| release(&spec, history, direction, 10, now);
+        let every = |period, history: &_, direction, now| {
+            release(&spec, history, direction, 10, now, Duration::from_secs(period))
+        };
+        let at = |history: &_, direction, now| every(15, history, direction, now);
         assert_eq!(at(&history, Direction::Up, 0), None, "no change holds them");
         history.scaled(5, 7, &spec, 1_000);
         history.scaled(7, 9, &spec, 5_000);
         // Of two policies, the one that allows more at the time.
         assert_eq!(at(&history, Direction::Up, 5_000), Some(20_000));
+        // 15 s end between two decisions of every 20 s, and a minute with the third.
+        assert_eq!(every(20, &history, Direction::Up, 5_000), Some(61_000));
         history.scaled(9, 10, &spec, 20_000);
         assert_eq!(at(&history, Direction::Up, 20_000), Some(35_000));
         // The end of the change at 1 s allows 11, as the other policy does already.
