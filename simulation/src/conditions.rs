@@ -1,6 +1,6 @@
 //! What fails now: the faults set it, and the network between the replicas and the cluster asks for it.
 
-use crate::plan::{Lie, Millis, REPLICAS, Written};
+use crate::plan::{Lie, Millis, REPLICAS, WORKLOADS, Written};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A condition that holds until a time.
@@ -75,28 +75,69 @@ pub struct Conditions {
     pub crash_after: Vec<Written>,
     /// The next writes that fail.
     pub armed: Vec<(Written, Mishap)>,
+    /// By workload: other writers edit its object before each first try to scale it.
+    pub busy: [Timed<()>; WORKLOADS],
+}
+
+/// What fails for a replica.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Trouble {
+    /// Its watches.
+    pub watches: bool,
+    /// Its requests to the API server.
+    pub requests: bool,
+    /// Its queries to Prometheus.
+    pub queries: bool,
+}
+
+impl Trouble {
+    /// Whether anything fails.
+    pub fn is_any(self) -> bool {
+        self != Self::default()
+    }
+
+    /// Whether what it knows of the cluster may be old.
+    pub fn is_of_views(self) -> bool {
+        self.watches || self.requests
+    }
+
+    /// Whether an evaluation may take long.
+    pub fn is_of_evaluations(self) -> bool {
+        self.requests || self.queries
+    }
+
+    /// What fails at one of two times.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            watches: self.watches || other.watches,
+            requests: self.requests || other.requests,
+            queries: self.queries || other.queries,
+        }
+    }
 }
 
 impl Conditions {
     /// Takes the mishap of the next write of a kind.
     pub fn take(&mut self, written: Written) -> Option<Mishap> {
-        let of = |(armed, _): &(Written, Mishap)| *armed == written;
+        let of = |(armed, _): &(Written, Mishap)| written.is_one(*armed);
         let place = self.armed.iter().position(of)?;
         Some(self.armed.remove(place).1)
     }
 
-    /// Whether anything that a replica depends on fails.
-    pub fn is_troubled(&self, replica: usize, now: Millis) -> bool {
+    /// What fails for a replica.
+    pub fn trouble(&self, replica: usize, now: Millis) -> Trouble {
         let one = &self.replicas[replica];
-        one.api_lost.at(now).is_some()
-            || one.refused.at(now).is_some()
-            || one.api_latency.at(now).is_some()
-            || one.watch_silent.at(now).is_some()
-            || one.watch_refused.at(now).is_some()
-            || one.prometheus_lost.at(now).is_some()
-            || self.prometheus_away.at(now).is_some()
-            || self.prometheus_latency.at(now).is_some()
-            || self.prometheus_lies.at(now).is_some()
+        Trouble {
+            watches: one.watch_silent.at(now).is_some() || one.watch_refused.at(now).is_some(),
+            requests: one.api_lost.at(now).is_some()
+                || one.refused.at(now).is_some()
+                || one.api_latency.at(now).is_some(),
+            queries: one.prometheus_lost.at(now).is_some()
+                || self.prometheus_away.at(now).is_some()
+                || self.prometheus_latency.at(now).is_some()
+                || self.prometheus_lies.at(now).is_some(),
+        }
     }
 }
 

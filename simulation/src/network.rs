@@ -2,8 +2,9 @@
 
 use crate::api_server::{Asked, Delivery, Fate, Faults, Resource};
 use crate::conditions::{Condition, Conditions, Mishap, Shared, locked};
-use crate::plan::{Lie, Millis, REPLICAS, Written, random};
+use crate::plan::{Lie, Millis, REPLICAS, SECOND, Written, random};
 use crate::prometheus::Prometheus;
+use crate::workload::NAMES;
 use crate::world::since;
 use bytes::Bytes;
 use fastrand::Rng;
@@ -29,7 +30,7 @@ pub struct Network {
 }
 
 /// What a way asks of the world.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum Ask {
     /// Somebody else takes the Lease.
     TakeLease,
@@ -37,12 +38,16 @@ pub enum Ask {
     Crash(usize),
     /// A write met with a mishap: look who is troubled.
     Recheck,
+    /// Another writer edits the object of this path.
+    Touch(String),
 }
 
 struct State {
     rng: Rng,
     /// When the last write of each replica met with a mishap.
     mishaps: [Option<Millis>; REPLICAS],
+    /// When a write to each busy object last met with a conflict.
+    busy: BTreeMap<usize, Millis>,
     /// When the watches of each replica were ended last.
     ended: [Option<Millis>; REPLICAS],
     /// The requests of each replica that are not about the Lease, nor watches.
@@ -73,6 +78,7 @@ impl Network {
         let state = State {
             rng: random(seed, "network"),
             mishaps: [None; REPLICAS],
+            busy: BTreeMap::new(),
             ended: [None; REPLICAS],
             requests: std::array::from_fn(|_| Vec::new()),
             queries: 0,
@@ -149,7 +155,7 @@ impl Faults for ToApiServer {
         let now = self.network.now();
         let (path, query) = (asked.uri.path(), asked.uri.query().unwrap_or_default());
         let is_watch = query.contains("watch=");
-        let written = written(asked.method, path);
+        let written = written(asked, path);
         let mut conditions = locked(&self.network.conditions);
         let mut state = locked(&self.network.state);
         if !is_watch && !path.contains("/leases") {
@@ -189,6 +195,15 @@ impl Faults for ToApiServer {
             let _ = self.network.asks.send(Ask::TakeLease);
         }
         let mishap = written.and_then(|written| conditions.take(written));
+        let busy = || written.is_some_and(|written| written.is_one(Written::Scale));
+        let is_late = match mishap {
+            None => busy() && state.is_busy(&conditions, path, now),
+            Some(mishap) => mishap == Mishap::Conflict && is_versioned(path),
+        };
+        if is_late {
+            let _ = self.network.asks.send(Ask::Touch(path.to_owned()));
+            return Fate::Done { before, after };
+        }
         if mishap.is_some() {
             state.mishaps[self.replica] = Some(now);
             let _ = self.network.asks.send(Ask::Recheck);
@@ -219,19 +234,45 @@ impl Faults for ToApiServer {
 }
 
 /// What a request writes.
-fn written(method: &Method, path: &str) -> Option<Written> {
-    if method == Method::GET {
+fn written(asked: Asked<'_>, path: &str) -> Option<Written> {
+    if asked.method == Method::GET {
         return None;
     }
     let resource = |name| path.contains(name);
     Some(match () {
-        () if path.ends_with("/scale") => Written::Scale,
+        () if path.ends_with("/scale") => {
+            let scale: Option<serde_json::Value> = serde_json::from_slice(asked.body).ok();
+            let replicas = scale.as_ref().and_then(|scale| scale.pointer("/spec/replicas"));
+            match replicas.and_then(serde_json::Value::as_i64) {
+                Some(0) => Written::ScaleToZero,
+                _ => Written::Scale,
+            }
+        }
         () if resource("/autoscalers/") && path.ends_with("/status") => Written::Status,
         () if resource("/leases/") => Written::Lease,
         () if resource("/configmaps/") => Written::Checkpoint,
         () if resource("/horizontalpodautoscalers/") => Written::Hpa,
         () => return None,
     })
+}
+
+/// Whether a write to this object names the version that it replaces.
+fn is_versioned(path: &str) -> bool {
+    path.ends_with("/scale") || path.contains("/leases/")
+}
+
+impl State {
+    /// Whether another writer is to be faster than this write of a scale: than each first one.
+    fn is_busy(&mut self, conditions: &Conditions, path: &str, now: Millis) -> bool {
+        let of = |name: &&str| path.ends_with(&format!("/{name}/scale"));
+        let Some(workload) = NAMES.iter().position(of) else { return false };
+        if conditions.busy[workload].at(now).is_none() {
+            return false;
+        }
+        let is_first = self.busy.get(&workload).is_none_or(|last| *last < now - 2 * SECOND);
+        self.busy.insert(workload, now);
+        is_first
+    }
 }
 
 /// The way from a replica to Prometheus.

@@ -271,12 +271,16 @@ fn autoscaler(number: usize, rng: &mut Rng) -> Value {
                 "averageValue": format!("{JOBS_PER_POD}")}],
             "syncPeriodSeconds": if rng.bool() { 15 } else { 60 },
             "behavior": {
-                "scaleUp": {"policies": [{"type": "Pods", "value": 1, "periodSeconds": 120}]},
+                "scaleUp": {"policies": [match rng.bool() {
+                    true => json!({"type": "Pods", "value": 1, "periodSeconds": 120}),
+                    false => json!({"type": "Pods", "value": 4, "periodSeconds": 600}),
+                }]},
                 "scaleDown": {"stabilizationWindowSeconds": 240, "selectPolicy": "Min",
                     "policies": [{"type": "Pods", "value": 3, "periodSeconds": 180},
                         {"type": "Percent", "value": 50, "periodSeconds": 120}]}}}),
         _ => {
-            json!({"minReplicas": 2, "maxReplicas": max, "metrics": [cpu, external("mail_backlog")],
+            let min = if rng.bool() { 0 } else { 2 };
+            json!({"minReplicas": min, "maxReplicas": max, "metrics": [cpu, external("mail_backlog")],
             "fallback": {"failedRounds": 4, "replicas": 5}})
         }
     }

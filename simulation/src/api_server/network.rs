@@ -91,6 +91,8 @@ pub struct Asked<'a> {
     pub method: &'a Method,
     /// The path and the query.
     pub uri: &'a Uri,
+    /// What is sent.
+    pub body: &'a [u8],
 }
 
 /// Decides what goes wrong between one client and the API server.
@@ -141,10 +143,10 @@ impl Network {
     async fn respond(
         self,
         request: Request<kube::client::Body>,
-        fate: Fate,
     ) -> Result<Response<Body>, BoxError> {
         let (mut parts, body) = request.into_parts();
         let body = body.collect().await?.to_bytes();
+        let fate = self.fate(Asked { method: &parts.method, uri: &parts.uri, body: &body });
         parts.headers.entry(USER_AGENT).or_insert_with(|| self.who.clone());
         let request = Request::from_parts(parts, body);
         match fate {
@@ -212,8 +214,7 @@ impl tower::Service<Request<kube::client::Body>> for Network {
     }
 
     fn call(&mut self, request: Request<kube::client::Body>) -> Self::Future {
-        let fate = self.fate(Asked { method: request.method(), uri: request.uri() });
-        Box::pin(self.clone().respond(request, fate))
+        Box::pin(self.clone().respond(request))
     }
 }
 

@@ -8,13 +8,14 @@ mod timeline;
 
 pub use counts::{Count, Counts, Oracle};
 pub use expect::{Measured, PodView, SharedSpec, SpecView};
-pub use record::{Reading, Record, ReplicaRecord};
+pub use record::{LAG, Reading, Record, ReplicaRecord};
 pub use timeline::Timeline;
 
 use crate::plan::{Millis, REPLICAS, SCRAPE, SECOND, WORKLOADS};
 use crate::workload::NAMES;
-use record::{Change, LAG, Span};
+use record::{Change, Span};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::collections::VecDeque;
 
 /// What an oracle found.
@@ -40,6 +41,8 @@ pub struct Oracles {
     pub replicas: Vec<ReplicaRecord>,
     /// Who holds the Lease.
     pub holder: Option<usize>,
+    /// Who acquired it when.
+    pub acquisitions: VecDeque<(Millis, usize)>,
     /// Since when nobody has led.
     unled_since: Option<Millis>,
     /// Whether scales are frozen.
@@ -75,6 +78,7 @@ impl Oracles {
             records: cpu_requests.into_iter().map(record).collect(),
             replicas: (0..REPLICAS).map(|_| ReplicaRecord::default()).collect(),
             holder: None,
+            acquisitions: VecDeque::new(),
             unled_since: None,
             frozen: Timeline::default(),
             checkpoints: VecDeque::new(),
@@ -124,6 +128,7 @@ impl Oracles {
             self.holder = holder;
             if let Some(holder) = holder {
                 self.replicas[holder].acquired = Some(at);
+                self.acquisitions.push_back((at, holder));
             }
         }
     }
@@ -179,6 +184,7 @@ impl Oracles {
             // Only its own status says that an autoscaler scaled to zero, and its history is its own.
             record.slept = false;
             record.scaled = false;
+            record.reported = None;
             record.changes.clear();
             record.spans.clear();
         }
@@ -195,17 +201,25 @@ impl Oracles {
         at: Millis,
         workload: usize,
         by: usize,
-        status: &serde_json::Value,
+        (before, status): (Option<&Value>, &Value),
     ) {
         self.checked(Oracle::Restart);
+        let time = |status: &Value| status["lastScaleTime"].clone();
+        let is_reported = before.is_some_and(|before| time(before) != time(status));
         let record = &self.records[workload];
         let conditions = status["conditions"].as_array().into_iter().flatten();
         let reasons: Vec<&str> =
             conditions.filter_map(|condition| condition["reason"].as_str()).collect();
+        let is_off = status["currentMetrics"].as_array().is_some_and(|all| !all.is_empty())
+            && reasons.contains(&"ScalingDisabled");
         let lag = record::TROUBLED_LAG + LAG;
         let recent = record.changes.back().is_some_and(|change| change.at > at - lag);
         let fault = if !status["lastScaleTime"].is_null() && !record.scaled {
             "it has a lastScaleTime, and this autoscaler has scaled nothing"
+        } else if is_reported && self.replicas[by].lag(at) == LAG && !record.may_report(by) {
+            "its lastScaleTime is of a time before that of another replica"
+        } else if is_off {
+            "it shows metrics, and reads none"
         } else if reasons.contains(&"ScaledToZero") && !record.slept && !recent {
             "it says that the workload was scaled to zero"
         } else if reasons.contains(&"AmbiguousSelector")
@@ -215,6 +229,9 @@ impl Oracles {
         {
             "it says that the selector is ambiguous"
         } else {
+            if is_reported {
+                self.records[workload].reported = Some((at, by));
+            }
             return;
         };
         let text = format!("{}: a status is wrong: {fault}: {status}", NAMES[workload]);
@@ -230,10 +247,15 @@ impl Oracles {
             self.records[workload].forget(at);
         }
         for replica in &mut self.replicas {
-            replica.troubled.forget(at - record::MEMORY);
+            replica.trouble.forget(at - record::MEMORY);
+            replica.views.forget(at - record::MEMORY);
             replica.offset.forget(at - record::MEMORY);
         }
         self.frozen.forget(at - record::MEMORY);
+        while self.acquisitions.front().is_some_and(|(acquired, _)| *acquired < at - record::MEMORY)
+        {
+            self.acquisitions.pop_front();
+        }
     }
 
     /// While a replica is sound, one that runs holds the Lease.
@@ -267,9 +289,11 @@ impl Oracles {
             let lag = self.replicas.iter().map(|one| one.lag(at)).max().unwrap_or(LAG);
             let offsets: Vec<i64> =
                 self.replicas.iter().flat_map(|replica| replica.offsets(from - lag, at)).collect();
+            let lags = record::Lags::all(lag + SCRAPE);
+            let lags = record::Lags { metrics: lags.metrics.min(record::SLOW + SCRAPE), ..lags };
             let mut hull = record::Hull::default();
             for replicas in record.replicas.during(from - lag, at).flatten() {
-                let one = record.hull(spec, (from - lag, at), *replicas, (self.base, &offsets));
+                let one = record.hull(spec, (at, lags), *replicas, (self.base, &offsets));
                 hull.may_fail |= one.may_fail;
                 if let Some((low, high)) = one.range {
                     hull.add(Some(low));

@@ -1,8 +1,8 @@
 //! The oracles of a write: who writes, for whom, and which number; and of a write that is due.
 
 use super::expect::{Past, decide};
-use super::record::{Hull, LAG};
-use super::{Oracle, Oracles, SharedSpec};
+use super::record::{Hull, LAG, Lags};
+use super::{Oracle, Oracles, ReplicaRecord, SharedSpec};
 use crate::plan::{MINUTE, Millis, SCRAPE, SECOND};
 use crate::workload::NAMES;
 use plimsoll::crd::Executor;
@@ -34,16 +34,18 @@ impl Oracles {
             return self.violate(Oracle::OneWriter, at, text);
         }
         let name = NAMES[workload];
-        let lag = self.replicas[by].lag(at);
+        let lags = self.replicas[by].lags(at);
         self.checked(Oracle::LeftAlone);
-        if self.frozen.during(at - lag, at).all(|frozen| *frozen) && self.frozen.now().is_some() {
+        if self.frozen.during(at - lags.scale, at).all(|frozen| *frozen)
+            && self.frozen.now().is_some()
+        {
             let text = format!("{name}: {from} -> {to} while scales are frozen");
             return self.violate(Oracle::LeftAlone, at, text);
         }
         let record = &self.records[workload];
         let specs: Vec<SharedSpec> = record
             .specs
-            .during(at - lag, at)
+            .during(at - lags.specs, at)
             .flatten()
             .filter(|spec| !spec.api.paused && spec.api.executor == Executor::Embedded)
             .cloned()
@@ -65,11 +67,17 @@ impl Oracles {
     ) {
         self.checked(Oracle::Number);
         let name = NAMES[workload];
-        let lag = self.replicas[by].lag(at);
+        let lags = self.replicas[by].lags(at);
+        let lag = lags.views;
         let record = &self.records[workload];
         let mut findings = Vec::new();
         let mut blame = Oracle::Number;
+        let present = record.specs.now().and_then(Option::as_ref).map(|spec| spec.uid.clone());
         for spec in specs {
+            if Some(&spec.uid) != present.as_ref() {
+                // A replica whose watches are behind may still go by an object that was deleted.
+                return;
+            }
             let (min, max) = (spec.spec.min_replicas, spec.spec.max_replicas);
             if from > max || (from < min && from > 0) {
                 let bound = from.clamp(min, max);
@@ -95,7 +103,7 @@ impl Oracles {
                 return;
             }
             let offsets = self.replicas[by].offsets(at - lag, at);
-            let hull = record.hull(spec, (at - lag, at), from, (self.base, &offsets));
+            let hull = record.hull(spec, (at, lags), from, (self.base, &offsets));
             let Some((low, high)) = hull.range else {
                 if to < from {
                     blame = Oracle::NoWayDown;
@@ -201,6 +209,9 @@ impl Oracles {
         for change in &record.changes {
             let is_up = change.to > change.from;
             if is_up == (bound == Bound::Lower) {
+                if change.by.is_none() && !self.may_count(workload, change.at, spec.period()) {
+                    continue;
+                }
                 let noted = change.at + NOTED_LATE.max(spec.period() + LAG);
                 past.changes.push((change.from, change.to, noted.min(at)));
                 continue;
@@ -218,6 +229,22 @@ impl Oracles {
             }
         }
         past
+    }
+
+    /// Whether a change by another writer may count: a replica that begins to lead can't tell those of the last minute
+    /// from such of a leader that died, nor can one whose own write may have taken effect later.
+    fn may_count(&self, workload: usize, changed: Millis, period: Millis) -> bool {
+        // It sees the change in its next evaluation, and then waits a minute for the status.
+        let around = |at: Millis| (at - NOTED_LATE - period - LAG..=at + LAG).contains(&changed);
+        let follows = |at: Millis| (at - LAG..=at + LAG).contains(&changed);
+        let (from, to) = (changed - 5 * MINUTE, changed + NOTED_LATE);
+        let troubled = |replica: &ReplicaRecord| {
+            replica.trouble.during(from, to).any(|trouble| trouble.is_of_views())
+        };
+        let changes = self.records[workload].changes.iter();
+        self.acquisitions.iter().any(|(at, _)| around(*at))
+            || changes.filter(|change| change.by.is_some()).any(|change| follows(change.at))
+            || self.replicas.iter().any(troubled)
     }
 
     /// Whether a replica knows of something that was seen at a time by those for whom `saw` holds: by itself
@@ -303,7 +330,8 @@ impl Oracles {
             return Some((false, spec.period(), String::new()));
         }
         let offsets = self.replicas[leader].offsets(at - LAG, at);
-        let hull: Hull = record.hull(&spec, (at - SCRAPE - LAG, at), from, (self.base, &offsets));
+        let hull: Hull =
+            record.hull(&spec, (at, Lags::all(SCRAPE + LAG)), from, (self.base, &offsets));
         let Some((low, high)) = hull.range else {
             self.withheld(Oracle::NoWayDown);
             return None;

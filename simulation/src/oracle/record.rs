@@ -3,6 +3,7 @@
 
 use super::expect::{Measured, PodView, SharedSpec, View, propose};
 use super::timeline::Timeline;
+use crate::conditions::Trouble;
 use crate::plan::{Millis, SECOND};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,7 +15,30 @@ pub const LAG: Millis = 8 * SECOND;
 pub const TROUBLED_LAG: Millis = 200 * SECOND;
 /// How old metrics may be that a decision is made on, while something fails: they are read for each evaluation,
 /// which waits for them.
-pub const TROUBLED_METRICS_LAG: Millis = 60 * SECOND;
+pub const SLOW: Millis = 60 * SECOND;
+/// How old what is read right before a write may be, while nothing fails: the scale, whether scales are frozen, and
+/// whether the spec is still the one that was decided on.
+pub const FRESH: Millis = 3 * SECOND;
+
+/// How old each kind of what a replica decides on may be.
+#[derive(Clone, Copy, Debug)]
+pub struct Lags {
+    /// What its watches show: pods, and the scale as long as nothing is written.
+    pub views: Millis,
+    /// The specs of autoscalers.
+    pub specs: Millis,
+    /// The scale that is written, and whether scales are frozen.
+    pub scale: Millis,
+    /// The metrics.
+    pub metrics: Millis,
+}
+
+impl Lags {
+    /// The same for all.
+    pub fn all(lag: Millis) -> Self {
+        Self { views: lag, specs: lag, scale: lag, metrics: lag }
+    }
+}
 /// How long anything is remembered: the longest window and policy period of the workloads, a sync period, and a
 /// lag.
 pub const MEMORY: Millis = 1_800 * SECOND;
@@ -46,6 +70,8 @@ pub struct Record {
     pub slept: bool,
     /// Whether Plimsoll has changed the scale since the autoscaler was created.
     pub scaled: bool,
+    /// When the status last told another time of the last change, and by which replica.
+    pub reported: Option<(Millis, usize)>,
     /// The requests of a pod.
     pub cpu_request: i64,
     /// Since when a write has been due.
@@ -92,19 +118,18 @@ pub struct Hull {
 }
 
 impl Record {
-    /// The proposals of all views that a replica may have had in a time, for a scale, by its wall clock offsets.
+    /// The proposals of all views that a replica may have had at a time, for a scale, by its wall clock offsets.
     pub fn hull(
         &self,
         spec: &SharedSpec,
-        (from, to): (Millis, Millis),
+        (to, lags): (Millis, Lags),
         replicas: i32,
         (base, offsets): (i64, &[i64]),
     ) -> Hull {
         let mut hull = Hull::default();
-        let measured_from = from.max(to - TROUBLED_METRICS_LAG);
-        for pods in self.pods.during(from, to) {
-            for counted in distinct(self.counted.during(from, to).copied()) {
-                for reading in self.readings.during(measured_from, to) {
+        for pods in self.pods.during(to - lags.views, to) {
+            for counted in distinct(self.counted.during(to - lags.scale, to).copied()) {
+                for reading in self.readings.during(to - lags.metrics, to) {
                     for measured in reading.iter() {
                         for offset in offsets {
                             let view = View {
@@ -124,7 +149,7 @@ impl Record {
                                 proposal.map(|one| if lacks { one.max(replicas) } else { one }),
                             );
                             // While something fails, one metric may fail without the others.
-                            if to - from > TROUBLED_LAG / 2 {
+                            if lags.metrics >= SLOW {
                                 for lacking in measured.iter().flat_map(|all| lacking_one(all)) {
                                     hull.add(propose(&View { measured: Some(&lacking), ..view }));
                                 }
@@ -138,6 +163,19 @@ impl Record {
             }
         }
         hull
+    }
+
+    /// Whether a replica may report another time of the last change: its own change, after the one that was reported
+    /// last.
+    pub fn may_report(&self, by: usize) -> bool {
+        let of = |one: usize, until: Millis| {
+            let mut all = self.changes.iter().rev();
+            all.find(|change| change.by == Some(one) && change.at <= until).map(|change| change.at)
+        };
+        match self.reported {
+            Some((at, other)) if other != by => of(by, Millis::MAX) > of(other, at),
+            _ => true,
+        }
     }
 
     /// Forgets what no window sees any longer.
@@ -197,8 +235,10 @@ fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
 pub struct ReplicaRecord {
     /// Since when its process runs; none if it does not.
     pub alive_since: Option<Millis>,
-    /// Whether anything that it depends on fails.
-    pub troubled: Timeline<bool>,
+    /// What fails of all that it depends on.
+    pub trouble: Timeline<Trouble>,
+    /// Whether what its watches show may be old.
+    pub views: Timeline<bool>,
     /// How far its wall clock is off.
     pub offset: Timeline<i64>,
     /// When it acquired the Lease last.
@@ -206,17 +246,40 @@ pub struct ReplicaRecord {
 }
 
 impl ReplicaRecord {
+    /// What fails for it from now on.
+    pub fn set_trouble(&mut self, at: Millis, trouble: Trouble) {
+        if self.trouble.now() != Some(&trouble) {
+            self.trouble.set(at, trouble);
+        }
+        if self.views.now() != Some(&trouble.is_of_views()) {
+            self.views.set(at, trouble.is_of_views());
+        }
+    }
+
     /// Whether it ran and nothing failed for it in a time.
     pub fn is_sound(&self, from: Millis, to: Millis) -> bool {
         self.alive_since.is_some_and(|since| since <= from)
-            && !self.troubled.during(from, to).any(|troubled| *troubled)
+            && !self.trouble.during(from, to).any(|trouble| trouble.is_any())
     }
 
-    /// How old what it decides on now may be.
+    /// How old what its watches show may be.
     pub fn lag(&self, now: Millis) -> Millis {
         // A view may be as old as what keeps it from being renewed.
-        let since = self.troubled.since_when(now - TROUBLED_LAG, |troubled| *troubled);
+        let since = self.views.since_when(now - TROUBLED_LAG, |are_old| *are_old);
         since.map_or(LAG, |since| (now - since + LAG).clamp(TROUBLED_LAG, MEMORY))
+    }
+
+    /// How old each kind of what it decides on now may be.
+    pub fn lags(&self, now: Millis) -> Lags {
+        let views = self.lag(now);
+        let mut during = self.trouble.during(now - SLOW, now);
+        let is_slow = during.any(|trouble| trouble.is_of_evaluations());
+        Lags {
+            views,
+            specs: if views == LAG { FRESH } else { views },
+            scale: if is_slow { SLOW } else { FRESH },
+            metrics: if is_slow { SLOW } else { LAG },
+        }
     }
 
     /// The offsets that its wall clock had in a time.

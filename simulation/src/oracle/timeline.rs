@@ -24,6 +24,11 @@ impl<T> Timeline<T> {
         self.0.back().map(|(_, value)| value)
     }
 
+    /// Since when the present value has been in force.
+    pub fn since(&self) -> Option<Millis> {
+        self.0.back().map(|(at, _)| *at)
+    }
+
     /// The values that were in force at any time from `from` to `to`, both included.
     pub fn during(&self, from: Millis, to: Millis) -> impl Iterator<Item = &T> {
         let first = self.0.partition_point(|(at, _)| *at <= from).saturating_sub(1);

@@ -2,11 +2,14 @@
 
 use super::{CALM, Task, World};
 use crate::conditions::{Mishap, locked};
-use crate::plan::{Fault, Millis, REPLICAS, SECOND};
+use crate::plan::{Fault, LEADER, Millis, REPLICAS, SECOND};
 
 impl World {
     /// A fault begins.
-    pub(super) fn fault(&mut self, at: Millis, fault: Fault) {
+    pub(super) fn fault(&mut self, at: Millis, mut fault: Fault) {
+        if let Some(replica) = fault.replica_mut().filter(|replica| **replica == LEADER) {
+            *replica = locked(&self.oracles).holder.unwrap_or(0);
+        }
         *self.faults.entry(fault.name()).or_default() += 1;
         self.step(at, format_args!("fault: {fault:?}"));
         let mut over = None;
@@ -70,6 +73,10 @@ impl World {
                 self.network.end_watches(Some(replica));
                 self.at(at + time - 1, Task::Compact(replica));
             }
+            Fault::LeaseCleared => {
+                drop(conditions);
+                return self.clear_lease(at);
+            }
             Fault::WatchEnded => self.network.end_watches(None),
             Fault::ResponseLost(written) => {
                 conditions.armed.push((written, Mishap::ResponseLost));
@@ -78,6 +85,7 @@ impl World {
             Fault::LeaseTaken => conditions.lease_is_taken = true,
             Fault::Late(written) => conditions.armed.push((written, Mishap::Late)),
             Fault::Conflict(written) => conditions.armed.push((written, Mishap::Conflict)),
+            Fault::Busy { workload, time } => conditions.busy[workload].set((), at + time),
             Fault::ClockStep { replica, by } => {
                 conditions.replicas[replica].offset += by;
                 let offset = conditions.replicas[replica].offset;
@@ -114,13 +122,10 @@ impl World {
         let conditions = locked(&self.conditions);
         let mut oracles = locked(&self.oracles);
         for replica in 0..REPLICAS {
-            let troubled = conditions.is_troubled(replica, at)
-                || conditions.is_troubled(replica, at - CALM)
-                || self.network.mishap_within(replica, at - CALM);
-            let record = &mut oracles.replicas[replica];
-            if record.troubled.now() != Some(&troubled) {
-                record.troubled.set(at, troubled);
-            }
+            let present = conditions.trouble(replica, at);
+            let mut trouble = present.or(conditions.trouble(replica, at - CALM));
+            trouble.requests |= self.network.mishap_within(replica, at - CALM);
+            oracles.replicas[replica].set_trouble(at, trouble);
         }
     }
 }

@@ -4,7 +4,7 @@ use super::{OWN_NAMESPACE, Task, Undo, World, workload_resource};
 use crate::api_server::{DeleteOptions, Part, Resource, resource};
 use crate::conditions::locked;
 use crate::network::METRICS;
-use crate::oracle::Oracle;
+use crate::oracle::{LAG, Oracle, time};
 use crate::plan::{Hand, MINUTE, Millis, SECOND};
 use crate::workload::{NAMES, NAMESPACE};
 use plimsoll::crd::{AutoscalerSpec, Executor};
@@ -141,6 +141,23 @@ impl World {
         }
     }
 
+    /// Another writer edits an object, by the path of a request.
+    pub(super) fn touch(&mut self, path: &str) {
+        let now = self.now();
+        let parts: Vec<&str> = path.split('/').collect();
+        let Some(place) = parts.iter().position(|part| *part == "namespaces") else { return };
+        let [namespace, plural, name] = parts[place + 1..][..3] else { return };
+        let of = |resource: &&&'static Resource| resource.plural == plural;
+        let Some(resource) = resource::ALL.iter().find(of) else { return };
+        // It may have been deleted meanwhile.
+        let _ = self.api.edit(resource, Part::Main, (namespace, name), |object| {
+            if !object["metadata"]["annotations"].is_object() {
+                object["metadata"]["annotations"] = json!({});
+            }
+            object["metadata"]["annotations"]["touched"] = json!(now.to_string());
+        });
+    }
+
     /// Somebody else takes the Lease, as another installation of the same name would, and leaves it at once.
     pub(super) fn take_lease(&mut self) {
         let at = self.now();
@@ -152,6 +169,15 @@ impl World {
                 lease["spec"]["holderIdentity"] = json!("somebody-else");
                 lease["spec"]["renewTime"] = json!(renewed);
                 lease["spec"]["acquireTime"] = json!(renewed);
+            });
+    }
+
+    /// Somebody empties the holder of the Lease (`kubectl edit`).
+    pub(super) fn clear_lease(&mut self, at: Millis) {
+        self.step(at, "somebody clears the Lease");
+        let _ =
+            self.api.edit(&resource::LEASES, Part::Main, (OWN_NAMESPACE, "plimsoll"), |lease| {
+                lease["spec"]["holderIdentity"] = json!("");
             });
     }
 
@@ -193,6 +219,45 @@ impl World {
             if is_off && queried.is_some_and(|queried| queried > at - MINUTE) {
                 let text = format!("{name} was switched off, and its metric is queried");
                 oracles.violate(Oracle::Steady, at, text);
+            }
+        }
+    }
+
+    /// Soon after the end of a freeze no status says that scales are frozen, however long the sync period.
+    pub(super) fn check_thawed(&mut self, at: Millis) {
+        let latency = locked(&self.conditions).prometheus_latency.at(at).unwrap_or(0);
+        let mut oracles = locked(&self.oracles);
+        let Some(leader) = oracles.holder.filter(|_| oracles.frozen.now() == Some(&false)) else {
+            return;
+        };
+        let thawed = oracles.frozen.since().unwrap_or(0);
+        let replica = &oracles.replicas[leader];
+        // The Lease is read every 2 s; an evaluation in flight then ends, and the next one reads metrics twice at most.
+        let settled = thawed + 15 * SECOND + 4 * latency;
+        let sound = replica.acquired.is_some_and(|acquired| acquired < thawed - MINUTE)
+            && replica.alive_since.is_some_and(|since| since < thawed - MINUTE)
+            && replica.lag(at) == LAG
+            && !replica.trouble.during(thawed - MINUTE, at).any(|trouble| trouble.is_of_views());
+        if at < settled || at > thawed + 2 * MINUTE || !sound {
+            return;
+        }
+        for (number, name) in NAMES.into_iter().enumerate() {
+            let record = &oracles.records[number];
+            let Some(Some(spec)) = record.specs.now() else { continue };
+            if spec.api.paused
+                || spec.api.executor != Executor::Embedded
+                || record.undisturbed_since > thawed - MINUTE
+            {
+                continue;
+            }
+            oracles.checked(Oracle::InTime);
+            let object = self.api.get(&resource::AUTOSCALERS, NAMESPACE, name);
+            let conditions =
+                object.as_ref().and_then(|object| object.pointer("/status/conditions"));
+            let mut conditions = conditions.and_then(Value::as_array).into_iter().flatten();
+            if conditions.any(|one| one["type"] == "Frozen" && one["status"] == "True") {
+                let text = format!("{name} is shown as frozen, which ended {}", time(thawed));
+                oracles.violate(Oracle::InTime, at, text);
             }
         }
     }

@@ -117,7 +117,7 @@ impl World {
                 return;
             };
             let crashes = &mut locked(&armed).crash_after;
-            if let Some(place) = crashes.iter().position(|armed| *armed == written) {
+            if let Some(place) = crashes.iter().position(|armed| written.is_one(*armed)) {
                 crashes.remove(place);
                 let _ = crash.send(Ask::Crash(replica));
             }
@@ -205,6 +205,7 @@ impl World {
                             let down = self.rng.i64(SECOND..MINUTE);
                             self.at(at + down, Task::StartReplica(replica));
                         }
+                        Ask::Touch(path) => self.touch(&path),
                         Ask::Recheck => {
                             self.recheck(self.now());
                             self.at(self.now() + CALM + 1, Task::Recheck);
@@ -231,6 +232,7 @@ impl World {
                 locked(&self.oracles).scraped(at);
                 self.check_replicas(at);
                 self.check_left_alone(at);
+                self.check_thawed(at);
                 self.at(at + SCRAPE, Task::Scrape);
             }
             Task::Planned(place) => match self.plan[place].event.clone() {
@@ -412,6 +414,7 @@ fn observe(
                     oracles.records[number].undisturbed_since = at;
                     oracles.records[number].replicas.set(at, after);
                     oracles.records[number].changes.clear();
+                    oracles.records[number].reported = None;
                     let _ = scaled.send(number);
                 }
                 (Some(_), None) => {
@@ -434,7 +437,8 @@ fn observe(
                 oracles.spec_changed(at, number, spec.map(Arc::new));
             }
             if let (Some(by), Some(after)) = (replica_of(&write.who), &write.after) {
-                oracles.status_written(at, number, by, &after["status"]);
+                let before = write.before.as_ref().map(|before| &before["status"]);
+                oracles.status_written(at, number, by, (before, &after["status"]));
             }
         }
         "leases" => {

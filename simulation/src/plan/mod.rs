@@ -1,7 +1,10 @@
 //! What happens in a run besides Plimsoll's own doing: load, hands and faults, all drawn from the seed
 //! before the run begins, so that a run can be repeated without some of its faults.
 
+mod scenario;
+
 use fastrand::Rng;
+use scenario::scenario;
 
 /// Milliseconds since the start of the simulation.
 pub type Millis = i64;
@@ -22,6 +25,8 @@ const LONGEST: Millis = 30 * MINUTE;
 
 /// The number of replicas of Plimsoll.
 pub const REPLICAS: usize = 2;
+/// In the place of a replica's number: whichever leads when it happens.
+pub const LEADER: usize = REPLICAS;
 /// The number of workloads, each with an autoscaler.
 pub const WORKLOADS: usize = 5;
 
@@ -122,8 +127,12 @@ pub enum Fault {
     Late(Written),
     /// Another writer is faster than the next write to this kind of object.
     Conflict(Written),
+    /// Others edit the object of a workload all the time: each first try to scale it is a conflict.
+    Busy { workload: usize, time: Millis },
     /// Somebody else takes the Lease while a leader reads the next scale that it is going to write.
     LeaseTaken,
+    /// Somebody empties the holder of the Lease, so that any replica may lead at once.
+    LeaseCleared,
     /// The watches of a replica fall silent.
     WatchSilent { replica: usize, time: Millis },
     /// The watches of a replica are cut off for a time, and their versions have expired afterwards.
@@ -172,7 +181,46 @@ pub enum Written {
     Hpa,
 }
 
+impl Written {
+    /// Whether this is one of a kind: a scale to zero is one of a scale.
+    pub fn is_one(self, kind: Self) -> bool {
+        self == kind || (self == Self::ScaleToZero && kind == Self::Scale)
+    }
+}
+
 impl Fault {
+    /// The replica for which it happens, if it does for one.
+    pub fn replica_mut(&mut self) -> Option<&mut usize> {
+        match self {
+            Self::Crash { replica, .. }
+            | Self::Stop { replica, .. }
+            | Self::LoseApi { replica, .. }
+            | Self::LosePrometheus { replica, .. }
+            | Self::Refuse { replica, .. }
+            | Self::ApiSlow { replica, .. }
+            | Self::WatchSilent { replica, .. }
+            | Self::WatchExpired { replica, .. }
+            | Self::ClockStep { replica, .. } => Some(replica),
+            Self::CrashAll { .. }
+            | Self::PrometheusAway { .. }
+            | Self::PrometheusSlow { .. }
+            | Self::PrometheusLies { .. }
+            | Self::ScrapeGap { .. }
+            | Self::ResponseLost(_)
+            | Self::CrashAfter(_)
+            | Self::Late(_)
+            | Self::Conflict(_)
+            | Self::Busy { .. }
+            | Self::LeaseTaken
+            | Self::LeaseCleared
+            | Self::WatchEnded
+            | Self::PodUnready { .. }
+            | Self::PodFails { .. }
+            | Self::CounterReset { .. }
+            | Self::NotANumber { .. } => None,
+        }
+    }
+
     /// Its name in reports.
     pub fn name(&self) -> &'static str {
         match self {
@@ -191,7 +239,9 @@ impl Fault {
             Self::CrashAfter(_) => "crash after write",
             Self::Late(_) => "late write",
             Self::Conflict(_) => "conflict",
+            Self::Busy { .. } => "busy object",
             Self::LeaseTaken => "Lease taken",
+            Self::LeaseCleared => "Lease cleared",
             Self::WatchSilent { .. } => "watch silent",
             Self::WatchExpired { .. } => "watch expired",
             Self::WatchEnded => "watch ended",
@@ -243,8 +293,14 @@ pub fn plan(seed: u64, length: Millis, faults_per_hour: f64) -> Vec<Planned> {
         if is_quiet(at) || is_quiet(at + LONGEST) {
             continue;
         }
+        if rng.u8(..) < 64 {
+            for (later, event) in scenario(rng) {
+                planned.push(numbered(at + later, event));
+            }
+            continue;
+        }
         planned.push(numbered(at, Event::Fault(fault(rng))));
-        // Faults that matter only together come together.
+        // Any others may matter together, too.
         if rng.u8(..) < 24 {
             let mut after = at;
             for _ in 0..rng.u8(1..4) {
@@ -311,7 +367,9 @@ fn hand(rng: &mut Rng) -> Hand {
 }
 
 fn fault(rng: &mut Rng) -> Fault {
-    let (replica, workload) = (rng.usize(..REPLICAS), rng.usize(..WORKLOADS));
+    // Often the one for which it matters.
+    let replica = if rng.bool() { LEADER } else { rng.usize(..REPLICAS) };
+    let workload = rng.usize(..WORKLOADS);
     // Mostly short, now and then long.
     let time =
         if rng.bool() { rng.i64(5 * SECOND..2 * MINUTE) } else { rng.i64(2 * MINUTE..20 * MINUTE) };
@@ -321,7 +379,7 @@ fn fault(rng: &mut Rng) -> Fault {
         let kinds = [Scale, Scale, Scale, ScaleToZero, Status, Lease, Checkpoint, Hpa];
         kinds[rng.usize(..kinds.len())]
     };
-    match rng.u8(0..31) {
+    match rng.u8(0..33) {
         0..3 => Fault::Crash { replica, down },
         3 => Fault::CrashAll { down },
         4 => Fault::Stop { replica, down },
@@ -356,6 +414,8 @@ fn fault(rng: &mut Rng) -> Fault {
         27 => Fault::PodFails { workload },
         28 => Fault::CounterReset { workload },
         29 => Fault::LeaseTaken,
+        31 => Fault::LeaseCleared,
+        30 => Fault::Busy { workload, time },
         _ => Fault::NotANumber { workload, time },
     }
 }
@@ -375,7 +435,7 @@ mod tests {
                 Event::Load { .. } | Event::Hand { .. } => None,
             })
             .collect();
-        assert_eq!(names.len(), 24, "{names:?}");
+        assert_eq!(names.len(), 26, "{names:?}");
         assert!(one.iter().all(|planned| !is_quiet(planned.at)));
     }
 }
