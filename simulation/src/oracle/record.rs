@@ -178,6 +178,17 @@ impl Record {
         }
     }
 
+    /// Whether a later change may have taken the place of a change, as upstream's do: it was older than all policies of
+    /// its own direction by then, though those of the other direction may look further back.
+    pub fn is_replaced(&self, change: &Change, spec: &SharedSpec) -> bool {
+        let is_up = |change: &Change| change.to > change.from;
+        let Some(behavior) = &spec.spec.behavior else { return true };
+        let rules = if is_up(change) { &behavior.scale_up } else { &behavior.scale_down };
+        let longest = rules.policies.iter().map(|policy| policy.period_seconds).max().unwrap_or(0);
+        let outdated = change.at + i64::from(longest) * SECOND - LAG;
+        self.changes.iter().any(|later| is_up(later) == is_up(change) && later.at >= outdated)
+    }
+
     /// Forgets what no window sees any longer.
     pub fn forget(&mut self, now: Millis) {
         let before = now - MEMORY;
