@@ -211,6 +211,17 @@ mod tests {
     }
 
     #[test]
+    fn a_change_that_the_watch_has_not_shown_yet_counts_once() {
+        let mut rescales = Rescales::default();
+        rescales.note_scale_as_leader(9, true, 0);
+        rescales.rescaled(9, 7, Some(100));
+        rescales.note_scale(9, 1);
+        // The next one, which another replica made, comes with it.
+        rescales.note_scale(4, 2);
+        assert_eq!(rescales.begin_term(), [change(7, 4, 2)]);
+    }
+
+    #[test]
     fn a_new_leader_counts_unreported_changes() {
         let mut rescales = Rescales::default();
         rescales.note_scale(1, 0);
