@@ -76,9 +76,10 @@ impl Rescales {
             // The scale has followed the status, or has not yet.
             (_, Some(to)) if to == replicas => self.ahead = None,
             (Some(from), Some(_)) if from == replicas => {}
-            (before, _) => {
+            (before, ahead) => {
                 self.ahead = None;
-                let changed = before.filter(|from| *from != replicas);
+                // What is ahead has been counted.
+                let changed = ahead.or(before).filter(|from| *from != replicas);
                 self.unreported.extend(changed.map(|from| Change { from, to: replicas, at: now }));
                 if self.unreported.len() > MAX_UNREPORTED {
                     self.unreported.remove(0);
@@ -101,7 +102,7 @@ impl Rescales {
         if let Some(index) = self.unreported.iter().rposition(|change| change.to == to) {
             return self.unreported.drain(..=index).next_back();
         }
-        let from = self.seen.filter(|from| *from != to)?;
+        let from = self.ahead.or(self.seen).filter(|from| *from != to)?;
         self.ahead = Some(to);
         Some(Change { from, to, at: now })
     }
@@ -219,6 +220,9 @@ mod tests {
         // The next one, which another replica made, comes with it.
         rescales.note_scale(4, 2);
         assert_eq!(rescales.begin_term(), [change(7, 4, 2)]);
+        // So do two statuses that come before the scale.
+        assert_eq!(rescales.note_status(Some(105), 6, 3), Some(change(4, 6, 3)));
+        assert_eq!(rescales.note_status(Some(110), 8, 4), Some(change(6, 8, 4)));
     }
 
     #[test]
