@@ -23,7 +23,7 @@ pub struct Change {
 pub struct Rescales {
     /// The replicas seen last.
     seen: Option<i32>,
-    /// The replicas by a status that was seen before the scale.
+    /// The replicas by a status that was seen before the scale, or by a write of this replica.
     ahead: Option<i32>,
     /// Changes that no status has reported yet.
     unreported: Vec<Change>,
@@ -121,7 +121,11 @@ impl Rescales {
         is_read: bool,
         now: UnixMillis,
     ) -> Option<Change> {
-        (self.seen, self.ahead) = (Some(replicas), None);
+        // A watch that is behind does not take back what this replica has written.
+        let is_behind = !is_read && self.ahead.is_some() && self.seen == Some(replicas);
+        if !is_behind {
+            (self.seen, self.ahead) = (Some(replicas), None);
+        }
         self.unreported.clear();
         let indeterminate = self.indeterminate.take()?;
         if replicas == indeterminate.to {
@@ -216,6 +220,7 @@ mod tests {
         let mut rescales = Rescales::default();
         rescales.note_scale_as_leader(9, true, 0);
         rescales.rescaled(9, 7, Some(100));
+        assert_eq!(rescales.note_scale_as_leader(9, false, 1), None);
         rescales.note_scale(9, 1);
         // The next one, which another replica made, comes with it.
         rescales.note_scale(4, 2);

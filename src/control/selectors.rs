@@ -171,7 +171,7 @@ impl Selectors {
     }
 
     /// The pods that the selector of an autoscaler's target selects. If `claims`, the selector is
-    /// registered, too.
+    /// registered, too, unless the autoscaler was deleted during its evaluation.
     pub fn select<'a>(
         &self,
         index: &'a Index,
@@ -188,7 +188,7 @@ impl Selectors {
             Err(error) => return nothing(Err(error.to_string())),
         };
         let pods = index.select(&autoscaler.key.namespace, selector);
-        if !claims {
+        if !claims || !index.has(autoscaler) {
             return Selection { parsed: Ok(()), pods, autoscalers: Vec::new() };
         }
         // Pods of one template share one label set.
