@@ -3,6 +3,7 @@
 use crate::api_server::{self, ApiServer};
 use crate::network::{Dead, Network, ToApiServer, ToPrometheus};
 use crate::workload::CONFIG;
+use crate::world::crowd;
 use clap::Parser;
 use kube::client::ClientBuilder;
 use plimsoll::clock::WallClock;
@@ -136,6 +137,7 @@ fn flags(scales_to_zero: bool) -> ServeFlags {
 
 fn config() -> Config {
     let mut file = tempfile::NamedTempFile::new().expect("a folder for temporary files");
-    file.write_all(CONFIG.as_bytes()).expect("room for a small file");
+    let text = [CONFIG.trim_end(), crowd::RULE].concat();
+    file.write_all(text.as_bytes()).expect("room for a small file");
     Config::read(file.path()).expect("a valid configuration")
 }
