@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use std::collections::VecDeque;
 
 /// The rule of the crowd's metric, which is one of `externalRules`.
-pub const RULE: &str = r#"
+const RULE: &str = r#"
 - seriesQuery: 'crowd_depth{namespace!=""}'
   resources: {overrides: {namespace: {resource: namespace}}}
   metricsQuery: 'max(<<.Series>>{<<.LabelMatchers>>})'
@@ -60,6 +60,11 @@ impl Crowd {
 }
 
 impl World {
+    /// The rule of the crowd's metric, while there is a crowd.
+    pub(super) fn crowd_rule(&self) -> &'static str {
+        if self.crowd.is_some() { RULE } else { "" }
+    }
+
     /// Creates the objects of the crowd.
     pub(super) fn set_up_crowd(&self) {
         if self.crowd.is_none() {

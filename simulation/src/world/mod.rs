@@ -336,6 +336,7 @@ impl World {
             replica,
             self.starts,
             self.scales_to_zero,
+            self.crowd_rule(),
         ));
         locked(&self.oracles).replicas[replica].alive_since = Some(at);
     }
