@@ -5,7 +5,7 @@ use crate::conditions::{Condition, Conditions, Mishap, Shared, locked};
 use crate::plan::{Lie, Millis, REPLICAS, SECOND, Written, random};
 use crate::prometheus::Prometheus;
 use crate::workload::NAMES;
-use crate::world::since;
+use crate::world::{crowd, since};
 use bytes::Bytes;
 use fastrand::Rng;
 use futures::future::BoxFuture;
@@ -54,6 +54,8 @@ struct State {
     requests: [Vec<String>; REPLICAS],
     /// How many queries Prometheus answered.
     queries: u64,
+    /// How many values of the crowd's metric each replica was sent.
+    crowd: [usize; REPLICAS],
     /// When each metric was queried last, by replica.
     queried: BTreeMap<(usize, &'static str), Millis>,
 }
@@ -82,6 +84,7 @@ impl Network {
             ended: [None; REPLICAS],
             requests: std::array::from_fn(|_| Vec::new()),
             queries: 0,
+            crowd: [0; REPLICAS],
             queried: BTreeMap::new(),
         };
         Self { conditions, prometheus, asks, start, base, state: state.into() }
@@ -126,6 +129,11 @@ impl Network {
     /// When a replica queried a metric last.
     pub fn queried(&self, replica: usize, metric: &'static str) -> Option<Millis> {
         locked(&self.state).queried.get(&(replica, metric)).copied()
+    }
+
+    /// How many values of the crowd's metric a replica was sent since the last call.
+    pub fn take_crowd_values(&self, replica: usize) -> usize {
+        std::mem::take(&mut locked(&self.state).crowd[replica])
     }
 
     /// How many queries Prometheus answered.
@@ -336,6 +344,7 @@ impl Network {
         let wall = self.base + self.now();
         let (mut code, mut body) = locked(&self.prometheus).handle(path, &form, wall);
         locked(&self.state).queries += 1;
+        locked(&self.state).crowd[replica] += crowd::values(&form, &body);
         match lie {
             None => {}
             Some(Lie::Partial) => {

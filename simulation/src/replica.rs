@@ -33,13 +33,14 @@ impl Drop for RunningReplica {
 }
 
 impl RunningReplica {
-    /// Starts a replica, whose process is the `number`th of all.
+    /// Starts a replica, whose process is the `number`th of all. `rules` are external rules besides those of [`CONFIG`].
     pub fn start(
         network: &Arc<Network>,
         api: &ApiServer,
         replica: usize,
         number: u64,
         scales_to_zero: bool,
+        rules: &str,
     ) -> Self {
         let wall = {
             let network = network.clone();
@@ -72,7 +73,7 @@ impl RunningReplica {
             .expect("a valid address")
             .counted(metrics.clone());
         let parts = Parts {
-            config: config(),
+            config: config(rules),
             identity: format!("replica-{replica}-{number}"),
             api: client(false),
             leases: client(true),
@@ -134,8 +135,9 @@ fn flags(scales_to_zero: bool) -> ServeFlags {
     }
 }
 
-fn config() -> Config {
+fn config(rules: &str) -> Config {
     let mut file = tempfile::NamedTempFile::new().expect("a folder for temporary files");
-    file.write_all(CONFIG.as_bytes()).expect("room for a small file");
+    let text = [CONFIG.trim_end(), rules].concat();
+    file.write_all(text.as_bytes()).expect("room for a small file");
     Config::read(file.path()).expect("a valid configuration")
 }

@@ -2,7 +2,7 @@
 
 use super::{CALM, Task, World};
 use crate::conditions::{Mishap, locked};
-use crate::plan::{Fault, LEADER, Millis, REPLICAS, SECOND};
+use crate::plan::{Fault, HOUR, LEADER, Millis, REPLICAS, SECOND};
 
 impl World {
     /// A fault begins.
@@ -87,8 +87,10 @@ impl World {
             Fault::Conflict(written) => conditions.armed.push((written, Mishap::Conflict)),
             Fault::Busy { workload, time } => conditions.busy[workload].set((), at + time),
             Fault::ClockStep { replica, by } => {
-                conditions.replicas[replica].offset += by;
-                let offset = conditions.replicas[replica].offset;
+                // Clocks that differ by more than a day are out of what is corrected.
+                let offset = conditions.replicas[replica].offset + by;
+                let offset = offset.clamp(-12 * HOUR, 12 * HOUR);
+                conditions.replicas[replica].offset = offset;
                 locked(&self.oracles).replicas[replica].offset.set(at, offset);
             }
             Fault::ScrapeGap { workload, time } => self.exporters[workload].gap_until = at + time,

@@ -1,5 +1,6 @@
 //! The world around Plimsoll: workloads and their pods, hands that interfere, and all that fails.
 
+pub mod crowd;
 mod faults;
 mod hands;
 mod pods;
@@ -85,6 +86,7 @@ pub struct World {
     quiet: quiet::Observed,
     evaluations: u64,
     scales_to_zero: bool,
+    crowd: Option<crowd::Crowd>,
     asked: mpsc::UnboundedReceiver<Ask>,
     rng: Rng,
 }
@@ -143,6 +145,7 @@ impl World {
             quiet: quiet::Observed::default(),
             evaluations: 0,
             scales_to_zero: scales_to_zero(seed),
+            crowd: crowd::Crowd::of(seed),
             asked,
             rng: crate::plan::random(seed, "world"),
         };
@@ -172,6 +175,7 @@ impl World {
             oracles.records[number].pods.set(0, Arc::new([]));
             oracles.records[number].readings.set(0, Arc::new([None, None]));
         }
+        self.set_up_crowd();
         for replica in 0..REPLICAS {
             // After the first scrape: what rules are of is listed at the start, and then every 10 minutes.
             self.at(SCRAPE + (replica as Millis + 1) * SECOND, Task::StartReplica(replica));
@@ -229,6 +233,7 @@ impl World {
         match task {
             Task::Scrape => {
                 self.scrape(at);
+                self.look_at_crowd(at);
                 locked(&self.oracles).scraped(at);
                 self.check_replicas(at);
                 self.check_left_alone(at);
@@ -333,6 +338,7 @@ impl World {
             replica,
             self.starts,
             self.scales_to_zero,
+            self.crowd_rule(),
         ));
         locked(&self.oracles).replicas[replica].alive_since = Some(at);
     }
