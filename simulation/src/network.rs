@@ -40,6 +40,8 @@ pub enum Ask {
     Recheck,
     /// Another writer edits the object of this path.
     Touch(String),
+    /// A replica asked for the length of the queue, and got this.
+    Measured { replica: usize, at: Millis, messages: Option<f64> },
 }
 
 struct State {
@@ -354,6 +356,9 @@ impl Network {
             Some(Lie::Truncated) => body.truncate(body.len() / 2),
             Some(Lie::Error) => (code, body) = (500, "out of order".to_owned()),
         }
+        if query.is_some_and(|(_, query)| query.contains("queue_depth")) {
+            let _ = self.asks.send(Ask::Measured { replica, at: now, messages: first(&body) });
+        }
         let stream = stream::once(async move { Ok(Bytes::from(body)) }).boxed();
         let response = Response::builder().status(code).body(stream);
         Ok(response.expect("a status that Prometheus has"))
@@ -370,6 +375,12 @@ fn partial(body: &str) -> String {
         rows.truncate(rows.len() / 2);
     }
     response.to_string()
+}
+
+/// The first value of a result.
+fn first(body: &str) -> Option<f64> {
+    let response: serde_json::Value = serde_json::from_str(body).ok()?;
+    response.pointer("/data/result/0/value/1")?.as_str()?.parse().ok()
 }
 
 /// The parameters of a request, from its URL and its body.

@@ -1,6 +1,7 @@
 //! The oracles: they see the truth, and look at every write and at every scrape.
 
 mod counts;
+mod exact;
 mod expect;
 mod number;
 mod record;
@@ -49,6 +50,8 @@ pub struct Oracles {
     pub frozen: Timeline<bool>,
     /// When checkpoints were written, and by whom.
     pub checkpoints: VecDeque<(Millis, usize)>,
+    /// The exact decisions for one workload.
+    exact: exact::Exact,
     /// How often each oracle looked.
     pub counts: Counts,
     /// The first violation.
@@ -82,6 +85,7 @@ impl Oracles {
             unled_since: None,
             frozen: Timeline::default(),
             checkpoints: VecDeque::new(),
+            exact: exact::Exact::default(),
             counts: Counts::new(),
             violation: None,
             steps: VecDeque::new(),
@@ -160,6 +164,7 @@ impl Oracles {
                 self.step(at, format_args!("{name}: {from} -> {to} by replica {by}"));
                 self.writes += 1;
                 self.check_write(at, workload, by, change);
+                self.check_exact_write(at, workload, to);
             }
             None => self.step(at, format_args!("{name}: {from} -> {to} by hand")),
         }
@@ -241,6 +246,7 @@ impl Oracles {
     /// Targets were scraped: looks at what was decided, and not decided, since the last scrape.
     pub fn scraped(&mut self, at: Millis) {
         self.check_led(at);
+        self.check_exact(at);
         for workload in 0..WORKLOADS {
             self.close_span(at, workload);
             self.check_in_time(at, workload);

@@ -210,6 +210,9 @@ impl World {
                             self.at(at + down, Task::StartReplica(replica));
                         }
                         Ask::Touch(path) => self.touch(&path),
+                        Ask::Measured { replica, at, messages } => {
+                            locked(&self.oracles).measured(at, replica, messages);
+                        }
                         Ask::Recheck => {
                             self.recheck(self.now());
                             self.at(self.now() + CALM + 1, Task::Recheck);

@@ -1,0 +1,144 @@
+//! The exact decision for one workload, `queue`: its only metric is one value, which Prometheus was seen to give,
+//! so that while all is calm each decision follows to the replica and to the millisecond. Computed here from the
+//! rules of `autoscaling/v2`, without [`plimsoll::hpa`].
+
+use super::{Oracle, Oracles};
+use crate::plan::{MINUTE, Millis, SECOND};
+use crate::workload::MESSAGES_PER_POD;
+use plimsoll::crd::Executor;
+use std::collections::VecDeque;
+
+/// The number of the workload.
+const QUEUE: usize = 2;
+/// The stabilization window and the policy's period of its `scaleDown`, in which half of the replicas may go.
+const DOWN: Millis = 60 * SECOND;
+/// The period of the policies of `scaleUp`, which are the defaults: 4 replicas or twice as many, whichever is more.
+const UP: Millis = 15 * SECOND;
+/// How long all must have been calm.
+const CALM: Millis = 150 * SECOND;
+/// How long a write may take.
+const WRITTEN: Millis = 3 * SECOND;
+
+/// The decisions that were seen.
+#[derive(Debug, Default)]
+pub struct Exact {
+    /// When the first of those below was made.
+    since: Option<Millis>,
+    /// When metrics were read, and what they proposed.
+    proposals: VecDeque<(Millis, i32)>,
+    /// The last decision: when, from how many replicas, and to how many.
+    due: Option<(Millis, i32, i32)>,
+}
+
+impl Oracles {
+    /// Prometheus was asked at a time by a replica for the length of the queue, and answered this.
+    pub fn measured(&mut self, at: Millis, by: usize, messages: Option<f64>) {
+        self.check_exact(at);
+        let decision = messages.and_then(|messages| self.decide_exactly(at, by, messages));
+        match decision {
+            Some(decision) => self.exact.due = decision,
+            None => self.exact = Exact::default(),
+        }
+    }
+
+    /// A decision to write that is not carried out in time.
+    pub(super) fn check_exact(&mut self, at: Millis) {
+        let Some((decided, from, to)) = self.exact.due.filter(|due| at > due.0 + WRITTEN) else {
+            return;
+        };
+        self.exact.due = None;
+        self.checked(Oracle::Windows);
+        // Nothing may have happened since, of course.
+        if from != to && self.is_calm(at) {
+            let text = format!("queue: {from} -> {to} was due at {}", super::time(decided));
+            self.violate(Oracle::Windows, at, text);
+        }
+    }
+
+    /// A scale was written.
+    pub(super) fn check_exact_write(&mut self, at: Millis, workload: usize, written: i32) {
+        if workload != QUEUE {
+            return;
+        }
+        if let Some((decided, from, to)) = self.exact.due.take()
+            && at - decided <= WRITTEN
+            && to != written
+        {
+            let text = format!("queue: {from} -> {written}, but {to} follows exactly");
+            self.violate(Oracle::Windows, at, text);
+        }
+    }
+
+    /// Whether nothing disturbs the workload and its leader.
+    fn is_calm(&self, at: Millis) -> bool {
+        let Some(leader) = self.holder else { return false };
+        let (replica, record) = (&self.replicas[leader], &self.records[QUEUE]);
+        let calm = at - CALM;
+        let mut specs = record.specs.during(calm, at);
+        let is_executed =
+            |spec: &super::SharedSpec| !spec.api.paused && spec.api.executor == Executor::Embedded;
+        replica.is_sound(at - 20 * MINUTE, at)
+            && replica.acquired.is_some_and(|acquired| acquired < calm)
+            && record.undisturbed_since < calm
+            && specs.all(|spec| spec.as_ref().is_some_and(is_executed))
+            && !self.frozen.during(calm, at).any(|frozen| *frozen)
+            && !record.ambiguous.during(calm, at).any(|ambiguous| *ambiguous)
+            && record.spans.iter().all(|span| span.proposals.is_some())
+    }
+
+    /// What follows, if it does for sure; `None` within if it takes more proposals to tell.
+    #[expect(clippy::option_option, reason = "nothing can be told, or not yet")]
+    fn decide_exactly(
+        &mut self,
+        at: Millis,
+        by: usize,
+        messages: f64,
+    ) -> Option<Option<(Millis, i32, i32)>> {
+        if self.holder != Some(by) || !self.is_calm(at) {
+            return None;
+        }
+        let record = &self.records[QUEUE];
+        let replicas = (*record.replicas.now()?)?;
+        // The tolerance depends on the replicas that there are.
+        let is_settled = record.counted.during(at - 10 * SECOND, at).all(|one| *one == replicas);
+        if replicas == 0 || !is_settled {
+            return None;
+        }
+        let ratio = messages / (MESSAGES_PER_POD * f64::from(replicas));
+        let proposal = match (ratio - 1.0).abs() <= 0.1 {
+            true => replicas,
+            false => (messages / MESSAGES_PER_POD).ceil() as i32,
+        };
+        let proposals = &mut self.exact.proposals;
+        proposals.retain(|(made, _)| *made > at - DOWN);
+        proposals.push_back((at, proposal));
+        let since = *self.exact.since.get_or_insert(at);
+        if since > at - DOWN - 20 * SECOND {
+            return Some(None);
+        }
+        let spec = record.specs.now()?.as_ref()?;
+        let (min, max) = (spec.spec.min_replicas, spec.spec.max_replicas);
+        // Up at once, and down to the highest of the window.
+        let highest = self.exact.proposals.iter().map(|(_, one)| *one).max()?;
+        let stabilized = if proposal > replicas { proposal } else { highest.min(replicas) };
+        let changed = |period: Millis, is_up: bool| -> i32 {
+            let within = record.changes.iter().filter(|change| change.at > at - period);
+            let within = within.filter(|change| (change.to > change.from) == is_up);
+            within.map(|change| (change.to - change.from).abs()).sum()
+        };
+        let begun = |period| replicas - changed(period, true) + changed(period, false);
+        // Several changes up may have taken the place of each other in the history.
+        let ups = record.changes.iter().filter(|one| one.to > one.from && one.at > at - DOWN);
+        if ups.count() > 1 {
+            return Some(None);
+        }
+        let decided = if stabilized > replicas {
+            let limit = (begun(UP) + 4).max(begun(UP) * 2).min(max);
+            stabilized.min(limit.max(replicas))
+        } else {
+            let limit = begun(DOWN) / 2;
+            stabilized.max(limit.min(replicas))
+        };
+        Some(Some((at, replicas, decided.clamp(min, max))))
+    }
+}
