@@ -2,6 +2,7 @@
 
 mod faults;
 mod hands;
+mod hpa;
 mod pods;
 mod quiet;
 mod scrape;
@@ -45,6 +46,7 @@ enum Task {
     /// Watches of a replica, whose versions have expired, come back.
     Compact(usize),
     Quiet(quiet::Step),
+    Hpa(hpa::Step),
 }
 
 /// What a hand undoes after a time.
@@ -83,6 +85,7 @@ pub struct World {
     next_task: u64,
     scaled: mpsc::UnboundedReceiver<usize>,
     quiet: quiet::Observed,
+    hpas: hpa::Controller,
     evaluations: u64,
     scales_to_zero: bool,
     asked: mpsc::UnboundedReceiver<Ask>,
@@ -141,6 +144,7 @@ impl World {
             next_task: 0,
             scaled,
             quiet: quiet::Observed::default(),
+            hpas: hpa::Controller::new(seed),
             evaluations: 0,
             scales_to_zero: scales_to_zero(seed),
             asked,
@@ -152,7 +156,7 @@ impl World {
 
     /// Creates the objects, and plans what is known.
     fn set_up(&mut self) {
-        for namespace in [NAMESPACE, OWN_NAMESPACE] {
+        for namespace in [NAMESPACE, OWN_NAMESPACE, hpa::NAMESPACE] {
             self.create(
                 &resource::NAMESPACES,
                 json!({
@@ -180,6 +184,7 @@ impl World {
         for (place, planned) in self.plan.clone().into_iter().enumerate() {
             self.at(planned.at, Task::Planned(place));
         }
+        self.set_up_hpas();
         self.at(SCRAPE, Task::Scrape);
         self.at(quiet::FIRST, Task::Quiet(quiet::Step::Settle));
     }
@@ -228,6 +233,7 @@ impl World {
         match task {
             Task::Scrape => {
                 self.scrape(at);
+                self.expose_backlog(at);
                 locked(&self.oracles).scraped(at);
                 self.check_replicas(at);
                 self.check_left_alone(at);
@@ -250,6 +256,7 @@ impl World {
             Task::Recheck => self.recheck(at),
             Task::Compact(replica) => self.compact(at, replica),
             Task::Quiet(step) => self.quiet(at, step),
+            Task::Hpa(step) => self.hpa(at, step),
         }
     }
 
