@@ -166,8 +166,10 @@ fn spec(name: &str, metric: &str) -> Value {
         "metrics": [{"type": "External", "external": {"metric": {"name": metric},
             "target": {"type": "AverageValue", "averageValue": format!("{MESSAGES_PER_POD}")}}}],
         "behavior": {
+            // No limit that is reached: Plimsoll may know of a change by the HPA's status before it sees the scale,
+            // and would take what was added off what may be added.
             "scaleUp": {"stabilizationWindowSeconds": 0, "selectPolicy": "Max",
-                "policies": [policy("Pods", 4), policy("Percent", 100)]},
+                "policies": [policy("Pods", 30)]},
             // No multiple of the period: at its end a recommendation may count for one and not for the other.
             "scaleDown": {"stabilizationWindowSeconds": 290, "selectPolicy": "Max",
                 "policies": [policy("Percent", 100)]}},
@@ -319,10 +321,6 @@ impl World {
         else {
             return;
         };
-        // What follows another mind is corrected in steps of which one may be between two evaluations.
-        if !differs && at < self.hpas.other_mind_until + SOUND && self.hpas.other_mind_until > 0 {
-            return;
-        }
         if let Some(before) = self.comparisons(leader) {
             let look = Look { at, leader, before, differs };
             self.at(at + COMPARED, Task::Hpa(Step::Look(look)));
