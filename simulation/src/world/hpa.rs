@@ -359,7 +359,11 @@ impl World {
                 *follows_since = None;
                 continue;
             }
-            let since = *follows_since.get_or_insert(at);
+            // It may have led for a while between two looks.
+            let acquired = oracles.replicas[replica].acquired;
+            let since =
+                follows_since.filter(|since| acquired.is_none_or(|acquired| acquired < *since));
+            let since = *follows_since.insert(since.unwrap_or(at));
             let queried = self.network.queried(replica, LEGACY_BACKLOG);
             if queried.is_some_and(|queried| queried > since + HANDED_OVER) {
                 let text = format!("replica {replica} evaluates {WATCHED} and does not lead");
