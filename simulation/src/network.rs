@@ -58,6 +58,10 @@ struct State {
     queries: u64,
     /// How many values of the crowd's metric each replica was sent.
     crowd: [usize; REPLICAS],
+    /// How many listings of series each replica asked for.
+    listings: [u64; REPLICAS],
+    /// The replica that asked another provider of metrics than itself for one of this namespace.
+    asked_others: Option<(usize, String)>,
     /// When each metric was queried last, by replica.
     queried: BTreeMap<(usize, &'static str), Millis>,
 }
@@ -66,7 +70,8 @@ struct State {
 /// server then takes to give it up, too.
 const LATE: Duration = Duration::from_secs(14);
 /// The metrics that are of one workload only.
-pub const METRICS: [&str; 3] = ["http_requests_total", "queue_depth", "jobs_running"];
+pub const METRICS: [&str; 4] =
+    ["http_requests_total", "queue_depth", "jobs_running", crate::workload::LEGACY_BACKLOG];
 /// How many requests are remembered.
 const REMEMBERED: usize = 200;
 
@@ -87,6 +92,8 @@ impl Network {
             requests: std::array::from_fn(|_| Vec::new()),
             queries: 0,
             crowd: [0; REPLICAS],
+            listings: [0; REPLICAS],
+            asked_others: None,
             queried: BTreeMap::new(),
         };
         Self { conditions, prometheus, asks, start, base, state: state.into() }
@@ -138,6 +145,16 @@ impl Network {
         std::mem::take(&mut locked(&self.state).crowd[replica])
     }
 
+    /// The listings of series by a replica since the last call.
+    pub fn take_listings(&self, replica: usize) -> u64 {
+        std::mem::take(&mut locked(&self.state).listings[replica])
+    }
+
+    /// A request for a metric of an HPA that is only observed, to the API server, and who made it.
+    pub fn asked_others(&self) -> Option<(usize, String)> {
+        locked(&self.state).asked_others.clone()
+    }
+
     /// How many queries Prometheus answered.
     pub fn queries(&self) -> u64 {
         locked(&self.state).queries
@@ -175,6 +192,9 @@ impl Faults for ToApiServer {
             }
         }
         if path.contains(".metrics.k8s.io/") {
+            if path.contains("/namespaces/legacy/") {
+                state.asked_others = Some((self.replica, path.to_owned()));
+            }
             // Nobody else serves metrics.
             return Fate::Refused { code: 404, reason: "NotFound", retry_after: None };
         }
@@ -338,6 +358,7 @@ impl Network {
         tokio::time::sleep(Duration::from_millis(wait.unsigned_abs())).await;
         let form = form(request);
         let path = request.uri().path().trim_start_matches('/');
+        locked(&self.state).listings[replica] += u64::from(path == "api/v1/series");
         let query = form.iter().find(|(name, _)| name == "query");
         if let Some((_, query)) = query.filter(|_| path == "api/v1/query") {
             let metric = METRICS.into_iter().find(|metric| query.contains(metric));

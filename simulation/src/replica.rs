@@ -4,6 +4,7 @@ use crate::api_server::{self, ApiServer};
 use crate::network::{Dead, Network, ToApiServer, ToPrometheus};
 use crate::workload::CONFIG;
 use clap::Parser;
+use futures::future::BoxFuture;
 use kube::client::ClientBuilder;
 use plimsoll::clock::WallClock;
 use plimsoll::config::{Cli, Command, Config, ServeFlags};
@@ -22,6 +23,9 @@ pub struct RunningReplica {
     stop: Option<oneshot::Sender<()>>,
     task: JoinSet<Result<(), TaskEnded>>,
     dead: Dead,
+    external_metrics: Box<dyn Fn(String, String) -> BoxFuture<'static, bool> + Send>,
+    /// The requests to its API that are under way.
+    requests: JoinSet<bool>,
     /// Its own metrics.
     pub metrics: Arc<Metrics>,
 }
@@ -83,6 +87,7 @@ impl RunningReplica {
             flags,
         };
         let made = Replica::new(parts).expect("flags that go together");
+        let external_metrics = Box::new(made.external_metrics());
         let (stop, stopped) = oneshot::channel();
         let signal = async move {
             // Nobody stops it in order if the sender is dropped.
@@ -92,7 +97,22 @@ impl RunningReplica {
         };
         let mut task = JoinSet::new();
         task.spawn(made.run(|stop| stop, signal));
-        Self { stop: Some(stop), task, dead, metrics }
+        let requests = JoinSet::new();
+        Self { stop: Some(stop), task, dead, external_metrics, requests, metrics }
+    }
+
+    /// Asks its API for an external metric. Nobody waits for the response.
+    pub fn ask_external(&mut self, namespace: &str, metric: &str) {
+        while self.requests.try_join_next().is_some() {}
+        self.requests.spawn((self.external_metrics)(namespace.to_owned(), metric.to_owned()));
+    }
+
+    /// How many comparisons of observed HPAs had an outcome.
+    pub fn comparisons(&self, outcome: &str) -> u64 {
+        let text = self.metrics.openmetrics();
+        let name = format!("plimsoll_native_hpa_comparisons_total{{outcome=\"{outcome}\"}} ");
+        let count = text.lines().find_map(|line| line.strip_prefix(&name));
+        count.and_then(|count| count.parse().ok()).unwrap_or(0)
     }
 
     /// Stops it in order.

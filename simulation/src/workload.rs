@@ -11,6 +11,9 @@ pub const NAMESPACE: &str = "shop";
 /// The names of the workloads.
 pub const NAMES: [&str; crate::plan::WORKLOADS] = ["web", "api", "queue", "batch", "mail"];
 
+/// The external metric of the HPA that is observed: see `world/hpa.rs`.
+pub const LEGACY_BACKLOG: &str = "legacy_backlog";
+
 /// The rules of the configuration: CPU usage, and the external metrics.
 pub const CONFIG: &str = r#"
 resourceRules:
@@ -26,6 +29,9 @@ externalRules:
   resources: {overrides: {namespace: {resource: namespace}}}
   metricsQuery: 'max(<<.Series>>{<<.LabelMatchers>>})'
 - seriesQuery: 'mail_backlog{namespace!=""}'
+  resources: {overrides: {namespace: {resource: namespace}}}
+  metricsQuery: 'max(<<.Series>>{<<.LabelMatchers>>})'
+- seriesQuery: 'legacy_backlog{namespace!=""}'
   resources: {overrides: {namespace: {resource: namespace}}}
   metricsQuery: 'max(<<.Series>>{<<.LabelMatchers>>})'
 "#;

@@ -13,6 +13,7 @@ pub use shutdown::Stop;
 
 use crate::config::{Config, LiveConfig, ServeFlags};
 use crate::control::{ControlLoop, Dependencies};
+use crate::k8s::Selector;
 use crate::leader::LeaderElector;
 use crate::live::LiveStatus;
 use crate::prometheus;
@@ -21,6 +22,8 @@ use crate::samples::Store;
 use crate::supervise::{Heartbeat, Tasks};
 use crate::telemetry::Metrics;
 use crate::watch::{Cluster, Resources, WatchStatuses, run_reflectors};
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use shutdown::{Shutdown, spawn_orderly};
 use std::sync::Arc;
 use std::time::Duration;
@@ -140,6 +143,19 @@ impl Replica {
     /// What its parts share.
     pub(crate) fn shared(&self) -> &Shared {
         &self.shared
+    }
+
+    /// Reads external metrics as its API does: a function of a namespace and a metric, which says whether there are
+    /// values.
+    pub fn external_metrics(
+        &self,
+    ) -> impl Fn(String, String) -> BoxFuture<'static, bool> + Send + use<> {
+        let rules = self.shared.rules.clone();
+        move |namespace, metric| {
+            let rules = rules.clone();
+            async move { rules.external(&namespace, &metric, &Selector::default()).await.is_ok() }
+                .boxed()
+        }
     }
 
     /// Starts a task beside it that must not end, either.

@@ -25,11 +25,13 @@ pub enum Oracle {
     Steady,
     /// Queues and tasks are bounded.
     Bounded,
+    /// Each step of an observed HPA is compared, and found equal or not.
+    Compared,
 }
 
 impl Oracle {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Number,
         Self::OneWriter,
         Self::LeftAlone,
@@ -39,6 +41,7 @@ impl Oracle {
         Self::Restart,
         Self::Steady,
         Self::Bounded,
+        Self::Compared,
     ];
 
     /// Its name.
@@ -53,6 +56,7 @@ impl Oracle {
             Self::Restart => "restart",
             Self::Steady => "steady",
             Self::Bounded => "bounded",
+            Self::Compared => "compared",
         }
     }
 }

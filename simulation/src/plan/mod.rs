@@ -273,7 +273,7 @@ pub fn plan(seed: u64, length: Millis, faults_per_hour: f64) -> Vec<Planned> {
                 let event = Event::Load { workload, pods: load(rng) };
                 planned.push(Planned { at, number: None, event });
             }
-            at += exponential(rng, 20.0 * MINUTE as f64).max(2 * SCRAPE);
+            at += exponential(rng, 15.0 * MINUTE as f64).max(2 * SCRAPE);
         }
     }
     let mut number = 0;

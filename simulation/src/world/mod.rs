@@ -3,6 +3,7 @@
 pub mod crowd;
 mod faults;
 mod hands;
+mod hpa;
 mod pods;
 mod quiet;
 mod scrape;
@@ -46,6 +47,7 @@ enum Task {
     /// Watches of a replica, whose versions have expired, come back.
     Compact(usize),
     Quiet(quiet::Step),
+    Hpa(hpa::Step),
 }
 
 /// What a hand undoes after a time.
@@ -84,6 +86,7 @@ pub struct World {
     next_task: u64,
     scaled: mpsc::UnboundedReceiver<usize>,
     quiet: quiet::Observed,
+    hpas: hpa::Controller,
     evaluations: u64,
     scales_to_zero: bool,
     crowd: Option<crowd::Crowd>,
@@ -143,6 +146,7 @@ impl World {
             next_task: 0,
             scaled,
             quiet: quiet::Observed::default(),
+            hpas: hpa::Controller::new(seed),
             evaluations: 0,
             scales_to_zero: scales_to_zero(seed),
             crowd: crowd::Crowd::of(seed),
@@ -155,7 +159,7 @@ impl World {
 
     /// Creates the objects, and plans what is known.
     fn set_up(&mut self) {
-        for namespace in [NAMESPACE, OWN_NAMESPACE] {
+        for namespace in [NAMESPACE, OWN_NAMESPACE, hpa::NAMESPACE] {
             self.create(
                 &resource::NAMESPACES,
                 json!({
@@ -184,6 +188,7 @@ impl World {
         for (place, planned) in self.plan.clone().into_iter().enumerate() {
             self.at(planned.at, Task::Planned(place));
         }
+        self.set_up_hpas();
         self.at(SCRAPE, Task::Scrape);
         self.at(quiet::FIRST, Task::Quiet(quiet::Step::Settle));
     }
@@ -237,6 +242,7 @@ impl World {
             Task::Scrape => {
                 self.scrape(at);
                 self.look_at_crowd(at);
+                self.expose_backlog(at);
                 locked(&self.oracles).scraped(at);
                 self.check_replicas(at);
                 self.check_left_alone(at);
@@ -260,6 +266,7 @@ impl World {
             Task::Recheck => self.recheck(at),
             Task::Compact(replica) => self.compact(at, replica),
             Task::Quiet(step) => self.quiet(at, step),
+            Task::Hpa(step) => self.hpa(at, step),
         }
     }
 

@@ -5,7 +5,7 @@ use crate::api_server::resource;
 use crate::conditions::locked;
 use crate::oracle::Oracle;
 use crate::plan::{DAY, MINUTE, Millis, QUIET, REPLICAS, SECOND};
-use crate::workload::{NAMES, NAMESPACE};
+use crate::workload::{CONFIG, NAMES, NAMESPACE};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -29,6 +29,10 @@ const COMPARED: Millis = 10 * MINUTE;
 /// sees it any longer.
 const MOST_SAVES: usize = 10;
 
+/// The most listings of the series of a rule meanwhile: one in 10 minutes, and one for a metric that no rule lists
+/// in 3 minutes.
+const MOST_LISTINGS: u64 = 2 + 5;
+
 /// What was seen of a quiet time.
 #[derive(Debug, Default)]
 pub struct Observed {
@@ -44,6 +48,7 @@ impl World {
             Step::Settle => {
                 for replica in 0..REPLICAS {
                     self.network.take_requests(replica);
+                    self.network.take_listings(replica);
                 }
                 self.at(at + MEASURED, Task::Quiet(Step::Measure));
             }
@@ -69,6 +74,8 @@ impl World {
         let first = *self.quiet.tasks.get_or_insert(tasks);
         let mut asked = Vec::new();
         let mut saves = 0;
+        let listings = (0..REPLICAS).map(|replica| self.network.take_listings(replica));
+        let listings = listings.max().unwrap_or(0);
         for replica in 0..REPLICAS {
             for request in self.network.take_requests(replica) {
                 if request.contains("/configmaps/") {
@@ -89,6 +96,10 @@ impl World {
         }
         if saves > MOST_SAVES {
             let text = format!("{saves} checkpoints were saved in a steady state");
+            oracles.violate(Oracle::Steady, at, text);
+        }
+        if listings > MOST_LISTINGS * CONFIG.matches("seriesQuery").count() as u64 {
+            let text = format!("a replica listed series {listings} times in a steady state");
             oracles.violate(Oracle::Steady, at, text);
         }
         if tasks > first + 20 {
