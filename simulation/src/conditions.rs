@@ -85,15 +85,20 @@ impl Conditions {
         Some(self.armed.remove(place).1)
     }
 
-    /// Whether anything that a replica depends on fails.
-    pub fn is_troubled(&self, replica: usize, now: Millis) -> bool {
+    /// Whether a replica's way to the API server fails.
+    pub fn is_cut_off(&self, replica: usize, now: Millis) -> bool {
         let one = &self.replicas[replica];
         one.api_lost.at(now).is_some()
             || one.refused.at(now).is_some()
             || one.api_latency.at(now).is_some()
             || one.watch_silent.at(now).is_some()
             || one.watch_refused.at(now).is_some()
-            || one.prometheus_lost.at(now).is_some()
+    }
+
+    /// Whether anything that a replica depends on fails.
+    pub fn is_troubled(&self, replica: usize, now: Millis) -> bool {
+        self.is_cut_off(replica, now)
+            || self.replicas[replica].prometheus_lost.at(now).is_some()
             || self.prometheus_away.at(now).is_some()
             || self.prometheus_latency.at(now).is_some()
             || self.prometheus_lies.at(now).is_some()

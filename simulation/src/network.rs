@@ -47,6 +47,8 @@ struct State {
     ended: [Option<Millis>; REPLICAS],
     /// The requests of each replica that are not about the Lease, nor watches.
     requests: [Vec<String>; REPLICAS],
+    /// How many watches of each resource, and other requests about the Lease, each replica has sent.
+    upkeep: [BTreeMap<String, usize>; REPLICAS],
     /// How many queries Prometheus answered.
     queries: u64,
     /// When each metric was queried last, by replica.
@@ -58,6 +60,8 @@ struct State {
 const LATE: Duration = Duration::from_secs(14);
 /// The metrics that are of one workload only.
 pub const METRICS: [&str; 3] = ["http_requests_total", "queue_depth", "jobs_running"];
+/// The name under which reads and writes of the Lease are counted.
+pub const LEASE: &str = "Lease";
 /// How many requests are remembered.
 const REMEMBERED: usize = 200;
 
@@ -75,6 +79,7 @@ impl Network {
             mishaps: [None; REPLICAS],
             ended: [None; REPLICAS],
             requests: std::array::from_fn(|_| Vec::new()),
+            upkeep: Default::default(),
             queries: 0,
             queried: BTreeMap::new(),
         };
@@ -117,6 +122,12 @@ impl Network {
         std::mem::take(&mut locked(&self.state).requests[replica])
     }
 
+    /// How many watches a replica has begun since the last call, by their paths, and its other requests
+    /// about the Lease, as [`LEASE`].
+    pub fn take_upkeep(&self, replica: usize) -> BTreeMap<String, usize> {
+        std::mem::take(&mut locked(&self.state).upkeep[replica])
+    }
+
     /// When a replica queried a metric last.
     pub fn queried(&self, replica: usize, metric: &'static str) -> Option<Millis> {
         locked(&self.state).queried.get(&(replica, metric)).copied()
@@ -152,7 +163,9 @@ impl Faults for ToApiServer {
         let written = written(asked.method, path);
         let mut conditions = locked(&self.network.conditions);
         let mut state = locked(&self.network.state);
-        if !is_watch && !path.contains("/leases") {
+        if is_watch || path.contains("/leases") {
+            state.count_upkeep(self.replica, if is_watch { path } else { LEASE });
+        } else {
             let requests = &mut state.requests[self.replica];
             if requests.len() < REMEMBERED {
                 requests.push(format!("{} {path}", asked.method));
@@ -215,6 +228,15 @@ impl Faults for ToApiServer {
             return Delivery::Broken;
         }
         Delivery::After(Duration::from_millis(state.rng.u64(1..400)))
+    }
+}
+
+impl State {
+    fn count_upkeep(&mut self, replica: usize, of: &str) {
+        match self.upkeep[replica].get_mut(of) {
+            Some(count) => *count += 1,
+            None => drop(self.upkeep[replica].insert(of.to_owned(), 1)),
+        }
     }
 }
 

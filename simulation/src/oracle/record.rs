@@ -199,6 +199,8 @@ pub struct ReplicaRecord {
     pub alive_since: Option<Millis>,
     /// Whether anything that it depends on fails.
     pub troubled: Timeline<bool>,
+    /// Whether its way to the API server fails.
+    pub cut_off: Timeline<bool>,
     /// How far its wall clock is off.
     pub offset: Timeline<i64>,
     /// When it acquired the Lease last.

@@ -114,10 +114,16 @@ impl World {
         let conditions = locked(&self.conditions);
         let mut oracles = locked(&self.oracles);
         for replica in 0..REPLICAS {
-            let troubled = conditions.is_troubled(replica, at)
-                || conditions.is_troubled(replica, at - CALM)
+            let cut_off = conditions.is_cut_off(replica, at)
+                || conditions.is_cut_off(replica, at - CALM)
                 || self.network.mishap_within(replica, at - CALM);
+            let troubled = cut_off
+                || conditions.is_troubled(replica, at)
+                || conditions.is_troubled(replica, at - CALM);
             let record = &mut oracles.replicas[replica];
+            if record.cut_off.now() != Some(&cut_off) {
+                record.cut_off.set(at, cut_off);
+            }
             if record.troubled.now() != Some(&troubled) {
                 record.troubled.set(at, troubled);
             }

@@ -180,7 +180,7 @@ impl World {
                     hpa.as_ref().and_then(|hpa| hpa.pointer(&pointer).cloned())
                 };
                 let policies = ["scaleUp", "scaleDown"].map(policy);
-                oracles.checked(Oracle::LeftAlone);
+                oracles.checked_of(Oracle::LeftAlone, number);
                 if policies.iter().any(|policy| *policy != Some(json!("Disabled"))) {
                     let text = format!("{name}: its HPA is not disabled: {policies:?}");
                     oracles.violate(Oracle::LeftAlone, at, text);

@@ -2,6 +2,7 @@
 
 mod faults;
 mod hands;
+mod looks;
 mod pods;
 mod quiet;
 mod scrape;
@@ -45,6 +46,8 @@ enum Task {
     /// Watches of a replica, whose versions have expired, come back.
     Compact(usize),
     Quiet(quiet::Step),
+    /// All replicas die soon after a checkpoint, and start again.
+    Restart(looks::Restart),
 }
 
 /// What a hand undoes after a time.
@@ -83,6 +86,7 @@ pub struct World {
     next_task: u64,
     scaled: mpsc::UnboundedReceiver<usize>,
     quiet: quiet::Observed,
+    looks: looks::Looks,
     evaluations: u64,
     scales_to_zero: bool,
     asked: mpsc::UnboundedReceiver<Ask>,
@@ -141,6 +145,7 @@ impl World {
             next_task: 0,
             scaled,
             quiet: quiet::Observed::default(),
+            looks: looks::Looks::new(seed),
             evaluations: 0,
             scales_to_zero: scales_to_zero(seed),
             asked,
@@ -182,6 +187,7 @@ impl World {
         }
         self.at(SCRAPE, Task::Scrape);
         self.at(quiet::FIRST, Task::Quiet(quiet::Step::Settle));
+        self.plan_restart(0);
     }
 
     /// Runs until a time, or until an oracle finds something.
@@ -231,6 +237,7 @@ impl World {
                 locked(&self.oracles).scraped(at);
                 self.check_replicas(at);
                 self.check_left_alone(at);
+                self.look(at);
                 self.at(at + SCRAPE, Task::Scrape);
             }
             Task::Planned(place) => match self.plan[place].event.clone() {
@@ -250,6 +257,7 @@ impl World {
             Task::Recheck => self.recheck(at),
             Task::Compact(replica) => self.compact(at, replica),
             Task::Quiet(step) => self.quiet(at, step),
+            Task::Restart(restart) => self.restart(at, restart),
         }
     }
 
@@ -447,6 +455,7 @@ fn observe(
         "configmaps" => {
             if let Some(replica) = replica_of(&write.who) {
                 oracles.checkpoint_written(at, replica);
+                oracles.check_checkpoint(at, replica, write.after.as_deref());
             }
         }
         _ => {}
