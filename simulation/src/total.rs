@@ -84,7 +84,7 @@ impl Total {
             .filter(|oracle| least(oracle) < days)
             .map(|oracle| {
                 format!(
-                    "oracle: idle\n{oracle}: it looked at a workload {} times in {days} days",
+                    "idle: {oracle} looked at a workload {} times in {days} days",
                     least(oracle)
                 )
             })
@@ -125,7 +125,7 @@ mod tests {
         seldom.of[2] = 9;
         let found = total(counts(seldom), 9).shortcomings();
         assert_eq!(found.len(), 2, "{found:?}");
-        assert!(found[0].contains("windows: it looked at a workload 9 times"), "{found:?}");
+        assert!(found[0].contains("windows looked at a workload 9 times"), "{found:?}");
         let short = Total { length: LONG - 1, ..total(counts(seldom), 0) };
         assert_eq!(short.shortcomings(), Vec::<String>::new());
     }
