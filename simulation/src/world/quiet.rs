@@ -41,9 +41,10 @@ pub struct Observed {
     first_tasks: Option<usize>,
 }
 
-/// How many more tasks one state may have than the same one at another time: for each replica, an evaluation and a
-/// query of each workload in flight.
-const IN_FLIGHT: usize = 2 * REPLICAS * NAMES.len();
+/// How many more tasks one state may have than the same one at another time. For each replica: the evaluations in
+/// flight; and a query keeps a task until its result is forgotten, 67.5 s, which is five periods. Two workloads share
+/// their queries for CPU if they are evaluated at the same time.
+const IN_FLIGHT: usize = REPLICAS * (NAMES.len() + 5);
 /// How often a leader renews its Lease (`--leader-elect-retry-period`), and for how long a watch asks (kube's
 /// default).
 const RENEWED: Millis = 2 * SECOND;
