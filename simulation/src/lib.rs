@@ -12,5 +12,6 @@ pub mod plan;
 pub mod prometheus;
 mod replica;
 pub mod run;
+pub mod total;
 mod workload;
 mod world;

@@ -1,10 +1,11 @@
 //! `simulate`: runs seeds, and reports what the oracles find.
 
 use clap::Parser;
-use plimsoll_simulation::oracle::{Count, Counts, time};
+use plimsoll_simulation::oracle::time;
 use plimsoll_simulation::plan::{DAY, Millis};
-use plimsoll_simulation::run::{Report, Settings, idle, planned, run, run_apart, shrink};
-use std::collections::{BTreeMap, BTreeSet};
+use plimsoll_simulation::run::{Report, Settings, planned, run, run_apart, shrink};
+use plimsoll_simulation::total::Total;
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -132,11 +133,11 @@ fn main() -> ExitCode {
         }
         return ExitCode::FAILURE;
     }
-    let idle = idle(&all.counts, all.length);
-    if !idle.is_empty() && settings.length >= DAY && flags.seconds.is_none() {
-        println!(
-            "oracle: idle\nlooked less than once for each simulated day and workload: {idle:?}"
-        );
+    let shortcomings = all.shortcomings();
+    for one in &shortcomings {
+        println!("{one}");
+    }
+    if !shortcomings.is_empty() {
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS
@@ -167,56 +168,4 @@ fn show_shorter(settings: &Settings, report: &Report, flags: &Flags) {
     show(report, flags);
     let without: BTreeSet<String> = settings.left_out.iter().map(usize::to_string).collect();
     println!("with WITHOUT={}", without.into_iter().collect::<Vec<_>>().join(","));
-}
-
-/// What all runs together did.
-#[derive(Default)]
-struct Total {
-    length: Millis,
-    faults: BTreeMap<String, u64>,
-    counts: Counts,
-    evaluations: u64,
-    writes: u64,
-    queries: u64,
-}
-
-impl Total {
-    fn add(&mut self, report: &Report) {
-        self.length += report.length;
-        self.evaluations += report.evaluations;
-        self.writes += report.writes;
-        self.queries += report.queries;
-        for (fault, count) in &report.faults {
-            *self.faults.entry(fault.clone()).or_default() += count;
-        }
-        for (oracle, Count { checked, withheld }) in &report.counts {
-            let count = self.counts.entry(*oracle).or_default();
-            count.checked += checked;
-            count.withheld += withheld;
-        }
-    }
-
-    fn print(&self, took: Duration) {
-        let days = self.length as f64 / DAY as f64;
-        let seconds = took.as_secs_f64();
-        println!(
-            "{days:.1} simulated days in {seconds:.0} s ({:.0} in an hour)",
-            days * 3600.0 / seconds
-        );
-        println!(
-            "{} evaluations, {} queries, {} writes of a scale ({:.2} % of evaluations)",
-            self.evaluations,
-            self.queries,
-            self.writes,
-            100.0 * self.writes as f64 / self.evaluations.max(1) as f64
-        );
-        println!("faults: {}", self.faults.values().sum::<u64>());
-        for (fault, count) in &self.faults {
-            println!("  {fault:<18} {count:>6}");
-        }
-        println!("oracles:             looked   withheld");
-        for (oracle, Count { checked, withheld }) in &self.counts {
-            println!("  {:<14} {checked:>10} {withheld:>10}", oracle.name());
-        }
-    }
 }

@@ -54,6 +54,8 @@ struct State {
     ended: [Option<Millis>; REPLICAS],
     /// The requests of each replica that are not about the Lease, nor watches.
     requests: [Vec<String>; REPLICAS],
+    /// How many watches of each resource, and other requests about the Lease, each replica has sent.
+    upkeep: [BTreeMap<String, usize>; REPLICAS],
     /// How many queries Prometheus answered.
     queries: u64,
     /// How many values of the crowd's metric each replica was sent.
@@ -72,6 +74,8 @@ const LATE: Duration = Duration::from_secs(14);
 /// The metrics that are of one workload only.
 pub const METRICS: [&str; 4] =
     ["http_requests_total", "queue_depth", "jobs_running", crate::workload::LEGACY_BACKLOG];
+/// The name under which reads and writes of the Lease are counted.
+pub const LEASE: &str = "Lease";
 /// How many requests are remembered.
 const REMEMBERED: usize = 200;
 
@@ -90,6 +94,7 @@ impl Network {
             busy: BTreeMap::new(),
             ended: [None; REPLICAS],
             requests: std::array::from_fn(|_| Vec::new()),
+            upkeep: Default::default(),
             queries: 0,
             crowd: [0; REPLICAS],
             listings: [0; REPLICAS],
@@ -133,6 +138,12 @@ impl Network {
     /// The requests of a replica since the last call.
     pub fn take_requests(&self, replica: usize) -> Vec<String> {
         std::mem::take(&mut locked(&self.state).requests[replica])
+    }
+
+    /// How many watches a replica has begun since the last call, by their paths, and its other requests
+    /// about the Lease, as [`LEASE`].
+    pub fn take_upkeep(&self, replica: usize) -> BTreeMap<String, usize> {
+        std::mem::take(&mut locked(&self.state).upkeep[replica])
     }
 
     /// When a replica queried a metric last.
@@ -185,7 +196,9 @@ impl Faults for ToApiServer {
         let written = written(asked, path);
         let mut conditions = locked(&self.network.conditions);
         let mut state = locked(&self.network.state);
-        if !is_watch && !path.contains("/leases") {
+        if is_watch || path.contains("/leases") {
+            state.count_upkeep(self.replica, if is_watch { path } else { LEASE });
+        } else {
             let requests = &mut state.requests[self.replica];
             if requests.len() < REMEMBERED {
                 requests.push(format!("{} {path}", asked.method));
@@ -260,6 +273,15 @@ impl Faults for ToApiServer {
             return Delivery::Broken;
         }
         Delivery::After(Duration::from_millis(state.rng.u64(1..400)))
+    }
+}
+
+impl State {
+    fn count_upkeep(&mut self, replica: usize, of: &str) {
+        match self.upkeep[replica].get_mut(of) {
+            Some(count) => *count += 1,
+            None => drop(self.upkeep[replica].insert(of.to_owned(), 1)),
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::conditions::locked;
 use crate::entropy;
 use crate::oracle::{Counts, Oracle, Violation};
-use crate::plan::{DAY, Millis, Planned, WORKLOADS, plan};
+use crate::plan::{Millis, Planned, plan};
 use crate::world::World;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -117,15 +117,6 @@ async fn simulate(settings: &Settings) -> Report {
         steps: oracles.steps.iter().cloned().collect(),
         digest: oracles.digest,
     }
-}
-
-/// The oracles that looked less than once for each simulated day and workload.
-pub fn idle(counts: &Counts, length: Millis) -> Vec<Oracle> {
-    let least = (length / DAY).unsigned_abs() * WORKLOADS as u64;
-    let looked = |oracle: &Oracle| {
-        counts.get(oracle).is_some_and(|count| count.checked + count.withheld >= least)
-    };
-    Oracle::ALL.into_iter().filter(|oracle| !looked(oracle)).collect()
 }
 
 /// Leaves out faults and hands of a run that fails, as long as the same oracle finds something.

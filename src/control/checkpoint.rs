@@ -280,6 +280,17 @@ fn decode(
     Ok(autoscalers.into_iter().filter_map(autoscaler).collect())
 }
 
+/// The checkpoints in a ConfigMap as of its write: the time of that is 0, and those in them are negative
+/// ages, in ms.
+///
+/// # Errors
+/// If there are none, or they can't be decoded.
+pub fn read_checkpoints(map: ConfigMap) -> Result<Vec<(AutoscalerRef, Checkpoint)>, String> {
+    let data = map.binary_data.and_then(|mut data| data.remove(CHECKPOINTS_KEY));
+    let ByteString(data) = data.ok_or("the ConfigMap has no checkpoints")?;
+    decode(&data, 0, None)
+}
+
 /// The latest time in any of them.
 fn newest(autoscalers: &[Entry]) -> UnixMillis {
     let times =

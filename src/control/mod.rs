@@ -42,5 +42,6 @@ mod targets;
 mod update_status;
 mod zero;
 
+pub use checkpoint::{Checkpoint, read_checkpoints};
 pub use context::{ControllerSettings, Dependencies, NativeHpas};
 pub use control_loop::ControlLoop;

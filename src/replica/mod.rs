@@ -6,6 +6,7 @@ mod shutdown;
 
 pub use crate::clock::Clock;
 pub use crate::connect::layered;
+pub use crate::control::{Checkpoint, read_checkpoints};
 pub use crate::supervise::{BackgroundTasks, Spawner, TaskEnded};
 pub use settings::SettingsError;
 pub(crate) use settings::check;

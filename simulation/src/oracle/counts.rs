@@ -1,5 +1,6 @@
 //! What the oracles looked at, and what they found.
 
+use crate::plan::WORKLOADS;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -59,6 +60,20 @@ impl Oracle {
             Self::Compared => "compared",
         }
     }
+
+    /// Whether it looks at each workload; the others look at the cluster and at Plimsoll's processes.
+    pub fn is_of_workloads(self) -> bool {
+        match self {
+            Self::Number
+            | Self::LeftAlone
+            | Self::NoWayDown
+            | Self::Windows
+            | Self::InTime
+            | Self::Restart
+            | Self::Steady => true,
+            Self::OneWriter | Self::Compared | Self::Bounded => false,
+        }
+    }
 }
 
 impl fmt::Display for Oracle {
@@ -75,6 +90,25 @@ pub struct Count {
     pub checked: u64,
     /// Writes that were wanted and withheld.
     pub withheld: u64,
+    /// The looks, of both kinds, at each workload while the condition of the oracle held for it.
+    pub of: [u64; WORKLOADS],
+}
+
+impl Count {
+    /// Adds the count of another run.
+    pub fn add(&mut self, other: &Self) {
+        self.checked += other.checked;
+        self.withheld += other.withheld;
+        for (of, other) in self.of.iter_mut().zip(other.of) {
+            *of += other;
+        }
+    }
+
+    /// The looks that count for an oracle: those at the workload that it looked at least often, or all.
+    pub fn least(&self, oracle: Oracle) -> u64 {
+        let of = self.of.into_iter().filter(|_| oracle.is_of_workloads());
+        of.min().unwrap_or(self.checked + self.withheld)
+    }
 }
 
 /// The counts of all oracles.

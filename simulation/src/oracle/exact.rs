@@ -47,7 +47,7 @@ impl Oracles {
             return;
         };
         self.exact.due = None;
-        self.checked(Oracle::Windows);
+        self.checked_of(Oracle::Windows, QUEUE);
         // Nothing may have happened since, of course.
         if from != to && self.is_calm(at) {
             let text = format!("queue: {from} -> {to} was due at {}", super::time(decided));

@@ -1,8 +1,10 @@
 //! The oracles: they see the truth, and look at every write and at every scrape.
 
+mod checkpoint;
 mod counts;
 mod exact;
 mod expect;
+mod left_alone;
 mod number;
 mod record;
 mod timeline;
@@ -110,14 +112,23 @@ impl Oracles {
         }
     }
 
-    /// Counts a look.
+    /// Counts a look that is of no workload, or for which no condition of the oracle had to hold.
     pub fn checked(&mut self, oracle: Oracle) {
         self.counts.entry(oracle).or_default().checked += 1;
     }
 
-    /// Counts a write that was wanted and withheld.
-    pub fn withheld(&mut self, oracle: Oracle) {
-        self.counts.entry(oracle).or_default().withheld += 1;
+    /// Counts a look at a workload while the oracle's condition held.
+    pub fn checked_of(&mut self, oracle: Oracle, workload: usize) {
+        let count = self.counts.entry(oracle).or_default();
+        count.checked += 1;
+        count.of[workload] += 1;
+    }
+
+    /// Counts a write for a workload that was wanted and withheld.
+    pub fn withheld_of(&mut self, oracle: Oracle, workload: usize) {
+        let count = self.counts.entry(oracle).or_default();
+        count.withheld += 1;
+        count.of[workload] += 1;
     }
 
     /// The wall clock of the cluster.
@@ -250,6 +261,7 @@ impl Oracles {
         for workload in 0..WORKLOADS {
             self.close_span(at, workload);
             self.check_in_time(at, workload);
+            self.count_left_alone(at, workload);
             self.records[workload].forget(at);
         }
         for replica in &mut self.replicas {

@@ -65,7 +65,7 @@ impl Oracles {
         (from, to): (i32, i32),
         specs: &[SharedSpec],
     ) {
-        self.checked(Oracle::Number);
+        self.checked_of(Oracle::Number, workload);
         let name = NAMES[workload];
         let lags = self.replicas[by].lags(at);
         let lag = lags.views;
@@ -115,7 +115,7 @@ impl Oracles {
                 |proposal, bound| self.follows(at, workload, by, (from, proposal), spec, bound);
             let bounds = (of(low, Bound::Lower), of(high, Bound::Upper));
             if (bounds.0..=bounds.1).contains(&to) {
-                return self.count_write(to, (low, high));
+                return self.count_write(workload, (from, to), (low, high), bounds);
             }
             // Without the past it would be right.
             let bare = |proposal| decide(spec, from, proposal, &Past::default(), record.slept, 0);
@@ -129,11 +129,21 @@ impl Oracles {
         self.violate(blame, at, text);
     }
 
-    fn count_write(&mut self, to: i32, (low, high): (i32, i32)) {
-        self.checked(Oracle::Windows);
+    fn count_write(
+        &mut self,
+        workload: usize,
+        (from, to): (i32, i32),
+        (low, high): (i32, i32),
+        (lowest, highest): (i32, i32),
+    ) {
+        self.checked_of(Oracle::Windows, workload);
+        // It was due, whatever the replica had seen.
+        if lowest > from || highest < from {
+            self.checked_of(Oracle::InTime, workload);
+        }
         // A window or a policy allowed less than the metrics propose.
         if to < low || to > high {
-            self.withheld(Oracle::Windows);
+            self.withheld_of(Oracle::Windows, workload);
         }
     }
 
@@ -295,7 +305,7 @@ impl Oracles {
             return;
         }
         let since = *record.due_since.get_or_insert(at);
-        self.checked(Oracle::InTime);
+        self.checked_of(Oracle::InTime, workload);
         if at - since > 2 * period + 2 * SCRAPE {
             let text = format!("{}: {text} since {}", NAMES[workload], super::time(since));
             self.violate(Oracle::InTime, at, text);
@@ -326,16 +336,12 @@ impl Oracles {
             return Some((true, spec.period(), format!("{from} is out of {min} to {max}")));
         }
         if from == 0 && !record.slept {
-            self.withheld(Oracle::LeftAlone);
             return Some((false, spec.period(), String::new()));
         }
         let offsets = self.replicas[leader].offsets(at - LAG, at);
         let hull: Hull =
             record.hull(&spec, (at, Lags::all(SCRAPE + LAG)), from, (self.base, &offsets));
-        let Some((low, high)) = hull.range else {
-            self.withheld(Oracle::NoWayDown);
-            return None;
-        };
+        let (low, high) = hull.range?;
         if hull.may_fail {
             return None;
         }
@@ -347,8 +353,8 @@ impl Oracles {
             && self.records[workload].spans.iter().all(|span| span.proposals.is_some());
         let due = lowest > from || (highest < from && steady);
         if !due && (low > from || high < from) {
-            self.withheld(Oracle::Windows);
-            self.withheld(Oracle::Number);
+            self.withheld_of(Oracle::Windows, workload);
+            self.withheld_of(Oracle::Number, workload);
         }
         Some((due, spec.period(), format!("{from} replicas, {low} to {high} are proposed")))
     }

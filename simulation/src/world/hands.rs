@@ -206,7 +206,7 @@ impl World {
                     hpa.as_ref().and_then(|hpa| hpa.pointer(&pointer).cloned())
                 };
                 let policies = ["scaleUp", "scaleDown"].map(policy);
-                oracles.checked(Oracle::LeftAlone);
+                oracles.checked_of(Oracle::LeftAlone, number);
                 if policies.iter().any(|policy| *policy != Some(json!("Disabled"))) {
                     let text = format!("{name}: its HPA is not disabled: {policies:?}");
                     oracles.violate(Oracle::LeftAlone, at, text);
@@ -250,7 +250,7 @@ impl World {
             {
                 continue;
             }
-            oracles.checked(Oracle::InTime);
+            oracles.checked_of(Oracle::InTime, number);
             let object = self.api.get(&resource::AUTOSCALERS, NAMESPACE, name);
             let conditions =
                 object.as_ref().and_then(|object| object.pointer("/status/conditions"));

@@ -224,7 +224,7 @@ impl World {
             }
             Step::Start => self.start_pods(),
             Step::Settle => self.settle(),
-            Step::Look(look) => self.look(at, look),
+            Step::Look(look) => self.look_at_rescale(at, look),
         }
     }
 
@@ -328,7 +328,7 @@ impl World {
     }
 
     /// A sound leader has compared the change of the scale.
-    fn look(&mut self, at: Millis, look: Look) {
+    fn look_at_rescale(&mut self, at: Millis, look: Look) {
         if !self.leads_soundly(look.leader, look.at - SOUND, at) {
             return;
         }

@@ -4,19 +4,22 @@ pub mod crowd;
 mod faults;
 mod hands;
 mod hpa;
+mod looks;
+mod observe;
 mod pods;
 mod quiet;
 mod scrape;
 
-use crate::api_server::{ApiServer, Part, Resource, Write, resource};
+use crate::api_server::{ApiServer, Part, Resource, resource};
 use crate::conditions::{Conditions, Shared, locked};
 use crate::network::{Ask, Network};
-use crate::oracle::{Oracles, SpecView};
-use crate::plan::{Event, MINUTE, Millis, Planned, REPLICAS, SCRAPE, SECOND, WORKLOADS, Written};
+use crate::oracle::Oracles;
+use crate::plan::{Event, MINUTE, Millis, Planned, REPLICAS, SCRAPE, SECOND, WORKLOADS};
 use crate::prometheus::Prometheus;
 use crate::replica::RunningReplica;
 use crate::workload::{NAMES, NAMESPACE, Workload, scales_to_zero};
 use fastrand::Rng;
+use observe::{observe, written};
 use scrape::Exporter;
 use serde_json::{Value, json};
 use std::cmp::Reverse;
@@ -48,6 +51,8 @@ enum Task {
     Compact(usize),
     Quiet(quiet::Step),
     Hpa(hpa::Step),
+    /// All replicas die soon after a checkpoint, and start again.
+    Restart(looks::Restart),
 }
 
 /// What a hand undoes after a time.
@@ -87,6 +92,7 @@ pub struct World {
     scaled: mpsc::UnboundedReceiver<usize>,
     quiet: quiet::Observed,
     hpas: hpa::Controller,
+    looks: looks::Looks,
     evaluations: u64,
     scales_to_zero: bool,
     crowd: Option<crowd::Crowd>,
@@ -147,6 +153,7 @@ impl World {
             scaled,
             quiet: quiet::Observed::default(),
             hpas: hpa::Controller::new(seed),
+            looks: looks::Looks::new(seed),
             evaluations: 0,
             scales_to_zero: scales_to_zero(seed),
             crowd: crowd::Crowd::of(seed),
@@ -191,6 +198,7 @@ impl World {
         self.set_up_hpas();
         self.at(SCRAPE, Task::Scrape);
         self.at(quiet::FIRST, Task::Quiet(quiet::Step::Settle));
+        self.plan_restart(0);
     }
 
     /// Runs until a time, or until an oracle finds something.
@@ -247,6 +255,7 @@ impl World {
                 self.check_replicas(at);
                 self.check_left_alone(at);
                 self.check_thawed(at);
+                self.look(at);
                 self.at(at + SCRAPE, Task::Scrape);
             }
             Task::Planned(place) => match self.plan[place].event.clone() {
@@ -267,6 +276,7 @@ impl World {
             Task::Compact(replica) => self.compact(at, replica),
             Task::Quiet(step) => self.quiet(at, step),
             Task::Hpa(step) => self.hpa(at, step),
+            Task::Restart(restart) => self.restart(at, restart),
         }
     }
 
@@ -399,93 +409,6 @@ fn workload_resource(workload: &Workload) -> &'static Resource {
         "StatefulSet" => &resource::STATEFUL_SETS,
         _ => &resource::DEPLOYMENTS,
     }
-}
-
-/// Tells the oracles of a write.
-fn observe(
-    oracles: &mut Oracles,
-    scaled: &mpsc::UnboundedSender<usize>,
-    at: Millis,
-    write: &Write,
-) {
-    let number = || NAMES.iter().position(|name| *name == write.name);
-    match write.resource.plural {
-        "deployments" | "statefulsets" => {
-            let replicas = |object: &Option<Arc<Value>>| {
-                let replicas = object.as_ref()?.pointer("/spec/replicas")?.as_i64()?;
-                i32::try_from(replicas).ok()
-            };
-            let (Some(number), before, after) =
-                (number(), replicas(&write.before), replicas(&write.after))
-            else {
-                return;
-            };
-            let by = replica_of(&write.who);
-            match (before, after) {
-                (Some(before), Some(after)) if before != after => {
-                    oracles.scale_changed(at, number, by, (before, after));
-                    let _ = scaled.send(number);
-                }
-                (None, after @ Some(_)) => {
-                    oracles.records[number].undisturbed_since = at;
-                    oracles.records[number].replicas.set(at, after);
-                    oracles.records[number].changes.clear();
-                    oracles.records[number].reported = None;
-                    let _ = scaled.send(number);
-                }
-                (Some(_), None) => {
-                    oracles.records[number].undisturbed_since = at;
-                    oracles.records[number].replicas.set(at, None);
-                }
-                _ => {}
-            }
-        }
-        "autoscalers" => {
-            let spec = |object: &Option<Arc<Value>>| {
-                let object = object.as_ref()?;
-                Some((object["metadata"]["uid"].clone(), object["spec"].clone()))
-            };
-            let Some(number) = number() else { return };
-            if spec(&write.before) != spec(&write.after) {
-                let zero = oracles.scales_to_zero;
-                let spec =
-                    write.after.as_ref().map(|object| SpecView::new(object, NAMESPACE, zero));
-                oracles.spec_changed(at, number, spec.map(Arc::new));
-            }
-            if let (Some(by), Some(after)) = (replica_of(&write.who), &write.after) {
-                let before = write.before.as_ref().map(|before| &before["status"]);
-                oracles.status_written(at, number, by, (before, &after["status"]));
-            }
-        }
-        "leases" => {
-            let holder = write
-                .after
-                .as_ref()
-                .and_then(|lease| replica_of(lease.pointer("/spec/holderIdentity")?.as_str()?));
-            oracles.lease_held(at, holder);
-        }
-        "configmaps" => {
-            if let Some(replica) = replica_of(&write.who) {
-                oracles.checkpoint_written(at, replica);
-            }
-        }
-        _ => {}
-    }
-}
-
-/// What a write is one to.
-fn written(write: &Write) -> Option<Written> {
-    Some(match (write.resource.plural, write.subresource) {
-        (_, "scale") => {
-            let replicas = write.after.as_ref().map(|object| &object["spec"]["replicas"]);
-            if replicas == Some(&json!(0)) { Written::ScaleToZero } else { Written::Scale }
-        }
-        ("autoscalers", "status") => Written::Status,
-        ("leases", _) => Written::Lease,
-        ("configmaps", _) => Written::Checkpoint,
-        ("horizontalpodautoscalers", _) => Written::Hpa,
-        _ => return None,
-    })
 }
 
 /// The replica of a user agent or of a holder identity: `replica-1` or `replica-1-7`.

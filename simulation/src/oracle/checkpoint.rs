@@ -1,0 +1,170 @@
+//! The oracle of checkpoints: what a leader writes for the one after it has all that the windows and policies
+//! of each autoscaler look back to. So a restart changes no decision.
+
+use super::record::{Change, LAG, Record};
+use super::{Oracle, Oracles, SharedSpec};
+use crate::plan::{MINUTE, Millis, SCRAPE, SECOND};
+use crate::workload::NAMES;
+use plimsoll::crd::Executor;
+use plimsoll::hpa::{ScaleEvent, ScalingHistory, ScalingRules};
+use plimsoll::replica::{Checkpoint, read_checkpoints};
+use serde_json::Value;
+
+/// For how long the leader must have led, and reached the API server, for its history to be known.
+const LED: Millis = 5 * MINUTE;
+/// How much earlier and later than the API server shows a change its event may be dated: it is dated
+/// when its response is there.
+const DATED: std::ops::RangeInclusive<Millis> = -SECOND..=3 * SECOND;
+/// The windows of an autoscaler that names none, in seconds: of `hpa`, up and down.
+const WINDOWS: [i32; 2] = [0, 300];
+
+impl Oracles {
+    /// Looks at a checkpoint that a replica has written.
+    pub fn check_checkpoint(&mut self, at: Millis, by: usize, map: Option<&Value>) {
+        let replica = &self.replicas[by];
+        let since = at - LED;
+        let led = |begun: Option<Millis>| begun.is_some_and(|begun| begun <= since);
+        if !led(replica.alive_since)
+            || !led(replica.acquired)
+            || replica.views.during(since, at).any(|are_old| *are_old)
+        {
+            return;
+        }
+        let map = map.cloned().unwrap_or_default();
+        let read = serde_json::from_value(map).map_err(|error| error.to_string());
+        let checkpoints = match read.and_then(read_checkpoints) {
+            Ok(checkpoints) => checkpoints,
+            Err(error) => {
+                let text = format!("a checkpoint can't be read: {error}");
+                return self.violate(Oracle::Restart, at, text);
+            }
+        };
+        for (workload, name) in NAMES.into_iter().enumerate() {
+            let of = checkpoints.iter().find(|(autoscaler, _)| autoscaler.key.name == name);
+            let record = &self.records[workload];
+            let Some(Some(spec)) = record.specs.now() else { continue };
+            if spec.api.paused || spec.api.executor != Executor::Embedded {
+                continue;
+            }
+            let checkpoint = of.map(|(_, one)| one).filter(|one| one.uid == spec.uid);
+            let found = Looked { at, by, record, spec }.look(checkpoint);
+            match found {
+                Ok(true) => self.checked_of(Oracle::Restart, workload),
+                Ok(false) => {}
+                Err(fault) => {
+                    let text = format!("{name}: the checkpoint {fault}: {checkpoint:?}");
+                    self.violate(Oracle::Restart, at, text);
+                }
+            }
+        }
+    }
+}
+
+/// What a checkpoint of an autoscaler is held against.
+struct Looked<'a> {
+    at: Millis,
+    by: usize,
+    record: &'a Record,
+    spec: &'a SharedSpec,
+}
+
+impl Looked<'_> {
+    /// Whether there was anything that it must have; an error says what is wrong with it.
+    fn look(&self, checkpoint: Option<&Checkpoint>) -> Result<bool, String> {
+        let empty = ScalingHistory::default();
+        let history = checkpoint.map_or(&empty, |checkpoint| &checkpoint.history);
+        let mut looked = self.look_at_recommendations(history)?;
+        if let Some(behavior) = &self.spec.spec.behavior {
+            looked |= self.look_at_changes(&behavior.scale_up, &history.ups, true)?;
+            looked |= self.look_at_changes(&behavior.scale_down, &history.downs, false)?;
+        }
+        Ok(looked)
+    }
+
+    /// Since when the autoscaler has been undisturbed, within the last seconds.
+    fn since(&self, seconds: i32) -> Millis {
+        let undisturbed = self.record.undisturbed_since + LAG;
+        undisturbed.max(self.at - (i64::from(seconds) * 1000).min(LED) + LAG)
+    }
+
+    /// Each change within the longest policy is there once, and no other.
+    fn look_at_changes(
+        &self,
+        rules: &ScalingRules,
+        events: &[ScaleEvent],
+        up: bool,
+    ) -> Result<bool, String> {
+        let longest = rules.policies.iter().map(|policy| policy.period_seconds).max();
+        let since = self.since(longest.unwrap_or(0));
+        let size = |change: &Change| (change.to - change.from) * if up { 1 } else { -1 };
+        let mut changes: Vec<&Change> = self.record.changes.iter().collect();
+        changes.retain(|change| {
+            change.by == Some(self.by) && size(change) > 0 && change.at > since - LAG
+        });
+        for event in events.iter().filter(|event| self.at + event.time > since) {
+            let is = |change: &&Change| {
+                size(change) == event.change && DATED.contains(&(self.at + event.time - change.at))
+            };
+            let Some(place) = changes.iter().position(|change| is(change)) else {
+                return Err(format!("has a change that was not made: {event:?}"));
+            };
+            changes.remove(place);
+        }
+        // An evaluation that has just made one may not have ended.
+        let mut lacks = changes.iter().filter(|one| one.at > since && one.at < self.at - SECOND);
+        match lacks.next() {
+            Some(change) => Err(format!("lacks a change: {change:?}")),
+            None => Ok(self.record.changes.iter().any(|one| one.at > since && size(one) > 0)),
+        }
+    }
+
+    /// The highest and the lowest recommendation within the windows are there: one evaluation in each period
+    /// is sure.
+    fn look_at_recommendations(&self, history: &ScalingHistory) -> Result<bool, String> {
+        let behavior = self.spec.spec.behavior.as_ref();
+        let windows = behavior.map_or(WINDOWS, |behavior| {
+            let of = |rules: &ScalingRules, default| rules.stabilization_seconds.unwrap_or(default);
+            [of(&behavior.scale_up, WINDOWS[0]), of(&behavior.scale_down, WINDOWS[1])]
+        });
+        let since = self.since(windows.into_iter().max().unwrap_or(0));
+        let (min, max) = (self.spec.spec.min_replicas, self.spec.spec.max_replicas);
+        let recent = history.recommendations.iter().filter(|one| self.at + one.time > since - LAG);
+        let (mut lowest, mut highest) = (i32::MAX, i32::MIN);
+        for one in recent {
+            (lowest, highest) = (lowest.min(one.replicas), highest.max(one.replicas));
+        }
+        let bounded = lowest > highest;
+        if bounded {
+            // Without any the present replicas are taken for it, within the bounds.
+            let mut replicas = self.record.replicas.during(since - LAG, self.at).flatten();
+            let Some(first) = replicas.next() else { return Ok(false) };
+            if replicas.any(|other| other != first) {
+                return Ok(false);
+            }
+            (lowest, highest) = (*first, *first);
+        }
+        let within = |replicas: i32| if bounded { replicas.max(min).min(max) } else { replicas };
+        let spans = usize::try_from(self.spec.period() / SCRAPE + 1).unwrap_or(1);
+        let known: Vec<_> = self
+            .record
+            .spans
+            .iter()
+            .filter(|span| span.from > since && span.from + SCRAPE < self.at - LAG)
+            .collect();
+        let mut looked = false;
+        for group in known.windows(spans) {
+            let proposals = group.iter().filter(|span| span.evaluated[self.by]);
+            let proposals: Vec<_> = proposals.filter_map(|span| span.proposals).collect();
+            if proposals.len() < spans {
+                continue;
+            }
+            let low = proposals.iter().map(|(low, _)| *low).min().map_or(highest, within);
+            let high = proposals.iter().map(|(_, high)| *high).max().map_or(lowest, within);
+            if low > highest || high < lowest {
+                return Err(format!("lacks a recommendation of {low} to {high}"));
+            }
+            looked = true;
+        }
+        Ok(looked)
+    }
+}

@@ -1,0 +1,132 @@
+//! What several runs did together, and whether they looked often enough.
+
+use crate::oracle::{Counts, Oracle};
+use crate::plan::{DAY, Millis};
+use crate::run::Report;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// What all runs together did.
+#[derive(Debug, Default)]
+pub struct Total {
+    /// How long they were, in simulated time.
+    pub length: Millis,
+    faults: BTreeMap<String, u64>,
+    counts: Counts,
+    evaluations: u64,
+    writes: u64,
+    queries: u64,
+}
+
+/// How long runs must be together for rare conditions to have held in them.
+const LONG: Millis = 10 * DAY;
+/// The least share of evaluations that write a scale, in percent.
+const LEAST_SHARE: f64 = 1.0;
+
+impl Total {
+    /// Adds a run.
+    pub fn add(&mut self, report: &Report) {
+        self.length += report.length;
+        self.evaluations += report.evaluations;
+        self.writes += report.writes;
+        self.queries += report.queries;
+        for (fault, count) in &report.faults {
+            *self.faults.entry(fault.clone()).or_default() += count;
+        }
+        for (oracle, count) in &report.counts {
+            self.counts.entry(*oracle).or_default().add(count);
+        }
+    }
+
+    /// The share of evaluations that wrote a scale, in percent.
+    fn share(&self) -> f64 {
+        100.0 * self.writes as f64 / self.evaluations.max(1) as f64
+    }
+
+    /// Prints it, after so much real time.
+    pub fn print(&self, took: Duration) {
+        let days = self.length as f64 / DAY as f64;
+        let seconds = took.as_secs_f64();
+        println!(
+            "{days:.1} simulated days in {seconds:.0} s ({:.0} in an hour)",
+            days * 3600.0 / seconds
+        );
+        println!(
+            "{} evaluations, {} queries, {} writes of a scale ({:.2} % of evaluations)",
+            self.evaluations,
+            self.queries,
+            self.writes,
+            self.share()
+        );
+        println!("faults: {}", self.faults.values().sum::<u64>());
+        for (fault, count) in &self.faults {
+            println!("  {fault:<18} {count:>6}");
+        }
+        println!("oracles:             looked   withheld  a day, at the workload with the least");
+        for (oracle, count) in &self.counts {
+            let least = count.least(*oracle) as f64 / days.max(f64::MIN_POSITIVE);
+            let whole = if oracle.is_of_workloads() { "" } else { "  (no workload)" };
+            let (looked, withheld) = (count.checked + count.withheld, count.withheld);
+            println!("  {:<14} {looked:>10} {withheld:>10} {least:>9.1}{whole}", oracle.name());
+        }
+    }
+
+    /// What makes runs of ten days and more worth little: oracles that looked less than once for each simulated
+    /// day and workload, and too few writes.
+    pub fn shortcomings(&self) -> Vec<String> {
+        if self.length < LONG {
+            return Vec::new();
+        }
+        let days = (self.length / DAY).unsigned_abs();
+        let least = |oracle| self.counts.get(oracle).map_or(0, |count| count.least(*oracle));
+        let mut all: Vec<String> = Oracle::ALL
+            .iter()
+            .filter(|oracle| least(oracle) < days)
+            .map(|oracle| {
+                format!(
+                    "idle: {oracle} looked at a workload {} times in {days} days",
+                    least(oracle)
+                )
+            })
+            .collect();
+        if self.share() < LEAST_SHARE {
+            all.push(format!(
+                "share: {:.2} % of evaluations wrote a scale, less than {LEAST_SHARE} %",
+                self.share()
+            ));
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::oracle::Count;
+    use crate::plan::WORKLOADS;
+
+    #[test]
+    fn each_oracle_looks_at_each_workload_once_a_day_and_one_evaluation_of_a_hundred_writes() {
+        let whole = Count { checked: 50, withheld: 0, of: [10; WORKLOADS] };
+        let counts = |windows| {
+            let mut counts: Counts = Oracle::ALL.map(|oracle| (oracle, whole)).into();
+            counts.insert(Oracle::Windows, windows);
+            counts
+        };
+        let total = |counts, writes| Total {
+            length: LONG,
+            counts,
+            evaluations: 1_000,
+            writes,
+            ..Total::default()
+        };
+        assert_eq!(total(counts(whole), 10).shortcomings(), Vec::<String>::new());
+        let mut seldom = Count { checked: 500, ..whole };
+        seldom.of[2] = 9;
+        let found = total(counts(seldom), 9).shortcomings();
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].contains("windows looked at a workload 9 times"), "{found:?}");
+        let short = Total { length: LONG - 1, ..total(counts(seldom), 0) };
+        assert_eq!(short.shortcomings(), Vec::<String>::new());
+    }
+}
