@@ -234,7 +234,7 @@ impl Oracles {
                 };
                 self.knows(by, change.at, sound)
             });
-            if is_known {
+            if is_known && !record.is_replaced(change, spec) {
                 past.changes.push((change.from, change.to, change.at));
             }
         }
@@ -244,8 +244,9 @@ impl Oracles {
     /// Whether a change by another writer may count: a replica that begins to lead can't tell those of the last minute
     /// from such of a leader that died, nor can one whose own write may have taken effect later.
     fn may_count(&self, workload: usize, changed: Millis, period: Millis) -> bool {
-        // It sees the change in its next evaluation, and then waits a minute for the status.
-        let around = |at: Millis| (at - NOTED_LATE - period - LAG..=at + LAG).contains(&changed);
+        // It sees the change in its next evaluation, and looks a minute later at the earliest whether a status came.
+        let around =
+            |at: Millis| (at - NOTED_LATE - 2 * period - LAG..=at + LAG).contains(&changed);
         let follows = |at: Millis| (at - LAG..=at + LAG).contains(&changed);
         let (from, to) = (changed - 5 * MINUTE, changed + NOTED_LATE);
         let troubled = |replica: &ReplicaRecord| {

@@ -23,6 +23,8 @@ const METRIC: &str = "crowd_depth";
 /// With so many in each of so many namespaces, more than 1,000, they are evaluated in two parts.
 const IN_NAMESPACE: usize = 103;
 const NAMESPACES: usize = 10;
+/// How many there are.
+pub const SIZE: usize = IN_NAMESPACE * NAMESPACES;
 /// When they are deleted.
 const END: Millis = 15 * MINUTE;
 /// How long after anything failed they are all at the time of their part.
