@@ -234,7 +234,7 @@ impl Oracles {
         let recent = record.changes.back().is_some_and(|change| change.at > at - lag);
         let fault = if !status["lastScaleTime"].is_null() && !record.scaled {
             "it has a lastScaleTime, and this autoscaler has scaled nothing"
-        } else if is_reported && leads && !record.may_report(by) {
+        } else if is_reported && leads && !record.may_report(by, self.replicas[by].acquired) {
             "its lastScaleTime is of a time before that of another replica"
         } else if is_off {
             "it shows metrics, and reads none"

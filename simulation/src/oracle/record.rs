@@ -166,14 +166,18 @@ impl Record {
     }
 
     /// Whether a replica may report another time of the last change: its own change, after the one that was reported
-    /// last.
-    pub fn may_report(&self, by: usize) -> bool {
+    /// last, unless that was so shortly before it began to lead that it may not have seen it.
+    pub fn may_report(&self, by: usize, acquired: Option<Millis>) -> bool {
         let of = |one: usize, until: Millis| {
             let mut all = self.changes.iter().rev();
             all.find(|change| change.by == Some(one) && change.at <= until).map(|change| change.at)
         };
         match self.reported {
-            Some((at, other)) if other != by => of(by, Millis::MAX) > of(other, at),
+            Some((at, other))
+                if other != by && acquired.is_none_or(|acquired| at < acquired - FRESH) =>
+            {
+                of(by, Millis::MAX) > of(other, at)
+            }
             _ => true,
         }
     }
