@@ -105,7 +105,8 @@ impl Looked<'_> {
             let is = |change: &&Change| {
                 size(change) == event.change && DATED.contains(&(self.at + event.time - change.at))
             };
-            let Some(place) = changes.iter().position(|change| is(change)) else {
+            // Of two that it may be, the later: its events are in their order.
+            let Some(place) = changes.iter().rposition(|change| is(change)) else {
                 return Err(format!("has a change that was not made: {event:?}"));
             };
             changes.remove(place);
