@@ -230,6 +230,15 @@ mod tests {
         assert_eq!(rescales.note_status(Some(110), 8, 4), Some(change(6, 8, 4)));
     }
 
+    /// Its leader may have gone by an old view since.
+    #[test]
+    fn the_first_status_reports_no_change() {
+        let mut rescales = Rescales::default();
+        rescales.note_scale(5, 0);
+        assert_eq!(rescales.note_status(Some(100), 1, 0), None);
+        assert_eq!(rescales.note_status(Some(107), 6, 1), Some(change(5, 6, 1)));
+    }
+
     #[test]
     fn a_new_leader_counts_unreported_changes() {
         let mut rescales = Rescales::default();
