@@ -25,6 +25,8 @@ pub struct Rescales {
     seen: Option<i32>,
     /// The replicas by a status that was seen before the scale, or by a write of this replica.
     ahead: Option<i32>,
+    /// Whether a status was seen.
+    is_status_seen: bool,
     /// Changes that no status has reported yet.
     unreported: Vec<Change>,
     /// `status.lastScaleTime` of the last known change, in Unix seconds: from a status, and from a
@@ -89,14 +91,15 @@ impl Rescales {
     }
 
     /// Notes when Plimsoll last changed the scale, and to what, by a status. Returns the change if it
-    /// was not known.
+    /// was not known. The first status reports none: what it shows was before.
     pub fn note_status(&mut self, last: Option<i64>, to: i32, now: UnixMillis) -> Option<Change> {
         if last.is_some_and(|last| self.stale.contains(&last)) {
             return None;
         }
         self.stale.clear();
         let before = std::mem::replace(&mut self.reported, last);
-        if last.is_none() || last == before || last == self.checkpointed {
+        let is_first = !std::mem::replace(&mut self.is_status_seen, true);
+        if is_first || last.is_none() || last == before || last == self.checkpointed {
             return None;
         }
         if let Some(index) = self.unreported.iter().rposition(|change| change.to == to) {
