@@ -4,7 +4,7 @@
 use super::expect::{Measured, PodView, SharedSpec, View, propose};
 use super::timeline::Timeline;
 use crate::conditions::Trouble;
-use crate::plan::{Millis, SECOND};
+use crate::plan::{Millis, SCRAPE, SECOND};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -19,6 +19,9 @@ pub const SLOW: Millis = 60 * SECOND;
 /// How old what is read right before a write may be, while nothing fails: the scale, whether scales are frozen, and
 /// whether the spec is still the one that was decided on.
 pub const FRESH: Millis = 3 * SECOND;
+
+/// How long a pod is young: until the end of the CPU initialization period, and of the window of its first sample.
+const YOUNG: Millis = 360 * SECOND;
 
 /// How old each kind of what a replica decides on may be.
 #[derive(Clone, Copy, Debug)]
@@ -128,17 +131,25 @@ impl Record {
     ) -> Hull {
         let mut hull = Hull::default();
         for pods in self.pods.during(to - lags.views, to) {
+            // Whether the usage of a pod counts depends on how long ago it became ready.
+            let is_new = |pod: &PodView| pod.start.is_some_and(|start| start > base + to - YOUNG);
+            let times = [to, to - lags.metrics.min(SCRAPE)];
+            let is_young = self.cpu_request > 0 && pods.iter().any(is_new);
+            let times = if is_young { &times[..] } else { &times[..1] };
             for counted in distinct(self.counted.during(to - lags.scale, to).copied()) {
                 for reading in self.readings.during(to - lags.metrics, to) {
                     for measured in reading.iter() {
-                        for offset in offsets {
+                        for (time, offset) in times
+                            .iter()
+                            .flat_map(|time| offsets.iter().map(move |offset| (*time, *offset)))
+                        {
                             let view = View {
                                 spec: &spec.spec,
                                 scale: (replicas, counted),
                                 pods,
                                 cpu_request: self.cpu_request,
                                 measured: measured.as_deref(),
-                                wall: (base + to + offset, base + to),
+                                wall: (base + time + offset, base + time),
                                 slept: self.slept,
                             };
                             let proposal = propose(&view);
