@@ -352,6 +352,10 @@ mod tests {
         // At its minimum: what was recommended is below.
         state.history.recommendations = vec![at(0), at(15_000)];
         assert_eq!(state.checkpoint(15_000, LONGEST_MS), None);
+        // So it is if the metric fluctuates there.
+        state.history.recommendations = vec![at(0), Recommendation { replicas: 1, time: 15_000 }];
+        assert_eq!(state.checkpoint(15_000, LONGEST_MS), None);
+        state.history.recommendations = vec![at(0), at(15_000)];
         // Its window holds more replicas.
         state.history.recommendations.insert(0, Recommendation { replicas: 4, time: 0 });
         assert_eq!(state.checkpoint(15_000, LONGEST_MS).unwrap().history.recommendations.len(), 2);
