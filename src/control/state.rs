@@ -8,7 +8,7 @@ use super::schedule::hash;
 use super::status::LastWrite;
 use super::targets::Target;
 use super::zero;
-use crate::hpa::{Decision, ScalingHistory, Spec, Status};
+use crate::hpa::{Decision, Recommendation, ScalingHistory, Spec, Status};
 use crate::samples::QueryHandle;
 use crate::time::UnixMillis;
 use std::time::Duration;
@@ -104,9 +104,11 @@ impl AutoscalerState {
     pub fn checkpoint(&self, now: UnixMillis, longest_window: i64) -> Option<Checkpoint> {
         let mut history = self.history.essential(now, longest_window);
         // Recommendations are made before minReplicas and maxReplicas are applied.
-        if let ([only], Some((min, max))) = (&*history.recommendations, self.bounds)
-            && only.replicas.max(min).min(max) == self.status.current_replicas
-        {
+        let keeps = |(min, max): (i32, i32), one: &Recommendation| {
+            one.replicas.max(min).min(max) == self.status.current_replicas
+        };
+        let all = &history.recommendations;
+        if self.bounds.is_some_and(|bounds| all.iter().all(|one| keeps(bounds, one))) {
             history.recommendations.clear();
         }
         let last_scale = self.rescales.last_scale_time();
