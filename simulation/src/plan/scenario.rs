@@ -76,19 +76,27 @@ impl Events {
             self.fault(2 * SECOND, Fault::PrometheusSlow { latency, time });
         }
         let (at, down) = (self.between(20, 110), self.between(1, 20));
-        self.fault(at, Fault::CrashAll { down });
+        if self.rng.bool() {
+            // The one after it has just begun to lead.
+            let down = self.between(60, 100);
+            self.fault(at, Fault::Crash { replica: LEADER, down });
+        }
+        let after = at + self.between(17, 45);
+        self.fault(after, Fault::CrashAll { down });
     }
 
     fn the_leader_dies_after_its_write(&mut self) {
-        let workload = self.any();
         if self.rng.bool() {
-            self.high_load(0, workload)
-        } else {
-            self.load(0, workload, 0.0)
+            let workload = self.any();
+            self.high_load(0, workload);
+            let kinds = [Written::Scale, Written::Scale, Written::Status, Written::Checkpoint];
+            let written = kinds[self.rng.usize(..kinds.len())];
+            return self.fault(SECOND, Fault::CrashAfter(written));
         }
-        let kinds = [Written::Scale, Written::Scale, Written::Status, Written::Checkpoint];
-        let written = kinds[self.rng.usize(..kinds.len())];
-        self.fault(SECOND, Fault::CrashAfter(written));
+        let workload = self.of(&[2, 4]);
+        self.load(0, workload, 0.0);
+        self.fault(SECOND, Fault::CrashAfter(Written::ScaleToZero));
+        self.high_load(12 * MINUTE, workload);
     }
 
     fn leadership_goes_there_and_back(&mut self) {
@@ -107,8 +115,8 @@ impl Events {
         self.high_load(0, workload);
         let (latency, time) = (self.between(4, 14), self.between(40, 90));
         self.fault(0, Fault::ApiSlow { replica: LEADER, latency, time });
-        for _ in 0..2 {
-            let (at, away) = (self.between(8, 45), self.between(0, 2));
+        for _ in 0..3 {
+            let (at, away) = (self.between(8, 60), self.between(0, 2));
             self.hand(at, workload, Hand::Recreate(away));
         }
     }
@@ -159,11 +167,12 @@ impl Events {
     }
 
     fn a_hand_and_then_another_leader(&mut self) {
-        let (workload, replicas) = (self.of(&WITH_POLICIES), self.rng.i32(3..=6));
+        // Long after the replica that is going to lead took it for one of another writer.
+        let (workload, replicas) = (3, self.rng.i32(3..=6));
         self.load(0, workload, 1.0);
         let at = self.between(200, 400);
         self.hand(at, workload, Hand::Scale(replicas));
-        let (next, time) = (at + self.between(70, 150), self.between(20, 40));
+        let (next, time) = (at + self.between(210, 420), self.between(20, 40));
         self.fault(next, Fault::LoseApi { replica: LEADER, time });
         self.high_load(next, workload);
     }
