@@ -184,7 +184,9 @@ impl Workload {
 
     /// How long a pod takes to end.
     pub fn grace(&mut self) -> Millis {
-        self.rng.i64(2 * SECOND..30 * SECOND)
+        // Jobs are finished first, now and then long ones.
+        let is_long = self.number == 3 && self.rng.u8(..) < 64;
+        self.rng.i64(if is_long { 200 * SECOND..500 * SECOND } else { 2 * SECOND..30 * SECOND })
     }
 
     /// The pod's object; its wall-clock times come from `wall`.

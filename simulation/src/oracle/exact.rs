@@ -14,6 +14,8 @@ const QUEUE: usize = 2;
 const DOWN: Millis = 60 * SECOND;
 /// The period of the policies of `scaleUp`, which are the defaults: 4 replicas or twice as many, whichever is more.
 const UP: Millis = 15 * SECOND;
+/// The tolerance, in both directions.
+const TOLERANCE: f64 = 0.1;
 /// How long all must have been calm.
 const CALM: Millis = 150 * SECOND;
 /// How long a write may take.
@@ -111,7 +113,7 @@ impl Oracles {
             return None;
         }
         let ratio = messages / (MESSAGES_PER_POD * f64::from(replicas));
-        let proposal = match (ratio - 1.0).abs() <= 0.1 {
+        let proposal = match (1.0 - TOLERANCE..=1.0 + TOLERANCE).contains(&ratio) {
             true => replicas,
             false => (messages / MESSAGES_PER_POD).ceil() as i32,
         };

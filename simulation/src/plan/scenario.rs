@@ -10,12 +10,14 @@ const WITH_POLICIES: [usize; 2] = [1, 3];
 /// One of the scenarios: events, and how much later each happens.
 pub fn scenario(rng: &mut Rng) -> Vec<(Millis, Event)> {
     let mut events = Events { rng: rng.fork(), all: Vec::new() };
-    const SCENARIOS: [fn(&mut Events); 15] = [
+    const SCENARIOS: [fn(&mut Events); 17] = [
         Events::all_die_while_policies_count,
         Events::the_leader_dies_after_its_write,
         Events::leadership_goes_there_and_back,
         Events::made_anew_while_statuses_are_slow,
         Events::hands_while_metrics_are_slow,
+        Events::edited_in_mid_decision,
+        Events::made_anew_in_mid_decision,
         Events::frozen_shortly_while_metrics_are_slow,
         Events::deleted_while_watches_are_away,
         Events::hands_while_watches_are_silent,
@@ -135,6 +137,38 @@ impl Events {
             };
             self.hand(at, workload, hand);
         }
+    }
+
+    fn edited_in_mid_decision(&mut self) {
+        let workload = self.of(&[0, 2, 4]);
+        self.load(0, workload, 1.0);
+        let at = self.between(400, 500);
+        let (latency, time) = (self.between(5, 10), self.between(60, 120));
+        self.fault(at, Fault::PrometheusSlow { latency, time });
+        self.high_load(at, workload);
+        for _ in 0..2 {
+            let edited = at + self.between(5, 60);
+            let bounds = Hand::Bounds { min: 0, max: self.rng.i32(-10..=-4) };
+            self.hand(edited, workload, bounds);
+            let again = edited + self.between(10, 30);
+            self.hand(again, workload, Hand::Bounds { min: 0, max: 0 });
+        }
+    }
+
+    fn made_anew_in_mid_decision(&mut self) {
+        let workload = self.of(&WITH_POLICIES);
+        self.load(0, workload, 1.0);
+        let at = self.between(400, 500);
+        self.high_load(at, workload);
+        let (latency, time) = (self.between(5, 10), self.between(60, 90));
+        self.fault(at + 20 * SECOND, Fault::PrometheusSlow { latency, time });
+        for _ in 0..3 {
+            let (made, away) = (at + self.between(30, 80), self.between(0, 1));
+            self.hand(made, workload, Hand::Recreate(away));
+        }
+        // Nothing else happens until it is due.
+        self.high_load(at + 2 * MINUTE, workload);
+        self.high_load(at + 5 * MINUTE, workload);
     }
 
     fn frozen_shortly_while_metrics_are_slow(&mut self) {
