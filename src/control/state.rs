@@ -318,6 +318,21 @@ mod tests {
         )));
     }
 
+    /// Of two equal changes within a minute, a checkpoint has the first: the second was not observed late.
+    #[test]
+    fn a_checkpoint_of_the_change_before_does_not_stand_for_the_last_one() {
+        let event = |change, time| ScaleEvent { change, time, outdated: false, unsure: false };
+        let mut state = AutoscalerState { uid: "u".to_owned(), ..AutoscalerState::default() };
+        state.rescaled(8, 6, 1_000);
+        state.rescaled(6, 4, 60_000);
+        state.history.downs = vec![event(2, 60_000)];
+        let history = ScalingHistory { downs: vec![event(2, 1_100)], ..ScalingHistory::default() };
+        let checkpoint =
+            Checkpoint { uid: "u".to_owned(), history, last_scale: Some(1), withheld: None };
+        state.merge_checkpoint(checkpoint);
+        assert_eq!(state.history.downs, [event(2, 60_000), event(2, 1_100)]);
+    }
+
     /// Replicas don't share a wall clock: that of the leader before is two hours ahead, and its last change is
     /// half an hour ago.
     #[test]
