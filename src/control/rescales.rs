@@ -2,7 +2,7 @@
 //! show one change, in either order and some time apart: the watch of the scale, and the watch of the
 //! status in which the leader reports it. No status reports changes by other writers.
 
-use crate::hpa::ScalingHistory;
+use crate::hpa::{Coverage, ScalingHistory};
 use crate::leader::REQUEST_TIMEOUT;
 use crate::time::UnixMillis;
 
@@ -58,12 +58,14 @@ impl Rescales {
         self.reported.max(self.checkpointed)
     }
 
-    /// Whether a checkpoint that ends with this change has all that are known. Times of other replicas are of their
-    /// own wall clocks: one that is ahead does not make it cover a change of this replica.
-    pub fn is_covered_by(&self, last: Option<i64>) -> bool {
+    /// Which changes a checkpoint has that ends with this one. Times of other replicas are of their own wall clocks:
+    /// one that is ahead does not make it cover a change of this replica.
+    pub fn coverage(&self, last: Option<i64>) -> Coverage {
         match self.own.filter(|own| self.reported == Some(*own)) {
-            Some(own) => last == Some(own),
-            None => last.is_some() && last >= self.last_scale_time(),
+            Some(own) if last == Some(own) => Coverage::UntilItsLast,
+            Some(_) => Coverage::NotTheNewest,
+            None if last.is_some() && last >= self.last_scale_time() => Coverage::UntilItsLast,
+            None => Coverage::Unknown,
         }
     }
 

@@ -91,9 +91,9 @@ impl AutoscalerState {
         }
         if self.uid == checkpoint.uid {
             let last_scale = checkpoint.last_scale;
-            let complete = self.rescales.is_covered_by(last_scale);
+            let coverage = self.rescales.coverage(last_scale);
             self.rescales.merge_checkpoint(last_scale, &checkpoint.history);
-            self.history.join(checkpoint.history, complete);
+            self.history.join(checkpoint.history, coverage);
             let until = |withheld: &(UnixMillis, UnixMillis)| withheld.1;
             self.withheld = self.withheld.into_iter().chain(checkpoint.withheld).max_by_key(until);
         }

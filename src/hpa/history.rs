@@ -18,6 +18,17 @@ pub struct ScalingHistory {
     pub downs: Vec<ScaleEvent>,
 }
 
+/// Which changes of a scale another history is known to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coverage {
+    /// All until its last one.
+    UntilItsLast,
+    /// Not the newest of this history, which this replica made itself.
+    NotTheNewest,
+    /// It is not known.
+    Unknown,
+}
+
 /// A recommended number of replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Recommendation {
@@ -61,15 +72,21 @@ impl ScalingHistory {
     }
 
     /// Merges the history of another replica for the same autoscaler. All recommendations of both
-    /// count. Changes of the scale count once: the other's, and those of this history that it lacks. One that
-    /// is `complete` lacks only what came after its last change.
-    pub fn join(&mut self, other: Self, complete: bool) {
+    /// count. Changes of the scale count once: the other's, and those of this history that it lacks, by what it is
+    /// known to cover.
+    pub fn join(&mut self, other: Self, coverage: Coverage) {
         self.recommendations.extend(other.recommendations);
         let times = other.ups.iter().chain(&other.downs).map(|event| event.time);
-        let end = times.max().filter(|_| complete).map(|last| last + OBSERVED_MS.end);
+        let is_complete = coverage == Coverage::UntilItsLast;
+        let end = times.max().filter(|_| is_complete).map(|last| last + OBSERVED_MS.end);
+        let own = self.ups.iter().chain(&self.downs).map(|event| event.time);
+        let newest = own.max().filter(|_| coverage == Coverage::NotTheNewest);
         for (events, others) in [(&mut self.ups, other.ups), (&mut self.downs, other.downs)] {
             let mut unmatched = others.clone();
             events.retain(|event| {
+                if Some(event.time) == newest {
+                    return true;
+                }
                 let is = |known: &ScaleEvent| {
                     known.change == event.change && OBSERVED_MS.contains(&(event.time - known.time))
                 };
@@ -249,14 +266,14 @@ mod tests {
             |ups: &[ScaleEvent]| ScalingHistory { ups: ups.to_vec(), ..ScalingHistory::default() };
         // One change is observed 12 s after it was made; the other history does not have the second yet.
         let mut history = with(&[event(1, 112_000), event(1, 130_000)]);
-        history.join(with(&[event(1, 100_000)]), false);
+        history.join(with(&[event(1, 100_000)]), Coverage::Unknown);
         assert_eq!(history.ups, [event(1, 130_000), event(1, 100_000)]);
         // Its watch showed it before the API server had responded to the one who made it.
         let mut history = with(&[event(1, 91_000), event(1, 130_000)]);
-        history.join(with(&[event(1, 100_000)]), false);
+        history.join(with(&[event(1, 100_000)]), Coverage::Unknown);
         assert_eq!(history.ups, [event(1, 130_000), event(1, 100_000)]);
         let mut history = with(&[event(3, 112_000)]);
-        history.join(with(&[event(1, 100_000), event(2, 105_000)]), true);
+        history.join(with(&[event(1, 100_000), event(2, 105_000)]), Coverage::UntilItsLast);
         assert_eq!(history.ups, [event(1, 100_000), event(2, 105_000)]);
     }
 }

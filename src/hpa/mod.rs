@@ -23,7 +23,7 @@ mod validation;
 
 pub use decide::{complete_rescale, decide, needs_samples};
 pub use decision::{Decision, Direction, Event, EventKind, Outcome};
-pub use history::{LONGEST_MS, Recommendation, ScaleEvent, ScalingHistory};
+pub use history::{Coverage, LONGEST_MS, Recommendation, ScaleEvent, ScalingHistory};
 pub use input::{
     AlignedSamples, Context, ControllerConfig, Input, Phase, Pod, PodSamples, Ready, Sample,
     Samples, Scale, Selected, UnselectedSamples, resource_usage, selecting_autoscalers,
