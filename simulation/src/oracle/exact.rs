@@ -38,6 +38,10 @@ impl Oracles {
     /// Prometheus was asked at a time by a replica for the length of the queue, and answered this.
     pub fn measured(&mut self, at: Millis, by: usize, messages: Option<f64>) {
         self.check_exact(at);
+        // Those who do not lead decide, too.
+        if self.holder != Some(by) {
+            return;
+        }
         let decision = messages.and_then(|messages| self.decide_exactly(at, by, messages));
         match decision {
             Some(decision) => {
@@ -102,7 +106,7 @@ impl Oracles {
         by: usize,
         messages: f64,
     ) -> Option<Option<(Millis, i32, i32)>> {
-        if self.holder != Some(by) || !self.is_calm(at) {
+        if !self.is_calm(at) || self.holder != Some(by) {
             return None;
         }
         let record = &self.records[QUEUE];
