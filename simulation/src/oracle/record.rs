@@ -204,6 +204,18 @@ impl Record {
         self.changes.iter().any(|later| is_up(later) == is_up(change) && later.at >= outdated)
     }
 
+    /// Whether its metrics have proposed the same since a time, within the bounds. At the edge of the tolerance they
+    /// may not, though nothing changes.
+    pub fn is_steady(&self, since: Millis) -> bool {
+        let Some(Some(spec)) = self.specs.now() else { return true };
+        let bounded =
+            |proposal: i32| proposal.max(spec.spec.min_replicas).min(spec.spec.max_replicas);
+        let spans = self.spans.iter().filter(|span| span.from >= since);
+        let proposals = spans.filter_map(|span| span.proposals);
+        let all = distinct(proposals.flat_map(|(low, high)| [bounded(low), bounded(high)]));
+        all.len() <= 1
+    }
+
     /// Forgets what no window sees any longer.
     pub fn forget(&mut self, now: Millis) {
         let before = now - MEMORY;
