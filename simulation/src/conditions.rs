@@ -88,6 +88,8 @@ pub struct Trouble {
     pub requests: bool,
     /// Its queries to Prometheus.
     pub queries: bool,
+    /// A single write of it.
+    pub writes: bool,
 }
 
 impl Trouble {
@@ -103,7 +105,7 @@ impl Trouble {
 
     /// Whether an evaluation may take long.
     pub fn is_of_evaluations(self) -> bool {
-        self.requests || self.queries
+        self.requests || self.queries || self.writes
     }
 
     /// What fails at one of two times.
@@ -113,6 +115,7 @@ impl Trouble {
             watches: self.watches || other.watches,
             requests: self.requests || other.requests,
             queries: self.queries || other.queries,
+            writes: self.writes || other.writes,
         }
     }
 }
@@ -137,6 +140,7 @@ impl Conditions {
                 || self.prometheus_away.at(now).is_some()
                 || self.prometheus_latency.at(now).is_some()
                 || self.prometheus_lies.at(now).is_some(),
+            writes: false,
         }
     }
 }

@@ -107,7 +107,9 @@ impl Rescales {
         if let Some(index) = self.unreported.iter().rposition(|change| change.to == to) {
             return self.unreported.drain(..=index).next_back();
         }
-        let from = self.ahead.or(self.seen).filter(|from| *from != to)?;
+        // The same number at another time: the scale went back in between.
+        let ahead = self.ahead.filter(|ahead| *ahead != to);
+        let from = ahead.or(self.seen).filter(|from| *from != to)?;
         self.ahead = Some(to);
         Some(Change { from, to, at: now })
     }
@@ -163,7 +165,7 @@ impl Rescales {
             }
         }
         (self.seen, self.ahead, self.reported) = (Some(from), Some(to), last);
-        self.own = last;
+        (self.own, self.is_status_seen) = (last, true);
         self.indeterminate = None;
     }
 
@@ -233,6 +235,8 @@ mod tests {
         // So do two statuses that come before the scale.
         assert_eq!(rescales.note_status(Some(105), 6, 3), Some(change(4, 6, 3)));
         assert_eq!(rescales.note_status(Some(110), 8, 4), Some(change(6, 8, 4)));
+        // Somebody sets it back each time before the watch shows anything.
+        assert_eq!(rescales.note_status(Some(125), 8, 5), Some(change(4, 8, 5)));
     }
 
     /// Its leader may have gone by an old view since.

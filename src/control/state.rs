@@ -331,6 +331,13 @@ mod tests {
             Checkpoint { uid: "u".to_owned(), history, last_scale: Some(1), withheld: None };
         state.merge_checkpoint(checkpoint);
         assert_eq!(state.history.downs, [event(2, 60_000), event(2, 1_100)]);
+        // One of a leader since then has it, and one more.
+        let downs = vec![event(2, 1_100), event(2, 61_000), event(1, 70_000)];
+        let history = ScalingHistory { downs: downs.clone(), ..ScalingHistory::default() };
+        let checkpoint =
+            Checkpoint { uid: "u".to_owned(), history, last_scale: Some(70), withheld: None };
+        state.merge_checkpoint(checkpoint);
+        assert_eq!(state.history.downs, downs);
     }
 
     /// Replicas don't share a wall clock: that of the leader before is two hours ahead, and its last change is

@@ -84,11 +84,14 @@ impl ScalingHistory {
         for (events, others) in [(&mut self.ups, other.ups), (&mut self.downs, other.downs)] {
             let mut unmatched = others.clone();
             events.retain(|event| {
-                if Some(event.time) == newest {
-                    return true;
-                }
+                // Others observe what this replica did later, too.
+                let is_own = Some(event.time) == newest;
+                let later = |known: &ScaleEvent| match is_own {
+                    true => known.time - event.time,
+                    false => event.time - known.time,
+                };
                 let is = |known: &ScaleEvent| {
-                    known.change == event.change && OBSERVED_MS.contains(&(event.time - known.time))
+                    known.change == event.change && OBSERVED_MS.contains(&later(known))
                 };
                 let known = unmatched.iter().position(is).map(|index| unmatched.remove(index));
                 known.is_none() && end.is_none_or(|end| event.time > end)

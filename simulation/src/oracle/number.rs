@@ -75,8 +75,13 @@ impl Oracles {
         let present = record.specs.now().and_then(Option::as_ref).map(|spec| spec.uid.clone());
         for spec in specs {
             if Some(&spec.uid) != present.as_ref() {
-                // A replica whose watches are behind may still go by an object that was deleted.
-                return;
+                // A replica whose watches are behind may still go by an object that was deleted, and its history.
+                let (min, max) = (spec.spec.min_replicas, spec.spec.max_replicas);
+                if (min..=max).contains(&to) {
+                    return;
+                }
+                findings.push(format!("the bounds were {min} to {max}"));
+                continue;
             }
             let (min, max) = (spec.spec.min_replicas, spec.spec.max_replicas);
             if from > max || (from < min && from > 0) {

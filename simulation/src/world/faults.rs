@@ -126,7 +126,7 @@ impl World {
         for replica in 0..REPLICAS {
             let present = conditions.trouble(replica, at);
             let mut trouble = present.or(conditions.trouble(replica, at - CALM));
-            trouble.requests |= self.network.mishap_within(replica, at - CALM);
+            trouble.writes |= self.network.mishap_within(replica, at - CALM);
             oracles.replicas[replica].set_trouble(at, trouble);
         }
     }
