@@ -106,7 +106,7 @@ impl Looked<'_> {
                 size(change) == event.change && DATED.contains(&(self.at + event.time - change.at))
             };
             // Of two that it may be, the later: its events are in their order.
-            let Some(place) = changes.iter().rposition(|change| is(change)) else {
+            let Some(place) = changes.iter().rposition(is) else {
                 return Err(format!("has a change that was not made: {event:?}"));
             };
             changes.remove(place);
