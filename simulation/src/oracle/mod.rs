@@ -243,6 +243,7 @@ impl Oracles {
         } else if reasons.contains(&"AmbiguousSelector")
             // The HPA of an executor before may not have been deleted yet.
             && self.replicas[by].lag(at) == LAG
+            && self.replicas[by].lags(at).scale == record::FRESH
             && !record.ambiguous.during(at - lag, at).any(|ambiguous| *ambiguous)
         {
             "it says that the selector is ambiguous"
