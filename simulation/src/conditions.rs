@@ -103,6 +103,11 @@ impl Trouble {
         self.watches || self.requests
     }
 
+    /// Whether anything fails on the way to the API server.
+    pub fn is_of_api(self) -> bool {
+        self.is_of_views() || self.writes
+    }
+
     /// Whether an evaluation may take long.
     pub fn is_of_evaluations(self) -> bool {
         self.requests || self.queries || self.writes

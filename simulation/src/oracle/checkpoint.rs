@@ -26,7 +26,7 @@ impl Oracles {
         let led = |begun: Option<Millis>| begun.is_some_and(|begun| begun <= since);
         if !led(replica.alive_since)
             || !led(replica.acquired)
-            || replica.views.during(since, at).any(|are_old| *are_old)
+            || replica.trouble.during(since, at).any(|trouble| trouble.is_of_api())
         {
             return;
         }

@@ -237,7 +237,7 @@ impl World {
         let sound = replica.acquired.is_some_and(|acquired| acquired < thawed - MINUTE)
             && replica.alive_since.is_some_and(|since| since < thawed - MINUTE)
             && replica.lag(at) == LAG
-            && !replica.trouble.during(thawed - MINUTE, at).any(|trouble| trouble.is_of_views());
+            && !replica.trouble.during(thawed - MINUTE, at).any(|trouble| trouble.is_of_api());
         if at < settled || at > thawed + 2 * MINUTE || !sound {
             return;
         }
