@@ -225,7 +225,19 @@ impl World {
 
     /// Soon after the end of a freeze no status says that scales are frozen, however long the sync period.
     pub(super) fn check_thawed(&mut self, at: Millis) {
-        let latency = locked(&self.conditions).prometheus_latency.at(at).unwrap_or(0);
+        let (latency, is_away) = {
+            let conditions = locked(&self.conditions);
+            let is_away = conditions.prometheus_away.at(at - MINUTE).is_some()
+                || conditions
+                    .replicas
+                    .iter()
+                    .any(|one| one.prometheus_lost.at(at - MINUTE).is_some());
+            (conditions.prometheus_latency.at(at).unwrap_or(0), is_away)
+        };
+        // An evaluation waits for it until its time limit.
+        if is_away {
+            return;
+        }
         let mut oracles = locked(&self.oracles);
         let Some(leader) = oracles.holder.filter(|_| oracles.frozen.now() == Some(&false)) else {
             return;
