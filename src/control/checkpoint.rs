@@ -385,6 +385,23 @@ mod tests {
         assert!(decode(&compressed(&future), NOW, None).unwrap_err().contains("version is 3"));
     }
 
+    /// A tenant with long histories does not push out those of others.
+    #[test]
+    fn a_namespace_with_much_history_loses_its_own() {
+        let mut all: Vec<_> = (0..300).map(|number| checkpoint(number, 60)).collect();
+        for (number, (autoscaler, _)) in all.iter_mut().enumerate() {
+            autoscaler.key.namespace = if number < 295 { "noisy" } else { "quiet" }.to_owned();
+        }
+        for (_, checkpoint) in &mut all[295..] {
+            checkpoint.history.recommendations.truncate(1);
+        }
+        let (data, count) = encode(all, NOW, Some(SERVER), 8 << 10);
+        assert!(count < 300);
+        let read = decode(&data, NOW, Some(SERVER)).unwrap();
+        let of = |namespace| read.iter().filter(|(one, _)| one.key.namespace == namespace).count();
+        assert!(of("quiet") == 5 && of("noisy") > 5, "{} {}", of("quiet"), of("noisy"));
+    }
+
     #[test]
     fn the_shortest_histories_are_left_out_first() {
         let all: Vec<_> = (0..1_000)

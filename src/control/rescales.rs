@@ -239,6 +239,36 @@ mod tests {
         assert_eq!(rescales.note_status(Some(125), 8, 5), Some(change(4, 8, 5)));
     }
 
+    /// Somebody sets back what the leader wrote before the watch shows it.
+    #[test]
+    fn what_a_watch_has_not_shown_for_long_is_no_longer_ahead() {
+        let mut rescales = Rescales::default();
+        rescales.note_scale_as_leader(3, true, 0);
+        rescales.rescaled(3, 5, Some(100));
+        for now in [1, WATCH_LAG_MS + 1] {
+            assert_eq!(rescales.note_scale_as_leader(3, false, now), None);
+        }
+        rescales.note_scale(3, WATCH_LAG_MS + 2);
+        rescales.note_scale(4, WATCH_LAG_MS + 3);
+        assert_eq!(rescales.begin_term(), [change(3, 4, WATCH_LAG_MS + 3)]);
+    }
+
+    /// The clock of the leader was set back after its first change, of which a checkpoint has the time.
+    #[test]
+    fn a_checkpoint_of_a_time_before_the_last_report_does_not_cover_it() {
+        let mut rescales = Rescales::default();
+        rescales.note_scale(10, 0);
+        rescales.note_status(None, 10, 0);
+        for (replicas, last, now) in [(12, 1_090, 1), (14, 1_015, 15_000)] {
+            rescales.note_scale(replicas, now);
+            assert!(rescales.note_status(Some(last), replicas, now).is_some());
+        }
+        assert_eq!(rescales.coverage(Some(1_090)), Coverage::Unknown);
+        assert_eq!(rescales.coverage(Some(1_015)), Coverage::UntilItsLast);
+        rescales.merge_checkpoint(Some(1_090), &ScalingHistory::default());
+        assert_eq!(rescales.last_scale_time(), Some(1_015), "of the last change");
+    }
+
     /// Its leader may have gone by an old view since.
     #[test]
     fn the_first_status_reports_no_change() {

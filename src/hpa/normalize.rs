@@ -333,4 +333,25 @@ mod tests {
         // The stricter of both, which lets go last.
         assert_eq!(at(&history, Direction::Down, 1_000), Some(61_000));
     }
+
+    /// The time that it takes grows with the square of policies and changes, and tenants write both.
+    #[test]
+    fn many_policies_are_not_released() {
+        let policies: Vec<_> = (1..=40)
+            .map(|seconds| {
+                serde_json::json!({"type": "Pods", "value": 1, "periodSeconds": 15 * seconds})
+            })
+            .collect();
+        let released = |count: usize| {
+            let spec = serde_json::json!({"maxReplicas": 50,
+                "scaleTargetRef": {"kind": "Deployment", "name": "web"},
+                "behavior": {"scaleUp": {"selectPolicy": "Min", "policies": policies[..count]}}});
+            let spec = Spec::from_api(&serde_json::from_value(spec).expect("a spec"));
+            let mut history = ScalingHistory::default();
+            history.scaled(5, 6, &spec, 1_000);
+            release(&spec, &history, Direction::Up, 6, 2_000, Duration::from_secs(15))
+        };
+        assert_eq!(released(32), Some(32 * 15_000 + 1_000));
+        assert_eq!(released(33), None);
+    }
 }

@@ -310,6 +310,32 @@ async fn a_scale_to_zero_of_the_last_leader_stays_announced_though_another_write
     }
 }
 
+/// The last leader's clock is behind by more than a scale to zero may take.
+#[tokio::test]
+async fn a_scale_to_zero_of_a_leader_whose_clock_is_behind_stays_announced() {
+    let (control, _) = World::new(3, Some(3), |_, _| None).run();
+    let autoscaler = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
+    show_replicas(&control, 3);
+    let mut state = AutoscalerState::default();
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
+    zero::announce(&mut state.status, control.ctx.clock.wall_ms() - 46_000);
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
+    assert!(zero::pending_since(&state.status).is_some(), "it may yet take effect");
+}
+
+/// It died before it could write a checkpoint, and its change has to limit the next one.
+#[tokio::test]
+async fn a_change_of_the_last_leader_counts_though_the_watch_is_behind() {
+    let (control, log) = World::new(12, Some(30), |_, _| None).run();
+    let policies = json!([{"type": "Pods", "value": 4, "periodSeconds": 60}]);
+    let spec = json!({"maxReplicas": 50, "behavior": {"scaleUp": {"policies": policies}}});
+    let autoscaler = put(&control, "web", spec);
+    show_replicas(&control, 8);
+    let mut state = AutoscalerState::default();
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
+    assert_eq!(log.of("PUT").len(), 0);
+}
+
 #[tokio::test]
 async fn a_pending_scale_to_zero_is_resolved_while_scales_are_frozen() {
     let (control, log) = World::new(3, Some(3), |_, _| None).run();
