@@ -22,6 +22,7 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -93,6 +94,8 @@ struct Entry {
 }
 
 const VERSION: u32 = 2;
+/// What an autoscaler takes besides its history, in entries of a history.
+const ENTRY_LENGTH: usize = 4;
 /// The keys in the ConfigMap: of the checkpoints, and of data that could not be decoded.
 const CHECKPOINTS_KEY: &str = "memory.json.gz";
 const UNDECODABLE_KEY: &str = "unread-memory.gz";
@@ -212,7 +215,7 @@ impl CheckpointStore {
 }
 
 /// Encodes checkpoints. Returns the data and how many of them fit. Those with the longest history
-/// come first: a short one is nearly what an autoscaler without history starts with.
+/// come first: a short one is nearly what an autoscaler without history starts with. Each namespace has an equal share.
 fn encode(
     mut all: Vec<(AutoscalerRef, Checkpoint)>,
     now: UnixMillis,
@@ -224,6 +227,13 @@ fn encode(
         recommendations.len() + ups.len() + downs.len()
     };
     all.sort_by(|(a, of_a), (b, of_b)| length(of_b).cmp(&length(of_a)).then_with(|| a.cmp(b)));
+    // The namespaces in turn, so that what is left out is of those with the most.
+    let mut ahead = HashMap::<_, usize>::new();
+    all.sort_by_cached_key(|(autoscaler, checkpoint)| {
+        let sum = ahead.entry(autoscaler.key.namespace.clone()).or_default();
+        *sum += ENTRY_LENGTH + length(checkpoint);
+        *sum
+    });
     let entry = |(autoscaler, checkpoint): (AutoscalerRef, Checkpoint)| Entry {
         kind: autoscaler.kind.as_str().to_owned(),
         namespace: autoscaler.key.namespace,

@@ -47,7 +47,7 @@ pub async fn apply(
             let raised =
                 |history: &mut ScalingHistory| history.record_fallback(from, least, spec, at.wall);
             state.edit_history(at, raised);
-            state.rescaled(from, least, at.wall);
+            state.rescaled(from, least, at.process, at.wall);
             let message = format!(
                 "New size: {least}; reason: fallback, the metrics failed {times} times in a row"
             );

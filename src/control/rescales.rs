@@ -5,6 +5,7 @@
 use crate::hpa::{Coverage, ScalingHistory};
 use crate::leader::REQUEST_TIMEOUT;
 use crate::time::UnixMillis;
+use std::collections::VecDeque;
 
 /// A change of a scale, and when it was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,8 +24,11 @@ pub struct Change {
 pub struct Rescales {
     /// The replicas seen last.
     seen: Option<i32>,
-    /// The replicas by a status that was seen before the scale, or by a write of this replica.
-    ahead: Option<i32>,
+    /// Since when this replica has looked at the scale.
+    since: Option<UnixMillis>,
+    /// The replicas by a status or a checkpoint that was seen before the scale, or by a write of this replica, and
+    /// since when.
+    ahead: Option<(i32, UnixMillis)>,
     /// Whether a status was seen.
     is_status_seen: bool,
     /// Changes that no status has reported yet.
@@ -33,6 +37,8 @@ pub struct Rescales {
     /// checkpoint.
     reported: Option<i64>,
     checkpointed: Option<i64>,
+    /// The values of `reported` before it.
+    earlier: VecDeque<i64>,
     /// `reported`, where this replica made that change.
     own: Option<i64>,
     /// Earlier values of `reported` that the object may still show: from before this replica's own
@@ -55,15 +61,17 @@ const REQUEST_TIMEOUT_MS: i64 = REQUEST_TIMEOUT.as_secs() as i64 * 1000;
 impl Rescales {
     /// When Plimsoll last changed the scale, by `status.lastScaleTime`.
     pub fn last_scale_time(&self) -> Option<i64> {
-        self.reported.max(self.checkpointed)
+        let is_earlier = self.checkpointed.is_some_and(|last| self.earlier.contains(&last));
+        self.reported.max(self.checkpointed.filter(|_| !is_earlier))
     }
 
     /// Which changes a checkpoint has that ends with this one. Times of other replicas are of their own wall clocks:
-    /// one that is ahead does not make it cover a change of this replica.
+    /// one that is ahead does not make it cover a change of this replica, nor one that was reported after it.
     pub fn coverage(&self, last: Option<i64>) -> Coverage {
         match self.own.filter(|own| self.reported == Some(*own)) {
             Some(own) if last == Some(own) => Coverage::UntilItsLast,
             Some(_) => Coverage::NotTheNewest,
+            None if last.is_some_and(|last| self.earlier.contains(&last)) => Coverage::Unknown,
             None if last.is_some() && last >= self.last_scale_time() => Coverage::UntilItsLast,
             None => Coverage::Unknown,
         }
@@ -71,12 +79,13 @@ impl Rescales {
 
     /// Notes the replicas of the scale.
     pub fn note_scale(&mut self, replicas: i32, now: UnixMillis) {
+        self.since.get_or_insert(now);
         self.unreported.retain(|change| now - change.at <= REPORT_TIMEOUT_MS);
         // The scale has the requested replicas: the change is noted like any other.
         self.indeterminate =
             self.indeterminate.filter(|indeterminate| indeterminate.to != replicas);
         let before = self.seen.replace(replicas);
-        match (before, self.ahead) {
+        match (before, self.ahead(now)) {
             // The scale has followed the status, or has not yet.
             (_, Some(to)) if to == replicas => self.ahead = None,
             (Some(from), Some(_)) if from == replicas => {}
@@ -92,6 +101,23 @@ impl Rescales {
         }
     }
 
+    /// The replicas that the watch of the scale has not shown yet. It shows them by then, unless somebody set them back
+    /// before.
+    fn ahead(&self, now: UnixMillis) -> Option<i32> {
+        self.ahead.filter(|(_, since)| now - since <= WATCH_LAG_MS).map(|(to, _)| to)
+    }
+
+    fn set_reported(&mut self, last: Option<i64>) -> Option<i64> {
+        let before = std::mem::replace(&mut self.reported, last);
+        if before != last {
+            self.earlier.extend(before);
+            if self.earlier.len() > MAX_UNREPORTED {
+                self.earlier.pop_front();
+            }
+        }
+        before
+    }
+
     /// Notes when Plimsoll last changed the scale, and to what, by a status. Returns the change if it
     /// was not known. The first status reports none: what it shows was before.
     pub fn note_status(&mut self, last: Option<i64>, to: i32, now: UnixMillis) -> Option<Change> {
@@ -99,7 +125,7 @@ impl Rescales {
             return None;
         }
         self.stale.clear();
-        let before = std::mem::replace(&mut self.reported, last);
+        let before = self.set_reported(last);
         let is_first = !std::mem::replace(&mut self.is_status_seen, true);
         if is_first || last.is_none() || last == before || last == self.checkpointed {
             return None;
@@ -108,9 +134,9 @@ impl Rescales {
             return self.unreported.drain(..=index).next_back();
         }
         // The same number at another time: the scale went back in between.
-        let ahead = self.ahead.filter(|ahead| *ahead != to);
+        let ahead = self.ahead(now).filter(|ahead| *ahead != to);
         let from = ahead.or(self.seen).filter(|from| *from != to)?;
-        self.ahead = Some(to);
+        self.ahead = Some((to, now));
         Some(Change { from, to, at: now })
     }
 
@@ -128,8 +154,10 @@ impl Rescales {
         is_read: bool,
         now: UnixMillis,
     ) -> Option<Change> {
+        self.since.get_or_insert(now);
         // A watch that is behind does not take back what this replica has written.
-        let is_behind = !is_read && self.ahead.is_some() && self.seen == Some(replicas);
+        let is_behind =
+            !is_read && self.ahead(now).is_some() && self.seen == Some(replicas);
         if !is_behind {
             (self.seen, self.ahead) = (Some(replicas), None);
         }
@@ -156,7 +184,7 @@ impl Rescales {
     }
 
     /// Notes that this replica has changed the scale.
-    pub fn rescaled(&mut self, from: i32, to: i32, last: Option<i64>) {
+    pub fn rescaled(&mut self, from: i32, to: i32, now: UnixMillis, last: Option<i64>) {
         if self.reported != last {
             self.stale.extend(self.reported);
             if self.stale.len() > MAX_UNREPORTED {
@@ -164,7 +192,8 @@ impl Rescales {
                 self.stale.remove(1);
             }
         }
-        (self.seen, self.ahead, self.reported) = (Some(from), Some(to), last);
+        (self.seen, self.ahead) = (Some(from), Some((to, now)));
+        self.set_reported(last);
         (self.own, self.is_status_seen) = (last, true);
         self.indeterminate = None;
     }
@@ -176,9 +205,22 @@ impl Rescales {
 
     /// Notes that a checkpoint was merged, which has these changes up to the last one: it reports them.
     pub fn merge_checkpoint(&mut self, last: Option<i64>, history: &ScalingHistory) {
+        let known = [self.reported, self.checkpointed].contains(&last)
+            || last.is_some_and(|last| self.earlier.contains(&last));
+        let unreported = self.unreported.len();
         // Others came after it: its leader may have died before it could report them anywhere.
         self.unreported.retain(|change| !history.has(change.to - change.from, change.at));
-        self.checkpointed = self.checkpointed.max(last);
+        self.checkpointed = last.or(self.checkpointed);
+        // Neither a status nor the scale has shown its last change yet.
+        let ups = history.ups.iter().map(|event| (event.time, event.change));
+        let downs = history.downs.iter().map(|event| (event.time, -event.change));
+        if let (Some(seen), Some((at, change))) = (self.seen, ups.chain(downs).max())
+            && !known
+            && unreported == self.unreported.len()
+            && self.since.is_some_and(|since| since < at)
+        {
+            self.ahead = Some((seen + change, at));
+        }
     }
 }
 
@@ -226,7 +268,7 @@ mod tests {
     fn a_change_that_the_watch_has_not_shown_yet_counts_once() {
         let mut rescales = Rescales::default();
         rescales.note_scale_as_leader(9, true, 0);
-        rescales.rescaled(9, 7, Some(100));
+        rescales.rescaled(9, 7, 0, Some(100));
         assert_eq!(rescales.note_scale_as_leader(9, false, 1), None);
         rescales.note_scale(9, 1);
         // The next one, which another replica made, comes with it.
@@ -239,12 +281,40 @@ mod tests {
         assert_eq!(rescales.note_status(Some(125), 8, 5), Some(change(4, 8, 5)));
     }
 
+    /// A leader writes a checkpoint of its change and dies before the next evaluation of the one after it.
+    #[test]
+    fn a_change_that_a_checkpoint_has_counts_once_though_it_is_seen_afterwards() {
+        for reported in [None, Some(200)] {
+            let mut rescales = Rescales::default();
+            rescales.note_scale(1, 0);
+            rescales.note_status(None, 1, 0);
+            let event = ScaleEvent { change: 2, time: 5_000, outdated: false, unsure: false };
+            let history = ScalingHistory { ups: vec![event], ..ScalingHistory::default() };
+            rescales.merge_checkpoint(Some(200), &history);
+            // Its next change is no part of it.
+            for (replicas, expected) in [(3, vec![]), (4, vec![change(3, 4, 15_000)])] {
+                rescales.note_scale(replicas, 15_000);
+                assert_eq!(rescales.note_status(reported, 3, 15_000), None);
+                assert_eq!(rescales.begin_term(), expected, "{reported:?}");
+            }
+        }
+        // A process that has just started has seen the scale after it.
+        let mut rescales = Rescales::default();
+        rescales.note_scale(3, 6_000);
+        rescales.note_status(None, 1, 6_000);
+        let event = ScaleEvent { change: 2, time: 5_000, outdated: false, unsure: false };
+        let history = ScalingHistory { ups: vec![event], ..ScalingHistory::default() };
+        rescales.merge_checkpoint(Some(200), &history);
+        rescales.note_scale(4, 15_000);
+        assert_eq!(rescales.begin_term(), [change(3, 4, 15_000)]);
+    }
+
     /// Somebody sets back what the leader wrote before the watch shows it.
     #[test]
     fn what_a_watch_has_not_shown_for_long_is_no_longer_ahead() {
         let mut rescales = Rescales::default();
         rescales.note_scale_as_leader(3, true, 0);
-        rescales.rescaled(3, 5, Some(100));
+        rescales.rescaled(3, 5, 0, Some(100));
         for now in [1, WATCH_LAG_MS + 1] {
             assert_eq!(rescales.note_scale_as_leader(3, false, now), None);
         }
@@ -361,7 +431,7 @@ mod tests {
         let mut rescales = Rescales::default();
         rescales.note_scale_as_leader(5, true, 0);
         rescales.note_status(Some(100), 5, 0);
-        rescales.rescaled(5, 8, Some(300));
+        rescales.rescaled(5, 8, 0, Some(300));
         rescales.note_scale_as_leader(8, true, 1);
         for now in 2..4 {
             rescales.note_scale(8, now);
@@ -378,8 +448,8 @@ mod tests {
             let mut rescales = Rescales::default();
             rescales.note_scale_as_leader(5, true, 0);
             rescales.note_status(Some(100), 5, 0);
-            rescales.rescaled(5, 8, Some(300));
-            rescales.rescaled(8, 11, Some(315));
+            rescales.rescaled(5, 8, 0, Some(300));
+            rescales.rescaled(8, 11, 0, Some(315));
             // Its statuses are pending, and it has a new term.
             rescales.note_scale(11, 2);
             assert_eq!(rescales.note_status(Some(shown.0), shown.1, 2), None, "{shown:?}");
@@ -407,7 +477,7 @@ mod tests {
     fn the_changes_of_this_replica_are_known() {
         let mut rescales = Rescales::default();
         rescales.note_scale_as_leader(1, true, 0);
-        rescales.rescaled(1, 4, Some(300));
+        rescales.rescaled(1, 4, 0, Some(300));
         // Another replica leads; the watch is still behind.
         for (replicas, now) in [(1, 1), (4, 2)] {
             rescales.note_scale(replicas, now);

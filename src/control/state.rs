@@ -36,6 +36,8 @@ pub struct AutoscalerState {
     term: Option<u64>,
     /// Whether no evaluation in that term has known the scale yet.
     is_first_in_term: bool,
+    /// Whether no evaluation in that term has read the scale from the API server yet.
+    is_unread_in_term: bool,
     /// The effective minimum and maximum of replicas, once known.
     bounds: Option<(i32, i32)>,
     /// When the status of a frozen autoscaler last got new desired replicas, and which.
@@ -56,6 +58,8 @@ pub struct AutoscalerState {
     pub release: Option<UnixMillis>,
     /// At its phase, when the evaluation was due that was brought forward to a release.
     pub phase: Option<Instant>,
+    /// Since when, by the clock of this process, an announced scale to zero is known.
+    pub zero_pending_since: Option<UnixMillis>,
     /// The UID of the object: a recreated object starts without history.
     pub uid: String,
 }
@@ -156,7 +160,8 @@ impl AutoscalerState {
         if let Some(written) = &mut self.written {
             written.compare_soon();
         }
-        self.is_first_in_term = term.is_some();
+        (self.is_first_in_term, self.is_unread_in_term) = (term.is_some(), term.is_some());
+        self.zero_pending_since = None;
         self.term = term;
     }
 
@@ -206,13 +211,16 @@ impl AutoscalerState {
         let replicas = target.replicas.spec_replicas;
         let now = at.process;
         self.bounds = Some((spec.min_replicas, spec.max_replicas));
-        if self.term.is_none() || self.is_first_in_term {
+        // The watch may not have shown the last change of the leader before: what is read first may.
+        let is_read = target.object.is_some();
+        let is_first = std::mem::take(&mut self.is_first_in_term)
+            | (is_read && std::mem::take(&mut self.is_unread_in_term));
+        if self.term.is_none() || is_first {
             self.rescales.note_scale(replicas, now);
             let Status { last_scale, desired_replicas, .. } = self.status;
             let reported =
                 self.rescales.note_status(last_scale.map(seconds), desired_replicas, now);
-            let unreported =
-                std::mem::take(&mut self.is_first_in_term).then(|| self.rescales.begin_term());
+            let unreported = is_first.then(|| self.rescales.begin_term());
             if let Some(Change { from, to, at }) = reported {
                 self.history.scaled(from, to, spec, at);
             }
@@ -222,21 +230,22 @@ impl AutoscalerState {
         }
         if self.term.is_some()
             && let Some(Change { from, to, at: done }) =
-                self.rescales.note_scale_as_leader(replicas, target.object.is_some(), now)
+                self.rescales.note_scale_as_leader(replicas, is_read, now)
         {
             self.history.scaled(from, to, spec, done);
             let wall = at.wall - (now - done);
             self.status.last_scale = Some(wall);
-            self.rescaled(from, to, wall);
+            self.rescaled(from, to, at.process, wall);
             if to == 0 {
                 zero::resolve(&mut self.status, 0, at.wall);
             }
         }
     }
 
-    /// Notes that this replica has changed the scale, at a time of the wall clock.
-    pub fn rescaled(&mut self, from: i32, to: i32, wall: UnixMillis) {
-        self.rescales.rescaled(from, to, Some(seconds(wall)));
+    /// Notes that this replica has changed the scale, at a time of the wall clock, and when that is noted, by the
+    /// clock of this process.
+    pub fn rescaled(&mut self, from: i32, to: i32, now: UnixMillis, wall: UnixMillis) {
+        self.rescales.rescaled(from, to, now, Some(seconds(wall)));
     }
 }
 
@@ -323,8 +332,8 @@ mod tests {
     fn a_checkpoint_of_the_change_before_does_not_stand_for_the_last_one() {
         let event = |change, time| ScaleEvent { change, time, outdated: false, unsure: false };
         let mut state = AutoscalerState { uid: "u".to_owned(), ..AutoscalerState::default() };
-        state.rescaled(8, 6, 1_000);
-        state.rescaled(6, 4, 60_000);
+        state.rescaled(8, 6, 1_000, 1_000);
+        state.rescaled(6, 4, 60_000, 60_000);
         state.history.downs = vec![event(2, 60_000)];
         let history = ScalingHistory { downs: vec![event(2, 1_100)], ..ScalingHistory::default() };
         let checkpoint =
@@ -347,7 +356,7 @@ mod tests {
         let event = |change, time| ScaleEvent { change, time, outdated: false, unsure: false };
         let mut state = AutoscalerState { uid: "u".to_owned(), ..AutoscalerState::default() };
         state.history.ups = vec![event(1, 1_800_000)];
-        state.rescaled(1, 2, 1_800_000);
+        state.rescaled(1, 2, 1_800_000, 1_800_000);
         let history = ScalingHistory { downs: vec![event(1, 0)], ..ScalingHistory::default() };
         let checkpoint =
             Checkpoint { uid: "u".to_owned(), history, last_scale: Some(7_200), withheld: None };

@@ -31,9 +31,16 @@ pub fn pending_since(status: &Status) -> Option<UnixMillis> {
 }
 
 /// Whether a scale to zero may still take effect: one that this or another replica announced at this
-/// time, or an indeterminate write of this replica.
-pub fn may_come(announced: Option<UnixMillis>, rescales: &Rescales, at: DecisionTime) -> bool {
+/// time, by its own wall clock, and that this process has known of since `known`, by its clock, or an
+/// indeterminate write of this replica.
+pub fn may_come(
+    announced: Option<UnixMillis>,
+    known: Option<UnixMillis>,
+    rescales: &Rescales,
+    at: DecisionTime,
+) -> bool {
     announced.is_some_and(|since| (at.wall - since).abs() < PENDING_MS)
+        || (announced.is_some() && known.is_some_and(|since| at.process - since < PENDING_MS))
         || rescales.is_indeterminate(0, at.process - PENDING_MS)
 }
 

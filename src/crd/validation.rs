@@ -82,7 +82,7 @@ fn scaling_rules(rules: &mut Value) {
     limit(field(rules, "stabilizationWindowSeconds"), seconds);
     quantity(field(rules, "tolerance"), ">=", "must be greater than or equal to 0");
     let policies = field(rules, "policies");
-    limit(policies, json!({"minItems": 1}));
+    limit(policies, json!({"minItems": 1, "maxItems": 32}));
     let policy = &mut policies["items"];
     limit(field(policy, "type"), json!({"enum": ["Pods", "Percent"]}));
     limit(field(policy, "value"), json!({"minimum": 1}));

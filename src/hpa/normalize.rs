@@ -84,12 +84,18 @@ pub(super) fn rate_limited(status: &Status) -> Option<Direction> {
     }
 }
 
+/// The most policies of a direction that [`release`] looks at. An Autoscaler may have as many.
+const MAX_RELEASED_POLICIES: usize = 32;
+
 /// When the policies of a direction first allow more than at `now`, because a change leaves a policy's period:
 /// always later than that. None if no change holds them.
 ///
 /// Only policies of a sync period or a multiple of it count. A change dates from the end of its write, so that
 /// it would still hold the decision at the end of their period; upstream decides a sync period after the write
 /// at the earliest. Others end between two decisions.
+///
+/// None as well for more than [`MAX_RELEASED_POLICIES`]: the time that this takes grows with the square of policies
+/// and changes.
 pub fn release(
     spec: &Spec,
     history: &ScalingHistory,
@@ -108,6 +114,9 @@ pub fn release(
         let limit = policy_limit(rules, up, history, current, at);
         if up { limit.max(current) } else { limit.min(current) }
     };
+    if rules.policies.len() > MAX_RELEASED_POLICIES {
+        return None;
+    }
     let before = limit(now);
     let leaves = |policy: &Policy| {
         let period = i64::from(policy.period_seconds) * 1000;
@@ -120,6 +129,7 @@ pub fn release(
     let mut times: Vec<UnixMillis> =
         rules.policies.iter().filter(whole).flat_map(leaves).filter(|at| *at > now).collect();
     times.sort_unstable();
+    times.dedup();
     times.into_iter().find(|at| if up { limit(*at) > before } else { limit(*at) < before })
 }
 

@@ -233,15 +233,16 @@ async fn an_indeterminate_write_counts_though_the_watch_is_behind() {
         (scale && std::mem::take(&mut lost)).then(|| fake::failure(503, "", "overloaded"))
     })
     .run();
-    let policies = json!([{"type": "Pods", "value": 4, "periodSeconds": 600}]);
+    let policies = json!([{"type": "Pods", "value": 8, "periodSeconds": 600}]);
     let behavior = json!({"scaleUp": {"stabilizationWindowSeconds": 0, "policies": policies}});
     let autoscaler = put(&control, "web", json!({"maxReplicas": 40, "behavior": behavior}));
+    // Until then it was scaled up by others.
     show_replicas(&control, 4);
     let mut state = AutoscalerState::default();
     assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
     assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
     let ups: Vec<i32> = state.history.ups.iter().map(|event| event.change).collect();
-    assert_eq!((ups, state.status.last_scale.is_some()), (vec![4], true));
+    assert_eq!((ups, state.status.last_scale.is_some()), (vec![4, 4], true));
     assert_eq!(log.of("PUT").len(), 1);
 }
 
@@ -346,6 +347,7 @@ async fn a_pending_scale_to_zero_is_resolved_while_scales_are_frozen() {
     // As it is recorded before the scale is written.
     let kind = ConditionKind::ScaledToZero;
     state.status.set(kind, true, "ScalingToZero", format_args!("it is being scaled"), 0);
+    state.zero_pending_since = Some(control.ctx.clock.elapsed() - 31_000);
     fake::freeze(&control.ctx.leader);
     assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
     let condition = state.status.condition(kind).unwrap();
