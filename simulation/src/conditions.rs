@@ -133,6 +133,13 @@ impl Conditions {
         Some(self.armed.remove(place).1)
     }
 
+    /// Whether Prometheus gives a replica no whole answer.
+    pub fn is_unanswered(&self, replica: usize, now: Millis) -> bool {
+        self.replicas[replica].prometheus_lost.at(now).is_some()
+            || self.prometheus_away.at(now).is_some()
+            || self.prometheus_lies.at(now).is_some()
+    }
+
     /// What fails for a replica.
     pub fn trouble(&self, replica: usize, now: Millis) -> Trouble {
         let one = &self.replicas[replica];
@@ -141,10 +148,8 @@ impl Conditions {
             requests: one.api_lost.at(now).is_some()
                 || one.refused.at(now).is_some()
                 || one.api_latency.at(now).is_some(),
-            queries: one.prometheus_lost.at(now).is_some()
-                || self.prometheus_away.at(now).is_some()
-                || self.prometheus_latency.at(now).is_some()
-                || self.prometheus_lies.at(now).is_some(),
+            queries: self.is_unanswered(replica, now)
+                || self.prometheus_latency.at(now).is_some(),
             writes: false,
         }
     }

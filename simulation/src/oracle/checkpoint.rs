@@ -30,6 +30,7 @@ impl Oracles {
         {
             return;
         }
+        let slowest = self.base + replica.offsets(since, at).into_iter().min().unwrap_or(0);
         let map = map.cloned().unwrap_or_default();
         let read = serde_json::from_value(map).map_err(|error| error.to_string());
         let checkpoints = match read.and_then(read_checkpoints) {
@@ -47,7 +48,11 @@ impl Oracles {
                 continue;
             }
             let checkpoint = of.map(|(_, one)| one).filter(|one| one.uid == spec.uid);
-            let found = Looked { at, by, record, spec }.look(checkpoint);
+            let looked = Looked { at, by, record, spec };
+            let found = looked.look(checkpoint).and_then(|counts| {
+                looked.look_at_last_scale(checkpoint, slowest)?;
+                Ok(counts)
+            });
             match found {
                 Ok(true) => self.checked_of(Oracle::Restart, workload),
                 Ok(false) => {}
@@ -79,6 +84,28 @@ impl Looked<'_> {
             looked |= self.look_at_changes(&behavior.scale_down, &history.downs, false)?;
         }
         Ok(looked)
+    }
+
+    /// It is not dated before the last change that it has, by the slowest wall clock that its writer had: the
+    /// time of that at the start of the simulation.
+    fn look_at_last_scale(
+        &self,
+        checkpoint: Option<&Checkpoint>,
+        slowest: i64,
+    ) -> Result<(), String> {
+        let since = self.since(i32::MAX);
+        let last = self.record.changes.back();
+        let last = last.filter(|one| one.by == Some(self.by) && one.at > since);
+        let (Some(checkpoint), Some(last)) = (checkpoint, last) else { return Ok(()) };
+        // An evaluation that has just made it may not have ended.
+        if last.at >= self.at - SECOND {
+            return Ok(());
+        }
+        let earliest = (slowest + last.at + DATED.start()).div_euclid(SECOND);
+        match checkpoint.last_scale < Some(earliest) {
+            true => Err(format!("is dated before its last change: {last:?}")),
+            false => Ok(()),
+        }
     }
 
     /// Since when the autoscaler has been undisturbed, within the last seconds.

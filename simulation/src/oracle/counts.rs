@@ -18,10 +18,14 @@ pub enum Oracle {
     NoWayDown,
     /// Windows and policies hold, whoever leads.
     Windows,
+    /// While all is calm, each decision for one workload is exact.
+    Exact,
     /// Each due change is made in time.
     InTime,
-    /// A fresh process comes to the same.
+    /// A fresh process comes to the same, and a checkpoint has all that it needs.
     Restart,
+    /// A status is that of its object, and of no other time.
+    Status,
     /// A steady state asks for nothing.
     Steady,
     /// Queues and tasks are bounded.
@@ -32,14 +36,16 @@ pub enum Oracle {
 
 impl Oracle {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Number,
         Self::OneWriter,
         Self::LeftAlone,
         Self::NoWayDown,
         Self::Windows,
+        Self::Exact,
         Self::InTime,
         Self::Restart,
+        Self::Status,
         Self::Steady,
         Self::Bounded,
         Self::Compared,
@@ -53,8 +59,10 @@ impl Oracle {
             Self::LeftAlone => "left alone",
             Self::NoWayDown => "no way down",
             Self::Windows => "windows",
+            Self::Exact => "exact",
             Self::InTime => "in time",
             Self::Restart => "restart",
+            Self::Status => "status",
             Self::Steady => "steady",
             Self::Bounded => "bounded",
             Self::Compared => "compared",
@@ -71,7 +79,7 @@ impl Oracle {
             | Self::InTime
             | Self::Restart
             | Self::Steady => true,
-            Self::OneWriter | Self::Compared | Self::Bounded => false,
+            Self::OneWriter | Self::Exact | Self::Status | Self::Compared | Self::Bounded => false,
         }
     }
 }

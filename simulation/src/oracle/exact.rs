@@ -18,6 +18,8 @@ const UP: Millis = 15 * SECOND;
 const TOLERANCE: f64 = 0.1;
 /// How long all must have been calm.
 const CALM: Millis = 150 * SECOND;
+/// How far apart the time of a decision and that of its query may be.
+const EDGE: Millis = SECOND / 2;
 /// How long a write may take.
 const WRITTEN: Millis = 3 * SECOND;
 
@@ -58,11 +60,10 @@ impl Oracles {
             return;
         };
         self.exact.due = None;
-        self.checked_of(Oracle::Windows, QUEUE);
         // Nothing may have happened since, of course.
         if from != to && self.is_calm(at) {
             let text = format!("queue: {from} -> {to} was due at {}", super::time(decided));
-            self.violate(Oracle::Windows, at, text);
+            self.violate(Oracle::Exact, at, text);
         }
     }
 
@@ -75,9 +76,13 @@ impl Oracles {
         // A decision that was brought forward to the end of a policy's period may use the same measurement.
         let (by, messages) = self.exact.measured.take().expect("it was decided on one");
         let Some(Some((_, _, again))) = self.decide_exactly(at, by, messages) else { return };
-        if at - decided <= WRITTEN && to != written && again != written {
+        if at - decided > WRITTEN {
+            return;
+        }
+        self.checked(Oracle::Exact);
+        if to != written && again != written {
             let text = format!("queue: {from} -> {written}, but {to} follows exactly");
-            self.violate(Oracle::Windows, at, text);
+            self.violate(Oracle::Exact, at, text);
         }
     }
 
@@ -122,7 +127,7 @@ impl Oracles {
             false => (messages / MESSAGES_PER_POD).ceil() as i32,
         };
         let proposals = &mut self.exact.proposals;
-        proposals.retain(|(made, _)| *made > at - DOWN);
+        proposals.retain(|(made, _)| *made > at - DOWN - EDGE);
         proposals.push_back((at, proposal));
         let since = *self.exact.since.get_or_insert(at);
         if since > at - DOWN - 20 * SECOND {
@@ -131,7 +136,14 @@ impl Oracles {
         let spec = record.specs.now()?.as_ref()?;
         let (min, max) = (spec.spec.min_replicas, spec.spec.max_replicas);
         // Up at once, and down to the highest of the window.
-        let highest = self.exact.proposals.iter().map(|(_, one)| *one).max()?;
+        let highest = |since: Millis| {
+            let within = self.exact.proposals.iter().filter(|(made, _)| *made > since);
+            within.map(|(_, one)| *one).max()
+        };
+        let (highest, sure) = (highest(at - DOWN - EDGE)?, highest(at - DOWN + EDGE)?);
+        if highest != sure {
+            return Some(None);
+        }
         let stabilized = if proposal > replicas { proposal } else { highest.min(replicas) };
         let changed = |period: Millis, is_up: bool| -> i32 {
             let within = record.changes.iter().filter(|change| change.at > at - period);

@@ -70,6 +70,10 @@ pub struct Oracles {
 /// twice as long for another one that reaches Prometheus, and tries every few seconds.
 const TAKEN_OVER: Millis = 60 * SECOND;
 
+/// How much later than it was made a change may be dated: a write that was given up is dated when a read has
+/// seen it.
+const DATED_LATE: Millis = 25 * SECOND;
+
 /// How many steps a report shows.
 const STEPS: usize = 60;
 
@@ -81,7 +85,7 @@ impl Oracles {
             base,
             scales_to_zero,
             records: cpu_requests.into_iter().map(record).collect(),
-            replicas: (0..REPLICAS).map(|_| ReplicaRecord::default()).collect(),
+            replicas: (0..REPLICAS).map(|_| ReplicaRecord::new()).collect(),
             holder: None,
             acquisitions: VecDeque::new(),
             unled_since: None,
@@ -180,9 +184,11 @@ impl Oracles {
             None => self.step(at, format_args!("{name}: {from} -> {to} by hand")),
         }
         let record = &mut self.records[workload];
-        record.slept = to == 0 && by.is_some();
-        record.scaled |= by.is_some();
+        if by.is_some() {
+            (record.slept, record.scaled) = (to == 0, true);
+        }
         record.replicas.set(at, Some(to));
+        record.changed = at;
         record.changes.push_back(Change { at, from, to, by });
         record.due_since = None;
         if by.is_none() {
@@ -203,6 +209,7 @@ impl Oracles {
             record.reported = None;
             record.changes.clear();
             record.spans.clear();
+            record.created = spec.as_ref().map(|_| at);
         }
         if spec.as_ref().is_some_and(|spec| spec.api.paused) {
             // What was recommended does not apply to replicas that the owner may choose meanwhile.
@@ -219,7 +226,7 @@ impl Oracles {
         by: usize,
         (before, status): (Option<&Value>, &Value),
     ) {
-        self.checked(Oracle::Restart);
+        self.checked(Oracle::Status);
         let time = |status: &Value| status["lastScaleTime"].clone();
         let is_reported = before.is_some_and(|before| time(before) != time(status));
         let record = &self.records[workload];
@@ -232,10 +239,15 @@ impl Oracles {
             && reasons.contains(&"ScalingDisabled");
         let lag = record::TROUBLED_LAG + LAG;
         let recent = record.changes.back().is_some_and(|change| change.at > at - lag);
+        let is_current = leads && self.replicas[by].lags(at).scale == record::FRESH;
         let fault = if !status["lastScaleTime"].is_null() && !record.scaled {
             "it has a lastScaleTime, and this autoscaler has scaled nothing"
         } else if is_reported && leads && !record.may_report(by, self.replicas[by].acquired) {
             "its lastScaleTime is of a time before that of another replica"
+        } else if is_reported && leads && !self.is_of_a_change(at, workload, &status["lastScaleTime"]) {
+            "its lastScaleTime is not that of a change"
+        } else if is_current && !record.had(at - record::SLOW, at, &status["currentReplicas"]) {
+            "there were not so many replicas"
         } else if is_off {
             "it shows metrics, and reads none"
         } else if reasons.contains(&"ScaledToZero") && !record.slept && !recent {
@@ -255,7 +267,24 @@ impl Oracles {
         };
         let text =
             format!("{}: a status by replica {by} is wrong: {fault}: {status}", NAMES[workload]);
-        self.violate(Oracle::Restart, at, text);
+        self.violate(Oracle::Status, at, text);
+    }
+
+    /// Whether a time is that of a change by Plimsoll, by the wall clock of whoever made it.
+    fn is_of_a_change(&self, at: Millis, workload: usize, time: &Value) -> bool {
+        let time = time.as_str().and_then(|time| time.parse::<jiff::Timestamp>().ok());
+        let Some(time) = time.map(jiff::Timestamp::as_second) else { return false };
+        let changes = self.records[workload].changes.iter();
+        let mut walls = changes.filter_map(|change| Some((change.at, change.by?))).flat_map(
+            |(made, by)| {
+                let offsets = self.replicas[by].offsets(made - LAG, at);
+                offsets.into_iter().map(move |offset| self.base + made + offset)
+            },
+        );
+        // It shows whole seconds, and a change is dated when its response is there.
+        walls.any(|wall| {
+            (wall - SECOND).div_euclid(SECOND) <= time && time <= (wall + DATED_LATE) / SECOND
+        })
     }
 
     /// Targets were scraped: looks at what was decided, and not decided, since the last scrape.
@@ -271,6 +300,7 @@ impl Oracles {
         for replica in &mut self.replicas {
             replica.trouble.forget(at - record::MEMORY);
             replica.views.forget(at - record::MEMORY);
+            replica.unanswered.forget(at - record::MEMORY);
             replica.offset.forget(at - record::MEMORY);
         }
         self.frozen.forget(at - record::MEMORY);
@@ -302,10 +332,12 @@ impl Oracles {
     fn close_span(&mut self, at: Millis, workload: usize) {
         let from = at - SCRAPE;
         let record = &self.records[workload];
-        let sound =
+        let sound: [bool; REPLICAS] =
             std::array::from_fn(|replica| self.replicas[replica].is_sound(from - 90 * SECOND, at));
+        let answered =
+            std::array::from_fn(|replica| self.replicas[replica].is_answered(from, at));
         let evaluated = [false; REPLICAS];
-        let mut span = Span { from, proposals: None, may_fail: false, sound, evaluated };
+        let mut span = Span { from, proposals: None, may_fail: false, answered, evaluated };
         let specs: Vec<_> = record.specs.during(from, at).cloned().collect();
         if let [Some(spec)] = &specs[..] {
             let lag = self.replicas.iter().map(|one| one.lag(at)).max().unwrap_or(LAG);

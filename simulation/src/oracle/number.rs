@@ -1,7 +1,7 @@
 //! The oracles of a write: who writes, for whom, and which number; and of a write that is due.
 
 use super::expect::{Past, decide};
-use super::record::{Hull, LAG, Lags};
+use super::record::{FRESH, Hull, LAG, Lags};
 use super::{Oracle, Oracles, ReplicaRecord, SharedSpec};
 use crate::plan::{MINUTE, Millis, SCRAPE, SECOND};
 use crate::workload::NAMES;
@@ -108,7 +108,10 @@ impl Oracles {
                 return;
             }
             let offsets = self.replicas[by].offsets(at - lag, at);
-            let hull = record.hull(spec, (at, lags), from, (self.base, &offsets));
+            let hull = match self.replicas[by].has_no_metrics(at) {
+                true => Hull { may_fail: true, ..Hull::default() },
+                false => record.hull(spec, (at, lags), from, (self.base, &offsets)),
+            };
             let Some((low, high)) = hull.range else {
                 if to < from {
                     blame = Oracle::NoWayDown;
@@ -163,7 +166,7 @@ impl Oracles {
         spec: &SharedSpec,
         bound: Bound,
     ) -> i32 {
-        let past = self.past(at, workload, by, proposal, spec, bound);
+        let past = self.past(at, workload, by, (from, proposal), spec, bound);
         decide(spec, from, proposal, &past, self.records[workload].slept, at)
     }
 
@@ -175,7 +178,7 @@ impl Oracles {
         at: Millis,
         workload: usize,
         by: usize,
-        proposal: i32,
+        (from, proposal): (i32, i32),
         spec: &SharedSpec,
         bound: Bound,
     ) -> Past {
@@ -212,8 +215,13 @@ impl Oracles {
             };
             past.recommendations.extend(one.map(|one| (one, oldest)));
         }
-        // A history that begins anew begins with the replicas of then.
-        let begun = self.replicas.iter().filter_map(|replica| replica.alive_since).max();
+        // A history that begins anew begins with the replicas of then: that of this replica, or of one that has led
+        // since.
+        let led = |replica: usize| {
+            replica == by || self.acquisitions.iter().any(|(_, leader)| *leader == replica)
+        };
+        let begun = (0..self.replicas.len()).filter(|replica| led(*replica));
+        let begun = begun.filter_map(|replica| self.replicas[replica].alive_since).max();
         if begun.unwrap_or(at).max(record.undisturbed_since) > at - 10 * MINUTE {
             for replicas in record.replicas.during(at - 10 * MINUTE, at).flatten() {
                 if (*replicas < proposal) == (bound == Bound::Lower) {
@@ -221,13 +229,23 @@ impl Oracles {
                 }
             }
         }
+        // A new object's history begins with the replicas of then, whoever evaluates it first.
+        if let Some(created) = record.created.filter(|_| from > 0)
+            && record.replicas.during(created, at).all(|replicas| *replicas == Some(from))
+            && (from > proposal) == (bound == Bound::Lower)
+        {
+            past.recommendations.push((from, created));
+        }
         for change in &record.changes {
             let is_up = change.to > change.from;
             if is_up == (bound == Bound::Lower) {
                 if change.by.is_none() && !self.may_count(workload, change.at, spec.period()) {
                     continue;
                 }
-                let noted = change.at + NOTED_LATE.max(spec.period() + LAG);
+                let is_own = change.by == Some(by)
+                    && self.replicas[by].is_sound(change.at - 30 * SECOND, change.at + LAG);
+                let late = if is_own { FRESH } else { NOTED_LATE.max(spec.period() + LAG) };
+                let noted = change.at + late;
                 past.changes.push((change.from, change.to, noted.min(at)));
                 continue;
             }
@@ -291,11 +309,19 @@ impl Oracles {
         if !(1..to).contains(&from) || to != least {
             return false;
         }
-        let failed_for = i64::from(fallback.failed_rounds - 1) * spec.period() - SCRAPE;
         let record = &self.records[workload];
-        let failing =
-            |span: &&super::Span| span.from < at - failed_for || !span.sound[by] || span.may_fail;
-        record.spans.iter().all(|span| failing(&span))
+        // A leader that is new, or no longer frozen, evaluates at once; so is an autoscaler that was edited.
+        let since = at - i64::from(fallback.failed_rounds) * spec.period();
+        let acquired = self.acquisitions.iter().filter(|(at, _)| *at > since).count();
+        let thawed = self.frozen.during(since, at).count().saturating_sub(1);
+        let besides = acquired + thawed + usize::from(record.undisturbed_since > since);
+        let besides = i32::try_from(besides).unwrap_or(i32::MAX);
+        // The first of those evaluations was in one of these times between two scrapes, or before.
+        let rounds = fallback.failed_rounds.saturating_sub(1 + besides).max(0);
+        let failed_for = i64::from(rounds) * spec.period() - SECOND;
+        let ended = |span: &&super::Span| span.from + SCRAPE < at - failed_for;
+        let spans = record.spans.iter().skip_while(ended);
+        spans.into_iter().all(|span| !span.answered[by] || span.may_fail)
     }
 
     /// Looks for a write that is due for longer than two periods.
@@ -358,10 +384,13 @@ impl Oracles {
         let steady = self.replicas[leader].is_sound(at - 20 * MINUTE, at)
             && self.records[workload].spans.iter().all(|span| span.proposals.is_some());
         let due = lowest > from || (highest < from && steady);
-        if !due && (low > from || high < from) {
+        let is_withheld = !due && (low > from || high < from);
+        // Counted once for as long as it lasts.
+        if is_withheld && !self.records[workload].is_withheld {
             self.withheld_of(Oracle::Windows, workload);
             self.withheld_of(Oracle::Number, workload);
         }
+        self.records[workload].is_withheld = is_withheld;
         Some((due, spec.period(), format!("{from} replicas, {low} to {high} are proposed")))
     }
 }

@@ -69,7 +69,10 @@ pub struct Record {
     pub spans: VecDeque<Span>,
     /// The changes of its scale, newest last.
     pub changes: VecDeque<Change>,
-    /// Whether its autoscaler scaled it to zero, and it has been there since.
+    /// When its scale was changed last.
+    pub changed: Millis,
+    /// Whether the last change by its autoscaler was to zero: at zero, it is its autoscaler's to scale up again. Like
+    /// upstream's condition, changes by others keep it.
     pub slept: bool,
     /// Whether Plimsoll has changed the scale since the autoscaler was created.
     pub scaled: bool,
@@ -77,6 +80,10 @@ pub struct Record {
     pub reported: Option<(Millis, usize)>,
     /// The requests of a pod.
     pub cpu_request: i64,
+    /// Since when its autoscaler exists, by the object that it is now.
+    pub created: Option<Millis>,
+    /// Whether a window or a policy withholds what its metrics propose.
+    pub is_withheld: bool,
     /// Since when a write has been due.
     pub due_since: Option<Millis>,
     /// Since when its autoscaler has been undisturbed: no hand, no new object, no pause.
@@ -92,8 +99,8 @@ pub struct Span {
     pub proposals: Option<(i32, i32)>,
     /// Whether an evaluation may have failed for its metrics.
     pub may_fail: bool,
-    /// For which replicas nothing failed.
-    pub sound: [bool; crate::plan::REPLICAS],
+    /// Which replicas had whole answers from Prometheus, in time.
+    pub answered: [bool; crate::plan::REPLICAS],
     /// Which replicas have evaluated for sure.
     pub evaluated: [bool; crate::plan::REPLICAS],
 }
@@ -204,6 +211,13 @@ impl Record {
         self.changes.iter().any(|later| is_up(later) == is_up(change) && later.at >= outdated)
     }
 
+    /// Whether it had so many replicas in a time, by its spec or by its status.
+    pub fn had(&self, from: Millis, to: Millis, replicas: &serde_json::Value) -> bool {
+        let desired = self.replicas.during(from, to).map(|one| one.unwrap_or(0));
+        let mut all = desired.chain(self.counted.during(from, to).copied());
+        all.any(|one| i64::from(one) == replicas.as_i64().unwrap_or(0))
+    }
+
     /// Whether its metrics have proposed the same since a time, within the bounds. At the edge of the tolerance they
     /// may not, though nothing changes.
     pub fn is_steady(&self, since: Millis) -> bool {
@@ -277,6 +291,8 @@ pub struct ReplicaRecord {
     pub trouble: Timeline<Trouble>,
     /// Whether what its watches show may be old.
     pub views: Timeline<bool>,
+    /// Whether Prometheus gives it no whole answer.
+    pub unanswered: Timeline<bool>,
     /// How far its wall clock is off.
     pub offset: Timeline<i64>,
     /// When it acquired the Lease last.
@@ -284,6 +300,13 @@ pub struct ReplicaRecord {
 }
 
 impl ReplicaRecord {
+    /// One that has not run yet, with the right time.
+    pub fn new() -> Self {
+        let mut record = Self::default();
+        record.offset.set(0, 0);
+        record
+    }
+
     /// What fails for it from now on.
     pub fn set_trouble(&mut self, at: Millis, trouble: Trouble) {
         if self.trouble.now() != Some(&trouble) {
@@ -294,10 +317,29 @@ impl ReplicaRecord {
         }
     }
 
+    /// Whether Prometheus gives it no whole answer from now on.
+    pub fn set_unanswered(&mut self, at: Millis, is_unanswered: bool) {
+        if self.unanswered.now() != Some(&is_unanswered) {
+            self.unanswered.set(at, is_unanswered);
+        }
+    }
+
+    /// Whether it has no metrics at all: what it read before is too old to decide on.
+    pub fn has_no_metrics(&self, now: Millis) -> bool {
+        self.unanswered.now() == Some(&true)
+            && self.unanswered.during(now - SLOW, now).all(|is_unanswered| *is_unanswered)
+    }
+
     /// Whether it ran and nothing failed for it in a time.
     pub fn is_sound(&self, from: Millis, to: Millis) -> bool {
         self.alive_since.is_some_and(|since| since <= from)
             && !self.trouble.during(from, to).any(|trouble| trouble.is_any())
+    }
+
+    /// Whether it ran, and Prometheus answered it in a time.
+    pub fn is_answered(&self, from: Millis, to: Millis) -> bool {
+        self.alive_since.is_some_and(|since| since <= from)
+            && !self.trouble.during(from, to).any(|trouble| trouble.queries)
     }
 
     /// How old what its watches show may be.

@@ -19,7 +19,7 @@ pub const HOUR: Millis = 60 * MINUTE;
 pub const DAY: Millis = 24 * HOUR;
 
 /// The end of each day is quiet: no load changes and nothing fails, so that what is steady can be told.
-pub const QUIET: Millis = 90 * MINUTE;
+pub const QUIET: Millis = 100 * MINUTE;
 /// How long before the quiet time no fault begins; none lasts longer.
 const LONGEST: Millis = 30 * MINUTE;
 
@@ -273,7 +273,7 @@ pub fn plan(seed: u64, length: Millis, faults_per_hour: f64) -> Vec<Planned> {
                 let event = Event::Load { workload, pods: load(rng) };
                 planned.push(Planned { at, number: None, event });
             }
-            at += exponential(rng, 15.0 * MINUTE as f64).max(2 * SCRAPE);
+            at += exponential(rng, 12.0 * MINUTE as f64).max(2 * SCRAPE);
         }
     }
     let mut number = 0;

@@ -10,7 +10,7 @@ const WITH_POLICIES: [usize; 2] = [1, 3];
 /// One of the scenarios: events, and how much later each happens.
 pub fn scenario(rng: &mut Rng) -> Vec<(Millis, Event)> {
     let mut events = Events { rng: rng.fork(), all: Vec::new() };
-    const SCENARIOS: [fn(&mut Events); 17] = [
+    const SCENARIOS: [fn(&mut Events); 18] = [
         Events::all_die_while_policies_count,
         Events::the_leader_dies_after_its_write,
         Events::leadership_goes_there_and_back,
@@ -18,6 +18,7 @@ pub fn scenario(rng: &mut Rng) -> Vec<(Millis, Event)> {
         Events::hands_while_metrics_are_slow,
         Events::edited_in_mid_decision,
         Events::made_anew_in_mid_decision,
+        Events::made_anew_within_a_window,
         Events::frozen_shortly_while_metrics_are_slow,
         Events::deleted_while_watches_are_away,
         Events::hands_while_watches_are_silent,
@@ -169,6 +170,15 @@ impl Events {
         // Nothing else happens until it is due.
         self.high_load(at + 2 * MINUTE, workload);
         self.high_load(at + 5 * MINUTE, workload);
+    }
+
+    fn made_anew_within_a_window(&mut self) {
+        let workload = self.any();
+        self.high_load(0, workload);
+        let at = self.between(180, 300);
+        self.load(at, workload, 0.5);
+        let (made, away) = (at + self.between(20, 100), self.rng.i64(0..20));
+        self.hand(made, workload, Hand::Recreate(away));
     }
 
     fn frozen_shortly_while_metrics_are_slow(&mut self) {

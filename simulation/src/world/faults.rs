@@ -108,6 +108,7 @@ impl World {
         self.recheck(at);
         if let Some(over) = over {
             // A timeout may still run when the fault is over, and a backoff after it.
+            self.at(over, Task::Recheck);
             self.at(over + CALM, Task::Recheck);
         }
     }
@@ -128,6 +129,7 @@ impl World {
             let mut trouble = present.or(conditions.trouble(replica, at - CALM));
             trouble.writes |= self.network.mishap_within(replica, at - CALM);
             oracles.replicas[replica].set_trouble(at, trouble);
+            oracles.replicas[replica].set_unanswered(at, conditions.is_unanswered(replica, at));
         }
     }
 }

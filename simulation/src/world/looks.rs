@@ -106,12 +106,7 @@ impl World {
     fn count_no_way_down(&self, at: Millis) {
         let mut oracles = locked(&self.oracles);
         let Some(leader) = oracles.holder else { return };
-        let lied_to = {
-            let conditions = locked(&self.conditions);
-            conditions.replicas[leader].prometheus_lost.at(at).is_some()
-                || conditions.prometheus_away.at(at).is_some()
-                || conditions.prometheus_lies.at(at).is_some()
-        };
+        let lied_to = locked(&self.conditions).is_unanswered(leader, at);
         let away =
             oracles.replicas[leader].alive_since.is_none() || oracles.frozen.now() == Some(&true);
         for number in 0..NAMES.len() {

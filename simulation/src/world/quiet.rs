@@ -5,7 +5,7 @@ use crate::api_server::resource;
 use crate::conditions::locked;
 use crate::network::LEASE;
 use crate::oracle::Oracle;
-use crate::plan::{DAY, MINUTE, Millis, QUIET, REPLICAS, SECOND};
+use crate::plan::{DAY, HOUR, MINUTE, Millis, QUIET, REPLICAS, SECOND};
 use crate::workload::{CONFIG, NAMES, NAMESPACE};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ pub enum Step {
 }
 
 /// When the first quiet time has settled.
-pub const FIRST: Millis = DAY - QUIET + 60 * MINUTE;
+pub const FIRST: Millis = DAY - QUIET + 75 * MINUTE;
 const MEASURED: Millis = 12 * MINUTE;
 const COMPARED: Millis = 10 * MINUTE;
 
@@ -112,7 +112,10 @@ impl World {
             let text = format!("{} requests in a steady state, such as {request}", asked.len());
             oracles.violate(Oracle::Steady, at, text);
         }
-        let is_steady = oracles.records.iter().all(|record| record.is_steady(at - MEASURED));
+        // Recommendations are kept for an hour, the longest window that there may be.
+        let is_steady = oracles.records.iter().all(|record| {
+            record.is_steady(at - MEASURED) && record.changed < at - MEASURED - HOUR
+        });
         if saves > MOST_SAVES && is_steady {
             let text = format!("{saves} checkpoints were saved in a steady state");
             oracles.violate(Oracle::Steady, at, text);
