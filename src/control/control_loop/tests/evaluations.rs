@@ -65,6 +65,23 @@ async fn metrics_that_time_out_lead_to_the_fallback_like_those_that_fail() {
     assert_eq!(log.of("PUT")[0].body["spec"]["replicas"], 5);
 }
 
+/// Or a zero that the owner sets afterwards would be taken for Plimsoll's.
+#[tokio::test]
+async fn a_fallback_is_a_change_after_a_scale_to_zero() {
+    let (control, _) = World::new(3, None, |_, _| None).run();
+    let fallback = json!({"failedRounds": 2, "replicas": 5});
+    let spec = json!({"minReplicas": 0, "maxReplicas": 9, "fallback": fallback});
+    let autoscaler = put(&control, "web", spec);
+    show_replicas(&control, 3);
+    let mut state = AutoscalerState::default();
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
+    let kind = ConditionKind::ScaledToZero;
+    state.status.set(kind, true, "ScaledToZero", format_args!("it was"), 0);
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
+    assert_eq!(state.status.desired_replicas, 5);
+    assert!(!state.status.condition(kind).unwrap().status);
+}
+
 /// The first rates after a gap are of two samples, and far too low.
 #[tokio::test]
 async fn after_an_outage_of_metrics_removals_are_withheld_for_its_length() {
