@@ -5,17 +5,23 @@ use plimsoll_simulation::oracle::time;
 use plimsoll_simulation::plan::{DAY, Millis};
 use plimsoll_simulation::run::{Report, Settings, planned, run, run_apart, shrink};
 use plimsoll_simulation::total::Total;
-use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// As in the product: a quarter of the time of a run is that of the system's allocator.
+/// As in the product. With the system's allocator a quarter of a run would be allocation.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Simulates Plimsoll under random faults.
+/// How many runs it may take to leave faults out.
+const TRIES: usize = 60;
+
+/// What the program ends with where all held, but too little was looked at; clap ends with 2.
+const IDLE: u8 = 3;
+
+/// Simulates Plimsoll under random faults. Exits with 1 if an oracle found something, and with 3 if none did, but
+/// one looked too seldom to be worth much.
 #[derive(Parser)]
 struct Flags {
     /// How many seeds are run.
@@ -24,7 +30,7 @@ struct Flags {
     /// How many simulated days each.
     #[arg(long, default_value_t = 2.0)]
     days: f64,
-    /// The first seed; by itself, only this one.
+    /// Only this seed, whatever --seeds and --first say.
     #[arg(long)]
     seed: Option<u64>,
     /// The first of several seeds.
@@ -42,7 +48,7 @@ struct Flags {
     /// Whether a run that fails is shortened.
     #[arg(long)]
     shrink: bool,
-    /// The log of the replicas: a level, or a filter such as `plimsoll=debug`.
+    /// Runs one seed, and prints the log of its replicas to stderr: a level, or a filter such as `plimsoll=debug`.
     #[arg(long)]
     log: Option<String>,
     /// Runs these settings (JSON), and prints the report as JSON.
@@ -64,6 +70,7 @@ fn main() -> ExitCode {
     }
     if let Some(settings) = &flags.run {
         let settings = serde_json::from_str(settings).expect("settings");
+        end_in_time(&settings);
         println!("{}", serde_json::to_string(&run(&settings)).expect("a report is JSON"));
         return ExitCode::SUCCESS;
     }
@@ -78,9 +85,9 @@ fn main() -> ExitCode {
         left_out: flags.without.iter().copied().collect(),
     };
     if flags.log.is_some() {
-        // The log is that of one run.
-        show(&run(&settings), &flags);
-        return ExitCode::SUCCESS;
+        let report = run(&settings);
+        show(&report, &settings, &flags);
+        return if report.violation.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     }
     #[expect(clippy::disallowed_methods, reason = "it measures how long the simulation takes")]
     let begun = Instant::now();
@@ -100,7 +107,7 @@ fn main() -> ExitCode {
                         return;
                     }
                     let report = run_apart(&Settings { seed, ..settings.clone() });
-                    let failed = report.violation.is_some();
+                    let failed = report.as_ref().map_or(true, |one| one.violation.is_some());
                     if send.send(report).is_err() || failed {
                         next.store(u64::MAX / 2, Ordering::Relaxed);
                         return;
@@ -111,44 +118,69 @@ fn main() -> ExitCode {
         drop(send);
         let mut failed = None;
         for report in reports {
-            eprintln!(
-                "seed {}: {:.1} days, {} evaluations, {} writes, digest {:016x}; {:.0} s in all",
-                report.seed,
-                report.length as f64 / DAY as f64,
-                report.evaluations,
-                report.writes,
-                report.digest,
-                begun.elapsed().as_secs_f64()
-            );
-            all.add(&report);
-            if report.violation.is_some() && failed.is_none() {
-                failed = Some(report);
+            match &report {
+                Ok(report) => {
+                    eprintln!(
+                        "seed {}: {:.1} days, {} evaluations, {} writes, digest {:016x}; {:.0} s in all{}",
+                        report.seed,
+                        report.length as f64 / DAY as f64,
+                        report.evaluations,
+                        report.writes,
+                        report.digest,
+                        begun.elapsed().as_secs_f64(),
+                        if report.violation.is_some() { "; VIOLATION" } else { "" }
+                    );
+                    all.add(report);
+                    if report.violation.is_none() {
+                        continue;
+                    }
+                }
+                Err(failed) => eprintln!("seed {}: {}", failed.seed, failed.error),
             }
+            failed.get_or_insert(report);
         }
         failed
     });
     all.print(begun.elapsed());
-    if let Some(report) = failed {
-        show(&report, &flags);
-        if flags.shrink {
+    match failed {
+        Some(Ok(report)) => {
             let settings = Settings { seed: report.seed, ..settings };
-            let (shorter, report) = shrink(&settings, &report, 60);
-            show_shorter(&shorter, &report, &flags);
+            show(&report, &settings, &flags);
+            if flags.shrink {
+                show_shorter(&settings, &report, &flags);
+            }
+            ExitCode::FAILURE
         }
-        return ExitCode::FAILURE;
+        Some(Err(failed)) => {
+            println!("seed: {}\n{}", failed.seed, failed.error);
+            println!("{}", again(&Settings { seed: failed.seed, ..settings }, &flags));
+            ExitCode::FAILURE
+        }
+        None => {
+            let shortcomings = all.shortcomings();
+            for one in &shortcomings {
+                println!("{one}");
+            }
+            ExitCode::from(if shortcomings.is_empty() { 0 } else { IDLE })
+        }
     }
-    let shortcomings = all.shortcomings();
-    for one in &shortcomings {
-        println!("{one}");
-    }
-    if !shortcomings.is_empty() {
-        return ExitCode::FAILURE;
-    }
-    ExitCode::SUCCESS
+}
+
+/// Ends this process if a run takes far longer than any: a process of Plimsoll that never waits would hold the
+/// simulated clock for ever.
+fn end_in_time(settings: &Settings) {
+    let days = settings.length.unsigned_abs() / DAY.unsigned_abs() + 1;
+    let limit = Duration::from_secs(600 * days);
+    std::thread::spawn(move || {
+        #[expect(clippy::disallowed_methods, reason = "it is the time of the machine that is over")]
+        std::thread::sleep(limit);
+        eprintln!("the run has not ended within {limit:?}");
+        std::process::exit(1);
+    });
 }
 
 /// A violation and how to see it again.
-fn show(report: &Report, flags: &Flags) {
+fn show(report: &Report, settings: &Settings, flags: &Flags) {
     for step in &report.steps {
         println!("  {step}");
     }
@@ -156,20 +188,34 @@ fn show(report: &Report, flags: &Flags) {
         println!("oracle: {}", violation.oracle);
         println!("seed: {}", report.seed);
         println!("{}: {}", time(violation.at), violation.text);
-        let Flags { days, faults, .. } = flags;
-        println!("again: make simulate SEED={} DAYS={days} FAULTS={faults}", report.seed);
+        println!("{}", again(settings, flags));
     }
 }
 
+/// How to run it again. The sources must be the same: a plan depends on all that may be drawn.
+fn again(settings: &Settings, flags: &Flags) -> String {
+    let Flags { days, faults, .. } = flags;
+    let mut again = format!("again: make simulate SEED={} DAYS={days} FAULTS={faults}", settings.seed);
+    if !settings.left_out.is_empty() {
+        let without: Vec<_> = settings.left_out.iter().map(usize::to_string).collect();
+        again += &format!(" WITHOUT={}", without.join(","));
+    }
+    again
+}
+
+/// Leaves out what the violation does not need, and shows what is left.
 fn show_shorter(settings: &Settings, report: &Report, flags: &Flags) {
-    println!("\nThe same with fewer faults:");
+    println!("\nShortening it, in at most {TRIES} runs");
+    let (settings, report) = match shrink(settings, report, TRIES) {
+        Ok(shorter) => shorter,
+        Err(failed) => return println!("it can't be shortened: {}", failed.error),
+    };
+    println!("The same with fewer faults:");
     let end = report.violation.as_ref().map_or(settings.length, |violation| violation.at);
-    for one in planned(settings) {
+    for one in planned(&settings) {
         if let Some(number) = one.number.filter(|_| one.at <= end) {
             println!("  {} #{number} {:?}", time(one.at), one.event);
         }
     }
-    show(report, flags);
-    let without: BTreeSet<String> = settings.left_out.iter().map(usize::to_string).collect();
-    println!("with WITHOUT={}", without.into_iter().collect::<Vec<_>>().join(","));
+    show(&report, &settings, flags);
 }

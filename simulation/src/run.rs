@@ -57,18 +57,34 @@ pub fn planned(settings: &Settings) -> Vec<Planned> {
     planned
 }
 
+/// A run that came to nothing: its process panicked, or did not end.
+#[derive(Debug)]
+pub struct Failed {
+    /// The seed.
+    pub seed: u64,
+    /// How it ended. It has said more on its standard error.
+    pub error: String,
+}
+
 /// Runs it in a process of its own: some of the randomness of a process is shared by its threads, and a run must not
 /// depend on those before it.
 ///
-/// # Panics
+/// # Errors
 /// If the simulation itself fails.
-pub fn run_apart(settings: &Settings) -> Report {
+///
+/// # Panics
+/// If this program can't be started.
+pub fn run_apart(settings: &Settings) -> Result<Report, Failed> {
+    let seed = settings.seed;
     let program = std::env::current_exe().expect("the path of this program");
     let settings = serde_json::to_string(settings).expect("settings are JSON");
     let ended = Command::new(program).args(["--run", &settings]).stderr(Stdio::inherit()).output();
     let ended = ended.expect("this program can be started");
-    assert!(ended.status.success(), "the simulation of {settings} failed");
-    serde_json::from_slice(&ended.stdout).expect("a report")
+    if !ended.status.success() {
+        return Err(Failed { seed, error: format!("the simulation failed: {}", ended.status) });
+    }
+    serde_json::from_slice(&ended.stdout)
+        .map_err(|error| Failed { seed, error: format!("no report: {error}") })
 }
 
 /// Runs it in this process, which must have run nothing else to repeat it bit for bit.
@@ -121,10 +137,18 @@ async fn simulate(settings: &Settings) -> Report {
 
 /// Leaves out faults and hands of a run that fails, as long as the same oracle finds something.
 /// `tries` is the most runs.
-pub fn shrink(settings: &Settings, found: &Report, tries: usize) -> (Settings, Report) {
-    let Some(violation) = &found.violation else {
-        panic!("only a run that fails is shortened");
-    };
+///
+/// # Errors
+/// If the simulation itself fails.
+///
+/// # Panics
+/// If it is no run that fails.
+pub fn shrink(
+    settings: &Settings,
+    found: &Report,
+    tries: usize,
+) -> Result<(Settings, Report), Failed> {
+    let violation = found.violation.as_ref().expect("only a run that fails is shortened");
     let length = violation.at + 1_000;
     let mut best = Settings { length: settings.length.min(length), ..settings.clone() };
     let numbers = |settings: &Settings| -> Vec<usize> {
@@ -139,17 +163,19 @@ pub fn shrink(settings: &Settings, found: &Report, tries: usize) -> (Settings, R
         let mut shorter = false;
         for some in present.chunks(chunk) {
             if tries.next().is_none() {
-                return (best.clone(), report.unwrap_or_else(|| run_apart(&best)));
+                let report = report.map_or_else(|| run_apart(&best), Ok)?;
+                return Ok((best, report));
             }
             let mut tried = best.clone();
             tried.left_out.extend(some);
-            let outcome = run_apart(&tried);
+            let outcome = run_apart(&tried)?;
             if outcome.violation.as_ref().is_some_and(|one| one.oracle == violation.oracle) {
                 (best, report, shorter) = (tried, Some(outcome), true);
             }
         }
         if chunk == 1 && !shorter {
-            return (best.clone(), report.unwrap_or_else(|| run_apart(&best)));
+            let report = report.map_or_else(|| run_apart(&best), Ok)?;
+            return Ok((best, report));
         }
         if !shorter {
             chunk = (chunk / 2).max(1);

@@ -6,6 +6,7 @@ use super::decision_time::DecisionTime;
 use super::rescales::Change;
 use super::state::AutoscalerState;
 use super::targets::WriteError;
+use super::zero;
 use crate::crd::Fallback;
 use crate::hpa::{ConditionKind, Context, Event, EventKind, ScalingHistory, Spec, Status};
 use crate::leader::FencingToken;
@@ -44,6 +45,9 @@ pub async fn apply(
             let at = DecisionTime::now(&ctx.clock);
             status.desired_replicas = least;
             status.last_scale = Some(at.wall);
+            if status.condition(ConditionKind::ScaledToZero).is_some() {
+                zero::resolve(status, least, at.wall);
+            }
             let raised =
                 |history: &mut ScalingHistory| history.record_fallback(from, least, spec, at.wall);
             state.edit_history(at, raised);
