@@ -3,7 +3,7 @@ CARGO ?= cargo
 export RUST_BACKTRACE ?= 0
 
 .PHONY: help build parts all-parts test test-all lint unit conformance e2e duel query-costs bench bench-smoke bench-large bench-growth \
-	bench-outage bench-fairness soak mutations demo demo-stop fuzz generate release licenses advisories clean
+	bench-outage bench-fairness soak mutations mutations-apply simulate simulate-fixed demo demo-stop fuzz generate release licenses advisories clean
 
 help: ## List what there is
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -21,7 +21,7 @@ test: ## Everything CI runs; how long each part took
 	@tests/timed $(PARTS)
 
 test-all: ## That, and what takes longer: MINUTES=5 of soak, the benchmark in small, SECONDS=60 of fuzzing each target
-	@MINUTES=$(or $(MINUTES),5) tests/timed $(PARTS) bench-smoke soak fuzz
+	@MINUTES=$(or $(MINUTES),5) tests/timed $(PARTS) mutations-apply bench-smoke soak fuzz
 
 PARTS := lint licenses unit conformance simulate-fixed all-parts e2e
 
@@ -93,14 +93,19 @@ soak: parts ## A long run with churn and faults; MINUTES=10 (2 at least, or a ru
 mutations: ## Put each known fault back, to see that the simulation catches it; NAMES="M08 C02", CHECK=1 to compile them only
 	@tests/mutate $(if $(CHECK),--check) $(NAMES)
 
-SIMULATE := $(CARGO) build --locked --quiet --profile simulate --package plimsoll-simulation --bin simulate && target/simulate/simulate
+mutations-apply: ## Whether each of them still applies and compiles
+	@tests/mutate --check
 
-simulate: ## Simulated days under random faults: SEEDS=200 DAYS=30, FAULTS=1 each hour, FIRST= seed, JOBS=1; SEED= repeats one, WITHOUT= some of its faults
-	@$(SIMULATE) --shrink --days $(or $(DAYS),30) --faults $(or $(FAULTS),1) --jobs $(or $(JOBS),1) \
-		$(if $(WITHOUT),--without $(WITHOUT)) $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10) --first $(or $(FIRST),1))
+# With a profile of Cargo.toml.
+SIMULATE = $(CARGO) build --locked --quiet --profile $(1) --package plimsoll-simulation --bin simulate && target/$(1)/simulate
+
+simulate: ## Simulated days under random faults: SEEDS=10 DAYS=30, FAULTS=1 an hour, FIRST=1, JOBS=1; SEED=N repeats one (with its FAULTS), WITHOUT=3,8 leaves some of them out, LOG=plimsoll=debug shows its log
+	@$(call SIMULATE,simulate-long) $(if $(LOG),--log $(LOG),--shrink) --days $(or $(DAYS),30) --faults $(or $(FAULTS),1) --jobs $(or $(JOBS),1) \
+		$(if $(WITHOUT),--without $(WITHOUT)) $(if $(SECONDS),--seconds $(SECONDS)) \
+		$(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10) --first $(or $(FIRST),1))
 
 simulate-fixed: ## The seeds of CI
-	@$(SIMULATE) --shrink --days 2 --faults 2 --jobs 2 --seeds 8
+	@$(call SIMULATE,simulate) --shrink --days 2 --faults 2 --jobs 2 --seeds 8
 
 demo: ## The main job, live; KEEP=1 leaves it all up
 	@bed/build demo >/dev/null

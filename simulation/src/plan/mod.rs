@@ -1,5 +1,6 @@
 //! What happens in a run besides Plimsoll's own doing: load, hands and faults, all drawn from the seed
-//! before the run begins, so that a run can be repeated without some of its faults.
+//! before the run begins, so that a run can be repeated without some of its faults. Restarts soon after a checkpoint,
+//! and how long pods and requests take, are drawn on the way: they can't be left out, and may be others then.
 
 mod scenario;
 
