@@ -138,7 +138,8 @@ impl ApplyContext<'_> {
         // Whether an indeterminate write took effect is seen from the scale, now or later. The failure of
         // this write does not tell whether an earlier one did.
         let announced = zero::pending_since(status);
-        let zero_may_come = zero::may_come(announced_before, state.zero_pending_since, &state.rescales, at);
+        let zero_may_come =
+            zero::may_come(announced_before, state.zero_pending_since, &state.rescales, at);
         let written = match written {
             Err(_)
                 if is_indeterminate

@@ -41,10 +41,13 @@ pub async fn read_target(
         None => targets.scale(&ctx.cluster, namespace, &spec.target).await,
     };
     let at = DecisionTime::now(&ctx.clock);
-    state.zero_pending_since = pending.and(state.zero_pending_since).or(pending.map(|_| at.process));
+    state.zero_pending_since =
+        pending.and(state.zero_pending_since).or(pending.map(|_| at.process));
     if let (Ok(target), Some(since)) = (&target, pending) {
         let replicas = target.replicas.spec_replicas;
-        if replicas == 0 || !zero::may_come(Some(since), state.zero_pending_since, &state.rescales, at) {
+        if replicas == 0
+            || !zero::may_come(Some(since), state.zero_pending_since, &state.rescales, at)
+        {
             zero::resolve(&mut state.status, replicas, at.wall);
         }
     }

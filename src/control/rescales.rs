@@ -156,8 +156,7 @@ impl Rescales {
     ) -> Option<Change> {
         self.since.get_or_insert(now);
         // A watch that is behind does not take back what this replica has written.
-        let is_behind =
-            !is_read && self.ahead(now).is_some() && self.seen == Some(replicas);
+        let is_behind = !is_read && self.ahead(now).is_some() && self.seen == Some(replicas);
         if !is_behind {
             (self.seen, self.ahead) = (Some(replicas), None);
         }
@@ -307,6 +306,23 @@ mod tests {
         rescales.merge_checkpoint(Some(200), &history);
         rescales.note_scale(4, 15_000);
         assert_eq!(rescales.begin_term(), [change(3, 4, 15_000)]);
+    }
+
+    /// The watch is behind for several terms, and the scale is read in each.
+    #[test]
+    fn what_was_read_is_not_set_back_by_a_watch_that_is_behind() {
+        let mut rescales = Rescales::default();
+        rescales.note_scale_as_leader(9, false, 0);
+        rescales.note_scale_as_leader(9, true, 0);
+        rescales.rescaled(9, 6, 0, Some(100));
+        for now in 1..4 {
+            rescales.note_scale(9, now);
+            assert_eq!(rescales.begin_term(), []);
+            rescales.note_scale_as_leader(9, false, now);
+            rescales.note_scale_as_leader(6, true, now);
+        }
+        rescales.note_scale(6, 5);
+        assert_eq!(rescales.begin_term(), []);
     }
 
     /// Somebody sets back what the leader wrote before the watch shows it.
