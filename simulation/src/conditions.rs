@@ -148,8 +148,7 @@ impl Conditions {
             requests: one.api_lost.at(now).is_some()
                 || one.refused.at(now).is_some()
                 || one.api_latency.at(now).is_some(),
-            queries: self.is_unanswered(replica, now)
-                || self.prometheus_latency.at(now).is_some(),
+            queries: self.is_unanswered(replica, now) || self.prometheus_latency.at(now).is_some(),
             writes: false,
         }
     }

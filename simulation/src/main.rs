@@ -172,7 +172,10 @@ fn end_in_time(settings: &Settings) {
     let days = settings.length.unsigned_abs() / DAY.unsigned_abs() + 1;
     let limit = Duration::from_secs(600 * days);
     std::thread::spawn(move || {
-        #[expect(clippy::disallowed_methods, reason = "it is the time of the machine that is over")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "it is the time of the machine that is over"
+        )]
         std::thread::sleep(limit);
         eprintln!("the run has not ended within {limit:?}");
         std::process::exit(1);
@@ -195,7 +198,8 @@ fn show(report: &Report, settings: &Settings, flags: &Flags) {
 /// How to run it again. The sources must be the same: a plan depends on all that may be drawn.
 fn again(settings: &Settings, flags: &Flags) -> String {
     let Flags { days, faults, .. } = flags;
-    let mut again = format!("again: make simulate SEED={} DAYS={days} FAULTS={faults}", settings.seed);
+    let mut again =
+        format!("again: make simulate SEED={} DAYS={days} FAULTS={faults}", settings.seed);
     if !settings.left_out.is_empty() {
         let without: Vec<_> = settings.left_out.iter().map(usize::to_string).collect();
         again += &format!(" WITHOUT={}", without.join(","));

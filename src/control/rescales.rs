@@ -22,12 +22,12 @@ pub struct Change {
 /// The known changes of one scale.
 #[derive(Debug, Default)]
 pub struct Rescales {
-    /// The replicas seen last.
+    /// The replicas that the watch showed last.
     seen: Option<i32>,
     /// Since when this replica has looked at the scale.
     since: Option<UnixMillis>,
-    /// The replicas by a status or a checkpoint that was seen before the scale, or by a write of this replica, and
-    /// since when.
+    /// The replicas by a status, a checkpoint or a read that the watch has not shown yet, or by a write of this replica,
+    /// and since when.
     ahead: Option<(i32, UnixMillis)>,
     /// Whether a status was seen.
     is_status_seen: bool,
@@ -118,6 +118,13 @@ impl Rescales {
         before
     }
 
+    /// Notes the replicas of the scale that a new leader reads first. Returns the change that its watch has not shown
+    /// yet: the leader before may have made it, or another writer.
+    pub fn note_first_read(&self, replicas: i32, now: UnixMillis) -> Option<Change> {
+        let from = self.ahead(now).or(self.seen).filter(|from| *from != replicas)?;
+        Some(Change { from, to: replicas, at: now })
+    }
+
     /// Notes when Plimsoll last changed the scale, and to what, by a status. Returns the change if it
     /// was not known. The first status reports none: what it shows was before.
     pub fn note_status(&mut self, last: Option<i64>, to: i32, now: UnixMillis) -> Option<Change> {
@@ -157,7 +164,9 @@ impl Rescales {
         self.since.get_or_insert(now);
         // A watch that is behind does not take back what this replica has written.
         let is_behind = !is_read && self.ahead(now).is_some() && self.seen == Some(replicas);
-        if !is_behind {
+        if is_read && self.seen.is_some_and(|seen| seen != replicas) {
+            self.ahead = Some((replicas, now));
+        } else if !is_behind {
             (self.seen, self.ahead) = (Some(replicas), None);
         }
         self.unreported.clear();

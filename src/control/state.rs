@@ -211,22 +211,27 @@ impl AutoscalerState {
         let replicas = target.replicas.spec_replicas;
         let now = at.process;
         self.bounds = Some((spec.min_replicas, spec.max_replicas));
-        // The watch may not have shown the last change of the leader before: what is read first may.
         let is_read = target.object.is_some();
-        let is_first = std::mem::take(&mut self.is_first_in_term)
-            | (is_read && std::mem::take(&mut self.is_unread_in_term));
-        if self.term.is_none() || is_first {
+        if self.term.is_none() || self.is_first_in_term {
             self.rescales.note_scale(replicas, now);
             let Status { last_scale, desired_replicas, .. } = self.status;
             let reported =
                 self.rescales.note_status(last_scale.map(seconds), desired_replicas, now);
-            let unreported = is_first.then(|| self.rescales.begin_term());
+            let unreported =
+                std::mem::take(&mut self.is_first_in_term).then(|| self.rescales.begin_term());
             if let Some(Change { from, to, at }) = reported {
                 self.history.scaled(from, to, spec, at);
             }
             for Change { from, to, at } in unreported.into_iter().flatten() {
                 self.history.maybe_scaled(from, to, spec, at);
             }
+        }
+        if is_read
+            && std::mem::take(&mut self.is_unread_in_term)
+            && let Some(Change { from, to, at }) = self.rescales.note_first_read(replicas, now)
+            && !self.rescales.is_indeterminate(replicas, UnixMillis::MIN)
+        {
+            self.history.maybe_scaled(from, to, spec, at);
         }
         if self.term.is_some()
             && let Some(Change { from, to, at: done }) =

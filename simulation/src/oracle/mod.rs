@@ -239,12 +239,21 @@ impl Oracles {
             && reasons.contains(&"ScalingDisabled");
         let lag = record::TROUBLED_LAG + LAG;
         let recent = record.changes.back().is_some_and(|change| change.at > at - lag);
-        let is_current = leads && self.replicas[by].lags(at).scale == record::FRESH;
+        // What is paused, or can't be read, shows what was before.
+        let is_paused =
+            record.specs.now().is_none_or(|spec| spec.as_ref().is_none_or(|spec| spec.api.paused));
+        let is_current = leads
+            && !is_paused
+            && !reasons.contains(&"FailedGetScale")
+            && self.replicas[by].lags(at).scale == record::FRESH;
         let fault = if !status["lastScaleTime"].is_null() && !record.scaled {
             "it has a lastScaleTime, and this autoscaler has scaled nothing"
         } else if is_reported && leads && !record.may_report(by, self.replicas[by].acquired) {
             "its lastScaleTime is of a time before that of another replica"
-        } else if is_reported && leads && !self.is_of_a_change(at, workload, &status["lastScaleTime"]) {
+        } else if is_reported
+            && leads
+            && !self.is_of_a_change(at, workload, &status["lastScaleTime"])
+        {
             "its lastScaleTime is not that of a change"
         } else if is_current && !record.had(at - record::SLOW, at, &status["currentReplicas"]) {
             "there were not so many replicas"
@@ -275,12 +284,11 @@ impl Oracles {
         let time = time.as_str().and_then(|time| time.parse::<jiff::Timestamp>().ok());
         let Some(time) = time.map(jiff::Timestamp::as_second) else { return false };
         let changes = self.records[workload].changes.iter();
-        let mut walls = changes.filter_map(|change| Some((change.at, change.by?))).flat_map(
-            |(made, by)| {
+        let mut walls =
+            changes.filter_map(|change| Some((change.at, change.by?))).flat_map(|(made, by)| {
                 let offsets = self.replicas[by].offsets(made - LAG, at);
                 offsets.into_iter().map(move |offset| self.base + made + offset)
-            },
-        );
+            });
         // It shows whole seconds, and a change is dated when its response is there.
         walls.any(|wall| {
             (wall - SECOND).div_euclid(SECOND) <= time && time <= (wall + DATED_LATE) / SECOND
@@ -334,8 +342,7 @@ impl Oracles {
         let record = &self.records[workload];
         let sound: [bool; REPLICAS] =
             std::array::from_fn(|replica| self.replicas[replica].is_sound(from - 90 * SECOND, at));
-        let answered =
-            std::array::from_fn(|replica| self.replicas[replica].is_answered(from, at));
+        let answered = std::array::from_fn(|replica| self.replicas[replica].is_answered(from, at));
         let evaluated = [false; REPLICAS];
         let mut span = Span { from, proposals: None, may_fail: false, answered, evaluated };
         let specs: Vec<_> = record.specs.during(from, at).cloned().collect();

@@ -1,7 +1,7 @@
 //! The oracles of a write: who writes, for whom, and which number; and of a write that is due.
 
 use super::expect::{Past, decide};
-use super::record::{FRESH, Hull, LAG, Lags};
+use super::record::{FRESH, Hull, LAG, Lags, MEMORY};
 use super::{Oracle, Oracles, ReplicaRecord, SharedSpec};
 use crate::plan::{MINUTE, Millis, SCRAPE, SECOND};
 use crate::workload::NAMES;
@@ -244,7 +244,12 @@ impl Oracles {
                 }
                 let is_own = change.by == Some(by)
                     && self.replicas[by].is_sound(change.at - 30 * SECOND, change.at + LAG);
-                let late = if is_own { FRESH } else { NOTED_LATE.max(spec.period() + LAG) };
+                let late = match is_own {
+                    true => FRESH,
+                    // It is noted when a watch shows it at last.
+                    false if self.replicas[by].lag(at) > LAG => MEMORY,
+                    false => NOTED_LATE.max(spec.period() + LAG),
+                };
                 let noted = change.at + late;
                 past.changes.push((change.from, change.to, noted.min(at)));
                 continue;

@@ -20,6 +20,9 @@ pub const SLOW: Millis = 60 * SECOND;
 /// whether the spec is still the one that was decided on.
 pub const FRESH: Millis = 3 * SECOND;
 
+/// The same for a write that was on its way for long, as single ones are that fail.
+pub const LATE: Millis = 20 * SECOND;
+
 /// How long a pod is young: until the end of the CPU initialization period, and of the window of its first sample.
 const YOUNG: Millis = 360 * SECOND;
 
@@ -352,11 +355,13 @@ impl ReplicaRecord {
     /// How old each kind of what it decides on now may be.
     pub fn lags(&self, now: Millis) -> Lags {
         let views = self.lag(now);
-        let mut during = self.trouble.during(now - SLOW, now);
-        let is_slow = during.any(|trouble| trouble.is_of_evaluations());
+        let during = || self.trouble.during(now - SLOW, now);
+        let is_slow = during().any(|trouble| trouble.is_of_evaluations());
+        let is_late = during().any(|trouble| trouble.writes);
+        let specs = if is_late { LATE } else { FRESH };
         Lags {
             views,
-            specs: if views == LAG { FRESH } else { views },
+            specs: if views == LAG { specs } else { views },
             scale: if is_slow { SLOW } else { FRESH },
             metrics: if is_slow { SLOW } else { LAG },
         }

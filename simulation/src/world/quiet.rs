@@ -113,9 +113,10 @@ impl World {
             oracles.violate(Oracle::Steady, at, text);
         }
         // Recommendations are kept for an hour, the longest window that there may be.
-        let is_steady = oracles.records.iter().all(|record| {
-            record.is_steady(at - MEASURED) && record.changed < at - MEASURED - HOUR
-        });
+        let is_steady = oracles
+            .records
+            .iter()
+            .all(|record| record.is_steady(at - MEASURED) && record.changed < at - MEASURED - HOUR);
         if saves > MOST_SAVES && is_steady {
             let text = format!("{saves} checkpoints were saved in a steady state");
             oracles.violate(Oracle::Steady, at, text);
