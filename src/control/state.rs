@@ -332,6 +332,20 @@ mod tests {
         )));
     }
 
+    /// A replica that was cut off, or whose sync period is long, sees it late.
+    #[test]
+    fn a_change_that_was_observed_late_is_the_one_that_the_checkpoint_ends_with() {
+        let event = |change, time| ScaleEvent { change, time, outdated: false, unsure: false };
+        let mut state = AutoscalerState { uid: "u".to_owned(), ..AutoscalerState::default() };
+        state.rescales.note_status(Some(100), 7, 83_000);
+        state.history.ups = vec![event(3, 83_000)];
+        let history = ScalingHistory { ups: vec![event(3, 0)], ..ScalingHistory::default() };
+        let checkpoint =
+            Checkpoint { uid: "u".to_owned(), history, last_scale: Some(100), withheld: None };
+        state.merge_checkpoint(checkpoint);
+        assert_eq!(state.history.ups, [event(3, 0)]);
+    }
+
     /// Of two equal changes within a minute, a checkpoint has the first: the second was not observed late.
     #[test]
     fn a_checkpoint_of_the_change_before_does_not_stand_for_the_last_one() {
