@@ -69,8 +69,9 @@ impl Rescales {
     /// one that is ahead does not make it cover a change of this replica, nor one that was reported after it.
     pub fn coverage(&self, last: Option<i64>) -> Coverage {
         match self.own.filter(|own| self.reported == Some(*own)) {
-            Some(own) if last == Some(own) => Coverage::UntilItsLast,
+            Some(own) if last == Some(own) => Coverage::All,
             Some(_) => Coverage::NotTheNewest,
+            None if last.is_some() && last == self.reported => Coverage::All,
             None if last.is_some_and(|last| self.earlier.contains(&last)) => Coverage::Unknown,
             None if last.is_some() && last >= self.last_scale_time() => Coverage::UntilItsLast,
             None => Coverage::Unknown,
@@ -359,7 +360,7 @@ mod tests {
             assert!(rescales.note_status(Some(last), replicas, now).is_some());
         }
         assert_eq!(rescales.coverage(Some(1_090)), Coverage::Unknown);
-        assert_eq!(rescales.coverage(Some(1_015)), Coverage::UntilItsLast);
+        assert_eq!(rescales.coverage(Some(1_015)), Coverage::All);
         rescales.merge_checkpoint(Some(1_090), &ScalingHistory::default());
         assert_eq!(rescales.last_scale_time(), Some(1_015), "of the last change");
     }

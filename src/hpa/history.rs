@@ -21,6 +21,8 @@ pub struct ScalingHistory {
 /// Which changes of a scale another history is known to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coverage {
+    /// All that are known for sure: both end with the same one, however late it was observed.
+    All,
     /// All until its last one.
     UntilItsLast,
     /// Not the newest of this history, which this replica made itself.
@@ -77,7 +79,7 @@ impl ScalingHistory {
     pub fn join(&mut self, other: Self, coverage: Coverage) {
         self.recommendations.extend(other.recommendations);
         let times = other.ups.iter().chain(&other.downs).map(|event| event.time);
-        let is_complete = coverage == Coverage::UntilItsLast;
+        let is_complete = matches!(coverage, Coverage::All | Coverage::UntilItsLast);
         let end = times.max().filter(|_| is_complete).map(|last| last + OBSERVED_MS.end);
         let own = self.ups.iter().chain(&self.downs).map(|event| event.time);
         let newest = own.max().filter(|_| coverage == Coverage::NotTheNewest);
@@ -94,7 +96,8 @@ impl ScalingHistory {
                     known.change == event.change && OBSERVED_MS.contains(&later(known))
                 };
                 let known = unmatched.iter().position(is).map(|index| unmatched.remove(index));
-                known.is_none() && end.is_none_or(|end| event.time > end)
+                let is_covered = coverage == Coverage::All && !event.unsure;
+                known.is_none() && !is_covered && end.is_none_or(|end| event.time > end)
             });
             events.extend(others);
         }
