@@ -265,6 +265,7 @@ impl Oracles {
             // The HPA of an executor before may not have been deleted yet.
             && self.replicas[by].lag(at) == LAG
             && self.replicas[by].lags(at).scale == record::FRESH
+            && record.undisturbed_since < at - record::LATE
             && !record.ambiguous.during(at - lag, at).any(|ambiguous| *ambiguous)
         {
             "it says that the selector is ambiguous"
