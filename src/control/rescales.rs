@@ -335,6 +335,55 @@ mod tests {
         assert_eq!(rescales.begin_term(), []);
     }
 
+    #[test]
+    fn a_watch_that_is_behind_by_several_changes_shows_none_that_is_new() {
+        // This replica's own, and another's by their statuses.
+        for own in [true, false] {
+            let mut rescales = Rescales::default();
+            rescales.note_scale_as_leader(4, false, 0);
+            for (from, to, last) in [(4, 6, 100), (6, 8, 115)] {
+                if own {
+                    rescales.rescaled(from, to, 0, Some(last));
+                } else {
+                    rescales.note_status(None, 4, 0);
+                    assert_eq!(rescales.note_status(Some(last), to, 0), Some(change(from, to, 0)));
+                }
+            }
+            for (now, shown) in [4, 6, 6, 8].into_iter().enumerate() {
+                rescales.note_scale(shown, now as i64);
+                assert_eq!(rescales.begin_term(), [], "{own} {shown}");
+                assert_eq!(rescales.note_scale_as_leader(shown, false, now as i64), None);
+                assert_eq!(rescales.note_first_read(8, now as i64), None, "{own} {shown}");
+            }
+            rescales.note_scale(9, 5);
+            assert_eq!(rescales.begin_term(), [change(8, 9, 5)]);
+        }
+    }
+
+    /// A term ends without a write of its own, and the status comes before the scale.
+    #[test]
+    fn a_change_that_the_first_read_of_a_term_showed_is_not_counted_by_its_status() {
+        let mut rescales = Rescales::default();
+        rescales.note_scale_as_leader(8, false, 0);
+        rescales.note_status(None, 8, 0);
+        assert_eq!(rescales.note_first_read(12, 1), Some(change(8, 12, 1)));
+        rescales.note_scale_as_leader(12, true, 1);
+        rescales.note_scale(8, 2);
+        assert_eq!(rescales.note_status(Some(100), 12, 2), None);
+        rescales.note_scale(12, 3);
+        assert_eq!(rescales.begin_term(), []);
+    }
+
+    /// It was read from the API server, and the watch of the status is behind.
+    #[test]
+    fn a_status_of_before_is_no_change() {
+        let mut rescales = Rescales::default();
+        rescales.note_scale(12, 0);
+        for (last, to) in [(100, 8), (200, 12), (100, 8), (200, 12)] {
+            assert_eq!(rescales.note_status(Some(last), to, 0), None, "{last}");
+        }
+    }
+
     /// Somebody sets back what the leader wrote before the watch shows it.
     #[test]
     fn what_a_watch_has_not_shown_for_long_is_no_longer_ahead() {

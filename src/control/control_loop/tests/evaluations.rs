@@ -65,6 +65,50 @@ async fn metrics_that_time_out_lead_to_the_fallback_like_those_that_fail() {
     assert_eq!(log.of("PUT")[0].body["spec"]["replicas"], 5);
 }
 
+/// The fallback reads the scale by itself.
+#[tokio::test]
+async fn a_change_of_the_last_leader_counts_before_a_fallback() {
+    let (control, _) = World::new(12, None, |_, _| None).run();
+    let policies = json!([{"type": "Pods", "value": 4, "periodSeconds": 600}]);
+    let autoscaler = put(
+        &control,
+        "web",
+        json!({"maxReplicas": 20, "fallback": {"failedRounds": 1, "replicas": 15},
+            "behavior": {"scaleUp": {"policies": policies}}}),
+    );
+    show_replicas(&control, 8);
+    let mut state = AutoscalerState::default();
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
+    let ups: Vec<i32> = state.history.ups.iter().map(|event| event.change).collect();
+    assert_eq!(ups, [4, 3]);
+}
+
+/// Or a zero that the owner sets afterwards would be taken for Plimsoll's.
+#[tokio::test]
+async fn an_indeterminate_scale_up_from_zero_resolves_the_condition() {
+    let mut lost = false;
+    let (control, _) = World::new(0, Some(3), move |world, request| {
+        if is_put(request) {
+            lost = true;
+            world.replicas = 3;
+            return Some(fake::failure(504, "Timeout", "it took too long"));
+        }
+        let scale = request.line.ends_with("/scale");
+        (scale && std::mem::take(&mut lost)).then(|| fake::failure(503, "", "overloaded"))
+    })
+    .run();
+    let autoscaler = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
+    show_replicas(&control, 0);
+    let mut state = AutoscalerState::default();
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
+    let kind = ConditionKind::ScaledToZero;
+    state.status.set(kind, true, "ScaledToZero", format_args!("it was"), 0);
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
+    show_replicas(&control, 3);
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
+    assert!(!state.status.condition(kind).unwrap().status);
+}
+
 /// Or a zero that the owner sets afterwards would be taken for Plimsoll's.
 #[tokio::test]
 async fn a_fallback_is_a_change_after_a_scale_to_zero() {
