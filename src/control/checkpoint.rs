@@ -59,6 +59,9 @@ pub struct Checkpoint {
     /// `status.lastScaleTime` of the last change of the scale in `history`, in Unix seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_scale: Option<i64>,
+    /// The replicas after that change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_replicas: Option<i32>,
     /// Since when, and until when, no replica is removed because the metrics were missing.
     #[serde(default, rename = "held", skip_serializing_if = "Option::is_none")]
     pub withheld: Option<(UnixMillis, UnixMillis)>,
@@ -228,19 +231,21 @@ fn encode(
     };
     all.sort_by(|(a, of_a), (b, of_b)| length(of_b).cmp(&length(of_a)).then_with(|| a.cmp(b)));
     // The namespaces in turn, so that what is left out is of those with the most.
-    let mut ahead = HashMap::<_, usize>::new();
-    all.sort_by_cached_key(|(autoscaler, checkpoint)| {
-        let sum = ahead.entry(autoscaler.key.namespace.clone()).or_default();
-        *sum += ENTRY_LENGTH + length(checkpoint);
-        *sum
+    let mut sums = HashMap::<_, usize>::new();
+    let summed = all.into_iter().map(|(autoscaler, checkpoint)| {
+        let sum = sums.entry(autoscaler.key.namespace.clone()).or_default();
+        *sum += ENTRY_LENGTH + length(&checkpoint);
+        (*sum, (autoscaler, checkpoint))
     });
+    let mut summed: Vec<_> = summed.collect();
+    summed.sort_by_key(|(sum, _)| *sum);
     let entry = |(autoscaler, checkpoint): (AutoscalerRef, Checkpoint)| Entry {
         kind: autoscaler.kind.as_str().to_owned(),
         namespace: autoscaler.key.namespace,
         name: autoscaler.key.name,
         checkpoint: checkpoint.shifted(-now),
     };
-    let autoscalers = all.into_iter().map(entry).collect();
+    let autoscalers = summed.into_iter().map(|(_, one)| entry(one)).collect();
     let mut all = Document { version: VERSION, written_at, autoscalers };
     loop {
         let text = serde_json::to_vec(&all).expect("it is plain data");
@@ -280,12 +285,16 @@ fn decode(
         let key = ObjectKey { namespace: entry.namespace, name: entry.name };
         let kinds = [AutoscalerKind::Autoscaler, AutoscalerKind::Hpa];
         let kind = kinds.into_iter().find(|kind| kind.as_str() == entry.kind)?;
-        let Checkpoint { mut history, withheld, uid, last_scale } = entry.checkpoint.shifted(by);
+        let Checkpoint { mut history, withheld, uid, last_scale, last_replicas } =
+            entry.checkpoint.shifted(by);
         // Nothing happened later than now, regardless of the writer's clock.
         history.recommendations.iter_mut().for_each(|r| r.time = r.time.min(now));
         history.ups.iter_mut().chain(&mut history.downs).for_each(|e| e.time = e.time.min(now));
         let withheld = withheld.map(|(since, until)| (since.min(now), until));
-        Some((AutoscalerRef { kind, key }, Checkpoint { uid, history, last_scale, withheld }))
+        Some((
+            AutoscalerRef { kind, key },
+            Checkpoint { uid, history, last_scale, last_replicas, withheld },
+        ))
     };
     Ok(autoscalers.into_iter().filter_map(autoscaler).collect())
 }
@@ -329,8 +338,11 @@ mod tests {
         let history = ScalingHistory { recommendations, ..ScalingHistory::default() };
         let uid = format!("{number:032x}");
         let withheld = number.is_multiple_of(3).then_some((NOW - 100_000, NOW + 200_000));
-        let last_scale = Some(number as i64);
-        (AutoscalerRef::autoscaler(key), Checkpoint { uid, history, last_scale, withheld })
+        let (last_scale, last_replicas) = (Some(number as i64), Some(number as i32));
+        (
+            AutoscalerRef::autoscaler(key),
+            Checkpoint { uid, history, last_scale, last_replicas, withheld },
+        )
     }
 
     fn shifted(all: &[(AutoscalerRef, Checkpoint)], by: i64) -> Vec<(AutoscalerRef, Checkpoint)> {

@@ -220,14 +220,15 @@ impl ControlLoop {
             if let Some(running) = self.running.get_mut(&autoscaler) {
                 // Until its evaluation ends, its checkpoint is merged from both.
                 let before = running.take();
-                let mut both = before.map(AutoscalerState::restored).unwrap_or_default();
-                both.merge_checkpoint(checkpoint.clone());
+                let restored = |before| AutoscalerState::restored(before, now);
+                let mut both = before.map(restored).unwrap_or_default();
+                both.merge_checkpoint(checkpoint.clone(), now);
                 *running = both.checkpoint(now, longest);
                 self.pending_restore.insert(autoscaler, checkpoint);
             } else if let Some(state) = self.states.get_mut(&autoscaler) {
-                state.merge_checkpoint(checkpoint);
+                state.merge_checkpoint(checkpoint, now);
             } else {
-                self.states.insert(autoscaler, AutoscalerState::restored(checkpoint));
+                self.states.insert(autoscaler, AutoscalerState::restored(checkpoint, now));
             }
         }
         self.checkpointer.set_loaded(Some(known));
@@ -236,7 +237,7 @@ impl ControlLoop {
     /// Merges a checkpoint that was loaded while its autoscaler was queued or being evaluated.
     fn merge_pending_restore(&mut self, autoscaler: &AutoscalerRef, state: &mut AutoscalerState) {
         if let Some(checkpoint) = self.pending_restore.remove(autoscaler) {
-            state.merge_checkpoint(checkpoint);
+            state.merge_checkpoint(checkpoint, self.ctx.clock.elapsed());
         }
     }
 
@@ -384,7 +385,8 @@ impl ControlLoop {
             self.checkpointer.bring_forward();
         }
         let checkpoint = self.running.remove(&autoscaler).flatten();
-        let restored = || checkpoint.map(AutoscalerState::restored);
+        let now = self.ctx.clock.elapsed();
+        let restored = || checkpoint.map(|one| AutoscalerState::restored(one, now));
         let mut state = state.or_else(restored).unwrap_or_default();
         self.merge_pending_restore(&autoscaler, &mut state);
         let requeue = self.requeue.remove(&autoscaler);

@@ -53,6 +53,7 @@ pub async fn evaluate<'a>(
         };
         let read = ctx.targets.read(&autoscaler.key.namespace, &spec.target).await;
         if read.as_ref().is_ok_and(|read| read.is_same_scale(cached)) {
+            state.note_equal_read();
             return Evaluation { target: read, ..evaluation };
         }
         target = read;

@@ -24,127 +24,185 @@ pub struct Change {
 pub struct Rescales {
     /// The replicas that the watch showed last.
     seen: Option<i32>,
+    /// Whether there is a watch: other kinds are read each time.
+    is_watched: bool,
     /// Since when this replica has looked at the scale.
     since: Option<UnixMillis>,
-    /// The replicas by a status, a checkpoint or a read that the watch has not shown yet, or by a write of this replica,
-    /// and since when.
-    ahead: Option<(i32, UnixMillis)>,
+    /// The replicas that are known otherwise, in their order, until the watch shows them: their changes are known.
+    ahead: VecDeque<Ahead>,
     /// Whether a status was seen.
     is_status_seen: bool,
     /// Changes that no status has reported yet.
     unreported: Vec<Change>,
-    /// `status.lastScaleTime` of the last known change, in Unix seconds: from a status, and from a
-    /// checkpoint.
-    reported: Option<i64>,
-    checkpointed: Option<i64>,
-    /// The values of `reported` before it.
+    /// The last known change: by a status or by this replica, and by a checkpoint.
+    reported: LastChange,
+    checkpointed: LastChange,
+    /// The times of those reported before: the object may still show them, to a watch that is behind or until a
+    /// status is written.
     earlier: VecDeque<i64>,
-    /// `reported`, where this replica made that change.
+    /// The time of `reported`, where this replica made that change.
     own: Option<i64>,
-    /// Earlier values of `reported` that the object may still show: from before this replica's own
-    /// changes, and of those except the last, until the status of the last one is written.
-    stale: Vec<i64>,
     /// The change of an indeterminate write of this replica: it may have taken effect, or may yet.
     indeterminate: Option<Change>,
+}
+
+/// The last change that is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LastChange {
+    /// `status.lastScaleTime`, in Unix seconds by the wall clock of the replica that made the change.
+    pub time: Option<i64>,
+    /// The replicas since then; none if a checkpoint does not say.
+    pub replicas: Option<i32>,
+}
+
+/// Replicas that the watch has not shown yet.
+#[derive(Clone, Copy, Debug)]
+struct Ahead {
+    replicas: i32,
+    since: UnixMillis,
+    /// Whether a status, a checkpoint or this replica's own write says so, and not a read alone.
+    is_reported: bool,
 }
 
 /// How many changes wait for their status, and for how long. A status follows within seconds; a
 /// change without one by then was made by another writer.
 const MAX_UNREPORTED: usize = 8;
 const REPORT_TIMEOUT_MS: i64 = 60_000;
-/// How long a watch may miss the change of an indeterminate write: longer than it takes to detect that
-/// a watch has stalled.
+/// How many replicas may wait for the watch, and times of earlier changes are remembered.
+const MAX_AHEAD: usize = 64;
+/// How long a watch may miss a change: longer than it takes to detect that a watch has stalled.
 const WATCH_LAG_MS: i64 = 300_000;
 /// How long the API server may still apply a write that was given up.
 const REQUEST_TIMEOUT_MS: i64 = REQUEST_TIMEOUT.as_secs() as i64 * 1000;
 
 impl Rescales {
-    /// When Plimsoll last changed the scale, by `status.lastScaleTime`.
-    pub fn last_scale_time(&self) -> Option<i64> {
-        let is_earlier = self.checkpointed.is_some_and(|last| self.earlier.contains(&last));
-        self.reported.max(self.checkpointed.filter(|_| !is_earlier))
+    /// The last change by Plimsoll that is known.
+    pub fn last_change(&self) -> LastChange {
+        let is_earlier = self.checkpointed.time.is_some_and(|last| self.earlier.contains(&last));
+        match self.checkpointed.time > self.reported.time && !is_earlier {
+            true => self.checkpointed,
+            false => self.reported,
+        }
     }
 
     /// Which changes a checkpoint has that ends with this one. Times of other replicas are of their own wall clocks:
     /// one that is ahead does not make it cover a change of this replica, nor one that was reported after it.
     pub fn coverage(&self, last: Option<i64>) -> Coverage {
-        match self.own.filter(|own| self.reported == Some(*own)) {
+        let reported = self.reported.time;
+        match self.own.filter(|own| reported == Some(*own)) {
             Some(own) if last == Some(own) => Coverage::All,
             Some(_) => Coverage::NotTheNewest,
-            None if last.is_some() && last == self.reported => Coverage::All,
+            None if last.is_some() && last == reported => Coverage::All,
             None if last.is_some_and(|last| self.earlier.contains(&last)) => Coverage::Unknown,
-            None if last.is_some() && last >= self.last_scale_time() => Coverage::UntilItsLast,
+            None if last.is_some() && last >= self.last_change().time => Coverage::UntilItsLast,
             None => Coverage::Unknown,
         }
     }
 
-    /// Notes the replicas of the scale.
+    /// Notes the replicas that a replica sees that does not lead.
     pub fn note_scale(&mut self, replicas: i32, now: UnixMillis) {
-        self.since.get_or_insert(now);
         self.unreported.retain(|change| now - change.at <= REPORT_TIMEOUT_MS);
         // The scale has the requested replicas: the change is noted like any other.
         self.indeterminate =
             self.indeterminate.filter(|indeterminate| indeterminate.to != replicas);
-        let before = self.seen.replace(replicas);
-        match (before, self.ahead(now)) {
-            // The scale has followed the status, or has not yet.
-            (_, Some(to)) if to == replicas => self.ahead = None,
-            (Some(from), Some(_)) if from == replicas => {}
-            (before, ahead) => {
-                self.ahead = None;
-                // What is ahead has been counted.
-                let changed = ahead.or(before).filter(|from| *from != replicas);
-                self.unreported.extend(changed.map(|from| Change { from, to: replicas, at: now }));
-                if self.unreported.len() > MAX_UNREPORTED {
-                    self.unreported.remove(0);
-                }
+        if let Some(change) = self.shown(replicas, now) {
+            if self.unreported.len() == MAX_UNREPORTED {
+                self.unreported.remove(0);
             }
+            self.unreported.push(change);
         }
-    }
-
-    /// The replicas that the watch of the scale has not shown yet. It shows them by then, unless somebody set them back
-    /// before.
-    fn ahead(&self, now: UnixMillis) -> Option<i32> {
-        self.ahead.filter(|(_, since)| now - since <= WATCH_LAG_MS).map(|(to, _)| to)
-    }
-
-    fn set_reported(&mut self, last: Option<i64>) -> Option<i64> {
-        let before = std::mem::replace(&mut self.reported, last);
-        if before != last {
-            self.earlier.extend(before);
-            if self.earlier.len() > MAX_UNREPORTED {
-                self.earlier.pop_front();
-            }
-        }
-        before
     }
 
     /// Notes the replicas of the scale that a new leader reads first. Returns the change that its watch has not shown
     /// yet: the leader before may have made it, or another writer.
-    pub fn note_first_read(&self, replicas: i32, now: UnixMillis) -> Option<Change> {
-        let from = self.ahead(now).or(self.seen).filter(|from| *from != replicas)?;
+    pub fn note_first_read(&mut self, replicas: i32, now: UnixMillis) -> Option<Change> {
+        let change = self.read(replicas, now);
+        change.filter(|_| self.indeterminate.is_none_or(|one| one.to != replicas))
+    }
+
+    /// The watch shows these replicas. Returns the change, if it was not known.
+    fn shown(&mut self, replicas: i32, now: UnixMillis) -> Option<Change> {
+        let from = self.present(now);
+        self.since.get_or_insert(now);
+        if !self.ahead.is_empty() {
+            if let Some(index) = self.ahead.iter().position(|ahead| ahead.replicas == replicas) {
+                self.ahead.drain(..=index);
+                self.seen = Some(replicas);
+                return None;
+            }
+            if self.seen == Some(replicas) {
+                return None;
+            }
+        }
+        self.ahead.clear();
+        self.seen = Some(replicas);
+        from.filter(|from| *from != replicas).map(|from| Change { from, to: replicas, at: now })
+    }
+
+    /// The API server has these replicas, whatever the watch shows. Returns the change, if it was not known.
+    fn read(&mut self, replicas: i32, now: UnixMillis) -> Option<Change> {
+        if !self.is_watched {
+            return self.shown(replicas, now);
+        }
+        let from = self.present(now).filter(|from| *from != replicas)?;
+        if self.seen == Some(replicas) {
+            self.ahead.clear();
+        } else {
+            self.expect(replicas, now, false);
+        }
         Some(Change { from, to: replicas, at: now })
+    }
+
+    /// The replicas that are known, whether or not the watch has shown them. It shows them in time, unless somebody set
+    /// them back before.
+    fn present(&mut self, now: UnixMillis) -> Option<i32> {
+        self.ahead.retain(|ahead| now - ahead.since <= WATCH_LAG_MS);
+        self.ahead.back().map(|ahead| ahead.replicas).or(self.seen)
+    }
+
+    fn expect(&mut self, replicas: i32, since: UnixMillis, is_reported: bool) {
+        if self.ahead.len() == MAX_AHEAD {
+            self.ahead.pop_front();
+        }
+        self.ahead.push_back(Ahead { replicas, since, is_reported });
+    }
+
+    fn set_reported(&mut self, last: LastChange) {
+        let before = std::mem::replace(&mut self.reported, last);
+        if before.time != last.time {
+            if self.earlier.len() == MAX_AHEAD {
+                self.earlier.pop_front();
+            }
+            self.earlier.extend(before.time);
+        }
     }
 
     /// Notes when Plimsoll last changed the scale, and to what, by a status. Returns the change if it
     /// was not known. The first status reports none: what it shows was before.
     pub fn note_status(&mut self, last: Option<i64>, to: i32, now: UnixMillis) -> Option<Change> {
-        if last.is_some_and(|last| self.stale.contains(&last)) {
-            return None;
-        }
-        self.stale.clear();
-        let before = self.set_reported(last);
         let is_first = !std::mem::replace(&mut self.is_status_seen, true);
-        if is_first || last.is_none() || last == before || last == self.checkpointed {
+        let time = last.filter(|last| !self.earlier.contains(last))?;
+        if self.reported.time == Some(time) {
             return None;
         }
+        self.set_reported(LastChange { time: last, replicas: Some(to) });
+        let is_known = is_first || last == self.checkpointed.time;
         if let Some(index) = self.unreported.iter().rposition(|change| change.to == to) {
-            return self.unreported.drain(..=index).next_back();
+            return self.unreported.drain(..=index).next_back().filter(|_| !is_known);
+        }
+        let read = |ahead: &&mut Ahead| !ahead.is_reported && ahead.replicas == to;
+        if let Some(read) = self.ahead.iter_mut().find(read) {
+            // It was counted when it was read.
+            read.is_reported = true;
+            return None;
+        }
+        if is_known {
+            return None;
         }
         // The same number at another time: the scale went back in between.
-        let ahead = self.ahead(now).filter(|ahead| *ahead != to);
-        let from = ahead.or(self.seen).filter(|from| *from != to)?;
-        self.ahead = Some((to, now));
+        let present = self.present(now).filter(|present| *present != to);
+        let from = present.or(self.seen).filter(|from| *from != to)?;
+        self.expect(to, now, true);
         Some(Change { from, to, at: now })
     }
 
@@ -162,14 +220,9 @@ impl Rescales {
         is_read: bool,
         now: UnixMillis,
     ) -> Option<Change> {
-        self.since.get_or_insert(now);
-        // A watch that is behind does not take back what this replica has written.
-        let is_behind = !is_read && self.ahead(now).is_some() && self.seen == Some(replicas);
-        if is_read && self.seen.is_some_and(|seen| seen != replicas) {
-            self.ahead = Some((replicas, now));
-        } else if !is_behind {
-            (self.seen, self.ahead) = (Some(replicas), None);
-        }
+        self.is_watched |= !is_read;
+        // Those of others don't count.
+        let _ = if is_read { self.read(replicas, now) } else { self.shown(replicas, now) };
         self.unreported.clear();
         let indeterminate = self.indeterminate.take()?;
         if replicas == indeterminate.to {
@@ -194,15 +247,11 @@ impl Rescales {
 
     /// Notes that this replica has changed the scale.
     pub fn rescaled(&mut self, from: i32, to: i32, now: UnixMillis, last: Option<i64>) {
-        if self.reported != last {
-            self.stale.extend(self.reported);
-            if self.stale.len() > MAX_UNREPORTED {
-                // The object shows the first as long as no status could be written.
-                self.stale.remove(1);
-            }
+        self.seen.get_or_insert(from);
+        if self.present(now) != Some(to) {
+            self.expect(to, now, true);
         }
-        (self.seen, self.ahead) = (Some(from), Some((to, now)));
-        self.set_reported(last);
+        self.set_reported(LastChange { time: last, replicas: Some(to) });
         (self.own, self.is_status_seen) = (last, true);
         self.indeterminate = None;
     }
@@ -213,22 +262,31 @@ impl Rescales {
     }
 
     /// Notes that a checkpoint was merged, which has these changes up to the last one: it reports them.
-    pub fn merge_checkpoint(&mut self, last: Option<i64>, history: &ScalingHistory) {
-        let known = [self.reported, self.checkpointed].contains(&last)
-            || last.is_some_and(|last| self.earlier.contains(&last));
+    pub fn merge_checkpoint(
+        &mut self,
+        last: LastChange,
+        history: &ScalingHistory,
+        now: UnixMillis,
+    ) {
+        let is_known = [self.reported.time, self.checkpointed.time].contains(&last.time)
+            || last.time.is_some_and(|last| self.earlier.contains(&last));
         let unreported = self.unreported.len();
         // Others came after it: its leader may have died before it could report them anywhere.
         self.unreported.retain(|change| !history.has(change.to - change.from, change.at));
-        self.checkpointed = last.or(self.checkpointed);
-        // Neither a status nor the scale has shown its last change yet.
-        let ups = history.ups.iter().map(|event| (event.time, event.change));
-        let downs = history.downs.iter().map(|event| (event.time, -event.change));
-        if let (Some(seen), Some((at, change))) = (self.seen, ups.chain(downs).max())
-            && !known
-            && unreported == self.unreported.len()
-            && self.since.is_some_and(|since| since < at)
+        // Of two without a status, the later.
+        if self.reported.time.is_some() && last.time.is_some() || last.time > self.checkpointed.time
         {
-            self.ahead = Some((seen + change, at));
+            self.checkpointed = last;
+        }
+        // Neither a status nor the scale has shown its last change yet.
+        let made = history.ups.iter().chain(&history.downs).map(|event| event.time).max();
+        if let Some(replicas) = last.replicas
+            && !is_known
+            && unreported == self.unreported.len()
+            && self.since < made
+            && self.present(now).is_some_and(|present| present != replicas)
+        {
+            self.expect(replicas, now, true);
         }
     }
 }
@@ -240,6 +298,10 @@ mod tests {
 
     fn change(from: i32, to: i32, at: i64) -> Change {
         Change { from, to, at }
+    }
+
+    fn last(time: i64, replicas: i32) -> LastChange {
+        LastChange { time: Some(time), replicas: Some(replicas) }
     }
 
     #[test]
@@ -299,7 +361,7 @@ mod tests {
             rescales.note_status(None, 1, 0);
             let event = ScaleEvent { change: 2, time: 5_000, outdated: false, unsure: false };
             let history = ScalingHistory { ups: vec![event], ..ScalingHistory::default() };
-            rescales.merge_checkpoint(Some(200), &history);
+            rescales.merge_checkpoint(last(200, 3), &history, 10_000);
             // Its next change is no part of it.
             for (replicas, expected) in [(3, vec![]), (4, vec![change(3, 4, 15_000)])] {
                 rescales.note_scale(replicas, 15_000);
@@ -313,7 +375,7 @@ mod tests {
         rescales.note_status(None, 1, 6_000);
         let event = ScaleEvent { change: 2, time: 5_000, outdated: false, unsure: false };
         let history = ScalingHistory { ups: vec![event], ..ScalingHistory::default() };
-        rescales.merge_checkpoint(Some(200), &history);
+        rescales.merge_checkpoint(last(200, 3), &history, 10_000);
         rescales.note_scale(4, 15_000);
         assert_eq!(rescales.begin_term(), [change(3, 4, 15_000)]);
     }
@@ -410,8 +472,8 @@ mod tests {
         }
         assert_eq!(rescales.coverage(Some(1_090)), Coverage::Unknown);
         assert_eq!(rescales.coverage(Some(1_015)), Coverage::All);
-        rescales.merge_checkpoint(Some(1_090), &ScalingHistory::default());
-        assert_eq!(rescales.last_scale_time(), Some(1_015), "of the last change");
+        rescales.merge_checkpoint(last(1_090, 12), &ScalingHistory::default(), 16_000);
+        assert_eq!(rescales.last_change(), last(1_015, 14));
     }
 
     /// Its leader may have gone by an old view since.
@@ -433,7 +495,7 @@ mod tests {
         rescales.note_scale(3, 6);
         let event = ScaleEvent { change: 1, time: 5, outdated: false, unsure: false };
         let history = ScalingHistory { ups: vec![event], ..ScalingHistory::default() };
-        rescales.merge_checkpoint(Some(200), &history);
+        rescales.merge_checkpoint(last(200, 3), &history, 10_000);
         assert_eq!(rescales.begin_term(), []);
         assert_eq!(rescales.note_status(Some(200), 3, 7), None);
     }
@@ -544,7 +606,7 @@ mod tests {
         rescales.note_scale(6, 15_000);
         let event = ScaleEvent { change: 1, time: 9_000, outdated: false, unsure: false };
         let history = ScalingHistory { ups: vec![event], ..ScalingHistory::default() };
-        rescales.merge_checkpoint(Some(109), &history);
+        rescales.merge_checkpoint(last(109, 8), &history, 16_000);
         assert_eq!(rescales.begin_term(), [change(8, 6, 15_000)]);
     }
 

@@ -3,12 +3,12 @@
 use super::checkpoint::Checkpoint;
 use super::comparison::Comparison;
 use super::decision_time::DecisionTime;
-use super::rescales::{Change, Rescales};
+use super::rescales::{Change, LastChange, Rescales};
 use super::schedule::hash;
 use super::status::LastWrite;
 use super::targets::Target;
 use super::zero;
-use crate::hpa::{Decision, Recommendation, ScalingHistory, Spec, Status};
+use crate::hpa::{ConditionKind, Decision, Recommendation, ScalingHistory, Spec, Status};
 use crate::samples::QueryHandle;
 use crate::time::UnixMillis;
 use std::time::Duration;
@@ -81,22 +81,23 @@ impl AutoscalerState {
         self.queries().next().map(|query| hash(query.shape()))
     }
 
-    /// The state that a checkpoint restores.
-    pub fn restored(checkpoint: Checkpoint) -> Self {
+    /// The state that a checkpoint restores, at a time of this process's clock.
+    pub fn restored(checkpoint: Checkpoint, now: UnixMillis) -> Self {
         let mut state = Self { uid: checkpoint.uid.clone(), ..Self::default() };
-        state.merge_checkpoint(checkpoint);
+        state.merge_checkpoint(checkpoint, now);
         state
     }
 
-    /// Merges the checkpoint of an earlier leader into the scaling history.
-    pub fn merge_checkpoint(&mut self, checkpoint: Checkpoint) {
+    /// Merges the checkpoint of an earlier leader into the scaling history, at a time of this process's clock.
+    pub fn merge_checkpoint(&mut self, checkpoint: Checkpoint, now: UnixMillis) {
         if self.uid.is_empty() {
             self.uid.clone_from(&checkpoint.uid);
         }
         if self.uid == checkpoint.uid {
-            let last_scale = checkpoint.last_scale;
-            let coverage = self.rescales.coverage(last_scale);
-            self.rescales.merge_checkpoint(last_scale, &checkpoint.history);
+            let time = checkpoint.last_scale;
+            let coverage = self.rescales.coverage(time);
+            let last = LastChange { time, replicas: checkpoint.last_replicas };
+            self.rescales.merge_checkpoint(last, &checkpoint.history, now);
             self.history.join(checkpoint.history, coverage);
             let until = |withheld: &(UnixMillis, UnixMillis)| withheld.1;
             self.withheld = self.withheld.into_iter().chain(checkpoint.withheld).max_by_key(until);
@@ -115,10 +116,11 @@ impl AutoscalerState {
         if self.bounds.is_some_and(|bounds| all.iter().all(|one| keeps(bounds, one))) {
             history.recommendations.clear();
         }
-        let last_scale = self.rescales.last_scale_time();
+        let LastChange { time: last_scale, replicas: last_replicas } = self.rescales.last_change();
         let withheld = self.withheld.filter(|(_, until)| now < *until);
         let says_something = !history.is_empty() || withheld.is_some();
-        says_something.then(|| Checkpoint { uid: self.uid.clone(), history, last_scale, withheld })
+        let uid = self.uid.clone();
+        says_something.then_some(Checkpoint { uid, history, last_scale, last_replicas, withheld })
     }
 
     /// Sets the scaling history that a decision results in, by its wall clock.
@@ -229,7 +231,6 @@ impl AutoscalerState {
         if is_read
             && std::mem::take(&mut self.is_unread_in_term)
             && let Some(Change { from, to, at }) = self.rescales.note_first_read(replicas, now)
-            && !self.rescales.is_indeterminate(replicas, UnixMillis::MIN)
         {
             self.history.maybe_scaled(from, to, spec, at);
         }
@@ -241,10 +242,15 @@ impl AutoscalerState {
             let wall = at.wall - (now - done);
             self.status.last_scale = Some(wall);
             self.rescaled(from, to, at.process, wall);
-            if to == 0 {
-                zero::resolve(&mut self.status, 0, at.wall);
+            if to == 0 || self.status.condition(ConditionKind::ScaledToZero).is_some() {
+                zero::resolve(&mut self.status, to, at.wall);
             }
         }
+    }
+
+    /// Notes that the API server has the replicas that the watch showed.
+    pub fn note_equal_read(&mut self) {
+        self.is_unread_in_term = false;
     }
 
     /// Notes that this replica has changed the scale, at a time of the wall clock, and when that is noted, by the
@@ -340,9 +346,14 @@ mod tests {
         state.rescales.note_status(Some(100), 7, 83_000);
         state.history.ups = vec![event(3, 83_000)];
         let history = ScalingHistory { ups: vec![event(3, 0)], ..ScalingHistory::default() };
-        let checkpoint =
-            Checkpoint { uid: "u".to_owned(), history, last_scale: Some(100), withheld: None };
-        state.merge_checkpoint(checkpoint);
+        let checkpoint = Checkpoint {
+            uid: "u".to_owned(),
+            history,
+            last_scale: Some(100),
+            last_replicas: None,
+            withheld: None,
+        };
+        state.merge_checkpoint(checkpoint, 1_900_000);
         assert_eq!(state.history.ups, [event(3, 0)]);
     }
 
@@ -355,16 +366,26 @@ mod tests {
         state.rescaled(6, 4, 60_000, 60_000);
         state.history.downs = vec![event(2, 60_000)];
         let history = ScalingHistory { downs: vec![event(2, 1_100)], ..ScalingHistory::default() };
-        let checkpoint =
-            Checkpoint { uid: "u".to_owned(), history, last_scale: Some(1), withheld: None };
-        state.merge_checkpoint(checkpoint);
+        let checkpoint = Checkpoint {
+            uid: "u".to_owned(),
+            history,
+            last_scale: Some(1),
+            last_replicas: None,
+            withheld: None,
+        };
+        state.merge_checkpoint(checkpoint, 1_900_000);
         assert_eq!(state.history.downs, [event(2, 60_000), event(2, 1_100)]);
         // One of a leader since then has it, and one more.
         let downs = vec![event(2, 1_100), event(2, 61_000), event(1, 70_000)];
         let history = ScalingHistory { downs: downs.clone(), ..ScalingHistory::default() };
-        let checkpoint =
-            Checkpoint { uid: "u".to_owned(), history, last_scale: Some(70), withheld: None };
-        state.merge_checkpoint(checkpoint);
+        let checkpoint = Checkpoint {
+            uid: "u".to_owned(),
+            history,
+            last_scale: Some(70),
+            last_replicas: None,
+            withheld: None,
+        };
+        state.merge_checkpoint(checkpoint, 1_900_000);
         assert_eq!(state.history.downs, downs);
     }
 
@@ -377,18 +398,28 @@ mod tests {
         state.history.ups = vec![event(1, 1_800_000)];
         state.rescaled(1, 2, 1_800_000, 1_800_000);
         let history = ScalingHistory { downs: vec![event(1, 0)], ..ScalingHistory::default() };
-        let checkpoint =
-            Checkpoint { uid: "u".to_owned(), history, last_scale: Some(7_200), withheld: None };
-        state.merge_checkpoint(checkpoint);
+        let checkpoint = Checkpoint {
+            uid: "u".to_owned(),
+            history,
+            last_scale: Some(7_200),
+            last_replicas: None,
+            withheld: None,
+        };
+        state.merge_checkpoint(checkpoint, 1_900_000);
         assert_eq!(state.history.ups, [event(1, 1_800_000)]);
         // Nor does one that another has observed.
         let mut follower = AutoscalerState { uid: "u".to_owned(), ..AutoscalerState::default() };
         follower.history.ups = vec![event(1, 1_800_000)];
         follower.rescales.note_status(Some(1_800), 2, 1_800_000);
         let history = ScalingHistory { downs: vec![event(1, 0)], ..ScalingHistory::default() };
-        let checkpoint =
-            Checkpoint { uid: "u".to_owned(), history, last_scale: Some(7_200), withheld: None };
-        follower.merge_checkpoint(checkpoint);
+        let checkpoint = Checkpoint {
+            uid: "u".to_owned(),
+            history,
+            last_scale: Some(7_200),
+            last_replicas: None,
+            withheld: None,
+        };
+        follower.merge_checkpoint(checkpoint, 1_900_000);
         assert_eq!(follower.history.ups, [event(1, 1_800_000)]);
     }
 

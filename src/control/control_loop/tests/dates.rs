@@ -19,7 +19,7 @@ async fn a_change_is_dated_after_its_write() {
         assert!(last.is_some_and(|last| last >= made.wall), "{last:?} {made:?}");
         // And that is the time by which other replicas know the change.
         let seconds = last.map(|last| last.div_euclid(1000));
-        assert_eq!(state.rescales.last_scale_time(), seconds);
+        assert_eq!(state.rescales.last_change().time, seconds);
         state.checkpoint(control.ctx.clock.elapsed(), LONGEST_MS).expect("there is a change");
     }
 }

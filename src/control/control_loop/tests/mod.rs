@@ -139,12 +139,16 @@ fn put(control: &ControlLoop, name: &str, spec: Value) -> AutoscalerRef {
 fn with_recommendation(replicas: i32, time: i64) -> AutoscalerState {
     let recommendations = vec![Recommendation { replicas, time }];
     let history = ScalingHistory { recommendations, ..ScalingHistory::default() };
-    AutoscalerState::restored(Checkpoint {
-        uid: "web".to_owned(),
-        history,
-        last_scale: None,
-        withheld: None,
-    })
+    AutoscalerState::restored(
+        Checkpoint {
+            uid: "web".to_owned(),
+            history,
+            last_scale: None,
+            last_replicas: None,
+            withheld: None,
+        },
+        0,
+    )
 }
 
 /// Makes the watches show this number of replicas, and as many pods.

@@ -8,7 +8,13 @@ fn checkpoint_of(autoscaler: &AutoscalerRef) -> (AutoscalerRef, Checkpoint) {
     let history = ScalingHistory { recommendations, ..ScalingHistory::default() };
     (
         autoscaler.clone(),
-        Checkpoint { uid: autoscaler.key.name.clone(), history, last_scale: None, withheld: None },
+        Checkpoint {
+            uid: autoscaler.key.name.clone(),
+            history,
+            last_scale: None,
+            last_replicas: None,
+            withheld: None,
+        },
     )
 }
 
@@ -145,12 +151,16 @@ async fn a_window_of_more_than_an_hour_is_checkpointed_in_full() {
     let at = |replicas, time| Recommendation { replicas, time };
     let recommendations = vec![at(9, -5_000_000), at(4, 0)];
     let history = ScalingHistory { recommendations, ..ScalingHistory::default() };
-    let state = AutoscalerState::restored(Checkpoint {
-        uid: "web".to_owned(),
-        history,
-        last_scale: None,
-        withheld: None,
-    });
+    let state = AutoscalerState::restored(
+        Checkpoint {
+            uid: "web".to_owned(),
+            history,
+            last_scale: None,
+            last_replicas: None,
+            withheld: None,
+        },
+        0,
+    );
     let kept = |longest| state.checkpoint(0, longest).unwrap().history.recommendations.len();
     assert_eq!((kept(control.ctx.longest_window()), kept(LONGEST_MS)), (2, 1));
 }
