@@ -14,7 +14,7 @@ pub use expect::{Measured, PodView, SharedSpec, SpecView};
 pub use record::{LAG, Reading, Record, ReplicaRecord};
 pub use timeline::Timeline;
 
-use crate::plan::{Millis, REPLICAS, SCRAPE, SECOND, WORKLOADS};
+use crate::plan::{MINUTE, Millis, REPLICAS, SCRAPE, SECOND, WORKLOADS};
 use crate::workload::NAMES;
 use record::{Change, Span};
 use serde::{Deserialize, Serialize};
@@ -364,7 +364,9 @@ impl Oracles {
             }
             let left_alone = spec.api.paused
                 || spec.api.executor != plimsoll::crd::Executor::Embedded
-                || record.ambiguous.during(from - LAG, at).any(|ambiguous| *ambiguous);
+                || record.ambiguous.during(from - LAG, at).any(|ambiguous| *ambiguous)
+                // The HPA of the object before may not have been collected yet.
+                || record.created.is_some_and(|created| created > from - MINUTE);
             (span.proposals, span.may_fail) = (hull.range, hull.may_fail);
             for (replica, evaluated) in span.evaluated.iter_mut().enumerate() {
                 *evaluated = !hull.may_fail && !left_alone && sound[replica];

@@ -1,7 +1,7 @@
 //! The oracles of a write: who writes, for whom, and which number; and of a write that is due.
 
 use super::expect::{Past, decide};
-use super::record::{FRESH, Hull, LAG, Lags, MEMORY};
+use super::record::{Hull, LAG, Lags, MEMORY};
 use super::{Oracle, Oracles, ReplicaRecord, SharedSpec};
 use crate::plan::{MINUTE, Millis, SCRAPE, SECOND};
 use crate::workload::NAMES;
@@ -183,11 +183,12 @@ impl Oracles {
         bound: Bound,
     ) -> Past {
         let record = &self.records[workload];
+        let lags = self.replicas[by].lags(at);
         let mut past = Past::default();
         past.recommendations.push((proposal, at - 1));
         for span in &record.spans {
             let Some((low, high)) = span.proposals else { continue };
-            let late = (span.from + SCRAPE + LAG).min(at);
+            let late = (span.from + SCRAPE + LAG.max(lags.scale)).min(at);
             match bound {
                 Bound::Lower if low < proposal => past.recommendations.push((low, late)),
                 Bound::Upper if high > proposal => past.recommendations.push((high, late)),
@@ -245,7 +246,8 @@ impl Oracles {
                 let is_own = change.by == Some(by)
                     && self.replicas[by].is_sound(change.at - 30 * SECOND, change.at + LAG);
                 let late = match is_own {
-                    true => FRESH,
+                    // A decision may be that much older than its write.
+                    true => lags.scale,
                     // It is noted when a watch shows it at last.
                     false if self.replicas[by].lag(at) > LAG => MEMORY,
                     false => NOTED_LATE.max(spec.period() + LAG),

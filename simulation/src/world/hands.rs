@@ -119,6 +119,19 @@ impl World {
         let _ = self.api.delete(resource, (NAMESPACE, name), &DeleteOptions::default());
     }
 
+    /// HPAs whose Autoscaler is gone are deleted, as kube-controller-manager's garbage collector does, though one may
+    /// be created late.
+    pub(super) fn collect_garbage(&self) {
+        for hpa in self.api.list(&resource::HPAS, NAMESPACE) {
+            let name = hpa["metadata"]["name"].as_str().unwrap_or_default();
+            let Some(owner) = hpa.pointer("/metadata/ownerReferences/0/uid") else { continue };
+            let present = self.api.get(&resource::AUTOSCALERS, NAMESPACE, name);
+            if present.is_none_or(|present| present["metadata"]["uid"] != *owner) {
+                self.delete(&resource::HPAS, name);
+            }
+        }
+    }
+
     fn edit_spec(&mut self, number: usize, change: impl FnOnce(&mut Value)) {
         self.edit(&resource::AUTOSCALERS, Part::Main, NAMES[number], |object| {
             change(&mut object["spec"]);

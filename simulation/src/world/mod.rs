@@ -248,6 +248,7 @@ impl World {
     async fn act(&mut self, at: Millis, task: Task) {
         match task {
             Task::Scrape => {
+                self.collect_garbage();
                 self.scrape(at);
                 self.look_at_crowd(at);
                 self.expose_backlog(at);
