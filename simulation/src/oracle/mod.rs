@@ -347,13 +347,14 @@ impl Oracles {
         let evaluated = [false; REPLICAS];
         let mut span = Span { from, proposals: None, may_fail: false, answered, evaluated };
         let specs: Vec<_> = record.specs.during(from, at).cloned().collect();
-        if let [Some(spec)] = &specs[..] {
-            let lag = self.replicas.iter().map(|one| one.lag(at)).max().unwrap_or(LAG);
-            let offsets: Vec<i64> =
-                self.replicas.iter().flat_map(|replica| replica.offsets(from - lag, at)).collect();
-            let lags = record::Lags::all(lag + SCRAPE);
-            let lags = record::Lags { metrics: lags.metrics.min(record::SLOW + SCRAPE), ..lags };
-            let mut hull = record::Hull::default();
+        let lag = self.replicas.iter().map(|one| one.lag(at)).max().unwrap_or(LAG);
+        let offsets: Vec<i64> =
+            self.replicas.iter().flat_map(|replica| replica.offsets(from - lag, at)).collect();
+        let lags = record::Lags::all(lag + SCRAPE);
+        let lags = record::Lags { metrics: lags.metrics.min(record::SLOW + SCRAPE), ..lags };
+        let mut hull = record::Hull::default();
+        // Those before an edit and after it.
+        for spec in specs.iter().flatten() {
             for replicas in record.replicas.during(from - lag, at).flatten() {
                 let one = record.hull(spec, (at, lags), *replicas, (self.base, &offsets));
                 hull.may_fail |= one.may_fail;
@@ -362,12 +363,14 @@ impl Oracles {
                     hull.add(Some(high));
                 }
             }
+        }
+        (span.proposals, span.may_fail) = (hull.range, hull.may_fail);
+        if let [Some(spec)] = &specs[..] {
             let left_alone = spec.api.paused
                 || spec.api.executor != plimsoll::crd::Executor::Embedded
                 || record.ambiguous.during(from - LAG, at).any(|ambiguous| *ambiguous)
                 // The HPA of the object before may not have been collected yet.
                 || record.created.is_some_and(|created| created > from - MINUTE);
-            (span.proposals, span.may_fail) = (hull.range, hull.may_fail);
             for (replica, evaluated) in span.evaluated.iter_mut().enumerate() {
                 *evaluated = !hull.may_fail && !left_alone && sound[replica];
             }

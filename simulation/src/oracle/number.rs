@@ -97,7 +97,9 @@ impl Oracles {
                 findings.push("somebody else switched it off".to_owned());
                 continue;
             }
-            let ambiguous = record.ambiguous.during(at - lag, at).all(|ambiguous| *ambiguous)
+            // What has not been scaled up from zero yet claims no pods.
+            let ambiguous = from > 0
+                && record.ambiguous.during(at - lag, at).all(|ambiguous| *ambiguous)
                 && record.ambiguous.now().is_some();
             if ambiguous {
                 blame = Oracle::LeftAlone;
