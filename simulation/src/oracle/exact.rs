@@ -20,6 +20,8 @@ const TOLERANCE: f64 = 0.1;
 const CALM: Millis = 150 * SECOND;
 /// How far apart the time of a decision and that of its query may be.
 const EDGE: Millis = SECOND / 2;
+/// How long a query and a write take while nothing fails.
+const JITTER: Millis = 60;
 /// How long a write may take.
 const WRITTEN: Millis = 3 * SECOND;
 
@@ -32,8 +34,25 @@ pub struct Exact {
     proposals: VecDeque<(Millis, i32)>,
     /// The messages that the last decision was made on, and by whom.
     measured: Option<(usize, f64)>,
-    /// The last decision: when, from how many replicas, and to how many.
-    due: Option<(Millis, i32, i32)>,
+    /// The last decision.
+    due: Option<Due>,
+}
+
+/// A decision.
+#[derive(Clone, Copy, Debug)]
+struct Due {
+    at: Millis,
+    from: i32,
+    /// To how many replicas, if what is at the edge of a policy's period has left it, and if it has not.
+    to: [i32; 2],
+}
+
+impl Due {
+    /// Whether so many replicas follow, wherever in between the edge was.
+    fn allows(&self, replicas: i32) -> bool {
+        let [one, other] = self.to;
+        (one.min(other)..=one.max(other)).contains(&replicas)
+    }
 }
 
 impl Oracles {
@@ -56,13 +75,11 @@ impl Oracles {
 
     /// A decision to write that is not carried out in time.
     pub(super) fn check_exact(&mut self, at: Millis) {
-        let Some((decided, from, to)) = self.exact.due.filter(|due| at > due.0 + WRITTEN) else {
-            return;
-        };
+        let Some(due) = self.exact.due.filter(|due| at > due.at + WRITTEN) else { return };
         self.exact.due = None;
         // Nothing may have happened since, of course.
-        if from != to && self.is_calm(at) {
-            let text = format!("queue: {from} -> {to} was due at {}", super::time(decided));
+        if !due.allows(due.from) && self.is_calm(at) {
+            let text = format!("queue: {due:?} was due at {}", super::time(due.at));
             self.violate(Oracle::Exact, at, text);
         }
     }
@@ -72,16 +89,16 @@ impl Oracles {
         if workload != QUEUE {
             return;
         }
-        let Some((decided, from, to)) = self.exact.due.take() else { return };
+        let Some(due) = self.exact.due.take() else { return };
         // A decision that was brought forward to the end of a policy's period may use the same measurement.
         let (by, messages) = self.exact.measured.take().expect("it was decided on one");
-        let Some(Some((_, _, again))) = self.decide_exactly(at, by, messages) else { return };
-        if at - decided > WRITTEN {
+        let Some(Some(again)) = self.decide_exactly(at, by, messages) else { return };
+        if at - due.at > WRITTEN {
             return;
         }
         self.checked(Oracle::Exact);
-        if to != written && again != written {
-            let text = format!("queue: {from} -> {written}, but {to} follows exactly");
+        if !due.allows(written) && !again.allows(written) {
+            let text = format!("queue: {} -> {written}, but {due:?} follows exactly", due.from);
             self.violate(Oracle::Exact, at, text);
         }
     }
@@ -105,12 +122,7 @@ impl Oracles {
 
     /// What follows, if it does for sure; `None` within if it takes more proposals to tell.
     #[expect(clippy::option_option, reason = "nothing can be told, or not yet")]
-    fn decide_exactly(
-        &mut self,
-        at: Millis,
-        by: usize,
-        messages: f64,
-    ) -> Option<Option<(Millis, i32, i32)>> {
+    fn decide_exactly(&mut self, at: Millis, by: usize, messages: f64) -> Option<Option<Due>> {
         if !self.is_calm(at) || self.holder != Some(by) {
             return None;
         }
@@ -156,13 +168,15 @@ impl Oracles {
         if ups.count() > 1 {
             return Some(None);
         }
-        let decided = if stabilized > replicas {
-            let limit = (begun(UP) + 4).max(begun(UP) * 2).min(max);
-            stabilized.min(limit.max(replicas))
-        } else {
-            let limit = begun(DOWN) / 2;
-            stabilized.max(limit.min(replicas))
-        };
-        Some(Some((at, replicas, decided.clamp(min, max))))
+        let to = [-JITTER, JITTER].map(|jitter| {
+            let decided = if stabilized > replicas {
+                let begun = begun(UP + jitter);
+                stabilized.min((begun + 4).max(begun * 2).min(max).max(replicas))
+            } else {
+                stabilized.max((begun(DOWN + jitter) / 2).min(replicas))
+            };
+            decided.clamp(min, max)
+        });
+        Some(Some(Due { at, from: replicas, to }))
     }
 }
