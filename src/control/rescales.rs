@@ -446,6 +446,21 @@ mod tests {
         }
     }
 
+    /// The leader dies right after the second of two equal changes, a minute after the first.
+    #[test]
+    fn a_change_after_a_checkpoint_that_is_known_is_not_one_of_it() {
+        let mut rescales = Rescales::default();
+        rescales.note_scale(9, 0);
+        rescales.note_status(None, 9, 0);
+        rescales.note_scale(7, 1);
+        assert_eq!(rescales.note_status(Some(100), 7, 1), Some(change(9, 7, 1)));
+        rescales.note_scale(5, 59_900);
+        let event = ScaleEvent { change: 2, time: 0, outdated: false, unsure: false };
+        let history = ScalingHistory { downs: vec![event], ..ScalingHistory::default() };
+        rescales.merge_checkpoint(last(100, 7), &history, 60_000);
+        assert_eq!(rescales.begin_term(), [change(7, 5, 59_900)]);
+    }
+
     /// Somebody sets back what the leader wrote before the watch shows it.
     #[test]
     fn what_a_watch_has_not_shown_for_long_is_no_longer_ahead() {
