@@ -268,11 +268,14 @@ impl Rescales {
         history: &ScalingHistory,
         now: UnixMillis,
     ) {
-        let is_known = [self.reported.time, self.checkpointed.time].contains(&last.time)
-            || last.time.is_some_and(|last| self.earlier.contains(&last));
+        let is_known = last.time.is_some_and(|time| {
+            [self.reported.time, self.checkpointed.time].contains(&Some(time))
+                || self.earlier.contains(&time)
+        });
         let unreported = self.unreported.len();
         // Others came after it: its leader may have died before it could report them anywhere.
-        self.unreported.retain(|change| !history.has(change.to - change.from, change.at));
+        let has = |change: &Change| history.has(change.to - change.from, change.at);
+        self.unreported.retain(|change| is_known || !has(change));
         // Of two without a status, the later.
         if self.reported.time.is_some() && last.time.is_some() || last.time > self.checkpointed.time
         {

@@ -132,6 +132,14 @@ impl Looked<'_> {
             let is = |change: &&Change| {
                 size(change) == event.change && DATED.contains(&(self.at + event.time - change.at))
             };
+            // One that is unsure may be another's, seen when a term began.
+            let is_anyones = |change: &Change| {
+                let late = self.at + event.time - change.at;
+                size(change) == event.change && (-SECOND..=2 * MINUTE).contains(&late)
+            };
+            if event.unsure && self.record.changes.iter().any(is_anyones) {
+                continue;
+            }
             // Of two that it may be, the later: its events are in their order.
             let Some(place) = changes.iter().rposition(is) else {
                 return Err(format!("has a change that was not made: {event:?}"));

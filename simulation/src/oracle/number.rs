@@ -266,7 +266,14 @@ impl Oracles {
                 };
                 self.knows(by, change.at, sound)
             });
-            if is_known && !record.is_replaced(change, spec) {
+            // What no status or checkpoint tells frees nothing in the other direction.
+            let is_opposite = is_up == (proposal < from);
+            let is_sure = change.by.is_some_and(|writer| {
+                let saved = |(at, by): &(Millis, usize)| *by == writer && *at > change.at + SECOND;
+                writer == by && self.knows(by, change.at, |one| one == by)
+                    || self.checkpoints.iter().any(saved)
+            });
+            if is_known && (is_sure || !is_opposite) && !record.is_replaced(change, spec) {
                 past.changes.push((change.from, change.to, change.at));
             }
         }
@@ -284,8 +291,14 @@ impl Oracles {
         let troubled = |replica: &ReplicaRecord| {
             replica.trouble.during(from, to).any(|trouble| trouble.is_of_views())
         };
+        // So does a term that a step of its clock ends.
+        let steps = |replica: &ReplicaRecord| {
+            let (from, to) = (changed - LAG, changed + NOTED_LATE + 2 * period + LAG);
+            replica.offset.during(from, to).count() > 1
+        };
         let changes = self.records[workload].changes.iter();
-        self.acquisitions.iter().any(|(at, _)| around(*at))
+        self.replicas.iter().any(steps)
+            || self.acquisitions.iter().any(|(at, _)| around(*at))
             || changes.filter(|change| change.by.is_some()).any(|change| follows(change.at))
             || self.replicas.iter().any(troubled)
     }
