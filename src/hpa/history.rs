@@ -278,6 +278,10 @@ mod tests {
         let mut history = with(&[event(1, 91_000), event(1, 130_000)]);
         history.join(with(&[event(1, 100_000)]), Coverage::Unknown);
         assert_eq!(history.ups, [event(1, 130_000), event(1, 100_000)]);
+        // The second is not the first, observed late.
+        let mut history = with(&[event(2, 60_000), event(2, 24)]);
+        history.join(with(&[event(2, 114)]), Coverage::Unknown);
+        assert_eq!(history.ups, [event(2, 60_000), event(2, 114)]);
         let mut history = with(&[event(3, 112_000)]);
         history.join(with(&[event(1, 100_000), event(2, 105_000)]), Coverage::UntilItsLast);
         assert_eq!(history.ups, [event(1, 100_000), event(2, 105_000)]);
