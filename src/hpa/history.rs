@@ -84,20 +84,23 @@ impl ScalingHistory {
         let own = self.ups.iter().chain(&self.downs).map(|event| event.time);
         let newest = own.max().filter(|_| coverage == Coverage::NotTheNewest);
         for (events, others) in [(&mut self.ups, other.ups), (&mut self.downs, other.downs)] {
-            let mut unmatched = others.clone();
-            events.retain(|event| {
-                // Others observe what this replica did later, too.
-                let is_own = Some(event.time) == newest;
-                let later = |known: &ScaleEvent| match is_own {
+            for known in &others {
+                let later = |event: &ScaleEvent| match Some(event.time) == newest {
+                    // Others observe what this replica did later, too.
                     true => known.time - event.time,
                     false => event.time - known.time,
                 };
-                let is = |known: &ScaleEvent| {
-                    known.change == event.change && OBSERVED_MS.contains(&later(known))
-                };
-                let known = unmatched.iter().position(is).map(|index| unmatched.remove(index));
+                let same = events.iter().enumerate().filter(|(_, event)| {
+                    known.change == event.change && OBSERVED_MS.contains(&later(event))
+                });
+                // Of several the nearest: another may be as large a minute later.
+                if let Some((index, _)) = same.min_by_key(|(_, event)| later(event).abs()) {
+                    events.remove(index);
+                }
+            }
+            events.retain(|event| {
                 let is_covered = coverage == Coverage::All && !event.unsure;
-                known.is_none() && !is_covered && end.is_none_or(|end| event.time > end)
+                !is_covered && end.is_none_or(|end| event.time > end)
             });
             events.extend(others);
         }
