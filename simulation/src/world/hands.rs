@@ -245,7 +245,8 @@ impl World {
                     .replicas
                     .iter()
                     .any(|one| one.prometheus_lost.at(at - MINUTE).is_some());
-            (conditions.prometheus_latency.at(at).unwrap_or(0), is_away)
+            // One may have begun while it was slow.
+            (conditions.prometheus_latency.at(at - 2 * MINUTE).unwrap_or(0), is_away)
         };
         // An evaluation waits for it until its time limit.
         if is_away {
