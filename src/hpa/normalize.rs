@@ -94,7 +94,7 @@ const MAX_RELEASED_POLICIES: usize = 32;
 /// it would still hold the decision at the end of their period; upstream decides a sync period after the write
 /// at the earliest. Others end between two decisions.
 ///
-/// None as well for more than [`MAX_RELEASED_POLICIES`]: the time that this takes grows with the square of policies
+/// None as well for more than 32 policies: the time that this takes grows with the square of policies
 /// and changes.
 pub fn release(
     spec: &Spec,

@@ -4,6 +4,7 @@ mod dates;
 mod evaluations;
 mod scheduling;
 mod statuses;
+mod to_zero;
 
 use super::*;
 use crate::clock::Clock;
