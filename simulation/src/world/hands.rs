@@ -143,6 +143,10 @@ impl World {
         let present = self.api.get(&resource::AUTOSCALERS, NAMESPACE, NAMES[number]);
         let Some(present) = present else { return };
         let mut object = self.workloads[number].autoscaler_object(&present["spec"]);
+        if let Some(spec) = object["spec"].as_object_mut() {
+            // A paused one claims nothing.
+            spec.remove("paused");
+        }
         object["metadata"]["name"] = json!(format!("{}-second", NAMES[number]));
         if self.api.create(&resource::AUTOSCALERS, object).is_ok() {
             {

@@ -37,7 +37,6 @@ pub(super) fn observe(
                 (None, after @ Some(_)) => {
                     oracles.records[number].undisturbed_since = at;
                     oracles.records[number].replicas.set(at, after);
-                    oracles.records[number].changes.clear();
                     oracles.records[number].reported = None;
                     let _ = scaled.send(number);
                 }
