@@ -105,7 +105,7 @@ simulate: ## Simulated days under random faults: SEEDS=10 DAYS=30, FAULTS=1 an h
 		$(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10) --first $(or $(FIRST),1))
 
 simulate-fixed: ## The seeds of CI
-	@$(call SIMULATE,simulate) --shrink --days 1 --faults 3 --jobs 2 --seeds 8
+	@$(call SIMULATE,simulate) --shrink --days 2 --faults 3 --jobs 2 --seeds 8
 
 demo: ## The main job, live; KEEP=1 leaves it all up
 	@bed/build demo >/dev/null
