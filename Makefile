@@ -90,11 +90,11 @@ soak: parts ## A long run with churn and faults; MINUTES=10 (2 at least, or a ru
 	@$(PROGRAM) soak
 	@target/release/soak $(or $(MINUTES),10) $(SEED)
 
-mutations: ## Put each known fault back, to see that the simulation catches it; NAMES="M08 C02", CHECK=1 to compile them only
-	@tests/mutate $(if $(CHECK),--check) $(NAMES)
+mutations: ## Put each known fault back, to see that the simulation catches it; NAMES="M08 C02"
+	@tests/mutate $(NAMES)
 
 mutations-apply: ## Whether each of them still applies and compiles
-	@tests/mutate --check
+	@tests/mutate --check $(NAMES)
 
 # With a profile of Cargo.toml.
 SIMULATE = $(CARGO) build --locked --quiet --profile $(1) --package plimsoll-simulation --bin simulate && target/$(1)/simulate

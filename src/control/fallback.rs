@@ -45,9 +45,7 @@ pub async fn apply(
             let at = DecisionTime::now(&ctx.clock);
             status.desired_replicas = least;
             status.last_scale = Some(at.wall);
-            if status.condition(ConditionKind::ScaledToZero).is_some() {
-                zero::resolve(status, least, at.wall);
-            }
+            zero::note_rescale(status, least, at.wall);
             let raised =
                 |history: &mut ScalingHistory| history.record_fallback(from, least, spec, at.wall);
             state.edit_history(at, raised);

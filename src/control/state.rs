@@ -242,9 +242,7 @@ impl AutoscalerState {
             let wall = at.wall - (now - done);
             self.status.last_scale = Some(wall);
             self.rescaled(from, to, at.process, wall);
-            if to == 0 || self.status.condition(ConditionKind::ScaledToZero).is_some() {
-                zero::resolve(&mut self.status, to, at.wall);
-            }
+            zero::note_rescale(&mut self.status, to, at.wall);
         }
     }
 
@@ -338,54 +336,46 @@ mod tests {
         )));
     }
 
+    fn event(change: i32, time: UnixMillis) -> ScaleEvent {
+        ScaleEvent { change, time, outdated: false, unsure: false }
+    }
+
+    /// Half an hour later, merges the checkpoint of another leader with these scale-downs and scale-ups.
+    fn merge(
+        state: &mut AutoscalerState,
+        downs: Vec<ScaleEvent>,
+        ups: Vec<ScaleEvent>,
+        last_scale: i64,
+    ) {
+        let history = ScalingHistory { downs, ups, ..ScalingHistory::default() };
+        let (uid, last_scale) = (state.uid.clone(), Some(last_scale));
+        let checkpoint =
+            Checkpoint { uid, history, last_scale, last_replicas: None, withheld: None };
+        state.merge_checkpoint(checkpoint, 1_900_000);
+    }
+
     /// A replica that was cut off, or whose sync period is long, sees it late.
     #[test]
     fn a_change_that_was_observed_late_is_the_one_that_the_checkpoint_ends_with() {
-        let event = |change, time| ScaleEvent { change, time, outdated: false, unsure: false };
         let mut state = AutoscalerState { uid: "u".to_owned(), ..AutoscalerState::default() };
         state.rescales.note_status(Some(100), 7, 83_000);
         state.history.ups = vec![event(3, 83_000)];
-        let history = ScalingHistory { ups: vec![event(3, 0)], ..ScalingHistory::default() };
-        let checkpoint = Checkpoint {
-            uid: "u".to_owned(),
-            history,
-            last_scale: Some(100),
-            last_replicas: None,
-            withheld: None,
-        };
-        state.merge_checkpoint(checkpoint, 1_900_000);
+        merge(&mut state, vec![], vec![event(3, 0)], 100);
         assert_eq!(state.history.ups, [event(3, 0)]);
     }
 
     /// Of two equal changes within a minute, a checkpoint has the first: the second was not observed late.
     #[test]
     fn a_checkpoint_of_the_change_before_does_not_stand_for_the_last_one() {
-        let event = |change, time| ScaleEvent { change, time, outdated: false, unsure: false };
         let mut state = AutoscalerState { uid: "u".to_owned(), ..AutoscalerState::default() };
         state.rescaled(8, 6, 1_000, 1_000);
         state.rescaled(6, 4, 60_000, 60_000);
         state.history.downs = vec![event(2, 60_000)];
-        let history = ScalingHistory { downs: vec![event(2, 1_100)], ..ScalingHistory::default() };
-        let checkpoint = Checkpoint {
-            uid: "u".to_owned(),
-            history,
-            last_scale: Some(1),
-            last_replicas: None,
-            withheld: None,
-        };
-        state.merge_checkpoint(checkpoint, 1_900_000);
+        merge(&mut state, vec![event(2, 1_100)], vec![], 1);
         assert_eq!(state.history.downs, [event(2, 60_000), event(2, 1_100)]);
         // One of a leader since then has it, and one more.
         let downs = vec![event(2, 1_100), event(2, 61_000), event(1, 70_000)];
-        let history = ScalingHistory { downs: downs.clone(), ..ScalingHistory::default() };
-        let checkpoint = Checkpoint {
-            uid: "u".to_owned(),
-            history,
-            last_scale: Some(70),
-            last_replicas: None,
-            withheld: None,
-        };
-        state.merge_checkpoint(checkpoint, 1_900_000);
+        merge(&mut state, downs.clone(), vec![], 70);
         assert_eq!(state.history.downs, downs);
     }
 
@@ -393,33 +383,16 @@ mod tests {
     /// half an hour ago.
     #[test]
     fn an_older_checkpoint_of_a_clock_that_is_ahead_removes_no_change() {
-        let event = |change, time| ScaleEvent { change, time, outdated: false, unsure: false };
         let mut state = AutoscalerState { uid: "u".to_owned(), ..AutoscalerState::default() };
         state.history.ups = vec![event(1, 1_800_000)];
         state.rescaled(1, 2, 1_800_000, 1_800_000);
-        let history = ScalingHistory { downs: vec![event(1, 0)], ..ScalingHistory::default() };
-        let checkpoint = Checkpoint {
-            uid: "u".to_owned(),
-            history,
-            last_scale: Some(7_200),
-            last_replicas: None,
-            withheld: None,
-        };
-        state.merge_checkpoint(checkpoint, 1_900_000);
+        merge(&mut state, vec![event(1, 0)], vec![], 7_200);
         assert_eq!(state.history.ups, [event(1, 1_800_000)]);
         // Nor does one that another has observed.
         let mut follower = AutoscalerState { uid: "u".to_owned(), ..AutoscalerState::default() };
         follower.history.ups = vec![event(1, 1_800_000)];
         follower.rescales.note_status(Some(1_800), 2, 1_800_000);
-        let history = ScalingHistory { downs: vec![event(1, 0)], ..ScalingHistory::default() };
-        let checkpoint = Checkpoint {
-            uid: "u".to_owned(),
-            history,
-            last_scale: Some(7_200),
-            last_replicas: None,
-            withheld: None,
-        };
-        follower.merge_checkpoint(checkpoint, 1_900_000);
+        merge(&mut follower, vec![event(1, 0)], vec![], 7_200);
         assert_eq!(follower.history.ups, [event(1, 1_800_000)]);
     }
 

@@ -24,6 +24,14 @@ pub fn resolve(status: &mut Status, replicas: i32, now: UnixMillis) {
     }
 }
 
+/// Resolves the condition after this replica has changed the scale other than by a decision, which
+/// does so itself. One that never was at zero has no condition.
+pub fn note_rescale(status: &mut Status, replicas: i32, now: UnixMillis) {
+    if replicas == 0 || status.condition(ConditionKind::ScaledToZero).is_some() {
+        resolve(status, replicas, now);
+    }
+}
+
 /// Since when a status announces a scale to zero that is not resolved.
 pub fn pending_since(status: &Status) -> Option<UnixMillis> {
     let condition = status.condition(ConditionKind::ScaledToZero)?;

@@ -136,20 +136,16 @@ fn put(control: &ControlLoop, name: &str, spec: Value) -> AutoscalerRef {
     autoscaler
 }
 
+/// The checkpoint of an earlier leader, of recommendations alone.
+fn checkpoint(uid: &str, recommendations: Vec<Recommendation>) -> Checkpoint {
+    let history = ScalingHistory { recommendations, ..ScalingHistory::default() };
+    let uid = uid.to_owned();
+    Checkpoint { uid, history, last_scale: None, last_replicas: None, withheld: None }
+}
+
 /// The state of `shop/web` with one recommendation.
 fn with_recommendation(replicas: i32, time: i64) -> AutoscalerState {
-    let recommendations = vec![Recommendation { replicas, time }];
-    let history = ScalingHistory { recommendations, ..ScalingHistory::default() };
-    AutoscalerState::restored(
-        Checkpoint {
-            uid: "web".to_owned(),
-            history,
-            last_scale: None,
-            last_replicas: None,
-            withheld: None,
-        },
-        0,
-    )
+    AutoscalerState::restored(checkpoint("web", vec![Recommendation { replicas, time }]), 0)
 }
 
 /// Makes the watches show this number of replicas, and as many pods.

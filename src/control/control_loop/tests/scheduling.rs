@@ -4,18 +4,8 @@ use super::*;
 
 /// The checkpoint of a previous leader, with a recommendation of seven replicas.
 fn checkpoint_of(autoscaler: &AutoscalerRef) -> (AutoscalerRef, Checkpoint) {
-    let recommendations = vec![Recommendation { replicas: 7, time: 0 }];
-    let history = ScalingHistory { recommendations, ..ScalingHistory::default() };
-    (
-        autoscaler.clone(),
-        Checkpoint {
-            uid: autoscaler.key.name.clone(),
-            history,
-            last_scale: None,
-            last_replicas: None,
-            withheld: None,
-        },
-    )
+    let recommended = vec![Recommendation { replicas: 7, time: 0 }];
+    (autoscaler.clone(), checkpoint(&autoscaler.key.name, recommended))
 }
 
 #[tokio::test]
@@ -149,18 +139,8 @@ async fn a_window_of_more_than_an_hour_is_checkpointed_in_full() {
     let shared = Arc::get_mut(&mut control.ctx).expect("the only reference");
     shared.settings.hpa_config.downscale_stabilization_seconds = 7_200;
     let at = |replicas, time| Recommendation { replicas, time };
-    let recommendations = vec![at(9, -5_000_000), at(4, 0)];
-    let history = ScalingHistory { recommendations, ..ScalingHistory::default() };
-    let state = AutoscalerState::restored(
-        Checkpoint {
-            uid: "web".to_owned(),
-            history,
-            last_scale: None,
-            last_replicas: None,
-            withheld: None,
-        },
-        0,
-    );
+    let recommended = vec![at(9, -5_000_000), at(4, 0)];
+    let state = AutoscalerState::restored(checkpoint("web", recommended), 0);
     let kept = |longest| state.checkpoint(0, longest).unwrap().history.recommendations.len();
     assert_eq!((kept(control.ctx.longest_window()), kept(LONGEST_MS)), (2, 1));
 }
