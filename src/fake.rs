@@ -1,5 +1,5 @@
-//! An API server for unit tests: a closure responds, and all requests are recorded. And a Prometheus
-//! that no request reaches.
+//! An API server and a Prometheus for unit tests: a closure responds, and all requests are recorded. And a
+//! Prometheus that no request reaches.
 
 use crate::clock::Clock;
 use crate::prometheus;
@@ -7,6 +7,9 @@ use crate::rules::{self, RuleSet, Rules};
 use crate::samples::Store;
 use crate::supervise::Spawner;
 use crate::watch::{Cluster, Resources};
+use axum::Router;
+use axum::extract::{RawForm, State};
+use axum::http::Uri;
 use http_body_util::BodyExt;
 use kube::Client;
 use kube::client::Body;
@@ -98,6 +101,34 @@ pub fn failure(code: u16, reason: &str, message: &str) -> (u16, Value) {
     let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "code": code, "reason": reason, "message": message});
     (code, status)
+}
+
+/// The requests that were received, in order.
+pub type Received = Arc<Mutex<Vec<String>>>;
+
+/// A Prometheus that responds to a path and its form by a function, and the requests that it received.
+pub async fn prometheus(
+    respond: impl Fn(&str) -> String + Send + Sync + 'static,
+) -> (prometheus::Client, Received) {
+    // Others may have installed it before.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let received = Received::default();
+    type Respond = Arc<dyn Fn(&str) -> String + Send + Sync>;
+    let respond: Respond = Arc::new(respond);
+    let handle =
+        async |State((received, respond)): State<(Received, Respond)>, uri: Uri, form: RawForm| {
+            let text = format!("{uri} {}", String::from_utf8_lossy(&form.0));
+            let text: String = reqwest::Url::parse(&format!("http://h/?{text}"))
+                .map(|url| url.query_pairs().map(|(k, v)| format!("{k}={v} ")).collect())
+                .unwrap_or(text);
+            received.lock().unwrap().push(text.clone());
+            respond(&text)
+        };
+    let router = Router::new().fallback(handle).with_state((received.clone(), respond));
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    (prometheus::Client::new(prometheus::Options::new(&url)).unwrap(), received)
 }
 
 /// A client of a Prometheus that refuses every connection.

@@ -8,7 +8,7 @@ use super::schedule::hash;
 use super::status::LastWrite;
 use super::targets::Target;
 use super::zero;
-use crate::hpa::{ConditionKind, Decision, Recommendation, ScalingHistory, Spec, Status};
+use crate::hpa::{Decision, Recommendation, ScalingHistory, Spec, Status};
 use crate::samples::QueryHandle;
 use crate::time::UnixMillis;
 use std::time::Duration;

@@ -3,41 +3,14 @@
 use super::super::metric_types::MetricTypes;
 use super::super::{MetricError, ObjectSamples, Store, Table};
 use crate::config::Config;
+use crate::fake;
 use crate::prometheus::{Client, Error, Flow, Options};
 use crate::promql::query::{MetricType, PodMetric};
 use crate::supervise::Spawner;
 use axum::Router;
-use axum::extract::{RawForm, State};
-use axum::http::Uri;
 use futures::future::join_all;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-
-/// The requests that were received, in order.
-type Received = Arc<Mutex<Vec<String>>>;
-
-/// A server that responds to a path and its form by a function, and the requests that it received.
-async fn server(respond: impl Fn(&str) -> String + Send + Sync + 'static) -> (Client, Received) {
-    // Others may have installed it before.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let received = Received::default();
-    type Respond = Arc<dyn Fn(&str) -> String + Send + Sync>;
-    let respond: Respond = Arc::new(respond);
-    let handle =
-        async |State((received, respond)): State<(Received, Respond)>, uri: Uri, form: RawForm| {
-            let text = format!("{uri} {}", String::from_utf8_lossy(&form.0));
-            let text: String = reqwest::Url::parse(&format!("http://h/?{text}"))
-                .map(|url| url.query_pairs().map(|(k, v)| format!("{k}={v} ")).collect())
-                .unwrap_or(text);
-            received.lock().unwrap().push(text.clone());
-            respond(&text)
-        };
-    let router = Router::new().fallback(handle).with_state((received.clone(), respond));
-    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    tokio::spawn(async move { axum::serve(listener, router).await });
-    (Client::new(Options::new(&url)).unwrap(), received)
-}
 
 fn vector(result: &str, more: &str) -> String {
     format!(r#"{{"status":"success","data":{{"resultType":"vector","result":[{result}]}}{more}}}"#)
@@ -54,7 +27,7 @@ async fn pods(store: &Store, name: &str) -> Result<ObjectSamples, MetricError> {
 
 #[tokio::test]
 async fn a_counter_is_never_read_raw_regardless_of_metadata() {
-    let (client, received) = server(|text| match text.contains("metadata") {
+    let (client, received) = fake::prometheus(|text| match text.contains("metadata") {
         true => r#"{"status":"success","data":{}}"#.to_owned(),
         false => vector("", ""),
     })
@@ -70,7 +43,7 @@ async fn a_counter_is_never_read_raw_regardless_of_metadata() {
 
 #[tokio::test]
 async fn an_unknown_type_is_queried_once_a_minute_and_not_every_time() {
-    let (client, received) = server(|text| match text.contains("metadata") {
+    let (client, received) = fake::prometheus(|text| match text.contains("metadata") {
         true => r#"{"status":"success","data":{}}"#.to_owned(),
         false => vector("", ""),
     })
@@ -102,7 +75,7 @@ async fn pass(time: Duration) {
 async fn a_known_type_outlives_an_empty_response_and_an_outage() {
     let says = Arc::new(Mutex::new(r#"{"data":{"hits":[{"type":"counter"}]}}"#));
     let told = says.clone();
-    let (client, _) = server(move |_| told.lock().unwrap().to_string()).await;
+    let (client, _) = fake::prometheus(move |_| told.lock().unwrap().to_string()).await;
     let types = MetricTypes::new(client);
     for response in [None, Some(r#"{"data":{}}"#), Some("starting")] {
         if let Some(response) = response {
@@ -126,7 +99,7 @@ async fn a_partial_response_is_an_error() {
         (r#","infos":["PromQL info: metric might not be a counter (1:6)"]"#, true),
         (r#","warnings":["3 more warning annotations omitted"]"#, false),
     ] {
-        let (client, _) = server(move |_| vector(series, more)).await;
+        let (client, _) = fake::prometheus(move |_| vector(series, more)).await;
         let result = pods(&store(client), "x_total").await;
         assert_eq!(result.is_ok(), whole, "{more}");
         if let Err(error) = result {
@@ -141,7 +114,7 @@ async fn a_number_that_does_not_fit_is_no_valid_sample() {
         format!(r#"{{"metric":{{"pod":"{value}","namespace":"shop"}},"value":[1,"{value}"]}}"#)
     };
     let all = ["1e16", "-1e16", "1e300", "1.7e18", "9e15", "5"].map(value).join(",");
-    let (client, _) = server(move |_| vector(&all, "")).await;
+    let (client, _) = fake::prometheus(move |_| vector(&all, "")).await;
     let found = pods(&store(client), "x_total").await.unwrap();
     let names: Vec<&str> = found.values.iter().map(|series| series.label("pod")).collect();
     assert_eq!(names, ["9e15", "5"]);
@@ -151,7 +124,7 @@ async fn a_number_that_does_not_fit_is_no_valid_sample() {
 async fn a_native_histogram_is_named_in_the_error() {
     let mixed = r#"{"metric":{"pod":"a","namespace":"shop"},"value":[1,"3"]},
         {"metric":{"pod":"b","namespace":"shop"},"histogram":[1,{"count":"6","sum":"2","buckets":[]}]}"#;
-    let (client, _) = server(|_| vector(mixed, "")).await;
+    let (client, _) = fake::prometheus(|_| vector(mixed, "")).await;
     let error = pods(&store(client), "x_total").await.err().unwrap().to_string();
     assert!(error.contains("histogram_quantile"), "{error}");
 }
@@ -175,7 +148,7 @@ async fn a_server_that_refuses_the_token_counts_as_failing() {
 #[tokio::test]
 async fn users_queries_have_less_time_and_smaller_responses() {
     let long = format!(r#","pad":"{}""#, "x".repeat(9 << 20));
-    let (client, received) = server(move |_| vector("", &long)).await;
+    let (client, received) = fake::prometheus(move |_| vector("", &long)).await;
     assert!(client.query("up", &[Flow::Shared]).await.is_ok());
     let error = client.query("up", &[Flow::User("shop".into())]).await.err().unwrap();
     assert!(error.to_string().contains("the most of a user's own query"), "{error}");
@@ -201,7 +174,7 @@ async fn the_largest_response_is_read_and_leaves_others_room_while_it_is_used() 
     let body = vector(&all.join(","), "");
     assert!((7 << 20..8 << 20).contains(&body.len()), "{}", body.len());
     let small = vector(&all[..20_000].join(","), "");
-    let (client, _) = server(move |text| match text.contains("small") {
+    let (client, _) = fake::prometheus(move |text| match text.contains("small") {
         true => small.clone(),
         false => body.clone(),
     })
@@ -226,7 +199,7 @@ async fn a_broken_query_is_sent_to_the_parser_of_prometheus_once() {
         let metric = PodMetric { metric: "own".to_owned(), labels: Default::default(), query };
         store.pods(&queries, &metric, "shop", false).await.err().unwrap().to_string()
     };
-    let (client, received) = server(|text| match text.contains("[5m*2]") {
+    let (client, received) = fake::prometheus(|text| match text.contains("[5m*2]") {
         true => r#"{"status":"success","data":"formatted"}"#.to_owned(),
         false => {
             r#"{"status":"error","errorType":"bad_data","error":"1:5: parse error"}"#.to_owned()
@@ -252,7 +225,7 @@ async fn a_broken_query_is_sent_to_the_parser_of_prometheus_once() {
 
 #[tokio::test]
 async fn a_failing_parser_of_prometheus_is_not_queried_every_time() {
-    let (client, received) = server(|_| "x".repeat(9 << 20)).await;
+    let (client, received) = fake::prometheus(|_| "x".repeat(9 << 20)).await;
     let store = store(client);
     let query = Some("rate(x[5m*2])".to_owned());
     let metric = PodMetric { metric: "own".to_owned(), labels: Default::default(), query };

@@ -2,6 +2,7 @@
 
 mod dates;
 mod evaluations;
+mod queries;
 mod scheduling;
 mod statuses;
 mod to_zero;
@@ -134,6 +135,15 @@ fn put(control: &ControlLoop, name: &str, spec: Value) -> AutoscalerRef {
     let autoscaler = fake::autoscaler(name);
     control.ctx.cluster.write(|index| index.put_autoscaler(autoscaler.key.clone(), record));
     autoscaler
+}
+
+/// Makes the spec of an Autoscaler one that can't be read.
+fn put_invalid(control: &ControlLoop, autoscaler: &AutoscalerRef) {
+    let object = json!({"metadata": {"namespace": "shop", "name": "web", "uid": "web",
+        "generation": 2}, "spec": {"maxReplicas": "many"}});
+    let record = read_autoscaler(serde_json::from_value(object).unwrap(), None);
+    assert!(record.parsed.is_err());
+    control.ctx.cluster.write(|index| index.put_autoscaler(autoscaler.key.clone(), record));
 }
 
 /// The checkpoint of an earlier leader, of recommendations alone.

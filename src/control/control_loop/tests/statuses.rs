@@ -10,11 +10,7 @@ async fn an_invalid_spec_keeps_the_last_known_scale_in_the_status() {
     let mut state = AutoscalerState::default();
     assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
     let before = control.ctx.live.get(&autoscaler).unwrap();
-    let object = json!({"metadata": {"namespace": "shop", "name": "web", "uid": "web",
-        "generation": 2}, "spec": {"maxReplicas": "many"}});
-    let record = read_autoscaler(serde_json::from_value(object).unwrap(), None);
-    assert!(record.parsed.is_err());
-    control.ctx.cluster.write(|index| index.put_autoscaler(autoscaler.key.clone(), record));
+    put_invalid(&control, &autoscaler);
     assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
     let shown = control.ctx.live.get(&autoscaler).unwrap();
     assert_eq!((shown.current_replicas, shown.observed_generation), (Some(3), Some(2)));

@@ -1,0 +1,70 @@
+//! Which queries are repeated before the evaluations that are due.
+
+use super::*;
+use crate::samples::Store;
+use crate::supervise::Spawner;
+
+const TYPES: &str = r#"{"status":"success","data":{}}"#;
+const ERROR: &str = r#"{"status":"error","errorType":"bad_data","error":"no"}"#;
+const VECTOR: &str = r#"{"status":"success","data":{"resultType":"vector","result":[
+    {"metric":{"namespace":"shop","pod":"0"},"value":[1,"3"]}]}}"#;
+
+/// A loop whose Prometheus has all metrics but `gone`.
+async fn with_prometheus() -> ControlLoop {
+    let respond = |text: &str| match text {
+        _ if text.contains("metadata") => TYPES,
+        _ if text.contains("gone") => ERROR,
+        _ => VECTOR,
+    };
+    let (prometheus, _) = crate::fake::prometheus(move |text| respond(text).to_owned()).await;
+    let (mut control, _) = World::new(1, Some(3), |_, _| None).run();
+    let shared = Arc::get_mut(&mut control.ctx).expect("the only reference");
+    shared.samples = Store::new(prometheus, Duration::from_secs(1), Spawner::unowned());
+    show_replicas(&control, 1);
+    control
+}
+
+/// An Autoscaler that scales by this metric of its pods.
+fn put_of(control: &ControlLoop, metric: &str, more: Value) -> AutoscalerRef {
+    let mut spec = json!({"maxReplicas": 9, "metrics": null,
+        "customMetrics": [{"metricName": metric, "averageValue": "3"}]});
+    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    put(control, "web", spec)
+}
+
+#[tokio::test]
+async fn what_is_not_evaluated_is_not_queried() {
+    let control = with_prometheus().await;
+    for more in [json!({"paused": true}), json!({"executor": "NativeHPA"})] {
+        let autoscaler = put_of(&control, "jobs", json!({}));
+        let mut state = AutoscalerState::default();
+        assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
+        assert_eq!(state.queries().count(), 1);
+        put_of(&control, "jobs", more.clone());
+        evaluate_once(&control, &autoscaler, &mut state).await;
+        assert_eq!(state.queries().count(), 0, "{more}");
+    }
+}
+
+#[tokio::test]
+async fn an_invalid_spec_is_not_queried() {
+    let control = with_prometheus().await;
+    let autoscaler = put_of(&control, "jobs", json!({}));
+    let mut state = AutoscalerState::default();
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
+    put_invalid(&control, &autoscaler);
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
+    assert_eq!(state.queries().count(), 0);
+}
+
+/// Or the query of before would be repeated for as long as the new one fails.
+#[tokio::test]
+async fn the_query_of_a_metric_of_before_is_not_repeated() {
+    let control = with_prometheus().await;
+    let autoscaler = put_of(&control, "jobs", json!({}));
+    let mut state = AutoscalerState::default();
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
+    put_of(&control, "gone", json!({}));
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
+    assert_eq!(state.queries().count(), 0);
+}
