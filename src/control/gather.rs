@@ -73,6 +73,10 @@ pub async fn gather(
     let metrics = scaling.spec.metrics.iter().zip(&scaling.pod_metrics);
     let (gathered, queries): (Vec<_>, Vec<_>) =
         join_all(metrics.map(one)).await.into_iter().unzip();
+    if state.queried != scaling.spec.metrics {
+        state.queries.clear();
+        state.queried = scaling.spec.metrics.clone();
+    }
     state.queries.resize_with(queries.len(), Vec::new);
     for (known, new) in state.queries.iter_mut().zip(queries).filter(|(_, new)| !new.is_empty()) {
         *known = new;

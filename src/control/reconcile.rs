@@ -90,7 +90,7 @@ async fn sync_autoscaler(
         Err(error) => return invalid(ctx, token, autoscaler, record, error, state),
     };
     if parsed.spec.executor == Executor::NativeHPA {
-        ctx.selectors.release(autoscaler);
+        rest(ctx, autoscaler, state);
         return match token {
             Some(token) => native_hpa::apply(ctx, token, autoscaler, record, parsed, state).await,
             None => SyncResult::Followed,
@@ -106,13 +106,19 @@ async fn sync_autoscaler(
         let text = format_args!("spec.paused is set: the scale is left alone");
         state.status.set(ConditionKind::Paused, true, "PausedBySpec", text, ctx.clock.wall_ms());
         let rendered = status::render(&state.status, &parsed.scaling.spec, record.generation);
-        ctx.selectors.release(autoscaler);
+        rest(ctx, autoscaler, state);
         update_status(ctx, token, autoscaler, state, rendered);
         return SyncResult::Held;
     }
     state.status.remove(ConditionKind::Paused);
     let extras = (parsed.spec.fallback.as_ref(), record.generation);
     evaluate_and_apply(ctx, token, autoscaler, &parsed.scaling, extras, state).await
+}
+
+/// Lets go of what only evaluations need: an autoscaler without them sizes no pods, and repeats no queries.
+fn rest(ctx: &ControllerContext, autoscaler: &AutoscalerRef, state: &mut AutoscalerState) {
+    ctx.selectors.release(autoscaler);
+    state.queries.clear();
 }
 
 /// Updates the status of an autoscaler with an invalid spec: the last known scale is shown, and what
@@ -137,7 +143,7 @@ fn invalid(
         conditions: last.conditions,
         ..written.unwrap_or_default()
     };
-    ctx.selectors.release(autoscaler);
+    rest(ctx, autoscaler, state);
     update_status(ctx, token, autoscaler, state, shown);
     ctx.metrics.failed("InvalidSpec");
     SyncResult::Failed

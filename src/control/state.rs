@@ -8,7 +8,7 @@ use super::schedule::hash;
 use super::status::LastWrite;
 use super::targets::Target;
 use super::zero;
-use crate::hpa::{Decision, Recommendation, ScalingHistory, Spec, Status};
+use crate::hpa::{Decision, MetricSpecs, Recommendation, ScalingHistory, Spec, Status};
 use crate::samples::QueryHandle;
 use crate::time::UnixMillis;
 use std::time::Duration;
@@ -52,7 +52,9 @@ pub struct AutoscalerState {
     pub logged_failure: Option<String>,
     /// Which changes of the scale `history` knows of.
     pub rescales: Rescales,
-    /// The queries of each metric when they last succeeded; they are repeated.
+    /// The metrics that were read last.
+    pub queried: MetricSpecs,
+    /// The queries of each of them when they last succeeded; they are repeated.
     pub queries: Vec<Vec<QueryHandle>>,
     /// When the policies that limited the last decision first allow more, by the clock of this process.
     pub release: Option<UnixMillis>,
