@@ -63,6 +63,8 @@ impl Oracles {
         if self.holder != Some(by) {
             return;
         }
+        // NaN proposes nothing.
+        let messages = messages.filter(|messages| messages.is_finite());
         let decision = messages.and_then(|messages| self.decide_exactly(at, by, messages));
         match decision {
             Some(decision) => {

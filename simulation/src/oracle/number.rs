@@ -97,8 +97,9 @@ impl Oracles {
                 findings.push("somebody else switched it off".to_owned());
                 continue;
             }
-            // What has not been scaled up from zero yet claims no pods.
-            let ambiguous = from > 0
+            // What is at zero has no pods that another could select, too.
+            let has_pods = record.replicas.during(at - lag, at).flatten().all(|one| *one > 0);
+            let ambiguous = has_pods
                 && record.ambiguous.during(at - lag, at).all(|ambiguous| *ambiguous)
                 && record.ambiguous.now().is_some();
             if ambiguous {

@@ -198,8 +198,8 @@ impl World {
             });
     }
 
-    /// What is paused or frozen with the executor NativeHPA must be so in the HPA; a workload that somebody
-    /// switched off needs no metrics.
+    /// What is paused or frozen with the executor NativeHPA must be so in the HPA; a workload that is paused, or
+    /// that somebody switched off, needs no metrics.
     pub(super) fn check_left_alone(&mut self, at: Millis) {
         let mut oracles = locked(&self.oracles);
         let Some(leader) = oracles.holder else { return };
@@ -230,11 +230,13 @@ impl World {
                 }
                 continue;
             }
+            // A second autoscaler of the workload is never paused.
+            let is_paused = spec.api.paused && record.ambiguous.now() != Some(&true);
             let is_off = record.replicas.now() == Some(&Some(0)) && !record.slept;
             let metric = METRICS.into_iter().find(|metric| spec_reads(&spec.api, metric));
             let queried = metric.and_then(|metric| self.network.queried(leader, metric));
-            if is_off && queried.is_some_and(|queried| queried > at - MINUTE) {
-                let text = format!("{name} was switched off, and its metric is queried");
+            if (is_off || is_paused) && queried.is_some_and(|queried| queried > at - MINUTE) {
+                let text = format!("{name} is switched off or paused, and its metric is queried");
                 oracles.violate(Oracle::Steady, at, text);
             }
         }
