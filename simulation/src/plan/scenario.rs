@@ -79,10 +79,19 @@ impl Events {
             self.fault(2 * SECOND, Fault::PrometheusSlow { latency, time });
         }
         let (at, down) = (self.between(20, 110), self.between(1, 20));
-        if self.rng.bool() {
-            // The one after it has just begun to lead.
-            let down = self.between(60, 100);
-            self.fault(at, Fault::Crash { replica: LEADER, down });
+        match self.rng.u8(0..3) {
+            0 => {}
+            1 => {
+                // The one after it has just begun to lead.
+                let down = self.between(60, 100);
+                self.fault(at, Fault::Crash { replica: LEADER, down });
+            }
+            _ => {
+                // And has written its first checkpoint.
+                let down = self.between(60, 100);
+                self.fault(at, Fault::Crash { replica: LEADER, down });
+                return self.fault(at + 5 * SECOND, Fault::CrashAfter(Written::Checkpoint));
+            }
         }
         let after = at + self.between(17, 45);
         self.fault(after, Fault::CrashAll { down });
@@ -103,6 +112,9 @@ impl Events {
     }
 
     fn leadership_goes_there_and_back(&mut self) {
+        if self.rng.bool() {
+            return self.leadership_goes_there_and_back_at_zero();
+        }
         let workload = self.of(&[0, 3, 3]);
         let mut at = 0;
         for _ in 0..self.rng.u8(3..8) {
@@ -111,6 +123,20 @@ impl Events {
             self.load(at, workload, pods);
             at += self.between(4, 40);
         }
+    }
+
+    /// Again and again, while a workload is scaled to zero.
+    fn leadership_goes_there_and_back_at_zero(&mut self) {
+        // Theirs are the windows of scale-downs: a minute, and the default.
+        let (workload, window) = if self.rng.bool() { (2, MINUTE) } else { (4, 5 * MINUTE) };
+        self.load(0, workload, 0.0);
+        let (mut at, end) = (window - 10 * SECOND, window + 100 * SECOND);
+        while at < end {
+            self.fault(at, Fault::LeaseCleared);
+            at += self.between(4, 14);
+        }
+        let woken = end + self.between(0, 60);
+        self.high_load(woken, workload);
     }
 
     fn made_anew_while_statuses_are_slow(&mut self) {
