@@ -10,8 +10,9 @@ const WITH_POLICIES: [usize; 2] = [1, 3];
 /// One of the scenarios: events, and how much later each happens.
 pub fn scenario(rng: &mut Rng) -> Vec<(Millis, Event)> {
     let mut events = Events { rng: rng.fork(), all: Vec::new() };
-    const SCENARIOS: [fn(&mut Events); 18] = [
+    const SCENARIOS: [fn(&mut Events); 19] = [
         Events::all_die_while_policies_count,
+        Events::two_leaders_die_while_policies_count,
         Events::the_leader_dies_after_its_write,
         Events::leadership_goes_there_and_back,
         Events::made_anew_while_statuses_are_slow,
@@ -79,22 +80,24 @@ impl Events {
             self.fault(2 * SECOND, Fault::PrometheusSlow { latency, time });
         }
         let (at, down) = (self.between(20, 110), self.between(1, 20));
-        match self.rng.u8(0..3) {
-            0 => {}
-            1 => {
-                // The one after it has just begun to lead.
-                let down = self.between(60, 100);
-                self.fault(at, Fault::Crash { replica: LEADER, down });
-            }
-            _ => {
-                // And has written its first checkpoint.
-                let down = self.between(60, 100);
-                self.fault(at, Fault::Crash { replica: LEADER, down });
-                return self.fault(at + 5 * SECOND, Fault::CrashAfter(Written::Checkpoint));
-            }
+        if self.rng.bool() {
+            // The one after it has just begun to lead.
+            let down = self.between(60, 100);
+            self.fault(at, Fault::Crash { replica: LEADER, down });
         }
         let after = at + self.between(17, 45);
         self.fault(after, Fault::CrashAll { down });
+    }
+
+    /// The one after the leader dies with its first checkpoint, which it writes while its first evaluations wait.
+    fn two_leaders_die_while_policies_count(&mut self) {
+        let workload = 3;
+        self.load(0, workload, 12.0);
+        let (latency, time) = (self.between(7, 12), self.between(300, 400));
+        self.fault(2 * SECOND, Fault::PrometheusSlow { latency, time });
+        let (at, down) = (self.between(50, 130), self.between(40, 100));
+        self.fault(at, Fault::Crash { replica: LEADER, down });
+        self.fault(at + 5 * SECOND, Fault::CrashAfter(Written::Checkpoint));
     }
 
     fn the_leader_dies_after_its_write(&mut self) {
