@@ -72,8 +72,13 @@ struct State {
 /// server then takes to give it up, too.
 const LATE: Duration = Duration::from_secs(14);
 /// The metrics that are of one workload only.
-pub const METRICS: [&str; 4] =
-    ["http_requests_total", "queue_depth", "jobs_running", crate::workload::LEGACY_BACKLOG];
+pub const METRICS: [&str; 5] = [
+    "http_requests_total",
+    "queue_depth",
+    "jobs_running",
+    "mail_backlog",
+    crate::workload::LEGACY_BACKLOG,
+];
 /// The name under which reads and writes of the Lease are counted.
 pub const LEASE: &str = "Lease";
 /// How many requests are remembered.

@@ -3,7 +3,7 @@
 
 use super::context::ControllerContext;
 use super::fetched::Fetched;
-use super::state::AutoscalerState;
+use super::state::{AutoscalerState, RepeatedQueries};
 use super::{api_metrics, rule_metrics};
 use crate::hpa::{
     self, AlignedSamples, ConditionKind, MetricSource, Pod, ResourceTarget, Sample, Samples, Status,
@@ -73,13 +73,9 @@ pub async fn gather(
     let metrics = scaling.spec.metrics.iter().zip(&scaling.pod_metrics);
     let (gathered, queries): (Vec<_>, Vec<_>) =
         join_all(metrics.map(one)).await.into_iter().unzip();
-    if state.queried != scaling.spec.metrics {
-        state.queries.clear();
-        state.queried = scaling.spec.metrics.clone();
-    }
-    state.queries.resize_with(queries.len(), Vec::new);
+    state.queries.resize_with(queries.len(), RepeatedQueries::default);
     for (known, new) in state.queries.iter_mut().zip(queries).filter(|(_, new)| !new.is_empty()) {
-        *known = new;
+        *known = RepeatedQueries { queries: new, read: Some(Instant::now()) };
     }
     gathered
 }

@@ -8,7 +8,7 @@ use super::schedule::hash;
 use super::status::LastWrite;
 use super::targets::Target;
 use super::zero;
-use crate::hpa::{Decision, MetricSpecs, Recommendation, ScalingHistory, Spec, Status};
+use crate::hpa::{Decision, Recommendation, ScalingHistory, Spec, Status};
 use crate::samples::QueryHandle;
 use crate::time::UnixMillis;
 use std::time::Duration;
@@ -52,10 +52,8 @@ pub struct AutoscalerState {
     pub logged_failure: Option<String>,
     /// Which changes of the scale `history` knows of.
     pub rescales: Rescales,
-    /// The metrics that were read last.
-    pub queried: MetricSpecs,
-    /// The queries of each of them when they last succeeded; they are repeated.
-    pub queries: Vec<Vec<QueryHandle>>,
+    /// The queries of each metric when it was last read.
+    pub queries: Vec<RepeatedQueries>,
     /// When the policies that limited the last decision first allow more, by the clock of this process.
     pub release: Option<UnixMillis>,
     /// At its phase, when the evaluation was due that was brought forward to a release.
@@ -66,6 +64,17 @@ pub struct AutoscalerState {
     pub uid: String,
 }
 
+/// The queries of a metric.
+#[derive(Default)]
+pub struct RepeatedQueries {
+    pub queries: Vec<QueryHandle>,
+    /// When the metric was read by them.
+    pub read: Option<Instant>,
+}
+
+/// How long the queries of a metric that can't be read are repeated: longer than most outages, after which all
+/// autoscalers share their queries as before. The metric may have been taken out of the spec, or the rules.
+const MAX_REPEATED: Duration = Duration::from_secs(600);
 /// How long missing pods withhold a scale-down: longer than it takes to detect that a watch has
 /// stalled. After that the kind of the target must count its replicas otherwise.
 const MAX_MISSING_PODS_HOLD: Duration = Duration::from_secs(300);
@@ -75,7 +84,9 @@ const MAX_RECOMMENDATIONS: usize = 64;
 impl AutoscalerState {
     /// The queries that the next evaluation is likely to repeat.
     pub fn queries(&self) -> impl Iterator<Item = &QueryHandle> {
-        self.queries.iter().flatten()
+        let is_repeated =
+            |one: &&RepeatedQueries| one.read.is_some_and(|read| read.elapsed() < MAX_REPEATED);
+        self.queries.iter().filter(is_repeated).flat_map(|one| &one.queries)
     }
 
     /// The hash of the shape of its first query.

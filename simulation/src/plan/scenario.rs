@@ -130,10 +130,12 @@ impl Events {
 
     /// Again and again, while a workload is scaled to zero.
     fn leadership_goes_there_and_back_at_zero(&mut self) {
-        // Theirs are the windows of scale-downs: a minute, and the default.
+        // Theirs are the windows of scale-downs: a minute, and the default. From one replica it is one step to zero.
         let (workload, window) = if self.rng.bool() { (2, MINUTE) } else { (4, 5 * MINUTE) };
-        self.load(0, workload, 0.0);
-        let (mut at, end) = (window - 10 * SECOND, window + 100 * SECOND);
+        self.load(0, workload, 0.8);
+        let idle = 7 * MINUTE;
+        self.load(idle, workload, 0.0);
+        let (mut at, end) = (idle + window - 10 * SECOND, idle + window + 50 * SECOND);
         while at < end {
             self.fault(at, Fault::LeaseCleared);
             at += self.between(4, 14);

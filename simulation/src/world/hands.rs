@@ -5,7 +5,7 @@ use crate::api_server::{DeleteOptions, Part, Resource, resource};
 use crate::conditions::locked;
 use crate::network::METRICS;
 use crate::oracle::{LAG, Oracle, time};
-use crate::plan::{Hand, MINUTE, Millis, SECOND};
+use crate::plan::{Hand, MINUTE, Millis, REPLICAS, SECOND};
 use crate::workload::{NAMES, NAMESPACE};
 use plimsoll::crd::{AutoscalerSpec, Executor};
 use serde_json::{Value, json};
@@ -234,7 +234,10 @@ impl World {
             let is_paused = spec.api.paused && record.ambiguous.now() != Some(&true);
             let is_off = record.replicas.now() == Some(&Some(0)) && !record.slept;
             let metric = METRICS.into_iter().find(|metric| spec_reads(&spec.api, metric));
-            let queried = metric.and_then(|metric| self.network.queried(leader, metric));
+            let queried = (0..REPLICAS)
+                .filter(|replica| oracles.replicas[*replica].is_sound(calm, at))
+                .filter_map(|replica| self.network.queried(replica, metric?))
+                .max();
             if (is_off || is_paused) && queried.is_some_and(|queried| queried > at - MINUTE) {
                 let text = format!("{name} is switched off or paused, and its metric is queried");
                 oracles.violate(Oracle::Steady, at, text);

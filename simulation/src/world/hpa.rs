@@ -35,9 +35,6 @@ const OTHER_MIND: Millis = 2 * PERIOD;
 /// How long after a change of the scale its comparison must have been counted: an evaluation comes every 15 s, on what
 /// is known by watches.
 const COMPARED: Millis = 29 * SECOND;
-/// How many replicas somebody adds by hand, and kube-controller-manager may add in a policy's period. For the highest
-/// load, of 30 pods, the hand leaves it no more than half as many to add.
-const BY_HAND: i32 = 20;
 /// How long the leader must have been sound before: the longest window, and what a fault leaves behind.
 const SOUND: Millis = 10 * MINUTE;
 /// How long a replica that no longer holds the Lease may still query.
@@ -76,8 +73,6 @@ pub struct Controller {
     status: Status,
     /// In pods.
     load: f64,
-    /// Whether somebody helps by hand as soon as the load is seen.
-    is_helped: bool,
     /// The value at the last scrape.
     exposed: Option<f64>,
     next_load: Millis,
@@ -99,7 +94,6 @@ impl Controller {
             history: ScalingHistory::default(),
             status: Status::default(),
             load: 1.0,
-            is_helped: false,
             exposed: None,
             next_load: 0,
             next_other_mind: None,
@@ -113,27 +107,11 @@ impl Controller {
         if at < self.next_load || is_quiet(at) {
             return;
         }
-        self.is_helped = self.rng.u8(..) < 40;
-        self.load = if self.is_helped { 30.0 } else { f64::from(self.rng.u32(10..=80)) / 10.0 };
+        self.load = f64::from(self.rng.u32(10..=80)) / 10.0;
         self.next_load = at + self.rng.i64(10 * MINUTE..30 * MINUTE);
         let other_mind = at + SETTLED;
         let is_of_another = self.rng.u8(..) < 16 && !is_quiet(other_mind + SETTLED);
         self.next_other_mind = is_of_another.then_some(other_mind);
-    }
-
-    /// The replicas that somebody adds by hand for a high load, shortly before kube-controller-manager adds the rest.
-    /// The policies don't count that, and allow more than if they did.
-    fn hand(&mut self, replicas: i32) -> Option<i32> {
-        if self.exposed != Some(self.backlog()) {
-            return None;
-        }
-        let helps = std::mem::take(&mut self.is_helped) && replicas <= 8;
-        helps.then_some(replicas + BY_HAND)
-    }
-
-    /// The metric.
-    fn backlog(&self) -> f64 {
-        (self.load * MESSAGES_PER_POD).round()
     }
 
     /// The replicas of another mind, for those that are right, if it is one now.
@@ -181,17 +159,17 @@ impl Controller {
 /// The spec of an HPA.
 fn spec(name: &str, metric: &str) -> Value {
     let policy =
-        |kind: &str, value: i32| json!({"type": kind, "value": value, "periodSeconds": 60});
+        |kind: &str, value: i32| json!({"type": kind, "value": value, "periodSeconds": 15});
     json!({
         "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
-        "minReplicas": 1, "maxReplicas": 40,
+        "minReplicas": 1, "maxReplicas": 30,
         "metrics": [{"type": "External", "external": {"metric": {"name": metric},
             "target": {"type": "AverageValue", "averageValue": format!("{MESSAGES_PER_POD}")}}}],
         "behavior": {
-            // No limit that is reached unless a hand counts, though Plimsoll may know of a change by the HPA's status
-            // before it sees the scale, and takes what was added off what may be added.
+            // No limit that is reached: Plimsoll may know of a change by the HPA's status before it sees the scale,
+            // and would take what was added off what may be added.
             "scaleUp": {"stabilizationWindowSeconds": 0, "selectPolicy": "Max",
-                "policies": [policy("Pods", BY_HAND)]},
+                "policies": [policy("Pods", 30)]},
             // No multiple of the period: at its end a recommendation may count for one and not for the other.
             "scaleDown": {"stabilizationWindowSeconds": 290, "selectPolicy": "Max",
                 "policies": [policy("Percent", 100)]}},
@@ -229,7 +207,7 @@ impl World {
 
     /// A scrape sees the load of `watched`.
     pub(super) fn expose_backlog(&mut self, at: Millis) {
-        let value = self.hpas.backlog();
+        let value = (self.hpas.load * MESSAGES_PER_POD).round();
         self.hpas.exposed = Some(value);
         let labels = Labels::new([("__name__", LEGACY_BACKLOG), ("namespace", NAMESPACE)]);
         locked(&self.prometheus).append(&labels, self.wall_ms(at), value);
@@ -262,30 +240,22 @@ impl World {
     fn sync_hpa(&mut self, at: Millis) {
         let [spec_replicas, status_replicas] =
             ["/spec/replicas", "/status/replicas"].map(|at| self.replicas_of_watched(at));
-        if let Some(to) = self.hpas.hand(spec_replicas) {
-            self.step(at, format_args!("{WATCHED}: {spec_replicas} -> {to} by hand"));
-            return self.scale_watched(at, to);
-        }
         let now = self.wall_ms(at);
         let decided = self.hpas.decide(at, now, Scale { spec_replicas, status_replicas });
         if let Some((to, differs)) = decided {
             let why = if differs { ", of another mind" } else { "" };
             self.step(at, format_args!("{WATCHED}: {spec_replicas} -> {to} by its HPA{why}"));
-            self.scale_watched(at, to);
+            self.edit_legacy(&resource::DEPLOYMENTS, Part::Main, |object| {
+                object["spec"]["replicas"] = json!(to);
+            });
+            // Pods are there before the status counts them.
+            self.at(at + SECOND, Task::Hpa(Step::Start));
+            self.at(at + 3 * SECOND, Task::Hpa(Step::Settle));
             self.plan_look(at, differs);
         }
         let status = hpa::render_status(&self.hpas.status);
         let status = serde_json::to_value(status).expect("a status is JSON");
         self.edit_legacy(&resource::HPAS, Part::Status, |object| object["status"] = status);
-    }
-
-    fn scale_watched(&mut self, at: Millis, to: i32) {
-        self.edit_legacy(&resource::DEPLOYMENTS, Part::Main, |object| {
-            object["spec"]["replicas"] = json!(to);
-        });
-        // Pods are there before the status counts them.
-        self.at(at + SECOND, Task::Hpa(Step::Start));
-        self.at(at + 3 * SECOND, Task::Hpa(Step::Settle));
     }
 
     fn replicas_of_watched(&self, pointer: &str) -> i32 {

@@ -36,13 +36,18 @@ fn put_of(control: &ControlLoop, metric: &str, more: Value) -> AutoscalerRef {
 async fn what_is_not_evaluated_is_not_queried() {
     let control = with_prometheus().await;
     for more in [json!({"paused": true}), json!({"executor": "NativeHPA"})] {
-        let autoscaler = put_of(&control, "jobs", json!({}));
-        let mut state = AutoscalerState::default();
-        assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
-        assert_eq!(state.queries().count(), 1);
-        put_of(&control, "jobs", more.clone());
-        evaluate_once(&control, &autoscaler, &mut state).await;
-        assert_eq!(state.queries().count(), 0, "{more}");
+        for token in [None, control.ctx.fencing_token()] {
+            let autoscaler = put_of(&control, "jobs", json!({}));
+            let mut state = AutoscalerState::default();
+            let evaluate = async |state: &mut AutoscalerState| {
+                reconcile(&control.ctx, token.as_ref(), &autoscaler, state).await
+            };
+            evaluate(&mut state).await;
+            assert_eq!(state.queries().count(), 1);
+            put_of(&control, "jobs", more.clone());
+            evaluate(&mut state).await;
+            assert_eq!(state.queries().count(), 0, "{more}");
+        }
     }
 }
 
@@ -57,14 +62,17 @@ async fn an_invalid_spec_is_not_queried() {
     assert_eq!(state.queries().count(), 0);
 }
 
-/// Or the query of before would be repeated for as long as the new one fails.
+/// They may be of a metric or a query that is no longer in the spec, or of a rule that is gone.
 #[tokio::test]
-async fn the_query_of_a_metric_of_before_is_not_repeated() {
+async fn the_queries_of_a_metric_that_fails_are_repeated_for_a_while() {
     let control = with_prometheus().await;
     let autoscaler = put_of(&control, "jobs", json!({}));
     let mut state = AutoscalerState::default();
     assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
     put_of(&control, "gone", json!({}));
     assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
-    assert_eq!(state.queries().count(), 0);
+    assert_eq!(state.queries().count(), 1);
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(600)).await;
+    assert_eq!((state.queries().count(), state.shape_hash()), (0, None));
 }
