@@ -1,6 +1,9 @@
 //! Scaling to zero and from it, and the fallback.
 
 use super::*;
+use crate::control::observe::read_target;
+use crate::control::status;
+use crate::leader::FencingToken;
 
 #[tokio::test]
 async fn a_fallback_neither_scales_up_from_zero_nor_counts_changes_by_others() {
@@ -124,6 +127,34 @@ async fn a_new_leader_reads_the_status_of_a_workload_at_zero() {
             assert_eq!((written("PATCH"), written("PUT")), (0, 0));
             assert!(!control.ctx.statuses.has(&autoscaler), "nothing is written over what it says");
         }
+    }
+}
+
+/// Or a zero that the owner sets afterwards would be scaled up from.
+#[tokio::test]
+async fn a_scale_up_from_zero_by_a_dead_leader_resolves_the_condition() {
+    let kind = ConditionKind::ScaledToZero;
+    // The watch may be behind: the workload is at zero.
+    for (replicas, is_at_zero) in [(3, false), (0, true)] {
+        let (control, _) = World::new(replicas, Some(3), |_, request| {
+            let condition = json!({"type": "ScaledToZero", "status": "True", "reason": "ScaledToZero",
+                "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+            let object = json!({"apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
+                "metadata": {"name": "web"}, "status": {"conditions": [condition]}});
+            (request.line == AUTOSCALERS).then(|| (200, listed(&[object])))
+        })
+        .run();
+        let autoscaler = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
+        show_replicas(&control, 3);
+        let mut state = AutoscalerState::default();
+        let token = control.ctx.fencing_token();
+        let record = control.ctx.cluster.read(|index| index.autoscaler(&autoscaler.key)).unwrap();
+        let spec = &record.parsed.as_ref().unwrap().scaling.spec;
+        let status = status::read(&control.ctx.client, &autoscaler).await.unwrap();
+        state.begin("web", token.as_ref().map(FencingToken::term), status);
+        let read = read_target(&control.ctx, token.as_ref(), &autoscaler, spec, &mut state).await;
+        assert_eq!(read.0.unwrap().replicas.spec_replicas, replicas);
+        assert_eq!(state.status.condition(kind).unwrap().status, is_at_zero);
     }
 }
 
