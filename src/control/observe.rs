@@ -25,7 +25,7 @@ pub struct Observation<'a> {
 }
 
 /// Reads the scale of a target: from the watch cache, if its kind is watched. A pending scale to zero
-/// is resolved by the scale in the API server.
+/// is resolved by the scale in the API server, and so is one that was resolved before this replica led.
 pub async fn read_target(
     ctx: &ControllerContext,
     token: Option<&FencingToken>,
@@ -36,11 +36,21 @@ pub async fn read_target(
     let (targets, namespace) = (&ctx.targets, &autoscaler.key.namespace);
     // While frozen, too: a zero that the owner sets then must not be taken for Plimsoll's.
     let pending = token.and_then(|_| zero::pending_since(&state.status));
-    let target = match pending {
+    let mut target = match pending {
         Some(_) => targets.read(namespace, &spec.target).await,
         None => targets.scale(&ctx.cluster, namespace, &spec.target).await,
     };
+    // A leader that died may have scaled it up from zero, and not said so; or the watch is behind.
+    let is_at_zero = token.is_some() && state.is_first_in_term && zero::is_at_zero(&state.status);
+    let is_in_doubt =
+        is_at_zero && target.as_ref().is_ok_and(|target| target.replicas.spec_replicas > 0);
+    if is_in_doubt {
+        target = targets.read(namespace, &spec.target).await;
+    }
     let at = DecisionTime::now(&ctx.clock);
+    if let (true, Ok(target)) = (is_in_doubt, &target) {
+        zero::resolve(&mut state.status, target.replicas.spec_replicas, at.wall);
+    }
     state.zero_pending_since =
         pending.and(state.zero_pending_since).or(pending.map(|_| at.process));
     if let (Ok(target), Some(since)) = (&target, pending) {

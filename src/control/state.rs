@@ -35,7 +35,7 @@ pub struct AutoscalerState {
     /// from the object, because another replica may have written it.
     term: Option<u64>,
     /// Whether no evaluation in that term has known the scale yet.
-    is_first_in_term: bool,
+    pub is_first_in_term: bool,
     /// Whether no evaluation in that term has read the scale from the API server yet.
     is_unread_in_term: bool,
     /// The effective minimum and maximum of replicas, once known.

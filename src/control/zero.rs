@@ -38,6 +38,11 @@ pub fn pending_since(status: &Status) -> Option<UnixMillis> {
     (condition.reason == SCALING_TO_ZERO).then_some(condition.since)
 }
 
+/// Whether a status says that the workload was scaled to zero.
+pub fn is_at_zero(status: &Status) -> bool {
+    status.condition(ConditionKind::ScaledToZero).is_some_and(|c| c.reason == "ScaledToZero")
+}
+
 /// Whether a scale to zero may still take effect: one that this or another replica announced at this
 /// time, by its own wall clock, and that this process has known of since `known`, by its clock, or an
 /// indeterminate write of this replica.

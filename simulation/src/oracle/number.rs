@@ -333,11 +333,13 @@ impl Oracles {
             return false;
         }
         let record = &self.records[workload];
-        // A leader that is new, or no longer frozen, evaluates at once; so is an autoscaler that was edited.
+        // A leader that is new, or no longer frozen, or whose clock was set, evaluates at once; so is an autoscaler
+        // that was edited.
         let since = at - i64::from(fallback.failed_rounds) * spec.period();
         let acquired = self.acquisitions.iter().filter(|(at, _)| *at > since).count();
         let thawed = self.frozen.during(since, at).count().saturating_sub(1);
-        let besides = acquired + thawed + usize::from(record.undisturbed_since > since);
+        let set = self.replicas[by].offset.during(since, at).count().saturating_sub(1);
+        let besides = acquired + thawed + set + usize::from(record.undisturbed_since > since);
         let besides = i32::try_from(besides).unwrap_or(i32::MAX);
         // The first of those evaluations was in one of these times between two scrapes, or before.
         let rounds = fallback.failed_rounds.saturating_sub(1 + besides).max(0);
