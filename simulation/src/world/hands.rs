@@ -27,13 +27,13 @@ impl World {
                     spec["maxReplicas"] = json!(max.max(min).max(1));
                 });
             }
+            // While there is a second one, that would take over.
+            Hand::Pause(_) | Hand::Recreate(_)
+                if locked(&self.oracles).records[number].ambiguous.now() == Some(&true) => {}
             Hand::Pause(time) => {
                 self.edit_spec(number, |spec| spec["paused"] = json!(true));
                 self.at(at + time, Task::Undo(Undo::Pause(number)));
             }
-            // While there is a second one, that would take over.
-            Hand::Recreate(_)
-                if locked(&self.oracles).records[number].ambiguous.now() == Some(&true) => {}
             Hand::Recreate(time) => {
                 self.delete(&resource::AUTOSCALERS, name);
                 self.at(at + time, Task::Undo(Undo::Delete(number)));
@@ -141,12 +141,9 @@ impl World {
     /// A second autoscaler of a workload, which selects the same pods.
     fn second(&mut self, at: Millis, number: usize, time: Millis) {
         let present = self.api.get(&resource::AUTOSCALERS, NAMESPACE, NAMES[number]);
-        let Some(present) = present else { return };
+        // One that is paused claims nothing: the second would scale in its place.
+        let Some(present) = present.filter(|one| one["spec"]["paused"] != true) else { return };
         let mut object = self.workloads[number].autoscaler_object(&present["spec"]);
-        if let Some(spec) = object["spec"].as_object_mut() {
-            // A paused one claims nothing.
-            spec.remove("paused");
-        }
         object["metadata"]["name"] = json!(format!("{}-second", NAMES[number]));
         if self.api.create(&resource::AUTOSCALERS, object).is_ok() {
             {
@@ -230,15 +227,13 @@ impl World {
                 }
                 continue;
             }
-            // A second autoscaler of the workload is never paused.
-            let is_paused = spec.api.paused && record.ambiguous.now() != Some(&true);
             let is_off = record.replicas.now() == Some(&Some(0)) && !record.slept;
             let metric = METRICS.into_iter().find(|metric| spec_reads(&spec.api, metric));
             let queried = (0..REPLICAS)
                 .filter(|replica| oracles.replicas[*replica].is_sound(calm, at))
                 .filter_map(|replica| self.network.queried(replica, metric?))
                 .max();
-            if (is_off || is_paused) && queried.is_some_and(|queried| queried > at - MINUTE) {
+            if (is_off || spec.api.paused) && queried.is_some_and(|queried| queried > at - MINUTE) {
                 let text = format!("{name} is switched off or paused, and its metric is queried");
                 oracles.violate(Oracle::Steady, at, text);
             }
