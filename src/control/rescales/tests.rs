@@ -9,6 +9,14 @@ fn last(time: i64, replicas: i32) -> LastChange {
     LastChange { time: Some(time), replicas: Some(replicas) }
 }
 
+/// Merges a checkpoint with one scale-up, or scale-down if it is negative, which was made at a time.
+fn merge(rescales: &mut Rescales, last: LastChange, change: i32, made: i64, now: i64) {
+    let event = ScaleEvent { change: change.abs(), time: made, outdated: false, unsure: false };
+    let mut history = ScalingHistory::default();
+    if change > 0 { &mut history.ups } else { &mut history.downs }.push(event);
+    rescales.merge_checkpoint(last, &history, now);
+}
+
 #[test]
 fn a_change_is_known_whichever_of_scale_and_status_comes_first() {
     // Both at once, the scale first, the status first.
@@ -64,9 +72,7 @@ fn a_change_that_a_checkpoint_has_counts_once_though_it_is_seen_afterwards() {
         let mut rescales = Rescales::default();
         rescales.note_scale(1, 0);
         rescales.note_status(None, 1, 0);
-        let event = ScaleEvent { change: 2, time: 5_000, outdated: false, unsure: false };
-        let history = ScalingHistory { ups: vec![event], ..ScalingHistory::default() };
-        rescales.merge_checkpoint(last(200, 3), &history, 10_000);
+        merge(&mut rescales, last(200, 3), 2, 5_000, 10_000);
         // Its next change is no part of it.
         for (replicas, expected) in [(3, vec![]), (4, vec![change(3, 4, 15_000)])] {
             rescales.note_scale(replicas, 15_000);
@@ -78,9 +84,7 @@ fn a_change_that_a_checkpoint_has_counts_once_though_it_is_seen_afterwards() {
     let mut rescales = Rescales::default();
     rescales.note_scale(3, 6_000);
     rescales.note_status(None, 1, 6_000);
-    let event = ScaleEvent { change: 2, time: 5_000, outdated: false, unsure: false };
-    let history = ScalingHistory { ups: vec![event], ..ScalingHistory::default() };
-    rescales.merge_checkpoint(last(200, 3), &history, 10_000);
+    merge(&mut rescales, last(200, 3), 2, 5_000, 10_000);
     rescales.note_scale(4, 15_000);
     assert_eq!(rescales.begin_term(), [change(3, 4, 15_000)]);
 }
@@ -160,9 +164,7 @@ fn a_change_after_a_checkpoint_that_is_known_is_not_one_of_it() {
     rescales.note_scale(7, 1);
     assert_eq!(rescales.note_status(Some(100), 7, 1), Some(change(9, 7, 1)));
     rescales.note_scale(5, 59_900);
-    let event = ScaleEvent { change: 2, time: 0, outdated: false, unsure: false };
-    let history = ScalingHistory { downs: vec![event], ..ScalingHistory::default() };
-    rescales.merge_checkpoint(last(100, 7), &history, 60_000);
+    merge(&mut rescales, last(100, 7), -2, 0, 60_000);
     assert_eq!(rescales.begin_term(), [change(7, 5, 59_900)]);
 }
 
@@ -213,9 +215,7 @@ fn a_new_leader_counts_unreported_changes() {
     assert_eq!(rescales.begin_term(), [change(1, 2, 5)]);
     // Unless the checkpoint has it.
     rescales.note_scale(3, 6);
-    let event = ScaleEvent { change: 1, time: 5, outdated: false, unsure: false };
-    let history = ScalingHistory { ups: vec![event], ..ScalingHistory::default() };
-    rescales.merge_checkpoint(last(200, 3), &history, 10_000);
+    merge(&mut rescales, last(200, 3), 1, 5, 10_000);
     assert_eq!(rescales.begin_term(), []);
     assert_eq!(rescales.note_status(Some(200), 3, 7), None);
 }
@@ -319,9 +319,7 @@ fn a_change_after_the_checkpoint_is_not_taken_for_one_that_it_has() {
     rescales.note_status(Some(100), 7, 0);
     rescales.note_scale(8, 10_000);
     rescales.note_scale(6, 15_000);
-    let event = ScaleEvent { change: 1, time: 9_000, outdated: false, unsure: false };
-    let history = ScalingHistory { ups: vec![event], ..ScalingHistory::default() };
-    rescales.merge_checkpoint(last(109, 8), &history, 16_000);
+    merge(&mut rescales, last(109, 8), 1, 9_000, 16_000);
     assert_eq!(rescales.begin_term(), [change(8, 6, 15_000)]);
 }
 

@@ -5,6 +5,19 @@ use crate::control::observe::read_target;
 use crate::control::status;
 use crate::leader::FencingToken;
 
+/// The condition as an object has it.
+fn scaled_to_zero(status: &str) -> Value {
+    json!({"type": "ScaledToZero", "status": status, "reason": "ScaledToZero", "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z"})
+}
+
+/// The list of `shop/web` with a condition.
+fn listed_with(condition: &Value) -> Value {
+    let object = json!({"apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
+        "metadata": {"name": "web"}, "status": {"conditions": [condition]}});
+    listed(&[object])
+}
+
 #[tokio::test]
 async fn a_fallback_neither_scales_up_from_zero_nor_counts_changes_by_others() {
     for by_now in [0, 6] {
@@ -107,12 +120,8 @@ async fn a_new_leader_reads_the_status_of_a_workload_at_zero() {
     for away in [false, true] {
         let (control, log) = World::new(0, Some(2), move |_, request| {
             let asked = request.line == AUTOSCALERS;
-            let condition = json!({"type": "ScaledToZero", "status": "True", "reason": "ScaledToZero",
-                "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
-            let object = json!({"apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
-                "metadata": {"name": "web"}, "status": {"conditions": [condition]}});
             asked.then(|| match away {
-                false => (200, listed(&[object])),
+                false => (200, listed_with(&scaled_to_zero("True"))),
                 true => fake::failure(503, "ServiceUnavailable", "starting"),
             })
         })
@@ -137,11 +146,7 @@ async fn a_scale_up_from_zero_by_a_dead_leader_resolves_the_condition() {
     // The watch may be behind: the workload is at zero.
     for (replicas, is_at_zero) in [(3, false), (0, true)] {
         let (control, _) = World::new(replicas, Some(3), |_, request| {
-            let condition = json!({"type": "ScaledToZero", "status": "True", "reason": "ScaledToZero",
-                "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
-            let object = json!({"apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
-                "metadata": {"name": "web"}, "status": {"conditions": [condition]}});
-            (request.line == AUTOSCALERS).then(|| (200, listed(&[object])))
+            (request.line == AUTOSCALERS).then(|| (200, listed_with(&scaled_to_zero("True"))))
         })
         .run();
         let autoscaler = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
@@ -309,15 +314,8 @@ async fn fallback_active_is_removed_with_the_fallback() {
 /// A watch that is behind says that Plimsoll scaled it to zero; since then its owner did.
 #[tokio::test]
 async fn a_new_leader_scales_no_workload_up_from_zero_by_a_late_watch() {
-    let condition = |status: &str| {
-        json!({"type": "ScaledToZero", "status": status, "reason": "Any", "message": "",
-            "lastTransitionTime": "2026-01-01T00:00:00Z"})
-    };
-    let now = condition("False");
-    let (control, log) = World::new(0, Some(2), move |_, request| {
-        let object = json!({"apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
-            "metadata": {"name": "web"}, "status": {"conditions": [now]}});
-        (request.line == AUTOSCALERS).then(|| (200, listed(&[object])))
+    let (control, log) = World::new(0, Some(2), |_, request| {
+        (request.line == AUTOSCALERS).then(|| (200, listed_with(&scaled_to_zero("False"))))
     })
     .run();
     let autoscaler = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
@@ -327,7 +325,7 @@ async fn a_new_leader_scales_no_workload_up_from_zero_by_a_late_watch() {
             "target": {"type": "AverageValue", "averageValue": "1"}}}]});
     let metadata = json!({"namespace": "shop", "name": "web", "uid": "web", "generation": 1});
     let late = json!({"metadata": metadata, "spec": spec,
-        "status": {"conditions": [condition("True")]}});
+        "status": {"conditions": [scaled_to_zero("True")]}});
     let record = read_autoscaler(serde_json::from_value(late).unwrap(), None);
     control.ctx.cluster.write(|index| index.put_autoscaler(autoscaler.key.clone(), record));
     show_replicas(&control, 0);
