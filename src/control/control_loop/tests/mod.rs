@@ -1,6 +1,7 @@
 //! Evaluations on an API server whose responses are made by a closure.
 
 mod dates;
+mod edits;
 mod evaluations;
 mod queries;
 mod scheduling;

@@ -18,3 +18,24 @@ async fn an_invalid_spec_keeps_the_last_known_scale_in_the_status() {
     assert_eq!((&shown.reference, &shown.targets), (&before.reference, &before.targets));
     assert_eq!(shown.current_metrics.as_ref().map(Vec::len), Some(1));
 }
+
+/// A status is written whole, and this process has not written this one.
+#[tokio::test]
+async fn an_invalid_spec_keeps_what_another_process_wrote_in_the_status() {
+    let written = json!({"reference": "Deployment/web", "targets": "queue: 1/3"});
+    let object = json!({"apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
+        "metadata": {"name": "web"}, "status": written});
+    let (control, _) = World::new(3, Some(3), move |_, request| {
+        (request.line == AUTOSCALERS).then(|| (200, listed(std::slice::from_ref(&object))))
+    })
+    .run();
+    let autoscaler = fake::autoscaler("web");
+    put_invalid(&control, &autoscaler);
+    let mut state = AutoscalerState::default();
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
+    let shown = serde_json::to_value(&*control.ctx.live.get(&autoscaler).unwrap()).unwrap();
+    assert_eq!(
+        (&shown["reference"], &shown["targets"]),
+        (&written["reference"], &written["targets"])
+    );
+}

@@ -49,8 +49,25 @@ async fn metrics_that_time_out_lead_to_the_fallback_like_those_that_fail() {
     for _ in 0..2 {
         assert!(log.of("PUT").is_empty());
         assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
+        tokio::time::advance(Duration::from_secs(10)).await;
     }
     assert_eq!(log.of("PUT")[0].body["spec"]["replicas"], 5);
+}
+
+/// Edits and hand-overs bring evaluations forward: a blip of the metrics must not become an outage by them.
+#[tokio::test(start_paused = true)]
+async fn evaluations_within_a_period_are_one_round_of_the_fallback() {
+    let (control, log) = World::new(3, None, |_, _| None).run();
+    let fallback = json!({"failedRounds": 3, "replicas": 5});
+    let autoscaler = put(&control, "web", json!({"maxReplicas": 9, "fallback": fallback}));
+    show_replicas(&control, 3);
+    let mut state = AutoscalerState::default();
+    for seconds in [1, 1, 1, 12, 15, 0] {
+        assert!(log.of("PUT").is_empty(), "{seconds}");
+        assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
+        tokio::time::advance(Duration::from_secs(seconds)).await;
+    }
+    assert_eq!(log.of("PUT").len(), 1);
 }
 
 /// The fallback reads the scale by itself.
@@ -143,14 +160,14 @@ async fn a_new_leader_reads_the_status_of_a_workload_at_zero() {
 #[tokio::test]
 async fn a_scale_up_from_zero_by_a_dead_leader_resolves_the_condition() {
     let kind = ConditionKind::ScaledToZero;
-    // The watch may be behind: the workload is at zero.
-    for (replicas, is_at_zero) in [(3, false), (0, true)] {
+    // The watch may be behind.
+    for (shown, replicas, is_at_zero) in [(3, 3, false), (0, 3, false), (3, 0, true)] {
         let (control, _) = World::new(replicas, Some(3), |_, request| {
             (request.line == AUTOSCALERS).then(|| (200, listed_with(&scaled_to_zero("True"))))
         })
         .run();
         let autoscaler = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
-        show_replicas(&control, 3);
+        show_replicas(&control, shown);
         let mut state = AutoscalerState::default();
         let token = control.ctx.fencing_token();
         let record = control.ctx.cluster.read(|index| index.autoscaler(&autoscaler.key)).unwrap();

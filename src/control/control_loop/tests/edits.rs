@@ -1,0 +1,146 @@
+//! What is edited while something is under way: a scale to zero, a write, a native HPA, a takeover.
+
+use super::*;
+use crate::control::rescales::Change;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+/// The state of `shop/web` in this term, which announced a scale to zero long ago.
+fn announced_long_ago(control: &ControlLoop) -> AutoscalerState {
+    let mut state = AutoscalerState::default();
+    let (wall, now) = (control.ctx.clock.wall_ms(), control.ctx.clock.elapsed());
+    state.begin("web", Some(control.ctx.fencing_token().unwrap().term()), hpa::Status::default());
+    zero::announce(&mut state.status, wall - 60_000);
+    state.zero_pending_since = Some(now - 60_000);
+    state
+}
+
+fn is_scaled_to_zero(state: &AutoscalerState) -> Option<bool> {
+    state.status.condition(ConditionKind::ScaledToZero).map(|condition| condition.status)
+}
+
+/// Or a zero that the owner sets while it is paused would be taken for Plimsoll's, and scaled up from.
+#[tokio::test]
+async fn a_scale_to_zero_that_did_not_happen_is_not_announced_while_paused() {
+    let (control, _) = World::new(2, Some(3), |_, _| None).run();
+    let paused = json!({"minReplicas": 0, "maxReplicas": 9, "paused": true});
+    let autoscaler = put(&control, "web", paused);
+    show_replicas(&control, 2);
+    let mut state = announced_long_ago(&control);
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
+    assert_eq!(is_scaled_to_zero(&state), Some(false));
+}
+
+#[tokio::test]
+async fn another_target_is_not_at_zero_because_the_last_one_was_to_be() {
+    let now = Arc::new(AtomicI32::new(2));
+    let replicas = now.clone();
+    let (control, log) = World::new(2, Some(3), move |world, _| {
+        world.replicas = replicas.load(Ordering::Relaxed);
+        None
+    })
+    .run();
+    let spec = |name: &str| {
+        json!({"minReplicas": 0, "maxReplicas": 9, "scaleTargetRef": {
+            "apiVersion": "apps/v1", "kind": "Deployment", "name": name}})
+    };
+    let mut state = AutoscalerState::default();
+    let autoscaler = put(&control, "web", spec("web"));
+    evaluate_once(&control, &autoscaler, &mut state).await;
+    let writes = log.of("PUT").len();
+    zero::announce(&mut state.status, control.ctx.clock.wall_ms());
+    now.store(0, Ordering::Relaxed);
+    put(&control, "web", spec("green"));
+    evaluate_once(&control, &autoscaler, &mut state).await;
+    assert_eq!((log.of("PUT").len(), is_scaled_to_zero(&state)), (writes, Some(false)));
+}
+
+#[tokio::test]
+async fn a_write_to_the_last_target_did_not_scale_another_one() {
+    let (control, _) = World::new(8, Some(8), |_, _| None).run();
+    let spec = |name: &str| {
+        json!({"maxReplicas": 9, "scaleTargetRef": {
+            "apiVersion": "apps/v1", "kind": "Deployment", "name": name}})
+    };
+    let mut state = AutoscalerState::default();
+    let autoscaler = put(&control, "web", spec("web"));
+    evaluate_once(&control, &autoscaler, &mut state).await;
+    let at = control.ctx.clock.elapsed();
+    state.rescales.note_indeterminate(Change { from: 5, to: 8, at });
+    put(&control, "web", spec("green"));
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
+    assert!(state.history.ups.is_empty() && state.status.last_scale.is_none());
+}
+
+/// By a decision, and by the fallback.
+#[tokio::test]
+async fn a_write_is_not_tried_again_for_an_autoscaler_that_was_edited_meanwhile() {
+    for queue in [Some(6), None] {
+        let cluster: Arc<OnceLock<Cluster>> = Arc::default();
+        let known = cluster.clone();
+        let (control, log) = World::new(3, queue, move |_, request| {
+            is_put(request).then(|| {
+                let key = fake::autoscaler("web").key;
+                known.get().unwrap().write(|index| index.remove_autoscaler(&key));
+                fake::failure(409, "Conflict", "the object has been modified")
+            })
+        })
+        .run();
+        let _ = cluster.set(control.ctx.cluster.clone());
+        let fallback = json!({"failedRounds": 1, "replicas": 5});
+        let autoscaler = put(&control, "web", json!({"maxReplicas": 9, "fallback": fallback}));
+        show_replicas(&control, 3);
+        evaluate_once(&control, &autoscaler, &mut AutoscalerState::default()).await;
+        assert_eq!(log.of("PUT").len(), 1, "{queue:?}");
+    }
+}
+
+/// kube-controller-manager scales by it: two would.
+#[tokio::test]
+async fn nothing_is_scaled_beside_a_native_hpa_that_can_not_be_deleted() {
+    for paused in [false, true] {
+        let (control, log) = World::new(3, Some(6), |_, request| {
+            let is_delete = request.line.starts_with("DELETE");
+            is_delete.then(|| fake::failure(403, "Forbidden", "forbidden"))
+        })
+        .run();
+        let autoscaler = put(&control, "web", json!({"maxReplicas": 9, "paused": paused}));
+        let hpa = json!({"metadata": {"namespace": "shop", "name": "web", "uid": "native",
+                "ownerReferences": [{"apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
+                    "name": "web", "uid": "web", "controller": true}]},
+            "spec": {"maxReplicas": 9, "scaleTargetRef": {"kind": "Deployment", "name": "web"}}});
+        let record = watch::read_hpa(serde_json::from_value(hpa).unwrap());
+        control.ctx.cluster.write(|index| index.put_hpa(autoscaler.key.clone(), record));
+        show_replicas(&control, 3);
+        let mut state = AutoscalerState::default();
+        assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
+        assert!(log.of("PUT").is_empty(), "{:?}", log.of("PUT"));
+        let condition = state.status.condition(ConditionKind::AbleToScale).unwrap();
+        assert_eq!((condition.status, &*condition.reason), (false, "FailedDeleteHPA"));
+    }
+}
+
+fn checkpoints(control: &ControlLoop) -> HashMap<AutoscalerRef, Checkpoint> {
+    let (now, longest) = (control.ctx.clock.elapsed(), control.ctx.longest_window());
+    all_checkpoints(&control.running, &control.states, &control.unknown, now, longest)
+}
+
+/// A watch that is behind shows the object later, or the one before it.
+#[tokio::test]
+async fn the_checkpoint_of_an_object_that_is_not_known_yet_is_kept() {
+    let (mut control, _) = World::new(3, Some(3), |_, _| None).run();
+    let recommended = Recommendation { replicas: 7, time: control.ctx.clock.elapsed() };
+    let autoscaler = fake::autoscaler("web");
+    let kept = checkpoint("web", vec![recommended]);
+    control.restore_checkpoints(vec![(autoscaler.clone(), kept.clone())]);
+    assert_eq!(checkpoints(&control).get(&autoscaler), Some(&kept), "it is written again");
+    put(&control, "web", json!({"maxReplicas": 9}));
+    control.changed(autoscaler.clone());
+    assert_eq!(control.states[&autoscaler].history, kept.history);
+    // One of its name that was made anew has none of it.
+    let (mut control, _) = World::new(3, Some(3), |_, _| None).run();
+    put(&control, "web", json!({"maxReplicas": 9}));
+    control.restore_checkpoints(vec![(autoscaler.clone(), checkpoint("new", vec![recommended]))]);
+    control.changed(autoscaler.clone());
+    assert!(!control.states.contains_key(&autoscaler));
+    assert_eq!(checkpoints(&control)[&autoscaler].uid, "new");
+}
