@@ -49,6 +49,8 @@ pub struct ControlLoop {
     term: Option<u64>,
     /// The checkpoints that were loaded while their autoscalers were being evaluated.
     pending_restore: HashMap<AutoscalerRef, Checkpoint>,
+    /// Those of autoscalers that the watch does not show, and when they were loaded: it may be behind.
+    unknown: HashMap<AutoscalerRef, (Checkpoint, Instant)>,
     heartbeat: Heartbeat,
 }
 
@@ -84,6 +86,9 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// fails.
 const STALL_PERIODS: u32 = 3;
 const MIN_STALL_LIMIT: Duration = Duration::from_secs(45);
+/// How long the checkpoint of an autoscaler is kept that the watch does not show: longer than it takes to detect that a
+/// watch has stalled.
+const MAX_UNKNOWN: Duration = Duration::from_secs(300);
 /// The least time between two warnings of overruns.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -114,6 +119,7 @@ impl ControlLoop {
             checkpointer: Checkpointer::new(store, interval),
             term: None,
             pending_restore: HashMap::new(),
+            unknown: HashMap::new(),
             heartbeat,
         }
     }
@@ -212,11 +218,16 @@ impl ControlLoop {
         let cluster = self.ctx.cluster.clone();
         let (now, longest) = (self.ctx.clock.elapsed(), self.ctx.longest_window());
         let mut known = HashMap::new();
+        self.unknown.clear();
         for (autoscaler, checkpoint) in all {
-            if self.ignores(&autoscaler) || !cluster.read(|index| index.has(&autoscaler)) {
+            if self.ignores(&autoscaler) {
                 continue;
             }
             known.insert(autoscaler.clone(), checkpoint.clone());
+            if !cluster.read(|index| index.has(&autoscaler)) {
+                self.unknown.insert(autoscaler, (checkpoint, Instant::now()));
+                continue;
+            }
             if let Some(running) = self.running.get_mut(&autoscaler) {
                 // Until its evaluation ends, its checkpoint is merged from both.
                 let before = running.take();
@@ -287,16 +298,10 @@ impl ControlLoop {
     /// Saves checkpoints of the scaling history if this replica leads.
     fn save(&mut self) {
         let (now, longest) = (self.ctx.clock.elapsed(), self.ctx.longest_window());
-        let (running, states) = (&self.running, &self.states);
-        self.checkpointer.save(self.ctx.fencing_token(), || {
-            let running = running.iter().filter_map(|(autoscaler, checkpoint)| {
-                Some((autoscaler.clone(), checkpoint.clone()?))
-            });
-            let idle = states.iter().filter_map(|(autoscaler, state)| {
-                Some((autoscaler.clone(), state.checkpoint(now, longest)?))
-            });
-            running.chain(idle).collect()
-        });
+        self.unknown.retain(|_, (_, since)| since.elapsed() < MAX_UNKNOWN);
+        let (running, states, unknown) = (&self.running, &self.states, &self.unknown);
+        let all = || all_checkpoints(running, states, unknown, now, longest);
+        self.checkpointer.save(self.ctx.fencing_token(), all);
     }
 
     /// Whether an autoscaler is not evaluated at all.
@@ -311,6 +316,11 @@ impl ControlLoop {
             return;
         }
         if self.ctx.cluster.read(|index| index.has(&autoscaler)) {
+            if let Some((checkpoint, _)) = self.unknown.remove(&autoscaler) {
+                let restored = AutoscalerState::restored(checkpoint, self.ctx.clock.elapsed());
+                // One of another object of its name is let go of when this one is evaluated.
+                self.states.entry(autoscaler.clone()).or_insert(restored);
+            }
             self.schedule.set(autoscaler, Instant::now());
         } else {
             self.forget(&autoscaler);
@@ -438,6 +448,24 @@ impl ControlLoop {
         let all = self.schedule.len() + self.running.len();
         self.ctx.metrics.autoscalers(all, self.failing.len());
     }
+}
+
+/// The checkpoints of all autoscalers, and those of what is not known yet.
+fn all_checkpoints(
+    running: &HashMap<AutoscalerRef, Option<Checkpoint>>,
+    states: &HashMap<AutoscalerRef, AutoscalerState>,
+    unknown: &HashMap<AutoscalerRef, (Checkpoint, Instant)>,
+    now: UnixMillis,
+    longest: i64,
+) -> HashMap<AutoscalerRef, Checkpoint> {
+    let unknown = unknown.iter().map(|(autoscaler, (one, _))| (autoscaler.clone(), one.clone()));
+    let running = running
+        .iter()
+        .filter_map(|(autoscaler, checkpoint)| Some((autoscaler.clone(), checkpoint.clone()?)));
+    let idle = states.iter().filter_map(|(autoscaler, state)| {
+        Some((autoscaler.clone(), state.checkpoint(now, longest)?))
+    });
+    unknown.chain(running).chain(idle).collect()
 }
 
 /// Evaluates one autoscaler; a panic ends only this evaluation.

@@ -74,12 +74,13 @@ pub async fn apply(
         let period = ctx.period(apply.autoscaler);
         hpa::release(context.spec, &state.history, direction, replicas, at.process, period)
     });
-    let metrics_failed = state.count_failure(&decision, target.is_ok());
+    let period = ctx.period(apply.autoscaler);
+    let metrics_failed = state.count_failure(&decision, target.is_ok(), period);
     match (apply.fallback, &target) {
         (Some(fallback), Ok(seen))
             if metrics_failed
                 && frozen.is_none()
-                && state.failed_evaluations >= fallback.failed_rounds =>
+                && state.failures.rounds() >= fallback.failed_rounds =>
         {
             let replicas = seen.replicas.spec_replicas;
             let events =
@@ -94,7 +95,7 @@ pub async fn apply(
 
 impl ApplyContext<'_> {
     /// Whether the autoscaler is still the one that was decided for, with the same spec.
-    fn is_current(&self, uid: &str, spec: &Spec) -> bool {
+    pub(super) fn is_current(&self, uid: &str, spec: &Spec) -> bool {
         let Self { ctx, autoscaler, generation, .. } = self;
         ctx.cluster.read(|index| match autoscaler.kind {
             AutoscalerKind::Autoscaler => index
@@ -121,7 +122,10 @@ impl ApplyContext<'_> {
         let Self { ctx, token, autoscaler, .. } = self;
         let announced_before = zero::pending_since(status);
         let written = match self.announce_zero(context, to, state, status).await {
-            Ok(()) => ctx.targets.write(token, object, to).await,
+            Ok(()) => {
+                let is_current = || self.is_current(&state.uid, context.spec);
+                ctx.targets.write(token, object, to, is_current).await
+            }
             Err(error) => Err(WriteError::Failed(error)),
         };
         let is_indeterminate = matches!(written, Err(WriteError::Indeterminate(_)));

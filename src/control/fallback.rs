@@ -1,7 +1,7 @@
 //! The fallback: a minimum of replicas after a number of evaluations in a row whose metrics failed.
 //! It never removes a replica, and never scales up a workload that is at zero.
 
-use super::context::{ApplyContext, ControllerContext};
+use super::context::ApplyContext;
 use super::decision_time::DecisionTime;
 use super::rescales::Change;
 use super::state::AutoscalerState;
@@ -9,8 +9,6 @@ use super::targets::WriteError;
 use super::zero;
 use crate::crd::Fallback;
 use crate::hpa::{ConditionKind, Context, Event, EventKind, ScalingHistory, Spec, Status};
-use crate::leader::FencingToken;
-use crate::watch::AutoscalerRef;
 
 /// How often a scale-up is tried if other writers change the scale.
 const FALLBACK_ATTEMPTS: u32 = 5;
@@ -24,7 +22,7 @@ pub async fn apply(
     status: &mut Status,
     state: &mut AutoscalerState,
 ) -> Option<Event> {
-    let ApplyContext { ctx, token, autoscaler, .. } = apply;
+    let ApplyContext { ctx, autoscaler, .. } = apply;
     let spec = context.spec;
     let least = fallback.replicas.clamp(spec.min_replicas, spec.max_replicas);
     status.set(
@@ -38,8 +36,8 @@ pub async fn apply(
     if replicas <= 0 || replicas >= least {
         return None;
     }
-    let times = state.failed_evaluations;
-    match scale_up(ctx, token, autoscaler, spec, least, state).await {
+    let times = state.failures.rounds();
+    match scale_up(apply, spec, least, state).await {
         Ok(Some(from)) => {
             // The time of the write, not of the decision.
             let at = DecisionTime::now(&ctx.clock);
@@ -64,15 +62,14 @@ pub async fn apply(
 }
 
 /// Writes `to` replicas if there are fewer, and returns the number before. It writes nothing if by
-/// now there are enough, or the workload was switched off.
+/// now there are enough, the workload was switched off, or the autoscaler was deleted or changed.
 async fn scale_up(
-    ctx: &ControllerContext,
-    token: &FencingToken,
-    autoscaler: &AutoscalerRef,
+    apply: ApplyContext<'_>,
     spec: &Spec,
     to: i32,
     state: &mut AutoscalerState,
 ) -> Result<Option<i32>, WriteError> {
+    let ApplyContext { ctx, token, autoscaler, .. } = apply;
     for _ in 0..FALLBACK_ATTEMPTS {
         let target = ctx.targets.read(&autoscaler.key.namespace, &spec.target).await;
         let target = target.map_err(WriteError::Failed)?;
@@ -81,8 +78,10 @@ async fn scale_up(
         let Some(object) = target.object.filter(|_| (1..to).contains(&from)) else {
             return Ok(None);
         };
-        match ctx.targets.write(token, &object, to).await {
+        let is_current = || apply.is_current(&state.uid, spec);
+        match ctx.targets.write(token, &object, to, is_current).await {
             Ok(()) => return Ok(Some(from)),
+            Err(WriteError::Changed) if !apply.is_current(&state.uid, spec) => return Ok(None),
             Err(WriteError::Changed) => {}
             Err(error) => {
                 if matches!(error, WriteError::Indeterminate(_)) {

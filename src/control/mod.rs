@@ -18,6 +18,7 @@ mod decision_time;
 mod embedded;
 mod evaluate;
 mod events;
+mod failures;
 mod fair_queue;
 #[cfg(test)]
 mod fake;

@@ -203,32 +203,37 @@ fn whole(spec: &HorizontalPodAutoscalerSpec) -> Value {
 
 /// Deletes the HPA of an Autoscaler whose executor is no longer `NativeHPA`. UID and version are
 /// preconditions, so that only the HPA that was seen to be Plimsoll's is deleted. Returns whether it
-/// is gone.
+/// was there and is gone.
+///
+/// # Errors
+/// If it stays; the text is for a condition.
 pub async fn remove(
     client: &Client,
     token: &FencingToken,
     key: &ObjectKey,
     uid: &str,
     known: Option<&HpaRecord>,
-) -> bool {
+) -> Result<bool, String> {
     let Some(known) = known.filter(|known| known.owner.as_deref() == Some(uid)) else {
-        return false;
+        return Ok(false);
     };
     let api: Api<HorizontalPodAutoscaler> = Api::namespaced(client.clone(), &key.namespace);
     let (uid, resource_version) = (Some(known.uid.clone()), known.version.clone());
     let preconditions = Some(Preconditions { uid, resource_version });
     let parameters = DeleteParams { preconditions, ..Default::default() };
+    let stays = |why: String| {
+        let autoscaler = AutoscalerRef::autoscaler(key.clone());
+        tracing::warn!(%autoscaler, error = why, "Failed to delete the HorizontalPodAutoscaler");
+        format!(
+            "the HorizontalPodAutoscaler that this Autoscaler had can't be deleted, and kube-controller-manager goes on scaling by it: {why}"
+        )
+    };
     match token.write(api.delete(&key.name, &parameters)).await {
-        // An object in the response is still held by finalizers.
-        Ok(response) => response.is_right(),
+        Ok(response) if response.is_right() => Ok(true),
+        Ok(_) => Err(stays("its finalizers keep it".to_owned())),
         // It has changed: the watch will show how.
-        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => false,
-        Err(error) => {
-            let error = message(&error);
-            let autoscaler = AutoscalerRef::autoscaler(key.clone());
-            tracing::warn!(%autoscaler, error, "Failed to delete the HorizontalPodAutoscaler");
-            false
-        }
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(false),
+        Err(error) => Err(stays(message(&error))),
     }
 }
 
@@ -345,7 +350,7 @@ mod tests {
         });
         let key = fake::autoscaler("web").key;
         let token = fake::fencing_token(&client);
-        assert!(!remove(&client, &token, &key, "ours", Some(&known)).await);
+        assert_eq!(remove(&client, &token, &key, "ours", Some(&known)).await, Ok(false));
         let deletes = log.of("DELETE");
         assert_eq!(deletes[0].body["preconditions"]["uid"], "1", "{deletes:?}");
         assert_eq!(deletes[0].body["preconditions"]["resourceVersion"], "7", "{deletes:?}");

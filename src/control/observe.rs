@@ -25,7 +25,8 @@ pub struct Observation<'a> {
 }
 
 /// Reads the scale of a target: from the watch cache, if its kind is watched. A pending scale to zero
-/// is resolved by the scale in the API server, and so is one that was resolved before this replica led.
+/// is resolved by the scale in the API server, and at the beginning of a term so is one that was resolved before: a
+/// leader that died may have scaled it up since, and not said so.
 pub async fn read_target(
     ctx: &ControllerContext,
     token: Option<&FencingToken>,
@@ -36,17 +37,11 @@ pub async fn read_target(
     let (targets, namespace) = (&ctx.targets, &autoscaler.key.namespace);
     // While frozen, too: a zero that the owner sets then must not be taken for Plimsoll's.
     let pending = token.and_then(|_| zero::pending_since(&state.status));
-    let mut target = match pending {
-        Some(_) => targets.read(namespace, &spec.target).await,
-        None => targets.scale(&ctx.cluster, namespace, &spec.target).await,
+    let is_in_doubt = token.is_some() && state.is_first_in_term && zero::is_at_zero(&state.status);
+    let target = match pending.is_some() || is_in_doubt {
+        true => targets.read(namespace, &spec.target).await,
+        false => targets.scale(&ctx.cluster, namespace, &spec.target).await,
     };
-    // A leader that died may have scaled it up from zero, and not said so; or the watch is behind.
-    let is_at_zero = token.is_some() && state.is_first_in_term && zero::is_at_zero(&state.status);
-    let is_in_doubt =
-        is_at_zero && target.as_ref().is_ok_and(|target| target.replicas.spec_replicas > 0);
-    if is_in_doubt {
-        target = targets.read(namespace, &spec.target).await;
-    }
     let at = DecisionTime::now(&ctx.clock);
     if let (true, Ok(target)) = (is_in_doubt, &target) {
         zero::resolve(&mut state.status, target.replicas.spec_replicas, at.wall);

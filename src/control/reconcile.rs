@@ -3,9 +3,11 @@
 use super::context::{ApplyContext, Cancelled, ControllerContext, NativeHpas, SyncResult};
 use super::embedded::{self, with_min_replicas_floor};
 use super::evaluate::evaluate;
+use super::failures::Failures;
+use super::observe::read_target;
 use super::state::AutoscalerState;
 use super::update_status::update_status;
-use super::{follower, native_hpa, shadow, status};
+use super::{follower, native_hpa, shadow, status, zero};
 use crate::crd::{AutoscalerStatus, Executor, Fallback, ReadError};
 use crate::hpa::{self, ConditionKind, Spec, Status};
 use crate::leader::FencingToken;
@@ -15,6 +17,8 @@ use crate::watch::{AutoscalerKind, AutoscalerRecord, AutoscalerRef, HpaRecord, S
 const EVALUATION_ATTEMPTS: u32 = 5;
 /// The reason of an evaluation that exceeded its time limit.
 const TIMED_OUT: &str = "DecisionTimedOut";
+/// The reason of one beside a native HPA that can't be deleted.
+const FAILED_DELETE_HPA: &str = "FailedDeleteHPA";
 
 /// Evaluates an autoscaler once and applies the decision. None if the autoscaler is gone, or this
 /// replica has nothing to decide for it.
@@ -87,7 +91,7 @@ async fn sync_autoscaler(
 ) -> SyncResult {
     let parsed = match &record.parsed {
         Ok(parsed) => parsed,
-        Err(error) => return invalid(ctx, token, autoscaler, record, error, state),
+        Err(error) => return invalid(ctx, token, autoscaler, record, error, state).await,
     };
     if parsed.spec.executor == Executor::NativeHPA {
         rest(ctx, autoscaler, state);
@@ -97,12 +101,26 @@ async fn sync_autoscaler(
         };
     }
     if let Some(token) = token {
-        remove_native_hpa(ctx, token, autoscaler, record).await;
+        if let Err(error) = remove_native_hpa(ctx, token, autoscaler, record).await {
+            let (kind, now) = (ConditionKind::AbleToScale, ctx.clock.wall_ms());
+            state.status.set(kind, false, FAILED_DELETE_HPA, format_args!("{error}"), now);
+            let rendered = status::render(&state.status, &parsed.scaling.spec, record.generation);
+            rest(ctx, autoscaler, state);
+            update_status(ctx, Some(token), autoscaler, state, rendered);
+            ctx.metrics.failed(FAILED_DELETE_HPA);
+            return SyncResult::Failed;
+        }
+        state.status.conditions.retain(|condition| condition.reason != FAILED_DELETE_HPA);
     }
     if parsed.spec.paused {
         // Earlier recommendations do not apply to replicas that the owner may choose meanwhile.
         state.history.recommendations.clear();
-        (state.failed_evaluations, state.withheld) = (0, None);
+        (state.failures, state.withheld) = (Failures::default(), None);
+        if token.is_some() && zero::pending_since(&state.status).is_some() {
+            // Or a zero that the owner sets meanwhile would be taken for Plimsoll's.
+            state.follow_target(&parsed.scaling.spec.target, ctx.clock.wall_ms());
+            let _ = read_target(ctx, token, autoscaler, &parsed.scaling.spec, state).await;
+        }
         let text = format_args!("spec.paused is set: the scale is left alone");
         state.status.set(ConditionKind::Paused, true, "PausedBySpec", text, ctx.clock.wall_ms());
         let rendered = status::render(&state.status, &parsed.scaling.spec, record.generation);
@@ -122,8 +140,8 @@ fn rest(ctx: &ControllerContext, autoscaler: &AutoscalerRef, state: &mut Autosca
 }
 
 /// Updates the status of an autoscaler with an invalid spec: the last known scale is shown, and what
-/// this process last wrote of its target and metrics.
-fn invalid(
+/// was last written of its target and metrics.
+async fn invalid(
     ctx: &ControllerContext,
     token: Option<&FencingToken>,
     autoscaler: &AutoscalerRef,
@@ -131,10 +149,21 @@ fn invalid(
     error: &ReadError,
     state: &mut AutoscalerState,
 ) -> SyncResult {
+    rest(ctx, autoscaler, state);
+    let written = match &state.written {
+        Some(written) => Some((*written.status).clone()),
+        None if token.is_none() => None,
+        None => match status::read_as::<AutoscalerStatus>(&ctx.client, autoscaler).await {
+            Ok(written) => written,
+            Err(error) => {
+                tracing::warn!(%autoscaler, %error, "Failed to read the status");
+                return SyncResult::Failed;
+            }
+        },
+    };
     let text = format_args!("{error}");
     state.status.set(ConditionKind::AbleToScale, false, "InvalidSpec", text, ctx.clock.wall_ms());
     let last = hpa::render_status(&state.status);
-    let written = state.written.as_ref().map(|written| (*written.status).clone());
     let shown = AutoscalerStatus {
         observed_generation: record.generation,
         last_scale_time: last.last_scale_time,
@@ -143,7 +172,6 @@ fn invalid(
         conditions: last.conditions,
         ..written.unwrap_or_default()
     };
-    rest(ctx, autoscaler, state);
     update_status(ctx, token, autoscaler, state, shown);
     ctx.metrics.failed("InvalidSpec");
     SyncResult::Failed
@@ -151,16 +179,19 @@ fn invalid(
 
 /// Deletes the native HPA that an Autoscaler had while its executor was `NativeHPA`. The HPA's
 /// selector is released at once; the watch shows the deletion later.
+///
+/// # Errors
+/// If it stays: kube-controller-manager goes on scaling by it. The text is for a condition.
 async fn remove_native_hpa(
     ctx: &ControllerContext,
     token: &FencingToken,
     autoscaler: &AutoscalerRef,
     record: &AutoscalerRecord,
-) {
+) -> Result<(), String> {
     let ControllerContext { client, cluster, selectors, .. } = ctx;
     let known = cluster.read(|index| index.hpa(&autoscaler.key));
-    if !native_hpa::remove(client, token, &autoscaler.key, &record.uid, known.as_deref()).await {
-        return;
+    if !native_hpa::remove(client, token, &autoscaler.key, &record.uid, known.as_deref()).await? {
+        return Ok(());
     }
     let hpa = AutoscalerRef::hpa(autoscaler.key.clone());
     cluster.write(|index| {
@@ -171,6 +202,7 @@ async fn remove_native_hpa(
     });
     selectors.release(&hpa);
     cluster.changed(hpa);
+    Ok(())
 }
 
 /// Evaluates a native HPA: in place of kube-controller-manager, or beside it.
@@ -197,6 +229,7 @@ async fn evaluate_and_apply(
     state: &mut AutoscalerState,
 ) -> SyncResult {
     let scaling = &*with_min_replicas_floor(&ctx.settings.hpa_config, scaling);
+    state.follow_target(&scaling.spec.target, ctx.clock.wall_ms());
     let mut attempt = 0;
     loop {
         attempt += 1;

@@ -3,12 +3,13 @@
 use super::checkpoint::Checkpoint;
 use super::comparison::Comparison;
 use super::decision_time::DecisionTime;
+use super::failures::Failures;
 use super::rescales::{Change, LastChange, Rescales};
 use super::schedule::hash;
 use super::status::LastWrite;
 use super::targets::Target;
 use super::zero;
-use crate::hpa::{Decision, Recommendation, ScalingHistory, Spec, Status};
+use crate::hpa::{Decision, Recommendation, ScalingHistory, Spec, Status, TargetRef};
 use crate::samples::QueryHandle;
 use crate::time::UnixMillis;
 use std::time::Duration;
@@ -22,8 +23,8 @@ pub struct AutoscalerState {
     pub status: Status,
     /// The status that was written last.
     pub written: Option<LastWrite>,
-    /// How many evaluations in a row failed because metrics failed.
-    pub failed_evaluations: i32,
+    /// For how many rounds in a row the metrics have failed.
+    pub failures: Failures,
     /// Whether its last evaluation in this process had its metrics.
     pub measured: bool,
     /// Since when, and until when, no replica is removed because the metrics were missing: by
@@ -38,6 +39,8 @@ pub struct AutoscalerState {
     pub is_first_in_term: bool,
     /// Whether no evaluation in that term has read the scale from the API server yet.
     is_unread_in_term: bool,
+    /// The target of the last evaluation.
+    target: Option<TargetRef>,
     /// The effective minimum and maximum of replicas, once known.
     bounds: Option<(i32, i32)>,
     /// When the status of a frozen autoscaler last got new desired replicas, and which.
@@ -180,12 +183,31 @@ impl AutoscalerState {
         self.term = term;
     }
 
-    /// Counts evaluations in a row that failed because metrics failed. Returns whether this one did.
+    /// What was written to another target says nothing of this one. Recommendations and events stay, as upstream's do.
+    pub fn follow_target(&mut self, target: &TargetRef, now: UnixMillis) {
+        if self.target.as_ref() == Some(target) {
+            return;
+        }
+        if self.target.replace(target.clone()).is_some() {
+            (self.rescales, self.bounds) = (Rescales::default(), None);
+            if zero::pending_since(&self.status).is_some() {
+                // Whatever replicas it has: it was not this one.
+                zero::resolve(&mut self.status, 1, now);
+            }
+        }
+    }
+
+    /// Counts the rounds in a row whose metrics failed. Returns whether those of this evaluation did.
     /// One that could not read the scale says nothing about the metrics.
-    pub fn count_failure(&mut self, decision: &Decision, scale_is_known: bool) -> bool {
+    pub fn count_failure(
+        &mut self,
+        decision: &Decision,
+        scale_is_known: bool,
+        period: Duration,
+    ) -> bool {
         match decision.metrics_failed {
-            true => self.failed_evaluations = self.failed_evaluations.saturating_add(1),
-            false if scale_is_known => self.failed_evaluations = 0,
+            true => self.failures.count(period),
+            false if scale_is_known => self.failures = Failures::default(),
             false => {}
         }
         decision.metrics_failed
@@ -460,7 +482,7 @@ mod tests {
             let (mut history, mut status) = (ScalingHistory::default(), Status::default());
             let decision = hpa::decide(&input, &mut history, &mut status, &mut ());
             assert_eq!(
-                AutoscalerState::default().count_failure(&decision, true),
+                AutoscalerState::default().count_failure(&decision, true, Duration::from_secs(15)),
                 failed,
                 "{selected:?}"
             );

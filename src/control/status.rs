@@ -15,6 +15,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -183,18 +184,24 @@ fn resource(autoscaler: &AutoscalerRef) -> ApiResource {
     }
 }
 
-/// Reads the status of an object, which is empty if the object is gone. Plimsoll may not get a single
-/// object, so it lists.
+/// Reads the status of an object, which is empty if the object is gone.
 pub async fn read(client: &Client, autoscaler: &AutoscalerRef) -> Result<Status, kube::Error> {
+    let status = read_as::<HorizontalPodAutoscalerStatus>(client, autoscaler).await?;
+    Ok(status.as_ref().map(Status::from_api).unwrap_or_default())
+}
+
+/// The same with the fields of its kind; none if there is none. Plimsoll may not get a single object, so it lists.
+pub async fn read_as<T: DeserializeOwned>(
+    client: &Client,
+    autoscaler: &AutoscalerRef,
+) -> Result<Option<T>, kube::Error> {
     let key = &autoscaler.key;
     let api: Api<DynamicObject> =
         Api::namespaced_with(client.clone(), &key.namespace, &resource(autoscaler));
     let only = ListParams::default().fields(&format!("metadata.name={}", key.name));
     let mut list = within(api.list(&only)).await?;
     let status = list.items.pop().map_or(Value::Null, |object| object.data["status"].clone());
-    let status: Option<HorizontalPodAutoscalerStatus> =
-        serde_json::from_value(status).map_err(kube::Error::SerdeError)?;
-    Ok(status.as_ref().map(Status::from_api).unwrap_or_default())
+    serde_json::from_value(status).map_err(kube::Error::SerdeError)
 }
 
 /// Writes a status in place of the whole old one. Returns whether that object is still there: one of

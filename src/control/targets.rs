@@ -40,8 +40,8 @@ pub struct Target {
 /// Why a scale was not written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
-    /// Its replicas or its selector differ from those that were evaluated.
-    #[error("the scale was changed by another while it was decided on")]
+    /// Its replicas or its selector differ from those that were evaluated, or the autoscaler does.
+    #[error("the scale or its autoscaler was changed by another while it was decided on")]
     Changed,
     /// The API server rejected the write, with this message.
     #[error("{0}")]
@@ -160,10 +160,11 @@ impl Targets {
     /// Writes replicas to a scale that was read. After a conflict it is tried again as long as
     /// replicas and selector are those that were evaluated. The other writer may be this very request,
     /// if a proxy has sent it twice: then the replicas are as desired. By the Lease no other replica
-    /// leads when the write begins, and by the clock none when it ends.
+    /// leads when the write begins, and by the clock none when it ends. Nothing is sent once the autoscaler is not
+    /// the one that was evaluated: conflicts and reads of the Lease may take long.
     ///
     /// # Errors
-    /// [`WriteError::Changed`] if the scale was changed meanwhile: it is to be evaluated again.
+    /// [`WriteError::Changed`] if the scale or the autoscaler was changed meanwhile: it is to be evaluated again.
     /// [`WriteError::Failed`] if it was not written, and [`WriteError::Indeterminate`] if it may have
     /// been.
     pub async fn write(
@@ -171,6 +172,7 @@ impl Targets {
         token: &FencingToken,
         (api, scale): &(Api<DynamicObject>, Scale),
         replicas: i32,
+        is_current: impl Fn() -> bool,
     ) -> Result<(), WriteError> {
         let failed = |error: kube::Error| {
             let kind = match is_indeterminate(&error) {
@@ -186,8 +188,15 @@ impl Targets {
         loop {
             tries += 1;
             scale.spec.get_or_insert_default().replicas = Some(replicas);
-            match token.write_scale(self.replace(api, &name, &scale)).await {
-                Ok(_) => return Ok(()),
+            let replace = async {
+                match is_current() {
+                    true => self.replace(api, &name, &scale).await.map(Some),
+                    false => Ok(None),
+                }
+            };
+            match token.write_scale(replace).await {
+                Ok(Some(_)) => return Ok(()),
+                Ok(None) => return Err(WriteError::Changed),
                 Err(kube::Error::Api(status))
                     if status.code == 409 && tries < CONFLICT_ATTEMPTS =>
                 {
@@ -298,19 +307,25 @@ mod tests {
         let targets = Targets::new(client.clone());
         let target = targets.read("shop", &web()).await.unwrap();
         let object = target.object.unwrap();
-        assert!(targets.write(&fake::fencing_token(&client), &object, 6).await.is_err());
+        assert!(targets.write(&fake::fencing_token(&client), &object, 6, || true).await.is_err());
         assert_eq!(log.of("PUT").len(), 1);
         // If a proxy has sent it twice, nothing is left to do.
         let (client, log) = contested(6);
         let targets = Targets::new(client.clone());
         let target = targets.read("shop", &web()).await.unwrap();
-        targets.write(&fake::fencing_token(&client), &target.object.unwrap(), 6).await.unwrap();
+        targets
+            .write(&fake::fencing_token(&client), &target.object.unwrap(), 6, || true)
+            .await
+            .unwrap();
         assert_eq!(log.of("PUT").len(), 1);
         // A change of something else is no reason to give up.
         let (client, log) = contested(3);
         let targets = Targets::new(client.clone());
         let target = targets.read("shop", &web()).await.unwrap();
-        targets.write(&fake::fencing_token(&client), &target.object.unwrap(), 6).await.unwrap();
+        targets
+            .write(&fake::fencing_token(&client), &target.object.unwrap(), 6, || true)
+            .await
+            .unwrap();
         assert_eq!(log.of("PUT").len(), 2);
     }
 
@@ -330,7 +345,7 @@ mod tests {
         });
         let targets = Targets::new(client.clone());
         let object = targets.read("shop", &web()).await.unwrap().object.unwrap();
-        let written = targets.write(&fake::fencing_token(&client), &object, 6).await;
+        let written = targets.write(&fake::fencing_token(&client), &object, 6, || true).await;
         assert_eq!(written, Err(WriteError::Failed("shutting down".to_owned())));
     }
 

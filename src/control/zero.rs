@@ -40,7 +40,9 @@ pub fn pending_since(status: &Status) -> Option<UnixMillis> {
 
 /// Whether a status says that the workload was scaled to zero.
 pub fn is_at_zero(status: &Status) -> bool {
-    status.condition(ConditionKind::ScaledToZero).is_some_and(|c| c.reason == "ScaledToZero")
+    status
+        .condition(ConditionKind::ScaledToZero)
+        .is_some_and(|condition| condition.status && condition.reason == "ScaledToZero")
 }
 
 /// Whether a scale to zero may still take effect: one that this or another replica announced at this

@@ -115,7 +115,7 @@ async fn an_indeterminate_scale_up_from_zero_resolves_the_condition() {
 }
 
 /// Or a zero that the owner sets afterwards would be taken for Plimsoll's.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_fallback_is_a_change_after_a_scale_to_zero() {
     let (control, _) = World::new(3, None, |_, _| None).run();
     let fallback = json!({"failedRounds": 2, "replicas": 5});
@@ -126,6 +126,7 @@ async fn a_fallback_is_a_change_after_a_scale_to_zero() {
     assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
     let kind = ConditionKind::ScaledToZero;
     state.status.set(kind, true, "ScaledToZero", format_args!("it was"), 0);
+    tokio::time::advance(Duration::from_secs(15)).await;
     assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
     assert_eq!(state.status.desired_replicas, 5);
     assert!(!state.status.condition(kind).unwrap().status);
