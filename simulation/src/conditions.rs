@@ -144,7 +144,10 @@ impl Conditions {
     pub fn trouble(&self, replica: usize, now: Millis) -> Trouble {
         let one = &self.replicas[replica];
         Trouble {
-            watches: one.watch_silent.at(now).is_some() || one.watch_refused.at(now).is_some(),
+            watches: one.watch_silent.at(now).is_some()
+                || one.watch_refused.at(now).is_some()
+                || one.api_lost.at(now).is_some()
+                || one.refused.at(now).is_some(),
             requests: one.api_lost.at(now).is_some()
                 || one.refused.at(now).is_some()
                 || one.api_latency.at(now).is_some(),

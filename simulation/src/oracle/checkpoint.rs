@@ -3,7 +3,7 @@
 
 use super::record::{Change, LAG, Record};
 use super::{Oracle, Oracles, SharedSpec};
-use crate::plan::{MINUTE, Millis, SCRAPE, SECOND};
+use crate::plan::{MINUTE, Millis, SCRAPE, SECOND, WORKLOADS};
 use crate::workload::NAMES;
 use plimsoll::crd::Executor;
 use plimsoll::hpa::{ScaleEvent, ScalingHistory, ScalingRules};
@@ -18,9 +18,104 @@ const DATED: std::ops::RangeInclusive<Millis> = -SECOND..=3 * SECOND;
 /// The windows of an autoscaler that names none, in seconds: of `hpa`, up and down.
 const WINDOWS: [i32; 2] = [0, 300];
 
+/// The checkpoints that a replica wrote, by workload.
+#[derive(Debug)]
+pub struct Written {
+    at: Millis,
+    by: usize,
+    all: [Option<Checkpoint>; WORKLOADS],
+}
+
 impl Oracles {
     /// Looks at a checkpoint that a replica has written.
     pub fn check_checkpoint(&mut self, at: Millis, by: usize, map: Option<&Value>) {
+        let map = map.cloned().unwrap_or_default();
+        let read = serde_json::from_value(map).map_err(|error| error.to_string());
+        let checkpoints = match read.and_then(read_checkpoints) {
+            Ok(checkpoints) => checkpoints,
+            Err(error) => {
+                let text = format!("a checkpoint can't be read: {error}");
+                return self.violate(Oracle::Restart, at, text);
+            }
+        };
+        let of = |name| checkpoints.iter().find(|(autoscaler, _)| autoscaler.key.name == name);
+        let written =
+            Written { at, by, all: NAMES.map(|name| of(name).map(|(_, one)| one.clone())) };
+        if let Some(before) = self.last_checkpoints.take() {
+            self.check_continuity(&before, &written);
+        }
+        self.check_history(&written);
+        self.last_checkpoints = Some(written);
+    }
+
+    /// Looks whether a checkpoint has the changes of the one before: a new leader has loaded them.
+    fn check_continuity(&mut self, before: &Written, written: &Written) {
+        let Written { at, by, .. } = *written;
+        let replica = &self.replicas[by];
+        let since = match before.by == by {
+            true => before.at,
+            false => replica.acquired.unwrap_or(Millis::MAX).min(replica.alive_since.unwrap_or(0)),
+        };
+        let is_later = replica.acquired.is_some_and(|acquired| acquired > before.at);
+        if !is_later && (before.by != by || replica.alive_since.is_none_or(|born| born > before.at))
+            || replica
+                .trouble
+                .during(since.min(before.at) - LAG, at)
+                .any(|trouble| trouble.is_of_api())
+        {
+            return;
+        }
+        for (workload, name) in NAMES.into_iter().enumerate() {
+            let record = &self.records[workload];
+            let Some(Some(spec)) = record.specs.now() else { continue };
+            let uid = &spec.uid;
+            let of =
+                |all: &[Option<Checkpoint>]| all[workload].clone().filter(|one| one.uid == *uid);
+            let Some(old) = of(&before.all) else { continue };
+            if spec.api.paused
+                || spec.api.executor != Executor::Embedded
+                || record.undisturbed_since + 2 * LAG > before.at
+            {
+                continue;
+            }
+            let new = of(&written.all).map(|one| one.history).unwrap_or_default();
+            let Some(behavior) = &spec.spec.behavior else { continue };
+            let directions = [
+                (&behavior.scale_up, &old.history.ups, &new.ups),
+                (&behavior.scale_down, &old.history.downs, &new.downs),
+            ];
+            let mut lacks = None;
+            let mut looked = false;
+            for (rules, old, new) in directions {
+                let longest = rules.policies.iter().map(|policy| policy.period_seconds).max();
+                let since = at - i64::from(longest.unwrap_or(0)) * SECOND + LAG;
+                for event in old.iter().filter(|event| before.at + event.time > since) {
+                    looked = true;
+                    let later = |one: &ScaleEvent| (at + one.time) - (before.at + event.time);
+                    let has = new.iter().any(|one| {
+                        one.change == event.change && (-SECOND..=LAG).contains(&later(one))
+                    });
+                    if !has {
+                        lacks.get_or_insert_with(|| format!("{event:?}; it has {new:?}"));
+                    }
+                }
+            }
+            if let Some(lacks) = lacks {
+                let text = format!(
+                    "{name}: the checkpoint by replica {by} lacks a change that the one before had, by replica {}: {lacks}",
+                    before.by
+                );
+                return self.violate(Oracle::Restart, at, text);
+            }
+            if looked {
+                self.checked_of(Oracle::Restart, workload);
+            }
+        }
+    }
+
+    /// Looks whether a checkpoint of a leader that has led for long has the history.
+    fn check_history(&mut self, written: &Written) {
+        let Written { at, by, .. } = *written;
         let replica = &self.replicas[by];
         let since = at - LED;
         let led = |begun: Option<Millis>| begun.is_some_and(|begun| begun <= since);
@@ -31,23 +126,14 @@ impl Oracles {
             return;
         }
         let slowest = self.base + replica.offsets(since, at).into_iter().min().unwrap_or(0);
-        let map = map.cloned().unwrap_or_default();
-        let read = serde_json::from_value(map).map_err(|error| error.to_string());
-        let checkpoints = match read.and_then(read_checkpoints) {
-            Ok(checkpoints) => checkpoints,
-            Err(error) => {
-                let text = format!("a checkpoint can't be read: {error}");
-                return self.violate(Oracle::Restart, at, text);
-            }
-        };
         for (workload, name) in NAMES.into_iter().enumerate() {
-            let of = checkpoints.iter().find(|(autoscaler, _)| autoscaler.key.name == name);
+            let of = written.all[workload].as_ref();
             let record = &self.records[workload];
             let Some(Some(spec)) = record.specs.now() else { continue };
             if spec.api.paused || spec.api.executor != Executor::Embedded {
                 continue;
             }
-            let checkpoint = of.map(|(_, one)| one).filter(|one| one.uid == spec.uid);
+            let checkpoint = of.filter(|one| one.uid == spec.uid);
             let looked = Looked { at, by, record, spec };
             let found = looked.look(checkpoint).and_then(|counts| {
                 looked.look_at_last_scale(checkpoint, slowest)?;

@@ -52,6 +52,8 @@ pub struct Oracles {
     pub frozen: Timeline<bool>,
     /// When checkpoints were written, and by whom.
     pub checkpoints: VecDeque<(Millis, usize)>,
+    /// The checkpoints that were written last.
+    last_checkpoints: Option<checkpoint::Written>,
     /// The exact decisions for one workload.
     exact: exact::Exact,
     /// How often each oracle looked.
@@ -91,6 +93,7 @@ impl Oracles {
             unled_since: None,
             frozen: Timeline::default(),
             checkpoints: VecDeque::new(),
+            last_checkpoints: None,
             exact: exact::Exact::default(),
             counts: Counts::new(),
             violation: None,
@@ -152,8 +155,23 @@ impl Oracles {
         }
     }
 
+    /// A replica has written something else than a scale: what it had begun to write when another one acquired the Lease
+    /// may still come.
+    pub fn written(&mut self, at: Millis, by: usize, what: &str) {
+        self.checked(Oracle::OneWriter);
+        let acquired = self.replicas[by].acquired;
+        let mut others = self.acquisitions.iter().filter(|(_, other)| *other != by);
+        let is_over = |since: Millis| Some(since) > acquired && since < at - record::LATE;
+        if self.holder != Some(by) && others.any(|(since, _)| is_over(*since)) {
+            let text =
+                format!("replica {by} writes {what}, the Lease is held by {:?}", self.holder);
+            self.violate(Oracle::OneWriter, at, text);
+        }
+    }
+
     /// A checkpoint was written.
     pub fn checkpoint_written(&mut self, at: Millis, by: usize) {
+        self.written(at, by, "a checkpoint");
         self.checkpoints.push_back((at, by));
         if self.checkpoints.len() > 200 {
             self.checkpoints.pop_front();
@@ -227,6 +245,7 @@ impl Oracles {
         (before, status): (Option<&Value>, &Value),
     ) {
         self.checked(Oracle::Status);
+        self.written(at, by, "a status");
         let time = |status: &Value| status["lastScaleTime"].clone();
         let is_reported = before.is_some_and(|before| time(before) != time(status));
         let record = &self.records[workload];

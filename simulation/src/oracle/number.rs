@@ -1,7 +1,7 @@
 //! The oracles of a write: who writes, for whom, and which number; and of a write that is due.
 
 use super::expect::{Past, decide};
-use super::record::{Hull, LAG, Lags, MEMORY};
+use super::record::{Hull, LAG, Lags, MEMORY, SLOW};
 use super::{Oracle, Oracles, ReplicaRecord, SharedSpec};
 use crate::plan::{MINUTE, Millis, SCRAPE, SECOND};
 use crate::workload::NAMES;
@@ -36,9 +36,11 @@ impl Oracles {
         let name = NAMES[workload];
         let lags = self.replicas[by].lags(at);
         self.checked(Oracle::LeftAlone);
-        if self.frozen.during(at - lags.scale, at).all(|frozen| *frozen)
-            && self.frozen.now().is_some()
-        {
+        // The Lease, which says so, is read right before a write.
+        let is_api_sound =
+            !self.replicas[by].trouble.during(at - SLOW, at).any(|trouble| trouble.is_of_api());
+        let read = if is_api_sound { SECOND } else { lags.scale };
+        if self.frozen.during(at - read, at).all(|frozen| *frozen) && self.frozen.now().is_some() {
             let text = format!("{name}: {from} -> {to} while scales are frozen");
             return self.violate(Oracle::LeftAlone, at, text);
         }
@@ -260,6 +262,11 @@ impl Oracles {
                 continue;
             }
             let is_known = change.by.is_some_and(|writer| {
+                // A writer whose watches were behind may have made it for the object before this one.
+                let lag = self.replicas[writer].lag(change.at);
+                if record.created.is_some_and(|created| created > change.at - lag) {
+                    return false;
+                }
                 let sound = |replica: usize| {
                     let after = change.at + NOTED_LATE;
                     replica == writer
@@ -333,17 +340,10 @@ impl Oracles {
             return false;
         }
         let record = &self.records[workload];
-        // A leader that is new, or no longer frozen, or whose clock was set, evaluates at once; so is an autoscaler
-        // that was edited.
-        let since = at - i64::from(fallback.failed_rounds) * spec.period();
-        let acquired = self.acquisitions.iter().filter(|(at, _)| *at > since).count();
-        let thawed = self.frozen.during(since, at).count().saturating_sub(1);
-        let set = self.replicas[by].offset.during(since, at).count().saturating_sub(1);
-        let besides = acquired + thawed + set + usize::from(record.undisturbed_since > since);
-        let besides = i32::try_from(besides).unwrap_or(i32::MAX);
-        // The first of those evaluations was in one of these times between two scrapes, or before.
-        let rounds = fallback.failed_rounds.saturating_sub(1 + besides).max(0);
-        let failed_for = i64::from(rounds) * spec.period() - SECOND;
+        // The first of those evaluations was in one of these times between two scrapes, or before; the last one may be
+        // a little early.
+        let rounds = fallback.failed_rounds.saturating_sub(1).max(0);
+        let failed_for = i64::from(rounds) * spec.period() - spec.period() / 4 - SECOND;
         let ended = |span: &&super::Span| span.from + SCRAPE < at - failed_for;
         let spans = record.spans.iter().skip_while(ended);
         spans.into_iter().all(|span| !span.answered[by] || span.may_fail)

@@ -315,8 +315,8 @@ impl ReplicaRecord {
         if self.trouble.now() != Some(&trouble) {
             self.trouble.set(at, trouble);
         }
-        if self.views.now() != Some(&trouble.is_of_views()) {
-            self.views.set(at, trouble.is_of_views());
+        if self.views.now() != Some(&trouble.watches) {
+            self.views.set(at, trouble.watches);
         }
     }
 
@@ -349,7 +349,10 @@ impl ReplicaRecord {
     pub fn lag(&self, now: Millis) -> Millis {
         // A view may be as old as what keeps it from being renewed.
         let since = self.views.since_when(now - TROUBLED_LAG, |are_old| *are_old);
-        since.map_or(LAG, |since| (now - since + LAG).clamp(TROUBLED_LAG, MEMORY))
+        // A watch that ends, as each does in time, may take long to begin again.
+        let is_slow = self.trouble.during(now - SLOW, now).any(|trouble| trouble.requests);
+        let least = if is_slow { SLOW } else { LAG };
+        since.map_or(least, |since| (now - since + LAG).clamp(TROUBLED_LAG, MEMORY))
     }
 
     /// How old each kind of what it decides on now may be.
