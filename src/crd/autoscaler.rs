@@ -135,7 +135,7 @@ pub struct CustomMetric {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Fallback {
-    /// After so many failed decisions in a row.
+    /// After so many sync periods in a row whose metrics failed.
     #[schemars(range(min = 1))]
     pub failed_rounds: i32,
     /// At least so many replicas, within minReplicas and maxReplicas. A
