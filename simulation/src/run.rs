@@ -29,7 +29,7 @@ pub struct Report {
     pub seed: u64,
     /// How far it came, in simulated time.
     pub length: Millis,
-    /// How many faults of each kind there were.
+    /// How many faults of each kind there were: of those that wait for a write, how many struck.
     pub faults: BTreeMap<String, u64>,
     /// How often each oracle looked.
     pub counts: Counts,
@@ -117,6 +117,7 @@ async fn simulate(settings: &Settings) -> Report {
     let length = world.now().min(settings.length);
     let evaluations = world.evaluations();
     let mut oracles = locked(&world.oracles);
+    let faults = world.faults();
     if let Some(request) = world.api.unmodelled().first() {
         let text = format!("the API server has no model of {request}");
         oracles.violate(Oracle::Bounded, length, text);
@@ -124,7 +125,7 @@ async fn simulate(settings: &Settings) -> Report {
     Report {
         seed: settings.seed,
         length,
-        faults: world.faults.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect(),
+        faults,
         counts: oracles.counts.clone(),
         evaluations,
         writes: oracles.writes,
