@@ -20,7 +20,7 @@ all-parts: ## Build those that only some tests need, too
 test: ## Everything CI runs; how long each part took
 	@tests/timed $(PARTS)
 
-test-all: ## That, and what takes longer: MINUTES=5 of soak, the benchmark in small, SECONDS=60 of fuzzing each target
+test-all: ## That, and what takes longer: whether the known faults still apply, MINUTES=5 of soak, the benchmark in small, SECONDS=60 of fuzzing each target
 	@MINUTES=$(or $(MINUTES),5) tests/timed $(PARTS) mutations-apply bench-smoke soak fuzz
 
 PARTS := lint licenses unit conformance simulate-fixed all-parts e2e
@@ -86,11 +86,11 @@ bench-fairness: parts ## What one tenant costs 1,000 autoscalers of others; FAIR
 query-costs: parts ## What queries cost Prometheus, in CPU time: the figures behind src/promql/cost.rs
 	@$(E2E_BUILD) && QUERY_COSTS=1 $(E2E_RUN) a_batched_query_has_the_same_result -- --nocapture
 
-soak: parts ## A long run with churn and faults; MINUTES=10 (2 at least, or a rule has nothing to look at), SEED= to repeat one
+soak: parts ## A long run with churn and faults; MINUTES=10 (2 at least, or a rule has nothing to look at), SEED= draws the same random numbers again
 	@$(PROGRAM) soak
 	@target/release/soak $(or $(MINUTES),10) $(SEED)
 
-mutations: ## Put each known fault back, to see that the simulation catches it; NAMES="M08 C02"
+mutations: ## Put each known fault back, to see that the simulation catches it: an hour on two cores; NAMES="M08 C02"
 	@tests/mutate $(NAMES)
 
 mutations-apply: ## Whether each of them still applies and compiles
@@ -99,12 +99,12 @@ mutations-apply: ## Whether each of them still applies and compiles
 # With a profile of Cargo.toml.
 SIMULATE = $(CARGO) build --locked --quiet --profile $(1) --package plimsoll-simulation --bin simulate && target/$(1)/simulate
 
-simulate: ## Simulated days under random faults: SEEDS=10 DAYS=30, FAULTS=1 an hour, FIRST=1, JOBS=1; SEED=N repeats one (with its FAULTS), WITHOUT=3,8 leaves some of them out, LOG=plimsoll=debug shows its log
+simulate: ## Simulated days under random faults: SEEDS=10 DAYS=30 (25 minutes, and 5 to build), FAULTS=1 an hour, FIRST=1, JOBS=1; SEED=N repeats one (with its FAULTS), WITHOUT=3,8 leaves some of them out, LOG=plimsoll=debug shows its log. Error 1: a violation; 3: none, but too little was looked at
 	@$(call SIMULATE,simulate-long) $(if $(LOG),--log $(LOG),--shrink) --days $(or $(DAYS),30) --faults $(or $(FAULTS),1) --jobs $(or $(JOBS),1) \
 		$(if $(WITHOUT),--without $(WITHOUT)) $(if $(SECONDS),--seconds $(SECONDS)) \
 		$(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10) --first $(or $(FIRST),1))
 
-simulate-fixed: ## The seeds of CI
+simulate-fixed: ## The seeds of CI: 1 to 8, two days each, three faults an hour
 	@$(call SIMULATE,simulate) --shrink --days 2 --faults 3 --jobs 2 --seeds 8
 
 demo: ## The main job, live; KEEP=1 leaves it all up

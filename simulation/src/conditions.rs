@@ -1,6 +1,7 @@
 //! What fails now: the faults set it, and the network between the replicas and the cluster asks for it.
 
-use crate::plan::{Lie, Millis, REPLICAS, WORKLOADS, Written};
+use crate::plan::{Fault, Lie, Millis, REPLICAS, WORKLOADS, Written};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A condition that holds until a time.
@@ -75,6 +76,8 @@ pub struct Conditions {
     pub crash_after: Vec<Written>,
     /// The next writes that fail.
     pub armed: Vec<(Written, Mishap)>,
+    /// How many faults of each kind that waits for a request have struck.
+    pub struck: BTreeMap<&'static str, u64>,
     /// By workload: other writers edit its object before each first try to scale it.
     pub busy: [Timed<()>; WORKLOADS],
 }
@@ -130,7 +133,36 @@ impl Conditions {
     pub fn take(&mut self, written: Written) -> Option<Mishap> {
         let of = |(armed, _): &(Written, Mishap)| written.is_one(*armed);
         let place = self.armed.iter().position(of)?;
-        Some(self.armed.remove(place).1)
+        let (_, mishap) = self.armed.remove(place);
+        self.strike(&match mishap {
+            Mishap::ResponseLost => Fault::ResponseLost(written),
+            Mishap::Late => Fault::Late(written),
+            Mishap::Conflict => Fault::Conflict(written),
+        });
+        Some(mishap)
+    }
+
+    /// Whether the maker of this write dies: takes the fault.
+    pub fn take_crash(&mut self, written: Written) -> bool {
+        let Some(place) = self.crash_after.iter().position(|armed| written.is_one(*armed)) else {
+            return false;
+        };
+        self.crash_after.remove(place);
+        self.strike(&Fault::CrashAfter(written));
+        true
+    }
+
+    /// Whether somebody else takes the Lease now: takes the fault.
+    pub fn take_lease(&mut self) -> bool {
+        let is_taken = std::mem::take(&mut self.lease_is_taken);
+        if is_taken {
+            self.strike(&Fault::LeaseTaken);
+        }
+        is_taken
+    }
+
+    fn strike(&mut self, fault: &Fault) {
+        *self.struck.entry(fault.name()).or_default() += 1;
     }
 
     /// Whether Prometheus gives a replica no whole answer.

@@ -3,7 +3,7 @@
 use clap::Parser;
 use plimsoll_simulation::oracle::time;
 use plimsoll_simulation::plan::{DAY, Millis};
-use plimsoll_simulation::run::{Report, Settings, planned, run, run_apart, shrink};
+use plimsoll_simulation::run::{Report, Settings, Shorter, planned, run, run_apart, shrink};
 use plimsoll_simulation::total::Total;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// How many runs it may take to leave faults out.
+/// How many runs it may take to leave faults out, and after what time none of them begins.
 const TRIES: usize = 60;
+const SHORTENED_FOR: Duration = Duration::from_secs(20 * 60);
 
 /// What the program ends with where all held, but too little was looked at; clap ends with 2.
 const IDLE: u8 = 3;
@@ -209,12 +210,14 @@ fn again(settings: &Settings, flags: &Flags) -> String {
 
 /// Leaves out what the violation does not need, and shows what is left.
 fn show_shorter(settings: &Settings, report: &Report, flags: &Flags) {
-    println!("\nShortening it, in at most {TRIES} runs");
-    let (settings, report) = match shrink(settings, report, TRIES) {
-        Ok(shorter) => shorter,
-        Err(failed) => return println!("it can't be shortened: {}", failed.error),
-    };
-    println!("The same with fewer faults:");
+    println!("\nShortening it, in at most {TRIES} runs and {} min", SHORTENED_FOR.as_secs() / 60);
+    let before = settings.left_out.len();
+    let Shorter { settings, report, is_least } = shrink(settings, report, TRIES, SHORTENED_FOR);
+    if settings.left_out.len() == before {
+        return println!("None of its faults could be left out");
+    }
+    let reached = if is_least { "none of them can be left out" } else { "maybe not the fewest" };
+    println!("The same with fewer faults ({reached}):");
     let end = report.violation.as_ref().map_or(settings.length, |violation| violation.at);
     for one in planned(&settings) {
         if let Some(number) = one.number.filter(|_| one.at <= end) {

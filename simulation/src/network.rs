@@ -238,8 +238,7 @@ impl Faults for ToApiServer {
         let mut latency =
             || Duration::from_millis((state.rng.i64(1..6) + extra / 2).unsigned_abs());
         let (before, after) = (latency(), latency());
-        if asked.method == Method::GET && path.ends_with("/scale") && conditions.lease_is_taken {
-            conditions.lease_is_taken = false;
+        if asked.method == Method::GET && path.ends_with("/scale") && conditions.take_lease() {
             let _ = self.network.asks.send(Ask::TakeLease);
         }
         let mishap = written.and_then(|written| conditions.take(written));

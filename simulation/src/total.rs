@@ -58,13 +58,15 @@ impl Total {
             self.writes,
             self.share()
         );
-        println!("faults: {}", self.faults.values().sum::<u64>());
+        println!("faults that struck: {}", self.faults.values().sum::<u64>());
         for (fault, count) in &self.faults {
             println!("  {fault:<18} {count:>6}");
         }
         println!("oracles:             looked   withheld  a day, at the workload with the least");
-        for (oracle, count) in &self.counts {
-            let least = count.least(*oracle) as f64 / days.max(f64::MIN_POSITIVE);
+        for &oracle in Oracle::all() {
+            // One that never looked has a line, too.
+            let count = self.counts.get(&oracle).copied().unwrap_or_default();
+            let least = count.least(oracle) as f64 / days.max(f64::MIN_POSITIVE);
             let whole = if oracle.is_of_workloads() { "" } else { "  (no workload)" };
             let (looked, withheld) = (count.checked + count.withheld, count.withheld);
             println!("  {:<14} {looked:>10} {withheld:>10} {least:>9.1}{whole}", oracle.name());
@@ -78,17 +80,14 @@ impl Total {
             return Vec::new();
         }
         let days = (self.length / DAY).unsigned_abs();
-        let least = |oracle| self.counts.get(oracle).map_or(0, |count| count.least(*oracle));
-        let mut all: Vec<String> = Oracle::ALL
-            .iter()
-            .filter(|oracle| least(oracle) < days)
-            .map(|oracle| {
-                format!(
-                    "idle: {oracle} looked at a workload {} times in {days} days",
-                    least(oracle)
-                )
-            })
-            .collect();
+        let least =
+            |oracle: &Oracle| self.counts.get(oracle).map_or(0, |count| count.least(*oracle));
+        let idle = |oracle: &Oracle| {
+            let at = if oracle.is_of_workloads() { " at a workload" } else { "" };
+            format!("idle: {oracle} looked{at} {} times in {days} days", least(oracle))
+        };
+        let all = Oracle::all().iter().filter(|oracle| least(oracle) < days);
+        let mut all: Vec<String> = all.map(idle).collect();
         if self.share() < LEAST_SHARE {
             all.push(format!(
                 "share: {:.2} % of evaluations wrote a scale, less than {LEAST_SHARE} %",
@@ -109,7 +108,8 @@ mod tests {
     fn each_oracle_looks_at_each_workload_once_a_day_and_one_evaluation_of_a_hundred_writes() {
         let whole = Count { checked: 50, withheld: 0, of: [10; WORKLOADS] };
         let counts = |windows| {
-            let mut counts: Counts = Oracle::ALL.map(|oracle| (oracle, whole)).into();
+            let all = Oracle::all().iter().map(|oracle| (*oracle, whole));
+            let mut counts: Counts = all.collect();
             counts.insert(Oracle::Windows, windows);
             counts
         };
@@ -126,7 +126,11 @@ mod tests {
         let found = total(counts(seldom), 9).shortcomings();
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].contains("windows looked at a workload 9 times"), "{found:?}");
-        let short = Total { length: LONG - 1, ..total(counts(seldom), 0) };
+        let mut counts = counts(whole);
+        counts.remove(&Oracle::OneWriter);
+        let found = total(counts.clone(), 10).shortcomings();
+        assert_eq!(found, ["idle: one writer looked 0 times in 10 days"]);
+        let short = Total { length: LONG - 1, ..total(counts, 0) };
         assert_eq!(short.shortcomings(), Vec::<String>::new());
     }
 }

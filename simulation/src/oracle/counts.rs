@@ -1,12 +1,15 @@
 //! What the oracles looked at, and what they found.
 
 use crate::plan::WORKLOADS;
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
 /// The oracles.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ValueEnum,
+)]
 pub enum Oracle {
     /// Each number that is written follows from the whole history.
     Number,
@@ -36,20 +39,9 @@ pub enum Oracle {
 
 impl Oracle {
     /// All of them.
-    pub const ALL: [Self; 12] = [
-        Self::Number,
-        Self::OneWriter,
-        Self::LeftAlone,
-        Self::NoWayDown,
-        Self::Windows,
-        Self::Exact,
-        Self::InTime,
-        Self::Restart,
-        Self::Status,
-        Self::Steady,
-        Self::Bounded,
-        Self::Compared,
-    ];
+    pub fn all() -> &'static [Self] {
+        Self::value_variants()
+    }
 
     /// Its name.
     pub fn name(self) -> &'static str {

@@ -222,6 +222,18 @@ impl Fault {
         }
     }
 
+    /// Whether it does nothing before a request comes that it is for.
+    pub fn waits(&self) -> bool {
+        matches!(
+            self,
+            Self::ResponseLost(_)
+                | Self::CrashAfter(_)
+                | Self::Late(_)
+                | Self::Conflict(_)
+                | Self::LeaseTaken
+        )
+    }
+
     /// Its name in reports.
     pub fn name(&self) -> &'static str {
         match self {

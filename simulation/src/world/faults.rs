@@ -3,6 +3,7 @@
 use super::{CALM, Task, World};
 use crate::conditions::{Mishap, locked};
 use crate::plan::{Fault, HOUR, LEADER, Millis, REPLICAS, SECOND};
+use std::collections::BTreeMap;
 
 impl World {
     /// A fault begins.
@@ -10,7 +11,7 @@ impl World {
         if let Some(replica) = fault.replica_mut().filter(|replica| **replica == LEADER) {
             *replica = locked(&self.oracles).holder.unwrap_or(0);
         }
-        *self.faults.entry(fault.name()).or_default() += 1;
+        *self.faults.entry(fault.name()).or_default() += u64::from(!fault.waits());
         self.step(at, format_args!("fault: {fault:?}"));
         let mut over = None;
         let conditions = self.conditions.clone();
@@ -111,6 +112,15 @@ impl World {
             self.at(over, Task::Recheck);
             self.at(over + CALM, Task::Recheck);
         }
+    }
+
+    /// How many faults of each kind there were. Those that wait for a request count when they strike.
+    pub fn faults(&self) -> BTreeMap<String, u64> {
+        let mut all: BTreeMap<String, u64> = BTreeMap::new();
+        for (name, count) in self.faults.iter().chain(&locked(&self.conditions).struck) {
+            *all.entry((*name).to_owned()).or_default() += count;
+        }
+        all
     }
 
     /// The history of watches is compacted while those of a replica are away.

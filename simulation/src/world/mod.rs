@@ -76,8 +76,8 @@ pub struct World {
     pub conditions: Shared<Conditions>,
     /// The oracles.
     pub oracles: Shared<Oracles>,
-    /// How many faults of each kind there were.
-    pub faults: BTreeMap<&'static str, u64>,
+    /// How many faults of each kind there were, without those that wait for a request.
+    faults: BTreeMap<&'static str, u64>,
     network: Arc<Network>,
     start: Instant,
     base: i64,
@@ -127,9 +127,7 @@ impl World {
             let (Some(replica), Some(written)) = (replica_of(&write.who), written(write)) else {
                 return;
             };
-            let crashes = &mut locked(&armed).crash_after;
-            if let Some(place) = crashes.iter().position(|armed| written.is_one(*armed)) {
-                crashes.remove(place);
+            if locked(&armed).take_crash(written) {
                 let _ = crash.send(Ask::Crash(replica));
             }
         });

@@ -2,9 +2,11 @@
 //!
 //! Autoscalers, pods, metrics and the configuration are created, changed and deleted, workloads go to
 //! zero and come back; Prometheus, kube-apiserver and each of two replicas fail in turn; all at
-//! random, from a seed that is printed. Each write of a scale is judged by what the replica that
+//! random, from a seed that is printed: a run of the same seed draws the same numbers, but what they are
+//! drawn for depends on time, too. Each write of a scale is judged by what the replica that
 //! wrote it had been told. At the end every workload must have the size that its metrics ask for, and
-//! memory, open files and tasks must not have grown.
+//! memory, open files and tasks must not have grown. What is printed counts the acts, the faults, and how
+//! often each rule had something to look at: a rule that never had is a violation, too.
 
 mod acts;
 mod faults;
@@ -45,7 +47,9 @@ fn main() -> ExitCode {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let seed = arguments.next().and_then(|text| text.parse().ok());
     let seed = seed.unwrap_or(now.as_nanos() as u64);
-    eprintln!("  seed {seed}: soak {minutes} {seed} does the same again");
+    eprintln!(
+        "  seed {seed}: make soak MINUTES={minutes} SEED={seed} draws the same numbers again"
+    );
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(run(Duration::from_secs_f64(minutes * 60.0), seed, minutes))
 }

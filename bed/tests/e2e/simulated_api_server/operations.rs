@@ -7,6 +7,10 @@ use kube::Client;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
+/// What is counted beside requests: events of watches, and those of them that end one whose version has expired.
+pub const EVENTS: &str = "(events of watches)";
+pub const EXPIRED: &str = "(410 in a watch)";
+
 /// A namespace with objects on both servers, and the requests to it.
 pub struct Lane {
     namespace: String,
@@ -77,8 +81,9 @@ impl Lane {
 
     /// Compares the events of the watches, and ends them.
     pub async fn end_watches(&mut self) {
-        let events = self.sides.end_watches().await;
-        *self.counts.entry("(events of watches)".to_owned()).or_default() += events;
+        let (events, expired) = self.sides.end_watches().await;
+        *self.counts.entry(EVENTS.to_owned()).or_default() += events;
+        *self.counts.entry(EXPIRED.to_owned()).or_default() += expired;
     }
 
     fn count(&mut self, what: &str, code: u16) {

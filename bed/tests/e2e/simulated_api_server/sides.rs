@@ -199,9 +199,10 @@ impl Sides {
         self.watches.push(Watches { what, real, reader, simulated });
     }
 
-    /// Compares the events of all watches so far, and ends them. Returns the number of events.
-    pub async fn end_watches(&mut self) -> usize {
-        let mut count = 0;
+    /// Compares the events of all watches so far, and ends them. Returns the number of events, and how many of them
+    /// say that a version has expired.
+    pub async fn end_watches(&mut self) -> (usize, usize) {
+        let (mut count, mut expired) = (0, 0);
         for Watches { what, real, reader, mut simulated } in std::mem::take(&mut self.watches) {
             let mut ours = Vec::new();
             while let Some(event) = simulated.next_event() {
@@ -226,13 +227,15 @@ impl Sides {
                 let (theirs, ours) = (kinds(&theirs), kinds(&ours));
                 self.differences.push(format!("{what}\n{theirs:?}\nis\n{ours:?}"));
             }
-            count += ours.len();
+            count += theirs.len();
+            let is_expired = |e: &&Value| e["type"] == "ERROR" && e["object"]["code"] == 410;
+            expired += theirs.iter().filter(is_expired).count();
             for (theirs, ours) in theirs.into_iter().zip(ours) {
                 let replies = self.normalized([(200, theirs), (200, ours)]);
                 self.compare(&replies, &what);
             }
         }
-        count
+        (count, expired)
     }
 }
 
