@@ -401,6 +401,33 @@ mod tests {
         }
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_users_own_query_that_is_late_says_nothing_about_the_server() {
+        let client = client(false, |_| stream::pending().boxed());
+        let fails = async |flow: Flow| {
+            let error = client.query("up", std::slice::from_ref(&flow)).await.err();
+            assert!(matches!(error, Some(Error::Timeout(_))), "{flow:?}: {error:?}");
+            client.failing_for().is_some()
+        };
+        let [user, namespace] = [Flow::User("shop".into()), Flow::Namespace("shop".into())];
+        assert!(!fails(user.clone()).await, "it may just be slow");
+        assert!(fails(namespace).await);
+        assert!(fails(user).await, "nor is it a sign that the server serves again");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_no_connection_reaches_is_noticed_by_users_own_queries() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        // It takes the connection, and no TLS handshake comes to an end.
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let url = format!("https://{}", listener.local_addr().unwrap());
+        let timeout = Duration::from_secs(1);
+        let client = Client::new(Options { timeout, ..Options::new(&url) }).unwrap();
+        let error = client.query("up", &[Flow::User("shop".into())]).await.err();
+        assert!(matches!(error, Some(Error::Unreachable(_))), "{error:?}");
+        assert!(client.failing_for().is_some());
+    }
+
     #[tokio::test]
     async fn a_query_is_sent_in_the_url_or_in_the_body() {
         for get in [true, false] {
