@@ -364,4 +364,25 @@ mod tests {
         assert_eq!(released(32), Some(32 * 15_000 + 1_000));
         assert_eq!(released(33), None);
     }
+
+    #[test]
+    fn policies_that_many_changes_hold_are_not_released() {
+        let released = |policies: usize, changes: i32| {
+            let policy =
+                serde_json::json!({"type": "Pods", "value": changes, "periodSeconds": 1800});
+            let spec = serde_json::json!({"maxReplicas": 5_000,
+                "scaleTargetRef": {"kind": "Deployment", "name": "web"},
+                "behavior": {"scaleUp": {"policies": vec![policy; policies]}}});
+            let spec = Spec::from_api(&serde_json::from_value(spec).expect("a spec"));
+            let mut history = ScalingHistory::default();
+            for second in 0..changes {
+                history.scaled(second, second + 1, &spec, i64::from(second) * 1000);
+            }
+            let now = i64::from(changes) * 1000;
+            release(&spec, &history, Direction::Up, changes, now, Duration::from_secs(1))
+        };
+        assert_eq!(released(2, 1_790), Some(1_800_000));
+        assert_eq!(released(32, 10), Some(1_800_000));
+        assert_eq!(released(32, 1_790), None);
+    }
 }
