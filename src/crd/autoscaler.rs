@@ -295,6 +295,28 @@ mod tests {
     }
 
     #[test]
+    fn more_policies_than_the_schema_allows_are_refused_where_the_installed_one_allows_them() {
+        let read = |direction: &str, policies: usize| {
+            let policy = json!({"type": "Pods", "value": 2, "periodSeconds": 15});
+            AutoscalerSpec::read(json!({
+                "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+                "maxReplicas": 10,
+                "behavior": {direction: {"policies": vec![policy; policies]}},
+            }))
+        };
+        for direction in ["scaleUp", "scaleDown"] {
+            assert!(read(direction, 32).is_ok());
+            let error = read(direction, 33).unwrap_err().to_string();
+            assert_eq!(
+                error,
+                format!(
+                    "spec.behavior.{direction}.policies: 33 are too many: at most 32 were expected"
+                )
+            );
+        }
+    }
+
+    #[test]
     fn an_invalid_spec_is_refused_with_the_field() {
         for (change, expected) in [
             (
