@@ -136,3 +136,21 @@ impl std::fmt::Debug for Token {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_token_that_no_header_can_have_is_named_by_its_file_and_not_shown() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "first\nsecond\n").unwrap();
+        let error = Token::File(file.path().to_owned()).bearer().await.unwrap_err().to_string();
+        let expected = format!("--prometheus-token-file: {}: ", file.path().display());
+        assert!(error.starts_with(&expected), "{error}");
+        assert!(error.contains("such as a line break"), "{error}");
+        assert!(!error.contains("first") && !error.contains("second"), "{error}");
+        let error = Token::Text("first\nsecond".to_owned()).bearer().await.unwrap_err().to_string();
+        assert!(error.contains("such as a line break") && !error.contains("first"), "{error}");
+    }
+}
