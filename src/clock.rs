@@ -183,7 +183,55 @@ mod tests {
         // A delayed response does not set the clock back.
         clock.observe(date - 5_000);
         assert!(clock.server().unwrap() >= seen);
-        clock.observe(date + 5_000);
-        assert!(clock.server().unwrap() >= date + 5_000);
+        clock.observe(date + 1_000);
+        assert!(clock.server().unwrap() >= date + 1_000);
+    }
+
+    /// The time that a clock gives after responses, each some seconds after the one before with a date that is
+    /// so many seconds ahead.
+    async fn ahead_after(responses: &[(u64, i64)]) -> i64 {
+        let clock = Clock::default();
+        for &(later, ahead) in responses {
+            tokio::time::advance(Duration::from_secs(later)).await;
+            clock.observe(clock.elapsed() + ahead * 1000);
+        }
+        (clock.server().unwrap() - clock.elapsed()) / 1000
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_time_that_leaps_ahead_counts_when_a_later_response_has_it_too() {
+        assert_eq!(ahead_after(&[(0, 0), (5, 0), (5, 30)]).await, 0);
+        assert_eq!(ahead_after(&[(0, 0), (5, 0), (5, 30), (0, 30)]).await, 0, "at the same time");
+        assert_eq!(ahead_after(&[(0, 0), (5, 0), (5, 30), (1, 30)]).await, 30);
+        // What is known is no older than the clock that it is added to.
+        assert_eq!(ahead_after(&[(0, 0), (5, 0), (3_600, 30)]).await, 0);
+        // One of several servers is ahead, and they answer in turn.
+        let in_turn = [(0, 0), (5, 0), (5, 30), (5, 0), (5, 30), (5, 0), (5, 30)];
+        assert_eq!(ahead_after(&in_turn).await, 0);
+        // Two that are ahead differ.
+        assert_eq!(ahead_after(&[(0, 0), (5, 0), (5, 30), (5, 60)]).await, 0);
+        assert_eq!(ahead_after(&[(0, 0), (5, 0), (5, 60), (5, 30), (5, 30)]).await, 30);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_first_time_that_no_other_response_has_gives_way_to_an_earlier_one() {
+        assert_eq!(ahead_after(&[(0, 30), (1, 0)]).await, 0);
+        // Once another has had it, one that was delayed does not set the clock back.
+        assert_eq!(ahead_after(&[(0, 30), (1, 30), (1, 0)]).await, 30);
+    }
+
+    #[tokio::test]
+    async fn an_error_of_the_server_or_of_a_proxy_says_no_time() {
+        let clock = Clock::default();
+        for (status, known) in [(502, false), (500, false), (404, true)] {
+            let answer = move |_: http::Request<()>| {
+                let date = "Sat, 21 Nov 2026 22:01:28 GMT";
+                let answer = http::Response::builder().status(status).header(DATE, date);
+                std::future::ready(answer.body(()))
+            };
+            let mut service = Dated::new(service_fn(answer), clock.clone());
+            service.call(http::Request::new(())).await.unwrap();
+            assert_eq!(clock.server().is_some(), known, "{status}");
+        }
     }
 }
