@@ -181,7 +181,8 @@ impl Client {
         self.body(request).await
     }
 
-    /// For how long all requests have failed; none if the last one succeeded.
+    /// For how long all requests have failed; none if the last one succeeded. Users' own queries that were late
+    /// don't count.
     pub fn failing_for(&self) -> Option<Duration> {
         let since = self.failing_since.lock().unwrap_or_else(PoisonError::into_inner);
         since.map(|since| since.elapsed())
@@ -197,10 +198,10 @@ impl Client {
         let timeout = self.timeout_of(request.flows);
         let seat = tokio::time::timeout(timeout, self.queue.acquire(request.flows)).await;
         let seat = seat.ok().flatten().ok_or(Error::Overloaded(timeout))?;
-        let started = Instant::now();
+        let (started, flows) = (Instant::now(), request.flows);
         let exchange = tokio::time::timeout(timeout, self.exchange(request, timeout, seat.flow()));
         let result = exchange.await.unwrap_or(Err(Error::Timeout(timeout)));
-        self.record(&result, started);
+        self.record(&result, flows, started);
         let completion = match &result {
             Err(Error::Timeout(_) | Error::Unavailable { status: 429 | 503, .. }) => {
                 Completion::Late
@@ -214,8 +215,8 @@ impl Client {
         }
     }
 
-    /// Counts a request, and records whether the server serves.
-    fn record(&self, result: &Result<Body, Error>, started: Instant) {
+    /// Counts a request for these flows, and records whether the server serves.
+    fn record(&self, result: &Result<Body, Error>, flows: &[Flow], started: Instant) {
         if let Some(metrics) = &self.metrics {
             let bytes = result.as_ref().ok().map(|body| body.len());
             metrics.queried(outcome(result), started.elapsed(), bytes);
@@ -233,6 +234,9 @@ impl Client {
                 Error::Unavailable { status, .. } => {
                     !matches!(status, 300..=399 | 401 | 403 | 407 | 500..)
                 }
+                // It may just be a slow query. A server that takes connections and answers nothing is noticed by
+                // other requests: those of templates and rules, and the listings of series.
+                Error::Timeout(_) if is_user(flows) => return,
                 Error::Settings(_)
                 | Error::Timeout(_)
                 | Error::Overloaded(_)
