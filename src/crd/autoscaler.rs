@@ -1,5 +1,6 @@
 //! `Autoscaler`, `plimsoll.dev/v1alpha1`.
 
+use super::validation::MAX_POLICIES;
 use crate::hpa::validate;
 use crate::k8s::Quantity;
 use crate::promql::name::generated_name;
@@ -208,6 +209,19 @@ impl AutoscalerSpec {
             serde_json::from_value(spec).map_err(|error| ReadError(format!("spec: {error}")))?;
         if let Some(fault) = validate(&spec.shared()).into_iter().next() {
             return Err(ReadError(fault.to_string()));
+        }
+        let behavior = spec.behavior.iter();
+        let directions = behavior.flat_map(|behavior| {
+            [("scaleUp", &behavior.scale_up), ("scaleDown", &behavior.scale_down)]
+        });
+        for (direction, rules) in directions {
+            let policies = rules.as_ref().and_then(|rules| rules.policies.as_ref());
+            let count = policies.map_or(0, Vec::len);
+            if count > MAX_POLICIES {
+                return Err(ReadError(format!(
+                    "spec.behavior.{direction}.policies: {count} are too many: at most {MAX_POLICIES} were expected"
+                )));
+            }
         }
         for (index, metric) in spec.custom_metrics.iter().enumerate() {
             let value: Quantity =
