@@ -101,7 +101,7 @@ impl Pem {
 pub enum Token {
     /// A file. It is read for each request, as tokens are renewed.
     File(PathBuf),
-    /// The token itself.
+    /// The token itself, from `--prometheus-auth-config`.
     Text(String),
 }
 
@@ -111,17 +111,19 @@ impl Token {
     /// # Errors
     /// If the file can't be read, or a header can't have the token.
     pub(super) async fn bearer(&self) -> Result<HeaderValue, Error> {
-        let bearer = match self {
+        let (origin, bearer) = match self {
             Self::File(path) => {
-                let token = tokio::fs::read_to_string(path).await.map_err(|error| {
-                    Error::Settings(format!("--prometheus-token-file: {}: {error}", path.display()))
-                })?;
-                format!("Bearer {}", token.trim())
+                let origin = format!("--prometheus-token-file: {}", path.display());
+                let token = tokio::fs::read_to_string(path).await;
+                let token = token.map_err(|error| Error::Settings(format!("{origin}: {error}")))?;
+                (origin, format!("Bearer {}", token.trim()))
             }
-            Self::Text(token) => format!("Bearer {token}"),
+            Self::Text(token) => ("--prometheus-auth-config".to_owned(), format!("Bearer {token}")),
         };
-        let invalid = |_| Error::Settings("the token for Prometheus has control characters".into());
-        let mut value = HeaderValue::try_from(bearer).map_err(invalid)?;
+        let mut value = HeaderValue::try_from(bearer).map_err(|_| {
+            let fault = "the token has control characters, such as a line break";
+            Error::Settings(format!("{origin}: {fault}"))
+        })?;
         value.set_sensitive(true);
         Ok(value)
     }
