@@ -40,8 +40,16 @@ pub struct Clock(Arc<Inner>);
 
 struct Inner {
     start: Instant,
-    server: Mutex<Option<ServerOffset>>,
+    server: Mutex<ServerClock>,
     wall: WallClock,
+}
+
+/// What the dates of responses tell about kube-apiserver's clock.
+#[derive(Debug, Default)]
+struct ServerClock {
+    known: Option<ServerOffset>,
+    /// The first of the responses that say that the clock has leapt ahead, while none has confirmed it.
+    leap: Option<ServerOffset>,
 }
 
 /// How far kube-apiserver's clock is ahead of the monotonic one.
@@ -49,11 +57,60 @@ struct Inner {
 struct ServerOffset {
     ahead_ms: i64,
     observed: Instant,
+    /// Whether responses at different times have it.
+    confirmed: bool,
+}
+
+impl ServerOffset {
+    /// Whether both are of one clock, as far as dates in whole seconds tell.
+    fn agrees(&self, other: &Self) -> bool {
+        (self.ahead_ms - other.ahead_ms).abs() <= MAX_DIFFERENCE_MS
+    }
+
+    /// Whether a later one confirms it.
+    fn is_confirmed_by(&self, later: &Self) -> bool {
+        self.agrees(later) && later.observed - self.observed >= CONFIRMED_AFTER
+    }
 }
 
 /// How long the best observation is used: clocks may be set, and
 /// another kube-apiserver may respond.
 const OBSERVATION_TTL: Duration = Duration::from_secs(60);
+/// How far the dates of one clock differ at most from what the monotonic clock expects.
+const MAX_DIFFERENCE_MS: i64 = 2_000;
+/// How much later than a response another must be to confirm it.
+const CONFIRMED_AFTER: Duration = Duration::from_secs(1);
+
+impl ServerClock {
+    /// Dates are truncated to seconds and take time to arrive, so none is ahead of the clock of the server that
+    /// sent it: the latest is the best. But one server of several may be ahead of the others, and a freeze
+    /// that ended by it stays ended. So a time that the monotonic clock contradicts counts only when
+    /// a later response has it too and none has an earlier one in between, and so does the first of all.
+    fn observe(&mut self, mut new: ServerOffset) {
+        let Some(known) = &mut self.known else {
+            self.known = Some(new);
+            return;
+        };
+        if new.ahead_ms > known.ahead_ms && !new.agrees(known) {
+            match self.leap.filter(|leap| leap.agrees(&new)) {
+                Some(leap) if leap.is_confirmed_by(&new) => {
+                    new.confirmed = true;
+                    *self = Self { known: Some(new), leap: None };
+                }
+                Some(_) => {}
+                None => self.leap = Some(new),
+            }
+            return;
+        }
+        self.leap = None;
+        known.confirmed |= known.is_confirmed_by(&new);
+        let is_better = known.ahead_ms <= new.ahead_ms || !known.confirmed && !new.agrees(known);
+        if is_better || known.observed.elapsed() >= OBSERVATION_TTL {
+            new.confirmed = known.confirmed && new.agrees(known);
+            *known = new;
+        }
+    }
+}
 
 impl Default for Clock {
     fn default() -> Self {
@@ -89,23 +146,19 @@ impl Clock {
 
     /// kube-apiserver's time, to about a second; none before its first response.
     pub fn server(&self) -> Option<UnixMillis> {
-        let server = *self.0.server.lock().unwrap_or_else(PoisonError::into_inner);
+        let server = self.0.server.lock().unwrap_or_else(PoisonError::into_inner).known;
         Some(self.elapsed() + server?.ahead_ms)
     }
 
-    /// Records the date of a response. Dates are truncated to seconds and take
-    /// time to arrive, so none is ahead of the server's clock: the latest is the best.
+    /// Records the date of a response.
     fn observe(&self, date: UnixMillis) {
-        let new = ServerOffset { ahead_ms: date - self.elapsed(), observed: Instant::now() };
+        let (ahead_ms, observed) = (date - self.elapsed(), Instant::now());
         let mut server = self.0.server.lock().unwrap_or_else(PoisonError::into_inner);
-        let best = server.filter(|best| best.observed.elapsed() < OBSERVATION_TTL);
-        if best.is_none_or(|best| best.ahead_ms <= new.ahead_ms) {
-            *server = Some(new);
-        }
+        server.observe(ServerOffset { ahead_ms, observed, confirmed: false });
     }
 }
 
-/// A service that has a [`Clock`] observe the dates of all responses.
+/// A service that has a [`Clock`] observe the dates of all responses but errors of servers.
 #[derive(Clone)]
 pub struct Dated<S> {
     inner: S,
@@ -136,7 +189,10 @@ where
         let (response, clock) = (self.inner.call(request), self.clock.clone());
         Box::pin(async move {
             let response = response.await?;
-            let date = response.headers().get(DATE).and_then(|date| date.to_str().ok());
+            // A proxy may have sent an error, with the date of its own clock.
+            let is_servers = !response.status().is_server_error();
+            let date = response.headers().get(DATE).filter(|_| is_servers);
+            let date = date.and_then(|date| date.to_str().ok());
             if let Some(date) = date.and_then(|date| rfc2822::parse(date).ok()) {
                 clock.observe(date.timestamp().as_millisecond());
             }
@@ -167,7 +223,7 @@ mod tests {
         }
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn the_servers_time_is_that_of_its_responses_to_a_second() {
         let clock = Clock::default();
         assert_eq!(clock.server(), None);
@@ -181,10 +237,12 @@ mod tests {
         let seen = clock.server().unwrap();
         assert!((date..date + 1_000).contains(&seen), "{seen}");
         // A delayed response does not set the clock back.
-        clock.observe(date - 5_000);
-        assert!(clock.server().unwrap() >= seen);
+        tokio::time::advance(Duration::from_secs(1)).await;
         clock.observe(date + 1_000);
-        assert!(clock.server().unwrap() >= date + 1_000);
+        clock.observe(date - 5_000);
+        assert!(clock.server().unwrap() > seen);
+        clock.observe(date + 1_900);
+        assert!(clock.server().unwrap() >= date + 1_900);
     }
 
     /// The time that a clock gives after responses, each some seconds after the one before with a date that is
