@@ -40,8 +40,16 @@ pub struct Clock(Arc<Inner>);
 
 struct Inner {
     start: Instant,
-    server: Mutex<Option<ServerOffset>>,
+    server: Mutex<ServerClock>,
     wall: WallClock,
+}
+
+/// What the dates of responses tell about kube-apiserver's clock.
+#[derive(Debug, Default)]
+struct ServerClock {
+    known: Option<ServerOffset>,
+    /// The first of the responses that say that the clock has leapt ahead, while none has confirmed it.
+    leap: Option<ServerOffset>,
 }
 
 /// How far kube-apiserver's clock is ahead of the monotonic one.
@@ -49,11 +57,60 @@ struct Inner {
 struct ServerOffset {
     ahead_ms: i64,
     observed: Instant,
+    /// Whether responses at different times have it.
+    confirmed: bool,
+}
+
+impl ServerOffset {
+    /// Whether both are of one clock, as far as dates in whole seconds tell.
+    fn agrees(&self, other: &Self) -> bool {
+        (self.ahead_ms - other.ahead_ms).abs() <= MAX_DIFFERENCE_MS
+    }
+
+    /// Whether a later one confirms it.
+    fn is_confirmed_by(&self, later: &Self) -> bool {
+        self.agrees(later) && later.observed - self.observed >= CONFIRMED_AFTER
+    }
 }
 
 /// How long the best observation is used: clocks may be set, and
 /// another kube-apiserver may respond.
 const OBSERVATION_TTL: Duration = Duration::from_secs(60);
+/// How far the dates of one clock differ at most from what the monotonic clock expects.
+const MAX_DIFFERENCE_MS: i64 = 2_000;
+/// How much later than a response another must be to confirm it.
+const CONFIRMED_AFTER: Duration = Duration::from_secs(1);
+
+impl ServerClock {
+    /// Dates are truncated to seconds and take time to arrive, so none is ahead of the clock of the server that
+    /// sent it: the latest is the best. But one server of several may be ahead of the others, and a freeze
+    /// that ended by it stays ended. So a time that the monotonic clock contradicts counts only when
+    /// a later response has it too and none has an earlier one in between, and so does the first of all.
+    fn observe(&mut self, mut new: ServerOffset) {
+        let Some(known) = &mut self.known else {
+            self.known = Some(new);
+            return;
+        };
+        if new.ahead_ms > known.ahead_ms && !new.agrees(known) {
+            match self.leap.filter(|leap| leap.agrees(&new)) {
+                Some(leap) if leap.is_confirmed_by(&new) => {
+                    new.confirmed = true;
+                    *self = Self { known: Some(new), leap: None };
+                }
+                Some(_) => {}
+                None => self.leap = Some(new),
+            }
+            return;
+        }
+        self.leap = None;
+        known.confirmed |= known.is_confirmed_by(&new);
+        let is_better = known.ahead_ms <= new.ahead_ms || !known.confirmed && !new.agrees(known);
+        if is_better || known.observed.elapsed() >= OBSERVATION_TTL {
+            new.confirmed = known.confirmed && new.agrees(known);
+            *known = new;
+        }
+    }
+}
 
 impl Default for Clock {
     fn default() -> Self {
@@ -89,23 +146,19 @@ impl Clock {
 
     /// kube-apiserver's time, to about a second; none before its first response.
     pub fn server(&self) -> Option<UnixMillis> {
-        let server = *self.0.server.lock().unwrap_or_else(PoisonError::into_inner);
+        let server = self.0.server.lock().unwrap_or_else(PoisonError::into_inner).known;
         Some(self.elapsed() + server?.ahead_ms)
     }
 
-    /// Records the date of a response. Dates are truncated to seconds and take
-    /// time to arrive, so none is ahead of the server's clock: the latest is the best.
+    /// Records the date of a response.
     fn observe(&self, date: UnixMillis) {
-        let new = ServerOffset { ahead_ms: date - self.elapsed(), observed: Instant::now() };
+        let (ahead_ms, observed) = (date - self.elapsed(), Instant::now());
         let mut server = self.0.server.lock().unwrap_or_else(PoisonError::into_inner);
-        let best = server.filter(|best| best.observed.elapsed() < OBSERVATION_TTL);
-        if best.is_none_or(|best| best.ahead_ms <= new.ahead_ms) {
-            *server = Some(new);
-        }
+        server.observe(ServerOffset { ahead_ms, observed, confirmed: false });
     }
 }
 
-/// A service that has a [`Clock`] observe the dates of all responses.
+/// A service that has a [`Clock`] observe the dates of all responses but errors of servers.
 #[derive(Clone)]
 pub struct Dated<S> {
     inner: S,
@@ -136,7 +189,10 @@ where
         let (response, clock) = (self.inner.call(request), self.clock.clone());
         Box::pin(async move {
             let response = response.await?;
-            let date = response.headers().get(DATE).and_then(|date| date.to_str().ok());
+            // A proxy may have sent an error, with the date of its own clock.
+            let is_servers = !response.status().is_server_error();
+            let date = response.headers().get(DATE).filter(|_| is_servers);
+            let date = date.and_then(|date| date.to_str().ok());
             if let Some(date) = date.and_then(|date| rfc2822::parse(date).ok()) {
                 clock.observe(date.timestamp().as_millisecond());
             }
@@ -167,7 +223,7 @@ mod tests {
         }
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn the_servers_time_is_that_of_its_responses_to_a_second() {
         let clock = Clock::default();
         assert_eq!(clock.server(), None);
@@ -181,9 +237,59 @@ mod tests {
         let seen = clock.server().unwrap();
         assert!((date..date + 1_000).contains(&seen), "{seen}");
         // A delayed response does not set the clock back.
+        tokio::time::advance(Duration::from_secs(1)).await;
+        clock.observe(date + 1_000);
         clock.observe(date - 5_000);
-        assert!(clock.server().unwrap() >= seen);
-        clock.observe(date + 5_000);
-        assert!(clock.server().unwrap() >= date + 5_000);
+        assert!(clock.server().unwrap() > seen);
+        clock.observe(date + 1_900);
+        assert!(clock.server().unwrap() >= date + 1_900);
+    }
+
+    /// The time that a clock gives after responses, each some seconds after the one before with a date that is
+    /// so many seconds ahead.
+    async fn ahead_after(responses: &[(u64, i64)]) -> i64 {
+        let clock = Clock::default();
+        for &(later, ahead) in responses {
+            tokio::time::advance(Duration::from_secs(later)).await;
+            clock.observe(clock.elapsed() + ahead * 1000);
+        }
+        (clock.server().unwrap() - clock.elapsed()) / 1000
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_time_that_leaps_ahead_counts_when_a_later_response_has_it_too() {
+        assert_eq!(ahead_after(&[(0, 0), (5, 0), (5, 30)]).await, 0);
+        assert_eq!(ahead_after(&[(0, 0), (5, 0), (5, 30), (0, 30)]).await, 0, "at the same time");
+        assert_eq!(ahead_after(&[(0, 0), (5, 0), (5, 30), (1, 30)]).await, 30);
+        // What is known is no older than the clock that it is added to.
+        assert_eq!(ahead_after(&[(0, 0), (5, 0), (3_600, 30)]).await, 0);
+        // One of several servers is ahead, and they answer in turn.
+        let in_turn = [(0, 0), (5, 0), (5, 30), (5, 0), (5, 30), (5, 0), (5, 30)];
+        assert_eq!(ahead_after(&in_turn).await, 0);
+        // Two that are ahead differ.
+        assert_eq!(ahead_after(&[(0, 0), (5, 0), (5, 30), (5, 60)]).await, 0);
+        assert_eq!(ahead_after(&[(0, 0), (5, 0), (5, 60), (5, 30), (5, 30)]).await, 30);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_first_time_that_no_other_response_has_gives_way_to_an_earlier_one() {
+        assert_eq!(ahead_after(&[(0, 30), (1, 0)]).await, 0);
+        // Once another has had it, one that was delayed does not set the clock back.
+        assert_eq!(ahead_after(&[(0, 30), (1, 30), (1, 0)]).await, 30);
+    }
+
+    #[tokio::test]
+    async fn an_error_of_the_server_or_of_a_proxy_says_no_time() {
+        let clock = Clock::default();
+        for (status, known) in [(502, false), (500, false), (404, true)] {
+            let answer = move |_: http::Request<()>| {
+                let date = "Sat, 21 Nov 2026 22:01:28 GMT";
+                let answer = http::Response::builder().status(status).header(DATE, date);
+                std::future::ready(answer.body(()))
+            };
+            let mut service = Dated::new(service_fn(answer), clock.clone());
+            service.call(http::Request::new(())).await.unwrap();
+            assert_eq!(clock.server().is_some(), known, "{status}");
+        }
     }
 }

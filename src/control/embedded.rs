@@ -72,7 +72,8 @@ pub async fn apply(
     };
     state.release = decision.rate_limited.zip(replicas).and_then(|(direction, replicas)| {
         let period = ctx.period(apply.autoscaler);
-        hpa::release(context.spec, &state.history, direction, replicas, at.process, period)
+        let due = ctx.clock.elapsed().saturating_add_unsigned(period.as_millis() as u64);
+        hpa::release(context.spec, &state.history, direction, replicas, at.process, due, period)
     });
     let period = ctx.period(apply.autoscaler);
     let metrics_failed = state.count_failure(&decision, target.is_ok(), period);

@@ -1,5 +1,6 @@
 //! `Autoscaler`, `plimsoll.dev/v1alpha1`.
 
+use super::validation::MAX_POLICIES;
 use crate::hpa::validate;
 use crate::k8s::Quantity;
 use crate::promql::name::generated_name;
@@ -209,6 +210,19 @@ impl AutoscalerSpec {
         if let Some(fault) = validate(&spec.shared()).into_iter().next() {
             return Err(ReadError(fault.to_string()));
         }
+        let behavior = spec.behavior.iter();
+        let directions = behavior.flat_map(|behavior| {
+            [("scaleUp", &behavior.scale_up), ("scaleDown", &behavior.scale_down)]
+        });
+        for (direction, rules) in directions {
+            let policies = rules.as_ref().and_then(|rules| rules.policies.as_ref());
+            let count = policies.map_or(0, Vec::len);
+            if count > MAX_POLICIES {
+                return Err(ReadError(format!(
+                    "spec.behavior.{direction}.policies: {count} are too many: at most {MAX_POLICIES} were expected"
+                )));
+            }
+        }
         for (index, metric) in spec.custom_metrics.iter().enumerate() {
             let value: Quantity =
                 metric.average_value.0.parse().map_err(|e| {
@@ -292,6 +306,28 @@ mod tests {
         let hpa = spec.as_hpa("shop", "web");
         let names: Vec<_> = hpa.metrics.unwrap().into_iter().map(|m| m.type_).collect();
         assert_eq!(names, ["External", "Pods"]);
+    }
+
+    #[test]
+    fn more_policies_than_the_schema_allows_are_refused_where_the_installed_one_allows_them() {
+        let read = |direction: &str, policies: usize| {
+            let policy = json!({"type": "Pods", "value": 2, "periodSeconds": 15});
+            AutoscalerSpec::read(json!({
+                "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+                "maxReplicas": 10,
+                "behavior": {direction: {"policies": vec![policy; policies]}},
+            }))
+        };
+        for direction in ["scaleUp", "scaleDown"] {
+            assert!(read(direction, 32).is_ok());
+            let error = read(direction, 33).unwrap_err().to_string();
+            assert_eq!(
+                error,
+                format!(
+                    "spec.behavior.{direction}.policies: 33 are too many: at most 32 were expected"
+                )
+            );
+        }
     }
 
     #[test]

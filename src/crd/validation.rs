@@ -25,6 +25,9 @@ const SOURCES: [(&str, &str); 5] = [
     ("ContainerResource", "containerResource"),
 ];
 
+/// The most policies in a direction. A HorizontalPodAutoscaler may have any number.
+pub const MAX_POLICIES: usize = 32;
+
 /// Adds the rules to the schema of an Autoscaler's spec.
 pub fn add(spec: &mut Value) {
     let target_ref = field(spec, "scaleTargetRef");
@@ -82,7 +85,7 @@ fn scaling_rules(rules: &mut Value) {
     limit(field(rules, "stabilizationWindowSeconds"), seconds);
     quantity(field(rules, "tolerance"), ">=", "must be greater than or equal to 0");
     let policies = field(rules, "policies");
-    limit(policies, json!({"minItems": 1, "maxItems": 32}));
+    limit(policies, json!({"minItems": 1, "maxItems": MAX_POLICIES}));
     let policy = &mut policies["items"];
     limit(field(policy, "type"), json!({"enum": ["Pods", "Percent"]}));
     limit(field(policy, "value"), json!({"minimum": 1}));

@@ -84,24 +84,26 @@ pub(super) fn rate_limited(status: &Status) -> Option<Direction> {
     }
 }
 
-/// The most policies of a direction that [`release`] looks at. An Autoscaler may have as many.
-const MAX_RELEASED_POLICIES: usize = 32;
+/// The most steps in which [`release`] looks for a time, each for a change and a policy.
+const MAX_RELEASE_STEPS: usize = 100_000;
 
 /// When the policies of a direction first allow more than at `now`, because a change leaves a policy's period:
-/// always later than that. None if no change holds them.
+/// always later than that, and not later than `due`, when the next decision is due anyway. None if no change
+/// holds them, or all for longer.
 ///
 /// Only policies of a sync period or a multiple of it count. A change dates from the end of its write, so that
 /// it would still hold the decision at the end of their period; upstream decides a sync period after the write
 /// at the earliest. Others end between two decisions.
 ///
-/// None as well for more than 32 policies: the time that this takes grows with the square of policies
-/// and changes.
+/// None as well where so many changes and policies are to be looked at that it would take more than
+/// 100,000 steps: tenants write both. The next decision is then made a sync period after this one.
 pub fn release(
     spec: &Spec,
     history: &ScalingHistory,
     direction: Direction,
     current: i32,
     now: UnixMillis,
+    due: UnixMillis,
     sync_period: Duration,
 ) -> Option<UnixMillis> {
     let behavior = spec.behavior.as_ref()?;
@@ -114,10 +116,11 @@ pub fn release(
         let limit = policy_limit(rules, up, history, current, at);
         if up { limit.max(current) } else { limit.min(current) }
     };
-    if rules.policies.len() > MAX_RELEASED_POLICIES {
+    let changes = history.ups.len().saturating_add(history.downs.len());
+    let steps = rules.policies.len().saturating_mul(changes);
+    if steps > MAX_RELEASE_STEPS {
         return None;
     }
-    let before = limit(now);
     let leaves = |policy: &Policy| {
         let period = i64::from(policy.period_seconds) * 1000;
         events.iter().map(move |event| event.time + period)
@@ -126,10 +129,16 @@ pub fn release(
         let period = u128::from(policy.period_seconds.unsigned_abs()) * 1000;
         period.checked_rem(sync_period.as_millis()) == Some(0)
     };
+    let in_time = |at: &UnixMillis| *at > now && *at <= due;
     let mut times: Vec<UnixMillis> =
-        rules.policies.iter().filter(whole).flat_map(leaves).filter(|at| *at > now).collect();
+        rules.policies.iter().filter(whole).flat_map(leaves).filter(in_time).collect();
     times.sort_unstable();
     times.dedup();
+    // At `now`, and at each of these times.
+    if steps.saturating_mul(times.len().saturating_add(1)) > MAX_RELEASE_STEPS {
+        return None;
+    }
+    let before = limit(now);
     times.into_iter().find(|at| if up { limit(*at) > before } else { limit(*at) < before })
 }
 
@@ -323,7 +332,8 @@ mod tests {
         let spec = Spec::from_api(&serde_json::from_str(&spec).expect("a spec"));
         let mut history = ScalingHistory::default();
         let every = |period, history: &_, direction, now| {
-            release(&spec, history, direction, 10, now, Duration::from_secs(period))
+            let due = now + 60_000;
+            release(&spec, history, direction, 10, now, due, Duration::from_secs(period))
         };
         let at = |history: &_, direction, now| every(15, history, direction, now);
         assert_eq!(at(&history, Direction::Up, 0), None, "no change holds them");
@@ -344,24 +354,30 @@ mod tests {
         assert_eq!(at(&history, Direction::Down, 1_000), Some(61_000));
     }
 
-    /// The time that it takes grows with the square of policies and changes, and tenants write both.
     #[test]
-    fn many_policies_are_not_released() {
-        let policies: Vec<_> = (1..=40)
-            .map(|seconds| {
-                serde_json::json!({"type": "Pods", "value": 1, "periodSeconds": 15 * seconds})
-            })
-            .collect();
-        let released = |count: usize| {
-            let spec = serde_json::json!({"maxReplicas": 50,
+    fn policies_that_many_changes_hold_are_not_released() {
+        let released = |policies: usize, changes: i32, due: i64| {
+            let policy =
+                serde_json::json!({"type": "Pods", "value": changes, "periodSeconds": 1800});
+            let spec = serde_json::json!({"maxReplicas": 5_000,
                 "scaleTargetRef": {"kind": "Deployment", "name": "web"},
-                "behavior": {"scaleUp": {"selectPolicy": "Min", "policies": policies[..count]}}});
+                "behavior": {"scaleUp": {"policies": vec![policy; policies]}}});
             let spec = Spec::from_api(&serde_json::from_value(spec).expect("a spec"));
             let mut history = ScalingHistory::default();
-            history.scaled(5, 6, &spec, 1_000);
-            release(&spec, &history, Direction::Up, 6, 2_000, Duration::from_secs(15))
+            for second in 0..changes {
+                history.scaled(second, second + 1, &spec, i64::from(second) * 1000);
+            }
+            let now = i64::from(changes) * 1000;
+            release(&spec, &history, Direction::Up, changes, now, due, Duration::from_secs(1))
         };
-        assert_eq!(released(32), Some(32 * 15_000 + 1_000));
-        assert_eq!(released(33), None);
+        assert_eq!(released(2, 1_790, 1_800_000), Some(1_800_000));
+        assert_eq!(released(32, 10, 1_800_000), Some(1_800_000));
+        assert_eq!(released(32, 1_790, 1_800_000), None);
+        // A native HPA may have any number of policies.
+        assert_eq!(released(20_000, 10, 1_800_000), None);
+        // The time until the next decision bounds the work, too: later changes are not looked at.
+        assert_eq!(released(2, 1_000, 1_799_999), None);
+        assert_eq!(released(2, 1_000, 1_810_000), Some(1_800_000));
+        assert_eq!(released(2, 1_000, 3_600_000), None);
     }
 }

@@ -181,7 +181,8 @@ impl Client {
         self.body(request).await
     }
 
-    /// For how long all requests have failed; none if the last one succeeded.
+    /// For how long all requests have failed; none if the last one succeeded. Users' own queries that were late
+    /// don't count.
     pub fn failing_for(&self) -> Option<Duration> {
         let since = self.failing_since.lock().unwrap_or_else(PoisonError::into_inner);
         since.map(|since| since.elapsed())
@@ -197,10 +198,10 @@ impl Client {
         let timeout = self.timeout_of(request.flows);
         let seat = tokio::time::timeout(timeout, self.queue.acquire(request.flows)).await;
         let seat = seat.ok().flatten().ok_or(Error::Overloaded(timeout))?;
-        let started = Instant::now();
+        let (started, flows) = (Instant::now(), request.flows);
         let exchange = tokio::time::timeout(timeout, self.exchange(request, timeout, seat.flow()));
         let result = exchange.await.unwrap_or(Err(Error::Timeout(timeout)));
-        self.record(&result, started);
+        self.record(&result, flows, started);
         let completion = match &result {
             Err(Error::Timeout(_) | Error::Unavailable { status: 429 | 503, .. }) => {
                 Completion::Late
@@ -214,8 +215,8 @@ impl Client {
         }
     }
 
-    /// Counts a request, and records whether the server serves.
-    fn record(&self, result: &Result<Body, Error>, started: Instant) {
+    /// Counts a request for these flows, and records whether the server serves.
+    fn record(&self, result: &Result<Body, Error>, flows: &[Flow], started: Instant) {
         if let Some(metrics) = &self.metrics {
             let bytes = result.as_ref().ok().map(|body| body.len());
             metrics.queried(outcome(result), started.elapsed(), bytes);
@@ -233,6 +234,9 @@ impl Client {
                 Error::Unavailable { status, .. } => {
                     !matches!(status, 300..=399 | 401 | 403 | 407 | 500..)
                 }
+                // It may just be a slow query. A server that takes connections and answers nothing is noticed by
+                // other requests: those of templates and rules, and the listings of series.
+                Error::Timeout(_) if is_user(flows) => return,
                 Error::Settings(_)
                 | Error::Timeout(_)
                 | Error::Overloaded(_)
@@ -399,6 +403,33 @@ mod tests {
             let breaks = move |_| stream::iter([Err(broken.clone())]).boxed();
             assert_eq!(client(false, breaks).query("up", &[]).await.err(), Some(expected));
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_users_own_query_that_is_late_says_nothing_about_the_server() {
+        let client = client(false, |_| stream::pending().boxed());
+        let fails = async |flow: Flow| {
+            let error = client.query("up", std::slice::from_ref(&flow)).await.err();
+            assert!(matches!(error, Some(Error::Timeout(_))), "{flow:?}: {error:?}");
+            client.failing_for().is_some()
+        };
+        let [user, namespace] = [Flow::User("shop".into()), Flow::Namespace("shop".into())];
+        assert!(!fails(user.clone()).await, "it may just be slow");
+        assert!(fails(namespace).await);
+        assert!(fails(user).await, "nor is it a sign that the server serves again");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_no_connection_reaches_is_noticed_by_users_own_queries() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        // It takes the connection, and no TLS handshake comes to an end.
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let url = format!("https://{}", listener.local_addr().unwrap());
+        let timeout = Duration::from_secs(1);
+        let client = Client::new(Options { timeout, ..Options::new(&url) }).unwrap();
+        let error = client.query("up", &[Flow::User("shop".into())]).await.err();
+        assert!(matches!(error, Some(Error::Unreachable(_))), "{error:?}");
+        assert!(client.failing_for().is_some());
     }
 
     #[tokio::test]

@@ -149,7 +149,8 @@ impl Transport for Http {
 }
 
 fn failed(error: reqwest::Error) -> TransportError {
-    match error.is_timeout() {
+    // A query may be slow, a connection may not.
+    match error.is_timeout() && !error.is_connect() {
         true => TransportError::Timeout,
         false => TransportError::Unreachable(causes(&error.without_url())),
     }
@@ -163,7 +164,8 @@ fn client(
     identity: Option<&Pem>,
 ) -> Result<reqwest::Client, Error> {
     let mut builder = reqwest::Client::builder()
-        .connect_timeout(timeout)
+        // Before half of it, when a user's own query is late.
+        .connect_timeout(timeout * 2 / 5)
         .redirect(reqwest::redirect::Policy::none())
         .default_headers(headers)
         .user_agent(concat!("plimsoll/", env!("CARGO_PKG_VERSION")));

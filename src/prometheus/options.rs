@@ -101,7 +101,7 @@ impl Pem {
 pub enum Token {
     /// A file. It is read for each request, as tokens are renewed.
     File(PathBuf),
-    /// The token itself.
+    /// The token itself, from `--prometheus-auth-config`.
     Text(String),
 }
 
@@ -111,17 +111,19 @@ impl Token {
     /// # Errors
     /// If the file can't be read, or a header can't have the token.
     pub(super) async fn bearer(&self) -> Result<HeaderValue, Error> {
-        let bearer = match self {
+        let (origin, bearer) = match self {
             Self::File(path) => {
-                let token = tokio::fs::read_to_string(path).await.map_err(|error| {
-                    Error::Settings(format!("--prometheus-token-file: {}: {error}", path.display()))
-                })?;
-                format!("Bearer {}", token.trim())
+                let origin = format!("--prometheus-token-file: {}", path.display());
+                let token = tokio::fs::read_to_string(path).await;
+                let token = token.map_err(|error| Error::Settings(format!("{origin}: {error}")))?;
+                (origin, format!("Bearer {}", token.trim()))
             }
-            Self::Text(token) => format!("Bearer {token}"),
+            Self::Text(token) => ("--prometheus-auth-config".to_owned(), format!("Bearer {token}")),
         };
-        let invalid = |_| Error::Settings("the token for Prometheus has control characters".into());
-        let mut value = HeaderValue::try_from(bearer).map_err(invalid)?;
+        let mut value = HeaderValue::try_from(bearer).map_err(|_| {
+            let fault = "the token has control characters, such as a line break";
+            Error::Settings(format!("{origin}: {fault}"))
+        })?;
         value.set_sensitive(true);
         Ok(value)
     }
@@ -134,5 +136,23 @@ impl std::fmt::Debug for Token {
             Self::File(path) => write!(f, "File({})", path.display()),
             Self::Text(_) => f.write_str("Text"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_token_that_no_header_can_have_is_named_by_its_file_and_not_shown() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "first\nsecond\n").unwrap();
+        let error = Token::File(file.path().to_owned()).bearer().await.unwrap_err().to_string();
+        let expected = format!("--prometheus-token-file: {}: ", file.path().display());
+        assert!(error.starts_with(&expected), "{error}");
+        assert!(error.contains("such as a line break"), "{error}");
+        assert!(!error.contains("first") && !error.contains("second"), "{error}");
+        let error = Token::Text("first\nsecond".to_owned()).bearer().await.unwrap_err().to_string();
+        assert!(error.contains("such as a line break") && !error.contains("first"), "{error}");
     }
 }

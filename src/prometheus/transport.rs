@@ -22,10 +22,10 @@ pub type BodyStream = BoxStream<'static, Result<Bytes, TransportError>>;
 /// Why there is no response, or not all of its body.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum TransportError {
-    /// The connection timed out.
+    /// The connection was made, and timed out.
     #[error("the connection timed out")]
     Timeout,
-    /// The connection failed. The text says why, without the user or password of the URL.
+    /// The connection failed, or was not made in time. The text says why, without the user or password of the URL.
     #[error("{0}")]
     Unreachable(String),
 }

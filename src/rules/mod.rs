@@ -4,6 +4,7 @@ mod failure;
 mod listing;
 mod objects;
 mod registry;
+mod retries;
 mod rule;
 mod rule_set;
 mod service;

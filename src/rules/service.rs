@@ -3,6 +3,7 @@
 use super::listing::{LISTING_TIMEOUT, Listings};
 use super::objects::ObjectLister;
 use super::registry::{KnownSeries, Registry};
+use super::retries::Retries;
 use super::rule::SeriesQuery;
 use super::rule_set::RuleSet;
 use crate::clock::Clock;
@@ -16,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::sync::{Mutex, Notify};
+use tokio::time::Instant;
 
 /// The most listings of series at the same time.
 const MAX_CONCURRENT_LISTINGS: usize = 8;
@@ -66,10 +68,6 @@ pub struct Dependencies {
     /// Starts listings.
     pub spawner: Spawner,
 }
-
-/// How soon a listing that failed is repeated, at first and at most.
-const RETRY_INTERVAL: Duration = Duration::from_secs(15);
-const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How often series are listed.
 #[derive(Clone, Copy, Debug)]
@@ -178,21 +176,30 @@ impl Rules {
         named.unwrap_or_else(|| self.0.default.clone())
     }
 
-    /// Lists series at each interval, soon after a listing that failed, and when rules change. Never ends.
+    /// Lists the series of all rules at each interval and when rules change, and in between those whose
+    /// listing failed: what is not listed is unknown. Never ends.
     pub async fn follow(self) {
-        let mut retry = RETRY_INTERVAL;
+        let interval = self.0.settings.interval;
+        let mut retries = Retries::new(interval);
         loop {
-            let interval = self.0.settings.interval;
-            let wait = if self.relist("interval").await {
-                retry = RETRY_INTERVAL;
-                interval
-            } else {
-                // What is not listed is unknown, and would stay so until the next interval.
-                let wait = retry.min(interval);
-                retry = (retry * 2).min(MAX_RETRY_INTERVAL);
-                wait
-            };
-            let _ = tokio::time::timeout(wait, self.0.wake.notified()).await;
+            let failed = self.relist("interval", None).await;
+            let next = Instant::now() + interval;
+            retries.note(None, failed);
+            loop {
+                // All are listed at the next interval.
+                let retry = retries.next().filter(|at| *at < next);
+                let changed = self.0.wake.notified();
+                if tokio::time::timeout_at(retry.unwrap_or(next), changed).await.is_ok() {
+                    retries = Retries::new(interval);
+                    break;
+                }
+                if retry.is_none() {
+                    break;
+                }
+                let due = retries.due();
+                let failed = self.relist("retry", Some(&due)).await;
+                retries.note(Some(&due), failed);
+            }
         }
     }
 
@@ -203,9 +210,13 @@ impl Rules {
         series_queries(&state.rules).into_iter().all(|query| state.tried.contains(query))
     }
 
-    /// Lists the series of all rules. Returns whether all listings succeeded. If a query
-    /// fails, its known series are kept, and the others are listed.
-    async fn relist(&self, reason: &'static str) -> bool {
+    /// Lists the series of these queries, or of all rules. Returns the queries that failed: their known
+    /// series are kept, and the others are listed.
+    async fn relist(
+        &self,
+        reason: &'static str,
+        only: Option<&BTreeSet<SeriesQuery>>,
+    ) -> BTreeSet<SeriesQuery> {
         let _guard = self.0.relisting.lock().await;
         self.0.default.prometheus.count_listing(reason);
         let rules = self.rules();
@@ -216,7 +227,9 @@ impl Rules {
         let corrects = |server: &UnixMillis| (0..=MAX_CORRECTION_MS).contains(&(wall - *server));
         let now = clock.server().filter(corrects).unwrap_or(wall);
         let since = (now as f64 / 1000.0 - self.0.settings.max_age.as_secs_f64()).max(0.0);
-        let queries: Vec<SeriesQuery> = series_queries(&rules).into_iter().cloned().collect();
+        let mut queries = series_queries(&rules);
+        queries.retain(|query| only.is_none_or(|only| only.contains(*query)));
+        let queries: Vec<SeriesQuery> = queries.into_iter().cloned().collect();
         let list = async |query: SeriesQuery| {
             let prometheus = self.backend(query.backend.as_ref()).prometheus;
             let body = prometheus.series(&query.selector, since).await;
@@ -229,8 +242,9 @@ impl Rules {
             .buffer_unordered(MAX_CONCURRENT_LISTINGS)
             .collect()
             .await;
-        let tried: BTreeSet<SeriesQuery> = listed.iter().map(|(query, _)| query.clone()).collect();
-        let mut failing = BTreeMap::new();
+        let listed_now: BTreeSet<SeriesQuery> =
+            listed.iter().map(|(query, _)| query.clone()).collect();
+        let mut failed = BTreeMap::new();
         let mut fresh: HashMap<SeriesQuery, _> = HashMap::new();
         for (query, schemas) in listed {
             match schemas {
@@ -243,17 +257,21 @@ impl Rules {
                         error,
                         "Failed to list series, keeping the known ones"
                     );
-                    failing.insert(query, error);
+                    failed.insert(query, error);
                 }
             }
         }
-        let complete = failing.is_empty();
-        *self.0.failing.write().unwrap_or_else(PoisonError::into_inner) = failing;
+        let names: BTreeSet<SeriesQuery> = failed.keys().cloned().collect();
+        let mut failing = self.0.failing.write().unwrap_or_else(PoisonError::into_inner);
+        failing.retain(|query, _| only.is_some() && !listed_now.contains(query));
+        failing.extend(failed);
+        drop(failing);
         let map = self.0.resources.map();
         let mut state = self.0.state.write().unwrap_or_else(PoisonError::into_inner);
         // If rules were replaced in the meantime, theirs are listed next.
         let mut known = state.known.clone();
         known.extend(fresh);
+        let tried = &state.tried | &listed_now;
         let new = RulesState::new(state.rules.clone(), state.backends.clone(), known, tried, &map);
         let changed = new.registry != state.registry;
         *state = Arc::new(new);
@@ -261,7 +279,7 @@ impl Rules {
         if changed {
             tracing::debug!("Metrics of rules changed");
         }
-        complete
+        names
     }
 
     /// Whether there are rules for metrics of objects.
@@ -279,7 +297,10 @@ impl Rules {
             return Some(found);
         }
         let rules = self.clone();
-        let listed = self.0.listings.list_for(name, async move { rules.relist("unknown").await });
+        let listed = self
+            .0
+            .listings
+            .list_for(name, async move { rules.relist("unknown", None).await.is_empty() });
         let _ = tokio::time::timeout(LISTING_TIMEOUT, listed?).await;
         find(&self.state())
     }

@@ -7,6 +7,7 @@ use crate::prometheus::{BodyStream, Client, Options, Transport, TransportError};
 use crate::promql::template::Template;
 use crate::samples::Store;
 use crate::supervise::Spawner;
+use crate::telemetry::Metrics;
 use crate::watch::{Cluster, Resources};
 use axum::Router;
 use axum::extract::State;
@@ -46,18 +47,18 @@ async fn rules_by(clock: Clock) -> (Rules, Arc<AtomicUsize>, Arc<Mutex<Option<f6
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move { axum::serve(listener, router).await });
     let prometheus = Client::new(Options { get: true, ..Options::new(&url) }).unwrap();
-    let rules = rules_of(prometheus, clock);
+    let rules = rules_of(prometheus, clock, &["queue"]);
     (rules, listed, since)
 }
 
-/// Rules for external metrics of a server, by a clock.
-fn rules_of(prometheus: Client, clock: Clock) -> Rules {
+/// Rules for external metrics of a server, by a clock; of these series.
+fn rules_of(prometheus: Client, clock: Clock, selectors: &[&str]) -> Rules {
     let nothing = tower::service_fn(|_: http::Request<kube::client::Body>| async {
         Ok::<_, Infallible>(http::Response::new(kube::client::Body::empty()))
     });
     let client = kube::Client::new(nothing, "default");
-    let rule = Rule {
-        series: SeriesQuery { backend: None, selector: "queue".to_owned() },
+    let rule = |selector: &&str| Rule {
+        series: SeriesQuery { backend: None, selector: (*selector).to_owned() },
         filters: Vec::new(),
         name: MetricName::new("", "").unwrap(),
         labels: Default::default(),
@@ -66,7 +67,7 @@ fn rules_of(prometheus: Client, clock: Clock) -> Rules {
         query: Template::parse("<<.Series>>").unwrap(),
     };
     Rules::new(
-        RuleSet { external: vec![rule], ..RuleSet::default() },
+        RuleSet { external: selectors.iter().map(rule).collect(), ..RuleSet::default() },
         ListingSettings {
             interval: Duration::from_secs(600),
             max_age: Duration::from_secs(600),
@@ -129,7 +130,7 @@ impl Transport for AwayUntil {
 async fn a_listing_that_failed_is_repeated_soon() {
     let transport = Arc::new(AwayUntil(Instant::now() + Duration::from_secs(20)));
     let prometheus = Client::over(transport, Options::new("http://prometheus")).unwrap();
-    let rules = rules_of(prometheus, Clock::default());
+    let rules = rules_of(prometheus, Clock::default(), &["queue"]);
     let following = tokio::spawn(rules.clone().follow());
     let known = async {
         while rules.read(|registry| registry.external("queue").is_none()) {
@@ -137,6 +138,55 @@ async fn a_listing_that_failed_is_repeated_soon() {
         }
     };
     assert!(tokio::time::timeout(Duration::from_secs(60), known).await.is_ok());
+    following.abort();
+}
+
+/// A Prometheus that refuses one selector, and the selectors that it was asked for, in order.
+#[derive(Debug, Default)]
+struct Refusing(Arc<Mutex<Vec<&'static str>>>);
+
+impl Transport for Refusing {
+    fn send(
+        &self,
+        request: http::Request<Bytes>,
+    ) -> BoxFuture<'static, Result<http::Response<BodyStream>, TransportError>> {
+        let refused = String::from_utf8_lossy(request.body()).contains("bad");
+        self.0.lock().unwrap().push(if refused { "bad" } else { "queue" });
+        let (status, body) = match refused {
+            true => (400, r#"{"status":"error","errorType":"bad_data","error":"no"}"#),
+            false => (200, r#"{"status":"success","data":[{"__name__":"queue"}]}"#),
+        };
+        let body = futures::stream::once(async move { Ok(Bytes::from(body)) }).boxed();
+        let response = http::Response::builder().status(status).body(body).unwrap();
+        futures::future::ready(Ok(response)).boxed()
+    }
+}
+
+/// Listings are expensive, and a query that Prometheus refuses stays refused until somebody mends it.
+#[tokio::test(start_paused = true)]
+async fn only_the_listings_that_failed_are_repeated_and_ever_less_often() {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let transport = Arc::new(Refusing(asked.clone()));
+    let prometheus = Client::over(transport, Options::new("http://prometheus")).unwrap();
+    let metrics = Arc::new(Metrics::default());
+    let prometheus = prometheus.counted(metrics.clone());
+    let rules = rules_of(prometheus, Clock::default(), &["bad", "queue"]);
+    let following = tokio::spawn(rules.clone().follow());
+    let asked_after = async |seconds: u64| {
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+        let asked = std::mem::take(&mut *asked.lock().unwrap());
+        ["bad", "queue"].map(|one| asked.iter().filter(|selector| **selector == one).count())
+    };
+    // At once, and after 15, 45, 105, 225 and 465 s.
+    assert_eq!(asked_after(590).await, [6, 1]);
+    assert_eq!(rules.failing().len(), 1);
+    // From then on with all others.
+    assert_eq!(asked_after(3_000).await, [5, 5]);
+    let text = metrics.prometheus_text();
+    for (reason, count) in [("interval", 6), ("retry", 5)] {
+        let line = format!("plimsoll_series_listings_total{{reason=\"{reason}\"}} {count}");
+        assert!(text.contains(&line), "{line}: {text}");
+    }
     following.abort();
 }
 
