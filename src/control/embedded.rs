@@ -70,12 +70,11 @@ pub async fn apply(
         (Outcome::Hold | Outcome::Failed, Ok(seen)) => Some(seen.replicas.spec_replicas),
         (Outcome::Hold | Outcome::Failed, Err(_)) => None,
     };
+    let period = ctx.period(apply.autoscaler);
     state.release = decision.rate_limited.zip(replicas).and_then(|(direction, replicas)| {
-        let period = ctx.period(apply.autoscaler);
         let due = ctx.clock.elapsed().saturating_add_unsigned(period.as_millis() as u64);
         hpa::release(context.spec, &state.history, direction, replicas, at.process, due, period)
     });
-    let period = ctx.period(apply.autoscaler);
     let metrics_failed = state.count_failure(&decision, target.is_ok(), period);
     match (apply.fallback, &target) {
         (Some(fallback), Ok(seen))
