@@ -1,8 +1,8 @@
 //! The oracle of checkpoints: what a leader writes for the one after it has all that the windows and policies
 //! of each autoscaler look back to. So a restart changes no decision.
 
-use super::record::{Change, LAG, Record};
-use super::{Oracle, Oracles, SharedSpec};
+use super::record::{Change, LAG, Record, SLOW};
+use super::{Oracle, Oracles, ReplicaRecord, SharedSpec};
 use crate::plan::{MINUTE, Millis, SCRAPE, SECOND, WORKLOADS};
 use crate::workload::NAMES;
 use plimsoll::crd::Executor;
@@ -57,11 +57,14 @@ impl Oracles {
             false => replica.acquired.unwrap_or(Millis::MAX).min(replica.alive_since.unwrap_or(0)),
         };
         let is_later = replica.acquired.is_some_and(|acquired| acquired > before.at);
-        if !is_later && (before.by != by || replica.alive_since.is_none_or(|born| born > before.at))
-            || replica
-                .trouble
-                .during(since.min(before.at) - LAG, at)
-                .any(|trouble| trouble.is_of_api())
+        let is_same = before.by == by && replica.alive_since.is_some_and(|born| born <= before.at);
+        let is_troubled = |replica: &ReplicaRecord, from: Millis, to: Millis| {
+            replica.trouble.during(from, to).any(|trouble| trouble.is_of_api())
+        };
+        // A write that is late has ages from before.
+        if !(is_later || is_same)
+            || is_troubled(replica, since.min(before.at) - LAG, at)
+            || is_troubled(&self.replicas[before.by], before.at - SLOW, before.at)
         {
             return;
         }

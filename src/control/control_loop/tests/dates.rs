@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::control::decision_time::DecisionTime;
+use crate::control::rescales::Change;
 
 /// The policy's period would end early by the latency of the reads and of the write.
 #[tokio::test]
@@ -115,4 +116,20 @@ async fn evaluate_slowly(
     let mut state = AutoscalerState::default();
     assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, result);
     (*made.get().expect("the scale was written"), control, state)
+}
+
+/// Followers take the desired replicas of a status for those of the change that it dates.
+#[tokio::test]
+async fn a_late_change_is_reported_with_its_replicas_though_metrics_fail() {
+    let (control, _) = World::new(5, None, |_, _| None).run();
+    let autoscaler = put(&control, "web", json!({"maxReplicas": 9}));
+    show_replicas(&control, 7);
+    let mut state = AutoscalerState::default();
+    evaluate_once(&control, &autoscaler, &mut state).await;
+    state.status.desired_replicas = 7;
+    let at = control.ctx.clock.elapsed();
+    state.rescales.note_indeterminate(Change { from: 7, to: 5, at });
+    show_replicas(&control, 5);
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
+    assert_eq!((state.status.desired_replicas, state.status.last_scale.is_some()), (5, true));
 }
