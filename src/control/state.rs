@@ -275,7 +275,7 @@ impl AutoscalerState {
         {
             self.history.scaled(from, to, spec, done);
             let wall = at.wall - (now - done);
-            self.status.last_scale = Some(wall);
+            (self.status.last_scale, self.status.desired_replicas) = (Some(wall), to);
             self.rescaled(from, to, at.process, wall);
             zero::note_rescale(&mut self.status, to, at.wall);
         }
