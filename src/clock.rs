@@ -266,8 +266,9 @@ mod tests {
         // One of several servers is ahead, and they answer in turn.
         let in_turn = [(0, 0), (5, 0), (5, 30), (5, 0), (5, 30), (5, 0), (5, 30)];
         assert_eq!(ahead_after(&in_turn).await, 0);
-        // Two that are ahead differ.
-        assert_eq!(ahead_after(&[(0, 0), (5, 0), (5, 30), (5, 60)]).await, 0);
+        // Of two that are ahead and differ, the earlier.
+        assert_eq!(ahead_after(&[(0, 0), (5, 0), (5, 30), (5, 60)]).await, 30);
+        assert_eq!(ahead_after(&[(0, 0), (5, 0), (5, 603), (5, 600), (5, 603)]).await, 600);
         assert_eq!(ahead_after(&[(0, 0), (5, 0), (5, 60), (5, 30), (5, 30)]).await, 30);
     }
 

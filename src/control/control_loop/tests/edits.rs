@@ -30,6 +30,27 @@ async fn a_scale_to_zero_that_did_not_happen_is_not_announced_while_paused() {
     assert_eq!(is_scaled_to_zero(&state), Some(false));
 }
 
+/// What the owner chooses meanwhile is no longer Plimsoll's zero.
+#[tokio::test]
+async fn who_is_scaled_up_by_hand_while_paused_was_not_scaled_to_zero() {
+    let (control, _) = World::new(3, Some(3), |_, _| None).run();
+    let paused = json!({"minReplicas": 0, "maxReplicas": 9, "paused": true});
+    let autoscaler = put(&control, "web", paused);
+    for is_first_in_term in [false, true] {
+        let mut state = announced_long_ago(&control);
+        state.is_first_in_term = is_first_in_term;
+        zero::resolve(&mut state.status, 0, 0);
+        show_replicas(&control, 0);
+        // What the watch shows late, a new leader reads.
+        let is_at_zero = !is_first_in_term;
+        assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
+        assert_eq!(is_scaled_to_zero(&state), Some(is_at_zero));
+        show_replicas(&control, 3);
+        assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
+        assert_eq!(is_scaled_to_zero(&state), Some(false));
+    }
+}
+
 #[tokio::test]
 async fn another_target_is_not_at_zero_because_the_last_one_was_to_be() {
     let now = Arc::new(AtomicI32::new(2));
@@ -97,10 +118,11 @@ async fn a_write_is_not_tried_again_for_an_autoscaler_that_was_edited_meanwhile(
 /// kube-controller-manager scales by it: two would.
 #[tokio::test]
 async fn nothing_is_scaled_beside_a_native_hpa_that_can_not_be_deleted() {
-    for paused in [false, true] {
-        let (control, log) = World::new(3, Some(6), |_, request| {
+    // Of a watch that is behind the version is an old one.
+    for (paused, code) in [(false, 403), (true, 403), (false, 409), (true, 409)] {
+        let (control, log) = World::new(3, Some(6), move |_, request| {
             let is_delete = request.line.starts_with("DELETE");
-            is_delete.then(|| fake::failure(403, "Forbidden", "forbidden"))
+            is_delete.then(|| fake::failure(code, "", "not now"))
         })
         .run();
         let autoscaler = put(&control, "web", json!({"maxReplicas": 9, "paused": paused}));
@@ -140,4 +162,23 @@ async fn the_checkpoint_of_an_object_that_is_not_known_yet_is_kept() {
     // One of its name that was made anew has none of it.
     state.begin("new", None, hpa::Status::default());
     assert!(state.history.is_empty());
+    // The watch shows the object before.
+    let kept = checkpoint("web", vec![recommended]);
+    let (mut control, _) = World::new(3, Some(3), |_, _| None).run();
+    let remade = |uid: &str| {
+        let object = json!({"metadata": {"namespace": "shop", "name": "web", "uid": uid}});
+        read_autoscaler(serde_json::from_value(object).unwrap(), None)
+    };
+    let show = |control: &ControlLoop, uid: &str| {
+        let key = autoscaler.key.clone();
+        control.ctx.cluster.write(|index| index.put_autoscaler(key, remade(uid)));
+    };
+    show(&control, "before");
+    control.restore_checkpoints(vec![(autoscaler.clone(), kept.clone())]);
+    assert_eq!(checkpoints(&control).get(&autoscaler), Some(&kept));
+    control.changed(autoscaler.clone());
+    assert!(control.unknown.contains_key(&autoscaler));
+    show(&control, "web");
+    control.changed(autoscaler.clone());
+    assert_eq!(control.states[&autoscaler].history, kept.history);
 }

@@ -1,6 +1,8 @@
 //! What a status shows.
 
 use super::*;
+use crate::control::status::LastWrite;
+use crate::crd::AutoscalerStatus;
 
 #[tokio::test]
 async fn an_invalid_spec_keeps_the_last_known_scale_in_the_status() {
@@ -32,6 +34,9 @@ async fn an_invalid_spec_keeps_what_another_process_wrote_in_the_status() {
     let autoscaler = fake::autoscaler("web");
     put_invalid(&control, &autoscaler);
     let mut state = AutoscalerState::default();
+    // In an earlier term.
+    let old = AutoscalerStatus { reference: Some("Deployment/old".to_owned()), ..Default::default() };
+    state.written = Some(LastWrite::now(Arc::new(old), 7));
     assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
     let shown = serde_json::to_value(&*control.ctx.live.get(&autoscaler).unwrap()).unwrap();
     assert_eq!(

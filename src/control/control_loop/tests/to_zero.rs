@@ -54,6 +54,28 @@ async fn metrics_that_time_out_lead_to_the_fallback_like_those_that_fail() {
     assert_eq!(log.of("PUT")[0].body["spec"]["replicas"], 5);
 }
 
+/// The watch is behind, so that the fallback itself finds that its last write has taken effect.
+#[tokio::test(start_paused = true)]
+async fn a_fallback_that_came_late_is_reported() {
+    let (control, _) = World::new(1, None, |world, request| {
+        is_put(request).then(|| {
+            world.replicas = 5;
+            fake::failure(504, "Timeout", "it took too long")
+        })
+    })
+    .run();
+    let fallback = json!({"failedRounds": 1, "replicas": 5});
+    let autoscaler = put(&control, "web", json!({"maxReplicas": 9, "fallback": fallback}));
+    show_replicas(&control, 1);
+    let mut state = AutoscalerState::default();
+    for reported in [(1, false), (5, true)] {
+        assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
+        let hpa::Status { desired_replicas, last_scale, .. } = state.status;
+        assert_eq!((desired_replicas, last_scale.is_some()), reported);
+        tokio::time::advance(Duration::from_secs(15)).await;
+    }
+}
+
 /// Edits and hand-overs bring evaluations forward: a blip of the metrics must not become an outage by them.
 #[tokio::test(start_paused = true)]
 async fn evaluations_within_a_period_are_one_round_of_the_fallback() {
