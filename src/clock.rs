@@ -48,7 +48,7 @@ struct Inner {
 #[derive(Debug, Default)]
 struct ServerClock {
     known: Option<ServerOffset>,
-    /// The first of the responses that say that the clock has leapt ahead, while none has confirmed it.
+    /// The least of what responses say since one said that the clock has leapt ahead, and when that was.
     leap: Option<ServerOffset>,
 }
 
@@ -85,20 +85,19 @@ impl ServerClock {
     /// Dates are truncated to seconds and take time to arrive, so none is ahead of the clock of the server that
     /// sent it: the latest is the best. But one server of several may be ahead of the others, and a freeze
     /// that ended by it stays ended. So a time that the monotonic clock contradicts counts only when
-    /// a later response has it too and none has an earlier one in between, and so does the first of all.
+    /// all later responses of a second have it too, or a later one. The first of all counts, and gives way to an
+    /// earlier one as long as no other response has confirmed it.
     fn observe(&mut self, mut new: ServerOffset) {
         let Some(known) = &mut self.known else {
             self.known = Some(new);
             return;
         };
         if new.ahead_ms > known.ahead_ms && !new.agrees(known) {
-            match self.leap.filter(|leap| leap.agrees(&new)) {
-                Some(leap) if leap.is_confirmed_by(&new) => {
-                    new.confirmed = true;
-                    *self = Self { known: Some(new), leap: None };
-                }
-                Some(_) => {}
-                None => self.leap = Some(new),
+            let leap = self.leap.get_or_insert(new);
+            leap.ahead_ms = leap.ahead_ms.min(new.ahead_ms);
+            if new.observed - leap.observed >= CONFIRMED_AFTER {
+                let known = ServerOffset { ahead_ms: leap.ahead_ms, confirmed: true, ..new };
+                *self = Self { known: Some(known), leap: None };
             }
             return;
         }

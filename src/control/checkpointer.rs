@@ -2,7 +2,9 @@
 //! lease term begins, saved while this replica leads.
 
 use super::checkpoint::{Checkpoint, CheckpointStore};
+use super::state::AutoscalerState;
 use crate::leader::FencingToken;
+use crate::time::UnixMillis;
 use crate::watch::AutoscalerRef;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -175,6 +177,24 @@ impl Checkpointer {
         self.failed = bytes.is_none();
         self.bytes = bytes.unwrap_or(self.bytes);
     }
+}
+
+/// The checkpoints of all autoscalers: those that are being evaluated, the others, and of what is not known yet.
+pub fn all_checkpoints(
+    running: &HashMap<AutoscalerRef, Option<Checkpoint>>,
+    states: &HashMap<AutoscalerRef, AutoscalerState>,
+    unknown: &HashMap<AutoscalerRef, (Checkpoint, Instant)>,
+    now: UnixMillis,
+    longest: i64,
+) -> HashMap<AutoscalerRef, Checkpoint> {
+    let unknown = unknown.iter().map(|(autoscaler, (one, _))| (autoscaler.clone(), one.clone()));
+    let running = running
+        .iter()
+        .filter_map(|(autoscaler, checkpoint)| Some((autoscaler.clone(), checkpoint.clone()?)));
+    let idle = states.iter().filter_map(|(autoscaler, state)| {
+        Some((autoscaler.clone(), state.checkpoint(now, longest)?))
+    });
+    unknown.chain(running).chain(idle).collect()
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! in flight, never two of the same autoscaler.
 
 use super::checkpoint::{Checkpoint, CheckpointStore};
-use super::checkpointer::{Checkpointer, Loaded};
+use super::checkpointer::{Checkpointer, Loaded, all_checkpoints};
 use super::context::{ControllerContext, Dependencies, NO_TERM, NativeHpas, SyncResult};
 use super::fair_queue::FairQueue;
 use super::reconcile::reconcile;
@@ -12,7 +12,7 @@ use crate::leader::FencingToken;
 use crate::samples::QueryHandle;
 use crate::supervise::Heartbeat;
 use crate::time::UnixMillis;
-use crate::watch::{AutoscalerKind, AutoscalerRef, WatchStatuses};
+use crate::watch::{AutoscalerKind, AutoscalerRef, Index, WatchStatuses};
 use futures::FutureExt;
 use std::collections::{HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
@@ -49,7 +49,7 @@ pub struct ControlLoop {
     term: Option<u64>,
     /// The checkpoints that were loaded while their autoscalers were being evaluated.
     pending_restore: HashMap<AutoscalerRef, Checkpoint>,
-    /// Those of autoscalers that the watch does not show, and when they were loaded: it may be behind.
+    /// Those of objects that the watch does not show, and when they were loaded: it may be behind.
     unknown: HashMap<AutoscalerRef, (Checkpoint, Instant)>,
     heartbeat: Heartbeat,
 }
@@ -215,8 +215,6 @@ impl ControlLoop {
 
     /// Restores the scaling history of the previous terms.
     fn restore_checkpoints(&mut self, all: Vec<(AutoscalerRef, Checkpoint)>) {
-        let cluster = self.ctx.cluster.clone();
-        let (now, longest) = (self.ctx.clock.elapsed(), self.ctx.longest_window());
         let mut known = HashMap::new();
         self.unknown.clear();
         for (autoscaler, checkpoint) in all {
@@ -224,25 +222,35 @@ impl ControlLoop {
                 continue;
             }
             known.insert(autoscaler.clone(), checkpoint.clone());
-            if !cluster.read(|index| index.has(&autoscaler)) {
-                self.unknown.insert(autoscaler, (checkpoint, Instant::now()));
-                continue;
-            }
-            if let Some(running) = self.running.get_mut(&autoscaler) {
-                // Until its evaluation ends, its checkpoint is merged from both.
-                let before = running.take();
-                let restored = |before| AutoscalerState::restored(before, now);
-                let mut both = before.map(restored).unwrap_or_default();
-                both.merge_checkpoint(checkpoint.clone(), now);
-                *running = both.checkpoint(now, longest);
-                self.pending_restore.insert(autoscaler, checkpoint);
-            } else if let Some(state) = self.states.get_mut(&autoscaler) {
-                state.merge_checkpoint(checkpoint, now);
-            } else {
-                self.states.insert(autoscaler, AutoscalerState::restored(checkpoint, now));
-            }
+            self.restore(autoscaler, checkpoint, Instant::now());
         }
         self.checkpointer.set_loaded(Some(known));
+    }
+
+    /// Restores one, or keeps it until the watch shows its object.
+    fn restore(&mut self, autoscaler: AutoscalerRef, checkpoint: Checkpoint, loaded: Instant) {
+        let is_shown = |index: &Index| index.uid(&autoscaler) == Some(&checkpoint.uid);
+        if !self.ctx.cluster.read(is_shown) {
+            self.unknown.insert(autoscaler, (checkpoint, loaded));
+            return;
+        }
+        let (now, longest) = (self.ctx.clock.elapsed(), self.ctx.longest_window());
+        if let Some(running) = self.running.get_mut(&autoscaler) {
+            // Until its evaluation ends, its checkpoint is merged from both.
+            let before = running.take().filter(|before| before.uid == checkpoint.uid);
+            let restored = |before| AutoscalerState::restored(before, now);
+            let mut both = before.map(restored).unwrap_or_default();
+            both.merge_checkpoint(checkpoint.clone(), now);
+            *running = both.checkpoint(now, longest);
+            self.pending_restore.insert(autoscaler, checkpoint);
+            return;
+        }
+        let state = self.states.entry(autoscaler).or_default();
+        if state.uid != checkpoint.uid && !state.uid.is_empty() {
+            // It is of the object before.
+            *state = AutoscalerState::default();
+        }
+        state.merge_checkpoint(checkpoint, now);
     }
 
     /// Merges a checkpoint that was loaded while its autoscaler was queued or being evaluated.
@@ -316,10 +324,8 @@ impl ControlLoop {
             return;
         }
         if self.ctx.cluster.read(|index| index.has(&autoscaler)) {
-            if let Some((checkpoint, _)) = self.unknown.remove(&autoscaler) {
-                let restored = AutoscalerState::restored(checkpoint, self.ctx.clock.elapsed());
-                // One of another object of its name is let go of when this one is evaluated.
-                self.states.entry(autoscaler.clone()).or_insert(restored);
+            if let Some((checkpoint, loaded)) = self.unknown.remove(&autoscaler) {
+                self.restore(autoscaler.clone(), checkpoint, loaded);
             }
             self.schedule.set(autoscaler, Instant::now());
         } else {
@@ -448,24 +454,6 @@ impl ControlLoop {
         let all = self.schedule.len() + self.running.len();
         self.ctx.metrics.autoscalers(all, self.failing.len());
     }
-}
-
-/// The checkpoints of all autoscalers, and those of what is not known yet.
-fn all_checkpoints(
-    running: &HashMap<AutoscalerRef, Option<Checkpoint>>,
-    states: &HashMap<AutoscalerRef, AutoscalerState>,
-    unknown: &HashMap<AutoscalerRef, (Checkpoint, Instant)>,
-    now: UnixMillis,
-    longest: i64,
-) -> HashMap<AutoscalerRef, Checkpoint> {
-    let unknown = unknown.iter().map(|(autoscaler, (one, _))| (autoscaler.clone(), one.clone()));
-    let running = running
-        .iter()
-        .filter_map(|(autoscaler, checkpoint)| Some((autoscaler.clone(), checkpoint.clone()?)));
-    let idle = states.iter().filter_map(|(autoscaler, state)| {
-        Some((autoscaler.clone(), state.checkpoint(now, longest)?))
-    });
-    unknown.chain(running).chain(idle).collect()
 }
 
 /// Evaluates one autoscaler; a panic ends only this evaluation.

@@ -75,7 +75,7 @@ pub async fn apply(
         let due = ctx.clock.elapsed().saturating_add_unsigned(period.as_millis() as u64);
         hpa::release(context.spec, &state.history, direction, replicas, at.process, due, period)
     });
-    let metrics_failed = state.count_failure(&decision, target.is_ok(), period);
+    let metrics_failed = state.count_failure(&decision, target.is_ok(), (at.process, period));
     match (apply.fallback, &target) {
         (Some(fallback), Ok(seen))
             if metrics_failed

@@ -1,14 +1,14 @@
 //! For how many sync periods in a row the metrics of an autoscaler have failed.
 
+use crate::time::UnixMillis;
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// The rounds in a row whose metrics failed. Evaluations that an edit, a hand-over or a release brings forward
 /// are no rounds of their own.
 #[derive(Debug, Default)]
 pub struct Failures {
     rounds: i32,
-    since: Option<Instant>,
+    last: Option<UnixMillis>,
 }
 
 impl Failures {
@@ -17,14 +17,14 @@ impl Failures {
         self.rounds
     }
 
-    /// Counts an evaluation whose metrics failed.
-    pub fn count(&mut self, period: Duration) {
-        let since = *self.since.get_or_insert_with(Instant::now);
-        // An evaluation may begin a little earlier or later than the one a period before.
-        let passed = since.elapsed() + period / 4;
-        let most = 1 + passed.as_nanos() / period.as_nanos().max(1);
-        let most = i32::try_from(most).unwrap_or(i32::MAX);
-        self.rounds = self.rounds.saturating_add(1).min(most);
+    /// Counts an evaluation whose metrics failed, by the time of its decision. One that overran its period may
+    /// follow the one before a little sooner.
+    pub fn count(&mut self, decided: UnixMillis, period: Duration) {
+        let least = i64::try_from(period.as_millis() * 3 / 4).unwrap_or(i64::MAX);
+        if self.last.is_none_or(|last| decided - last >= least) {
+            self.rounds = self.rounds.saturating_add(1);
+            self.last = Some(decided);
+        }
     }
 }
 

@@ -37,7 +37,15 @@ pub async fn apply(
         return None;
     }
     let times = state.failures.rounds();
-    match scale_up(apply, spec, least, state).await {
+    let reported = state.status.last_scale;
+    let written = scale_up(apply, spec, least, state).await;
+    if state.status.last_scale != reported {
+        // It has read that an earlier write took effect.
+        let Status { last_scale, desired_replicas, .. } = state.status;
+        (status.last_scale, status.desired_replicas) = (last_scale, desired_replicas);
+        zero::note_rescale(status, desired_replicas, context.now);
+    }
+    match written {
         Ok(Some(from)) => {
             // The time of the write, not of the decision.
             let at = DecisionTime::now(&ctx.clock);

@@ -18,7 +18,7 @@ pub fn apply(
 ) -> SyncResult {
     let Evaluation { context, target, decision, history, mut status, at, .. } = evaluation;
     state.set_history(history, at, ctx.longest_window());
-    state.count_failure(&decision, target.is_ok(), ctx.period(autoscaler));
+    state.count_failure(&decision, target.is_ok(), (at.process, ctx.period(autoscaler)));
     if let Ok(target) = &target {
         status.desired_replicas = match decision.outcome {
             Outcome::Rescale { to, .. } => to,

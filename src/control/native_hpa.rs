@@ -231,8 +231,8 @@ pub async fn remove(
     match token.write(api.delete(&key.name, &parameters)).await {
         Ok(response) if response.is_right() => Ok(true),
         Ok(_) => Err(stays("its finalizers keep it".to_owned())),
-        // It has changed: the watch will show how.
-        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(false),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+        // It has changed, or is another by now: the watch will show which.
         Err(error) => Err(stays(message(&error))),
     }
 }
@@ -350,7 +350,10 @@ mod tests {
         });
         let key = fake::autoscaler("web").key;
         let token = fake::fencing_token(&client);
-        assert!(remove(&client, &token, &key, "ours", Some(&known)).await.is_err(), "it may be there");
+        assert!(
+            remove(&client, &token, &key, "ours", Some(&known)).await.is_err(),
+            "it may be there"
+        );
         let deletes = log.of("DELETE");
         assert_eq!(deletes[0].body["preconditions"]["uid"], "1", "{deletes:?}");
         assert_eq!(deletes[0].body["preconditions"]["resourceVersion"], "7", "{deletes:?}");

@@ -115,11 +115,9 @@ async fn sync_autoscaler(
     if parsed.spec.paused {
         // Earlier recommendations do not apply to replicas that the owner may choose meanwhile.
         state.history.recommendations.clear();
-        (state.failures, state.withheld) = (Failures::default(), None);
-        if token.is_some() && zero::pending_since(&state.status).is_some() {
-            // Or a zero that the owner sets meanwhile would be taken for Plimsoll's.
-            state.follow_target(&parsed.scaling.spec.target, ctx.clock.wall_ms());
-            let _ = read_target(ctx, token, autoscaler, &parsed.scaling.spec, state).await;
+        state.withheld = None;
+        if token.is_some() {
+            follow_zero(ctx, token, autoscaler, &parsed.scaling.spec, state).await;
         }
         let text = format_args!("spec.paused is set: the scale is left alone");
         state.status.set(ConditionKind::Paused, true, "PausedBySpec", text, ctx.clock.wall_ms());
@@ -137,6 +135,30 @@ async fn sync_autoscaler(
 fn rest(ctx: &ControllerContext, autoscaler: &AutoscalerRef, state: &mut AutoscalerState) {
     ctx.selectors.release(autoscaler);
     state.queries.clear();
+    state.failures = Failures::default();
+}
+
+/// Resolves the condition `ScaledToZero` of an autoscaler that is paused, or a zero that the owner sets meanwhile would
+/// be taken for Plimsoll's.
+async fn follow_zero(
+    ctx: &ControllerContext,
+    token: Option<&FencingToken>,
+    autoscaler: &AutoscalerRef,
+    spec: &Spec,
+    state: &mut AutoscalerState,
+) {
+    state.follow_target(&spec.target, ctx.clock.wall_ms());
+    let is_at_zero = zero::is_at_zero(&state.status);
+    if !is_at_zero && zero::pending_since(&state.status).is_none() {
+        return;
+    }
+    let read = ctx.bounded(read_target(ctx, token, autoscaler, spec, state)).await;
+    if let Ok((Ok(target), at)) = read
+        && is_at_zero
+        && target.replicas.spec_replicas > 0
+    {
+        zero::resolve(&mut state.status, target.replicas.spec_replicas, at.wall);
+    }
 }
 
 /// Updates the status of an autoscaler with an invalid spec: the last known scale is shown, and what
@@ -150,10 +172,12 @@ async fn invalid(
     state: &mut AutoscalerState,
 ) -> SyncResult {
     rest(ctx, autoscaler, state);
+    let term = token.map(FencingToken::term);
     let written = match &state.written {
-        Some(written) => Some((*written.status).clone()),
-        None if token.is_none() => None,
-        None => match status::read_as::<AutoscalerStatus>(&ctx.client, autoscaler).await {
+        Some(written) if Some(written.term) == term => Some((*written.status).clone()),
+        // Another replica may have written it since.
+        _ if token.is_none() => None,
+        _ => match status::read_as::<AutoscalerStatus>(&ctx.client, autoscaler).await {
             Ok(written) => written,
             Err(error) => {
                 tracing::warn!(%autoscaler, %error, "Failed to read the status");

@@ -9,7 +9,7 @@ use super::schedule::hash;
 use super::status::LastWrite;
 use super::targets::Target;
 use super::zero;
-use crate::hpa::{Decision, Recommendation, ScalingHistory, Spec, Status, TargetRef};
+use crate::hpa::{self, Decision, Recommendation, ScalingHistory, Spec, Status, TargetRef};
 use crate::samples::QueryHandle;
 use crate::time::UnixMillis;
 use std::time::Duration;
@@ -185,10 +185,12 @@ impl AutoscalerState {
 
     /// What was written to another target says nothing of this one. Recommendations and events stay, as upstream's do.
     pub fn follow_target(&mut self, target: &TargetRef, now: UnixMillis) {
-        if self.target.as_ref() == Some(target) {
-            return;
-        }
-        if self.target.replace(target.clone()).is_some() {
+        let group =
+            |target: &TargetRef| hpa::parse_group(&target.api_version).ok().map(str::to_owned);
+        let is_same = |last: &TargetRef| {
+            (&last.kind, &last.name, group(last)) == (&target.kind, &target.name, group(target))
+        };
+        if self.target.replace(target.clone()).is_some_and(|last| !is_same(&last)) {
             (self.rescales, self.bounds) = (Rescales::default(), None);
             if zero::pending_since(&self.status).is_some() {
                 // Whatever replicas it has: it was not this one.
@@ -203,10 +205,10 @@ impl AutoscalerState {
         &mut self,
         decision: &Decision,
         scale_is_known: bool,
-        period: Duration,
+        (decided, period): (UnixMillis, Duration),
     ) -> bool {
         match decision.metrics_failed {
-            true => self.failures.count(period),
+            true => self.failures.count(decided, period),
             false if scale_is_known => self.failures = Failures::default(),
             false => {}
         }
@@ -482,7 +484,11 @@ mod tests {
             let (mut history, mut status) = (ScalingHistory::default(), Status::default());
             let decision = hpa::decide(&input, &mut history, &mut status, &mut ());
             assert_eq!(
-                AutoscalerState::default().count_failure(&decision, true, Duration::from_secs(15)),
+                AutoscalerState::default().count_failure(
+                    &decision,
+                    true,
+                    (0, Duration::from_secs(15))
+                ),
                 failed,
                 "{selected:?}"
             );

@@ -84,6 +84,8 @@ pub struct LastWrite {
     pub status: Arc<AutoscalerStatus>,
     /// When it was written.
     pub at: Instant,
+    /// In which lease term.
+    pub term: u64,
     /// When it was last compared with the object; none to compare it in the next evaluation.
     compared: Option<Instant>,
 }
@@ -95,10 +97,10 @@ const MIN_RELATIVE_CHANGE: f64 = 0.1;
 const COMPARE_INTERVAL: Duration = Duration::from_secs(60);
 
 impl LastWrite {
-    /// A status that is written now.
-    pub fn now(status: Arc<AutoscalerStatus>) -> Self {
+    /// A status that is written now, in a lease term.
+    pub fn now(status: Arc<AutoscalerStatus>, term: u64) -> Self {
         let now = Instant::now();
-        Self { status, at: now, compared: Some(now) }
+        Self { status, at: now, term, compared: Some(now) }
     }
 
     /// Makes the next evaluation compare it with the object.
@@ -258,7 +260,7 @@ mod tests {
             ..Default::default()
         };
         let (hour, never) = (Duration::from_secs(3600), Duration::ZERO);
-        let written = LastWrite::now(Arc::new(status("10", 3)));
+        let written = LastWrite::now(Arc::new(status("10", 3)), 1);
         assert!(!written.is_outdated_by(&status("10", 3), never));
         assert!(!written.is_outdated_by(&status("10900m", 3), never));
         assert!(written.is_outdated_by(&status("11100m", 3), never));
@@ -273,7 +275,7 @@ mod tests {
         let shown = AutoscalerStatus { current_replicas: Some(3), ..Default::default() };
         let as_written = || Some(Status { current_replicas: 3, ..Status::default() });
         let wiped = || Some(Status::default());
-        let mut written = LastWrite::now(Arc::new(shown));
+        let mut written = LastWrite::now(Arc::new(shown), 1);
         assert!(!written.was_overwritten(wiped), "the watch may be behind");
         for (shows, overwritten) in [(wiped(), true), (as_written(), false), (None, false)] {
             written.compare_soon();

@@ -42,6 +42,6 @@ pub fn update_status(
     };
     if is_outdated {
         ctx.statuses.put(token, autoscaler, &state.uid, status.clone());
-        state.written = Some(LastWrite::now(status));
+        state.written = Some(LastWrite::now(status, token.term()));
     }
 }

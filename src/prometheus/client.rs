@@ -425,7 +425,7 @@ mod tests {
         // It takes the connection, and no TLS handshake comes to an end.
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let url = format!("https://{}", listener.local_addr().unwrap());
-        let timeout = Duration::from_secs(1);
+        let timeout = Duration::from_secs(5);
         let client = Client::new(Options { timeout, ..Options::new(&url) }).unwrap();
         let error = client.query("up", &[Flow::User("shop".into())]).await.err();
         assert!(matches!(error, Some(Error::Unreachable(_))), "{error:?}");

@@ -79,6 +79,14 @@ impl Index {
         }
     }
 
+    /// The UID of an autoscaler, if it exists.
+    pub fn uid(&self, autoscaler: &AutoscalerRef) -> Option<&String> {
+        match autoscaler.kind {
+            AutoscalerKind::Autoscaler => self.autoscalers.get(&autoscaler.key).map(|now| &now.uid),
+            AutoscalerKind::Hpa => self.hpas.get(&autoscaler.key).map(|now| &now.uid),
+        }
+    }
+
     /// The keys of all Autoscalers.
     pub fn autoscaler_keys(&self) -> Vec<ObjectKey> {
         self.autoscalers.keys().cloned().collect()

@@ -108,10 +108,10 @@ impl Oracles {
                     "{name}: the checkpoint by replica {by} lacks a change that the one before had, by replica {}: {lacks}",
                     before.by
                 );
-                return self.violate(Oracle::Restart, at, text);
+                return self.violate(Oracle::Continuity, at, text);
             }
             if looked {
-                self.checked_of(Oracle::Restart, workload);
+                self.checked_of(Oracle::Continuity, workload);
             }
         }
     }

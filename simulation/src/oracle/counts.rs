@@ -27,6 +27,8 @@ pub enum Oracle {
     InTime,
     /// A fresh process comes to the same, and a checkpoint has all that it needs.
     Restart,
+    /// A checkpoint has the changes of the one before it, whoever wrote that.
+    Continuity,
     /// A status is that of its object, and of no other time.
     Status,
     /// A steady state asks for nothing.
@@ -54,6 +56,7 @@ impl Oracle {
             Self::Exact => "exact",
             Self::InTime => "in time",
             Self::Restart => "restart",
+            Self::Continuity => "continuity",
             Self::Status => "status",
             Self::Steady => "steady",
             Self::Bounded => "bounded",
@@ -71,7 +74,12 @@ impl Oracle {
             | Self::InTime
             | Self::Restart
             | Self::Steady => true,
-            Self::OneWriter | Self::Exact | Self::Status | Self::Compared | Self::Bounded => false,
+            Self::OneWriter
+            | Self::Exact
+            | Self::Continuity
+            | Self::Status
+            | Self::Compared
+            | Self::Bounded => false,
         }
     }
 }

@@ -340,10 +340,10 @@ impl Oracles {
             return false;
         }
         let record = &self.records[workload];
-        // The first of those evaluations was in one of these times between two scrapes, or before; the last one may be
-        // a little early.
+        // The first of those evaluations was in one of these times between two scrapes, or before. Each is most of a
+        // period after the one before.
         let rounds = fallback.failed_rounds.saturating_sub(1).max(0);
-        let failed_for = i64::from(rounds) * spec.period() - spec.period() / 4 - SECOND;
+        let failed_for = (i64::from(rounds) * spec.period() * 3 / 4 - SECOND).max(0);
         let ended = |span: &&super::Span| span.from + SCRAPE < at - failed_for;
         let spans = record.spans.iter().skip_while(ended);
         spans.into_iter().all(|span| !span.answered[by] || span.may_fail)

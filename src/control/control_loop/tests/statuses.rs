@@ -35,7 +35,8 @@ async fn an_invalid_spec_keeps_what_another_process_wrote_in_the_status() {
     put_invalid(&control, &autoscaler);
     let mut state = AutoscalerState::default();
     // In an earlier term.
-    let old = AutoscalerStatus { reference: Some("Deployment/old".to_owned()), ..Default::default() };
+    let old =
+        AutoscalerStatus { reference: Some("Deployment/old".to_owned()), ..Default::default() };
     state.written = Some(LastWrite::now(Arc::new(old), 7));
     assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
     let shown = serde_json::to_value(&*control.ctx.live.get(&autoscaler).unwrap()).unwrap();

@@ -68,7 +68,7 @@ async fn a_fallback_that_came_late_is_reported() {
     let autoscaler = put(&control, "web", json!({"maxReplicas": 9, "fallback": fallback}));
     show_replicas(&control, 1);
     let mut state = AutoscalerState::default();
-    for reported in [(1, false), (5, true)] {
+    for reported in [(0, false), (5, true)] {
         assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
         let hpa::Status { desired_replicas, last_scale, .. } = state.status;
         assert_eq!((desired_replicas, last_scale.is_some()), reported);
