@@ -278,6 +278,26 @@ mod tests {
         assert_eq!(ahead_after(&[(0, 30), (1, 30), (1, 0)]).await, 30);
     }
 
+    /// It is older than it seems by as long as it took. A checkpoint that is dated by it would seem older, too.
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_response_says_no_time_unless_it_is_the_first() {
+        let clock = Clock::default();
+        for (took, date, known) in [
+            (20, "Sat, 21 Nov 2026 22:01:28 GMT", 0),
+            (0, "Sat, 21 Nov 2026 22:01:30 GMT", 2_000),
+            (120, "Sat, 21 Nov 2026 22:01:31 GMT", 122_000),
+            (0, "Sat, 21 Nov 2026 22:03:31 GMT", 123_000),
+        ] {
+            let answer = move |_: http::Request<()>| async move {
+                tokio::time::sleep(Duration::from_secs(took)).await;
+                http::Response::builder().header(DATE, date).body(())
+            };
+            let mut service = Dated::new(service_fn(answer), clock.clone());
+            service.call(http::Request::new(())).await.unwrap();
+            assert_eq!(clock.server(), Some(1_795_298_488_000 + known), "{date}");
+        }
+    }
+
     #[tokio::test]
     async fn an_error_of_the_server_or_of_a_proxy_says_no_time() {
         let clock = Clock::default();
