@@ -76,6 +76,8 @@ impl ServerOffset {
 /// How long the best observation is used: clocks may be set, and
 /// another kube-apiserver may respond.
 const OBSERVATION_TTL: Duration = Duration::from_secs(60);
+/// How long a response may take whose date is observed.
+const MAX_RESPONSE_TIME: Duration = Duration::from_secs(1);
 /// How far the dates of one clock differ at most from what the monotonic clock expects.
 const MAX_DIFFERENCE_MS: i64 = 2_000;
 /// How much later than a response another must be to confirm it.
@@ -149,11 +151,13 @@ impl Clock {
         Some(self.elapsed() + server?.ahead_ms)
     }
 
-    /// Records the date of a response.
-    fn observe(&self, date: UnixMillis) {
+    /// Records the date of a response that took so long. Of one that took long it may be of long before.
+    fn observe(&self, date: UnixMillis, took: Duration) {
         let (ahead_ms, observed) = (date - self.elapsed(), Instant::now());
         let mut server = self.0.server.lock().unwrap_or_else(PoisonError::into_inner);
-        server.observe(ServerOffset { ahead_ms, observed, confirmed: false });
+        if took <= MAX_RESPONSE_TIME || server.known.is_none() {
+            server.observe(ServerOffset { ahead_ms, observed, confirmed: false });
+        }
     }
 }
 
@@ -186,6 +190,7 @@ where
 
     fn call(&mut self, request: http::Request<B>) -> Self::Future {
         let (response, clock) = (self.inner.call(request), self.clock.clone());
+        let sent = Instant::now();
         Box::pin(async move {
             let response = response.await?;
             // A proxy may have sent an error, with the date of its own clock.
@@ -193,7 +198,7 @@ where
             let date = response.headers().get(DATE).filter(|_| is_servers);
             let date = date.and_then(|date| date.to_str().ok());
             if let Some(date) = date.and_then(|date| rfc2822::parse(date).ok()) {
-                clock.observe(date.timestamp().as_millisecond());
+                clock.observe(date.timestamp().as_millisecond(), sent.elapsed());
             }
             Ok(response)
         })
@@ -211,7 +216,7 @@ mod tests {
         let set = ahead.clone();
         let wall = move || SystemTime::UNIX_EPOCH + *set.lock().unwrap();
         let clock = Clock::with_wall(WallClock::new(wall));
-        clock.observe(1_000_000);
+        clock.observe(1_000_000, Duration::ZERO);
         for (seconds, passed) in [(3600, 0), (5, 60), (7200, 0)] {
             let before = clock.elapsed();
             tokio::time::advance(Duration::from_secs(passed)).await;
@@ -237,10 +242,10 @@ mod tests {
         assert!((date..date + 1_000).contains(&seen), "{seen}");
         // A delayed response does not set the clock back.
         tokio::time::advance(Duration::from_secs(1)).await;
-        clock.observe(date + 1_000);
-        clock.observe(date - 5_000);
+        clock.observe(date + 1_000, Duration::ZERO);
+        clock.observe(date - 5_000, Duration::ZERO);
         assert!(clock.server().unwrap() > seen);
-        clock.observe(date + 1_900);
+        clock.observe(date + 1_900, Duration::ZERO);
         assert!(clock.server().unwrap() >= date + 1_900);
     }
 
@@ -250,7 +255,7 @@ mod tests {
         let clock = Clock::default();
         for &(later, ahead) in responses {
             tokio::time::advance(Duration::from_secs(later)).await;
-            clock.observe(clock.elapsed() + ahead * 1000);
+            clock.observe(clock.elapsed() + ahead * 1000, Duration::ZERO);
         }
         (clock.server().unwrap() - clock.elapsed()) / 1000
     }

@@ -18,6 +18,9 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 const TRIES: usize = 60;
 const SHORTENED_FOR: Duration = Duration::from_secs(20 * 60);
 
+/// The ticks of a second in `/proc` (`USER_HZ`).
+const TICKS: u64 = 100;
+
 /// What the program ends with where all held, but too little was looked at; clap ends with 2.
 const IDLE: u8 = 3;
 
@@ -43,7 +46,8 @@ struct Flags {
     /// How many run at once.
     #[arg(long, default_value_t = 1)]
     jobs: usize,
-    /// No seed begins after so many seconds of real time.
+    /// No seed begins once the runs that have ended computed for so many seconds, for each of those at once: on a
+    /// busy machine as much is simulated as on another.
     #[arg(long)]
     seconds: Option<u64>,
     /// Whether a run that fails is shortened.
@@ -99,8 +103,9 @@ fn main() -> ExitCode {
         for _ in 0..flags.jobs.max(1) {
             let (send, next, settings, flags) = (send.clone(), &next, &settings, &flags);
             scope.spawn(move || {
+                let jobs = u32::try_from(flags.jobs.max(1)).unwrap_or(u32::MAX);
                 let over = || {
-                    flags.seconds.is_some_and(|most| begun.elapsed() > Duration::from_secs(most))
+                    flags.seconds.is_some_and(|most| computed() / jobs > Duration::from_secs(most))
                 };
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -142,7 +147,7 @@ fn main() -> ExitCode {
         }
         failed
     });
-    all.print(begun.elapsed());
+    all.print(begun.elapsed(), computed());
     match failed {
         Some(Ok(report)) => {
             let settings = Settings { seed: report.seed, ..settings };
@@ -165,6 +170,15 @@ fn main() -> ExitCode {
             ExitCode::from(if shortcomings.is_empty() { 0 } else { IDLE })
         }
     }
+}
+
+/// For how long the processes that this one started, and that have ended, have computed.
+fn computed() -> Duration {
+    // After the name in parentheses: the state, ten numbers, and the times of this process and of those.
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let numbers = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+    let ticks: u64 = numbers.skip(13).take(2).filter_map(|one| one.parse::<u64>().ok()).sum();
+    Duration::from_millis(ticks * 1000 / TICKS)
 }
 
 /// Ends this process if a run takes far longer than any: a process of Plimsoll that never waits would hold the

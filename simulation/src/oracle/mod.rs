@@ -258,9 +258,12 @@ impl Oracles {
             && reasons.contains(&"ScalingDisabled");
         let lag = record::TROUBLED_LAG + LAG;
         let recent = record.changes.back().is_some_and(|change| change.at > at - lag);
-        // What is paused, or can't be read, shows what was before.
-        let is_paused =
-            record.specs.now().is_none_or(|spec| spec.as_ref().is_none_or(|spec| spec.api.paused));
+        // What is paused, can't be read, or waits for another executor's first status shows what was before.
+        let is_paused = record.specs.now().is_none_or(|spec| {
+            spec.as_ref().is_none_or(|spec| {
+                spec.api.paused || spec.api.executor != plimsoll::crd::Executor::Embedded
+            })
+        });
         let is_current = leads
             && !is_paused
             && !reasons.contains(&"FailedGetScale")
