@@ -110,7 +110,8 @@ const MAX_UNDECODABLE_BYTES: usize = MAX_CHECKPOINT_BYTES / 4 * 3;
 const MAX_DECOMPRESSED_BYTES: u64 = 256 << 20;
 /// The time limit of reading.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
-/// How far off the time between two times of kube-apiserver may be: dates are in seconds, and take up to one to arrive.
+/// The error of the time between two readings of kube-apiserver's clock: a `Date` has a resolution of 1 s, and its
+/// response may take 1 s.
 const SERVER_TIME_RESOLUTION_MS: i64 = 2_000;
 
 impl CheckpointStore {

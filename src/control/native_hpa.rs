@@ -225,7 +225,7 @@ pub async fn remove(
         let autoscaler = AutoscalerRef::autoscaler(key.clone());
         tracing::warn!(%autoscaler, error = why, "Failed to delete the HorizontalPodAutoscaler");
         format!(
-            "the HorizontalPodAutoscaler that this Autoscaler had can't be deleted, and kube-controller-manager goes on scaling by it: {why}"
+            "the HorizontalPodAutoscaler of this Autoscaler can't be deleted, so kube-controller-manager still scales the target: {why}"
         )
     };
     match token.write(api.delete(&key.name, &parameters)).await {

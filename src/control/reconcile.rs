@@ -205,7 +205,7 @@ async fn invalid(
 /// selector is released at once; the watch shows the deletion later.
 ///
 /// # Errors
-/// If it stays: kube-controller-manager goes on scaling by it. The text is for a condition.
+/// If the HPA can't be deleted, so that kube-controller-manager still scales the target. The text is for a condition.
 async fn remove_native_hpa(
     ctx: &ControllerContext,
     token: &FencingToken,

@@ -162,7 +162,7 @@ impl Transport for Refusing {
     }
 }
 
-/// Listings are expensive, and a query that Prometheus refuses stays refused until somebody mends it.
+/// Listings are expensive, and Prometheus rejects an invalid query until its rule is changed.
 #[tokio::test(start_paused = true)]
 async fn only_the_listings_that_failed_are_repeated_and_ever_less_often() {
     let asked = Arc::new(Mutex::new(Vec::new()));

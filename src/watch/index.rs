@@ -73,10 +73,7 @@ impl Index {
 
     /// Whether an autoscaler exists.
     pub fn has(&self, autoscaler: &AutoscalerRef) -> bool {
-        match autoscaler.kind {
-            AutoscalerKind::Autoscaler => self.autoscalers.contains_key(&autoscaler.key),
-            AutoscalerKind::Hpa => self.hpas.contains_key(&autoscaler.key),
-        }
+        self.uid(autoscaler).is_some()
     }
 
     /// The UID of an autoscaler, if it exists.

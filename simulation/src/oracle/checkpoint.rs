@@ -72,20 +72,22 @@ impl Oracles {
             let record = &self.records[workload];
             let Some(Some(spec)) = record.specs.now() else { continue };
             let uid = &spec.uid;
-            let of =
-                |all: &[Option<Checkpoint>]| all[workload].clone().filter(|one| one.uid == *uid);
-            let Some(old) = of(&before.all) else { continue };
+            let of = |checkpoints: &Written| {
+                let history = |one: &Checkpoint| (one.uid == *uid).then(|| one.history.clone());
+                checkpoints.all[workload].as_ref().and_then(history)
+            };
+            let Some(old) = of(before) else { continue };
             if spec.api.paused
                 || spec.api.executor != Executor::Embedded
                 || record.undisturbed_since + 2 * LAG > before.at
             {
                 continue;
             }
-            let new = of(&written.all).map(|one| one.history).unwrap_or_default();
+            let new = of(written).unwrap_or_default();
             let Some(behavior) = &spec.spec.behavior else { continue };
             let directions = [
-                (&behavior.scale_up, &old.history.ups, &new.ups),
-                (&behavior.scale_down, &old.history.downs, &new.downs),
+                (&behavior.scale_up, &old.ups, &new.ups),
+                (&behavior.scale_down, &old.downs, &new.downs),
             ];
             let mut lacks = None;
             let mut looked = false;

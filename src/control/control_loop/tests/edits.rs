@@ -14,11 +14,17 @@ fn announced_long_ago(control: &ControlLoop) -> AutoscalerState {
     state
 }
 
+/// The spec of an Autoscaler of this Deployment.
+fn of_target(name: &str, min_replicas: i32) -> Value {
+    json!({"minReplicas": min_replicas, "maxReplicas": 9, "scaleTargetRef": {
+        "apiVersion": "apps/v1", "kind": "Deployment", "name": name}})
+}
+
 fn is_scaled_to_zero(state: &AutoscalerState) -> Option<bool> {
     state.status.condition(ConditionKind::ScaledToZero).map(|condition| condition.status)
 }
 
-/// Or a zero that the owner sets while it is paused would be taken for Plimsoll's, and scaled up from.
+/// Otherwise a zero that the owner sets during the pause counts as Plimsoll's, and the workload is scaled up.
 #[tokio::test]
 async fn a_scale_to_zero_that_did_not_happen_is_not_announced_while_paused() {
     let (control, _) = World::new(2, Some(3), |_, _| None).run();
@@ -60,17 +66,13 @@ async fn another_target_is_not_at_zero_because_the_last_one_was_to_be() {
         None
     })
     .run();
-    let spec = |name: &str| {
-        json!({"minReplicas": 0, "maxReplicas": 9, "scaleTargetRef": {
-            "apiVersion": "apps/v1", "kind": "Deployment", "name": name}})
-    };
     let mut state = AutoscalerState::default();
-    let autoscaler = put(&control, "web", spec("web"));
+    let autoscaler = put(&control, "web", of_target("web", 0));
     evaluate_once(&control, &autoscaler, &mut state).await;
     let writes = log.of("PUT").len();
     zero::announce(&mut state.status, control.ctx.clock.wall_ms());
     now.store(0, Ordering::Relaxed);
-    put(&control, "web", spec("green"));
+    put(&control, "web", of_target("green", 0));
     evaluate_once(&control, &autoscaler, &mut state).await;
     assert_eq!((log.of("PUT").len(), is_scaled_to_zero(&state)), (writes, Some(false)));
 }
@@ -78,16 +80,12 @@ async fn another_target_is_not_at_zero_because_the_last_one_was_to_be() {
 #[tokio::test]
 async fn a_write_to_the_last_target_did_not_scale_another_one() {
     let (control, _) = World::new(8, Some(8), |_, _| None).run();
-    let spec = |name: &str| {
-        json!({"maxReplicas": 9, "scaleTargetRef": {
-            "apiVersion": "apps/v1", "kind": "Deployment", "name": name}})
-    };
     let mut state = AutoscalerState::default();
-    let autoscaler = put(&control, "web", spec("web"));
+    let autoscaler = put(&control, "web", of_target("web", 1));
     evaluate_once(&control, &autoscaler, &mut state).await;
     let at = control.ctx.clock.elapsed();
     state.rescales.note_indeterminate(Change { from: 5, to: 8, at });
-    put(&control, "web", spec("green"));
+    put(&control, "web", of_target("green", 1));
     assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
     assert!(state.history.ups.is_empty() && state.status.last_scale.is_none());
 }
