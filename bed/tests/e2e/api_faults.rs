@@ -1,6 +1,6 @@
 //! What happens when kube-apiserver fails, lags or is restarted. Each test has a bed of its own.
 
-use crate::faults::{at_once, faulty};
+use crate::faults::{at_once, faulty, hits};
 use crate::{FOLLOWS, SOON, on_own_bed};
 use bed::proxy::Fault;
 use bed::workload::Namespace;
@@ -85,7 +85,8 @@ fn after_errors_of_kube_apiserver_the_right_scale_is_written() {
                 ns.wait_condition("web", "AbleToScale", SOON, failed).await;
             }
             ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 2).await;
-            assert!(api.hits() > 0, "{what} did not happen");
+            // A status is written after the scale that it reports.
+            hits(api, 1, what).await;
             api.clear();
             ns.wait_condition("web", "AbleToScale", SOON, |c| c["status"] == "True").await;
             println!("survived: kube-apiserver: {what}");
@@ -96,7 +97,7 @@ fn after_errors_of_kube_apiserver_the_right_scale_is_written() {
         ns.deployment("untold", 1, "queue 20").await;
         at_once(&ns, "untold", "queue", 3).await;
         ns.wait_replicas("Deployment", "untold", SOON, |replicas| replicas == 3).await;
-        assert!(api.hits() > 0);
+        hits(api, 1, "events that can't be written").await;
         api.clear();
         println!("survived: kube-apiserver: events that can't be written");
         // Watches that expire again and again, as kube-apiserver tells it: no change is lost, and what
@@ -108,11 +109,7 @@ fn after_errors_of_kube_apiserver_the_right_scale_is_written() {
         ns.deployment("late", 1, "queue 20").await;
         at_once(&ns, "late", "queue", 3).await;
         api.fail("watch=true", Fault::expired_watch());
-        eventually("watches expire again and again", SOON, async || match api.hits() {
-            few @ ..15 => Err(format!("{few} did")),
-            _ => Ok(()),
-        })
-        .await;
+        hits(api, 15, "watches expire again and again").await;
         api.clear();
         ns.wait_replicas("Deployment", "late", FOLLOWS, |replicas| replicas == 3).await;
         assert_eq!(ns.replicas("Deployment", "untold").await, 1);
@@ -171,11 +168,7 @@ fn a_scale_that_another_changes_in_mid_decision_is_decided_again() {
         let twice = "bed.plimsoll.dev/metrics=queue 20";
         let annotate = ["-n", "writes", "annotate", "--overwrite", "pods", "-l", "app=web", twice];
         bed.cluster.kubectl(&annotate).await;
-        eventually("two are decided", SOON, async || match api.hits() {
-            0 => Err("no scale is written yet".to_owned()),
-            _ => Ok(()),
-        })
-        .await;
+        hits(api, 1, "two are decided").await;
         bed.cluster.kubectl(&["-n", "writes", "scale", "deployment/web", "--replicas=7"]).await;
         api.clear();
         ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas > 7).await;
@@ -214,11 +207,7 @@ fn a_status_under_way_does_not_reach_an_object_that_was_made_anew() {
             let status = format!("PATCH {collection}/again/status");
             api.stall(&status);
             create("web").await;
-            eventually("a status is under way", SOON, async || match api.hits() {
-                0 => Err("none is written yet".to_owned()),
-                _ => Ok(()),
-            })
-            .await;
+            hits(api, 1, "a status is under way").await;
             bed.cluster.kubectl(&["-n", "anew", "delete", resource, "again"]).await;
             // Of this one only the scale is known to be missing: nothing is said about metrics.
             create("missing").await;

@@ -1,10 +1,11 @@
 //! Tests of the bed itself.
 
-use crate::{SOON, runtime};
+use crate::faults::hits;
+use crate::runtime;
 use bed::cluster::Cluster;
 use bed::plimsoll::{self, Plimsoll};
 use bed::proxy::Proxy;
-use bed::{Options, eventually, free_port, ports};
+use bed::{Options, free_port, ports};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -30,11 +31,7 @@ fn a_bed_waits_until_the_ca_bundle_verifies_plimsoll() {
         let start = Plimsoll::start(&cluster, &server, "http://127.0.0.1:1", &options);
         tokio::pin!(start);
         let stalled = async {
-            eventually("it writes its CA", SOON, async || match api.hits() {
-                0 => Err("not yet".to_owned()),
-                _ => Ok(()),
-            })
-            .await;
+            hits(&api, 1, "it writes its CA").await;
             // Long enough for a bed that does not wait to become ready.
             tokio::time::sleep(Duration::from_secs(4)).await;
         };

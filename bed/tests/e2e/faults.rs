@@ -121,6 +121,15 @@ pub async fn at_once(ns: &Namespace<'_>, workload: &str, metric: &str, max: i32)
     ns.cluster.kubectl(&patch).await;
 }
 
+/// Waits until a fault has struck so many requests.
+pub async fn hits(proxy: &Proxy, least: usize, what: &str) {
+    eventually(what, SOON, async || match proxy.hits() {
+        hits if hits >= least => Ok(()),
+        hits => Err(format!("{hits} of {least} requests were hit")),
+    })
+    .await;
+}
+
 /// A bed whose Prometheus and kube-apiserver can be made to fail.
 pub fn faulty(flags: &[&str]) -> Options {
     let flags = ["--status-interval=1s", "--prometheus-timeout=1s"].iter().chain(flags);
@@ -363,11 +372,7 @@ fn one_tenants_slow_queries_delay_others_by_less_than_a_period() {
             });
             bed.cluster.apply(&object.to_string()).await;
         }
-        eventually("the slow queries run", SOON, async || match prometheus.hits() {
-            0 => Err("none was asked".to_owned()),
-            _ => Ok(()),
-        })
-        .await;
+        hits(prometheus, 1, "the slow queries run").await;
         // The sync period is a second: a manual change is reverted within a few.
         let mut worst = Duration::ZERO;
         for round in 0..12 {

@@ -1,5 +1,6 @@
 //! Watches that expired are relisted, and objects that were deleted meanwhile are removed.
 
+use crate::faults::hits;
 use crate::{SOON, on_own_bed};
 use bed::Options;
 use bed::eventually;
@@ -41,11 +42,7 @@ fn objects_deleted_while_watches_were_down_are_forgotten() {
         // As kube-apiserver does if the resource version is too old: status 200, with an error
         // event.
         api.fail("watch=true", Fault::expired_watch());
-        eventually("the watches are told", SOON, async || match api.hits() {
-            told if told >= WATCHES => Ok(()),
-            told => Err(format!("{told} of {WATCHES}")),
-        })
-        .await;
+        hits(api, WATCHES, "the watches are told").await;
         api.clear();
         // A deleted target cannot be scaled.
         let failed = |c: &Value| c["status"] == "False" && c["reason"] == "FailedGetScale";

@@ -1,6 +1,6 @@
 //! Scale targets and Autoscalers that are created, changed and deleted, also in large numbers.
 
-use crate::faults::{at_once, faulty};
+use crate::faults::{at_once, faulty, hits};
 use crate::{FOLLOWS, SOON, on_own_bed};
 use bed::proxy::Fault;
 use bed::workload::Namespace;
@@ -49,11 +49,7 @@ fn targets_are_deleted_recreated_and_changed_by_others() {
         ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 2).await;
         prometheus.stall("queue");
         // From then on no decision uses an earlier result.
-        eventually("a query hangs", SOON, async || {
-            let hanging = prometheus.hits();
-            (hanging > 0).then_some(()).ok_or(format!("{hanging} hang"))
-        })
-        .await;
+        hits(prometheus, 1, "a query hangs").await;
         kubectl(&["scale", "deployment/web", "--replicas=1"]).await;
         kubectl(&["delete", "autoscaler", "web"]).await;
         let before = api.writes("deployments/web/scale").len();
