@@ -303,6 +303,36 @@ mod tests {
         }
     }
 
+    /// Responses on a slow way are late, but none is of a time to come.
+    #[tokio::test(start_paused = true)]
+    async fn slow_responses_correct_a_first_one_that_was_slower() {
+        let clock = Clock::default();
+        let took = |ms| Duration::from_millis(ms);
+        clock.observe(clock.elapsed() - 20_000, took(20_000));
+        assert_eq!(clock.server(), Some(clock.elapsed() - 20_000));
+        clock.observe(clock.elapsed() - 1_000, took(1_200));
+        assert_eq!(clock.server(), Some(clock.elapsed() - 1_000));
+        // A quick one that is right corrects it at once.
+        let clock = Clock::default();
+        clock.observe(clock.elapsed() - 20_000, took(20_000));
+        clock.observe(clock.elapsed(), took(0));
+        assert_eq!(clock.server(), Some(clock.elapsed()));
+    }
+
+    /// One server is ahead and quick, the other is right and slow.
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_response_contradicts_a_time_that_leaps_ahead() {
+        let clock = Clock::default();
+        let took = |ms| Duration::from_millis(ms);
+        clock.observe(clock.elapsed(), took(0));
+        for _ in 0..10 {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            clock.observe(clock.elapsed() + 60_000, took(0));
+            clock.observe(clock.elapsed() - 1_100, took(1_100));
+            assert_eq!(clock.server(), Some(clock.elapsed()));
+        }
+    }
+
     #[tokio::test]
     async fn an_error_of_the_server_or_of_a_proxy_says_no_time() {
         let clock = Clock::default();

@@ -32,6 +32,17 @@ impl Failures {
 mod tests {
     use super::*;
 
+    /// Rounds that edits bring forward again and again.
+    #[test]
+    fn there_are_no_more_rounds_than_periods() {
+        let mut failures = Failures::default();
+        for step in 0..=100 {
+            failures.count(step * 11_250, Duration::from_secs(15));
+        }
+        // 1125 s are 75 periods, and the first round is at their beginning.
+        assert_eq!(failures.rounds(), 76);
+    }
+
     #[test]
     fn a_round_is_most_of_a_period_after_the_one_before() {
         let mut failures = Failures::default();

@@ -251,6 +251,24 @@ mod tests {
         }
     }
 
+    /// Ages of a checkpoint are as young as possible: of two dates of one change the earlier is right.
+    #[test]
+    fn a_change_keeps_its_date_when_its_own_checkpoint_is_merged() {
+        let one = |change, time| ScaleEvent { change, time, outdated: false, unsure: false };
+        for (coverage, own) in [
+            (Coverage::All, vec![one(1, 0), one(1, 20_000)]),
+            (Coverage::NotTheNewest, vec![one(1, 0), one(1, 20_000), one(2, 40_000)]),
+        ] {
+            let of = |ups: Vec<_>| ScalingHistory { ups, ..ScalingHistory::default() };
+            let mut history = of(own.clone());
+            for younger in [2_000, 4_000] {
+                history.join(of(vec![one(1, younger), one(1, 20_000 + younger)]), coverage);
+                history.ups.sort_by_key(|event| event.time);
+                assert_eq!(history.ups, own, "{coverage:?}");
+            }
+        }
+    }
+
     #[test]
     fn a_change_that_another_may_have_made_limits_its_direction_and_frees_none_in_the_other() {
         let policy = r#"{"policies": [{"type": "Pods", "value": 1, "periodSeconds": 60}]}"#;

@@ -57,6 +57,40 @@ async fn who_is_scaled_up_by_hand_while_paused_was_not_scaled_to_zero() {
     }
 }
 
+/// The leader scaled to zero just before the pause.
+#[tokio::test]
+async fn a_zero_that_the_watch_does_not_show_yet_is_kept_while_paused() {
+    let (control, log) = World::new(1, Some(0), |_, _| None).run();
+    let autoscaler = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
+    show_replicas(&control, 1);
+    let mut state = AutoscalerState::default();
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Rescaled);
+    assert_eq!(is_scaled_to_zero(&state), Some(true));
+    put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9, "paused": true}));
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
+    assert_eq!(is_scaled_to_zero(&state), Some(true));
+    // Once the watch shows it, nothing is read any more.
+    show_replicas(&control, 0);
+    let reads = log.of("GET").len();
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
+    assert_eq!((is_scaled_to_zero(&state), log.of("GET").len()), (Some(true), reads));
+}
+
+#[tokio::test]
+async fn a_new_leader_reads_the_scale_of_who_is_paused_at_zero_once() {
+    let (control, log) = World::new(0, Some(3), |_, _| None).run();
+    let paused = json!({"minReplicas": 0, "maxReplicas": 9, "paused": true});
+    let autoscaler = put(&control, "web", paused);
+    show_replicas(&control, 0);
+    let mut state = announced_long_ago(&control);
+    zero::resolve(&mut state.status, 0, 0);
+    for _ in 0..3 {
+        assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
+    }
+    let reads = log.of("GET").into_iter().filter(|read| read.line.ends_with("/scale")).count();
+    assert_eq!((is_scaled_to_zero(&state), reads), (Some(true), 1));
+}
+
 #[tokio::test]
 async fn another_target_is_not_at_zero_because_the_last_one_was_to_be() {
     let now = Arc::new(AtomicI32::new(2));
@@ -179,4 +213,34 @@ async fn the_checkpoint_of_an_object_that_is_not_known_yet_is_kept() {
     show(&control, "web");
     control.changed(autoscaler.clone());
     assert_eq!(control.states[&autoscaler].history, kept.history);
+}
+
+/// The watch shows it while an evaluation is queued with the state of the object before, or runs.
+#[tokio::test]
+async fn the_checkpoint_of_an_object_made_anew_replaces_the_state_of_the_one_before() {
+    let (mut control, _) = World::new(3, Some(3), |_, _| None).run();
+    control.queue = FairQueue::new(1);
+    let autoscalers = ["a", "b"].map(|name| put(&control, name, json!({"maxReplicas": 9})));
+    show_replicas(&control, 3);
+    let time = control.ctx.clock.elapsed();
+    let of = |uid: &str, replicas| checkpoint(uid, vec![Recommendation { replicas, time }]);
+    for autoscaler in &autoscalers {
+        let before = AutoscalerState::restored(of("before", 5), time);
+        control.states.insert(autoscaler.clone(), before);
+        control.schedule.set(autoscaler.clone(), Instant::now());
+    }
+    control.start_due();
+    assert_eq!(control.evaluations.len(), 1, "the other is queued");
+    let kept = autoscalers.each_ref().map(|one| (one.clone(), of(&one.key.name, 7)));
+    control.restore_checkpoints(kept.to_vec());
+    assert_eq!(checkpoints(&control), HashMap::from(kept));
+    for _ in &autoscalers {
+        let done = control.evaluations.join_next().await.unwrap().unwrap();
+        control.evaluated(done);
+    }
+    for autoscaler in &autoscalers {
+        let all = &control.states[autoscaler].history.recommendations;
+        let has = |replicas| all.iter().any(|one| one.replicas == replicas);
+        assert!(has(7) && !has(5), "{autoscaler}: {all:?}");
+    }
 }

@@ -45,3 +45,30 @@ async fn an_invalid_spec_keeps_what_another_process_wrote_in_the_status() {
         (&written["reference"], &written["targets"])
     );
 }
+
+/// A process that leads again, without another in between.
+#[tokio::test]
+async fn the_status_of_an_invalid_spec_is_read_once_in_a_term() {
+    let written = Arc::new(Mutex::new(Value::Null));
+    let shown = written.clone();
+    let (control, log) = World::new(3, Some(3), move |_, request| {
+        let status = shown.lock().unwrap().clone();
+        let object = json!({"apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
+            "metadata": {"name": "web"}, "status": status});
+        (request.line == AUTOSCALERS).then(|| (200, listed(std::slice::from_ref(&object))))
+    })
+    .run();
+    let autoscaler = fake::autoscaler("web");
+    put_invalid(&control, &autoscaler);
+    let mut state = AutoscalerState::default();
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
+    let status = control.ctx.live.get(&autoscaler).unwrap();
+    *written.lock().unwrap() = serde_json::to_value(&*status).unwrap();
+    state.written = Some(LastWrite::now(status, 7));
+    let reads = || log.of("GET").into_iter().filter(|read| read.line == AUTOSCALERS).count();
+    let before = reads();
+    for _ in 0..3 {
+        assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
+    }
+    assert_eq!(reads(), before + 1);
+}
