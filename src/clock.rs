@@ -55,58 +55,83 @@ struct ServerClock {
 /// How far kube-apiserver's clock is ahead of the monotonic one.
 #[derive(Clone, Copy, Debug)]
 struct ServerOffset {
+    /// At least: dates are truncated to seconds and take time to arrive.
     ahead_ms: i64,
+    /// At most: a response is dated after its request was sent.
+    at_most_ms: i64,
     observed: Instant,
     /// Whether responses at different times have it.
     confirmed: bool,
 }
 
 impl ServerOffset {
-    /// Whether both are of one clock, as far as dates in whole seconds tell.
+    /// That of a response with this date that took so long, at a time of the monotonic clock.
+    fn of(date: UnixMillis, took: Duration, now: i64) -> Self {
+        let took = i64::try_from(took.as_millis()).unwrap_or(i64::MAX / 2);
+        let ahead_ms = date - now;
+        let at_most_ms = ahead_ms + took.saturating_add(1_000).max(MAX_DIFFERENCE_MS);
+        Self { ahead_ms, at_most_ms, observed: Instant::now(), confirmed: false }
+    }
+
+    /// Whether both may be of one clock.
     fn agrees(&self, other: &Self) -> bool {
-        (self.ahead_ms - other.ahead_ms).abs() <= MAX_DIFFERENCE_MS
+        self.ahead_ms <= other.at_most_ms && other.ahead_ms <= self.at_most_ms
+    }
+
+    /// Whether its response was quick, so that it tells the time.
+    fn is_exact(&self) -> bool {
+        self.at_most_ms - self.ahead_ms <= MAX_DIFFERENCE_MS
     }
 
     /// Whether a later one confirms it.
     fn is_confirmed_by(&self, later: &Self) -> bool {
-        self.agrees(later) && later.observed - self.observed >= CONFIRMED_AFTER
+        self.agrees(later) && later.is_exact() && later.observed - self.observed >= CONFIRMED_AFTER
     }
 }
 
 /// How long the best observation is used: clocks may be set, and
 /// another kube-apiserver may respond.
 const OBSERVATION_TTL: Duration = Duration::from_secs(60);
-/// How long a response may take whose date is observed.
-const MAX_RESPONSE_TIME: Duration = Duration::from_secs(1);
-/// How far the dates of one clock differ at most from what the monotonic clock expects.
+/// How far the dates of quick responses of one clock differ at most from what the monotonic clock expects: a date is of
+/// a second, and its response may take another.
 const MAX_DIFFERENCE_MS: i64 = 2_000;
 /// How much later than a response another must be to confirm it.
 const CONFIRMED_AFTER: Duration = Duration::from_secs(1);
 
 impl ServerClock {
-    /// Dates are truncated to seconds and take time to arrive, so none is ahead of the clock of the server that
-    /// sent it: the latest is the best. But one server of several may be ahead of the others, and a freeze
-    /// that ended by it stays ended. So a time that the monotonic clock contradicts counts only when
-    /// all later responses of a second have it too, or a later one. The first of all counts, and gives way to an
-    /// earlier one as long as no other response has confirmed it.
+    /// No date is ahead of the clock of the server that sent it: the latest is the best. But one server of several may
+    /// be ahead of the others, and a freeze that ended by it stays ended. So a time that the monotonic clock
+    /// contradicts counts only once no response of a second has contradicted it, and then the least of what
+    /// they say. The first of all counts, and gives way to an earlier one as long as no other response
+    /// has confirmed it. A slow response tells little: it corrects what can't be, and no more.
     fn observe(&mut self, mut new: ServerOffset) {
         let Some(known) = &mut self.known else {
             self.known = Some(new);
             return;
         };
-        if new.ahead_ms > known.ahead_ms && !new.agrees(known) {
+        if new.ahead_ms > known.at_most_ms {
             let leap = self.leap.get_or_insert(new);
-            leap.ahead_ms = leap.ahead_ms.min(new.ahead_ms);
+            let (ahead_ms, at_most_ms) = (leap.ahead_ms, leap.at_most_ms);
+            leap.ahead_ms = ahead_ms.min(new.ahead_ms);
+            leap.at_most_ms = at_most_ms.min(new.at_most_ms);
             if new.observed - leap.observed >= CONFIRMED_AFTER {
-                let known = ServerOffset { ahead_ms: leap.ahead_ms, confirmed: true, ..new };
+                let known = ServerOffset { confirmed: true, observed: new.observed, ..*leap };
                 *self = Self { known: Some(known), leap: None };
             }
             return;
         }
-        self.leap = None;
+        if new.is_exact() || self.leap.is_some_and(|leap| !leap.agrees(&new)) {
+            self.leap = None;
+        }
         known.confirmed |= known.is_confirmed_by(&new);
-        let is_better = known.ahead_ms <= new.ahead_ms || !known.confirmed && !new.agrees(known);
-        if is_better || known.observed.elapsed() >= OBSERVATION_TTL {
+        let is_better = match new.is_exact() {
+            true => known.ahead_ms <= new.ahead_ms || known.observed.elapsed() >= OBSERVATION_TTL,
+            false => {
+                new.at_most_ms = new.at_most_ms.min(known.at_most_ms);
+                known.ahead_ms < new.ahead_ms
+            }
+        };
+        if is_better || !known.confirmed && !new.agrees(known) {
             new.confirmed = known.confirmed && new.agrees(known);
             *known = new;
         }
@@ -145,19 +170,25 @@ impl Clock {
         i64::try_from(self.0.start.elapsed().as_millis()).unwrap_or(i64::MAX)
     }
 
-    /// kube-apiserver's time, to about a second; none before its first response.
+    /// kube-apiserver's time, or up to two seconds less, and more as long as all its responses are slow; none before
+    /// the first.
     pub fn server(&self) -> Option<UnixMillis> {
-        let server = self.0.server.lock().unwrap_or_else(PoisonError::into_inner).known;
-        Some(self.elapsed() + server?.ahead_ms)
+        Some(self.elapsed() + self.server_offset()?.ahead_ms)
     }
 
-    /// Records the date of a response that took so long. Of one that took long it may be of long before.
+    /// kube-apiserver's time at most; none before its first response.
+    pub fn server_at_most(&self) -> Option<UnixMillis> {
+        Some(self.elapsed() + self.server_offset()?.at_most_ms)
+    }
+
+    fn server_offset(&self) -> Option<ServerOffset> {
+        self.0.server.lock().unwrap_or_else(PoisonError::into_inner).known
+    }
+
+    /// Records the date of a response that took so long.
     fn observe(&self, date: UnixMillis, took: Duration) {
-        let (ahead_ms, observed) = (date - self.elapsed(), Instant::now());
-        let mut server = self.0.server.lock().unwrap_or_else(PoisonError::into_inner);
-        if took <= MAX_RESPONSE_TIME || server.known.is_none() {
-            server.observe(ServerOffset { ahead_ms, observed, confirmed: false });
-        }
+        let new = ServerOffset::of(date, took, self.elapsed());
+        self.0.server.lock().unwrap_or_else(PoisonError::into_inner).observe(new);
     }
 }
 
@@ -285,7 +316,7 @@ mod tests {
 
     /// It is older than it seems by as long as it took. A checkpoint that is dated by it would seem older, too.
     #[tokio::test(start_paused = true)]
-    async fn a_slow_response_says_no_time_unless_it_is_the_first() {
+    async fn a_slow_response_does_not_set_the_clock_back() {
         let clock = Clock::default();
         for (took, date, known) in [
             (20, "Sat, 21 Nov 2026 22:01:28 GMT", 0),
@@ -312,6 +343,8 @@ mod tests {
         assert_eq!(clock.server(), Some(clock.elapsed() - 20_000));
         clock.observe(clock.elapsed() - 1_000, took(1_200));
         assert_eq!(clock.server(), Some(clock.elapsed() - 1_000));
+        // It may be of then or of now.
+        assert_eq!(clock.server_at_most(), Some(clock.elapsed() + 1_000));
         // A quick one that is right corrects it at once.
         let clock = Clock::default();
         clock.observe(clock.elapsed() - 20_000, took(20_000));

@@ -81,7 +81,7 @@ impl Checkpoint {
 struct Document {
     /// The format: in 1 times are of a wall clock, in 2 they are negative ages, in ms.
     version: u32,
-    /// kube-apiserver's time of the write; none if it was not known.
+    /// kube-apiserver's time of the write, at most; none if it was not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     written_at: Option<UnixMillis>,
     autoscalers: Vec<Entry>,
@@ -110,9 +110,6 @@ const MAX_UNDECODABLE_BYTES: usize = MAX_CHECKPOINT_BYTES / 4 * 3;
 const MAX_DECOMPRESSED_BYTES: u64 = 256 << 20;
 /// The time limit of reading.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
-/// The error of the time between two readings of kube-apiserver's clock: a `Date` has a resolution of 1 s, and its
-/// response may take 1 s.
-const SERVER_TIME_RESOLUTION_MS: i64 = 2_000;
 
 impl CheckpointStore {
     /// A store beside the Lease of this namespace and name.
@@ -181,7 +178,7 @@ impl CheckpointStore {
             undecodable.as_ref().map(|undecodable| undecodable.data.clone())
         };
         let largest = MAX_CHECKPOINT_BYTES - undecodable.as_ref().map_or(0, Vec::len);
-        let (now, server) = (self.clock.elapsed(), self.clock.server());
+        let (now, server) = (self.clock.elapsed(), self.clock.server_at_most());
         let (data, written) = blocking::run(|| encode(all, now, server, largest));
         let left_out = count - written;
         if left_out > 0 {
@@ -278,7 +275,7 @@ fn decode(
         1 => now - server.unwrap_or_else(|| newest(&autoscalers)),
         2 => {
             let passed = server.zip(written_at).map_or(0, |(server, at)| server - at);
-            now - (passed - SERVER_TIME_RESOLUTION_MS).max(0)
+            now - passed.max(0)
         }
         other => return Err(format!("its version is {other}; 1 or 2 was expected")),
     };
@@ -361,10 +358,9 @@ mod tests {
         assert_eq!(count, 100);
         // Another process, whose clock started at another time, 30 s later.
         let read = decode(&data, 777, Some(SERVER + 30_000)).unwrap();
-        // Its time is known to two seconds: no age is too large.
-        assert_eq!(read, shifted(&all, 777 - NOW - 28_000));
+        assert_eq!(read, shifted(&all, 777 - NOW - 30_000));
         // If the time between is not known, or is negative, all is as young as possible.
-        for server in [None, Some(SERVER + 1_900), Some(SERVER - 30_000)] {
+        for server in [None, Some(SERVER), Some(SERVER - 30_000)] {
             assert_eq!(decode(&data, 777, server).unwrap(), shifted(&all, 777 - NOW));
         }
         let (data, _) = encode(all.clone(), NOW, None, MAX_CHECKPOINT_BYTES);

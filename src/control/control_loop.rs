@@ -237,25 +237,20 @@ impl ControlLoop {
         let (now, longest) = (self.ctx.clock.elapsed(), self.ctx.longest_window());
         if let Some(running) = self.running.get_mut(&autoscaler) {
             // Until its evaluation ends, its checkpoint is merged from both.
-            let before = running.take().filter(|before| before.uid == checkpoint.uid);
             let restored = |before| AutoscalerState::restored(before, now);
-            let mut both = before.map(restored).unwrap_or_default();
+            let mut both = running.take().map(restored).unwrap_or_default();
             both.merge_checkpoint(checkpoint.clone(), now);
             *running = both.checkpoint(now, longest);
             self.pending_restore.insert(autoscaler, checkpoint);
             return;
         }
-        let state = self.states.entry(autoscaler).or_default();
-        if state.uid != checkpoint.uid && !state.uid.is_empty() {
-            // It is of the object before.
-            *state = AutoscalerState::default();
-        }
-        state.merge_checkpoint(checkpoint, now);
+        self.states.entry(autoscaler).or_default().merge_checkpoint(checkpoint, now);
     }
 
     /// Merges a checkpoint that was loaded while its autoscaler was queued or being evaluated.
     fn merge_pending_restore(&mut self, autoscaler: &AutoscalerRef, state: &mut AutoscalerState) {
-        if let Some(checkpoint) = self.pending_restore.remove(autoscaler) {
+        let Some(checkpoint) = self.pending_restore.remove(autoscaler) else { return };
+        if self.ctx.cluster.read(|index| index.uid(autoscaler) == Some(&checkpoint.uid)) {
             state.merge_checkpoint(checkpoint, self.ctx.clock.elapsed());
         }
     }

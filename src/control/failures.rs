@@ -8,6 +8,7 @@ use std::time::Duration;
 #[derive(Debug, Default)]
 pub struct Failures {
     rounds: i32,
+    first: UnixMillis,
     last: Option<UnixMillis>,
 }
 
@@ -17,11 +18,17 @@ impl Failures {
         self.rounds
     }
 
-    /// Counts an evaluation whose metrics failed, by the time of its decision. One that overran its period may
-    /// follow the one before a little sooner.
+    /// Counts an evaluation whose metrics failed, by the time of its decision. One that follows another that overran
+    /// its period may be a little early, but no round is more than a quarter of a period early altogether.
     pub fn count(&mut self, decided: UnixMillis, period: Duration) {
-        let least = i64::try_from(period.as_millis() * 3 / 4).unwrap_or(i64::MAX);
-        if self.last.is_none_or(|last| decided - last >= least) {
+        let period = i64::try_from(period.as_millis()).unwrap_or(i64::MAX / 2);
+        let early = period / 4;
+        let Some(last) = self.last else {
+            *self = Self { rounds: 1, first: decided, last: Some(decided) };
+            return;
+        };
+        let due = self.first.saturating_add(period.saturating_mul(self.rounds.into()));
+        if decided - last >= period - early && decided >= due.saturating_sub(early) {
             self.rounds = self.rounds.saturating_add(1);
             self.last = Some(decided);
         }

@@ -25,8 +25,8 @@ pub struct Observation<'a> {
 }
 
 /// Reads the scale of a target: from the watch cache, if its kind is watched. A pending scale to zero
-/// is resolved by the scale in the API server, and at the beginning of a term so is one that was resolved before: a
-/// leader that died may have scaled it up since, and not said so.
+/// is resolved by the scale in the API server, and so is one in doubt that was resolved before: at the beginning of a
+/// term, because a leader that died may have scaled it up since, and not said so.
 pub async fn read_target(
     ctx: &ControllerContext,
     token: Option<&FencingToken>,
@@ -37,12 +37,13 @@ pub async fn read_target(
     let (targets, namespace) = (&ctx.targets, &autoscaler.key.namespace);
     // While frozen, too: a zero that the owner sets then must not be taken for Plimsoll's.
     let pending = token.and_then(|_| zero::pending_since(&state.status));
-    let is_in_doubt = token.is_some() && state.is_first_in_term && zero::is_at_zero(&state.status);
+    let is_in_doubt = token.is_some() && state.is_zero_in_doubt && zero::is_at_zero(&state.status);
     let target = match pending.is_some() || is_in_doubt {
         true => targets.read(namespace, &spec.target).await,
         false => targets.scale(&ctx.cluster, namespace, &spec.target).await,
     };
     let at = DecisionTime::now(&ctx.clock);
+    state.is_zero_in_doubt &= is_in_doubt && target.is_err();
     if let (true, Ok(target)) = (is_in_doubt, &target) {
         zero::resolve(&mut state.status, target.replicas.spec_replicas, at.wall);
     }

@@ -148,17 +148,20 @@ async fn follow_zero(
     state: &mut AutoscalerState,
 ) {
     state.follow_target(&spec.target, ctx.clock.wall_ms());
-    let is_at_zero = zero::is_at_zero(&state.status);
-    if !is_at_zero && zero::pending_since(&state.status).is_none() {
+    if !zero::is_at_zero(&state.status) && zero::pending_since(&state.status).is_none() {
         return;
     }
-    let read = ctx.bounded(read_target(ctx, token, autoscaler, spec, state)).await;
-    if let Ok((Ok(target), at)) = read
-        && is_at_zero
-        && target.replicas.spec_replicas > 0
-    {
-        zero::resolve(&mut state.status, target.replicas.spec_replicas, at.wall);
-    }
+    let reads = async {
+        let (target, _) = read_target(ctx, token, autoscaler, spec, state).await;
+        let is_shown = target.is_ok_and(|target| target.replicas.spec_replicas > 0);
+        // The watch may not show Plimsoll's zero yet.
+        if is_shown && zero::is_at_zero(&state.status) {
+            state.is_zero_in_doubt = true;
+            let _ = read_target(ctx, token, autoscaler, spec, state).await;
+        }
+    };
+    // What could not be read is read in the next period.
+    let _ = ctx.bounded(reads).await;
 }
 
 /// Updates the status of an autoscaler with an invalid spec: the last known scale is shown, and what

@@ -39,6 +39,8 @@ pub struct AutoscalerState {
     pub is_first_in_term: bool,
     /// Whether no evaluation in that term has read the scale from the API server yet.
     is_unread_in_term: bool,
+    /// Whether a workload that was scaled to zero may have replicas by now, whatever the watch shows.
+    pub is_zero_in_doubt: bool,
     /// The target of the last evaluation.
     target: Option<TargetRef>,
     /// The effective minimum and maximum of replicas, once known.
@@ -99,25 +101,24 @@ impl AutoscalerState {
 
     /// The state that a checkpoint restores, at a time of this process's clock.
     pub fn restored(checkpoint: Checkpoint, now: UnixMillis) -> Self {
-        let mut state = Self { uid: checkpoint.uid.clone(), ..Self::default() };
+        let mut state = Self::default();
         state.merge_checkpoint(checkpoint, now);
         state
     }
 
-    /// Merges the checkpoint of an earlier leader into the scaling history, at a time of this process's clock.
+    /// Merges the checkpoint of an earlier leader, of the object that there is, at a time of this process's clock.
     pub fn merge_checkpoint(&mut self, checkpoint: Checkpoint, now: UnixMillis) {
-        if self.uid.is_empty() {
-            self.uid.clone_from(&checkpoint.uid);
+        if self.uid != checkpoint.uid {
+            // It is of the object before.
+            *self = Self { uid: checkpoint.uid, ..Self::default() };
         }
-        if self.uid == checkpoint.uid {
-            let time = checkpoint.last_scale;
-            let coverage = self.rescales.coverage(time);
-            let last = LastChange { time, replicas: checkpoint.last_replicas };
-            self.rescales.merge_checkpoint(last, &checkpoint.history, now);
-            self.history.join(checkpoint.history, coverage);
-            let until = |withheld: &(UnixMillis, UnixMillis)| withheld.1;
-            self.withheld = self.withheld.into_iter().chain(checkpoint.withheld).max_by_key(until);
-        }
+        let time = checkpoint.last_scale;
+        let coverage = self.rescales.coverage(time);
+        let last = LastChange { time, replicas: checkpoint.last_replicas };
+        self.rescales.merge_checkpoint(last, &checkpoint.history, now);
+        self.history.join(checkpoint.history, coverage);
+        let until = |withheld: &(UnixMillis, UnixMillis)| withheld.1;
+        self.withheld = self.withheld.into_iter().chain(checkpoint.withheld).max_by_key(until);
     }
 
     /// Its checkpoint, at a time of this process's clock. None if a state without history would
@@ -178,7 +179,9 @@ impl AutoscalerState {
         if let Some(written) = &mut self.written {
             written.compare_soon();
         }
-        (self.is_first_in_term, self.is_unread_in_term) = (term.is_some(), term.is_some());
+        let leads = term.is_some();
+        (self.is_first_in_term, self.is_unread_in_term, self.is_zero_in_doubt) =
+            (leads, leads, leads);
         self.zero_pending_since = None;
         self.term = term;
     }
@@ -410,10 +413,10 @@ mod tests {
         state.history.downs = vec![event(2, 60_000)];
         merge(&mut state, vec![event(2, 1_100)], vec![], 1);
         assert_eq!(state.history.downs, [event(2, 60_000), event(2, 1_100)]);
-        // One of a leader since then has it, and one more.
-        let downs = vec![event(2, 1_100), event(2, 61_000), event(1, 70_000)];
-        merge(&mut state, downs.clone(), vec![], 70);
-        assert_eq!(state.history.downs, downs);
+        // One of a leader since then has it, and one more. Of two dates the earlier is right.
+        let with = |second| vec![event(2, 1_100), event(2, second), event(1, 70_000)];
+        merge(&mut state, with(61_000), vec![], 70);
+        assert_eq!(state.history.downs, with(60_000));
     }
 
     /// Replicas don't share a wall clock: that of the leader before is two hours ahead, and its last change is

@@ -35,6 +35,8 @@ pub fn update_status(
     };
     let is_outdated = match &mut state.written {
         Some(written) => {
+            // Whether it is written again or equal: it is of this term.
+            written.term = token.term();
             written.is_outdated_by(&status, interval)
                 || (!ctx.statuses.has(autoscaler) && written.was_overwritten(of_object))
         }

@@ -83,8 +83,8 @@ impl ScalingHistory {
         let end = times.max().filter(|_| is_complete).map(|last| last + OBSERVED_MS.end);
         let own = self.ups.iter().chain(&self.downs).map(|event| event.time);
         let newest = own.max().filter(|_| coverage == Coverage::NotTheNewest);
-        for (events, others) in [(&mut self.ups, other.ups), (&mut self.downs, other.downs)] {
-            for known in &others {
+        for (events, mut others) in [(&mut self.ups, other.ups), (&mut self.downs, other.downs)] {
+            for known in &mut others {
                 let later = |event: &ScaleEvent| match Some(event.time) == newest {
                     // Others observe what this replica did later, too.
                     true => known.time - event.time,
@@ -95,7 +95,11 @@ impl ScalingHistory {
                 });
                 // Of several the nearest: another may be as large a minute later.
                 if let Some((index, _)) = same.min_by_key(|(_, event)| later(event).abs()) {
-                    events.remove(index);
+                    let own = events.remove(index);
+                    // No date is too early, and those of a checkpoint are later by what its age may be wrong.
+                    if matches!(coverage, Coverage::All | Coverage::NotTheNewest) {
+                        known.time = known.time.min(own.time);
+                    }
                 }
             }
             events.retain(|event| {
@@ -118,7 +122,12 @@ impl ScalingHistory {
     /// for the policies, and as a recommendation for the stabilization window.
     pub fn record_fallback(&mut self, from: i32, to: i32, spec: &Spec, now: UnixMillis) {
         self.scaled(from, to, spec, now);
-        self.recommend(to, now, None);
+        self.record_recommendation(to, now);
+    }
+
+    /// Records a recommendation of another than a decision.
+    pub fn record_recommendation(&mut self, replicas: i32, now: UnixMillis) {
+        self.recommend(replicas, now, None);
     }
 
     /// The history without entries that no later decision can see: recommendations that a
@@ -196,10 +205,10 @@ impl ScalingHistory {
 }
 
 /// How long after a change, by the replica that made it, another may observe it, in ms. It dates the
-/// change when its write has ended. A watch may show it earlier, by twice the time limit of a request and 2 s: a
+/// change when its write has ended. A watch may show it earlier, by twice the time limit of a request and 4 s: a
 /// write that is given up after 10 s is dated when a read, of up to 10 s, has seen it, and the time between
-/// two replicas is kube-apiserver's, to about a second in each.
-const OBSERVED_MS: std::ops::Range<i64> = -22_000..60_000;
+/// two replicas is kube-apiserver's, to two seconds in each.
+const OBSERVED_MS: std::ops::Range<i64> = -24_000..60_000;
 
 /// The longest stabilization window and policy period of a spec, in ms. Source: the API's
 /// validation of both, `MaxStabilizationWindowSeconds` and `MaxPeriodSeconds`.

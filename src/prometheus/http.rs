@@ -156,9 +156,6 @@ fn failed(error: reqwest::Error) -> TransportError {
     }
 }
 
-/// How long a connection may take to be made, unless all together may take less.
-const MIN_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-
 fn client(
     base: &Url,
     timeout: Duration,
@@ -167,8 +164,8 @@ fn client(
     identity: Option<&Pem>,
 ) -> Result<reqwest::Client, Error> {
     let mut builder = reqwest::Client::builder()
-        // Before half of it, when a user's own query is late; but a first packet may be lost, which takes a second.
-        .connect_timeout((timeout * 2 / 5).max(MIN_CONNECT_TIMEOUT).min(timeout))
+        // Before half of it, when a user's own query is late.
+        .connect_timeout(timeout * 2 / 5)
         .redirect(reqwest::redirect::Policy::none())
         .default_headers(headers)
         .user_agent(concat!("plimsoll/", env!("CARGO_PKG_VERSION")));

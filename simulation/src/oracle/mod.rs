@@ -203,9 +203,10 @@ impl Oracles {
         }
         let record = &mut self.records[workload];
         if by.is_some() {
-            (record.slept, record.scaled) = (to == 0, true);
+            (record.slept, record.slept_in_doubt, record.scaled) = (to == 0, false, true);
         }
         record.replicas.set(at, Some(to));
+        record.doubt_slept();
         record.changed = at;
         record.changes.push_back(Change { at, from, to, by });
         record.due_since = None;
@@ -222,7 +223,7 @@ impl Oracles {
         let uid = |spec: &Option<SharedSpec>| spec.as_ref().map(|spec| spec.uid.clone());
         if record.specs.now().and_then(uid) != uid(&spec) {
             // Only its own status says that an autoscaler scaled to zero, and its history is its own.
-            record.slept = false;
+            (record.slept, record.slept_in_doubt) = (false, false);
             record.scaled = false;
             record.reported = None;
             record.changes.clear();
@@ -234,6 +235,7 @@ impl Oracles {
             record.spans.clear();
         }
         record.specs.set(at, spec);
+        record.doubt_slept();
     }
 
     /// A replica wrote the status of an autoscaler: it must not be of an earlier object, or of another time.
@@ -258,7 +260,8 @@ impl Oracles {
             && reasons.contains(&"ScalingDisabled");
         let lag = record::TROUBLED_LAG + LAG;
         let recent = record.changes.back().is_some_and(|change| change.at > at - lag);
-        // What is paused, can't be read, or waits for another executor's first status shows what was before.
+        // What is paused, can't be read, or is another executor's shows what was before: the one of the HPAs that Plimsoll
+        // writes is not simulated, so they have no status.
         let is_paused = record.specs.now().is_none_or(|spec| {
             spec.as_ref().is_none_or(|spec| {
                 spec.api.paused || spec.api.executor != plimsoll::crd::Executor::Embedded

@@ -94,6 +94,9 @@ impl Oracles {
                 findings.push(format!("the bounds {min} to {max} give {bound}"));
                 continue;
             }
+            if from == 0 && record.slept_in_doubt {
+                return;
+            }
             if from == 0 && !record.slept {
                 blame = Oracle::LeftAlone;
                 findings.push("somebody else switched it off".to_owned());
@@ -340,10 +343,11 @@ impl Oracles {
             return false;
         }
         let record = &self.records[workload];
-        // The first of those evaluations was in one of these times between two scrapes, or before. Each is most of a
-        // period after the one before.
+        // The first of those evaluations was in one of these times between two scrapes, or before. The last may be a
+        // quarter of a period early.
         let rounds = fallback.failed_rounds.saturating_sub(1).max(0);
-        let failed_for = (i64::from(rounds) * spec.period() * 3 / 4 - SECOND).max(0);
+        let failed_for = i64::from(rounds) * spec.period() - spec.period() / 4 - SECOND;
+        let failed_for = failed_for.max(0);
         let ended = |span: &&super::Span| span.from + SCRAPE < at - failed_for;
         let spans = record.spans.iter().skip_while(ended);
         spans.into_iter().all(|span| !span.answered[by] || span.may_fail)
@@ -382,9 +386,18 @@ impl Oracles {
             && replica.is_sound(settled, at)
             && !self.frozen.during(settled, at).any(|frozen| *frozen)
             && !record.ambiguous.during(settled, at).any(|ambiguous| *ambiguous)
-            && !spec.api.paused
             && spec.api.executor == Executor::Embedded;
         if !undisturbed {
+            return None;
+        }
+        if spec.api.paused {
+            // By now an evaluation has seen the replicas.
+            let record = &mut self.records[workload];
+            record.slept &= !record.slept_in_doubt || from == 0;
+            record.slept_in_doubt &= from == 0;
+            return None;
+        }
+        if from == 0 && record.slept_in_doubt {
             return None;
         }
         let (min, max) = (spec.spec.min_replicas, spec.spec.max_replicas);

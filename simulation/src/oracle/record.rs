@@ -75,8 +75,10 @@ pub struct Record {
     /// When its scale was changed last.
     pub changed: Millis,
     /// Whether the last change by its autoscaler was to zero: at zero, it is its autoscaler's to scale up again. Like
-    /// upstream's condition, changes by others keep it.
+    /// upstream's condition, changes by others keep it, but for those that an evaluation sees during a pause.
     pub slept: bool,
+    /// Whether it had replicas during a pause since, and no evaluation has seen them for sure.
+    pub slept_in_doubt: bool,
     /// Whether Plimsoll has changed the scale since the autoscaler was created.
     pub scaled: bool,
     /// When the status last told another time of the last change, and by which replica.
@@ -131,6 +133,14 @@ pub struct Hull {
 }
 
 impl Record {
+    /// After a change of the spec or of the scale: replicas during a pause are somebody else's.
+    pub fn doubt_slept(&mut self) {
+        let is_paused =
+            self.specs.now().and_then(Option::as_ref).is_some_and(|spec| spec.api.paused);
+        let has_replicas = self.replicas.now().is_some_and(|now| now.is_some_and(|now| now > 0));
+        self.slept_in_doubt |= self.slept && is_paused && has_replicas;
+    }
+
     /// The proposals of all views that a replica may have had at a time, for a scale, by its wall clock offsets.
     pub fn hull(
         &self,

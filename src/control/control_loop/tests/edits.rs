@@ -42,13 +42,13 @@ async fn who_is_scaled_up_by_hand_while_paused_was_not_scaled_to_zero() {
     let (control, _) = World::new(3, Some(3), |_, _| None).run();
     let paused = json!({"minReplicas": 0, "maxReplicas": 9, "paused": true});
     let autoscaler = put(&control, "web", paused);
-    for is_first_in_term in [false, true] {
+    for is_in_doubt in [false, true] {
         let mut state = announced_long_ago(&control);
-        state.is_first_in_term = is_first_in_term;
+        state.is_zero_in_doubt = is_in_doubt;
         zero::resolve(&mut state.status, 0, 0);
         show_replicas(&control, 0);
         // What the watch shows late, a new leader reads.
-        let is_at_zero = !is_first_in_term;
+        let is_at_zero = !is_in_doubt;
         assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
         assert_eq!(is_scaled_to_zero(&state), Some(is_at_zero));
         show_replicas(&control, 3);
