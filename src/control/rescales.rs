@@ -92,7 +92,7 @@ impl Rescales {
         match self.own.filter(|own| reported == Some(*own)) {
             Some(own) if last == Some(own) => Coverage::All,
             Some(_) => Coverage::NotTheNewest,
-            None if last.is_some() && last == reported => Coverage::All,
+            None if last.is_some() && last == self.last_change().time => Coverage::All,
             None if last.is_some_and(|last| self.earlier.contains(&last)) => Coverage::Unknown,
             None if last.is_some() && last >= self.last_change().time => Coverage::UntilItsLast,
             None => Coverage::Unknown,
