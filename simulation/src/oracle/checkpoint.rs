@@ -15,6 +15,8 @@ const LED: Millis = 5 * MINUTE;
 /// How much earlier and later than the API server shows a change its event may be dated: it is dated
 /// when its response is there.
 const DATED: std::ops::RangeInclusive<Millis> = -SECOND..=3 * SECOND;
+/// By how much each checkpoint makes changes younger, at most, until one who knows better writes their date again.
+const YOUNGER: Millis = 5 * SECOND;
 /// The windows of an autoscaler that names none, in seconds: of `hpa`, up and down.
 const WINDOWS: [i32; 2] = [0, 300];
 
@@ -98,7 +100,7 @@ impl Oracles {
                     looked = true;
                     let later = |one: &ScaleEvent| (at + one.time) - (before.at + event.time);
                     let has = new.iter().any(|one| {
-                        one.change == event.change && (-SECOND..=LAG).contains(&later(one))
+                        one.change == event.change && (-YOUNGER..=LAG).contains(&later(one))
                     });
                     if !has {
                         lacks.get_or_insert_with(|| format!("{event:?}; it has {new:?}"));

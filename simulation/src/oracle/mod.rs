@@ -287,10 +287,10 @@ impl Oracles {
         } else if reasons.contains(&"ScaledToZero") && !record.slept && !recent {
             "it says that the workload was scaled to zero"
         } else if reasons.contains(&"AmbiguousSelector")
-            // The HPA of an executor before may not have been deleted yet.
             && self.replicas[by].lag(at) == LAG
             && self.replicas[by].lags(at).scale == record::FRESH
-            && record.undisturbed_since < at - record::LATE
+            // The HPA of an object before may not have been deleted yet.
+            && record.created.is_some_and(|created| created < at - record::LATE)
             && !record.ambiguous.during(at - lag, at).any(|ambiguous| *ambiguous)
         {
             "it says that the selector is ambiguous"
