@@ -352,6 +352,34 @@ mod tests {
         assert_eq!(clock.server(), Some(clock.elapsed()));
     }
 
+    /// What a slow first response leaves open, the next ones close.
+    #[tokio::test(start_paused = true)]
+    async fn a_time_that_leaps_ahead_is_one_after_a_slow_first_response_too() {
+        let clock = Clock::default();
+        let took = |ms| Duration::from_millis(ms);
+        clock.observe(clock.elapsed(), took(20_000));
+        clock.observe(clock.elapsed() - 50, took(10));
+        assert_eq!(clock.server_at_most(), Some(clock.elapsed() + 2_000));
+        tokio::time::advance(Duration::from_secs(5)).await;
+        clock.observe(clock.elapsed() + 18_000, took(10));
+        assert_eq!(clock.server(), Some(clock.elapsed()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_that_is_set_back_is_believed_after_a_minute_though_all_responses_are_slow() {
+        let clock = Clock::default();
+        let took = |ms| Duration::from_millis(ms);
+        for ahead in [0, 0] {
+            clock.observe(clock.elapsed() + ahead, took(0));
+            tokio::time::advance(Duration::from_secs(2)).await;
+        }
+        for (seconds, back) in [(1, 0), (60, 60_000)] {
+            tokio::time::advance(Duration::from_secs(seconds)).await;
+            clock.observe(clock.elapsed() - 60_000, took(1_100));
+            assert_eq!(clock.server(), Some(clock.elapsed() - back), "{seconds}");
+        }
+    }
+
     /// One server is ahead and quick, the other is right and slow.
     #[tokio::test(start_paused = true)]
     async fn a_slow_response_contradicts_a_time_that_leaps_ahead() {

@@ -50,6 +50,25 @@ mod tests {
         assert_eq!(failures.rounds(), 76);
     }
 
+    /// `syncPeriodSeconds` is edited during an outage.
+    #[test]
+    fn rounds_of_another_period_count_as_they_were() {
+        let [short, long] = [15, 300];
+        for (before, after, then) in [(short, long, vec![345, 645]), (long, short, vec![615, 630])]
+        {
+            let mut failures = Failures::default();
+            for round in 0..3 {
+                failures.count(round * before * 1000, Duration::from_secs(before as u64));
+            }
+            let mut rounds = 3;
+            for time in then {
+                rounds += 1;
+                failures.count(time * 1000, Duration::from_secs(after as u64));
+                assert_eq!(failures.rounds(), rounds, "{before} s, then {after} s, at {time}");
+            }
+        }
+    }
+
     #[test]
     fn a_round_is_most_of_a_period_after_the_one_before() {
         let mut failures = Failures::default();

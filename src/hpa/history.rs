@@ -260,6 +260,23 @@ mod tests {
         }
     }
 
+    /// It would end a policy's period early. The order of entries says nothing: outdated ones are used again.
+    #[test]
+    fn a_change_that_another_one_may_be_keeps_its_later_date() {
+        let one = |time| ScaleEvent { change: 2, time, outdated: false, unsure: false };
+        for (coverage, own, other) in [
+            (Coverage::NotTheNewest, vec![one(60_000)], vec![one(76_000), one(60_100)]),
+            (Coverage::NotTheNewest, vec![one(60_000)], vec![one(100_000)]),
+            (Coverage::All, vec![one(60_100), one(130_000)], vec![one(76_000), one(60_000)]),
+        ] {
+            let of = |ups: Vec<_>| ScalingHistory { ups, ..ScalingHistory::default() };
+            let mut history = of(own);
+            let newest = other.iter().map(|event| event.time).max();
+            history.join(of(other), coverage);
+            assert_eq!(history.ups.iter().map(|event| event.time).max(), newest, "{history:?}");
+        }
+    }
+
     /// Ages of a checkpoint are as young as possible: of two dates of one change the earlier is right.
     #[test]
     fn a_change_keeps_its_date_when_its_own_checkpoint_is_merged() {
