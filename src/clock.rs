@@ -103,7 +103,7 @@ impl ServerClock {
     /// be ahead of the others, and a freeze that ended by it stays ended. So a time that the monotonic clock
     /// contradicts counts only once no response of a second has contradicted it, and then the least of what
     /// they say. The first of all counts, and gives way to an earlier one as long as no other response
-    /// has confirmed it. A slow response tells little: it corrects what can't be, and no more.
+    /// has confirmed it. A slow response tells little, but it does tell what can't be.
     fn observe(&mut self, mut new: ServerOffset) {
         let Some(known) = &mut self.known else {
             self.known = Some(new);
@@ -120,19 +120,24 @@ impl ServerClock {
             }
             return;
         }
-        if new.is_exact() || self.leap.is_some_and(|leap| !leap.agrees(&new)) {
+        let is_exact = new.is_exact();
+        if is_exact || self.leap.is_some_and(|leap| !leap.agrees(&new)) {
             self.leap = None;
         }
         known.confirmed |= known.is_confirmed_by(&new);
-        let is_better = match new.is_exact() {
-            true => known.ahead_ms <= new.ahead_ms || known.observed.elapsed() >= OBSERVATION_TTL,
-            false => {
-                new.at_most_ms = new.at_most_ms.min(known.at_most_ms);
-                known.ahead_ms < new.ahead_ms
+        let is_old = known.observed.elapsed() >= OBSERVATION_TTL;
+        if !new.agrees(known) {
+            if is_old || !known.confirmed {
+                *known = new;
             }
-        };
-        if is_better || !known.confirmed && !new.agrees(known) {
-            new.confirmed = known.confirmed && new.agrees(known);
+            return;
+        }
+        // What the one leaves open, the other closes.
+        let least = known.ahead_ms.max(new.ahead_ms) + MAX_DIFFERENCE_MS;
+        let at_most_ms = known.at_most_ms.min(new.at_most_ms).max(least);
+        (known.at_most_ms, new.at_most_ms, new.confirmed) =
+            (at_most_ms, at_most_ms, known.confirmed);
+        if known.ahead_ms <= new.ahead_ms || is_exact && is_old {
             *known = new;
         }
     }

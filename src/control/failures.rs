@@ -8,8 +8,15 @@ use std::time::Duration;
 #[derive(Debug, Default)]
 pub struct Failures {
     rounds: i32,
-    first: UnixMillis,
-    last: Option<UnixMillis>,
+    last: Option<Round>,
+}
+
+/// A round.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    at: UnixMillis,
+    /// When the next is due if each is a period after the one before.
+    next: UnixMillis,
 }
 
 impl Failures {
@@ -21,16 +28,16 @@ impl Failures {
     /// Counts an evaluation whose metrics failed, by the time of its decision. One that follows another that overran
     /// its period may be a little early, but no round is more than a quarter of a period early altogether.
     pub fn count(&mut self, decided: UnixMillis, period: Duration) {
-        let period = i64::try_from(period.as_millis()).unwrap_or(i64::MAX / 2);
+        let period = i64::try_from(period.as_millis()).unwrap_or(i64::MAX / 4);
         let early = period / 4;
-        let Some(last) = self.last else {
-            *self = Self { rounds: 1, first: decided, last: Some(decided) };
-            return;
+        let (at, next) = match self.last {
+            // By a longer period before it may be far away.
+            Some(Round { at, next }) => (at, next.min(at + period + early)),
+            None => (decided - period, decided),
         };
-        let due = self.first.saturating_add(period.saturating_mul(self.rounds.into()));
-        if decided - last >= period - early && decided >= due.saturating_sub(early) {
+        if decided + early >= next.max(at + period) {
             self.rounds = self.rounds.saturating_add(1);
-            self.last = Some(decided);
+            self.last = Some(Round { at: decided, next: next + period });
         }
     }
 }

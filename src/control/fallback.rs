@@ -93,10 +93,8 @@ async fn scale_up(
             Err(WriteError::Changed) => {}
             Err(error) => {
                 if matches!(error, WriteError::Indeterminate(_)) {
-                    let at = ctx.clock.elapsed();
-                    state.rescales.note_indeterminate(Change { from, to, at });
-                    // Whether it takes effect or not: nothing is removed at once when metrics are back.
-                    state.history.record_recommendation(to, at);
+                    state.rescales.note_indeterminate(Change { from, to, at: ctx.clock.elapsed() });
+                    state.late_fallback = Some((from, to));
                 }
                 return Err(error);
             }

@@ -57,6 +57,8 @@ pub struct AutoscalerState {
     pub logged_failure: Option<String>,
     /// Which changes of the scale `history` knows of.
     pub rescales: Rescales,
+    /// The change of a fallback whose write was indeterminate: from, to.
+    pub late_fallback: Option<(i32, i32)>,
     /// The queries of each metric when it was last read.
     pub queries: Vec<RepeatedQueries>,
     /// When the policies that limited the last decision first allow more, by the clock of this process.
@@ -278,7 +280,10 @@ impl AutoscalerState {
             && let Some(Change { from, to, at: done }) =
                 self.rescales.note_scale_as_leader(replicas, is_read, now)
         {
-            self.history.scaled(from, to, spec, done);
+            match self.late_fallback.take() == Some((from, to)) {
+                true => self.history.record_fallback(from, to, spec, done),
+                false => self.history.scaled(from, to, spec, done),
+            }
             let wall = at.wall - (now - done);
             (self.status.last_scale, self.status.desired_replicas) = (Some(wall), to);
             self.rescaled(from, to, at.process, wall);

@@ -96,8 +96,9 @@ impl ScalingHistory {
                 // Of several the nearest: another may be as large a minute later.
                 if let Some((index, _)) = same.min_by_key(|(_, event)| later(event).abs()) {
                     let own = events.remove(index);
-                    // No date is too early, and those of a checkpoint are later by what its age may be wrong.
-                    if matches!(coverage, Coverage::All | Coverage::NotTheNewest) {
+                    // A checkpoint's is later by what its age may be wrong; further apart, they may be two changes.
+                    let is_known = matches!(coverage, Coverage::All | Coverage::NotTheNewest);
+                    if is_known && known.time - own.time <= YOUNGER_MS {
                         known.time = known.time.min(own.time);
                     }
                 }
@@ -122,12 +123,7 @@ impl ScalingHistory {
     /// for the policies, and as a recommendation for the stabilization window.
     pub fn record_fallback(&mut self, from: i32, to: i32, spec: &Spec, now: UnixMillis) {
         self.scaled(from, to, spec, now);
-        self.record_recommendation(to, now);
-    }
-
-    /// Records a recommendation of another than a decision.
-    pub fn record_recommendation(&mut self, replicas: i32, now: UnixMillis) {
-        self.recommend(replicas, now, None);
+        self.recommend(to, now, None);
     }
 
     /// The history without entries that no later decision can see: recommendations that a
@@ -209,6 +205,10 @@ impl ScalingHistory {
 /// write that is given up after 10 s is dated when a read, of up to 10 s, has seen it, and the time between
 /// two replicas is kube-apiserver's, to two seconds in each.
 const OBSERVED_MS: std::ops::Range<i64> = -24_000..60_000;
+
+/// By how much the age of a checkpoint's entry is too low, at most, in ms: what is known of kube-apiserver's time to two
+/// seconds, when it is written and when it is read.
+const YOUNGER_MS: i64 = 4_000;
 
 /// The longest stabilization window and policy period of a spec, in ms. Source: the API's
 /// validation of both, `MaxStabilizationWindowSeconds` and `MaxPeriodSeconds`.

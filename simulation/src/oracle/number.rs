@@ -94,7 +94,7 @@ impl Oracles {
                 findings.push(format!("the bounds {min} to {max} give {bound}"));
                 continue;
             }
-            if from == 0 && record.slept_in_doubt {
+            if from == 0 && record.slept_in_doubt && (min..=max).contains(&to) {
                 return;
             }
             if from == 0 && !record.slept {

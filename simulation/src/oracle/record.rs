@@ -75,9 +75,10 @@ pub struct Record {
     /// When its scale was changed last.
     pub changed: Millis,
     /// Whether the last change by its autoscaler was to zero: at zero, it is its autoscaler's to scale up again. Like
-    /// upstream's condition, changes by others keep it, but for those that an evaluation sees during a pause.
+    /// upstream's condition, changes by others keep it, but for those that an evaluation sees during a pause, or the first
+    /// one of a term.
     pub slept: bool,
-    /// Whether it had replicas during a pause since, and no evaluation has seen them for sure.
+    /// Whether it had replicas of somebody else's since.
     pub slept_in_doubt: bool,
     /// Whether Plimsoll has changed the scale since the autoscaler was created.
     pub scaled: bool,
@@ -133,14 +134,6 @@ pub struct Hull {
 }
 
 impl Record {
-    /// After a change of the spec or of the scale: replicas during a pause are somebody else's.
-    pub fn doubt_slept(&mut self) {
-        let is_paused =
-            self.specs.now().and_then(Option::as_ref).is_some_and(|spec| spec.api.paused);
-        let has_replicas = self.replicas.now().is_some_and(|now| now.is_some_and(|now| now > 0));
-        self.slept_in_doubt |= self.slept && is_paused && has_replicas;
-    }
-
     /// The proposals of all views that a replica may have had at a time, for a scale, by its wall clock offsets.
     pub fn hull(
         &self,

@@ -7,6 +7,7 @@ use crate::clock::{Clock, WallClock};
 use crate::config::{ClusterFlags, FreezeFlags};
 use crate::leader::freeze::{ACKNOWLEDGED, Freeze, REQUEST};
 use crate::leader::{NAME_LABEL, REQUEST_TIMEOUT};
+use crate::time::UnixMillis;
 use crate::watch;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
@@ -53,12 +54,15 @@ async fn freeze_with(
 ) -> Result<String, OperateError> {
     let leases = leases(client, &flags.cluster);
     let before = leases.get_opt(&flags.cluster.lease).await.map_err(api_error("the Lease"))?;
-    let now = clock
-        .server()
-        .and_then(|now| Timestamp::from_millisecond(now).ok())
-        .unwrap_or_else(|| clock.wall_timestamp());
+    let of_server = |time: Option<UnixMillis>| {
+        time.and_then(|time| Timestamp::from_millisecond(time).ok())
+            .unwrap_or_else(|| clock.wall_timestamp())
+    };
+    let now = of_server(clock.server());
+    // Not too early: the leader thaws by the least that the time may be.
     let until = flags.until_after.map(|time| {
-        now.saturating_add(SignedDuration::try_from(time).unwrap_or(SignedDuration::MAX))
+        of_server(clock.server_at_most())
+            .saturating_add(SignedDuration::try_from(time).unwrap_or(SignedDuration::MAX))
             .unwrap_or(Timestamp::MAX)
     });
     let freeze = Freeze {
