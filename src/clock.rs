@@ -370,6 +370,38 @@ mod tests {
         assert_eq!(clock.server(), Some(clock.elapsed()));
     }
 
+    /// What a slow response leaves open confirms nothing.
+    #[tokio::test(start_paused = true)]
+    async fn a_time_within_what_a_slow_response_left_open_gives_way() {
+        let clock = Clock::default();
+        let took = |ms| Duration::from_millis(ms);
+        clock.observe(clock.elapsed(), took(20_000));
+        tokio::time::advance(Duration::from_secs(5)).await;
+        clock.observe(clock.elapsed() + 18_000, took(10));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        clock.observe(clock.elapsed(), took(10));
+        assert_eq!(clock.server(), Some(clock.elapsed()));
+    }
+
+    /// The others agree with what is known, though none of them is better.
+    #[tokio::test(start_paused = true)]
+    async fn one_server_that_is_behind_does_not_set_a_confirmed_time_back() {
+        for behind in [10, 1_200] {
+            let clock = Clock::default();
+            let took = |ms| Duration::from_millis(ms);
+            clock.observe(clock.elapsed(), took(0));
+            for second in 0..300 {
+                tokio::time::advance(Duration::from_secs(1)).await;
+                clock.observe(clock.elapsed() - 100, took(10));
+                if second > 58 {
+                    clock.observe(clock.elapsed() - 60_000, took(behind));
+                }
+                let off = clock.elapsed() - clock.server().unwrap();
+                assert!((0..=100).contains(&off), "{second}: {off}");
+            }
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_clock_that_is_set_back_is_believed_after_a_minute_though_all_responses_are_slow() {
         let clock = Clock::default();

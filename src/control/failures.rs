@@ -76,6 +76,18 @@ mod tests {
         }
     }
 
+    /// Evaluations that are brought forward make up for none that was missed.
+    #[test]
+    fn rounds_that_were_missed_are_not_made_up_for() {
+        let mut failures = Failures::default();
+        failures.count(0, Duration::from_secs(15));
+        for step in 0..=8 {
+            failures.count(600_000 + step * 11_250, Duration::from_secs(15));
+        }
+        // 90 s are six periods.
+        assert_eq!(failures.rounds(), 1 + 7);
+    }
+
     #[test]
     fn a_round_is_most_of_a_period_after_the_one_before() {
         let mut failures = Failures::default();

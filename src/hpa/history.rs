@@ -275,6 +275,11 @@ mod tests {
             history.join(of(other), coverage);
             assert_eq!(history.ups.iter().map(|event| event.time).max(), newest, "{history:?}");
         }
+        // Of another's change before it, this replica's own newest has the date of neither.
+        let mut history = ScalingHistory { ups: vec![one(76_000)], ..ScalingHistory::default() };
+        let other = ScalingHistory { ups: vec![one(60_100)], ..ScalingHistory::default() };
+        history.join(other, Coverage::NotTheNewest);
+        assert_eq!(history.ups, [one(76_000)]);
     }
 
     /// Ages of a checkpoint are as young as possible: of two dates of one change the earlier is right.

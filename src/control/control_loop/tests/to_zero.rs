@@ -79,6 +79,30 @@ async fn a_fallback_that_came_late_is_reported() {
     }
 }
 
+/// While it came, the term was lost.
+#[tokio::test(start_paused = true)]
+async fn a_fallback_that_came_between_two_terms_holds_its_replicas_too() {
+    for to in [5, 4] {
+        let (control, _) = World::new(1, None, move |world, request| {
+            is_put(request).then(|| {
+                world.replicas = to;
+                fake::failure(504, "Timeout", "it took too long")
+            })
+        })
+        .run();
+        let fallback = json!({"failedRounds": 1, "replicas": 5});
+        let autoscaler = put(&control, "web", json!({"maxReplicas": 9, "fallback": fallback}));
+        show_replicas(&control, 1);
+        let mut state = AutoscalerState::default();
+        assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
+        show_replicas(&control, to);
+        tokio::time::advance(Duration::from_secs(15)).await;
+        reconcile(&control.ctx, None, &autoscaler, &mut state).await;
+        let all = &state.history.recommendations;
+        assert_eq!(all.iter().any(|one| one.replicas == 5), to == 5, "{all:?}");
+    }
+}
+
 /// Edits and hand-overs bring evaluations forward: a blip of the metrics must not become an outage by them.
 #[tokio::test(start_paused = true)]
 async fn evaluations_within_a_period_are_one_round_of_the_fallback() {
