@@ -60,7 +60,9 @@ struct ServerOffset {
     /// At most: a response is dated after its request was sent.
     at_most_ms: i64,
     observed: Instant,
-    /// Whether responses at different times have it.
+    /// When a response last agreed with it.
+    agreed: Instant,
+    /// Whether quick responses at different times have it.
     confirmed: bool,
 }
 
@@ -70,7 +72,8 @@ impl ServerOffset {
         let took = i64::try_from(took.as_millis()).unwrap_or(i64::MAX / 2);
         let ahead_ms = date - now;
         let at_most_ms = ahead_ms + took.saturating_add(1_000).max(MAX_DIFFERENCE_MS);
-        Self { ahead_ms, at_most_ms, observed: Instant::now(), confirmed: false }
+        let observed = Instant::now();
+        Self { ahead_ms, at_most_ms, observed, agreed: observed, confirmed: false }
     }
 
     /// Whether both may be of one clock.
@@ -85,12 +88,13 @@ impl ServerOffset {
 
     /// Whether a later one confirms it.
     fn is_confirmed_by(&self, later: &Self) -> bool {
-        self.agrees(later) && later.is_exact() && later.observed - self.observed >= CONFIRMED_AFTER
+        let are_exact = self.is_exact() && later.is_exact();
+        are_exact && self.agrees(later) && later.observed - self.observed >= CONFIRMED_AFTER
     }
 }
 
-/// How long the best observation is used: clocks may be set, and
-/// another kube-apiserver may respond.
+/// How long the best observation is used, and one that no response agrees with: clocks may be set, and another
+/// kube-apiserver may respond.
 const OBSERVATION_TTL: Duration = Duration::from_secs(60);
 /// How far the dates of quick responses of one clock differ at most from what the monotonic clock expects: a date is of
 /// a second, and its response may take another.
@@ -115,7 +119,8 @@ impl ServerClock {
             leap.ahead_ms = ahead_ms.min(new.ahead_ms);
             leap.at_most_ms = at_most_ms.min(new.at_most_ms);
             if new.observed - leap.observed >= CONFIRMED_AFTER {
-                let known = ServerOffset { confirmed: true, observed: new.observed, ..*leap };
+                let now = new.observed;
+                let known = ServerOffset { confirmed: true, observed: now, agreed: now, ..*leap };
                 *self = Self { known: Some(known), leap: None };
             }
             return;
@@ -125,9 +130,9 @@ impl ServerClock {
             self.leap = None;
         }
         known.confirmed |= known.is_confirmed_by(&new);
-        let is_old = known.observed.elapsed() >= OBSERVATION_TTL;
+        let is_old = |since: Instant| since.elapsed() >= OBSERVATION_TTL;
         if !new.agrees(known) {
-            if is_old || !known.confirmed {
+            if is_old(known.agreed) || !known.confirmed {
                 *known = new;
             }
             return;
@@ -137,7 +142,8 @@ impl ServerClock {
         let at_most_ms = known.at_most_ms.min(new.at_most_ms).max(least);
         (known.at_most_ms, new.at_most_ms, new.confirmed) =
             (at_most_ms, at_most_ms, known.confirmed);
-        if known.ahead_ms <= new.ahead_ms || is_exact && is_old {
+        known.agreed = new.observed;
+        if known.ahead_ms <= new.ahead_ms || is_exact && is_old(known.observed) {
             *known = new;
         }
     }

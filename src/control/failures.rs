@@ -37,7 +37,8 @@ impl Failures {
         };
         if decided + early >= next.max(at + period) {
             self.rounds = self.rounds.saturating_add(1);
-            self.last = Some(Round { at: decided, next: next + period });
+            // None that was missed is made up for.
+            self.last = Some(Round { at: decided, next: next.max(decided - early) + period });
         }
     }
 }

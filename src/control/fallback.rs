@@ -93,8 +93,9 @@ async fn scale_up(
             Err(WriteError::Changed) => {}
             Err(error) => {
                 if matches!(error, WriteError::Indeterminate(_)) {
-                    state.rescales.note_indeterminate(Change { from, to, at: ctx.clock.elapsed() });
-                    state.late_fallback = Some((from, to));
+                    let change = Change { from, to, at: ctx.clock.elapsed() };
+                    state.rescales.note_indeterminate(change);
+                    state.open_fallback = Some(change);
                 }
                 return Err(error);
             }

@@ -239,6 +239,11 @@ impl Rescales {
         None
     }
 
+    /// Whether it is not known yet what came of this indeterminate write.
+    pub fn is_open(&self, change: Change) -> bool {
+        self.indeterminate == Some(change)
+    }
+
     /// Whether this replica has since made an indeterminate write of this number of replicas.
     pub fn is_indeterminate(&self, replicas: i32, since: UnixMillis) -> bool {
         self.indeterminate

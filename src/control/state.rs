@@ -57,8 +57,8 @@ pub struct AutoscalerState {
     pub logged_failure: Option<String>,
     /// Which changes of the scale `history` knows of.
     pub rescales: Rescales,
-    /// The change of a fallback whose write was indeterminate: from, to.
-    pub late_fallback: Option<(i32, i32)>,
+    /// The change of a fallback whose write was indeterminate, until it is known what came of it.
+    pub open_fallback: Option<Change>,
     /// The queries of each metric when it was last read.
     pub queries: Vec<RepeatedQueries>,
     /// When the policies that limited the last decision first allow more, by the clock of this process.
@@ -256,6 +256,12 @@ impl AutoscalerState {
         let now = at.process;
         self.bounds = Some((spec.min_replicas, spec.max_replicas));
         let is_read = target.object.is_some();
+        self.open_fallback = self.open_fallback.filter(|open| self.rescales.is_open(*open));
+        if self.open_fallback.is_some_and(|open| open.to == replicas) {
+            // It took effect, whoever leads by now.
+            self.open_fallback = None;
+            self.history.recommend_fallback(replicas, now);
+        }
         if self.term.is_none() || self.is_first_in_term {
             self.rescales.note_scale(replicas, now);
             let Status { last_scale, desired_replicas, .. } = self.status;
@@ -280,10 +286,7 @@ impl AutoscalerState {
             && let Some(Change { from, to, at: done }) =
                 self.rescales.note_scale_as_leader(replicas, is_read, now)
         {
-            match self.late_fallback.take() == Some((from, to)) {
-                true => self.history.record_fallback(from, to, spec, done),
-                false => self.history.scaled(from, to, spec, done),
-            }
+            self.history.scaled(from, to, spec, done);
             let wall = at.wall - (now - done);
             (self.status.last_scale, self.status.desired_replicas) = (Some(wall), to);
             self.rescaled(from, to, at.process, wall);

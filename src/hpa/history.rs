@@ -96,10 +96,13 @@ impl ScalingHistory {
                 // Of several the nearest: another may be as large a minute later.
                 if let Some((index, _)) = same.min_by_key(|(_, event)| later(event).abs()) {
                     let own = events.remove(index);
-                    // A checkpoint's is later by what its age may be wrong; further apart, they may be two changes.
                     let is_known = matches!(coverage, Coverage::All | Coverage::NotTheNewest);
-                    if is_known && known.time - own.time <= YOUNGER_MS {
-                        known.time = known.time.min(own.time);
+                    if is_known && (0..=YOUNGER_MS).contains(&(known.time - own.time)) {
+                        // A checkpoint's date is later by what its age may be wrong.
+                        known.time = own.time;
+                    } else if Some(own.time) == newest {
+                        // Further apart they may be two changes: the later date ends no period early.
+                        known.time = known.time.max(own.time);
                     }
                 }
             }
@@ -123,7 +126,12 @@ impl ScalingHistory {
     /// for the policies, and as a recommendation for the stabilization window.
     pub fn record_fallback(&mut self, from: i32, to: i32, spec: &Spec, now: UnixMillis) {
         self.scaled(from, to, spec, now);
-        self.recommend(to, now, None);
+        self.recommend_fallback(to, now);
+    }
+
+    /// Records the replicas of a fallback for the stabilization window.
+    pub fn recommend_fallback(&mut self, replicas: i32, now: UnixMillis) {
+        self.recommend(replicas, now, None);
     }
 
     /// The history without entries that no later decision can see: recommendations that a

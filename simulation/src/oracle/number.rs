@@ -94,9 +94,6 @@ impl Oracles {
                 findings.push(format!("the bounds {min} to {max} give {bound}"));
                 continue;
             }
-            if from == 0 && record.slept_in_doubt && (min..=max).contains(&to) {
-                return;
-            }
             if from == 0 && !record.slept {
                 blame = Oracle::LeftAlone;
                 findings.push("somebody else switched it off".to_owned());
