@@ -268,6 +268,20 @@ mod tests {
         }
     }
 
+    /// A follower evaluates each 15 s: it dates the one change as the next was made.
+    #[test]
+    fn of_equal_changes_none_has_the_date_of_the_one_before() {
+        let one = |time| ScaleEvent { change: 1, time, outdated: false, unsure: false };
+        let of = |ups: &[_]| ScalingHistory { ups: ups.to_vec(), ..ScalingHistory::default() };
+        let own = of(&[one(27_700), one(12_700)]);
+        for all in [[one(15_000), one(0)], [one(0), one(15_000)]] {
+            let mut history = own.clone();
+            history.join(of(&all), Coverage::All);
+            history.ups.sort_by_key(|event| event.time);
+            assert_eq!(history.ups, [one(0), one(15_000)]);
+        }
+    }
+
     /// It would end a policy's period early. The order of entries says nothing: outdated ones are used again.
     #[test]
     fn a_change_that_another_one_may_be_keeps_its_later_date() {
