@@ -84,6 +84,9 @@ impl ScalingHistory {
         let own = self.ups.iter().chain(&self.downs).map(|event| event.time);
         let newest = own.max().filter(|_| coverage == Coverage::NotTheNewest);
         for (events, mut others) in [(&mut self.ups, other.ups), (&mut self.downs, other.downs)] {
+            if matches!(coverage, Coverage::All | Coverage::NotTheNewest) {
+                keep_dates(events, &mut others, newest);
+            }
             for known in &mut others {
                 let later = |event: &ScaleEvent| match Some(event.time) == newest {
                     // Others observe what this replica did later, too.
@@ -96,12 +99,8 @@ impl ScalingHistory {
                 // Of several the nearest: another may be as large a minute later.
                 if let Some((index, _)) = same.min_by_key(|(_, event)| later(event).abs()) {
                     let own = events.remove(index);
-                    let is_known = matches!(coverage, Coverage::All | Coverage::NotTheNewest);
-                    if is_known && (0..=YOUNGER_MS).contains(&(known.time - own.time)) {
-                        // A checkpoint's date is later by what its age may be wrong.
-                        known.time = own.time;
-                    } else if Some(own.time) == newest {
-                        // Further apart they may be two changes: the later date ends no period early.
+                    if Some(own.time) == newest {
+                        // They may be two changes: the later date ends no period early.
                         known.time = known.time.max(own.time);
                     }
                 }
@@ -204,6 +203,21 @@ impl ScalingHistory {
         match free {
             Some(index) => events[index] = new,
             None => events.push(new),
+        }
+    }
+}
+
+/// Keeps the dates of the changes that a checkpoint has, too: its own are later by what its age may be wrong. Both
+/// end with the same change, or this history with later ones, so that in their order none gets the date of one before.
+fn keep_dates(events: &[ScaleEvent], others: &mut [ScaleEvent], newest: Option<UnixMillis>) {
+    let is_shared = |event: &&ScaleEvent| !event.unsure && Some(event.time) != newest;
+    let mut own: Vec<_> = events.iter().filter(is_shared).collect();
+    own.sort_by_key(|event| event.time);
+    others.sort_by_key(|event| event.time);
+    let pairs = own.iter().rev().zip(others.iter_mut().rev());
+    for (own, known) in pairs.take_while(|(own, known)| own.change == known.change) {
+        if (0..=YOUNGER_MS).contains(&(known.time - own.time)) {
+            known.time = own.time;
         }
     }
 }

@@ -115,10 +115,10 @@ fn a_checkpoint_of_the_change_before_does_not_stand_for_the_last_one() {
     state.history.downs = vec![event(2, 60_000)];
     merge(&mut state, vec![event(2, 1_100)], vec![], 1);
     assert_eq!(state.history.downs, [event(2, 60_000), event(2, 1_100)]);
-    // One of a leader since then has it, and one more. Of two dates the earlier is right.
-    let with = |second| vec![event(2, 1_100), event(2, second), event(1, 70_000)];
-    merge(&mut state, with(61_000), vec![], 70);
-    assert_eq!(state.history.downs, with(60_000));
+    // One of a leader since then has it, and one more.
+    let downs = vec![event(2, 1_100), event(2, 61_000), event(1, 70_000)];
+    merge(&mut state, downs.clone(), vec![], 70);
+    assert_eq!(state.history.downs, downs);
 }
 
 /// Replicas don't share a wall clock: that of the leader before is two hours ahead, and its last change is
