@@ -410,6 +410,29 @@ mod tests {
         }
     }
 
+    /// What most responses say is believed, whoever was confirmed first.
+    #[tokio::test(start_paused = true)]
+    async fn one_response_in_thirty_does_not_hold_a_time_that_the_others_contradict() {
+        let took = |ms| Duration::from_millis(ms);
+        // One server is ahead; or the clock was set back, and a slow response may be of before.
+        for (first, rare, slow) in [(30_000, 30_000, 10), (0, -5_000, 4_500)] {
+            let clock = Clock::default();
+            for _ in 0..2 {
+                clock.observe(clock.elapsed() + first, took(0));
+                tokio::time::advance(took(1_200)).await;
+            }
+            for second in 0..120 {
+                tokio::time::advance(took(1_000)).await;
+                let (ahead, took) = match second % 30 {
+                    29 => (rare, took(slow)),
+                    _ => (rare.min(0), took(10)),
+                };
+                clock.observe(clock.elapsed() + ahead, took);
+            }
+            assert_eq!(clock.server(), Some(clock.elapsed() + rare.min(0)), "{first}");
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_clock_that_is_set_back_is_believed_after_a_minute_though_all_responses_are_slow() {
         let clock = Clock::default();

@@ -296,6 +296,23 @@ mod tests {
         }
     }
 
+    /// Nor if this history lacks one of them, or has not one of a hand.
+    #[test]
+    fn changes_that_only_one_history_has_shift_no_dates() {
+        let one = |time, unsure| ScaleEvent { change: 1, time, outdated: false, unsure };
+        let of = |ups: Vec<_>| ScalingHistory { ups, ..ScalingHistory::default() };
+        let sure = |times: &[i64]| times.iter().map(|time| one(*time, false)).collect::<Vec<_>>();
+        let hand = [sure(&[0, 15_000]), vec![one(25_000, true)]].concat();
+        for (own, other) in
+            [(&[12_700, 27_700], hand), (&[12_700, 45_000], sure(&[0, 15_000, 45_000]))]
+        {
+            let mut history = of(sure(own));
+            history.join(of(other.clone()), Coverage::All);
+            history.ups.sort_by_key(|event| event.time);
+            assert_eq!(history.ups, other);
+        }
+    }
+
     /// It would end a policy's period early. The order of entries says nothing: outdated ones are used again.
     #[test]
     fn a_change_that_another_one_may_be_keeps_its_later_date() {
