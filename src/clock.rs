@@ -60,10 +60,11 @@ struct ServerOffset {
     /// At most: a response is dated after its request was sent.
     at_most_ms: i64,
     observed: Instant,
-    /// When a response last agreed with it.
-    agreed: Instant,
     /// Whether quick responses at different times have it.
     confirmed: bool,
+    /// How many more responses contradict it than agree with it, and since when there are any.
+    doubts: u32,
+    doubted: Instant,
 }
 
 impl ServerOffset {
@@ -73,7 +74,7 @@ impl ServerOffset {
         let ahead_ms = date - now;
         let at_most_ms = ahead_ms + took.saturating_add(1_000).max(MAX_DIFFERENCE_MS);
         let observed = Instant::now();
-        Self { ahead_ms, at_most_ms, observed, agreed: observed, confirmed: false }
+        Self { ahead_ms, at_most_ms, observed, confirmed: false, doubts: 0, doubted: observed }
     }
 
     /// Whether both may be of one clock.
@@ -93,7 +94,7 @@ impl ServerOffset {
     }
 }
 
-/// How long the best observation is used, and one that no response agrees with: clocks may be set, and another
+/// How long the best observation is used, and one that most responses contradict: clocks may be set, and another
 /// kube-apiserver may respond.
 const OBSERVATION_TTL: Duration = Duration::from_secs(60);
 /// How far the dates of quick responses of one clock differ at most from what the monotonic clock expects: a date is of
@@ -119,8 +120,8 @@ impl ServerClock {
             leap.ahead_ms = ahead_ms.min(new.ahead_ms);
             leap.at_most_ms = at_most_ms.min(new.at_most_ms);
             if new.observed - leap.observed >= CONFIRMED_AFTER {
-                let now = new.observed;
-                let known = ServerOffset { confirmed: true, observed: now, agreed: now, ..*leap };
+                let ServerOffset { ahead_ms, at_most_ms, .. } = *leap;
+                let known = ServerOffset { ahead_ms, at_most_ms, confirmed: true, ..new };
                 *self = Self { known: Some(known), leap: None };
             }
             return;
@@ -132,17 +133,22 @@ impl ServerClock {
         known.confirmed |= known.is_confirmed_by(&new);
         let is_old = |since: Instant| since.elapsed() >= OBSERVATION_TTL;
         if !new.agrees(known) {
-            if is_old(known.agreed) || !known.confirmed {
+            if known.doubts == 0 {
+                known.doubted = new.observed;
+            }
+            known.doubts += 1;
+            if is_old(known.doubted) || !known.confirmed {
                 *known = new;
             }
             return;
         }
+        known.doubts = known.doubts.saturating_sub(1);
+        (new.doubts, new.doubted) = (known.doubts, known.doubted);
         // What the one leaves open, the other closes.
         let least = known.ahead_ms.max(new.ahead_ms) + MAX_DIFFERENCE_MS;
         let at_most_ms = known.at_most_ms.min(new.at_most_ms).max(least);
         (known.at_most_ms, new.at_most_ms, new.confirmed) =
             (at_most_ms, at_most_ms, known.confirmed);
-        known.agreed = new.observed;
         if known.ahead_ms <= new.ahead_ms || is_exact && is_old(known.observed) {
             *known = new;
         }

@@ -26,7 +26,7 @@ impl Failures {
     }
 
     /// Counts an evaluation whose metrics failed, by the time of its decision. One that follows another that overran
-    /// its period may be a little early, but no round is more than a quarter of a period early altogether.
+    /// its period may be a little early, but no round is more than a quarter of a period early altogether, of those that were in time.
     pub fn count(&mut self, decided: UnixMillis, period: Duration) {
         let period = i64::try_from(period.as_millis()).unwrap_or(i64::MAX / 4);
         let early = period / 4;

@@ -239,9 +239,11 @@ impl Rescales {
         None
     }
 
-    /// Whether it is not known yet what came of this indeterminate write.
-    pub fn is_open(&self, change: Change) -> bool {
-        self.indeterminate == Some(change)
+    /// When this indeterminate write of this replica took effect, now that the scale has so many replicas; none if it
+    /// has not, or may not have been the one.
+    pub fn came(&self, change: Change, replicas: i32, now: UnixMillis) -> Option<UnixMillis> {
+        let is_open = self.indeterminate == Some(change) && now - change.at <= WATCH_LAG_MS;
+        (is_open && replicas == change.to).then(|| now.min(change.at + REQUEST_TIMEOUT_MS))
     }
 
     /// Whether this replica has since made an indeterminate write of this number of replicas.

@@ -256,11 +256,13 @@ impl AutoscalerState {
         let now = at.process;
         self.bounds = Some((spec.min_replicas, spec.max_replicas));
         let is_read = target.object.is_some();
-        self.open_fallback = self.open_fallback.filter(|open| self.rescales.is_open(*open));
-        if self.open_fallback.is_some_and(|open| open.to == replicas) {
-            // It took effect, whoever leads by now.
+        self.open_fallback =
+            self.open_fallback.filter(|open| [open.from, open.to].contains(&replicas));
+        let came = self.open_fallback.and_then(|open| self.rescales.came(open, replicas, now));
+        if let Some(came) = came {
+            // Whoever leads by now.
             self.open_fallback = None;
-            self.history.recommend_fallback(replicas, now);
+            self.history.recommend_fallback(replicas, came);
         }
         if self.term.is_none() || self.is_first_in_term {
             self.rescales.note_scale(replicas, now);

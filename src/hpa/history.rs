@@ -207,15 +207,19 @@ impl ScalingHistory {
     }
 }
 
-/// Keeps the dates of the changes that a checkpoint has, too: its own are later by what its age may be wrong. Both
-/// end with the same change, or this history with later ones, so that in their order none gets the date of one before.
+/// Keeps the dates of the changes that a checkpoint has, too: its own are later by what its age may be wrong. Only of
+/// changes that are the same, one by one, so that none gets the date of the one before.
 fn keep_dates(events: &[ScaleEvent], others: &mut [ScaleEvent], newest: Option<UnixMillis>) {
-    let is_shared = |event: &&ScaleEvent| !event.unsure && Some(event.time) != newest;
+    let is_sure = |event: &ScaleEvent| !event.unsure && !event.outdated;
+    let is_shared = |event: &&ScaleEvent| is_sure(event) && Some(event.time) != newest;
     let mut own: Vec<_> = events.iter().filter(is_shared).collect();
+    let mut others: Vec<_> = others.iter_mut().filter(|event| is_sure(event)).collect();
     own.sort_by_key(|event| event.time);
     others.sort_by_key(|event| event.time);
-    let pairs = own.iter().rev().zip(others.iter_mut().rev());
-    for (own, known) in pairs.take_while(|(own, known)| own.change == known.change) {
+    if !own.iter().map(|own| own.change).eq(others.iter().map(|other| other.change)) {
+        return;
+    }
+    for (own, known) in own.into_iter().zip(others) {
         if (0..=YOUNGER_MS).contains(&(known.time - own.time)) {
             known.time = own.time;
         }

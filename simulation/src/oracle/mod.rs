@@ -150,7 +150,6 @@ impl Oracles {
             self.holder = holder;
             if let Some(holder) = holder {
                 self.replicas[holder].acquired = Some(at);
-                self.records.iter_mut().for_each(Record::doubt_slept_anew);
                 self.acquisitions.push_back((at, holder));
             }
         }
@@ -207,7 +206,7 @@ impl Oracles {
             (record.slept, record.slept_in_doubt, record.scaled) = (to == 0, false, true);
         }
         record.replicas.set(at, Some(to));
-        record.doubt_slept();
+        record.slept_in_doubt |= record.slept && to > 0;
         record.changed = at;
         record.changes.push_back(Change { at, from, to, by });
         record.due_since = None;
@@ -236,7 +235,6 @@ impl Oracles {
             record.spans.clear();
         }
         record.specs.set(at, spec);
-        record.doubt_slept();
     }
 
     /// A replica wrote the status of an autoscaler: it must not be of an earlier object, or of another time.

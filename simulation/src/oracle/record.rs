@@ -134,20 +134,6 @@ pub struct Hull {
 }
 
 impl Record {
-    /// After a change of the spec or of the scale: an evaluation may see replicas during a pause.
-    pub fn doubt_slept(&mut self) {
-        let spec = self.specs.now().and_then(Option::as_ref);
-        if spec.is_some_and(|spec| spec.api.paused) {
-            self.doubt_slept_anew();
-        }
-    }
-
-    /// When a term begins: its first evaluation may see replicas.
-    pub fn doubt_slept_anew(&mut self) {
-        let has_replicas = self.replicas.now().is_some_and(|now| now.is_some_and(|now| now > 0));
-        self.slept_in_doubt |= self.slept && has_replicas;
-    }
-
     /// The proposals of all views that a replica may have had at a time, for a scale, by its wall clock offsets.
     pub fn hull(
         &self,

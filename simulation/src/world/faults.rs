@@ -2,7 +2,6 @@
 
 use super::{CALM, Task, World};
 use crate::conditions::{Mishap, locked};
-use crate::oracle::Record;
 use crate::plan::{Fault, HOUR, LEADER, Millis, REPLICAS, SECOND};
 use std::collections::BTreeMap;
 
@@ -93,10 +92,7 @@ impl World {
                 let offset = conditions.replicas[replica].offset + by;
                 let offset = offset.clamp(-12 * HOUR, 12 * HOUR);
                 conditions.replicas[replica].offset = offset;
-                let mut oracles = locked(&self.oracles);
-                oracles.replicas[replica].offset.set(at, offset);
-                // A step may end a term, which begins anew.
-                oracles.records.iter_mut().for_each(Record::doubt_slept_anew);
+                locked(&self.oracles).replicas[replica].offset.set(at, offset);
             }
             Fault::ScrapeGap { workload, time } => self.exporters[workload].gap_until = at + time,
             Fault::NotANumber { workload, time } => self.exporters[workload].nan_until = at + time,
