@@ -77,7 +77,7 @@ impl ServerOffset {
         Self { ahead_ms, at_most_ms, observed, confirmed: false, doubts: 0, doubted: observed }
     }
 
-    /// Whether both may be of one clock.
+    /// Whether the same server may have sent both dates.
     fn agrees(&self, other: &Self) -> bool {
         self.ahead_ms <= other.at_most_ms && other.ahead_ms <= self.at_most_ms
     }
@@ -116,11 +116,10 @@ impl ServerClock {
         };
         if new.ahead_ms > known.at_most_ms {
             let leap = self.leap.get_or_insert(new);
-            let (ahead_ms, at_most_ms) = (leap.ahead_ms, leap.at_most_ms);
-            leap.ahead_ms = ahead_ms.min(new.ahead_ms);
-            leap.at_most_ms = at_most_ms.min(new.at_most_ms);
+            let ahead_ms = leap.ahead_ms.min(new.ahead_ms);
+            let at_most_ms = leap.at_most_ms.min(new.at_most_ms);
+            (leap.ahead_ms, leap.at_most_ms) = (ahead_ms, at_most_ms);
             if new.observed - leap.observed >= CONFIRMED_AFTER {
-                let ServerOffset { ahead_ms, at_most_ms, .. } = *leap;
                 let known = ServerOffset { ahead_ms, at_most_ms, confirmed: true, ..new };
                 *self = Self { known: Some(known), leap: None };
             }
@@ -351,21 +350,24 @@ mod tests {
         }
     }
 
+    fn millis(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
     /// Responses on a slow way are late, but none is of a time to come.
     #[tokio::test(start_paused = true)]
     async fn slow_responses_correct_a_first_one_that_was_slower() {
         let clock = Clock::default();
-        let took = |ms| Duration::from_millis(ms);
-        clock.observe(clock.elapsed() - 20_000, took(20_000));
+        clock.observe(clock.elapsed() - 20_000, millis(20_000));
         assert_eq!(clock.server(), Some(clock.elapsed() - 20_000));
-        clock.observe(clock.elapsed() - 1_000, took(1_200));
+        clock.observe(clock.elapsed() - 1_000, millis(1_200));
         assert_eq!(clock.server(), Some(clock.elapsed() - 1_000));
         // It may be of then or of now.
         assert_eq!(clock.server_at_most(), Some(clock.elapsed() + 1_000));
         // A quick one that is right corrects it at once.
         let clock = Clock::default();
-        clock.observe(clock.elapsed() - 20_000, took(20_000));
-        clock.observe(clock.elapsed(), took(0));
+        clock.observe(clock.elapsed() - 20_000, millis(20_000));
+        clock.observe(clock.elapsed(), millis(0));
         assert_eq!(clock.server(), Some(clock.elapsed()));
     }
 
@@ -373,12 +375,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_time_that_leaps_ahead_is_one_after_a_slow_first_response_too() {
         let clock = Clock::default();
-        let took = |ms| Duration::from_millis(ms);
-        clock.observe(clock.elapsed(), took(20_000));
-        clock.observe(clock.elapsed() - 50, took(10));
+        clock.observe(clock.elapsed(), millis(20_000));
+        clock.observe(clock.elapsed() - 50, millis(10));
         assert_eq!(clock.server_at_most(), Some(clock.elapsed() + 2_000));
         tokio::time::advance(Duration::from_secs(5)).await;
-        clock.observe(clock.elapsed() + 18_000, took(10));
+        clock.observe(clock.elapsed() + 18_000, millis(10));
         assert_eq!(clock.server(), Some(clock.elapsed()));
     }
 
@@ -386,12 +387,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_time_within_what_a_slow_response_left_open_gives_way() {
         let clock = Clock::default();
-        let took = |ms| Duration::from_millis(ms);
-        clock.observe(clock.elapsed(), took(20_000));
+        clock.observe(clock.elapsed(), millis(20_000));
         tokio::time::advance(Duration::from_secs(5)).await;
-        clock.observe(clock.elapsed() + 18_000, took(10));
+        clock.observe(clock.elapsed() + 18_000, millis(10));
         tokio::time::advance(Duration::from_secs(1)).await;
-        clock.observe(clock.elapsed(), took(10));
+        clock.observe(clock.elapsed(), millis(10));
         assert_eq!(clock.server(), Some(clock.elapsed()));
     }
 
@@ -400,16 +400,15 @@ mod tests {
     async fn one_server_that_is_behind_does_not_set_a_confirmed_time_back() {
         for behind in [10, 1_200] {
             let clock = Clock::default();
-            let took = |ms| Duration::from_millis(ms);
-            clock.observe(clock.elapsed(), took(0));
-            tokio::time::advance(took(500)).await;
+            clock.observe(clock.elapsed(), millis(0));
+            tokio::time::advance(millis(500)).await;
             for second in 0..300 {
-                clock.observe(clock.elapsed() - 100, took(10));
-                tokio::time::advance(took(600)).await;
+                clock.observe(clock.elapsed() - 100, millis(10));
+                tokio::time::advance(millis(600)).await;
                 if second > 58 {
-                    clock.observe(clock.elapsed() - 60_000, took(behind));
+                    clock.observe(clock.elapsed() - 60_000, millis(behind));
                 }
-                tokio::time::advance(took(400)).await;
+                tokio::time::advance(millis(400)).await;
                 let off = clock.elapsed() - clock.server().unwrap();
                 assert!((0..=100).contains(&off), "{second}: {off}");
             }
@@ -419,19 +418,18 @@ mod tests {
     /// What most responses say is believed, whoever was confirmed first.
     #[tokio::test(start_paused = true)]
     async fn one_response_in_thirty_does_not_hold_a_time_that_the_others_contradict() {
-        let took = |ms| Duration::from_millis(ms);
         // One server is ahead; or the clock was set back, and a slow response may be of before.
         for (first, rare, slow) in [(30_000, 30_000, 10), (0, -5_000, 4_500)] {
             let clock = Clock::default();
             for _ in 0..2 {
-                clock.observe(clock.elapsed() + first, took(0));
-                tokio::time::advance(took(1_200)).await;
+                clock.observe(clock.elapsed() + first, millis(0));
+                tokio::time::advance(millis(1_200)).await;
             }
             for second in 0..120 {
-                tokio::time::advance(took(1_000)).await;
+                tokio::time::advance(millis(1_000)).await;
                 let (ahead, took) = match second % 30 {
-                    29 => (rare, took(slow)),
-                    _ => (rare.min(0), took(10)),
+                    29 => (rare, millis(slow)),
+                    _ => (rare.min(0), millis(10)),
                 };
                 clock.observe(clock.elapsed() + ahead, took);
             }
@@ -442,14 +440,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_clock_that_is_set_back_is_believed_after_a_minute_though_all_responses_are_slow() {
         let clock = Clock::default();
-        let took = |ms| Duration::from_millis(ms);
         for ahead in [0, 0] {
-            clock.observe(clock.elapsed() + ahead, took(0));
+            clock.observe(clock.elapsed() + ahead, millis(0));
             tokio::time::advance(Duration::from_secs(2)).await;
         }
         for (seconds, back) in [(1, 0), (60, 60_000)] {
             tokio::time::advance(Duration::from_secs(seconds)).await;
-            clock.observe(clock.elapsed() - 60_000, took(1_100));
+            clock.observe(clock.elapsed() - 60_000, millis(1_100));
             assert_eq!(clock.server(), Some(clock.elapsed() - back), "{seconds}");
         }
     }
@@ -458,12 +455,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_slow_response_contradicts_a_time_that_leaps_ahead() {
         let clock = Clock::default();
-        let took = |ms| Duration::from_millis(ms);
-        clock.observe(clock.elapsed(), took(0));
+        clock.observe(clock.elapsed(), millis(0));
         for _ in 0..10 {
             tokio::time::advance(Duration::from_secs(1)).await;
-            clock.observe(clock.elapsed() + 60_000, took(0));
-            clock.observe(clock.elapsed() - 1_100, took(1_100));
+            clock.observe(clock.elapsed() + 60_000, millis(0));
+            clock.observe(clock.elapsed() - 1_100, millis(1_100));
             assert_eq!(clock.server(), Some(clock.elapsed()));
         }
     }

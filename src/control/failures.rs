@@ -25,8 +25,8 @@ impl Failures {
         self.rounds
     }
 
-    /// Counts an evaluation whose metrics failed, by the time of its decision. One that follows another that overran
-    /// its period may be a little early, but no round is more than a quarter of a period early altogether, of those that were in time.
+    /// Counts an evaluation whose metrics failed, by the time of its decision. A round may be a quarter of a period
+    /// early, because the one before may have overrun its period; rounds in time are no earlier altogether.
     pub fn count(&mut self, decided: UnixMillis, period: Duration) {
         let period = i64::try_from(period.as_millis()).unwrap_or(i64::MAX / 4);
         let early = period / 4;
@@ -37,7 +37,7 @@ impl Failures {
         };
         if decided + early >= next.max(at + period) {
             self.rounds = self.rounds.saturating_add(1);
-            // None that was missed is made up for.
+            // Missed rounds are not made up for.
             self.last = Some(Round { at: decided, next: next.max(decided - early) + period });
         }
     }

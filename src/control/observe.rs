@@ -26,7 +26,7 @@ pub struct Observation<'a> {
 
 /// Reads the scale of a target: from the watch cache, if its kind is watched. A pending scale to zero
 /// is resolved by the scale in the API server, and so is one in doubt that was resolved before: at the beginning of a
-/// term, because a leader that died may have scaled it up since, and not said so.
+/// term, because a leader that died may have scaled it up since, and not said so, and where the watch shows replicas.
 pub async fn read_target(
     ctx: &ControllerContext,
     token: Option<&FencingToken>,

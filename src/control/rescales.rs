@@ -19,6 +19,13 @@ pub struct Change {
     pub at: UnixMillis,
 }
 
+impl Change {
+    /// When the API server applied its write at the latest, which was given up and is seen now.
+    fn applied(self, now: UnixMillis) -> UnixMillis {
+        now.min(self.at + REQUEST_TIMEOUT_MS)
+    }
+}
+
 /// The known changes of one scale.
 #[derive(Debug, Default)]
 pub struct Rescales {
@@ -226,9 +233,7 @@ impl Rescales {
         self.unreported.clear();
         let indeterminate = self.indeterminate.take()?;
         if replicas == indeterminate.to {
-            // It may have been applied after it was given up.
-            let at = now.min(indeterminate.at + REQUEST_TIMEOUT_MS);
-            return Some(Change { at, ..indeterminate });
+            return Some(Change { at: indeterminate.applied(now), ..indeterminate });
         }
         // A watch that is behind does not rule the change out.
         let open = match is_read {
@@ -243,7 +248,7 @@ impl Rescales {
     /// has not, or may not have been the one.
     pub fn came(&self, change: Change, replicas: i32, now: UnixMillis) -> Option<UnixMillis> {
         let is_open = self.indeterminate == Some(change) && now - change.at <= WATCH_LAG_MS;
-        (is_open && replicas == change.to).then(|| now.min(change.at + REQUEST_TIMEOUT_MS))
+        (is_open && replicas == change.to).then(|| change.applied(now))
     }
 
     /// Whether this replica has since made an indeterminate write of this number of replicas.

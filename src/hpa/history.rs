@@ -286,7 +286,7 @@ mod tests {
         }
     }
 
-    /// A follower evaluates each 15 s: it dates the one change as the next was made.
+    /// A follower sees a change in its next evaluation, which may be when the next change is made.
     #[test]
     fn of_equal_changes_none_has_the_date_of_the_one_before() {
         let one = |time| ScaleEvent { change: 1, time, outdated: false, unsure: false };

@@ -20,6 +20,11 @@ fn of_target(name: &str, min_replicas: i32) -> Value {
         "apiVersion": "apps/v1", "kind": "Deployment", "name": name}})
 }
 
+/// Pauses `shop/web`, which may be scaled to zero.
+fn put_paused(control: &ControlLoop) -> AutoscalerRef {
+    put(control, "web", json!({"minReplicas": 0, "maxReplicas": 9, "paused": true}))
+}
+
 fn is_scaled_to_zero(state: &AutoscalerState) -> Option<bool> {
     state.status.condition(ConditionKind::ScaledToZero).map(|condition| condition.status)
 }
@@ -28,8 +33,7 @@ fn is_scaled_to_zero(state: &AutoscalerState) -> Option<bool> {
 #[tokio::test]
 async fn a_scale_to_zero_that_did_not_happen_is_not_announced_while_paused() {
     let (control, _) = World::new(2, Some(3), |_, _| None).run();
-    let paused = json!({"minReplicas": 0, "maxReplicas": 9, "paused": true});
-    let autoscaler = put(&control, "web", paused);
+    let autoscaler = put_paused(&control);
     show_replicas(&control, 2);
     let mut state = announced_long_ago(&control);
     assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
@@ -40,8 +44,7 @@ async fn a_scale_to_zero_that_did_not_happen_is_not_announced_while_paused() {
 #[tokio::test]
 async fn who_is_scaled_up_by_hand_while_paused_was_not_scaled_to_zero() {
     let (control, _) = World::new(3, Some(3), |_, _| None).run();
-    let paused = json!({"minReplicas": 0, "maxReplicas": 9, "paused": true});
-    let autoscaler = put(&control, "web", paused);
+    let autoscaler = put_paused(&control);
     for is_in_doubt in [false, true] {
         let mut state = announced_long_ago(&control);
         state.is_zero_in_doubt = is_in_doubt;
@@ -66,7 +69,7 @@ async fn a_zero_that_the_watch_does_not_show_yet_is_kept_while_paused() {
     let mut state = AutoscalerState::default();
     assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Rescaled);
     assert_eq!(is_scaled_to_zero(&state), Some(true));
-    put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9, "paused": true}));
+    put_paused(&control);
     assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
     assert_eq!(is_scaled_to_zero(&state), Some(true));
     // Once the watch shows it, nothing is read any more.
@@ -79,8 +82,7 @@ async fn a_zero_that_the_watch_does_not_show_yet_is_kept_while_paused() {
 #[tokio::test]
 async fn a_new_leader_reads_the_scale_of_who_is_paused_at_zero_once() {
     let (control, log) = World::new(0, Some(3), |_, _| None).run();
-    let paused = json!({"minReplicas": 0, "maxReplicas": 9, "paused": true});
-    let autoscaler = put(&control, "web", paused);
+    let autoscaler = put_paused(&control);
     show_replicas(&control, 0);
     let mut state = announced_long_ago(&control);
     zero::resolve(&mut state.status, 0, 0);

@@ -5,6 +5,25 @@ use crate::control::observe::read_target;
 use crate::control::status;
 use crate::leader::FencingToken;
 
+/// The loop of a workload with one replica and no metrics: a write times out, and then scales it
+/// to so many replicas.
+fn late_to(replicas: i32) -> ControlLoop {
+    let (control, _) = World::new(1, None, move |world, request| {
+        is_put(request).then(|| {
+            world.replicas = replicas;
+            fake::failure(504, "Timeout", "it took too long")
+        })
+    })
+    .run();
+    control
+}
+
+/// Adds an Autoscaler that falls back to five replicas after so many failed rounds.
+fn put_with_fallback(control: &ControlLoop, rounds: i32) -> AutoscalerRef {
+    let fallback = json!({"failedRounds": rounds, "replicas": 5});
+    put(control, "web", json!({"maxReplicas": 9, "fallback": fallback}))
+}
+
 /// The condition as an object has it.
 fn scaled_to_zero(status: &str) -> Value {
     json!({"type": "ScaledToZero", "status": status, "reason": "ScaledToZero", "message": "",
@@ -22,8 +41,7 @@ fn listed_with(condition: &Value) -> Value {
 async fn a_fallback_neither_scales_up_from_zero_nor_counts_changes_by_others() {
     for by_now in [0, 6] {
         let (control, log) = World::new(by_now, None, |_, _| None).run();
-        let fallback = json!({"failedRounds": 1, "replicas": 5});
-        let autoscaler = put(&control, "web", json!({"maxReplicas": 9, "fallback": fallback}));
+        let autoscaler = put_with_fallback(&control, 1);
         show_replicas(&control, 3);
         let mut state = AutoscalerState::default();
         assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
@@ -42,8 +60,7 @@ async fn metrics_that_time_out_lead_to_the_fallback_like_those_that_fail() {
         request.line.ends_with("/queue").then_some((0, Value::Null))
     };
     let (control, log) = World::new(3, None, hangs).run();
-    let fallback = json!({"failedRounds": 2, "replicas": 5});
-    let autoscaler = put(&control, "web", json!({"maxReplicas": 9, "fallback": fallback}));
+    let autoscaler = put_with_fallback(&control, 2);
     show_replicas(&control, 3);
     let mut state = AutoscalerState::default();
     for _ in 0..2 {
@@ -57,15 +74,8 @@ async fn metrics_that_time_out_lead_to_the_fallback_like_those_that_fail() {
 /// The watch is behind, so that the fallback itself finds that its last write has taken effect.
 #[tokio::test(start_paused = true)]
 async fn a_fallback_that_came_late_is_reported() {
-    let (control, _) = World::new(1, None, |world, request| {
-        is_put(request).then(|| {
-            world.replicas = 5;
-            fake::failure(504, "Timeout", "it took too long")
-        })
-    })
-    .run();
-    let fallback = json!({"failedRounds": 1, "replicas": 5});
-    let autoscaler = put(&control, "web", json!({"maxReplicas": 9, "fallback": fallback}));
+    let control = late_to(5);
+    let autoscaler = put_with_fallback(&control, 1);
     show_replicas(&control, 1);
     let mut state = AutoscalerState::default();
     for reported in [(0, false), (5, true)] {
@@ -83,15 +93,8 @@ async fn a_fallback_that_came_late_is_reported() {
 #[tokio::test(start_paused = true)]
 async fn a_fallback_that_came_between_two_terms_holds_its_replicas_too() {
     for (to, seconds) in [(5, 15), (4, 15), (5, 3_600)] {
-        let (control, _) = World::new(1, None, move |world, request| {
-            is_put(request).then(|| {
-                world.replicas = to;
-                fake::failure(504, "Timeout", "it took too long")
-            })
-        })
-        .run();
-        let fallback = json!({"failedRounds": 1, "replicas": 5});
-        let autoscaler = put(&control, "web", json!({"maxReplicas": 9, "fallback": fallback}));
+        let control = late_to(to);
+        let autoscaler = put_with_fallback(&control, 1);
         show_replicas(&control, 1);
         let mut state = AutoscalerState::default();
         assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
@@ -109,8 +112,7 @@ async fn a_fallback_that_came_between_two_terms_holds_its_replicas_too() {
 #[tokio::test(start_paused = true)]
 async fn evaluations_within_a_period_are_one_round_of_the_fallback() {
     let (control, log) = World::new(3, None, |_, _| None).run();
-    let fallback = json!({"failedRounds": 3, "replicas": 5});
-    let autoscaler = put(&control, "web", json!({"maxReplicas": 9, "fallback": fallback}));
+    let autoscaler = put_with_fallback(&control, 3);
     show_replicas(&control, 3);
     let mut state = AutoscalerState::default();
     for seconds in [1, 1, 1, 12, 15, 0] {
