@@ -108,6 +108,41 @@ async fn a_fallback_that_came_between_two_terms_holds_its_replicas_too() {
     }
 }
 
+/// The watch shows neither what the fallback read nor what it wrote.
+#[tokio::test(start_paused = true)]
+async fn a_fallback_that_came_late_is_recommended_though_the_watch_is_far_behind() {
+    let control = late_to(5);
+    let autoscaler = put_with_fallback(&control, 1);
+    show_replicas(&control, 3);
+    let mut state = AutoscalerState::default();
+    for came in [false, true] {
+        assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
+        let all = &state.history.recommendations;
+        assert_eq!(all.iter().any(|one| one.replicas == 5), came, "{all:?}");
+        tokio::time::advance(Duration::from_secs(15)).await;
+    }
+}
+
+/// While it was paused, nobody looked: it may have come, or somebody else has set the same number.
+#[tokio::test(start_paused = true)]
+async fn a_change_that_is_seen_long_after_its_write_was_lost_may_be_anothers() {
+    for (seconds, unsure) in [(15, false), (1_200, true)] {
+        let control = late_to(5);
+        let policies = json!([{"type": "Pods", "value": 4, "periodSeconds": 1_800}]);
+        let spec = json!({"maxReplicas": 9, "fallback": {"failedRounds": 1, "replicas": 5},
+            "behavior": {"scaleUp": {"policies": policies}}});
+        let autoscaler = put(&control, "web", spec);
+        show_replicas(&control, 1);
+        let mut state = AutoscalerState::default();
+        assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
+        tokio::time::advance(Duration::from_secs(seconds)).await;
+        show_replicas(&control, 5);
+        assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
+        let [up] = &state.history.ups[..] else { panic!("{:?}", state.history.ups) };
+        assert_eq!((up.change, up.unsure), (4, unsure), "{seconds}");
+    }
+}
+
 /// Edits and hand-overs bring evaluations forward: a blip of the metrics must not become an outage by them.
 #[tokio::test(start_paused = true)]
 async fn evaluations_within_a_period_are_one_round_of_the_fallback() {
