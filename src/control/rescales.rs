@@ -24,6 +24,11 @@ impl Change {
     fn applied(self, now: UnixMillis) -> UnixMillis {
         now.min(self.at + REQUEST_TIMEOUT_MS)
     }
+
+    /// Whether somebody else may have made it: nobody has looked for longer than a watch may be behind.
+    pub fn may_be_anothers(&self, now: UnixMillis) -> bool {
+        now - self.at > WATCH_LAG_MS
+    }
 }
 
 /// The known changes of one scale.
@@ -247,7 +252,7 @@ impl Rescales {
     /// When this indeterminate write of this replica took effect, now that the scale has so many replicas; none if it
     /// has not, or may not have been the one.
     pub fn came(&self, change: Change, replicas: i32, now: UnixMillis) -> Option<UnixMillis> {
-        let is_open = self.indeterminate == Some(change) && now - change.at <= WATCH_LAG_MS;
+        let is_open = self.indeterminate == Some(change) && !change.may_be_anothers(now);
         (is_open && replicas == change.to).then(|| change.applied(now))
     }
 

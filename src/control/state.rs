@@ -256,8 +256,9 @@ impl AutoscalerState {
         let now = at.process;
         self.bounds = Some((spec.min_replicas, spec.max_replicas));
         let is_read = target.object.is_some();
+        // A watch that is behind may show any number.
         self.open_fallback =
-            self.open_fallback.filter(|open| [open.from, open.to].contains(&replicas));
+            self.open_fallback.filter(|open| !is_read || [open.from, open.to].contains(&replicas));
         let came = self.open_fallback.and_then(|open| self.rescales.came(open, replicas, now));
         if let Some(came) = came {
             // Whoever leads by now.
@@ -285,9 +286,12 @@ impl AutoscalerState {
             self.history.maybe_scaled(from, to, spec, at);
         }
         if self.term.is_some()
-            && let Some(Change { from, to, at: done }) =
-                self.rescales.note_scale_as_leader(replicas, is_read, now)
+            && let Some(change) = self.rescales.note_scale_as_leader(replicas, is_read, now)
         {
+            let Change { from, to, at: done } = change;
+            if change.may_be_anothers(now) {
+                return self.history.maybe_scaled(from, to, spec, done);
+            }
             self.history.scaled(from, to, spec, done);
             let wall = at.wall - (now - done);
             (self.status.last_scale, self.status.desired_replicas) = (Some(wall), to);
