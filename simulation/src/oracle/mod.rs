@@ -361,6 +361,31 @@ impl Oracles {
         }
     }
 
+    /// The proposals of all evaluations that there may have been in a time.
+    fn proposals_in(&self, workload: usize, from: Millis, at: Millis) -> record::Hull {
+        let record = &self.records[workload];
+        let lag = self.replicas.iter().map(|one| one.lag(at)).max().unwrap_or(LAG);
+        let offsets: Vec<i64> =
+            self.replicas.iter().flat_map(|replica| replica.offsets(from - lag, at)).collect();
+        let lags = record::Lags::all(lag + SCRAPE);
+        let lags = record::Lags { metrics: lags.metrics.min(record::SLOW + SCRAPE), ..lags };
+        let mut hull = record::Hull::default();
+        // Those before an edit and after it: a replica whose watches are behind still goes by the old bounds.
+        let uid = record.specs.now().and_then(Option::as_ref).map(|spec| &spec.uid);
+        let specs = record.specs.during(from - lag, at).flatten();
+        for spec in specs.filter(|spec| uid.is_none_or(|uid| *uid == spec.uid)) {
+            for replicas in record.replicas.during(from - lag, at).flatten() {
+                let one = record.hull(spec, (at, lags), *replicas, (self.base, &offsets));
+                hull.may_fail |= one.may_fail;
+                if let Some((low, high)) = one.range {
+                    hull.add(Some(low));
+                    hull.add(Some(high));
+                }
+            }
+        }
+        hull
+    }
+
     /// Notes the proposals of the time since the last scrape.
     fn close_span(&mut self, at: Millis, workload: usize) {
         let from = at - SCRAPE;
@@ -371,23 +396,7 @@ impl Oracles {
         let evaluated = [false; REPLICAS];
         let mut span = Span { from, proposals: None, may_fail: false, answered, evaluated };
         let specs: Vec<_> = record.specs.during(from, at).cloned().collect();
-        let lag = self.replicas.iter().map(|one| one.lag(at)).max().unwrap_or(LAG);
-        let offsets: Vec<i64> =
-            self.replicas.iter().flat_map(|replica| replica.offsets(from - lag, at)).collect();
-        let lags = record::Lags::all(lag + SCRAPE);
-        let lags = record::Lags { metrics: lags.metrics.min(record::SLOW + SCRAPE), ..lags };
-        let mut hull = record::Hull::default();
-        // Those before an edit and after it.
-        for spec in specs.iter().flatten() {
-            for replicas in record.replicas.during(from - lag, at).flatten() {
-                let one = record.hull(spec, (at, lags), *replicas, (self.base, &offsets));
-                hull.may_fail |= one.may_fail;
-                if let Some((low, high)) = one.range {
-                    hull.add(Some(low));
-                    hull.add(Some(high));
-                }
-            }
-        }
+        let hull = self.proposals_in(workload, from, at);
         (span.proposals, span.may_fail) = (hull.range, hull.may_fail);
         if let [Some(spec)] = &specs[..] {
             let left_alone = spec.api.paused

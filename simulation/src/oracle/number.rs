@@ -191,9 +191,13 @@ impl Oracles {
         let lags = self.replicas[by].lags(at);
         let mut past = Past::default();
         past.recommendations.push((proposal, at - 1));
-        for span in &record.spans {
-            let Some((low, high)) = span.proposals else { continue };
-            let late = (span.from + SCRAPE + LAG.max(lags.scale)).min(at);
+        // Those since the last scrape, too, such as of the evaluation after an edit: its replicas may have been others.
+        let is_changed = record.changes.back().is_some_and(|change| change.at > at - SCRAPE);
+        let newest = is_changed.then(|| self.proposals_in(workload, at - SCRAPE, at).range);
+        let closed = record.spans.iter().map(|span| (span.from, span.proposals));
+        for (begin, proposals) in closed.chain(newest.map(|range| (at - SCRAPE, range))) {
+            let Some((low, high)) = proposals else { continue };
+            let late = (begin + SCRAPE + LAG.max(lags.scale)).min(at);
             match bound {
                 Bound::Lower if low < proposal => past.recommendations.push((low, late)),
                 Bound::Upper if high > proposal => past.recommendations.push((high, late)),
