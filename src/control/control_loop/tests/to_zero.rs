@@ -135,9 +135,12 @@ async fn a_change_that_is_seen_long_after_its_write_was_lost_may_be_anothers() {
         show_replicas(&control, 1);
         let mut state = AutoscalerState::default();
         assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
+        zero::resolve(&mut state.status, 0, 0);
         tokio::time::advance(Duration::from_secs(seconds)).await;
         show_replicas(&control, 5);
         assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
+        // Whoever scaled it up: a zero is the owner's from here on.
+        assert!(!zero::is_at_zero(&state.status), "{seconds}");
         let [up] = &state.history.ups[..] else { panic!("{:?}", state.history.ups) };
         assert_eq!((up.change, up.unsure), (4, unsure), "{seconds}");
     }
