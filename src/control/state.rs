@@ -290,7 +290,11 @@ impl AutoscalerState {
         {
             let Change { from, to, at: done } = change;
             if change.may_be_anothers(now) {
-                return self.history.maybe_scaled(from, to, spec, done);
+                self.history.maybe_scaled(from, to, spec, done);
+                if to > 0 {
+                    zero::note_rescale(&mut self.status, to, at.wall);
+                }
+                return;
             }
             self.history.scaled(from, to, spec, done);
             let wall = at.wall - (now - done);
