@@ -77,7 +77,7 @@ impl ServerOffset {
         Self { ahead_ms, at_most_ms, observed, confirmed: false, doubts: 0, doubted: observed }
     }
 
-    /// Whether the same server may have sent both dates.
+    /// Whether both dates can be of one kube-apiserver.
     fn agrees(&self, other: &Self) -> bool {
         self.ahead_ms <= other.at_most_ms && other.ahead_ms <= self.at_most_ms
     }

@@ -26,7 +26,7 @@ impl Failures {
     }
 
     /// Counts an evaluation whose metrics failed, by the time of its decision. A round may be a quarter of a period
-    /// early, because the one before may have overrun its period; rounds in time are no earlier altogether.
+    /// early, because the one before may have overrun its period; rounds that are in time don't drift ahead.
     pub fn count(&mut self, decided: UnixMillis, period: Duration) {
         let period = i64::try_from(period.as_millis()).unwrap_or(i64::MAX / 4);
         let early = period / 4;

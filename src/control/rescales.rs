@@ -25,8 +25,9 @@ impl Change {
         now.min(self.at + REQUEST_TIMEOUT_MS)
     }
 
-    /// Whether somebody else may have made it: nobody has looked for longer than a watch may be behind.
-    pub fn may_be_anothers(&self, now: UnixMillis) -> bool {
+    /// Whether another writer may have made this change: no evaluation has read the scale for longer than a watch may
+    /// be behind.
+    pub fn may_be_of_another_writer(&self, now: UnixMillis) -> bool {
         now - self.at > WATCH_LAG_MS
     }
 }
@@ -252,7 +253,7 @@ impl Rescales {
     /// When this indeterminate write of this replica took effect, now that the scale has so many replicas; none if it
     /// has not, or may not have been the one.
     pub fn came(&self, change: Change, replicas: i32, now: UnixMillis) -> Option<UnixMillis> {
-        let is_open = self.indeterminate == Some(change) && !change.may_be_anothers(now);
+        let is_open = self.indeterminate == Some(change) && !change.may_be_of_another_writer(now);
         (is_open && replicas == change.to).then(|| change.applied(now))
     }
 

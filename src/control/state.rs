@@ -289,8 +289,9 @@ impl AutoscalerState {
             && let Some(change) = self.rescales.note_scale_as_leader(replicas, is_read, now)
         {
             let Change { from, to, at: done } = change;
-            if change.may_be_anothers(now) {
+            if change.may_be_of_another_writer(now) {
                 self.history.maybe_scaled(from, to, spec, done);
+                // Zero may be the other writer's, who alone ends it then.
                 if to > 0 {
                     zero::note_rescale(&mut self.status, to, at.wall);
                 }
