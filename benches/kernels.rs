@@ -5,7 +5,7 @@ use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, 
 use plimsoll::config::Config;
 use plimsoll::promql::cost::{Estimates, Limits};
 use plimsoll::promql::plan::{PlanInput, plan};
-use plimsoll::promql::query::{MetricType, PodMetric};
+use plimsoll::promql::query::{MetricType, PrometheusMetric};
 use plimsoll::promql::shape::{Arguments, ShapedQuery};
 use plimsoll::samples::{QueryResult, Table};
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// The query of one autoscaler; each has a different workload.
 fn query(app: usize) -> Arc<str> {
-    let metric = PodMetric {
+    let metric = PrometheusMetric {
         metric: "http_requests_total".to_owned(),
         labels: BTreeMap::from([("app".to_owned(), format!("app-{app}"))]),
         query: None,

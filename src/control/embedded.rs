@@ -323,7 +323,7 @@ mod tests {
         let spec = serde_json::json!({"minReplicas": 0, "maxReplicas": 3,
             "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}});
         let spec = Spec::from_api(&serde_json::from_value(spec).unwrap());
-        let scaling = ScalingSpec { spec, pod_metrics: Vec::new() };
+        let scaling = ScalingSpec { spec, prometheus_metrics: Vec::new() };
         let least = |scale_to_zero| {
             let config =
                 hpa::ControllerConfig { scale_to_zero, ..hpa::ControllerConfig::default() };

@@ -83,7 +83,7 @@ fn decide_on<'a>(
         compute(ctx, autoscaler, &observation, &mut history, &mut status);
     let Observation { target, gathered, needs_samples, .. } = observation;
     if autoscaler.kind == AutoscalerKind::Autoscaler && !gathered.is_empty() {
-        note_types(&gathered, &scaling.pod_metrics, &mut status, context.now);
+        note_types(&gathered, &scaling.prometheus_metrics, &mut status, context.now);
     }
     let is_withheld = match decision.outcome {
         Outcome::Failed if needs_samples || target.is_err() => {

@@ -8,7 +8,7 @@ use super::{api_metrics, rule_metrics};
 use crate::hpa::{
     self, AlignedSamples, ConditionKind, MetricSource, Pod, ResourceTarget, Sample, Samples, Status,
 };
-use crate::promql::query::PodMetric;
+use crate::promql::query::PrometheusMetric;
 use crate::samples::{MetricError, ObjectSample, ObjectSamples, TypeWarning};
 use crate::time::UnixMillis;
 use crate::watch::ScalingSpec;
@@ -19,7 +19,7 @@ use tokio::time::Instant;
 /// A metric's samples before they are aligned with pods.
 pub enum Gathered {
     /// A generated metric, queried by Plimsoll.
-    PodMetric(Result<ObjectSamples, String>),
+    PrometheusMetric(Result<ObjectSamples, String>),
     /// A metric of a rule or of another provider.
     Fetched(Fetched),
 }
@@ -34,12 +34,12 @@ pub async fn gather(
     until: Instant,
     state: &mut AutoscalerState,
 ) -> Vec<Gathered> {
-    let one = async |metric: &hpa::Metric, pod_metric: &Option<PodMetric>| match pod_metric {
-        Some(pod_metric) => {
+    let one = async |metric: &hpa::Metric, prometheus_metric: &Option<PrometheusMetric>| match prometheus_metric {
+        Some(prometheus_metric) => {
             let queries = ctx.pod_queries.load();
-            let samples = ctx.samples.pods(&queries, pod_metric, namespace, false).await;
+            let samples = ctx.samples.pods(&queries, prometheus_metric, namespace, false).await;
             let queries = samples.iter().map(|pods| pods.values.handle().clone()).collect();
-            (Gathered::PodMetric(samples.map_err(|error| error.to_string())), queries)
+            (Gathered::PrometheusMetric(samples.map_err(|error| error.to_string())), queries)
         }
         None => {
             let ControllerContext { client, targets, rules, cluster, .. } = ctx;
@@ -56,21 +56,21 @@ pub async fn gather(
         }
     };
     let one =
-        async |(metric, pod_metric)| match tokio::time::timeout_at(until, one(metric, pod_metric))
+        async |(metric, prometheus_metric)| match tokio::time::timeout_at(until, one(metric, prometheus_metric))
             .await
         {
             Ok(read) => read,
             Err(_) => {
                 let limit = ctx.settings.decision_timeout;
                 let late = format!("the metric could not be read within {limit:?}");
-                let late = match pod_metric {
-                    Some(_) => Gathered::PodMetric(Err(late)),
+                let late = match prometheus_metric {
+                    Some(_) => Gathered::PrometheusMetric(Err(late)),
                     None => Gathered::Fetched(Fetched::failed(metric, late)),
                 };
                 (late, Vec::new())
             }
         };
-    let metrics = scaling.spec.metrics.iter().zip(&scaling.pod_metrics);
+    let metrics = scaling.spec.metrics.iter().zip(&scaling.prometheus_metrics);
     let (gathered, queries): (Vec<_>, Vec<_>) =
         join_all(metrics.map(one)).await.into_iter().unzip();
     state.queries.resize_with(queries.len(), RepeatedQueries::default);
@@ -84,15 +84,15 @@ pub async fn gather(
 /// unknown. A metric that could not be read leaves the condition as it is.
 pub fn note_types(
     gathered: &[Gathered],
-    metrics: &[Option<PodMetric>],
+    metrics: &[Option<PrometheusMetric>],
     status: &mut Status,
     now: UnixMillis,
 ) {
     let mut warnings: Vec<(&str, TypeWarning)> = Vec::new();
     for (gathered, metric) in gathered.iter().zip(metrics) {
         match (gathered, metric) {
-            (Gathered::PodMetric(Err(_)), _) => return,
-            (Gathered::PodMetric(Ok(samples)), Some(metric)) => {
+            (Gathered::PrometheusMetric(Err(_)), _) => return,
+            (Gathered::PrometheusMetric(Ok(samples)), Some(metric)) => {
                 warnings.extend(
                     samples.type_warning().map(|warning| (metric.metric.as_str(), warning)),
                 );
@@ -167,7 +167,7 @@ impl<'a> Aligned<'a> {
     pub fn new(gathered: &'a Gathered, metric: &hpa::Metric, pods: &[Pod<'_>]) -> Self {
         let limit = max_sum(metric);
         match gathered {
-            Gathered::PodMetric(Ok(samples)) => {
+            Gathered::PrometheusMetric(Ok(samples)) => {
                 // Only the pods of the selector, as the API returns them.
                 let by_pod = samples.by_object();
                 let of_pod = |pod: &Pod<'_>| {
@@ -191,7 +191,7 @@ impl<'a> Aligned<'a> {
                     Err(error) => Err(error.to_string().into()),
                 })
             }
-            Gathered::PodMetric(Err(error)) => Self::PerPod(Err(error.into())),
+            Gathered::PrometheusMetric(Err(error)) => Self::PerPod(Err(error.into())),
             Gathered::Fetched(Fetched::PerPod(items)) => Self::PerPod(match items {
                 Ok(items)
                     if !sum_fits(

@@ -9,7 +9,7 @@ use super::hpa_counts::ShadowStatus;
 use super::observe::needs_samples;
 use super::state::AutoscalerState;
 use crate::hpa::{Context, Metric, MetricSource, Outcome, Status, parse_group};
-use crate::promql::query::PodMetric;
+use crate::promql::query::PrometheusMetric;
 use crate::rules::{ObjectMetric, Rules};
 use crate::watch::{AutoscalerRef, GroupResource, HpaRecord, Workload};
 use std::time::Duration;
@@ -46,12 +46,12 @@ fn shadow_status(rules: &Rules, leads: bool, record: &HpaRecord) -> ShadowStatus
     let spec = &record.scaling.spec;
     let watched = parse_group(&spec.target.api_version)
         .is_ok_and(|group| Workload::of(group, &spec.target.kind).is_some());
-    let mut metrics = spec.metrics.iter().zip(&record.scaling.pod_metrics);
+    let mut metrics = spec.metrics.iter().zip(&record.scaling.prometheus_metrics);
     match () {
         () if !leads => ShadowStatus::NoLeader,
         () if !watched => ShadowStatus::NoScale,
         () if !metrics
-            .all(|(metric, pod_metric)| is_served(rules, metric, pod_metric.as_ref())) =>
+            .all(|(metric, prometheus_metric)| is_served(rules, metric, prometheus_metric.as_ref())) =>
         {
             ShadowStatus::NoMetrics
         }
@@ -60,9 +60,9 @@ fn shadow_status(rules: &Rules, leads: bool, record: &HpaRecord) -> ShadowStatus
 }
 
 /// Whether Plimsoll itself serves a metric, so that no other adapter is queried for it.
-fn is_served(rules: &Rules, metric: &Metric, pod_metric: Option<&PodMetric>) -> bool {
+fn is_served(rules: &Rules, metric: &Metric, prometheus_metric: Option<&PrometheusMetric>) -> bool {
     match &metric.source {
-        _ if pod_metric.is_some() => true,
+        _ if prometheus_metric.is_some() => true,
         MetricSource::Pods { metric, .. } => {
             let (resource, metric) = (GroupResource::core("pods"), metric.name.clone());
             let key = ObjectMetric { resource, namespaced: true, metric };

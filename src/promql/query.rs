@@ -28,7 +28,7 @@ pub struct PodQueries {
 
 /// A metric of an autoscaler.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct PodMetric {
+pub struct PrometheusMetric {
     /// Its name in Prometheus.
     pub metric: String,
     /// The values that its labels must have.
@@ -95,7 +95,7 @@ impl PodQueries {
     /// The query for a metric of the pods of one namespace.
     pub fn query(
         &self,
-        metric: &PodMetric,
+        metric: &PrometheusMetric,
         metric_type: MetricType,
         namespace: &str,
     ) -> Result<Query, QueryError> {
@@ -241,8 +241,8 @@ mod tests {
     use super::*;
     use crate::config::Config;
 
-    fn metric(name: &str, labels: &[(&str, &str)]) -> PodMetric {
-        PodMetric {
+    fn metric(name: &str, labels: &[(&str, &str)]) -> PrometheusMetric {
+        PrometheusMetric {
             metric: name.to_owned(),
             labels: labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
             query: None,

@@ -13,7 +13,7 @@ use crate::blocking;
 use crate::cache::{self, Cache};
 use crate::prometheus::{Client, Flow, InvalidSample, shortened};
 use crate::promql::guard::GuardError;
-use crate::promql::query::{MetricType, PodMetric, PodQueries, Query, QueryError};
+use crate::promql::query::{MetricType, PrometheusMetric, PodQueries, Query, QueryError};
 use crate::promql::shape::ShapedQuery;
 use crate::supervise::Spawner;
 use futures::FutureExt;
@@ -126,7 +126,7 @@ impl Store {
     pub async fn pods(
         &self,
         queries: &PodQueries,
-        metric: &PodMetric,
+        metric: &PrometheusMetric,
         namespace: &str,
         timed: bool,
     ) -> Result<ObjectSamples, MetricError> {

@@ -9,7 +9,7 @@ use super::timestamp::timestamp;
 use crate::clock::WallClock;
 use crate::k8s::Selector;
 use crate::promql::name::GeneratedName;
-use crate::promql::query::PodMetric;
+use crate::promql::query::PrometheusMetric;
 use crate::rules::{ObjectSelection, ObjectValue, RuleQueryError, pod_info};
 use crate::samples::{MetricError, ObjectSample};
 use crate::watch::{GroupResource, ResourceInfo};
@@ -90,7 +90,7 @@ async fn published(
     request: &ObjectMetricRequest,
     resource: &GroupResource,
     series: &Selector,
-) -> Option<PodMetric> {
+) -> Option<PrometheusMetric> {
     let (namespace, name) = (request.namespace.as_str(), request.metric.as_str());
     if namespace.is_empty() || !matches!(resource.resource.as_str(), "pods" | "pod") {
         return None;
@@ -124,7 +124,7 @@ async fn pod_values(
     server: &Server,
     request: &ObjectMetricRequest,
     objects: &Selector,
-    metric: &PodMetric,
+    metric: &PrometheusMetric,
 ) -> Result<Vec<ObjectValue>, ApiError> {
     let ObjectMetricRequest { namespace, name, .. } = request;
     let queries = server.pod_queries.load();

@@ -6,14 +6,14 @@ use super::pods::{Interner, NamespacePods, PodRecord};
 use super::records::{AutoscalerRecord, HpaRecord, ScaleRecord, Workload};
 use crate::hpa::Requests;
 use crate::k8s::Selector;
-use crate::promql::query::PodMetric;
+use crate::promql::query::PrometheusMetric;
 #[cfg(test)]
 use std::collections::BTreeSet;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// By namespace and metric name, the autoscalers that use a metric.
-type Published = HashMap<String, HashMap<String, BTreeMap<(AutoscalerKind, String), PodMetric>>>;
+type Published = HashMap<String, HashMap<String, BTreeMap<(AutoscalerKind, String), PrometheusMetric>>>;
 
 /// The watched state of the cluster.
 #[derive(Default)]
@@ -61,7 +61,7 @@ impl Index {
     }
 
     /// The metric published under a name in a namespace.
-    pub fn published(&self, namespace: &str, name: &str) -> Option<&PodMetric> {
+    pub fn published(&self, namespace: &str, name: &str) -> Option<&PrometheusMetric> {
         self.published.get(namespace)?.get(name)?.values().next()
     }
 
@@ -199,7 +199,7 @@ impl Index {
         &mut self,
         key: &ObjectKey,
         kind: AutoscalerKind,
-        metrics: Vec<(String, PodMetric)>,
+        metrics: Vec<(String, PrometheusMetric)>,
     ) {
         let names = self.published.entry(key.namespace.clone()).or_default();
         let (user, autoscaler) =
@@ -235,8 +235,8 @@ mod tests {
         ObjectKey { namespace: "shop".to_owned(), name: name.to_owned() }
     }
 
-    fn metric(query: Option<&str>) -> PodMetric {
-        PodMetric {
+    fn metric(query: Option<&str>) -> PrometheusMetric {
+        PrometheusMetric {
             metric: "m".to_owned(),
             labels: BTreeMap::new(),
             query: query.map(str::to_owned),
@@ -252,7 +252,7 @@ mod tests {
         }));
         let scaling = ScalingSpec {
             spec: Spec::from_api(&spec.unwrap()),
-            pod_metrics: vec![Some(metric(None)); names.len().max(1)],
+            prometheus_metrics: vec![Some(metric(None)); names.len().max(1)],
         };
         HpaRecord {
             uid: String::new(),

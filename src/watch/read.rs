@@ -10,7 +10,7 @@ use crate::hpa::{
 use crate::k8s::LabelSet;
 use crate::k8s::{Quantity, Selector};
 use crate::promql::name::GeneratedName;
-use crate::promql::query::PodMetric;
+use crate::promql::query::PrometheusMetric;
 use k8s_openapi::api::autoscaling::v2::{
     HorizontalPodAutoscalerSpec, HorizontalPodAutoscalerStatus,
 };
@@ -160,11 +160,11 @@ pub fn autoscaler(object: LeanAutoscaler, known: Option<&AutoscalerRecord>) -> A
 fn parse_spec(spec: Value, namespace: &str, name: &str) -> Result<ParsedSpec, ReadError> {
     let spec = AutoscalerSpec::read(spec)?;
     let mut scaling = scaling_spec(Spec::from_api(&spec.as_hpa(namespace, name)), namespace);
-    let pod_metrics = &mut scaling.pod_metrics;
+    let prometheus_metrics = &mut scaling.prometheus_metrics;
     // The last metrics are those of `customMetrics`, which say more than a generated name.
-    let custom = pod_metrics.len().saturating_sub(spec.custom_metrics.len());
-    for (pod_metric, metric) in pod_metrics[custom..].iter_mut().zip(&spec.custom_metrics) {
-        *pod_metric = Some(PodMetric {
+    let custom = prometheus_metrics.len().saturating_sub(spec.custom_metrics.len());
+    for (prometheus_metric, metric) in prometheus_metrics[custom..].iter_mut().zip(&spec.custom_metrics) {
+        *prometheus_metric = Some(PrometheusMetric {
             metric: metric.metric_name.clone(),
             labels: metric.labels.clone().unwrap_or_default(),
             query: metric.query.clone(),
@@ -174,13 +174,13 @@ fn parse_spec(spec: Value, namespace: &str, name: &str) -> Result<ParsedSpec, Re
 }
 
 fn scaling_spec(spec: Spec, namespace: &str) -> ScalingSpec {
-    let pod_metric = |metric: &crate::hpa::Metric| by_generated_name(&metric.source, namespace);
-    ScalingSpec { pod_metrics: spec.metrics.iter().map(pod_metric).collect(), spec }
+    let prometheus_metric = |metric: &crate::hpa::Metric| by_generated_name(&metric.source, namespace);
+    ScalingSpec { prometheus_metrics: spec.metrics.iter().map(prometheus_metric).collect(), spec }
 }
 
 /// The pod metric of a generated name, if the name has the hash of the selector's labels and
 /// this namespace.
-fn by_generated_name(source: &MetricSource, namespace: &str) -> Option<PodMetric> {
+fn by_generated_name(source: &MetricSource, namespace: &str) -> Option<PrometheusMetric> {
     let MetricSource::Pods { metric, .. } = source else { return None };
     let selector = metric.selector.as_ref();
     if selector.is_some_and(|s| s.match_expressions.as_ref().is_some_and(|e| !e.is_empty())) {
@@ -188,7 +188,7 @@ fn by_generated_name(source: &MetricSource, namespace: &str) -> Option<PodMetric
     }
     let labels: Option<&LabelSet> = selector.and_then(|selector| selector.match_labels.as_ref());
     let name = GeneratedName::parse(&metric.name)?;
-    (name.namespace == namespace && name.is_of(labels)).then(|| PodMetric {
+    (name.namespace == namespace && name.is_of(labels)).then(|| PrometheusMetric {
         metric: name.metric.to_owned(),
         labels: labels.cloned().unwrap_or_default(),
         query: None,
@@ -288,8 +288,8 @@ mod tests {
         let labels = LabelSet::from([("view".to_owned(), "default".to_owned())]);
         let name = generated_name("qps", Some(&labels), "shop", "web");
         let record = native(&name, json!(labels));
-        let metric = PodMetric { metric: "qps".to_owned(), labels: labels.clone(), query: None };
-        assert_eq!(record.scaling.pod_metrics, [Some(metric)]);
+        let metric = PrometheusMetric { metric: "qps".to_owned(), labels: labels.clone(), query: None };
+        assert_eq!(record.scaling.prometheus_metrics, [Some(metric)]);
         let elsewhere = generated_name("qps", Some(&labels), "bank", "web");
         for (name, labels) in [
             (name.as_str(), json!({"view": "other"})),
@@ -297,7 +297,7 @@ mod tests {
             (&elsewhere, json!(labels)),
             ("qps", Value::Null),
         ] {
-            assert_eq!(native(name, labels).scaling.pod_metrics, [None], "{name}");
+            assert_eq!(native(name, labels).scaling.prometheus_metrics, [None], "{name}");
         }
     }
 
@@ -318,9 +318,9 @@ mod tests {
         assert_eq!(record.status.desired_replicas, 2);
         assert_eq!(record.status.conditions.len(), 1);
         let parsed = record.parsed.unwrap();
-        let pod_metrics = &parsed.scaling.pod_metrics;
-        assert!(pod_metrics[0].is_none());
-        assert_eq!(pod_metrics[1].as_ref().unwrap().query.as_deref(), Some("q"));
+        let prometheus_metrics = &parsed.scaling.prometheus_metrics;
+        assert!(prometheus_metrics[0].is_none());
+        assert_eq!(prometheus_metrics[1].as_ref().unwrap().query.as_deref(), Some("q"));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::crd::{AutoscalerSpec, ReadError};
 use crate::hpa::{self, Scale, Spec, Status};
-use crate::promql::query::PodMetric;
+use crate::promql::query::PrometheusMetric;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscalerStatus;
 use std::sync::Arc;
 
@@ -65,7 +65,7 @@ pub struct ScalingSpec {
     pub spec: Spec,
     /// For each metric of `spec`, the pod metric that Plimsoll itself serves; none for
     /// metrics of other providers.
-    pub pod_metrics: Vec<Option<PodMetric>>,
+    pub prometheus_metrics: Vec<Option<PrometheusMetric>>,
 }
 
 /// The record of a native HorizontalPodAutoscaler.
@@ -85,7 +85,7 @@ pub struct HpaRecord {
 
 impl ScalingSpec {
     /// The pod metrics that Plimsoll serves for it, by their published names.
-    pub(super) fn published(&self) -> Vec<(String, PodMetric)> {
+    pub(super) fn published(&self) -> Vec<(String, PrometheusMetric)> {
         let name = |metric: &hpa::Metric| match &metric.source {
             hpa::MetricSource::Pods { metric, .. } => Some(metric.name.clone()),
             _ => None,
@@ -93,8 +93,8 @@ impl ScalingSpec {
         self.spec
             .metrics
             .iter()
-            .zip(&self.pod_metrics)
-            .filter_map(|(metric, pod_metric)| Some((name(metric)?, pod_metric.clone()?)))
+            .zip(&self.prometheus_metrics)
+            .filter_map(|(metric, prometheus_metric)| Some((name(metric)?, prometheus_metric.clone()?)))
             .collect()
     }
 }
