@@ -5,7 +5,7 @@ use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, 
 use plimsoll::config::Config;
 use plimsoll::promql::cost::{Estimates, Limits};
 use plimsoll::promql::plan::{PlanInput, plan};
-use plimsoll::promql::query::{MetricType, PrometheusMetric};
+use plimsoll::promql::query::{MetricType, Per, PrometheusMetric};
 use plimsoll::promql::shape::{Arguments, ShapedQuery};
 use plimsoll::samples::{QueryResult, Table};
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +16,7 @@ use std::sync::Arc;
 fn query(app: usize) -> Arc<str> {
     let metric = PrometheusMetric {
         metric: "http_requests_total".to_owned(),
+        per: Per::Pod,
         labels: BTreeMap::from([("app".to_owned(), format!("app-{app}"))]),
         query: None,
     };

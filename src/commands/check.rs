@@ -7,7 +7,7 @@ use crate::connect;
 use crate::prometheus::{Client as Prometheus, SeriesSchema, decode_series_schemas};
 use crate::promql::bounds::CHECKED_QUERY;
 use crate::promql::matcher::Matcher;
-use crate::promql::query::{MetricType, PrometheusMetric, fields};
+use crate::promql::query::{MetricType, Per, PrometheusMetric, fields};
 use crate::promql::tree;
 use crate::rules::{Rule, RuleSet};
 use crate::samples::Table;
@@ -154,8 +154,12 @@ struct Example<'a> {
 /// Example queries of pod metrics and of resource usage, which no rule's series are found for.
 fn general_queries(config: &Config) -> Vec<Example<'_>> {
     let mut examples = Vec::new();
-    let metric =
-        PrometheusMetric { metric: EXAMPLE_SERIES.to_owned(), labels: BTreeMap::new(), query: None };
+    let metric = PrometheusMetric {
+        metric: EXAMPLE_SERIES.to_owned(),
+        per: Per::Pod,
+        labels: BTreeMap::new(),
+        query: None,
+    };
     for (field, kind) in [("gaugeQuery", MetricType::Gauge), ("counterQuery", MetricType::Counter)]
     {
         if let Ok(query) = config.pod_queries.query(&metric, kind, "some-namespace") {

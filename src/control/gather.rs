@@ -8,7 +8,7 @@ use super::{api_metrics, rule_metrics};
 use crate::hpa::{
     self, AlignedSamples, ConditionKind, MetricSource, Pod, ResourceTarget, Sample, Samples, Status,
 };
-use crate::promql::query::PrometheusMetric;
+use crate::promql::query::{Per, PrometheusMetric};
 use crate::samples::{MetricError, ObjectSample, ObjectSamples, TypeWarning};
 use crate::time::UnixMillis;
 use crate::watch::ScalingSpec;
@@ -18,10 +18,19 @@ use tokio::time::Instant;
 
 /// A metric's samples before they are aligned with pods.
 pub enum Gathered {
-    /// A generated metric, queried by Plimsoll.
-    PrometheusMetric(Result<ObjectSamples, String>),
+    /// A metric of the pods that Plimsoll queries itself.
+    Pods(Result<ObjectSamples, String>),
+    /// A metric of the workload that Plimsoll queries itself; none if the result is empty.
+    Total(Result<TotalValue, String>),
     /// A metric of a rule or of another provider.
     Fetched(Fetched),
+}
+
+/// The value of a metric of the workload, in milli-units, as the one value of an External metric; or
+/// none.
+pub struct TotalValue {
+    milli: Option<[i64; 1]>,
+    type_warning: Option<TypeWarning>,
 }
 
 /// Reads all metrics concurrently, and keeps the queries to repeat them. A metric that has not
@@ -34,42 +43,62 @@ pub async fn gather(
     until: Instant,
     state: &mut AutoscalerState,
 ) -> Vec<Gathered> {
-    let one = async |metric: &hpa::Metric, prometheus_metric: &Option<PrometheusMetric>| match prometheus_metric {
-        Some(prometheus_metric) => {
-            let queries = ctx.pod_queries.load();
-            let samples = ctx.samples.pods(&queries, prometheus_metric, namespace, false).await;
-            let queries = samples.iter().map(|pods| pods.values.handle().clone()).collect();
-            (Gathered::PrometheusMetric(samples.map_err(|error| error.to_string())), queries)
-        }
-        None => {
-            let ControllerContext { client, targets, rules, cluster, .. } = ctx;
-            let by_rule =
-                rule_metrics::fetch(rules, cluster, targets, namespace, selector, metric).await;
-            match by_rule {
-                Some((fetched, queries)) => (Gathered::Fetched(fetched), queries),
-                None => {
-                    let fetched =
-                        api_metrics::fetch(client, targets, namespace, selector, metric).await;
-                    (Gathered::Fetched(fetched), Vec::new())
+    let one = async |metric: &hpa::Metric, prometheus_metric: &Option<PrometheusMetric>| {
+        match prometheus_metric {
+            Some(metric) => {
+                let queries = ctx.pod_queries.load();
+                match metric.per {
+                    Per::Pod => {
+                        let samples = ctx.samples.pods(&queries, metric, namespace, false).await;
+                        let queries =
+                            samples.iter().map(|pods| pods.values.handle().clone()).collect();
+                        (Gathered::Pods(samples.map_err(|error| error.to_string())), queries)
+                    }
+                    Per::Workload => {
+                        let total = ctx.samples.total(&queries, metric, namespace, false).await;
+                        let queries =
+                            total.iter().map(|total| total.values.handle().clone()).collect();
+                        let value = total.map(|total| TotalValue {
+                            milli: total.sample.map(|sample| [sample.value.milli()]),
+                            type_warning: total.type_warning,
+                        });
+                        (Gathered::Total(value.map_err(|error| error.to_string())), queries)
+                    }
+                }
+            }
+            None => {
+                let ControllerContext { client, targets, rules, cluster, .. } = ctx;
+                let by_rule =
+                    rule_metrics::fetch(rules, cluster, targets, namespace, selector, metric).await;
+                match by_rule {
+                    Some((fetched, queries)) => (Gathered::Fetched(fetched), queries),
+                    None => {
+                        let fetched =
+                            api_metrics::fetch(client, targets, namespace, selector, metric).await;
+                        (Gathered::Fetched(fetched), Vec::new())
+                    }
                 }
             }
         }
     };
-    let one =
-        async |(metric, prometheus_metric)| match tokio::time::timeout_at(until, one(metric, prometheus_metric))
-            .await
-        {
-            Ok(read) => read,
-            Err(_) => {
-                let limit = ctx.settings.decision_timeout;
-                let late = format!("the metric could not be read within {limit:?}");
-                let late = match prometheus_metric {
-                    Some(_) => Gathered::PrometheusMetric(Err(late)),
-                    None => Gathered::Fetched(Fetched::failed(metric, late)),
-                };
-                (late, Vec::new())
-            }
-        };
+    let one = async |(metric, prometheus_metric)| match tokio::time::timeout_at(
+        until,
+        one(metric, prometheus_metric),
+    )
+    .await
+    {
+        Ok(read) => read,
+        Err(_) => {
+            let limit = ctx.settings.decision_timeout;
+            let late = format!("the metric could not be read within {limit:?}");
+            let late = match prometheus_metric.as_ref().map(|metric| metric.per) {
+                Some(Per::Pod) => Gathered::Pods(Err(late)),
+                Some(Per::Workload) => Gathered::Total(Err(late)),
+                None => Gathered::Fetched(Fetched::failed(metric, late)),
+            };
+            (late, Vec::new())
+        }
+    };
     let metrics = scaling.spec.metrics.iter().zip(&scaling.prometheus_metrics);
     let (gathered, queries): (Vec<_>, Vec<_>) =
         join_all(metrics.map(one)).await.into_iter().unzip();
@@ -88,17 +117,15 @@ pub fn note_types(
     status: &mut Status,
     now: UnixMillis,
 ) {
-    let mut warnings: Vec<(&str, TypeWarning)> = Vec::new();
+    let mut warnings: Vec<(&PrometheusMetric, TypeWarning)> = Vec::new();
     for (gathered, metric) in gathered.iter().zip(metrics) {
-        match (gathered, metric) {
-            (Gathered::PrometheusMetric(Err(_)), _) => return,
-            (Gathered::PrometheusMetric(Ok(samples)), Some(metric)) => {
-                warnings.extend(
-                    samples.type_warning().map(|warning| (metric.metric.as_str(), warning)),
-                );
-            }
-            _ => {}
-        }
+        let warning = match gathered {
+            Gathered::Pods(Err(_)) | Gathered::Total(Err(_)) => return,
+            Gathered::Pods(Ok(samples)) => samples.type_warning(),
+            Gathered::Total(Ok(total)) => total.type_warning,
+            Gathered::Fetched(_) => None,
+        };
+        warnings.extend(metric.as_ref().zip(warning));
     }
     // A metric that looks like a counter comes first.
     warnings.sort_by_key(|(_, warning)| *warning != TypeWarning::LooksLikeCounter);
@@ -107,6 +134,11 @@ pub fn note_types(
         status.remove(kind);
         return;
     };
+    let by = match metric.per {
+        Per::Pod => " by (pod)",
+        Per::Workload => "",
+    };
+    let metric = &metric.metric;
     match warning {
         TypeWarning::UnknownType => status.set(
             kind,
@@ -122,7 +154,7 @@ pub fn note_types(
             true,
             "NeverFalls",
             format_args!(
-                "{metric} is read as a gauge and has not fallen for an hour: if it is a counter, ask for its rate by query, such as sum by (pod) (rate({metric}[2m]))"
+                "{metric} is read as a gauge and has not fallen for an hour: if it is a counter, ask for its rate by query, such as sum{by} (rate({metric}[2m]))"
             ),
             now,
         ),
@@ -167,7 +199,7 @@ impl<'a> Aligned<'a> {
     pub fn new(gathered: &'a Gathered, metric: &hpa::Metric, pods: &[Pod<'_>]) -> Self {
         let limit = max_sum(metric);
         match gathered {
-            Gathered::PrometheusMetric(Ok(samples)) => {
+            Gathered::Pods(Ok(samples)) => {
                 // Only the pods of the selector, as the API returns them.
                 let by_pod = samples.by_object();
                 let of_pod = |pod: &Pod<'_>| {
@@ -181,6 +213,13 @@ impl<'a> Aligned<'a> {
                 };
                 let of_pods: Result<Vec<Option<Sample>>, MetricError> =
                     pods.iter().map(of_pod).collect();
+                // NaN of all pods is not the same as no series of any.
+                let of_pods = of_pods.and_then(|of_pods| match samples.values.invalid_sample() {
+                    Some(reason) if of_pods.iter().all(Option::is_none) => {
+                        Err(MetricError::invalid(reason))
+                    }
+                    _ => Ok(of_pods),
+                });
                 Self::PerPod(match of_pods {
                     Ok(of_pods)
                         if !sum_fits(of_pods.iter().flatten().map(|one| one.milli), limit) =>
@@ -191,7 +230,11 @@ impl<'a> Aligned<'a> {
                     Err(error) => Err(error.to_string().into()),
                 })
             }
-            Gathered::PrometheusMetric(Err(error)) => Self::PerPod(Err(error.into())),
+            Gathered::Pods(Err(error)) => Self::PerPod(Err(error.into())),
+            Gathered::Total(total) => Self::Values(match total {
+                Ok(total) => Ok(total.milli.as_ref().map_or(&[], <[i64; 1]>::as_slice)),
+                Err(error) => Err(error),
+            }),
             Gathered::Fetched(Fetched::PerPod(items)) => Self::PerPod(match items {
                 Ok(items)
                     if !sum_fits(

@@ -50,8 +50,9 @@ fn shadow_status(rules: &Rules, leads: bool, record: &HpaRecord) -> ShadowStatus
     match () {
         () if !leads => ShadowStatus::NoLeader,
         () if !watched => ShadowStatus::NoScale,
-        () if !metrics
-            .all(|(metric, prometheus_metric)| is_served(rules, metric, prometheus_metric.as_ref())) =>
+        () if !metrics.all(|(metric, prometheus_metric)| {
+            is_served(rules, metric, prometheus_metric.as_ref())
+        }) =>
         {
             ShadowStatus::NoMetrics
         }

@@ -1,16 +1,14 @@
 //! `Autoscaler`, `plimsoll.dev/v1alpha1`.
 
+use super::short_metrics::{CustomMetric, ResourceMetric};
 use super::validation::MAX_POLICIES;
-use crate::hpa::validate;
-use crate::k8s::Quantity;
-use crate::promql::name::generated_name;
+use crate::hpa::{InvalidField, MetricOptions, validate};
+use crate::promql::query::Per;
 use k8s_openapi::api::autoscaling::v2::{
     CrossVersionObjectReference, HorizontalPodAutoscalerBehavior, HorizontalPodAutoscalerCondition,
-    HorizontalPodAutoscalerSpec, MetricIdentifier, MetricSpec, MetricStatus, MetricTarget,
-    PodsMetricSource,
+    HorizontalPodAutoscalerSpec, MetricSpec, MetricStatus,
 };
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -43,12 +41,15 @@ use std::collections::BTreeMap;
     validation = Rule::new("self.maxReplicas >= self.minReplicas")
         .message("maxReplicas must be at least minReplicas")
         .field_path(".maxReplicas"),
-    validation = Rule::new("self.minReplicas != 0 || (has(self.metrics) && self.metrics.exists(m, m.type == 'Object' || m.type == 'External'))")
-        .message("must specify at least one Object or External metric to support scaling to zero replicas: a workload without pods has no pod metrics")
+    validation = Rule::new("self.minReplicas != 0 || (has(self.metrics) && self.metrics.exists(m, m.type == 'Object' || m.type == 'External')) || (has(self.customMetrics) && self.customMetrics.exists(m, m.per == 'Workload'))")
+        .message("must specify at least one Object or External metric, or a custom metric per: Workload, to support scaling to zero replicas: a workload without pods has no pod metrics")
         .reason(kube::core::Reason::FieldValueForbidden)
         .field_path(".metrics"),
     validation = Rule::new("self.executor != 'NativeHPA' || !(has(self.fallback) || has(self.syncPeriodSeconds))")
         .message("fallback and syncPeriodSeconds need the executor Embedded: a native HPA has neither")
+        .field_path(".executor"),
+    validation = Rule::new("self.executor != 'NativeHPA' || !has(self.customMetrics) || !self.customMetrics.exists(m, has(m.activation) || has(m.onEmpty))")
+        .message("activation and onEmpty need the executor Embedded: a native HPA has neither")
         .field_path(".executor")
 )]
 #[serde(rename_all = "camelCase")]
@@ -56,7 +57,8 @@ pub struct AutoscalerSpec {
     /// The object whose scale is written; any kind with a scale subresource.
     pub scale_target_ref: CrossVersionObjectReference,
 
-    /// The lower bound of the replicas. 0 needs an Object or External metric.
+    /// The lower bound of the replicas. 0 needs an Object or External metric, or a custom
+    /// metric `per: Workload`.
     #[serde(default = "one")]
     #[schemars(range(min = 0))]
     pub min_replicas: i32,
@@ -65,15 +67,22 @@ pub struct AutoscalerSpec {
     #[schemars(range(min = 1))]
     pub max_replicas: i32,
 
-    /// Metrics as in autoscaling/v2. Where neither these nor `customMetrics`
-    /// are given, 80 % CPU utilization, as in an HPA.
+    /// Metrics as in autoscaling/v2. Where neither these nor `resourceMetrics` nor
+    /// `customMetrics` are given, 80 % CPU utilization, as in an HPA.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub metrics: Option<Vec<MetricSpec>>,
 
-    /// Metrics of the pods, by their name in Prometheus.
+    /// CPU and memory of the pods, in the short form: each is the same as a metric of the type
+    /// `Resource`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 24))]
+    #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "atomic"))]
+    pub resource_metrics: Vec<ResourceMetric>,
+
+    /// Metrics of the pods or of the workload, by their name in Prometheus. Each is of another
+    /// `metricName`, or has other `labels`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 24), extend("x-kubernetes-list-type" = "atomic"))]
     pub custom_metrics: Vec<CustomMetric>,
 
     /// Stabilization windows, policies and tolerances as in autoscaling/v2.
@@ -98,38 +107,6 @@ pub struct AutoscalerSpec {
     /// Who takes and executes the decisions.
     #[serde(default)]
     pub executor: Executor,
-}
-
-/// A metric of the pods, by its name in Prometheus.
-#[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[x_kube(validation = Rule::new("type(self.averageValue) == int ? self.averageValue > 0 : quantity(self.averageValue).isGreaterThan(quantity('0'))")
-    .message("averageValue must be more than 0")
-    .field_path(".averageValue"))]
-#[serde(rename_all = "camelCase")]
-pub struct CustomMetric {
-    /// The name in Prometheus. A counter (`*_total`) is turned into a rate per
-    /// second. Any UTF-8 name that Prometheus takes, without `/` and `%`, which
-    /// paths of the metrics API can't have. With `query`, any name to publish its
-    /// result under.
-    #[schemars(length(min = 1, max = 200), regex(pattern = r"^[^/%]+$"))]
-    pub metric_name: String,
-
-    /// The Prometheus labels that a series must have to count.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("maxProperties" = 32))]
-    #[x_kube(validation = Rule::new("self.all(name, name.size() > 0 && name.size() <= 128)")
-        .message("a label name must have 1 to 128 characters"))]
-    pub labels: Option<BTreeMap<String, String>>,
-
-    /// What the average over the pods should be.
-    pub average_value: ApiQuantity,
-
-    /// PromQL to be run instead of the configured template. It must give one
-    /// series for each pod, with the pod's label. Only series of the autoscaler's
-    /// own namespace are read, and of those in `podMetrics.sharedNamespaces`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 8192))]
-    pub query: Option<String>,
 }
 
 /// What to do when the metrics have failed for a while.
@@ -207,7 +184,11 @@ impl AutoscalerSpec {
     pub fn read(spec: Value) -> Result<Self, ReadError> {
         let spec: Self =
             serde_json::from_value(spec).map_err(|error| ReadError(format!("spec: {error}")))?;
-        if let Some(fault) = validate(&spec.shared()).into_iter().next() {
+        let has_total = spec.custom_metrics.iter().any(|metric| metric.per == Per::Workload);
+        // Only that rule is about all metrics together.
+        let lacks_total = |fault: &InvalidField| fault.field == "spec.metrics";
+        let mut faults = validate(&spec.shared()).into_iter();
+        if let Some(fault) = faults.find(|fault| !(has_total && lacks_total(fault))) {
             return Err(ReadError(fault.to_string()));
         }
         let behavior = spec.behavior.iter();
@@ -223,18 +204,7 @@ impl AutoscalerSpec {
                 )));
             }
         }
-        for (index, metric) in spec.custom_metrics.iter().enumerate() {
-            let value: Quantity =
-                metric.average_value.0.parse().map_err(|e| {
-                    ReadError(format!("spec.customMetrics[{index}].averageValue: {e}"))
-                })?;
-            if !value.is_positive() {
-                let text = format!(
-                    "spec.customMetrics[{index}].averageValue: {value} must be more than 0"
-                );
-                return Err(ReadError(text));
-            }
-        }
+        spec.check_metrics().map_err(ReadError)?;
         Ok(spec)
     }
 
@@ -249,33 +219,36 @@ impl AutoscalerSpec {
         }
     }
 
-    /// The equivalent HorizontalPodAutoscaler spec: `metrics`, then `customMetrics` as Pods metrics
-    /// with their generated names.
+    /// Checks `resourceMetrics` and `customMetrics`. The text of the error begins with the field.
+    fn check_metrics(&self) -> Result<(), String> {
+        for (index, metric) in self.resource_metrics.iter().enumerate() {
+            metric.check().map_err(|error| format!("spec.resourceMetrics[{index}].{error}"))?;
+        }
+        let is_native = self.executor == Executor::NativeHPA;
+        let mut known = BTreeMap::new();
+        for (index, metric) in self.custom_metrics.iter().enumerate() {
+            let path = format!("spec.customMetrics[{index}]");
+            let options = metric.check().map_err(|error| format!("{path}.{error}"))?;
+            if is_native && options != MetricOptions::default() {
+                return Err(format!(
+                    "{path}: activation and onEmpty need the executor Embedded: a native HPA has neither"
+                ));
+            }
+            if let Some(other) = known.insert((&metric.metric_name, &metric.labels), index) {
+                return Err(format!(
+                    "{path}: customMetrics[{other}] has the same metricName and labels, and so the same published name: name one of them otherwise, which needs a query of its own"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The equivalent HorizontalPodAutoscaler spec: `metrics`, then `resourceMetrics`, then
+    /// `customMetrics` as Pods or External metrics with their generated names.
     pub fn as_hpa(&self, namespace: &str, name: &str) -> HorizontalPodAutoscalerSpec {
         let mut metrics = self.metrics.clone().unwrap_or_default();
-        metrics.extend(self.custom_metrics.iter().map(|metric| MetricSpec {
-            type_: "Pods".to_owned(),
-            pods: Some(PodsMetricSource {
-                metric: MetricIdentifier {
-                    name: generated_name(
-                        &metric.metric_name,
-                        metric.labels.as_ref(),
-                        namespace,
-                        name,
-                    ),
-                    selector: metric.labels.as_ref().map(|labels| LabelSelector {
-                        match_labels: Some(labels.clone()),
-                        match_expressions: None,
-                    }),
-                },
-                target: MetricTarget {
-                    type_: "AverageValue".to_owned(),
-                    average_value: Some(metric.average_value.clone()),
-                    ..Default::default()
-                },
-            }),
-            ..Default::default()
-        }));
+        metrics.extend(self.resource_metrics.iter().map(ResourceMetric::as_metric));
+        metrics.extend(self.custom_metrics.iter().map(|metric| metric.as_metric(namespace, name)));
         HorizontalPodAutoscalerSpec {
             metrics: Some(metrics).filter(|metrics| !metrics.is_empty()),
             ..self.shared()
@@ -302,7 +275,7 @@ mod tests {
         .unwrap();
         assert_eq!(spec.min_replicas, 1);
         assert_eq!(spec.executor, Executor::Embedded);
-        assert_eq!(spec.custom_metrics[0].average_value.0, "10");
+        assert_eq!(spec.custom_metrics[0].average_value.as_ref().unwrap().0, "10");
         let hpa = spec.as_hpa("shop", "web");
         let names: Vec<_> = hpa.metrics.unwrap().into_iter().map(|m| m.type_).collect();
         assert_eq!(names, ["External", "Pods"]);

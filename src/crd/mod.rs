@@ -3,9 +3,9 @@
 
 mod autoscaler;
 mod schema;
+mod short_metrics;
 mod validation;
 
-pub use autoscaler::{
-    Autoscaler, AutoscalerSpec, AutoscalerStatus, CustomMetric, Executor, Fallback, ReadError,
-};
+pub use autoscaler::{Autoscaler, AutoscalerSpec, AutoscalerStatus, Executor, Fallback, ReadError};
 pub use schema::{custom_resource_definition, custom_resource_definition_yaml};
+pub use short_metrics::CustomMetric;

@@ -54,6 +54,11 @@ fn scaled_to_zero(context: Context<'_>, status: &Status) -> bool {
         && status.condition(ConditionKind::ScaledToZero).is_some_and(|c| c.status)
 }
 
+/// Whether metrics may scale the workload to zero.
+fn may_be_zero(context: Context<'_>) -> bool {
+    context.config.scale_to_zero && context.spec.min_replicas == 0
+}
+
 /// Whether [`decide`] evaluates metrics for a target with such a scale. If not,
 /// `samples` may be empty.
 pub fn needs_samples(context: Context<'_>, scale: Scale, status: &Status) -> bool {
@@ -282,12 +287,20 @@ fn propose(
         Err(error) => return Proposed::Nothing(error),
     };
     let tolerance = tolerance(input);
+    let metrics = &input.context.spec.metrics;
+    let activity = (may_be_zero(input.context) && input.context.spec.has_activation())
+        .then(|| metric::is_any_active(input));
     let mut best = (0, None);
+    let mut is_any_measured = false;
     let mut failed = 0;
     let mut first_failure = None;
-    for index in 0..input.context.spec.metrics.len() {
+    for (index, of) in metrics.iter().enumerate() {
         match metric::compute(input, pods, scale, index, tolerance) {
-            Ok(proposal) => {
+            Ok(mut proposal) => {
+                if let Some(is_any_active) = activity {
+                    metric::apply_activation(&mut proposal, &of.options, is_any_active);
+                }
+                is_any_measured |= proposal.is_measured;
                 status.current.push(proposal.current);
                 trace.metric(index, proposal.trace);
                 if best.0 == 0 || proposal.replicas > best.0 {
@@ -303,7 +316,7 @@ fn propose(
             }
         }
     }
-    let total = input.context.spec.metrics.len();
+    let total = metrics.len();
     decision.error = first_failure.as_ref().map(|failure| {
         format!(
             "invalid metrics ({failed} invalid out of {total}), first error is: {}",
@@ -312,7 +325,10 @@ fn propose(
     });
     match (best, first_failure) {
         ((replicas, Some(metric)), None) => active(input, status, replicas, metric),
-        ((replicas, Some(metric)), Some(_)) if replicas >= scale.spec_replicas => {
+        // Metrics that only hold do not stand for one that failed: the fallback does.
+        ((replicas, Some(metric)), Some(_))
+            if replicas >= scale.spec_replicas && is_any_measured =>
+        {
             active(input, status, replicas, metric)
         }
         (_, first_failure) => {

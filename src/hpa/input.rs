@@ -180,6 +180,17 @@ pub enum Samples<'a> {
     Values(Result<&'a [i64], &'a str>),
 }
 
+impl Samples<'_> {
+    /// Whether it was read, and has no value at all.
+    pub(super) fn is_empty(&self) -> bool {
+        match self {
+            Self::PerPod(samples) => samples.is_ok_and(|samples| samples.items == 0),
+            Self::Values(values) => values.is_ok_and(<[i64]>::is_empty),
+            Self::Value(_) => false,
+        }
+    }
+}
+
 /// The samples of one metric, aligned with the selected pods.
 #[derive(Clone, Copy, Debug)]
 pub struct PodSamples<'a> {

@@ -1,9 +1,9 @@
 //! The proposal of one metric, and upstream's words if it fails.
 //! Source: `computeReplicasForMetric` of upstream.
 
-use super::input::{Input, Pod, Samples};
+use super::input::{AlignedSamples, Input, Pod, Sample, Samples};
 use super::replica_calculator::{Proposal, Resource, Tolerance, average, scalar, utilization};
-use super::spec::{MetricId, MetricSource, ResourceTarget, ScalarTarget};
+use super::spec::{MetricId, MetricOptions, MetricSource, OnEmpty, ResourceTarget, ScalarTarget};
 
 /// Why one metric could not be computed.
 pub(super) struct MetricFailure {
@@ -17,7 +17,7 @@ pub(super) struct MetricFailure {
 
 const MISMATCH: &str = "the samples given are not of this metric's kind";
 
-/// Computes the proposal of one metric.
+/// Computes the proposal of one metric. One that is to hold proposes the present replicas.
 pub(super) fn compute(
     input: &Input<'_>,
     pods: &[Pod<'_>],
@@ -25,8 +25,34 @@ pub(super) fn compute(
     index: usize,
     tolerance: Tolerance,
 ) -> Result<Proposal, MetricFailure> {
-    let source = &input.context.spec.metrics[index].source;
+    let metric = &input.context.spec.metrics[index];
     let samples = input.samples.get(index).copied().unwrap_or(Samples::Value(Err(MISMATCH)));
+    match metric.options.on_empty {
+        OnEmpty::Missing => {}
+        OnEmpty::Zero if samples.is_empty() => {
+            let zero = Sample { milli: 0, time: input.context.now, window_ms: 0 };
+            let of_pods = AlignedSamples::of_pods(vec![Some(zero); pods.len()]);
+            let zeros = match samples {
+                Samples::PerPod(_) => Samples::PerPod(Ok(of_pods.view())),
+                Samples::Value(_) | Samples::Values(_) => Samples::Values(Ok(&[0])),
+            };
+            return of_source(input, pods, scale, &metric.source, zeros, tolerance);
+        }
+        OnEmpty::Hold if samples.is_empty() => return Ok(Proposal::hold(scale.spec_replicas)),
+        OnEmpty::Zero | OnEmpty::Hold => {}
+    }
+    of_source(input, pods, scale, &metric.source, samples, tolerance)
+}
+
+/// The proposal of a metric by its source.
+fn of_source(
+    input: &Input<'_>,
+    pods: &[Pod<'_>],
+    scale: super::Scale,
+    source: &MetricSource,
+    samples: Samples<'_>,
+    tolerance: Tolerance,
+) -> Result<Proposal, MetricFailure> {
     match source {
         MetricSource::Pods { metric, average_milli } => {
             pods_metric(input, pods, scale, metric, *average_milli, samples, tolerance)
@@ -116,6 +142,36 @@ pub(super) fn compute(
             Err(MetricFailure { reason: "InvalidMetricSourceType", error: cause.clone(), cause })
         }
     }
+}
+
+/// Whether any total is active: greater than its `activation`, or than 0 without one. One that
+/// could not be read is not known to be.
+pub(super) fn is_any_active(input: &Input<'_>) -> bool {
+    let metrics = input.context.spec.metrics.iter().zip(input.samples);
+    metrics.into_iter().any(|(metric, samples)| match (&metric.source, samples) {
+        (MetricSource::External { target, .. }, Samples::Values(Ok(values))) => {
+            sum_saturating(values, *target) > metric.options.activation_milli.unwrap_or(0)
+        }
+        _ => false,
+    })
+}
+
+/// Applies the `activation` of a metric to its proposal, where the workload may be at zero: 0 unless
+/// any total is active, and then at least 1 for one that is.
+pub(super) fn apply_activation(
+    proposal: &mut Proposal,
+    options: &MetricOptions,
+    is_any_active: bool,
+) {
+    let Some(activation) = options.activation_milli.filter(|_| proposal.is_measured) else {
+        return;
+    };
+    if !is_any_active {
+        proposal.replicas = 0;
+    } else if proposal.trace.sum_milli > activation {
+        proposal.replicas = proposal.replicas.max(1);
+    }
+    proposal.trace.proposal = Some(proposal.replicas);
 }
 
 fn selector(metric: &MetricId) -> Result<(), String> {

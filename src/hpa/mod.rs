@@ -18,6 +18,8 @@ mod replica_calculator;
 mod requests;
 mod spec;
 mod status;
+#[cfg(test)]
+mod tests;
 pub mod trace;
 mod validation;
 
@@ -31,9 +33,9 @@ pub use input::{
 pub use normalize::release;
 pub use requests::{PodContainer, Requests, ResourceList};
 pub use spec::{
-    Behavior, Metric, MetricId, MetricSource, MetricSpecs, ObjectRef, Policy, PolicyKind,
-    ResourceTarget, ScalarTarget, ScalingRules, SelectPolicy, Spec, TargetRef, apply_defaults,
-    no_kind_match, parse_group,
+    Behavior, Metric, MetricId, MetricOptions, MetricSource, MetricSpecs, ObjectRef, OnEmpty,
+    Policy, PolicyKind, ResourceTarget, ScalarTarget, ScalingRules, SelectPolicy, Spec, TargetRef,
+    apply_defaults, no_kind_match, parse_group,
 };
 pub use status::{Condition, ConditionKind, Current, Status, render_status};
 pub use trace::{MetricTrace, RecordedTrace, Step, Trace};

@@ -11,6 +11,16 @@ pub(super) struct Proposal {
     pub replicas: i32,
     pub current: Current,
     pub trace: MetricTrace,
+    /// Whether it comes from a sample, or only holds the present replicas.
+    pub is_measured: bool,
+}
+
+impl Proposal {
+    /// The proposal to leave these replicas as they are.
+    pub fn hold(replicas: i32) -> Self {
+        let trace = MetricTrace { proposal: Some(replicas), ..Default::default() };
+        Self { replicas, current: Current::None, trace, is_measured: false }
+    }
 }
 
 /// How far the ratio may be from 1 without a change.
@@ -153,7 +163,7 @@ pub(super) fn average(
         weighted_replicas(&trace, tolerance, weighted, scale.spec_replicas)
     };
     trace.proposal = Some(replicas);
-    Ok(Proposal { replicas, current: Current::Average(usage), trace })
+    Ok(Proposal { replicas, current: Current::Average(usage), trace, is_measured: true })
 }
 
 /// A resource of whole pods, or of one container of each.
@@ -246,7 +256,12 @@ pub(super) fn utilization(
     };
     trace.proposal = Some(replicas);
     let average = trace.sum_milli / trace.ready;
-    Ok(Proposal { replicas, current: Current::Utilization(percent, average), trace })
+    Ok(Proposal {
+        replicas,
+        current: Current::Utilization(percent, average),
+        trace,
+        is_measured: true,
+    })
 }
 
 /// Why an Object or External metric could not be computed.
@@ -307,7 +322,7 @@ pub(super) fn scalar(
         ScalarTarget::Invalid => unreachable!("refused before anything is read"),
     };
     trace.proposal = Some(replicas);
-    Ok(Proposal { replicas, current, trace })
+    Ok(Proposal { replicas, current, trace, is_measured: true })
 }
 
 fn ready_pods(pods: &[Pod<'_>]) -> Result<i64, String> {

@@ -5,6 +5,8 @@ use crate::k8s::{Quantity, Selector};
 use k8s_openapi::api::autoscaling::v2 as api;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -58,8 +60,32 @@ impl MetricSpecs {
 pub struct Metric {
     /// The source of its value, and its target.
     pub source: MetricSource,
+    /// What an Autoscaler may say of it beyond `autoscaling/v2`.
+    pub options: MetricOptions,
     /// The name of the metric in the event of a scale-up.
     pub(super) label: String,
+}
+
+/// What an Autoscaler may say of a metric beyond `autoscaling/v2`. The default is upstream's decision.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MetricOptions {
+    /// At zero replicas a total is active when it is greater, in milli-units.
+    pub activation_milli: Option<i64>,
+    /// What an empty result means.
+    pub on_empty: OnEmpty,
+}
+
+/// What the empty result of a metric means: no series at all, not one that is no number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum OnEmpty {
+    /// The metric is missing: it has failed, as in a HorizontalPodAutoscaler, and no replica is
+    /// removed.
+    #[default]
+    Missing,
+    /// The value is 0, of each pod if the metric is one of pods.
+    Zero,
+    /// The metric asks for the present number of replicas.
+    Hold,
 }
 
 /// The source of a metric's value, and its target.
@@ -245,6 +271,20 @@ impl Spec {
         }
     }
 
+    /// Sets the options of metrics, by their indexes.
+    pub fn set_options(&mut self, options: impl IntoIterator<Item = (usize, MetricOptions)>) {
+        let mut metrics = self.metrics.to_vec();
+        for (index, options) in options {
+            metrics[index].options = options;
+        }
+        self.metrics = MetricSpecs(metrics.into());
+    }
+
+    /// Whether any metric says when it is active.
+    pub(super) fn has_activation(&self) -> bool {
+        self.metrics.iter().any(|metric| metric.options.activation_milli.is_some())
+    }
+
     /// Whether any metric is of a type that still has a value at 0 replicas.
     pub(super) fn has_object_or_external_metric(&self) -> bool {
         self.metrics.iter().any(|metric| {
@@ -298,7 +338,7 @@ impl Metric {
         }
         .unwrap_or_else(|| MetricSource::Unknown(spec.type_.clone()));
         let label = label(&source);
-        Self { source, label }
+        Self { source, options: MetricOptions::default(), label }
     }
 }
 

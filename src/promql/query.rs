@@ -8,6 +8,8 @@ use super::{bounds, tree};
 use crate::k8s::LabelSet;
 use promql_parser::label::{self, MatchOp};
 use promql_parser::parser::Expr;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -26,11 +28,23 @@ pub struct PodQueries {
     pub shared: Vec<String>,
 }
 
+/// What a metric has one series for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum Per {
+    /// Each pod of the workload.
+    #[default]
+    Pod,
+    /// The workload as a whole: a total, such as the length of a queue.
+    Workload,
+}
+
 /// A metric of an autoscaler.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PrometheusMetric {
     /// Its name in Prometheus.
     pub metric: String,
+    /// What it has one series for.
+    pub per: Per,
     /// The values that its labels must have.
     pub labels: LabelSet,
     /// The user's own query, in place of a template.
@@ -92,7 +106,10 @@ pub fn type_by_name(metric: &str) -> Option<MetricType> {
 }
 
 impl PodQueries {
-    /// The query for a metric of the pods of one namespace.
+    /// The query for a metric of the pods or of a workload of one namespace.
+    ///
+    /// # Errors
+    /// As [`QueryError`] says.
     pub fn query(
         &self,
         metric: &PrometheusMetric,
@@ -116,17 +133,23 @@ impl PodQueries {
             matchers.insert(label, Matcher::Is(value.clone()));
         }
         // Last, so that no label of the metric can replace the namespace.
-        matchers.entry(&self.pod_label).or_insert(Matcher::NotEmpty);
+        if metric.per == Per::Pod {
+            matchers.entry(&self.pod_label).or_insert(Matcher::NotEmpty);
+        }
         matchers.insert(&self.namespace_label, Matcher::Is(namespace.to_owned()));
         let template = match metric_type {
             MetricType::Counter => &self.counter,
             MetricType::Gauge => &self.gauge,
         };
         let group_by = [self.namespace_label.clone(), self.pod_label.clone()];
+        let group_by = match metric.per {
+            Per::Pod => &group_by[..],
+            Per::Workload => &group_by[..1],
+        };
         let matchers: Vec<_> = matchers.into_iter().collect();
-        let query = render(template, &metric.metric, &matchers, &group_by);
+        let query = render(template, &metric.metric, &matchers, group_by);
         let query = query.map_err(QueryError::Template)?;
-        let times = times(&metric.metric, &matchers, &group_by);
+        let times = times(&metric.metric, &matchers, group_by);
         Ok(Query { values: query.into(), times })
     }
 
@@ -244,6 +267,7 @@ mod tests {
     fn metric(name: &str, labels: &[(&str, &str)]) -> PrometheusMetric {
         PrometheusMetric {
             metric: name.to_owned(),
+            per: Per::Pod,
             labels: labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
             query: None,
         }
@@ -263,6 +287,17 @@ mod tests {
         assert_eq!(
             query("queue", MetricType::Gauge),
             r#"sum by (namespace,pod) (queue{a="b",namespace="shop",pod!=""})"#
+        );
+    }
+
+    #[test]
+    fn a_total_is_one_series_of_the_namespace() {
+        let queries = Config::default().pod_queries;
+        let total = PrometheusMetric { per: Per::Workload, ..metric("jobs_total", &[("q", "a")]) };
+        let query = queries.query(&total, MetricType::Counter, "shop").unwrap();
+        assert_eq!(
+            &*query.values,
+            r#"sum by (namespace) (rate(jobs_total{namespace="shop",q="a"}[2m]))"#
         );
     }
 

@@ -232,12 +232,8 @@ impl Rules {
         let samples = self.backend(rule.series.backend.as_ref()).samples;
         let found = samples.series(&query.into(), &Caller::of(caller)).await?;
         // The sum of the other values would be too small.
-        if found.invalid_sample() == Some(InvalidSample::TooLarge) {
-            return Err(MetricError::Series(
-                "a value of the query is beyond 64 bits of thousandths (9.2e15): divide it in the query"
-                    .to_owned(),
-            )
-            .into());
+        if let Some(reason @ InvalidSample::TooLarge) = found.invalid_sample() {
+            return Err(MetricError::invalid(reason).into());
         }
         Ok(found)
     }

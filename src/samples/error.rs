@@ -1,6 +1,6 @@
 //! Why a metric has no values.
 
-use crate::prometheus;
+use crate::prometheus::{self, InvalidSample};
 use crate::promql::query::QueryError;
 
 /// Why a metric has no values.
@@ -15,4 +15,24 @@ pub enum MetricError {
     /// The result has series that can't be used.
     #[error("{0}")]
     Series(String),
+}
+
+impl MetricError {
+    /// The error of a query with a value that is none.
+    pub fn invalid(reason: InvalidSample) -> Self {
+        Self::Series(
+            match reason {
+                InvalidSample::Histogram => {
+                    "the query gives native histograms, which are no numbers: write histogram_count(), histogram_sum(), histogram_avg() or histogram_quantile(0.9, ...) around the rate of it"
+                }
+                InvalidSample::TooLarge => {
+                    "a value of the query is beyond 64 bits of thousandths (9.2e15): divide it in the query"
+                }
+                InvalidSample::NotFinite => {
+                    "a value of the query is NaN or infinite, as after a division by zero: write the query so that it gives a number, or no series, then"
+                }
+            }
+            .to_owned(),
+        )
+    }
 }

@@ -16,6 +16,7 @@ mod store;
 mod table;
 #[cfg(test)]
 mod tests;
+mod total;
 
 pub use caller::Caller;
 pub use coalesce::SHAPE_BYTES;
@@ -27,3 +28,4 @@ pub use recent_quota::RECENT_QUERY_BYTES;
 pub use result::{Lookup, QueryResult, SeriesRef};
 pub use store::{GUARDED_QUERY_BYTES, SHAPED_QUERY_BYTES, Store};
 pub use table::Table;
+pub use total::Total;

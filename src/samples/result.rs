@@ -51,17 +51,17 @@ impl QueryResult {
         found.into_iter()
     }
 
-    /// Why one of the series has no valid sample; none if all have one.
+    /// Why one of the series has no valid sample, the greatest reason of several; none if all have
+    /// one.
     pub fn invalid_sample(&self) -> Option<InvalidSample> {
         let invalid = self.table.invalid();
         if invalid.is_empty() {
             return None;
         }
         let index = |row: u32| invalid.binary_search_by_key(&row, |(row, _)| *row).ok();
-        let found: Vec<_> = Lookup::new(self, None).all_rows(None).filter_map(index).collect();
-        let reasons = found.into_iter().map(|index| invalid[index].1);
-        // The query's author can do something about a histogram.
-        reasons.max_by_key(|reason| *reason == InvalidSample::Histogram)
+        let lookup = Lookup::new(self, None);
+        let found = lookup.all_rows(None).filter_map(index);
+        found.map(|index| invalid[index].1).max()
     }
 
     /// A lookup of the series by the value of a label.

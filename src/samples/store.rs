@@ -9,11 +9,12 @@ use super::metric_types::MetricTypes;
 use super::objects::ObjectSamples;
 use super::result::QueryResult;
 use super::table::Table;
+use super::total::Total;
 use crate::blocking;
 use crate::cache::{self, Cache};
 use crate::prometheus::{Client, Flow, InvalidSample, shortened};
 use crate::promql::guard::GuardError;
-use crate::promql::query::{MetricType, PrometheusMetric, PodQueries, Query, QueryError};
+use crate::promql::query::{MetricType, PodQueries, PrometheusMetric, Query, QueryError};
 use crate::promql::shape::ShapedQuery;
 use crate::supervise::Spawner;
 use futures::FutureExt;
@@ -55,6 +56,14 @@ impl GuardKey {
         let label = &queries.namespace_label;
         Self(format!("{namespace}\n{label:?}\n{}\n{shared}\n{query}", queries.shared.len()).into())
     }
+}
+
+/// What is asked for a metric.
+struct Asked {
+    query: Query,
+    caller: Caller,
+    /// None if it is unknown.
+    metric_type: Option<MetricType>,
 }
 
 /// The TTL of a query's shape and arguments.
@@ -130,26 +139,13 @@ impl Store {
         namespace: &str,
         timed: bool,
     ) -> Result<ObjectSamples, MetricError> {
-        let metric_type = match &metric.query {
-            Some(_) => Some(MetricType::Gauge),
-            None => self.0.metric_types.of(&metric.metric).await?,
-        };
-        let caller = match &metric.query {
-            Some(_) => Caller::user(namespace),
-            None => Caller::of(namespace),
-        };
-        let query = match &metric.query {
-            Some(user_query) => {
-                self.guarded_query(queries, &metric.metric, user_query, namespace).await?
-            }
-            None => queries.query(metric, metric_type.unwrap_or(MetricType::Gauge), namespace)?,
-        };
+        let Asked { query, caller, metric_type } = self.ask(queries, metric, namespace).await?;
         let label = queries.pod_label.clone();
         let mut samples = self.objects(&query, label, timed, &caller).await?;
         let ObjectSamples { values, label, .. } = &samples;
         if values.by(label).get("").next().is_some() {
             return Err(MetricError::Series(format!(
-                "the query gives a series without the label {label}: aggregate by ({label})"
+                "the query gives a series without the label {label}: aggregate by ({label}), or say per: Workload if it is a total"
             )));
         }
         if metric_type.is_none() {
@@ -161,6 +157,46 @@ impl Store {
                 Some(self.0.metric_types.observe(&query.values, series.into_iter()));
         }
         Ok(samples)
+    }
+
+    /// The value of a metric of a whole workload, with the time at which it was measured if `timed`.
+    ///
+    /// # Errors
+    /// As [`MetricError`] says, and if there is more than one series, or the value is no finite number.
+    pub async fn total(
+        &self,
+        queries: &PodQueries,
+        metric: &PrometheusMetric,
+        namespace: &str,
+        timed: bool,
+    ) -> Result<Total, MetricError> {
+        let Asked { query, caller, metric_type } = self.ask(queries, metric, namespace).await?;
+        let label = queries.namespace_label.clone();
+        let samples = self.objects(&query, label, timed, &caller).await?;
+        let mut total = Total::of(samples.values, samples.times)?;
+        if metric_type.is_none() {
+            let value = total.sample.map(|sample| ("", sample.value.as_f64()));
+            total.type_warning =
+                Some(self.0.metric_types.observe(&query.values, value.into_iter()));
+        }
+        Ok(total)
+    }
+
+    /// The query for a metric of an autoscaler of this namespace.
+    async fn ask(
+        &self,
+        queries: &PodQueries,
+        metric: &PrometheusMetric,
+        namespace: &str,
+    ) -> Result<Asked, MetricError> {
+        if let Some(query) = &metric.query {
+            let query = self.guarded_query(queries, &metric.metric, query, namespace).await?;
+            let caller = Caller::user(namespace);
+            return Ok(Asked { query, caller, metric_type: Some(MetricType::Gauge) });
+        }
+        let metric_type = self.0.metric_types.of(&metric.metric).await?;
+        let query = queries.query(metric, metric_type.unwrap_or(MetricType::Gauge), namespace)?;
+        Ok(Asked { query, caller: Caller::of(namespace), metric_type })
     }
 
     /// The guarded query for a user's query. Guarded queries and refusals are cached.
@@ -257,10 +293,7 @@ impl Store {
         let handle = QueryHandle::new(coalescer.clone(), caller.clone(), shaped);
         let result = QueryResult::new(table, handle);
         match result.invalid_sample() {
-            Some(InvalidSample::Histogram) => Err(MetricError::Series(
-                "the query gives native histograms, which are no numbers: write histogram_count(), histogram_sum(), histogram_avg() or histogram_quantile(0.9, ...) around the rate of it"
-                    .to_owned(),
-            )),
+            Some(reason @ InvalidSample::Histogram) => Err(MetricError::invalid(reason)),
             _ => Ok(result),
         }
     }

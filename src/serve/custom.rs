@@ -2,24 +2,20 @@
 //! and by rules.
 
 use super::error::ApiError;
+use super::generated;
 use super::options::{label_selector, selected_name};
 use super::request::{ApiGroup, ObjectMetricRequest, Version};
 use super::server::Server;
 use super::timestamp::timestamp;
 use crate::clock::WallClock;
 use crate::k8s::Selector;
-use crate::promql::name::GeneratedName;
-use crate::promql::query::PrometheusMetric;
+use crate::promql::query::{Per, PrometheusMetric};
 use crate::rules::{ObjectSelection, ObjectValue, RuleQueryError, pod_info};
 use crate::samples::{MetricError, ObjectSample};
 use crate::watch::{GroupResource, ResourceInfo};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::time::Duration;
-
-/// How long a request waits for a metric with a well-formed generated name that no known
-/// autoscaler uses: the watch may not have sent the autoscaler yet.
-const NEW_AUTOSCALER_WAIT: Duration = Duration::from_millis(500);
 
 /// The query parameters of a request (`MetricListOptions`).
 #[derive(Debug, Default, Deserialize)]
@@ -52,7 +48,14 @@ pub async fn objects(
         return Err(ApiError::bad_request(message));
     }
     let resource = GroupResource::parse(&request.resource);
-    let (info, items) = match published(server, request, &resource, &series).await {
+    let published = match resource.resource.as_str() {
+        "pods" | "pod" => {
+            generated::published(server, &request.namespace, &request.metric, Per::Pod, &series)
+                .await
+        }
+        _ => None,
+    };
+    let (info, items) = match published {
         Some(metric) => (pod_info(), pod_values(server, request, &objects, &metric).await?),
         None => rule_values(server, request, &resource, &objects, &series).await?,
     };
@@ -81,42 +84,6 @@ fn not_found(request: &ObjectMetricRequest) -> ApiError {
         "*" => format!("the server could not find the metric {metric} for {resource}"),
         name => format!("the server could not find the metric {metric} for {resource} {name}"),
     })
-}
-
-/// The pod metric of a generated name; none if no autoscaler uses it, or if the request's labels
-/// are not those of the name.
-async fn published(
-    server: &Server,
-    request: &ObjectMetricRequest,
-    resource: &GroupResource,
-    series: &Selector,
-) -> Option<PrometheusMetric> {
-    let (namespace, name) = (request.namespace.as_str(), request.metric.as_str());
-    if namespace.is_empty() || !matches!(resource.resource.as_str(), "pods" | "pod") {
-        return None;
-    }
-    let lookup = || server.cluster.read(|index| index.published(namespace, name).cloned());
-    let mut changes = server.cluster.watch_published();
-    let mut found = lookup();
-    if found.is_none() && is_well_formed(namespace, name, series) {
-        let wait = async {
-            while found.is_none() && changes.changed().await.is_ok() {
-                found = lookup();
-            }
-        };
-        let _ = tokio::time::timeout(NEW_AUTOSCALER_WAIT, wait).await;
-    }
-    found.filter(|metric| {
-        series.is_empty() || series.as_equalities().as_ref() == Some(&metric.labels)
-    })
-}
-
-/// Whether a name is a generated one, of this namespace and with the hash of the request's
-/// labels.
-fn is_well_formed(namespace: &str, name: &str, series: &Selector) -> bool {
-    let labels = series.as_equalities();
-    GeneratedName::parse(name)
-        .is_some_and(|name| name.namespace == namespace && name.is_of(labels.as_ref()))
 }
 
 /// The values of a generated name.

@@ -12,6 +12,7 @@ mod encode;
 mod error;
 mod external;
 mod forward;
+mod generated;
 mod handle;
 mod health;
 mod layers;

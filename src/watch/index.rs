@@ -6,14 +6,15 @@ use super::pods::{Interner, NamespacePods, PodRecord};
 use super::records::{AutoscalerRecord, HpaRecord, ScaleRecord, Workload};
 use crate::hpa::Requests;
 use crate::k8s::Selector;
-use crate::promql::query::PrometheusMetric;
+use crate::promql::query::{Per, PrometheusMetric};
 #[cfg(test)]
 use std::collections::BTreeSet;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// By namespace and metric name, the autoscalers that use a metric.
-type Published = HashMap<String, HashMap<String, BTreeMap<(AutoscalerKind, String), PrometheusMetric>>>;
+type Published =
+    HashMap<String, HashMap<String, BTreeMap<(AutoscalerKind, String), PrometheusMetric>>>;
 
 /// The watched state of the cluster.
 #[derive(Default)]
@@ -60,9 +61,10 @@ impl Index {
         self.pods.get(namespace)?.get(name)
     }
 
-    /// The metric published under a name in a namespace.
-    pub fn published(&self, namespace: &str, name: &str) -> Option<&PrometheusMetric> {
-        self.published.get(namespace)?.get(name)?.values().next()
+    /// The metric published under a name in a namespace: on `custom.metrics.k8s.io` if it is one of
+    /// pods, and on `external.metrics.k8s.io` if it is a total.
+    pub fn published(&self, namespace: &str, name: &str, per: Per) -> Option<&PrometheusMetric> {
+        self.published.get(namespace)?.get(name)?.values().find(|metric| metric.per == per)
     }
 
     /// All published names, sorted.
@@ -238,6 +240,7 @@ mod tests {
     fn metric(query: Option<&str>) -> PrometheusMetric {
         PrometheusMetric {
             metric: "m".to_owned(),
+            per: Per::Pod,
             labels: BTreeMap::new(),
             query: query.map(str::to_owned),
         }
@@ -270,9 +273,9 @@ mod tests {
         index.put_hpa(key("b"), hpa(&["x"]));
         assert_eq!(index.published_names().into_iter().collect::<Vec<_>>(), ["x", "y"]);
         index.put_hpa(key("a"), hpa(&[]));
-        assert!(index.published("shop", "x").is_some());
-        assert!(index.published("shop", "y").is_none());
-        assert!(index.published("bank", "x").is_none());
+        assert!(index.published("shop", "x", Per::Pod).is_some());
+        assert!(index.published("shop", "y", Per::Pod).is_none());
+        assert!(index.published("bank", "x", Per::Pod).is_none());
         index.remove_hpa(&key("b"));
         assert!(index.published_names().is_empty() && index.published.is_empty());
         assert!(index.metric_names.len() <= 2);
@@ -286,7 +289,7 @@ mod tests {
         index.publish(&key("a"), AutoscalerKind::Hpa, vec![("x".into(), metric(None))]);
         let with_query = vec![("x".to_owned(), metric(Some("q")))];
         index.publish(&key("z"), AutoscalerKind::Autoscaler, with_query);
-        assert_eq!(index.published("shop", "x"), Some(&metric(Some("q"))));
+        assert_eq!(index.published("shop", "x", Per::Pod), Some(&metric(Some("q"))));
     }
 
     #[test]

@@ -3,14 +3,15 @@
 use super::lean::Lean;
 use super::pods::PodRecord;
 use super::records::{AutoscalerRecord, HpaRecord, ParsedSpec, ScaleRecord, ScalingSpec};
-use crate::crd::{AutoscalerSpec, ReadError};
+use crate::crd::{AutoscalerSpec, CustomMetric, ReadError};
 use crate::hpa::{
-    MetricSource, Phase, PodContainer, Ready, Requests, ResourceList, Scale, Spec, Status,
+    MetricOptions, MetricSource, Phase, PodContainer, Ready, Requests, ResourceList, Scale, Spec,
+    Status,
 };
 use crate::k8s::LabelSet;
 use crate::k8s::{Quantity, Selector};
 use crate::promql::name::GeneratedName;
-use crate::promql::query::PrometheusMetric;
+use crate::promql::query::{Per, PrometheusMetric};
 use k8s_openapi::api::autoscaling::v2::{
     HorizontalPodAutoscalerSpec, HorizontalPodAutoscalerStatus,
 };
@@ -162,24 +163,27 @@ fn parse_spec(spec: Value, namespace: &str, name: &str) -> Result<ParsedSpec, Re
     let mut scaling = scaling_spec(Spec::from_api(&spec.as_hpa(namespace, name)), namespace);
     let prometheus_metrics = &mut scaling.prometheus_metrics;
     // The last metrics are those of `customMetrics`, which say more than a generated name.
-    let custom = prometheus_metrics.len().saturating_sub(spec.custom_metrics.len());
-    for (prometheus_metric, metric) in prometheus_metrics[custom..].iter_mut().zip(&spec.custom_metrics) {
-        *prometheus_metric = Some(PrometheusMetric {
-            metric: metric.metric_name.clone(),
-            labels: metric.labels.clone().unwrap_or_default(),
-            query: metric.query.clone(),
-        });
+    let first = prometheus_metrics.len().saturating_sub(spec.custom_metrics.len());
+    for (prometheus_metric, metric) in
+        prometheus_metrics[first..].iter_mut().zip(&spec.custom_metrics)
+    {
+        *prometheus_metric = Some(metric.prometheus_metric());
     }
+    let options = spec.custom_metrics.iter().map(CustomMetric::options).enumerate();
+    let options = options.map(|(index, options)| (first + index, options));
+    scaling.spec.set_options(options.filter(|(_, options)| *options != MetricOptions::default()));
     Ok(ParsedSpec { spec, scaling })
 }
 
 fn scaling_spec(spec: Spec, namespace: &str) -> ScalingSpec {
-    let prometheus_metric = |metric: &crate::hpa::Metric| by_generated_name(&metric.source, namespace);
+    let prometheus_metric =
+        |metric: &crate::hpa::Metric| by_generated_name(&metric.source, namespace);
     ScalingSpec { prometheus_metrics: spec.metrics.iter().map(prometheus_metric).collect(), spec }
 }
 
-/// The pod metric of a generated name, if the name has the hash of the selector's labels and
-/// this namespace.
+/// The metric of a generated name, if the name has the hash of the selector's labels and
+/// this namespace: of the pods. A total is never asked for by its name alone, because an External metric
+/// of such a name may be a rule's.
 fn by_generated_name(source: &MetricSource, namespace: &str) -> Option<PrometheusMetric> {
     let MetricSource::Pods { metric, .. } = source else { return None };
     let selector = metric.selector.as_ref();
@@ -190,6 +194,7 @@ fn by_generated_name(source: &MetricSource, namespace: &str) -> Option<Prometheu
     let name = GeneratedName::parse(&metric.name)?;
     (name.namespace == namespace && name.is_of(labels)).then(|| PrometheusMetric {
         metric: name.metric.to_owned(),
+        per: Per::Pod,
         labels: labels.cloned().unwrap_or_default(),
         query: None,
     })
@@ -288,7 +293,12 @@ mod tests {
         let labels = LabelSet::from([("view".to_owned(), "default".to_owned())]);
         let name = generated_name("qps", Some(&labels), "shop", "web");
         let record = native(&name, json!(labels));
-        let metric = PrometheusMetric { metric: "qps".to_owned(), labels: labels.clone(), query: None };
+        let metric = PrometheusMetric {
+            metric: "qps".to_owned(),
+            per: Per::Pod,
+            labels: labels.clone(),
+            query: None,
+        };
         assert_eq!(record.scaling.prometheus_metrics, [Some(metric)]);
         let elsewhere = generated_name("qps", Some(&labels), "bank", "web");
         for (name, labels) in [

@@ -63,8 +63,8 @@ pub struct ParsedSpec {
 pub struct ScalingSpec {
     /// The target, the bounds, the metrics and the behavior.
     pub spec: Spec,
-    /// For each metric of `spec`, the pod metric that Plimsoll itself serves; none for
-    /// metrics of other providers.
+    /// For each metric of `spec`, what Plimsoll itself queries Prometheus for; none for
+    /// metrics of rules and of other providers.
     pub prometheus_metrics: Vec<Option<PrometheusMetric>>,
 }
 
@@ -84,17 +84,21 @@ pub struct HpaRecord {
 }
 
 impl ScalingSpec {
-    /// The pod metrics that Plimsoll serves for it, by their published names.
+    /// The metrics that Plimsoll serves for it, by their published names.
     pub(super) fn published(&self) -> Vec<(String, PrometheusMetric)> {
         let name = |metric: &hpa::Metric| match &metric.source {
-            hpa::MetricSource::Pods { metric, .. } => Some(metric.name.clone()),
+            hpa::MetricSource::Pods { metric, .. } | hpa::MetricSource::External { metric, .. } => {
+                Some(metric.name.clone())
+            }
             _ => None,
         };
         self.spec
             .metrics
             .iter()
             .zip(&self.prometheus_metrics)
-            .filter_map(|(metric, prometheus_metric)| Some((name(metric)?, prometheus_metric.clone()?)))
+            .filter_map(|(metric, prometheus_metric)| {
+                Some((name(metric)?, prometheus_metric.clone()?))
+            })
             .collect()
     }
 }

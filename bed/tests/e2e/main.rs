@@ -27,6 +27,7 @@ mod simulated_api_server;
 mod simulated_prometheus;
 mod socket;
 mod targets;
+mod totals;
 mod validation;
 
 use bed::workload::Namespace;

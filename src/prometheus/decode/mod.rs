@@ -29,7 +29,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vector_is_decoded_and_nan_is_no_sample() {
+    fn a_vector_is_decoded_and_nan_is_no_valid_sample() {
         let body = br#"{"status":"success","data":{"resultType":"vector","result":[
             {"metric":{"pod":"a","n\"x":"\u00e9"},"value":[1700000000.5,"12.5"]},
             {"metric":{"pod":"b"},"value":[1700000000,"NaN"]},
@@ -37,12 +37,14 @@ mod tests {
             {"metric":{"pod":"d"},"histogram":[1700000000,{"count":"1"}]},
             {"metric":{},"value":[1700000000,"-1e3"]}]}}"#;
         let (kind, series) = read(body).unwrap();
-        assert_eq!((kind, series.len()), (ResultType::Vector, 3));
+        assert_eq!((kind, series.len()), (ResultType::Vector, 5));
         let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         let labels = vec![pair("pod", "a"), pair("n\"x", "\u{e9}")];
         assert_eq!(series[0], (labels, Ok(12.5), 1_700_000_000_500));
-        assert_eq!(series[1].1, Err(InvalidSample::Histogram));
-        assert_eq!(series[2], (Vec::new(), Ok(-1000.0), 1_700_000_000_000));
+        assert_eq!(series[1].1, Err(InvalidSample::NotFinite));
+        assert_eq!(series[2].1, Err(InvalidSample::NotFinite));
+        assert_eq!(series[3].1, Err(InvalidSample::Histogram));
+        assert_eq!(series[4], (Vec::new(), Ok(-1000.0), 1_700_000_000_000));
     }
 
     #[test]

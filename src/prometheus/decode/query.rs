@@ -20,13 +20,15 @@ pub struct Series<'a> {
     pub time: UnixMillis,
 }
 
-/// Why a sample is invalid.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Why a sample is invalid; what the author of the query can do something about is greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum InvalidSample {
-    /// It is a native histogram.
-    Histogram,
+    /// It is NaN or infinite, as after a division by zero.
+    NotFinite,
     /// It is beyond 64 bits of thousandths, about 9.2e15.
     TooLarge,
+    /// It is a native histogram.
+    Histogram,
 }
 
 /// The type of an instant query's result.
@@ -81,7 +83,7 @@ impl<'de, F: FnMut(Series<'_>)> Visitor<'de> for AllSeries<'_, F> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
         let mut labels = Vec::new();
         while let Some(sample) = seq.next_element_seed(SeriesSeed(&mut labels))? {
-            if let Some((time, value)) = sample.and_then(checked) {
+            if let Some((time, value)) = sample.map(checked) {
                 (self.0)(Series { labels: &labels, value, time });
             }
         }
@@ -135,14 +137,14 @@ fn millis(seconds: f64) -> UnixMillis {
     (seconds * 1000.0) as UnixMillis
 }
 
-/// Checks a sample. NaN and the infinities count as no sample.
-fn checked((time, value): Sample) -> Option<Sample> {
+/// Checks a sample.
+fn checked((time, value): Sample) -> Sample {
     // Decisions calculate in thousandths, with 64 bits.
     const LARGEST: f64 = (i64::MAX / 1000) as f64;
     match value {
-        Ok(value) if !value.is_finite() => None,
-        Ok(value) if value.abs() >= LARGEST => Some((time, Err(InvalidSample::TooLarge))),
-        value => Some((time, value)),
+        Ok(value) if !value.is_finite() => (time, Err(InvalidSample::NotFinite)),
+        Ok(value) if value.abs() >= LARGEST => (time, Err(InvalidSample::TooLarge)),
+        value => (time, value),
     }
 }
 
@@ -171,7 +173,7 @@ fn read_vector(data: &Vector<'_>, mut each: impl FnMut(Series<'_>)) -> Result<Re
         "scalar" => {
             let sample: (f64, Text<'_>) =
                 serde_json::from_str(result).map_err(|error| format!("not a scalar: {error}"))?;
-            if let Some((time, value)) = read(sample).and_then(checked) {
+            if let Some((time, value)) = read(sample).map(checked) {
                 each(Series { labels: &[], value, time });
             }
             Ok(ResultType::Scalar)

@@ -5,7 +5,7 @@ use super::super::{MetricError, ObjectSamples, Store, Table};
 use crate::config::Config;
 use crate::fake;
 use crate::prometheus::{Client, Error, Flow, Options};
-use crate::promql::query::{MetricType, PrometheusMetric};
+use crate::promql::query::{MetricType, Per, PrometheusMetric};
 use crate::supervise::Spawner;
 use axum::Router;
 use futures::future::join_all;
@@ -21,7 +21,12 @@ fn store(client: Client) -> Store {
 }
 
 async fn pods(store: &Store, name: &str) -> Result<ObjectSamples, MetricError> {
-    let metric = PrometheusMetric { metric: name.to_owned(), labels: Default::default(), query: None };
+    let metric = PrometheusMetric {
+        metric: name.to_owned(),
+        per: Per::Pod,
+        labels: Default::default(),
+        query: None,
+    };
     store.pods(&Config::default().pod_queries, &metric, "shop", false).await
 }
 
@@ -196,7 +201,12 @@ async fn a_broken_query_is_sent_to_the_parser_of_prometheus_once() {
     let queries = Config::default().pod_queries;
     let ask = async |store: &Store, query: &str| {
         let query = Some(query.to_owned());
-        let metric = PrometheusMetric { metric: "own".to_owned(), labels: Default::default(), query };
+        let metric = PrometheusMetric {
+            metric: "own".to_owned(),
+            per: Per::Pod,
+            labels: Default::default(),
+            query,
+        };
         store.pods(&queries, &metric, "shop", false).await.err().unwrap().to_string()
     };
     let (client, received) = fake::prometheus(|text| match text.contains("[5m*2]") {
@@ -228,7 +238,12 @@ async fn a_failing_parser_of_prometheus_is_not_queried_every_time() {
     let (client, received) = fake::prometheus(|_| "x".repeat(9 << 20)).await;
     let store = store(client);
     let query = Some("rate(x[5m*2])".to_owned());
-    let metric = PrometheusMetric { metric: "own".to_owned(), labels: Default::default(), query };
+    let metric = PrometheusMetric {
+        metric: "own".to_owned(),
+        per: Per::Pod,
+        labels: Default::default(),
+        query,
+    };
     for _ in 0..3 {
         let queries = Config::default().pod_queries;
         assert!(store.pods(&queries, &metric, "shop", false).await.is_err());

@@ -1,0 +1,117 @@
+//! Metrics of a whole workload: `per: Workload`.
+
+use crate::{FOLLOWS, SOON, on_own_bed, on_shared_bed};
+use bed::workload::Namespace;
+use bed::{Options, eventually, root};
+use plimsoll::promql::name::generated_name;
+use serde_json::Value;
+
+/// An Autoscaler of the Deployment `web` with these fields of its spec, in YAML.
+async fn autoscaler(ns: &Namespace<'_>, fields: &str) {
+    let manifest = format!(
+        "apiVersion: plimsoll.dev/v1alpha1\nkind: Autoscaler\n\
+         metadata: {{name: web, namespace: {}}}\n\
+         spec:\n  scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: web}}\n\
+         \x20 behavior: {{scaleDown: {{stabilizationWindowSeconds: 3}}}}\n{fields}",
+        ns.name
+    );
+    ns.cluster.apply(&manifest).await;
+}
+
+#[test]
+fn a_workload_follows_the_length_of_a_queue_that_another_exports() {
+    on_shared_bed("totals-queue", async |_, ns| {
+        ns.workload("StatefulSet", "source", 1, "queue_depth 35").await;
+        ns.deployment("web", 1, "").await;
+        autoscaler(
+            ns,
+            "  minReplicas: 1\n  maxReplicas: 9\n  syncPeriodSeconds: 1\n\
+             \x20 customMetrics: [{metricName: backlog, per: Workload, averageValue: 10, query: 'sum(queue_depth)'}]\n",
+        )
+        .await;
+        ns.wait_replicas("Deployment", "web", FOLLOWS, |replicas| replicas == 4).await;
+        eventually("its targets are those of an External metric", SOON, async || {
+            let object = ns.get("autoscaler", "web").await?;
+            match object["status"]["targets"].as_str() {
+                Some("8750m/10 (avg)") => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a_total_has_one_series_and_a_query_with_more_is_refused_with_the_reason() {
+    on_shared_bed("totals-many", async |_, ns| {
+        ns.workload("StatefulSet", "source", 2, "queue_depth 35").await;
+        ns.deployment("web", 1, "").await;
+        autoscaler(
+            ns,
+            "  maxReplicas: 9\n  syncPeriodSeconds: 1\n\
+             \x20 customMetrics: [{metricName: backlog, per: Workload, averageValue: 10, query: queue_depth}]\n",
+        )
+        .await;
+        let failed = |c: &Value| c["message"].to_string().contains("the query gives 2 series");
+        ns.wait_condition("web", "ScalingActive", FOLLOWS, failed).await;
+        assert_eq!(ns.replicas("Deployment", "web").await, 1);
+    });
+}
+
+#[test]
+fn a_workload_waits_at_zero_until_its_total_is_above_the_activation() {
+    on_shared_bed("totals-zero", async |_, ns| {
+        ns.workload("StatefulSet", "source", 1, "queue_depth 35").await;
+        ns.deployment("web", 1, "").await;
+        autoscaler(
+            ns,
+            "  minReplicas: 0\n  maxReplicas: 9\n  syncPeriodSeconds: 1\n\
+             \x20 customMetrics: [{metricName: backlog, per: Workload, averageValue: 10, activation: 20, query: 'sum(queue_depth)'}]\n",
+        )
+        .await;
+        let depth = async |value: u32| {
+            let metric = format!("bed.plimsoll.dev/metrics=queue_depth {value}");
+            ns.cluster
+                .kubectl(&["-n", &ns.name, "annotate", "--overwrite", "pod", "source-0", &metric])
+                .await;
+        };
+        let replicas = async |wanted: fn(i64) -> bool| {
+            ns.wait_replicas("Deployment", "web", FOLLOWS, wanted).await;
+        };
+        replicas(|replicas| replicas == 4).await;
+        // Below the activation it is zero that is wanted, though the average asks for two.
+        depth(20).await;
+        replicas(|replicas| replicas == 0).await;
+        depth(21).await;
+        replicas(|replicas| replicas == 3).await;
+    });
+}
+
+#[test]
+fn a_native_hpa_reads_a_total_by_its_generated_name() {
+    on_own_bed(Options::default(), async |bed| {
+        let external = root().join("deploy/components/all-metrics/external.yaml");
+        bed.cluster.apply(&std::fs::read_to_string(external).expect("a manifest")).await;
+        let ns = Namespace::new(&bed.cluster, "totals-native").await;
+        ns.workload("StatefulSet", "source", 1, "queue_depth 35").await;
+        ns.deployment("web", 1, "").await;
+        autoscaler(
+            &ns,
+            "  minReplicas: 1\n  maxReplicas: 9\n  executor: NativeHPA\n\
+             \x20 customMetrics: [{metricName: queue_depth, per: Workload, averageValue: 10}]\n",
+        )
+        .await;
+        ns.wait_replicas("Deployment", "web", FOLLOWS, |replicas| replicas == 4).await;
+        let name = generated_name("queue_depth", None, &ns.name, "web");
+        let path = |namespace: &str| {
+            format!("/apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace}/{name}")
+        };
+        let list: Value =
+            serde_json::from_str(&bed.cluster.raw(&path(&ns.name)).await.expect("a list"))
+                .expect("JSON");
+        assert_eq!(list["items"][0]["value"], "35");
+        // Nowhere but in its own namespace.
+        let elsewhere = bed.cluster.raw(&path("default")).await.expect_err("no such metric");
+        assert!(elsewhere.contains("NotFound"), "{elsewhere}");
+    });
+}

@@ -1,0 +1,111 @@
+//! Decisions by what an Autoscaler may say beyond `autoscaling/v2`.
+
+use super::{
+    Context, ControllerConfig, Input, MetricOptions, OnEmpty, Outcome, Samples, Scale,
+    ScalingHistory, Selected, Spec, Status, decide,
+};
+use serde_json::json;
+
+/// A total with the target 10 for each replica, once for each of the options.
+fn spec(min: i32, options: &[MetricOptions]) -> Spec {
+    let metric = json!({"type": "External", "external": {"metric": {"name": "queue"},
+        "target": {"type": "AverageValue", "averageValue": "10"}}});
+    let spec = json!({"scaleTargetRef": {"kind": "Deployment", "name": "web"},
+        "minReplicas": min, "maxReplicas": 50, "metrics": vec![metric; options.len()],
+        "behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}}});
+    let mut spec = Spec::from_api(&serde_json::from_value(spec).expect("a spec"));
+    spec.set_options(options.iter().copied().enumerate());
+    spec
+}
+
+/// The replicas after a decision on these values in thousandths, and whether it failed.
+fn decided(spec: &Spec, replicas: i32, samples: &[Samples<'_>]) -> (i32, bool) {
+    let config = ControllerConfig { scale_to_zero: true, ..Default::default() };
+    let context = Context { spec, config: &config, now: 0 };
+    let mut status = Status::default();
+    if replicas == 0 {
+        let kind = super::ConditionKind::ScaledToZero;
+        status.set(kind, true, "ScaledToZero", format_args!(""), 0);
+    }
+    let input = Input {
+        context,
+        namespace: "shop",
+        scale: Ok(Scale { spec_replicas: replicas, status_replicas: replicas }),
+        selected: Selected::Pods(&[]),
+        samples,
+    };
+    let decision = decide(&input, &mut ScalingHistory::default(), &mut status, &mut ());
+    match decision.outcome {
+        Outcome::Rescale { to, .. } => (to, false),
+        Outcome::Hold => (replicas, false),
+        Outcome::Failed => (replicas, true),
+    }
+}
+
+const EMPTY: Samples<'_> = Samples::Values(Ok(&[]));
+const FAILED: Samples<'_> = Samples::Values(Err("no answer"));
+
+fn activation(milli: i64) -> MetricOptions {
+    MetricOptions { activation_milli: Some(milli), ..Default::default() }
+}
+
+fn on_empty(on_empty: OnEmpty) -> MetricOptions {
+    MetricOptions { on_empty, ..Default::default() }
+}
+
+#[test]
+fn a_total_leaves_zero_only_above_its_activation_and_returns_below() {
+    let spec = spec(0, &[activation(5_000)]);
+    for (replicas, milli, expected) in
+        [(0, 5_000, 0), (0, 5_001, 1), (0, 31_000, 4), (3, 5_000, 0), (3, 5_001, 1), (3, 60_000, 6)]
+    {
+        let decided = decided(&spec, replicas, &[Samples::Values(Ok(&[milli]))]);
+        assert_eq!(decided, (expected, false), "{milli} at {replicas}");
+    }
+    // A minimum above zero leaves activation without an effect.
+    let spec = self::spec(1, &[activation(50_000)]);
+    assert_eq!(decided(&spec, 3, &[Samples::Values(Ok(&[40_000]))]), (4, false));
+}
+
+#[test]
+fn one_active_total_lets_all_count() {
+    let spec = spec(0, &[activation(50_000), activation(0)]);
+    let [low, none, some] =
+        [&[40_000][..], &[0], &[1_000]].map(|values| Samples::Values(Ok(values)));
+    assert_eq!(decided(&spec, 0, &[low, none]), (0, false));
+    assert_eq!(decided(&spec, 2, &[low, none]), (0, false));
+    assert_eq!(decided(&spec, 0, &[low, some]), (4, false));
+    // One that could not be read is not known to be inactive.
+    assert_eq!(decided(&spec, 2, &[low, FAILED]), (2, true));
+    // An active total without ready pods to divide it by still asks for a replica.
+    let spec = self::spec(0, &[activation(-1_000)]);
+    assert_eq!(decided(&spec, 0, &[none]), (1, false));
+}
+
+#[test]
+fn an_empty_result_means_what_the_metric_says() {
+    for (options, replicas, expected) in [
+        (OnEmpty::Missing, 3, (3, true)),
+        (OnEmpty::Zero, 3, (1, false)),
+        (OnEmpty::Hold, 3, (3, false)),
+        (OnEmpty::Hold, 1, (1, false)),
+    ] {
+        let spec = spec(1, &[on_empty(options)]);
+        assert_eq!(decided(&spec, replicas, &[EMPTY]), expected, "{options:?}");
+        // A query that failed is not an empty result.
+        assert_eq!(decided(&spec, replicas, &[FAILED]), (replicas, true), "{options:?}");
+    }
+    let spec = spec(0, &[on_empty(OnEmpty::Zero)]);
+    assert_eq!(decided(&spec, 3, &[EMPTY]), (0, false));
+}
+
+#[test]
+fn a_metric_that_holds_keeps_others_from_removing_replicas_and_not_from_adding() {
+    let spec = spec(1, &[on_empty(OnEmpty::Hold), MetricOptions::default()]);
+    for (milli, expected) in [(10_000, 3), (60_000, 6)] {
+        let decided = decided(&spec, 3, &[EMPTY, Samples::Values(Ok(&[milli]))]);
+        assert_eq!(decided, (expected, false));
+    }
+    // It does not hide that the other one failed, so that the fallback counts it.
+    assert_eq!(decided(&spec, 3, &[EMPTY, FAILED]), (3, true));
+}

@@ -1,0 +1,45 @@
+//! The value of a metric of a whole workload.
+
+use super::error::MetricError;
+use super::metric_types::TypeWarning;
+use super::objects::ObjectSample;
+use super::result::{QueryResult, SeriesRef};
+
+/// The value of a metric of a whole workload.
+#[derive(Clone)]
+pub struct Total {
+    /// The result of the query.
+    pub values: QueryResult,
+    /// The value; none if the query gave no series.
+    pub sample: Option<ObjectSample>,
+    /// A warning about the type of the metric.
+    pub type_warning: Option<TypeWarning>,
+}
+
+impl Total {
+    /// The value of a query that gives one series at most.
+    ///
+    /// # Errors
+    /// If it gives more than one, or one whose value is no finite number within 64 bits of
+    /// thousandths: neither is the same as an empty result.
+    pub(super) fn of(values: QueryResult, times: Option<QueryResult>) -> Result<Self, MetricError> {
+        if let Some(reason) = values.invalid_sample() {
+            return Err(MetricError::invalid(reason));
+        }
+        let mut found = values.iter();
+        let first = found.next();
+        let more = found.count();
+        if more > 0 {
+            return Err(MetricError::Series(format!(
+                "the query gives {} series: one was expected, as of sum(...), because per is Workload",
+                more + 1
+            )));
+        }
+        let sample = first.map(|series| {
+            let time = times.as_ref().and_then(|times| times.iter().next());
+            let time = time.map_or(series.time(), SeriesRef::as_time);
+            ObjectSample { value: series.value(), time }
+        });
+        Ok(Self { values, sample, type_warning: None })
+    }
+}
