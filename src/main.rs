@@ -45,8 +45,8 @@ fn main() -> ExitCode {
         Command::Convert(flags) => run_convert(&flags),
         Command::Status(flags) => run_operate(operate::status(&flags)),
         Command::Explain(flags) => run_operate(operate::explain(&flags)),
-        Command::Pause(flags) => run_operate(operate::pause(&flags, true)),
-        Command::Resume(flags) => run_operate(operate::pause(&flags, false)),
+        Command::Pause(flags) => run_operate(operate::pause(&flags)),
+        Command::Resume(flags) => run_operate(operate::resume(&flags)),
         Command::Freeze(flags) => run_operate(operate::freeze(&flags)),
         Command::Thaw(flags) => run_operate(operate::thaw(&flags)),
         Command::Serve(flags) => match serve(*flags, &ignored) {

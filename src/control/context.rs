@@ -248,8 +248,16 @@ pub struct ApplyContext<'a> {
     pub ctx: &'a ControllerContext,
     pub token: &'a FencingToken,
     pub autoscaler: &'a AutoscalerRef,
+    pub execution: Execution<'a>,
+}
+
+/// How the decisions for an autoscaler are executed. The default is that of a native HPA.
+#[derive(Clone, Copy, Default)]
+pub struct Execution<'a> {
     /// The fallback of its spec.
     pub fallback: Option<&'a Fallback>,
     /// The generation of its spec; a native HPA may have none.
     pub generation: Option<i64>,
+    /// Whether they are only shown.
+    pub is_preview: bool,
 }

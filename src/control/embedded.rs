@@ -51,6 +51,10 @@ pub async fn apply(
         Some(why) => freeze(ctx, context, why, &mut decision, &mut status, state),
         None => status.remove(ConditionKind::Frozen),
     }
+    match apply.execution.is_preview {
+        true => preview(ctx, context, &mut decision, &mut status, state),
+        false => status.remove(ConditionKind::Preview),
+    }
     if let (&Outcome::Rescale { to, .. }, Ok(seen)) = (&decision.outcome, &target)
         && let Some(object) = &seen.object
     {
@@ -76,10 +80,11 @@ pub async fn apply(
         hpa::release(context.spec, &state.history, direction, replicas, at.process, due, period)
     });
     let metrics_failed = state.count_failure(&decision, target.is_ok(), (at.process, period));
-    match (apply.fallback, &target) {
+    match (apply.execution.fallback, &target) {
         (Some(fallback), Ok(seen))
             if metrics_failed
                 && frozen.is_none()
+                && !apply.execution.is_preview
                 && state.failures.rounds() >= fallback.failed_rounds =>
         {
             let replicas = seen.replicas.spec_replicas;
@@ -96,11 +101,11 @@ pub async fn apply(
 impl ApplyContext<'_> {
     /// Whether the autoscaler is still the one that was decided for, with the same spec.
     pub(super) fn is_current(&self, uid: &str, spec: &Spec) -> bool {
-        let Self { ctx, autoscaler, generation, .. } = self;
+        let Self { ctx, autoscaler, execution, .. } = self;
         ctx.cluster.read(|index| match autoscaler.kind {
             AutoscalerKind::Autoscaler => index
                 .autoscaler(&autoscaler.key)
-                .is_some_and(|now| now.uid == uid && now.generation == *generation),
+                .is_some_and(|now| now.uid == uid && now.generation == execution.generation),
             AutoscalerKind::Hpa => index.hpa(&autoscaler.key).is_some_and(|now| {
                 now.uid == uid
                     && with_min_replicas_floor(&ctx.settings.hpa_config, &now.scaling).spec == *spec
@@ -190,7 +195,7 @@ impl ApplyContext<'_> {
             return Ok(());
         }
         zero::announce(status, DecisionTime::now(&self.ctx.clock).wall);
-        let rendered = status::render(status, context.spec, self.generation);
+        let rendered = status::render(status, context.spec, self.execution.generation);
         state.written = None;
         let statuses = &self.ctx.statuses;
         let recorded = statuses.record(self.token, self.autoscaler, &state.uid, &rendered).await;
@@ -222,7 +227,7 @@ impl ApplyContext<'_> {
             failure = Some(reason.to_owned());
         }
         log(autoscaler, &decision, failure, state);
-        let rendered = status::render(&status, context.spec, self.generation);
+        let rendered = status::render(&status, context.spec, self.execution.generation);
         state.status = status;
         update_status(ctx, Some(token), autoscaler, state, rendered);
         match decision.outcome {
@@ -267,7 +272,31 @@ fn freeze(
     status: &mut Status,
     state: &mut AutoscalerState,
 ) {
-    let reason = "FrozenByAdministrator";
+    let condition = (ConditionKind::Frozen, "FrozenByAdministrator");
+    leave_alone(ctx, context, condition, why, decision, status, state);
+}
+
+/// Turns a rescale of a preview into a hold, as [`freeze`] does.
+fn preview(
+    ctx: &ControllerContext,
+    context: Context<'_>,
+    decision: &mut Decision,
+    status: &mut Status,
+    state: &mut AutoscalerState,
+) {
+    let condition = (ConditionKind::Preview, "PreviewBySpec");
+    leave_alone(ctx, context, condition, "spec.mode is Preview", decision, status, state);
+}
+
+fn leave_alone(
+    ctx: &ControllerContext,
+    context: Context<'_>,
+    (kind, reason): (ConditionKind, &str),
+    why: &str,
+    decision: &mut Decision,
+    status: &mut Status,
+    state: &mut AutoscalerState,
+) {
     match decision.outcome {
         Outcome::Rescale { from, to, .. } => {
             let interval = ctx.settings.status_interval;
@@ -277,13 +306,13 @@ fn freeze(
             state.frozen_shown = Some(shown);
             let (_, to) = shown;
             let text = format_args!("the scale is left at {from}, though {to} are wanted: {why}");
-            status.set(ConditionKind::Frozen, true, reason, text, context.now);
+            status.set(kind, true, reason, text, context.now);
             status.desired_replicas = to;
             decision.outcome = Outcome::Hold;
         }
         Outcome::Hold | Outcome::Failed => {
             let text = format_args!("the scale is left alone: {why}");
-            status.set(ConditionKind::Frozen, true, reason, text, context.now);
+            status.set(kind, true, reason, text, context.now);
         }
     }
 }

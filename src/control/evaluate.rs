@@ -1,6 +1,6 @@
 //! One decision on an observation, and the reasons beyond upstream's to withhold a scale-down.
 
-use super::context::ControllerContext;
+use super::context::{ControllerContext, Execution};
 use super::decision_time::DecisionTime;
 use super::gather::{Aligned, note_types};
 use super::observe::{Observation, needs_samples, observe, read_target};
@@ -39,15 +39,17 @@ pub async fn evaluate<'a>(
     token: Option<&FencingToken>,
     autoscaler: &AutoscalerRef,
     scaling: &'a ScalingSpec,
+    execution: Execution<'_>,
     state: &mut AutoscalerState,
 ) -> Evaluation<'a> {
     let frozen = ctx.leader.frozen();
-    let writes = token.is_some() && frozen.is_none();
+    let writes = token.is_some() && frozen.is_none() && !execution.is_preview;
     let spec = &scaling.spec;
     let (mut target, at) = read_target(ctx, token, autoscaler, spec, state).await;
     loop {
         let observation = observe(ctx, autoscaler, scaling, target, at, state).await;
-        let evaluation = decide_on(ctx, autoscaler, scaling, observation, frozen.clone(), state);
+        let evaluation =
+            decide_on(ctx, autoscaler, scaling, execution, observation, frozen.clone(), state);
         let Some(cached) = evaluation.rescales_on_cached_target().filter(|_| writes) else {
             return evaluation;
         };
@@ -73,6 +75,7 @@ fn decide_on<'a>(
     ctx: &ControllerContext,
     autoscaler: &AutoscalerRef,
     scaling: &ScalingSpec,
+    execution: Execution<'_>,
     observation: Observation<'a>,
     frozen: Option<Arc<str>>,
     state: &mut AutoscalerState,
@@ -80,7 +83,7 @@ fn decide_on<'a>(
     let (context, at) = (observation.context, observation.at);
     let (mut history, mut status) = (at.to_wall_clock(state.history.clone()), state.status.clone());
     let (mut decision, known_pods) =
-        compute(ctx, autoscaler, &observation, &mut history, &mut status);
+        compute(ctx, autoscaler, execution, &observation, &mut history, &mut status);
     let Observation { target, gathered, needs_samples, .. } = observation;
     if autoscaler.kind == AutoscalerKind::Autoscaler && !gathered.is_empty() {
         note_types(&gathered, &scaling.prometheus_metrics, &mut status, context.now);
@@ -119,6 +122,7 @@ fn decide_on<'a>(
 fn compute(
     ctx: &ControllerContext,
     autoscaler: &AutoscalerRef,
+    execution: Execution<'_>,
     observation: &Observation<'_>,
     history: &mut ScalingHistory,
     status: &mut Status,
@@ -127,7 +131,8 @@ fn compute(
     let scale = target.as_ref().map(|target| target.replicas).map_err(String::as_str);
     let selector = target.as_ref().map_or("", |target| &target.selector);
     // The HPA controller, too, registers a selector only once it reads metrics.
-    let claims = target.as_ref().is_ok_and(|target| needs_samples(*context, target, status));
+    let claims = !execution.is_preview
+        && target.as_ref().is_ok_and(|target| needs_samples(*context, target, status));
     ctx.cluster.read(|index| {
         let selection = ctx.selectors.select(index, autoscaler, target.as_ref().ok(), claims);
         let pods: Vec<Pod<'_>> = selection.pods.iter().map(|(name, pod)| pod.view(name)).collect();

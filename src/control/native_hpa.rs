@@ -4,9 +4,9 @@
 use super::context::{ControllerContext, SyncResult};
 use super::requests::{handled_once, message, send, within};
 use super::state::AutoscalerState;
-use super::status;
+use super::status::{self, PAUSED, paused_text};
 use super::update_status::update_status;
-use crate::crd::{Autoscaler, AutoscalerSpec};
+use crate::crd::{Autoscaler, AutoscalerSpec, Mode};
 use crate::hpa::{self, Condition, ConditionKind, Spec};
 use crate::leader::FencingToken;
 use crate::watch::{self, AutoscalerRecord, AutoscalerRef, HpaRecord, ObjectKey};
@@ -31,10 +31,11 @@ pub async fn apply(
     let key = &autoscaler.key;
     let known = ctx.cluster.read(|index| index.hpa(key));
     let frozen = ctx.leader.frozen();
-    let disabled_by = match (&frozen, parsed.spec.paused) {
+    let pause = paused_text(&parsed.spec);
+    let disabled_by = match (&frozen, parsed.spec.mode_at(ctx.clock.wall_ms())) {
         (Some(why), _) => Some((ConditionKind::Frozen, "FrozenByAdministrator", &**why)),
-        (None, true) => Some((ConditionKind::Paused, "PausedBySpec", "spec.paused is set")),
-        (None, false) => None,
+        (None, Mode::Paused) => Some((ConditionKind::Paused, PAUSED, &*pause)),
+        (None, Mode::Active | Mode::Preview) => None,
     };
     let spec = if disabled_by.is_some() { disabled(&parsed.spec) } else { parsed.spec.clone() };
     let ControllerContext { client, .. } = ctx;

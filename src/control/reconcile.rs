@@ -1,14 +1,17 @@
 //! One evaluation of an Autoscaler or native HPA, from its object to the applied decision.
 
-use super::context::{ApplyContext, Cancelled, ControllerContext, NativeHpas, SyncResult};
+use super::context::{
+    ApplyContext, Cancelled, ControllerContext, Execution, NativeHpas, SyncResult,
+};
 use super::embedded::{self, with_min_replicas_floor};
 use super::evaluate::evaluate;
 use super::failures::Failures;
 use super::observe::read_target;
 use super::state::AutoscalerState;
+use super::status::{PAUSED, paused_text};
 use super::update_status::update_status;
 use super::{follower, native_hpa, shadow, status, zero};
-use crate::crd::{AutoscalerStatus, Executor, Fallback, ReadError};
+use crate::crd::{AutoscalerStatus, Executor, Mode, ReadError};
 use crate::hpa::{self, ConditionKind, Spec, Status};
 use crate::leader::FencingToken;
 use crate::watch::{AutoscalerKind, AutoscalerRecord, AutoscalerRef, HpaRecord, ScalingSpec};
@@ -112,23 +115,32 @@ async fn sync_autoscaler(
         }
         state.status.conditions.retain(|condition| condition.reason != FAILED_DELETE_HPA);
     }
-    if parsed.spec.paused {
+    let mode = parsed.spec.mode_at(ctx.clock.wall_ms());
+    if mode == Mode::Paused {
         // Earlier recommendations do not apply to replicas that the owner may choose meanwhile.
         state.history.recommendations.clear();
         state.withheld = None;
         if token.is_some() {
             follow_zero(ctx, token, autoscaler, &parsed.scaling.spec, state).await;
         }
-        let text = format_args!("spec.paused is set: the scale is left alone");
-        state.status.set(ConditionKind::Paused, true, "PausedBySpec", text, ctx.clock.wall_ms());
+        let text = format_args!("{}: the scale is left alone", paused_text(&parsed.spec));
+        state.status.set(ConditionKind::Paused, true, PAUSED, text, ctx.clock.wall_ms());
+        state.status.remove(ConditionKind::Preview);
         let rendered = status::render(&state.status, &parsed.scaling.spec, record.generation);
         rest(ctx, autoscaler, state);
         update_status(ctx, token, autoscaler, state, rendered);
         return SyncResult::Held;
     }
     state.status.remove(ConditionKind::Paused);
-    let extras = (parsed.spec.fallback.as_ref(), record.generation);
-    evaluate_and_apply(ctx, token, autoscaler, &parsed.scaling, extras, state).await
+    let execution = Execution {
+        fallback: parsed.spec.fallback.as_ref(),
+        generation: record.generation,
+        is_preview: mode == Mode::Preview,
+    };
+    if execution.is_preview {
+        ctx.selectors.release(autoscaler);
+    }
+    evaluate_and_apply(ctx, token, autoscaler, &parsed.scaling, execution, state).await
 }
 
 /// Lets go of what only evaluations need: an autoscaler without them sizes no pods, and repeats no queries.
@@ -243,7 +255,10 @@ async fn sync_hpa(
     if ctx.settings.native_hpas != NativeHpas::Manage {
         return shadow::apply(ctx, token.is_some(), autoscaler, record, state).await;
     }
-    Some(evaluate_and_apply(ctx, token, autoscaler, &record.scaling, (None, None), state).await)
+    Some(
+        evaluate_and_apply(ctx, token, autoscaler, &record.scaling, Execution::default(), state)
+            .await,
+    )
 }
 
 /// Observes, decides and applies, and again if another writer changed the scale meanwhile.
@@ -252,7 +267,7 @@ async fn evaluate_and_apply(
     token: Option<&FencingToken>,
     autoscaler: &AutoscalerRef,
     scaling: &ScalingSpec,
-    (fallback, generation): (Option<&Fallback>, Option<i64>),
+    execution: Execution<'_>,
     state: &mut AutoscalerState,
 ) -> SyncResult {
     let scaling = &*with_min_replicas_floor(&ctx.settings.hpa_config, scaling);
@@ -260,7 +275,8 @@ async fn evaluate_and_apply(
     let mut attempt = 0;
     loop {
         attempt += 1;
-        let evaluated = ctx.bounded(evaluate(ctx, token, autoscaler, scaling, state)).await;
+        let evaluated =
+            ctx.bounded(evaluate(ctx, token, autoscaler, scaling, execution, state)).await;
         let evaluation = match evaluated {
             Ok(evaluation) => evaluation,
             Err(Cancelled::Stopped) => return SyncResult::Followed,
@@ -274,7 +290,7 @@ async fn evaluate_and_apply(
                     ctx.clock.wall_ms(),
                 );
                 state.status.remove(ConditionKind::FallbackActive);
-                let rendered = status::render(&state.status, &scaling.spec, generation);
+                let rendered = status::render(&state.status, &scaling.spec, execution.generation);
                 update_status(ctx, token, autoscaler, state, rendered);
                 ctx.metrics.failed(TIMED_OUT);
                 return SyncResult::Failed;
@@ -283,7 +299,7 @@ async fn evaluate_and_apply(
         let Some(token) = token else {
             return follower::apply(ctx, autoscaler, evaluation, state);
         };
-        let apply = ApplyContext { ctx, token, autoscaler, fallback, generation };
+        let apply = ApplyContext { ctx, token, autoscaler, execution };
         match embedded::apply(apply, evaluation, attempt == EVALUATION_ATTEMPTS, state).await {
             Some(result) => return result,
             None => tracing::debug!(

@@ -3,7 +3,7 @@
 //! and serves all metrics itself.
 
 use super::comparison::{ComparisonResult, Decisions};
-use super::context::{Cancelled, ControllerContext, SyncResult};
+use super::context::{Cancelled, ControllerContext, Execution, SyncResult};
 use super::evaluate::{Evaluation, evaluate};
 use super::hpa_counts::ShadowStatus;
 use super::observe::needs_samples;
@@ -35,7 +35,10 @@ pub async fn apply(
         let _ = ctx.bounded(claim(ctx, autoscaler, record, state)).await;
         return None;
     }
-    match ctx.bounded(evaluate(ctx, None, autoscaler, &record.scaling, state)).await {
+    match ctx
+        .bounded(evaluate(ctx, None, autoscaler, &record.scaling, Execution::default(), state))
+        .await
+    {
         Ok(evaluation) => Some(compare(ctx, autoscaler, record, evaluation, state)),
         Err(Cancelled::TimedOut(_)) => Some(SyncResult::Failed),
         Err(Cancelled::Stopped) => None,

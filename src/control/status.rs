@@ -1,7 +1,7 @@
 //! The status of an object: rendering it, when it is worth a write, reading and writing it.
 
 use super::requests::within;
-use crate::crd::{Autoscaler, AutoscalerStatus};
+use crate::crd::{Autoscaler, AutoscalerSpec, AutoscalerStatus};
 use crate::hpa::{
     self, Current, MetricSource, ResourceTarget, ScalarTarget, Spec, Status, render_status,
 };
@@ -20,6 +20,15 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
+
+/// The reason of the condition `Paused`.
+pub const PAUSED: &str = "PausedBySpec";
+
+/// The text of a pause.
+pub fn paused_text(spec: &AutoscalerSpec) -> String {
+    let more = spec.pause.as_ref().map(ToString::to_string).unwrap_or_default();
+    format!("spec.mode is Paused{more}")
+}
 
 /// Renders the status of a decision, with two columns for `kubectl get`.
 pub fn render(status: &Status, spec: &Spec, generation: Option<i64>) -> AutoscalerStatus {

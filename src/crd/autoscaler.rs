@@ -4,6 +4,7 @@ use super::short_metrics::{CustomMetric, ResourceMetric};
 use super::validation::MAX_POLICIES;
 use crate::hpa::{InvalidField, MetricOptions, validate};
 use crate::promql::query::Per;
+use crate::time::UnixMillis;
 use k8s_openapi::api::autoscaling::v2::{
     CrossVersionObjectReference, HorizontalPodAutoscalerBehavior, HorizontalPodAutoscalerCondition,
     HorizontalPodAutoscalerSpec, MetricSpec, MetricStatus,
@@ -14,6 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// What a workload is scaled on, and within which bounds: the whole spec of an
 /// `autoscaling/v2` HorizontalPodAutoscaler, and metrics named as Prometheus
@@ -50,7 +52,13 @@ use std::collections::BTreeMap;
         .field_path(".executor"),
     validation = Rule::new("self.executor != 'NativeHPA' || !has(self.customMetrics) || !self.customMetrics.exists(m, has(m.activation) || has(m.onEmpty))")
         .message("activation and onEmpty need the executor Embedded: a native HPA has neither")
-        .field_path(".executor")
+        .field_path(".executor"),
+    validation = Rule::new("self.executor != 'NativeHPA' || self.mode != 'Preview'")
+        .message("mode Preview needs the executor Embedded: kube-controller-manager would write the scale")
+        .field_path(".mode"),
+    validation = Rule::new("!has(self.pause) || self.mode == 'Paused'")
+        .message("pause needs mode: Paused")
+        .field_path(".pause")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct AutoscalerSpec {
@@ -94,9 +102,14 @@ pub struct AutoscalerSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fallback: Option<Fallback>,
 
-    /// Whether the scale is left alone for now.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub paused: bool,
+    /// mode says what is done with decisions: they are executed (`Active`, the default), only
+    /// shown (`Preview`), or not made (`Paused`).
+    #[serde(default)]
+    pub mode: Mode,
+
+    /// pause says more about a pause. It needs the mode `Paused`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause: Option<Pause>,
 
     /// The time between two decisions, in seconds. Without it the server's
     /// `--horizontal-pod-autoscaler-sync-period`.
@@ -122,6 +135,48 @@ pub struct Fallback {
     pub replicas: i32,
 }
 
+/// What is done with decisions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Mode {
+    /// The scale is written.
+    #[default]
+    Active,
+    /// Decisions are made and shown, and the scale is left alone. Another autoscaler may size the
+    /// same pods meanwhile: this one claims none. It needs the executor Embedded.
+    Preview,
+    /// The scale is left alone, and the metrics are not queried.
+    Paused,
+}
+
+/// Until when and why a pause lasts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Pause {
+    /// until is the time at which the pause ends by itself. If not set, it ends when mode is
+    /// changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Time>,
+    /// reason is shown in the condition `Paused`, such as an incident or a migration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub reason: Option<String>,
+    /// by names who paused it, for others to ask. It is shown as it is written, and not checked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128))]
+    pub by: Option<String>,
+}
+
+impl fmt::Display for Pause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { until, reason, by } = self;
+        for (name, value) in [("by", by), ("reason", reason)] {
+            if let Some(value) = value {
+                write!(f, ", {name} {value:?}")?;
+            }
+        }
+        until.as_ref().map_or(Ok(()), |until| write!(f, ", until {}", until.0))
+    }
+}
+
 /// Who takes and executes the decisions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Executor {
@@ -130,8 +185,8 @@ pub enum Executor {
     Embedded,
     /// A native HorizontalPodAutoscaler of the same name, which Plimsoll writes
     /// and kube-controller-manager executes. `fallback` and `syncPeriodSeconds`
-    /// need Embedded. While `paused` is set, or scales are frozen, it has
-    /// selectPolicy Disabled in both directions.
+    /// need Embedded, as the mode `Preview` does. While the Autoscaler is paused, or scales are
+    /// frozen, it has selectPolicy Disabled in both directions.
     NativeHPA,
 }
 
@@ -205,6 +260,7 @@ impl AutoscalerSpec {
             }
         }
         spec.check_metrics().map_err(ReadError)?;
+        spec.check_mode().map_err(|error| ReadError(error.to_owned()))?;
         Ok(spec)
     }
 
@@ -216,6 +272,30 @@ impl AutoscalerSpec {
             max_replicas: self.max_replicas,
             metrics: self.metrics.clone(),
             behavior: self.behavior.clone(),
+        }
+    }
+
+    /// Checks `mode` and `pause`. The text of the error begins with the field.
+    fn check_mode(&self) -> Result<(), &'static str> {
+        match self.mode {
+            Mode::Preview if self.executor == Executor::NativeHPA => Err(
+                "spec.mode: Preview needs the executor Embedded: kube-controller-manager would write the scale",
+            ),
+            Mode::Active | Mode::Preview if self.pause.is_some() => {
+                Err("spec.pause: needs mode: Paused")
+            }
+            Mode::Active | Mode::Preview | Mode::Paused => Ok(()),
+        }
+    }
+
+    /// The mode at a time: a pause ends at its `until`.
+    pub fn mode_at(&self, now: UnixMillis) -> Mode {
+        let until = self.pause.as_ref().and_then(|pause| pause.until.as_ref());
+        match self.mode {
+            Mode::Paused if until.is_some_and(|until| until.0.as_millisecond() <= now) => {
+                Mode::Active
+            }
+            mode => mode,
         }
     }
 
@@ -300,6 +380,37 @@ mod tests {
                     "spec.behavior.{direction}.policies: 33 are too many: at most 32 were expected"
                 )
             );
+        }
+    }
+
+    fn with(fields: Value) -> Result<AutoscalerSpec, ReadError> {
+        let mut spec = json!({"maxReplicas": 10, "scaleTargetRef":
+            {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}});
+        for (name, field) in fields.as_object().expect("fields") {
+            spec[name] = field.clone();
+        }
+        AutoscalerSpec::read(spec)
+    }
+
+    #[test]
+    fn a_pause_ends_at_its_time_and_not_before() {
+        let until = "2026-11-23T12:00:00Z";
+        let spec = with(json!({"mode": "Paused",
+            "pause": {"until": until, "reason": "INC-1", "by": "ann"}}))
+        .unwrap();
+        let end = until.parse::<jiff::Timestamp>().unwrap().as_millisecond();
+        for (now, mode) in [(end - 1, Mode::Paused), (end, Mode::Active)] {
+            assert_eq!(spec.mode_at(now), mode);
+        }
+        let text = spec.pause.unwrap().to_string();
+        assert_eq!(text, r#", by "ann", reason "INC-1", until 2026-11-23T12:00:00Z"#);
+        assert_eq!(with(json!({"mode": "Preview"})).unwrap().mode_at(i64::MAX), Mode::Preview);
+        for (fields, expected) in [
+            (json!({"pause": {}}), "spec.pause: needs mode: Paused"),
+            (json!({"mode": "Preview", "executor": "NativeHPA"}), "spec.mode: Preview needs"),
+        ] {
+            let error = with(fields).unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{error}");
         }
     }
 

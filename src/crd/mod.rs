@@ -6,6 +6,8 @@ mod schema;
 mod short_metrics;
 mod validation;
 
-pub use autoscaler::{Autoscaler, AutoscalerSpec, AutoscalerStatus, Executor, Fallback, ReadError};
+pub use autoscaler::{
+    Autoscaler, AutoscalerSpec, AutoscalerStatus, Executor, Fallback, Mode, Pause, ReadError,
+};
 pub use schema::{custom_resource_definition, custom_resource_definition_yaml};
 pub use short_metrics::CustomMetric;

@@ -90,8 +90,10 @@ mod tests {
         let hpas = ["behavior", "maxReplicas", "metrics", "minReplicas", "scaleTargetRef"];
         // Those that a native HPA has otherwise or does not need, and those that it can't have. A new
         // field is checked in `read`, and joined in `parse_spec` or read from `ParsedSpec`.
-        let (passed, refused) =
-            (["customMetrics", "executor", "paused", "resourceMetrics"], ["fallback", "syncPeriodSeconds"]);
+        let (passed, refused) = (
+            ["customMetrics", "executor", "mode", "pause", "resourceMetrics"],
+            ["fallback", "syncPeriodSeconds"],
+        );
         let mut expected = [&hpas[..], &passed, &refused].concat();
         expected.sort_unstable();
         let fields: Vec<&String> = spec["properties"].as_object().unwrap().keys().collect();

@@ -68,6 +68,8 @@ pub enum ConditionKind {
     FallbackActive,
     /// Whether the autoscaler is paused (Autoscalers only).
     Paused,
+    /// Whether decisions are only shown (Autoscalers only).
+    Preview,
     /// Whether an administrator has stopped all writes to scales.
     Frozen,
     /// Whether a metric of unknown type is read as a gauge
@@ -85,6 +87,7 @@ impl ConditionKind {
             Self::ScaledToZero => "ScaledToZero",
             Self::FallbackActive => "FallbackActive",
             Self::Paused => "Paused",
+            Self::Preview => "Preview",
             Self::Frozen => "Frozen",
             Self::MetricTypeUnknown => "MetricTypeUnknown",
         }
@@ -98,6 +101,7 @@ impl ConditionKind {
             Self::ScaledToZero,
             Self::FallbackActive,
             Self::Paused,
+            Self::Preview,
             Self::Frozen,
             Self::MetricTypeUnknown,
         ]

@@ -89,7 +89,7 @@ fn a_slow_query_times_out_and_other_metrics_are_unharmed() {
         let quick = generated_name("quick_depth", None, "slow", "quick");
         // Nobody else asks for it, and no sample is as old as the time between two requests.
         let pause = ["-n", "slow", "patch", "autoscaler", "quick", "--type=merge", "-p"];
-        bed.cluster.kubectl(&[&pause[..], &[r#"{"spec":{"paused":true}}"#]].concat()).await;
+        bed.cluster.kubectl(&[&pause[..], &[r#"{"spec":{"mode":"Paused"}}"#]].concat()).await;
         ns.wait_condition("quick", "Paused", SOON, |c| c["status"] == "True").await;
         let mut fastest = Duration::MAX;
         for _ in 0..5 {

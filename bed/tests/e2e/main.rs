@@ -14,6 +14,7 @@ mod freeze;
 mod ha;
 mod install;
 mod memory;
+mod modes;
 mod observed;
 mod operating;
 mod parity;

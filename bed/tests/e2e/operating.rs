@@ -43,8 +43,11 @@ fn kubectl_plimsoll_shows_explains_pauses_and_freezes() {
         })
         .await;
 
-        plugin(bed, &["pause", "web", "-n", "plugin"]).await.unwrap();
-        ns.wait_condition("web", "Paused", SOON, |c| c["status"] == "True").await;
+        plugin(bed, &["pause", "web", "-n", "plugin", "--reason", "INC-7", "--for=1h"])
+            .await
+            .unwrap();
+        let message = ns.wait_condition("web", "Paused", SOON, |c| c["status"] == "True").await;
+        assert!(message.contains("by \"admin\", reason \"INC-7\", until 20"), "{message}");
         plugin(bed, &["resume", "web", "-n", "plugin"]).await.unwrap();
         eventually("it goes on", SOON, async || {
             let object = ns.get("autoscaler", "web").await?;

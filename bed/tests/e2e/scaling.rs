@@ -185,7 +185,9 @@ fn an_autoscaler_may_delegate_to_an_hpa() {
         ns.deployment("web", 1, "queue_depth 30").await;
         ns.autoscaler("web", "queue_depth", "10", 3).await;
         let executor = |name: &str| {
-            format!(r#"{{"spec":{{"executor":"{name}","syncPeriodSeconds":null,"paused":false}}}}"#)
+            format!(
+                r#"{{"spec":{{"executor":"{name}","syncPeriodSeconds":null,"mode":"Active"}}}}"#
+            )
         };
         let patch = async |body: String| {
             let change =
@@ -193,10 +195,10 @@ fn an_autoscaler_may_delegate_to_an_hpa() {
             bed.cluster.kubectl(&change).await;
         };
         // A pause applies to both executors.
-        patch(r#"{"spec":{"paused":true}}"#.to_owned()).await;
+        patch(r#"{"spec":{"mode":"Paused"}}"#.to_owned()).await;
         ns.wait_condition("web", "Paused", SOON, |c| c["status"] == "True").await;
         bed.cluster.kubectl(&["-n", &ns.name, "scale", "deployment/web", "--replicas=1"]).await;
-        patch(executor("NativeHPA").replace("false", "true")).await;
+        patch(executor("NativeHPA").replace("Active", "Paused")).await;
         let hpa = eventually("the HPA is written", SOON, async || ns.get("hpa", "web").await).await;
         assert_eq!(hpa["metadata"]["ownerReferences"][0]["kind"], "Autoscaler");
         for direction in ["scaleUp", "scaleDown"] {
@@ -335,7 +337,7 @@ fn a_paused_autoscaler_does_not_scale() {
         ns.cluster
             .apply(&format!(
                 "apiVersion: plimsoll.dev/v1alpha1\nkind: Autoscaler\nmetadata: {{name: web, namespace: {}}}\n\
-                 spec: {{scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: web}}, maxReplicas: 3, paused: true, syncPeriodSeconds: 1, customMetrics: [{{metricName: queue_depth, averageValue: 10}}]}}\n",
+                 spec: {{scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: web}}, maxReplicas: 3, mode: Paused, syncPeriodSeconds: 1, customMetrics: [{{metricName: queue_depth, averageValue: 10}}]}}\n",
                 ns.name
             ))
             .await;
@@ -350,7 +352,7 @@ fn a_paused_autoscaler_does_not_scale() {
             "web",
             "--type=merge",
             "-p",
-            r#"{"spec":{"paused":false}}"#,
+            r#"{"spec":{"mode":"Active"}}"#,
         ];
         bed.cluster.kubectl(&resume).await;
         ns.wait_replicas("Deployment", "web", FOLLOWS, |replicas| replicas == 3).await;

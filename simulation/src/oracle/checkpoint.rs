@@ -5,7 +5,7 @@ use super::record::{Change, LAG, Record, SLOW};
 use super::{Oracle, Oracles, ReplicaRecord, SharedSpec};
 use crate::plan::{MINUTE, Millis, SCRAPE, SECOND, WORKLOADS};
 use crate::workload::NAMES;
-use plimsoll::crd::Executor;
+use plimsoll::crd::{Executor, Mode};
 use plimsoll::hpa::{ScaleEvent, ScalingHistory, ScalingRules};
 use plimsoll::replica::{Checkpoint, read_checkpoints};
 use serde_json::Value;
@@ -79,7 +79,7 @@ impl Oracles {
                 checkpoints.all[workload].as_ref().and_then(history)
             };
             let Some(old) = of(before) else { continue };
-            if spec.api.paused
+            if spec.api.mode == Mode::Paused
                 || spec.api.executor != Executor::Embedded
                 || record.undisturbed_since + 2 * LAG > before.at
             {
@@ -137,7 +137,7 @@ impl Oracles {
             let of = written.all[workload].as_ref();
             let record = &self.records[workload];
             let Some(Some(spec)) = record.specs.now() else { continue };
-            if spec.api.paused || spec.api.executor != Executor::Embedded {
+            if spec.api.mode == Mode::Paused || spec.api.executor != Executor::Embedded {
                 continue;
             }
             let checkpoint = of.filter(|one| one.uid == spec.uid);

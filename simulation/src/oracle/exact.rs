@@ -5,7 +5,7 @@
 use super::{Oracle, Oracles};
 use crate::plan::{MINUTE, Millis, SECOND};
 use crate::workload::MESSAGES_PER_POD;
-use plimsoll::crd::Executor;
+use plimsoll::crd::{Executor, Mode};
 use std::collections::VecDeque;
 
 /// The number of the workload.
@@ -111,8 +111,9 @@ impl Oracles {
         let (replica, record) = (&self.replicas[leader], &self.records[QUEUE]);
         let calm = at - CALM;
         let mut specs = record.specs.during(calm, at);
-        let is_executed =
-            |spec: &super::SharedSpec| !spec.api.paused && spec.api.executor == Executor::Embedded;
+        let is_executed = |spec: &super::SharedSpec| {
+            spec.api.mode != Mode::Paused && spec.api.executor == Executor::Embedded
+        };
         replica.is_sound(at - 20 * MINUTE, at)
             && replica.acquired.is_some_and(|acquired| acquired < calm)
             && record.undisturbed_since < calm

@@ -3,7 +3,7 @@
 use super::record::{LAG, Lags, MEMORY};
 use super::{Oracle, Oracles};
 use crate::plan::{Millis, SCRAPE};
-use plimsoll::crd::Executor;
+use plimsoll::crd::{Executor, Mode};
 
 impl Oracles {
     /// Counts a change that a workload's metrics propose while it is paused, frozen, switched off, or not
@@ -15,7 +15,7 @@ impl Oracles {
         // A deleted autoscaler is that of before.
         let Some(spec) = record.specs.during(at - MEMORY, at).flatten().last() else { return };
         let left_alone = record.specs.now().is_none_or(Option::is_none)
-            || spec.api.paused
+            || spec.api.mode == Mode::Paused
             || spec.api.executor != Executor::Embedded
             || self.frozen.now() == Some(&true)
             || record.ambiguous.now() == Some(&true)

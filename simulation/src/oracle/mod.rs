@@ -16,6 +16,7 @@ pub use timeline::Timeline;
 
 use crate::plan::{MINUTE, Millis, REPLICAS, SCRAPE, SECOND, WORKLOADS};
 use crate::workload::NAMES;
+use plimsoll::crd::Mode;
 use record::{Change, Span};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -230,7 +231,7 @@ impl Oracles {
             record.spans.clear();
             record.created = spec.as_ref().map(|_| at);
         }
-        if spec.as_ref().is_some_and(|spec| spec.api.paused) {
+        if spec.as_ref().is_some_and(|spec| spec.api.mode == Mode::Paused) {
             // What was recommended does not apply to replicas that the owner may choose meanwhile.
             record.spans.clear();
         }
@@ -263,7 +264,8 @@ impl Oracles {
         // writes is not simulated, so they have no status.
         let is_paused = record.specs.now().is_none_or(|spec| {
             spec.as_ref().is_none_or(|spec| {
-                spec.api.paused || spec.api.executor != plimsoll::crd::Executor::Embedded
+                spec.api.mode == Mode::Paused
+                    || spec.api.executor != plimsoll::crd::Executor::Embedded
             })
         });
         let is_current = leads
@@ -399,7 +401,7 @@ impl Oracles {
         let hull = self.proposals_in(workload, from, at);
         (span.proposals, span.may_fail) = (hull.range, hull.may_fail);
         if let [Some(spec)] = &specs[..] {
-            let left_alone = spec.api.paused
+            let left_alone = spec.api.mode == Mode::Paused
                 || spec.api.executor != plimsoll::crd::Executor::Embedded
                 || record.ambiguous.during(from - LAG, at).any(|ambiguous| *ambiguous)
                 // The HPA of the object before may not have been collected yet.

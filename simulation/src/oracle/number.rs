@@ -5,7 +5,7 @@ use super::record::{Hull, LAG, Lags, MEMORY, SLOW};
 use super::{Oracle, Oracles, ReplicaRecord, SharedSpec};
 use crate::plan::{MINUTE, Millis, SCRAPE, SECOND};
 use crate::workload::NAMES;
-use plimsoll::crd::Executor;
+use plimsoll::crd::{Executor, Mode};
 
 /// How much later than it was made a change may be noted.
 const NOTED_LATE: Millis = 65 * SECOND;
@@ -49,7 +49,7 @@ impl Oracles {
             .specs
             .during(at - lags.specs, at)
             .flatten()
-            .filter(|spec| !spec.api.paused && spec.api.executor == Executor::Embedded)
+            .filter(|spec| spec.api.mode != Mode::Paused && spec.api.executor == Executor::Embedded)
             .cloned()
             .collect();
         if specs.is_empty() {
@@ -391,7 +391,7 @@ impl Oracles {
         if !undisturbed {
             return None;
         }
-        if spec.api.paused {
+        if spec.api.mode == Mode::Paused {
             // By now an evaluation has seen the replicas.
             let record = &mut self.records[workload];
             record.slept &= !record.slept_in_doubt || from == 0;

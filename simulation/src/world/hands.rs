@@ -7,7 +7,7 @@ use crate::network::METRICS;
 use crate::oracle::{LAG, Oracle, time};
 use crate::plan::{Hand, MINUTE, Millis, REPLICAS, SECOND};
 use crate::workload::{NAMES, NAMESPACE};
-use plimsoll::crd::{AutoscalerSpec, Executor};
+use plimsoll::crd::{AutoscalerSpec, Executor, Mode};
 use serde_json::{Value, json};
 
 impl World {
@@ -31,7 +31,7 @@ impl World {
             Hand::Pause(_) | Hand::Recreate(_)
                 if locked(&self.oracles).records[number].ambiguous.now() == Some(&true) => {}
             Hand::Pause(time) => {
-                self.edit_spec(number, |spec| spec["paused"] = json!(true));
+                self.edit_spec(number, |spec| spec["mode"] = json!("Paused"));
                 self.at(at + time, Task::Undo(Undo::Pause(number)));
             }
             Hand::Recreate(time) => {
@@ -56,7 +56,7 @@ impl World {
                 if plain(&self.workloads[number].autoscaler) {
                     self.edit_spec(number, |spec| {
                         spec["executor"] = json!("NativeHPA");
-                        spec["paused"] = json!(paused);
+                        spec["mode"] = json!(if paused { "Paused" } else { "Active" });
                     });
                     self.at(at + time, Task::Undo(Undo::NativeHpa(number)));
                 }
@@ -74,7 +74,7 @@ impl World {
         self.step(at, format_args!("hand: undoes {undo:?}"));
         match undo {
             Undo::Pause(number) => self.edit_spec(number, |spec| {
-                spec.as_object_mut().map(|spec| spec.remove("paused"));
+                spec.as_object_mut().map(|spec| spec.remove("mode"));
             }),
             Undo::Delete(number) => {
                 let workload = &self.workloads[number];
@@ -97,7 +97,7 @@ impl World {
             Undo::NativeHpa(number) => self.edit_spec(number, |spec| {
                 if let Some(spec) = spec.as_object_mut() {
                     spec.remove("executor");
-                    spec.remove("paused");
+                    spec.remove("mode");
                 }
             }),
             Undo::Freeze => {
@@ -142,7 +142,7 @@ impl World {
     fn second(&mut self, at: Millis, number: usize, time: Millis) {
         let present = self.api.get(&resource::AUTOSCALERS, NAMESPACE, NAMES[number]);
         // One that is paused claims nothing: the second would scale in its place.
-        let Some(present) = present.filter(|one| one["spec"]["paused"] != true) else { return };
+        let Some(present) = present.filter(|one| one["spec"]["mode"] != "Paused") else { return };
         let mut object = self.workloads[number].autoscaler_object(&present["spec"]);
         object["metadata"]["name"] = json!(format!("{}-second", NAMES[number]));
         if self.api.create(&resource::AUTOSCALERS, object).is_ok() {
@@ -212,7 +212,8 @@ impl World {
             if record.undisturbed_since > calm.min(at - 2 * period) {
                 continue;
             }
-            let left_alone = spec.api.paused || oracles.frozen.during(calm, at).all(|one| *one);
+            let left_alone =
+                spec.api.mode == Mode::Paused || oracles.frozen.during(calm, at).all(|one| *one);
             if spec.api.executor == Executor::NativeHPA && left_alone {
                 let hpa = self.api.get(&resource::HPAS, NAMESPACE, name);
                 let policy = |direction: &str| {
@@ -233,7 +234,9 @@ impl World {
                 .filter(|replica| oracles.replicas[*replica].is_sound(calm, at))
                 .filter_map(|replica| self.network.queried(replica, metric?))
                 .max();
-            if (is_off || spec.api.paused) && queried.is_some_and(|queried| queried > at - MINUTE) {
+            if (is_off || spec.api.mode == Mode::Paused)
+                && queried.is_some_and(|queried| queried > at - MINUTE)
+            {
                 let text = format!("{name} is switched off or paused, and its metric is queried");
                 oracles.violate(Oracle::Steady, at, text);
             }
@@ -274,7 +277,7 @@ impl World {
         for (number, name) in NAMES.into_iter().enumerate() {
             let record = &oracles.records[number];
             let Some(Some(spec)) = record.specs.now() else { continue };
-            if spec.api.paused
+            if spec.api.mode == Mode::Paused
                 || spec.api.executor != Executor::Embedded
                 || record.undisturbed_since > thawed - MINUTE
             {

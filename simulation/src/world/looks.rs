@@ -7,7 +7,7 @@ use crate::oracle::Oracle;
 use crate::plan::{HOUR, MINUTE, Millis, REPLICAS, SECOND, WORKLOADS, is_quiet, random};
 use crate::workload::NAMES;
 use fastrand::Rng;
-use plimsoll::crd::Executor;
+use plimsoll::crd::{Executor, Mode};
 
 /// What the looks remember.
 #[derive(Debug)]
@@ -117,7 +117,7 @@ impl World {
                 continue;
             };
             let left_alone = away
-                || spec.api.paused
+                || spec.api.mode == Mode::Paused
                 || spec.api.executor != Executor::Embedded
                 || record.ambiguous.now() == Some(&true);
             let fails = lied_to

@@ -5,7 +5,9 @@ use crate::clock::Clock;
 use crate::config::{ClusterFlags, ObjectFlags};
 use crate::connect::{self, ConnectError};
 use crate::crd::Autoscaler;
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::PostParams;
 use kube::{Api, Client};
 
 /// The client of the flags' cluster, the namespace of its context, and the clock of its API server.
@@ -14,6 +16,13 @@ pub async fn client(flags: &ClusterFlags) -> Result<(Client, String, Clock), Con
     let (kubeconfig, context) = (flags.kubeconfig.as_deref(), flags.context.as_deref());
     let (client, namespace) = connect::as_kubectl(kubeconfig, context, clock.clone()).await?;
     Ok((client, namespace, clock))
+}
+
+/// The user of this command, if the API server tells.
+pub async fn user_name(client: &Client) -> Option<String> {
+    let api: Api<SelfSubjectReview> = Api::all(client.clone());
+    let review = api.create(&PostParams::default(), &SelfSubjectReview::default()).await.ok()?;
+    review.status?.user_info?.username
 }
 
 /// The Leases of Plimsoll's namespace.

@@ -1,7 +1,7 @@
 //! `plimsoll freeze` and `plimsoll thaw`. They return when the leader has acknowledged, or when no
 //! former leader can write any more, and say which.
 
-use super::cluster::{client, leases};
+use super::cluster::{client, leases, user_name};
 use super::error::{OperateError, api_error};
 use crate::clock::{Clock, WallClock};
 use crate::config::{ClusterFlags, FreezeFlags};
@@ -10,7 +10,6 @@ use crate::leader::{NAME_LABEL, REQUEST_TIMEOUT};
 use crate::time::UnixMillis;
 use crate::watch;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
@@ -107,13 +106,6 @@ pub async fn thaw(flags: &ClusterFlags) -> Result<String, OperateError> {
             "thawed, not acknowledged: the leader is late, or older than this command\n".to_owned()
         }
     })
-}
-
-/// The user of this command, if the API server tells.
-async fn user_name(client: &Client) -> Option<String> {
-    let api: Api<SelfSubjectReview> = Api::all(client.clone());
-    let review = api.create(&PostParams::default(), &SelfSubjectReview::default()).await.ok()?;
-    review.status?.user_info?.username
 }
 
 /// Freezes or thaws, and waits for the leader to acknowledge. May create the Lease: a replica that

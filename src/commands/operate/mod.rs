@@ -12,5 +12,5 @@ mod status;
 pub use error::OperateError;
 pub use explain::explain;
 pub use freeze::{freeze, thaw};
-pub use pause::pause;
+pub use pause::{pause, resume};
 pub use status::status;

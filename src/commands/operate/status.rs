@@ -3,8 +3,9 @@
 use super::age::age;
 use super::cluster::{client, leases};
 use super::error::{OperateError, api_error};
+use crate::clock::WallClock;
 use crate::config::ClusterFlags;
-use crate::crd::{Autoscaler, AutoscalerStatus};
+use crate::crd::{Autoscaler, AutoscalerStatus, Mode};
 use crate::leader::Freeze;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscalerCondition as Condition;
 use kube::api::ListParams;
@@ -54,7 +55,8 @@ pub async fn status(flags: &ClusterFlags) -> Result<String, OperateError> {
             failing.push((name, reason, message));
         }
     }
-    let paused = all.iter().filter(|object| object.spec.paused).count();
+    let now = WallClock::default().timestamp().as_millisecond();
+    let paused = all.iter().filter(|object| object.spec.mode_at(now) == Mode::Paused).count();
     let _ = writeln!(
         text,
         "Autoscalers   {}, {} of them failing, {paused} paused",

@@ -41,6 +41,22 @@ pub struct ObjectFlags {
     pub cluster: ClusterFlags,
 }
 
+/// The flags of `plimsoll pause`.
+#[derive(Clone, Debug, Args)]
+pub struct PauseFlags {
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub object: ObjectFlags,
+
+    /// Why; it stands in the condition `Paused`.
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+
+    /// End the pause after this time. Without it, the pause lasts until `plimsoll resume`.
+    #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
+    pub until_after: Option<Duration>,
+}
+
 /// The flags of `plimsoll freeze`.
 #[derive(Clone, Debug, Args)]
 pub struct FreezeFlags {

@@ -7,7 +7,7 @@ mod prometheus;
 mod serve;
 
 pub use commands::{
-    CheckFlags, ClusterFlags, ConvertFlags, FreezeFlags, ObjectFlags, OutputFormat,
+    CheckFlags, ClusterFlags, ConvertFlags, FreezeFlags, ObjectFlags, OutputFormat, PauseFlags,
 };
 pub use prometheus::{PrometheusFlags, PrometheusVerb};
 pub use serve::{ServeFlags, TlsVersion};
@@ -41,7 +41,7 @@ pub enum Command {
     /// Tell why an Autoscaler scales as it does.
     Explain(ObjectFlags),
     /// Leave an Autoscaler's scale alone from now on.
-    Pause(ObjectFlags),
+    Pause(PauseFlags),
     /// Go on with a paused Autoscaler.
     Resume(ObjectFlags),
     /// Stop Plimsoll's writes to scales, in the whole cluster; decisions go on. Returns

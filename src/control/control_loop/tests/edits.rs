@@ -22,7 +22,7 @@ fn of_target(name: &str, min_replicas: i32) -> Value {
 
 /// Pauses `shop/web`, which may be scaled to zero.
 fn put_paused(control: &ControlLoop) -> AutoscalerRef {
-    put(control, "web", json!({"minReplicas": 0, "maxReplicas": 9, "paused": true}))
+    put(control, "web", json!({"minReplicas": 0, "maxReplicas": 9, "mode": "Paused"}))
 }
 
 fn is_scaled_to_zero(state: &AutoscalerState) -> Option<bool> {
@@ -159,7 +159,11 @@ async fn nothing_is_scaled_beside_a_native_hpa_that_can_not_be_deleted() {
             is_delete.then(|| fake::failure(code, "", "not now"))
         })
         .run();
-        let autoscaler = put(&control, "web", json!({"maxReplicas": 9, "paused": paused}));
+        let autoscaler = put(
+            &control,
+            "web",
+            json!({"maxReplicas": 9, "mode": if paused { "Paused" } else { "Active" }}),
+        );
         let hpa = json!({"metadata": {"namespace": "shop", "name": "web", "uid": "native",
                 "ownerReferences": [{"apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
                     "name": "web", "uid": "web", "controller": true}]},

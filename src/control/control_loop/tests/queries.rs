@@ -35,7 +35,7 @@ fn put_of(control: &ControlLoop, metric: &str, more: Value) -> AutoscalerRef {
 #[tokio::test]
 async fn what_is_not_evaluated_is_not_queried() {
     let control = with_prometheus().await;
-    for more in [json!({"paused": true}), json!({"executor": "NativeHPA"})] {
+    for more in [json!({"mode": "Paused"}), json!({"executor": "NativeHPA"})] {
         for token in [None, control.ctx.fencing_token()] {
             let autoscaler = put_of(&control, "jobs", json!({}));
             let mut state = AutoscalerState::default();
