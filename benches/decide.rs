@@ -70,11 +70,11 @@ impl Workload {
             tick += 1;
             let samples = [Samples::PerPod(Ok(responses[tick % RESPONSES].view()))];
             let input = Input {
-                context: Context {
-                    spec: &self.spec,
-                    config: &config,
-                    now: 1_000_000_000_000 + tick as i64 * 15_000,
-                },
+                context: Context::new(
+                    &self.spec,
+                    &config,
+                    1_000_000_000_000 + tick as i64 * 15_000,
+                ),
                 namespace: "shop",
                 scale: Ok(Scale { spec_replicas: replicas, status_replicas: replicas }),
                 selected: Selected::Pods(&pods),

@@ -70,7 +70,7 @@ fn wanted(values: &[Option<i64>], target: i64) -> i32 {
     let aligned = AlignedSamples::new(&pods, named);
     let replicas = values.len() as i32;
     let input = Input {
-        context: Context { spec: &spec, config: &config, now: 0 },
+        context: Context::new(&spec, &config, 0),
         namespace: "shop",
         scale: Ok(Scale { spec_replicas: replicas, status_replicas: replicas }),
         selected: Selected::Pods(&pods),
@@ -111,7 +111,7 @@ fn decide_often(ticks: i64, behavior: serde_json::Value) -> ScalingHistory {
         let milli = (random >> 33) as i64 % 40_000;
         let sample = Some(Sample { milli, time: tick * 1000, window_ms: 0 });
         let aligned = AlignedSamples::new(&pods, [("a", sample), ("b", sample)]);
-        let context = Context { spec: &spec, config: &config, now: tick * 1000 };
+        let context = Context::new(&spec, &config, tick * 1000);
         let input = Input {
             context,
             namespace: "shop",

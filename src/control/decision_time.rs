@@ -68,7 +68,7 @@ mod tests {
         for (tick, (wanted, off)) in ticks.iter().enumerate() {
             let process = tick as i64 * 15_000;
             let at = DecisionTime { wall: 1_800_000_000_000 + process + off, process };
-            let context = Context { spec: &spec, config: &config, now: at.wall };
+            let context = Context::new(&spec, &config, at.wall);
             let input = Input {
                 context,
                 namespace: "shop",

@@ -5,6 +5,7 @@ use super::decision_time::DecisionTime;
 use super::evaluate::Evaluation;
 use super::fallback;
 use super::rescales::Change;
+use super::schedules;
 use super::state::AutoscalerState;
 use super::status;
 use super::targets::WriteError;
@@ -75,10 +76,16 @@ pub async fn apply(
         (Outcome::Hold | Outcome::Failed, Err(_)) => None,
     };
     let period = ctx.period(apply.autoscaler);
+    let due = ctx.clock.elapsed().saturating_add_unsigned(period.as_millis() as u64);
     state.release = decision.rate_limited.zip(replicas).and_then(|(direction, replicas)| {
-        let due = ctx.clock.elapsed().saturating_add_unsigned(period.as_millis() as u64);
         hpa::release(context.spec, &state.history, direction, replicas, at.process, due, period)
     });
+    let moment = status.schedule.as_ref();
+    decision.events.extend(schedules::events(context.spec, &mut state.active, moment, at.wall));
+    let change = moment.and_then(|moment| moment.next_change_ms);
+    let change =
+        change.map(|change| at.process + (change - at.wall)).filter(|change| *change < due);
+    state.release = [state.release, change].into_iter().flatten().min();
     let metrics_failed = state.count_failure(&decision, target.is_ok(), (at.process, period));
     match (apply.execution.fallback, &target) {
         (Some(fallback), Ok(seen))

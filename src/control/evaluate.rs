@@ -167,7 +167,7 @@ fn withhold(
     status: &mut Status,
 ) -> bool {
     let Outcome::Rescale { from, to, .. } = decision.outcome else { return false };
-    if to >= from || from > context.spec.max_replicas {
+    if to >= from || from > context.bounds.max {
         return false;
     }
     status.set(ConditionKind::ScalingLimited, true, reason, text, context.now);

@@ -24,7 +24,7 @@ pub async fn apply(
 ) -> Option<Event> {
     let ApplyContext { ctx, autoscaler, .. } = apply;
     let spec = context.spec;
-    let least = fallback.replicas.clamp(spec.min_replicas, spec.max_replicas);
+    let least = fallback.replicas.clamp(context.bounds.min, context.bounds.max);
     status.set(
         ConditionKind::FallbackActive,
         true,

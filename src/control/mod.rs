@@ -34,6 +34,7 @@ mod requests;
 mod rescales;
 mod rule_metrics;
 mod schedule;
+mod schedules;
 mod selectors;
 mod shadow;
 mod state;

@@ -3,11 +3,12 @@
 
 use super::context::{ControllerContext, SyncResult};
 use super::requests::{handled_once, message, send, within};
+use super::schedules;
 use super::state::AutoscalerState;
 use super::status::{self, PAUSED, paused_text};
 use super::update_status::update_status;
 use crate::crd::{Autoscaler, AutoscalerSpec, Mode};
-use crate::hpa::{self, Condition, ConditionKind, Spec};
+use crate::hpa::{self, Condition, ConditionKind, Spec, schedule};
 use crate::leader::FencingToken;
 use crate::watch::{self, AutoscalerRecord, AutoscalerRef, HpaRecord, ObjectKey};
 use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerSpec};
@@ -37,7 +38,11 @@ pub async fn apply(
         (None, Mode::Paused) => Some((ConditionKind::Paused, PAUSED, &*pause)),
         (None, Mode::Active | Mode::Preview) => None,
     };
-    let spec = if disabled_by.is_some() { disabled(&parsed.spec) } else { parsed.spec.clone() };
+    let mut spec = if disabled_by.is_some() { disabled(&parsed.spec) } else { parsed.spec.clone() };
+    let moment = parsed.scaling.spec.moment(ctx.clock.wall_ms());
+    if let Some(schedule::Moment { bounds, .. }) = &moment {
+        (spec.min_replicas, spec.max_replicas) = (bounds.min, bounds.max);
+    }
     let ControllerContext { client, .. } = ctx;
     let is_disabled = disabled_by.is_some();
     let known_now = known.as_deref();
@@ -72,6 +77,10 @@ pub async fn apply(
         );
         status.set(kind, true, reason, text, now);
     }
+    status.schedule = moment;
+    let events =
+        schedules::events(&parsed.scaling.spec, &mut state.active, status.schedule.as_ref(), now);
+    ctx.events.publish(token, autoscaler, &record.uid, &events);
     let mut rendered = status::render(status, &parsed.scaling.spec, record.generation);
     if let Some(hpa) = reported {
         rendered.current_metrics.clone_from(&hpa.status.current_metrics);

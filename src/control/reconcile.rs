@@ -74,7 +74,7 @@ async fn load_status_for_term(
     if state.belongs_to(uid, term) {
         return Ok(());
     }
-    let status = match term.is_some() && spec.is_some_and(|spec| spec.min_replicas == 0) {
+    let status = match term.is_some() && spec.is_some_and(Spec::may_be_zero) {
         true => status::read(&ctx.client, autoscaler).await.inspect_err(|error| {
             tracing::warn!(%autoscaler, %error, "Failed to read the status");
         })?,

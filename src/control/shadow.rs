@@ -106,7 +106,7 @@ async fn claim(
     };
     let status = Status::from_api(&record.status);
     let (spec, config) = (&record.scaling.spec, ctx.hpa_config(&status));
-    if needs_samples(Context { spec, config, now: ctx.clock.wall_ms() }, &target, &status) {
+    if needs_samples(Context::new(spec, config, ctx.clock.wall_ms()), &target, &status) {
         let target = Some(&target);
         ctx.cluster.read(|index| drop(ctx.selectors.select(index, autoscaler, target, true)));
     }

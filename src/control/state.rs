@@ -43,7 +43,7 @@ pub struct AutoscalerState {
     pub is_zero_in_doubt: bool,
     /// The target of the last evaluation.
     target: Option<TargetRef>,
-    /// The effective minimum and maximum of replicas, once known.
+    /// The effective minimum and maximum of replicas, once known, if no schedule moves them.
     bounds: Option<(i32, i32)>,
     /// When the status of a frozen autoscaler last got new desired replicas, and which.
     pub frozen_shown: Option<(Instant, i32)>,
@@ -59,6 +59,8 @@ pub struct AutoscalerState {
     pub rescales: Rescales,
     /// The change of a fallback whose write was indeterminate, until it is known what came of it.
     pub open_fallback: Option<Change>,
+    /// The schedules that were active at the last decision, if there was one, and since when.
+    pub active: Option<Vec<(String, UnixMillis)>>,
     /// The queries of each metric when it was last read.
     pub queries: Vec<RepeatedQueries>,
     /// When the policies that limited the last decision first allow more, by the clock of this process.
@@ -254,7 +256,9 @@ impl AutoscalerState {
     pub fn note_scale(&mut self, spec: &Spec, target: &Target, at: DecisionTime) {
         let replicas = target.replicas.spec_replicas;
         let now = at.process;
-        self.bounds = Some((spec.min_replicas, spec.max_replicas));
+        // Those of a schedule change, and may let a recommendation count that these hide.
+        let has_fixed = spec.schedules.is_empty();
+        self.bounds = has_fixed.then_some((spec.min_replicas, spec.max_replicas));
         let is_read = target.object.is_some();
         // A watch that is behind may show any number.
         self.open_fallback =

@@ -1,6 +1,7 @@
 //! The status of an object: rendering it, when it is worth a write, reading and writing it.
 
 use super::requests::within;
+use super::schedules;
 use crate::crd::{Autoscaler, AutoscalerSpec, AutoscalerStatus};
 use crate::hpa::{
     self, Current, MetricSource, ResourceTarget, ScalarTarget, Spec, Status, render_status,
@@ -33,9 +34,15 @@ pub fn paused_text(spec: &AutoscalerSpec) -> String {
 /// Renders the status of a decision, with two columns for `kubectl get`.
 pub fn render(status: &Status, spec: &Spec, generation: Option<i64>) -> AutoscalerStatus {
     let rendered = render_status(status);
+    let schedule = status.schedule.as_ref().map(|moment| schedules::render(spec, moment));
+    let bounds = schedule.as_ref().map(schedules::column).filter(|text| !text.is_empty());
     AutoscalerStatus {
         reference: Some(format!("{}/{}", spec.target.kind, spec.target.name)),
-        targets: Some(targets(spec, &status.current)),
+        targets: Some(match bounds {
+            Some(bounds) => format!("{} ({bounds})", targets(spec, &status.current)),
+            None => targets(spec, &status.current),
+        }),
+        schedule,
         observed_generation: generation,
         last_scale_time: rendered.last_scale_time,
         current_replicas: rendered.current_replicas,
@@ -158,6 +165,7 @@ fn decision_fields(status: &AutoscalerStatus) -> impl PartialEq + use<'_> {
     let AutoscalerStatus {
         reference,
         targets: _,
+        schedule,
         observed_generation,
         last_scale_time,
         current_replicas,
@@ -166,7 +174,7 @@ fn decision_fields(status: &AutoscalerStatus) -> impl PartialEq + use<'_> {
         conditions,
     } = status;
     let replicas = (current_replicas, desired_replicas);
-    (reference, observed_generation, last_scale_time, replicas, conditions)
+    (reference, schedule, observed_generation, last_scale_time, replicas, conditions)
 }
 
 /// The metric values of a status.

@@ -1,21 +1,22 @@
 //! `Autoscaler`, `plimsoll.dev/v1alpha1`.
 
+use super::mode::{Mode, Pause};
 use super::short_metrics::{CustomMetric, ResourceMetric};
+use super::status::AutoscalerStatus;
 use super::validation::MAX_POLICIES;
+use crate::hpa::schedule::{self, ScheduleSpec};
 use crate::hpa::{InvalidField, MetricOptions, validate};
 use crate::promql::query::Per;
 use crate::time::UnixMillis;
 use k8s_openapi::api::autoscaling::v2::{
-    CrossVersionObjectReference, HorizontalPodAutoscalerBehavior, HorizontalPodAutoscalerCondition,
-    HorizontalPodAutoscalerSpec, MetricSpec, MetricStatus,
+    CrossVersionObjectReference, HorizontalPodAutoscalerBehavior, HorizontalPodAutoscalerSpec,
+    MetricSpec,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::fmt;
 
 /// What a workload is scaled on, and within which bounds: the whole spec of an
 /// `autoscaling/v2` HorizontalPodAutoscaler, and metrics named as Prometheus
@@ -43,7 +44,7 @@ use std::fmt;
     validation = Rule::new("self.maxReplicas >= self.minReplicas")
         .message("maxReplicas must be at least minReplicas")
         .field_path(".maxReplicas"),
-    validation = Rule::new("self.minReplicas != 0 || (has(self.metrics) && self.metrics.exists(m, m.type == 'Object' || m.type == 'External')) || (has(self.customMetrics) && self.customMetrics.exists(m, m.per == 'Workload'))")
+    validation = Rule::new("(self.minReplicas != 0 && (!has(self.schedules) || self.schedules.all(s, !has(s.minReplicas) || s.minReplicas != 0))) || (has(self.metrics) && self.metrics.exists(m, m.type == 'Object' || m.type == 'External')) || (has(self.customMetrics) && self.customMetrics.exists(m, m.per == 'Workload'))")
         .message("must specify at least one Object or External metric, or a custom metric per: Workload, to support scaling to zero replicas: a workload without pods has no pod metrics")
         .reason(kube::core::Reason::FieldValueForbidden)
         .field_path(".metrics"),
@@ -93,6 +94,11 @@ pub struct AutoscalerSpec {
     #[schemars(length(max = 24), extend("x-kubernetes-list-type" = "atomic"))]
     pub custom_metrics: Vec<CustomMetric>,
 
+    /// schedules move minReplicas and maxReplicas in windows of time, recurring or once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub schedules: Vec<ScheduleSpec>,
+
     /// Stabilization windows, policies and tolerances as in autoscaling/v2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub behavior: Option<HorizontalPodAutoscalerBehavior>,
@@ -135,48 +141,6 @@ pub struct Fallback {
     pub replicas: i32,
 }
 
-/// What is done with decisions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum Mode {
-    /// The scale is written.
-    #[default]
-    Active,
-    /// Decisions are made and shown, and the scale is left alone. Another autoscaler may size the
-    /// same pods meanwhile: this one claims none. It needs the executor Embedded.
-    Preview,
-    /// The scale is left alone, and the metrics are not queried.
-    Paused,
-}
-
-/// Until when and why a pause lasts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Pause {
-    /// until is the time at which the pause ends by itself. If not set, it ends when mode is
-    /// changed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub until: Option<Time>,
-    /// reason is shown in the condition `Paused`, such as an incident or a migration.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 256))]
-    pub reason: Option<String>,
-    /// by names who paused it, for others to ask. It is shown as it is written, and not checked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 128))]
-    pub by: Option<String>,
-}
-
-impl fmt::Display for Pause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { until, reason, by } = self;
-        for (name, value) in [("by", by), ("reason", reason)] {
-            if let Some(value) = value {
-                write!(f, ", {name} {value:?}")?;
-            }
-        }
-        until.as_ref().map_or(Ok(()), |until| write!(f, ", until {}", until.0))
-    }
-}
-
 /// Who takes and executes the decisions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Executor {
@@ -188,37 +152,6 @@ pub enum Executor {
     /// need Embedded, as the mode `Preview` does. While the Autoscaler is paused, or scales are
     /// frozen, it has selectPolicy Disabled in both directions.
     NativeHPA,
-}
-
-/// What was seen and done last.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct AutoscalerStatus {
-    /// What is scaled, as kind and name.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reference: Option<String>,
-    /// What each metric is, over what it should be.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub targets: Option<String>,
-    /// The generation of the spec that was looked at last.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub observed_generation: Option<i64>,
-    /// When the replicas were last changed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub last_scale_time: Option<Time>,
-    /// The replicas asked for when the scale was last looked at.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub current_replicas: Option<i32>,
-    /// The replicas last wanted.
-    #[serde(default)]
-    pub desired_replicas: i32,
-    /// What each metric was.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub current_metrics: Option<Vec<MetricStatus>>,
-    /// The conditions of an HPA, with the same types and reasons.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
-    pub conditions: Option<Vec<HorizontalPodAutoscalerCondition>>,
 }
 
 /// Why the spec of an Autoscaler is invalid.
@@ -239,11 +172,11 @@ impl AutoscalerSpec {
     pub fn read(spec: Value) -> Result<Self, ReadError> {
         let spec: Self =
             serde_json::from_value(spec).map_err(|error| ReadError(format!("spec: {error}")))?;
-        let has_total = spec.custom_metrics.iter().any(|metric| metric.per == Per::Workload);
         // Only that rule is about all metrics together.
-        let lacks_total = |fault: &InvalidField| fault.field == "spec.metrics";
+        let lacks_value = |fault: &InvalidField| fault.field == "spec.metrics";
         let mut faults = validate(&spec.shared()).into_iter();
-        if let Some(fault) = faults.find(|fault| !(has_total && lacks_total(fault))) {
+        if let Some(fault) = faults.find(|fault| !(lacks_value(fault) && spec.has_value_at_zero()))
+        {
             return Err(ReadError(fault.to_string()));
         }
         let behavior = spec.behavior.iter();
@@ -260,6 +193,13 @@ impl AutoscalerSpec {
             }
         }
         spec.check_metrics().map_err(ReadError)?;
+        schedule::parse(&spec.schedules).map_err(|error| ReadError(format!("spec.{error}")))?;
+        if spec.schedules.iter().any(|schedule| schedule.min_replicas == Some(0))
+            && !spec.has_value_at_zero()
+        {
+            let text = "spec.schedules: minReplicas 0 needs at least one Object or External metric, or a custom metric per: Workload";
+            return Err(ReadError(text.to_owned()));
+        }
         spec.check_mode().map_err(|error| ReadError(error.to_owned()))?;
         Ok(spec)
     }
@@ -273,6 +213,13 @@ impl AutoscalerSpec {
             metrics: self.metrics.clone(),
             behavior: self.behavior.clone(),
         }
+    }
+
+    /// Whether any metric still has a value at zero replicas.
+    fn has_value_at_zero(&self) -> bool {
+        let has_value = |metric: &MetricSpec| matches!(&*metric.type_, "Object" | "External");
+        self.metrics.iter().flatten().any(has_value)
+            || self.custom_metrics.iter().any(|metric| metric.per == Per::Workload)
     }
 
     /// Checks `mode` and `pause`. The text of the error begins with the field.

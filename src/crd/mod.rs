@@ -2,12 +2,14 @@
 //! objects.
 
 mod autoscaler;
+mod mode;
 mod schema;
 mod short_metrics;
+mod status;
 mod validation;
 
-pub use autoscaler::{
-    Autoscaler, AutoscalerSpec, AutoscalerStatus, Executor, Fallback, Mode, Pause, ReadError,
-};
+pub use autoscaler::{Autoscaler, AutoscalerSpec, Executor, Fallback, ReadError};
+pub use mode::{Mode, Pause};
 pub use schema::{custom_resource_definition, custom_resource_definition_yaml};
 pub use short_metrics::CustomMetric;
+pub use status::{AutoscalerStatus, ScheduleStatus, ScheduleWindow};

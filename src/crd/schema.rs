@@ -91,7 +91,7 @@ mod tests {
         // Those that a native HPA has otherwise or does not need, and those that it can't have. A new
         // field is checked in `read`, and joined in `parse_spec` or read from `ParsedSpec`.
         let (passed, refused) = (
-            ["customMetrics", "executor", "mode", "pause", "resourceMetrics"],
+            ["customMetrics", "executor", "mode", "pause", "resourceMetrics", "schedules"],
             ["fallback", "syncPeriodSeconds"],
         );
         let mut expected = [&hpas[..], &passed, &refused].concat();

@@ -36,13 +36,13 @@ impl ScaleState {
     fn of(context: Context<'_>, scale: Scale, status: &Status) -> Self {
         let (spec, current) = (context.spec, scale.spec_replicas);
         if current == 0 {
-            let wakes = spec.min_replicas != 0 || spec.has_object_or_external_metric();
+            let wakes = context.bounds.min != 0 || spec.has_object_or_external_metric();
             let measured = wakes && scaled_to_zero(context, status);
             return if measured { Self::Measured } else { Self::Disabled };
         }
         match current {
-            _ if current > spec.max_replicas => Self::AboveMax,
-            _ if current < spec.min_replicas => Self::BelowMin,
+            _ if current > context.bounds.max => Self::AboveMax,
+            _ if current < context.bounds.min => Self::BelowMin,
             _ => Self::Measured,
         }
     }
@@ -56,7 +56,7 @@ fn scaled_to_zero(context: Context<'_>, status: &Status) -> bool {
 
 /// Whether metrics may scale the workload to zero.
 fn may_be_zero(context: Context<'_>) -> bool {
-    context.config.scale_to_zero && context.spec.min_replicas == 0
+    context.config.scale_to_zero && context.bounds.min == 0
 }
 
 /// Whether [`decide`] evaluates metrics for a target with such a scale. If not,
@@ -74,7 +74,7 @@ pub fn decide(
     trace: &mut impl Trace,
 ) -> Decision {
     let mut decision = Decision::new();
-    let (spec, now) = (input.context.spec, input.context.now);
+    let Context { spec, now, bounds, .. } = input.context;
     let scale = match input.scale {
         Ok(scale) => scale,
         Err(error) => {
@@ -99,6 +99,7 @@ pub fn decide(
     let current = scale.spec_replicas;
     history.record_initial(current, now);
     status.current.clear();
+    status.schedule = spec.moment(now);
     status.metrics.clone_from(&spec.metrics);
 
     let (desired, reason) = match ScaleState::of(input.context, scale, status) {
@@ -117,12 +118,12 @@ pub fn decide(
             (0, String::new())
         }
         ScaleState::AboveMax => {
-            trace.step(Step::OutOfBounds { replicas: spec.max_replicas });
-            (spec.max_replicas, "Current number of replicas above Spec.MaxReplicas".to_owned())
+            trace.step(Step::OutOfBounds { replicas: bounds.max });
+            (bounds.max, "Current number of replicas above Spec.MaxReplicas".to_owned())
         }
         ScaleState::BelowMin => {
-            trace.step(Step::OutOfBounds { replicas: spec.min_replicas });
-            (spec.min_replicas, BELOW_MIN.to_owned())
+            trace.step(Step::OutOfBounds { replicas: bounds.min });
+            (bounds.min, BELOW_MIN.to_owned())
         }
         ScaleState::Measured => match propose(input, scale, status, &mut decision, trace) {
             Proposed::Nothing(error) => {
@@ -180,8 +181,8 @@ fn measured(
             std::cmp::Ordering::Equal => String::new(),
         };
     }
-    if current == 0 && scaled_to_zero && desired < spec.min_replicas {
-        desired = spec.min_replicas;
+    if current == 0 && scaled_to_zero && desired < input.context.bounds.min {
+        desired = input.context.bounds.min;
         if proposed == current {
             reason = BELOW_MIN.to_owned();
         } else if reason.is_empty() {
@@ -237,7 +238,7 @@ pub fn complete_rescale(
         status.remove(ConditionKind::ScaledToZero);
     } else if from > 0
         && to == 0
-        && context.spec.min_replicas == 0
+        && context.bounds.min == 0
         && context.spec.has_object_or_external_metric()
     {
         set(
@@ -429,7 +430,7 @@ mod tests {
                 "target": {"type": "AverageValue", "averageValue": "1"}}}],
         }));
         let (spec, config) = (Spec::from_api(&spec.unwrap()), ControllerConfig::default());
-        let context = Context { spec: &spec, config: &config, now: 0 };
+        let context = Context::new(&spec, &config, 0);
         for (replicas, needs, wanted) in
             [(0, false, None), (1, false, Some(2)), (9, false, Some(5)), (3, true, None)]
         {

@@ -1,5 +1,6 @@
 //! The input of a decision: the scale, the pods and the samples.
 
+use super::schedule::Bounds;
 use super::{Requests, Spec};
 use crate::k8s::Quantity;
 use crate::k8s::Selector;
@@ -58,9 +59,24 @@ pub struct Context<'a> {
     pub config: &'a ControllerConfig,
     /// The time of the decision.
     pub now: UnixMillis,
+    /// The bounds of the replicas at that time.
+    pub bounds: Bounds,
 }
 
-impl Context<'_> {
+impl<'a> Context<'a> {
+    /// The context of a decision at a time, with the bounds by the schedules. Without scaling to
+    /// zero a schedule lowers none below 1.
+    pub fn new(spec: &'a Spec, config: &'a ControllerConfig, now: UnixMillis) -> Self {
+        let mut bounds = spec.moment(now).map_or_else(
+            || Bounds::fixed(spec.min_replicas, spec.max_replicas),
+            |moment| moment.bounds,
+        );
+        if bounds.min_by.is_some() && !config.scale_to_zero {
+            bounds.min = bounds.min.max(1);
+        }
+        Self { spec, config, now, bounds }
+    }
+
     /// The stabilization windows of scale-up and scale-down, in ms.
     pub fn windows(&self) -> [i64; 2] {
         let default = self.config.downscale_stabilization_seconds;

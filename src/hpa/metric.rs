@@ -2,8 +2,9 @@
 //! Source: `computeReplicasForMetric` of upstream.
 
 use super::input::{AlignedSamples, Input, Pod, Sample, Samples};
+use super::options::{MetricOptions, OnEmpty};
 use super::replica_calculator::{Proposal, Resource, Tolerance, average, scalar, utilization};
-use super::spec::{MetricId, MetricOptions, MetricSource, OnEmpty, ResourceTarget, ScalarTarget};
+use super::spec::{MetricId, MetricSource, ResourceTarget, ScalarTarget};
 
 /// Why one metric could not be computed.
 pub(super) struct MetricFailure {

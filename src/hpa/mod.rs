@@ -14,8 +14,10 @@ mod history;
 mod input;
 mod metric;
 mod normalize;
+mod options;
 mod replica_calculator;
 mod requests;
+pub mod schedule;
 mod spec;
 mod status;
 #[cfg(test)]
@@ -31,11 +33,12 @@ pub use input::{
     Samples, Scale, Selected, UnselectedSamples, resource_usage, selecting_autoscalers,
 };
 pub use normalize::release;
+pub use options::{MetricOptions, OnEmpty};
 pub use requests::{PodContainer, Requests, ResourceList};
 pub use spec::{
-    Behavior, Metric, MetricId, MetricOptions, MetricSource, MetricSpecs, ObjectRef, OnEmpty,
-    Policy, PolicyKind, ResourceTarget, ScalarTarget, ScalingRules, SelectPolicy, Spec, TargetRef,
-    apply_defaults, no_kind_match, parse_group,
+    Behavior, Metric, MetricId, MetricSource, MetricSpecs, ObjectRef, Policy, PolicyKind,
+    ResourceTarget, ScalarTarget, ScalingRules, SelectPolicy, Spec, TargetRef, apply_defaults,
+    no_kind_match, parse_group,
 };
 pub use status::{Condition, ConditionKind, Current, Status, render_status};
 pub use trace::{MetricTrace, RecordedTrace, Step, Trace};

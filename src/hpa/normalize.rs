@@ -213,9 +213,9 @@ fn stabilize_both_ways(
 /// Without `behavior`: at most max(2x, 4) replicas, within min and max.
 fn limit(input: &Input<'_>, current: i32, desired: i32) -> Limited {
     let fastest = (2.0 * f64::from(current)).max(4.0) as i32;
-    let (highest, reason, message) = highest_allowed(input.context.spec.max_replicas, fastest);
-    if desired < input.context.spec.min_replicas {
-        too_few(input.context.spec.min_replicas)
+    let (highest, reason, message) = highest_allowed(input.context.bounds.max, fastest);
+    if desired < input.context.bounds.min {
+        too_few(input.context.bounds.min)
     } else if desired > highest {
         Limited { replicas: highest, reason, message }
     } else {
@@ -234,7 +234,7 @@ fn limit_by_policies(
     if desired > current {
         let allowed = policy_limit(&behavior.scale_up, true, history, current, input.context.now);
         let (highest, reason, message) =
-            highest_allowed(input.context.spec.max_replicas, allowed.max(current));
+            highest_allowed(input.context.bounds.max, allowed.max(current));
         if desired > highest {
             return Limited { replicas: highest, reason, message };
         }
@@ -242,7 +242,7 @@ fn limit_by_policies(
         let allowed =
             policy_limit(&behavior.scale_down, false, history, current, input.context.now)
                 .min(current);
-        if input.context.spec.min_replicas < allowed {
+        if input.context.bounds.min < allowed {
             if desired < allowed {
                 return Limited {
                     replicas: allowed,
@@ -250,8 +250,8 @@ fn limit_by_policies(
                     message: "the desired replica count is decreasing faster than the maximum scale rate",
                 };
             }
-        } else if desired < input.context.spec.min_replicas {
-            return too_few(input.context.spec.min_replicas);
+        } else if desired < input.context.bounds.min {
+            return too_few(input.context.bounds.min);
         }
     }
     within_range(desired)

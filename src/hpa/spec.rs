@@ -1,12 +1,13 @@
 //! The autoscaler's specification, converted once when it changes: quantities as
 //! milli-units, selectors parsed, defaults applied.
 
+use super::options::MetricOptions;
+use super::schedule::{Moment, Schedules};
 use crate::k8s::{Quantity, Selector};
+use crate::time::UnixMillis;
 use k8s_openapi::api::autoscaling::v2 as api;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -23,6 +24,8 @@ pub struct Spec {
     pub metrics: MetricSpecs,
     /// The scaling rules of each direction, if `behavior` is given.
     pub behavior: Option<Behavior>,
+    /// The schedules, which move the bounds. Only an Autoscaler has any.
+    pub schedules: Schedules,
 }
 
 /// The object that is scaled (CrossVersionObjectReference).
@@ -64,28 +67,6 @@ pub struct Metric {
     pub options: MetricOptions,
     /// The name of the metric in the event of a scale-up.
     pub(super) label: String,
-}
-
-/// What an Autoscaler may say of a metric beyond `autoscaling/v2`. The default is upstream's decision.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MetricOptions {
-    /// At zero replicas a total is active when it is greater, in milli-units.
-    pub activation_milli: Option<i64>,
-    /// What an empty result means.
-    pub on_empty: OnEmpty,
-}
-
-/// What the empty result of a metric means: no series at all, not one that is no number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum OnEmpty {
-    /// The metric is missing: it has failed, as in a HorizontalPodAutoscaler, and no replica is
-    /// removed.
-    #[default]
-    Missing,
-    /// The value is 0, of each pod if the metric is one of pods.
-    Zero,
-    /// The metric asks for the present number of replicas.
-    Hold,
 }
 
 /// The source of a metric's value, and its target.
@@ -268,6 +249,7 @@ impl Spec {
                 scale_up: ScalingRules::from_api(behavior.scale_up.unwrap_or_default()),
                 scale_down: ScalingRules::from_api(behavior.scale_down.unwrap_or_default()),
             }),
+            schedules: Schedules::default(),
         }
     }
 
@@ -278,6 +260,17 @@ impl Spec {
             metrics[index].options = options;
         }
         self.metrics = MetricSpecs(metrics.into());
+    }
+
+    /// What the schedules say at a time; none without any.
+    pub fn moment(&self, now: UnixMillis) -> Option<Moment> {
+        let at = || self.schedules.at(now, self.min_replicas, self.max_replicas);
+        (!self.schedules.is_empty()).then(at)
+    }
+
+    /// Whether the workload may be at zero at any time.
+    pub fn may_be_zero(&self) -> bool {
+        self.min_replicas == 0 || self.schedules.may_be_zero()
     }
 
     /// Whether any metric says when it is active.

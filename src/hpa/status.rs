@@ -1,5 +1,6 @@
 //! The autoscaler's status: conditions, replicas and current metrics.
 
+use super::schedule::Moment;
 use super::spec::{MetricId, MetricSource, MetricSpecs};
 use crate::k8s::Quantity;
 use crate::time::UnixMillis;
@@ -22,6 +23,8 @@ pub struct Status {
     pub metrics: MetricSpecs,
     /// The current value of each metric; empty if none was evaluated.
     pub current: Vec<Current>,
+    /// What the schedules said; none without any.
+    pub schedule: Option<Moment>,
     /// Conditions in the order of their first appearance.
     pub conditions: Vec<Condition>,
 }
@@ -33,6 +36,7 @@ impl PartialEq for Status {
             && self.current_replicas == other.current_replicas
             && self.desired_replicas == other.desired_replicas
             && self.current == other.current
+            && self.schedule == other.schedule
             && self.conditions == other.conditions
             && (self.current.is_empty()
                 || self.metrics.is(&other.metrics)
@@ -178,6 +182,7 @@ impl Status {
             desired_replicas: status.desired_replicas,
             metrics: MetricSpecs::default(),
             current: Vec::new(),
+            schedule: None,
             conditions: status
                 .conditions
                 .iter()

@@ -21,7 +21,7 @@ fn spec(min: i32, options: &[MetricOptions]) -> Spec {
 /// The replicas after a decision on these values in thousandths, and whether it failed.
 fn decided(spec: &Spec, replicas: i32, samples: &[Samples<'_>]) -> (i32, bool) {
     let config = ControllerConfig { scale_to_zero: true, ..Default::default() };
-    let context = Context { spec, config: &config, now: 0 };
+    let context = Context::new(spec, &config, 0);
     let mut status = Status::default();
     if replicas == 0 {
         let kind = super::ConditionKind::ScaledToZero;

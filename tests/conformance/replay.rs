@@ -232,7 +232,7 @@ pub fn replay(scenario: &Scenario) -> Vec<Value> {
         let scale_error = target_error(spec).or_else(|| tick.scale.error.clone());
         let input = Input {
             namespace: &scenario.namespace,
-            context: Context { spec, config: &config, now: START + tick.t * 1000 },
+            context: Context::new(spec, &config, START + tick.t * 1000),
             scale: match &scale_error {
                 Some(error) => Err(error),
                 None => Ok(Scale {

@@ -326,7 +326,7 @@ impl Scenario {
                 _ => Samples::PerPod(aligned.as_ref().map(AlignedSamples::view).ok_or("it failed")),
             })
             .collect();
-        let context = Context { spec: &self.spec, config: &self.config, now };
+        let context = Context::new(&self.spec, &self.config, now);
         let input = Input {
             context,
             namespace: "shop",

@@ -23,6 +23,7 @@ mod planned;
 mod relist;
 mod reload;
 mod scaling;
+mod schedules;
 mod security;
 mod simulated_api_server;
 mod simulated_prometheus;

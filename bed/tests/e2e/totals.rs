@@ -89,9 +89,10 @@ fn a_workload_waits_at_zero_until_its_total_is_above_the_activation() {
 
 #[test]
 fn a_native_hpa_reads_a_total_by_its_generated_name() {
-    on_own_bed(Options::default(), async |bed| {
-        let external = root().join("deploy/components/all-metrics/external.yaml");
-        bed.cluster.apply(&std::fs::read_to_string(external).expect("a manifest")).await;
+    let options = Options { manifests: "deploy/overlays/all-metrics", ..Options::default() };
+    on_own_bed(options, async |bed| {
+        let rights = root().join("deploy/components/native-hpa-executor/rbac.yaml");
+        bed.cluster.apply(&std::fs::read_to_string(rights).expect("a manifest")).await;
         let ns = Namespace::new(&bed.cluster, "totals-native").await;
         ns.workload("StatefulSet", "source", 1, "queue_depth 35").await;
         ns.deployment("web", 1, "").await;

@@ -184,7 +184,7 @@ pub fn propose(view: &View<'_>) -> Option<i32> {
         .collect();
     let config = config();
     let input = Input {
-        context: Context { spec: view.spec, config: &config, now },
+        context: Context::new(view.spec, &config, now),
         namespace: "",
         scale: Ok(Scale { spec_replicas: view.scale.0, status_replicas: view.scale.1 }),
         selected: Selected::Pods(&pods),
@@ -240,7 +240,7 @@ pub fn decide(
     }
     let values = [i64::from(proposal) * 1000];
     let input = Input {
-        context: Context { spec: &spec.proposing, config: &config, now },
+        context: Context::new(&spec.proposing, &config, now),
         namespace: "",
         scale: Ok(Scale { spec_replicas: replicas, status_replicas: replicas }),
         selected: Selected::Pods(&[]),

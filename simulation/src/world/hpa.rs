@@ -128,7 +128,7 @@ impl Controller {
         let samples = [Samples::Values(value.as_ref().map(|value| &value[..]).ok_or("no value"))];
         let config = ControllerConfig::default();
         let spec = self.spec.clone();
-        let context = Context { spec: &spec, config: &config, now };
+        let context = Context::new(&spec, &config, now);
         let input = Input {
             context,
             namespace: NAMESPACE,

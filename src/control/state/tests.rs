@@ -179,7 +179,7 @@ fn only_metrics_that_failed_lead_to_the_fallback() {
         [(ambiguous, false), (hpa::Selected::Missing, false), (hpa::Selected::Pods(&[]), true)]
     {
         let input = Input {
-            context: Context { spec: &spec, config: &config, now: 0 },
+            context: Context::new(&spec, &config, 0),
             namespace: "shop",
             scale: Ok(hpa::Scale { spec_replicas: 1, status_replicas: 1 }),
             selected,

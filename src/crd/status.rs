@@ -1,0 +1,79 @@
+//! The status of an `Autoscaler`.
+
+use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscalerCondition, MetricStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What was seen and done last.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AutoscalerStatus {
+    /// What is scaled, as kind and name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reference: Option<String>,
+    /// What each metric is, over what it should be, and the bounds that a schedule gives.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub targets: Option<String>,
+    /// What the schedules say; absent without any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<ScheduleStatus>,
+    /// The generation of the spec that was looked at last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// When the replicas were last changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_scale_time: Option<Time>,
+    /// The replicas asked for when the scale was last looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub current_replicas: Option<i32>,
+    /// The replicas last wanted.
+    #[serde(default)]
+    pub desired_replicas: i32,
+    /// What each metric was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub current_metrics: Option<Vec<MetricStatus>>,
+    /// The conditions of an HPA, with the same types and reasons.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Option<Vec<HorizontalPodAutoscalerCondition>>,
+}
+
+/// What the schedules say.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ScheduleStatus {
+    /// The lower bound of the replicas now.
+    pub min_replicas: i32,
+    /// The schedule that gives it; absent if the spec does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_replicas_by: Option<String>,
+    /// The upper bound of the replicas now.
+    pub max_replicas: i32,
+    /// The schedule that gives it; absent if the spec does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_replicas_by: Option<String>,
+    /// Where the lower bound would be above the upper one: the upper one holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conflict: Option<String>,
+    /// The windows that are active.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub active: Vec<ScheduleWindow>,
+    /// When a bound or a window changes next.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_change: Option<Time>,
+}
+
+/// An active window of a schedule.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ScheduleWindow {
+    /// The name of the schedule.
+    pub name: String,
+    /// When the window began.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
+    /// When it ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<Time>,
+}

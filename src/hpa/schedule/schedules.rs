@@ -1,0 +1,99 @@
+//! All schedules of an autoscaler.
+
+use super::bounds::{self, Bounds};
+use super::window::{ActiveWindow, Schedule};
+use crate::time::UnixMillis;
+
+/// The steps of ramps to look through for one that changes the bounds.
+const STEPS: usize = 1_000;
+
+/// The schedules of an autoscaler, read and validated: at most [`MAX_SCHEDULES`](super::MAX_SCHEDULES).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Schedules(Vec<Schedule>);
+
+/// What the schedules say at a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// The bounds of the replicas.
+    pub bounds: Bounds,
+    /// The active windows, in the order of the schedules.
+    pub active: Vec<ActiveWindow>,
+    /// When `bounds` or `active` change next, if ever; until then this moment holds. It is exact,
+    /// except that a ramp of more than 1,000 steps without an effect asks for another look sooner.
+    pub next_change_ms: Option<UnixMillis>,
+}
+
+impl Schedules {
+    /// Schedules in their order.
+    pub(super) fn new(all: Vec<Schedule>) -> Self {
+        Self(all)
+    }
+
+    /// The name of a schedule, by its place in the list.
+    pub fn name(&self, index: usize) -> Option<&str> {
+        self.0.get(index).map(|schedule| &*schedule.name)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether any has a lower bound of 0.
+    pub fn may_be_zero(&self) -> bool {
+        self.0.iter().any(|schedule| schedule.min == Some(0))
+    }
+
+    /// The bounds that hold at a time, given those of the specification.
+    ///
+    /// An active schedule replaces the bounds that it gives, be it by a lower one. Of several the
+    /// largest minReplicas and the smallest maxReplicas hold. During a ramp, a bound is on the line
+    /// from what it is by the schedules whose windows began earlier to the schedule's own.
+    pub fn at(&self, now: UnixMillis, spec_min: i32, spec_max: i32) -> Moment {
+        let mut active = Vec::new();
+        let mut next: Option<UnixMillis> = None;
+        for (index, schedule) in self.0.iter().enumerate() {
+            let Some(window) = schedule.timing.window(now) else { continue };
+            let is_active = window.begin <= now;
+            if is_active {
+                let (begin_ms, end_ms) = (window.begin, window.end);
+                active.push(ActiveWindow { index, begin_ms, end_ms });
+            }
+            let change = if is_active { window.end } else { Some(window.begin) };
+            next = [next, change].into_iter().flatten().min();
+        }
+        let mut by_begin = active.clone();
+        by_begin.sort_by_key(|window| window.begin_ms);
+        let at = |time| bounds::at(&self.0, time, &by_begin, spec_min, spec_max);
+        let (bounds, mut step) = at(now);
+        for _ in 0..STEPS {
+            let Some(time) = step.filter(|&time| next.is_none_or(|next| time < next)) else {
+                break;
+            };
+            let (changed, following) = at(time);
+            if changed != bounds {
+                break;
+            }
+            step = following;
+        }
+        Moment { bounds, active, next_change_ms: [next, step].into_iter().flatten().min() }
+    }
+
+    /// The windows that overlap `[from, until)`, schedule by schedule, each in the order of time.
+    pub fn windows(
+        &self,
+        from: UnixMillis,
+        until: UnixMillis,
+    ) -> impl Iterator<Item = ActiveWindow> {
+        self.0.iter().enumerate().flat_map(move |(index, schedule)| {
+            let timing = &schedule.timing;
+            std::iter::successors(timing.window(from), |window| timing.window(window.end?))
+                .take_while(move |window| window.begin < until)
+                .map(move |window| ActiveWindow {
+                    index,
+                    begin_ms: window.begin,
+                    end_ms: window.end,
+                })
+        })
+    }
+}

@@ -1,0 +1,77 @@
+//! The windows of one schedule.
+
+use super::cron::Cron;
+use super::zone::Zone;
+use crate::time::UnixMillis;
+
+/// How often windows of no length may follow each other. They need a clock change that skips both
+/// ends, so more than one in a row is rare.
+const SKIPPED: usize = 16;
+
+/// A schedule. At least one of `min` and `max` is given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Schedule {
+    pub name: String,
+    pub timing: Timing,
+    pub min: Option<i32>,
+    pub max: Option<i32>,
+    /// How long the bounds move from the begin of a window on; 0 if they do at once.
+    pub ramp_ms: i64,
+}
+
+/// A window of a schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ActiveWindow {
+    /// The schedule in the list, from 0 on.
+    pub index: usize,
+    /// The first millisecond within it.
+    pub begin_ms: UnixMillis,
+    /// The first millisecond after it; nothing beyond the year 9999.
+    pub end_ms: Option<UnixMillis>,
+}
+
+/// When a schedule is active.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Timing {
+    /// From each start to the next end.
+    Recurring { start: Cron, end: Cron, zone: Zone },
+    /// Once.
+    Once(Window),
+}
+
+/// A window: `begin` is in it, `end` is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Window {
+    pub begin: UnixMillis,
+    /// Nothing beyond the years of the calendar.
+    pub end: Option<UnixMillis>,
+}
+
+impl Timing {
+    /// The window that is active, or else the next one.
+    pub(super) fn window(&self, now: UnixMillis) -> Option<Window> {
+        let (start, end, zone) = match self {
+            Self::Recurring { start, end, zone } => (start, end, zone),
+            Self::Once(window) => {
+                return Some(*window).filter(|window| window.end.is_none_or(|end| now < end));
+            }
+        };
+        let local = zone.local(now);
+        // The first start since the last end: a start within a window does not begin another, and
+        // one at the very minute of an end does.
+        let mut from = end.at_or_before(local).unwrap_or(jiff::civil::DateTime::MIN);
+        let mut next = None;
+        for _ in 0..SKIPPED {
+            let first = start.at_or_after(from)?;
+            let last = end.after(first);
+            let begin = zone.instant(first)?;
+            let window = Window { begin, end: last.and_then(|last| zone.instant(last)) };
+            next = Some(window);
+            match last {
+                Some(last) if window.end == Some(begin) => from = last,
+                _ => break,
+            }
+        }
+        next
+    }
+}
