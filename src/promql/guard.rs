@@ -162,6 +162,17 @@ pub fn within_namespace(
     guarded.unwrap_or_else(|_| Err(ParseError::Panicked.into()))
 }
 
+/// Whether each selector of a user's query has the namespace itself, so that being kept in it changes
+/// nothing.
+///
+/// # Errors
+/// As [`within_namespace`].
+pub fn names_namespace(query: &str, label: &str, namespace: &str) -> Result<bool, GuardError> {
+    within_namespace(query, label, namespace, &[])?;
+    let mut expr = tree::parse(query, &bounds::USER_QUERY)?;
+    Ok(NamespaceGuard { label, namespace, shared: &[] }.count_guarded(&mut expr).is_some())
+}
+
 /// The namespace that a query may read, and the shared ones.
 struct NamespaceGuard<'a> {
     label: &'a str,

@@ -3,6 +3,7 @@
 pub mod bounds;
 pub mod cost;
 mod exactness;
+pub mod formula;
 pub mod functions;
 pub mod guard;
 pub mod matcher;

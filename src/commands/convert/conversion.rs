@@ -10,8 +10,6 @@ pub struct Conversion {
     pub name: String,
     /// What was left out or has another meaning.
     pub notes: Vec<String>,
-    /// The rules of its external metrics.
-    pub rules: Vec<Value>,
     /// Whether something was left out without which the Autoscaler would scale differently.
     pub incomplete: bool,
     /// The Prometheus that Plimsoll queries, if known.
@@ -24,7 +22,7 @@ impl Conversion {
         self.notes.push(note.to_owned());
     }
 
-    /// Adds a note on what was left out, so that the Autoscaler is created paused.
+    /// Adds a note on what was left out, so that the Autoscaler is created as a preview.
     pub fn missing(&mut self, note: &str) {
         self.note(note);
         self.incomplete = true;

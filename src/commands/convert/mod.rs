@@ -5,6 +5,7 @@
 
 mod conversion;
 mod scaled_object;
+mod trigger;
 
 use crate::config::ConvertFlags;
 use crate::crd::{Autoscaler, AutoscalerSpec};
@@ -21,8 +22,6 @@ pub struct Converted {
     pub server: Option<String>,
     /// The Autoscalers.
     pub objects: Vec<Value>,
-    /// The rules of their external metrics, for `externalRules`.
-    pub rules: Vec<Value>,
     /// What was left out or has another meaning, object by object.
     pub notes: Vec<String>,
     /// The objects that could not be converted, and why.
@@ -54,19 +53,6 @@ pub fn run(flags: &ConvertFlags) -> Result<(String, Converted), String> {
     for object in &converted.objects {
         text += "---\n";
         text += &yaml(object);
-    }
-    if !converted.rules.is_empty() {
-        let rules = yaml(&json!({"externalRules": converted.rules}));
-        match &flags.rules {
-            Some(path) => {
-                std::fs::write(path, rules)
-                    .map_err(|error| format!("--rules: {}: {error}", path.display()))?;
-            }
-            None => {
-                text += "# For Plimsoll's configuration (--rules FILE writes it to a file):\n";
-                text.extend(rules.lines().map(|line| format!("# {line}\n")));
-            }
-        }
     }
     Ok((text, converted))
 }
@@ -103,7 +89,6 @@ fn convert_object(mut object: Value, converted: &mut Converted) {
         namespace: text(&object, "/metadata/namespace"),
         name: text(&object, "/metadata/name"),
         notes: Vec::new(),
-        rules: Vec::new(),
         incomplete: false,
         server: converted.server.clone(),
     };
@@ -129,8 +114,9 @@ fn convert_object(mut object: Value, converted: &mut Converted) {
     let notes = |conversion: &Conversion| -> Vec<String> {
         conversion.notes.iter().map(|note| format!("{about}: {note}")).collect()
     };
+    let has_metrics = ["metrics", "customMetrics"].iter().any(|field| spec.get(field).is_some());
     let refused = match AutoscalerSpec::read(spec.clone()) {
-        _ if kind == "ScaledObject" && spec["metrics"] == json!([]) => Some(
+        _ if kind == "ScaledObject" && !has_metrics => Some(
             "none of its triggers can be converted: without metrics it would scale on 80 % CPU"
                 .to_owned(),
         ),
@@ -143,9 +129,11 @@ fn convert_object(mut object: Value, converted: &mut Converted) {
         return;
     }
     if conversion.incomplete {
-        spec["paused"] = json!(true);
+        if spec.get("mode").is_none() {
+            spec["mode"] = json!("Preview");
+        }
         conversion.note(
-            "created with `paused: true`, as it would not scale as before: review it, then remove `paused`",
+            "created with `mode: Preview`, as it may not scale as before: it shows what it would do. Review it, then set `mode: Active`",
         );
     }
     let mut metadata = json!({"name": conversion.name});
@@ -161,9 +149,10 @@ fn convert_object(mut object: Value, converted: &mut Converted) {
         "metadata": metadata,
         "spec": spec,
     }));
-    converted.rules.append(&mut conversion.rules);
     converted.notes.extend(notes(&conversion));
 }
 
+#[cfg(test)]
+mod corpus;
 #[cfg(test)]
 mod tests;

@@ -1,12 +1,12 @@
 //! The conversion of KEDA's ScaledObjects.
 //!
-//! Sources: the ScaledObject specification, and the Prometheus, CPU and Memory scalers of KEDA 2.
+//! Sources: the ScaledObject specification, and the Prometheus, Cron, CPU and Memory scalers of KEDA 2.21.
 
-use super::conversion::{Conversion, resource, utilization};
-use crate::promql::bounds::PLANNED_QUERY;
-use crate::promql::tree;
+use super::conversion::Conversion;
+use super::trigger::{self, Made, Trigger};
+use crate::promql::formula::{to_promql, trigger_value};
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 /// The spec of a ScaledObject.
@@ -16,6 +16,7 @@ pub struct ScaledObject {
     scale_target_ref: ScaleTargetRef,
     polling_interval: Option<i32>,
     cooldown_period: Option<i32>,
+    initial_cooldown_period: Option<i32>,
     idle_replica_count: Option<i32>,
     min_replica_count: Option<i32>,
     max_replica_count: Option<i32>,
@@ -41,16 +42,8 @@ struct KedaFallback {
     behavior: Option<String>,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Trigger {
-    #[serde(rename = "type")]
-    kind: String,
-    #[serde(default)]
-    metadata: BTreeMap<String, Value>,
-    metric_type: Option<String>,
-    authentication_ref: Option<Map<String, Value>>,
-}
+/// The longest stabilization window, in seconds.
+const MAX_WINDOW: i64 = 3600;
 
 impl Conversion {
     /// Converts the spec of a ScaledObject.
@@ -63,184 +56,200 @@ impl Conversion {
         let (min, max) =
             (spec.min_replica_count.unwrap_or(0), spec.max_replica_count.unwrap_or(100));
         let mut new = json!({"scaleTargetRef": target, "minReplicas": min, "maxReplicas": max});
-        let mut metrics = Vec::new();
+        let mut made = Made::default();
         for (index, trigger) in spec.triggers.iter().enumerate() {
-            metrics.extend(self.metric(index, trigger));
+            made.add(trigger::convert(self, index, trigger));
         }
-        let on_queries = metrics.iter().any(|metric| metric["type"] == "External");
-        new["metrics"] = json!(metrics);
-        if min == 0 && !on_queries {
+        if let Some(modifiers) = modifiers(&spec.advanced) {
+            self.modifiers(modifiers, &mut made);
+        }
+        if spec.idle_replica_count.is_some_and(|idle| idle < min) {
+            self.idle(min, &mut made, &mut new);
+        }
+        if made.is_only_schedules() {
+            self.note("without another trigger a metric that is always 0 keeps the replicas at minReplicas, and the schedules raise that");
+            made.custom.push(json!({"metricName": "none", "per": "Workload", "averageValue": "1", "query": "vector(0)"}));
+        }
+        let (may_be_zero, is_active) = (new["minReplicas"] == 0, !made.custom.is_empty());
+        if may_be_zero && !is_active {
             new["minReplicas"] = json!(1);
             self.note(
-                "minReplicas is 1: without an External metric nothing tells when to leave zero",
+                "minReplicas is 1: without a Prometheus or cron trigger nothing tells when to leave zero",
             );
         }
-        if let Some(fallback) = spec.fallback {
-            new["fallback"] =
-                json!({"failedRounds": fallback.failure_threshold, "replicas": fallback.replicas});
-            self.note("fallback never removes replicas here");
-            if let Some(behavior @ ("currentReplicas" | "currentReplicasIfLower")) =
-                fallback.behavior.as_deref()
-            {
-                self.missing(&format!("fallback.behavior {behavior} has no counterpart: at least `replicas`, never fewer than there are"));
+        if may_be_zero && is_active && !made.metrics.is_empty() {
+            self.note("zero is reached only while CPU and memory ask for none, too: KEDA scales to zero whatever they ask for");
+        }
+        for (field, list) in [
+            ("metrics", made.metrics),
+            ("customMetrics", made.custom),
+            ("schedules", made.schedules),
+        ] {
+            if !list.is_empty() {
+                new[field] = json!(list);
             }
         }
-        self.advanced(&spec.advanced, &mut new);
-        if spec.idle_replica_count.is_some() {
-            self.missing("idleReplicaCount has no counterpart: minReplicas is what stays");
+        if let Some(fallback) = &spec.fallback {
+            self.fallback(fallback, &mut new);
         }
-        if on_queries && min == 0 {
-            let cooldown = spec.cooldown_period.unwrap_or(300);
-            let window = new.pointer("/behavior/scaleDown/stabilizationWindowSeconds");
-            let window = window.and_then(Value::as_i64).unwrap_or(300);
-            if window != i64::from(cooldown) {
-                self.missing(&format!("cooldownPeriod {cooldown} s: zero is waited for as long as for any other scale down, behavior.scaleDown.stabilizationWindowSeconds, which is {window} s"));
-            }
+        if let Some(behavior) = spec
+            .advanced
+            .pointer("/horizontalPodAutoscalerConfig/behavior")
+            .filter(|b| b.is_object())
+        {
+            new["behavior"] = behavior.clone();
+        }
+        if may_be_zero && is_active {
+            self.cooldown(i64::from(spec.cooldown_period.unwrap_or(300)), &mut new);
+        }
+        if spec.initial_cooldown_period.is_some_and(|seconds| seconds > 0) {
+            self.missing("initialCooldownPeriod has no counterpart: a new Autoscaler removes no replica before its metrics were there for the scale-down window");
+        }
+        if spec.advanced.get("restoreToOriginalReplicaCount") == Some(&json!(true)) {
+            self.note("restoreToOriginalReplicaCount is left out: deleting an Autoscaler leaves the scale as it is. Set it to false on the ScaledObject before you delete that: KEDA would set the replicas of the beginning, under load");
         }
         if let Some(interval) = spec.polling_interval {
             let period = interval.clamp(1, 3600);
             new["syncPeriodSeconds"] = json!(period);
             self.note(&format!("pollingInterval {interval} s becomes syncPeriodSeconds {period}, the time between two decisions, not about zero only"));
         }
-        match annotations.get("autoscaling.keda.sh/paused").and_then(Value::as_str) {
-            None | Some("false") => {}
-            Some(_) => new["paused"] = json!(true),
-        }
-        if annotations.get("autoscaling.keda.sh/paused-replicas").is_some() {
-            self.missing("the annotation autoscaling.keda.sh/paused-replicas has no counterpart");
-        }
-        self.note("pause the ScaledObject (annotation autoscaling.keda.sh/paused: \"true\") or delete it first: it has a HorizontalPodAutoscaler of its own, and while that is there, kube-controller-manager scales by it, and the Autoscaler does not (AmbiguousSelector)");
+        self.annotations(annotations, &mut new);
+        self.note("pause the ScaledObject (annotation autoscaling.keda.sh/paused: \"true\") or delete it before the Autoscaler is active: it has a HorizontalPodAutoscaler of its own, and while that is there, kube-controller-manager scales by it, and the Autoscaler does not (AmbiguousSelector). `mode: Preview` runs beside it");
         new
     }
 
-    fn advanced(&mut self, advanced: &Value, new: &mut Value) {
-        if let Some(behavior) = advanced.pointer("/horizontalPodAutoscalerConfig/behavior") {
-            new["behavior"] = behavior.clone();
+    /// `scalingModifiers`: one metric in place of those of the Prometheus triggers.
+    fn modifiers(&mut self, modifiers: &Value, made: &mut Made) {
+        let text = |field: &str| match &modifiers[field] {
+            Value::String(text) => text.clone(),
+            Value::Null => String::new(),
+            other => other.to_string(),
+        };
+        let (formula, target) = (text("formula"), text("target"));
+        let operands: BTreeMap<String, String> = made
+            .queries
+            .iter()
+            .map(|(name, query, null_is_zero)| (name.clone(), trigger_value(query, *null_is_zero)))
+            .collect();
+        let query = match to_promql(&formula, &operands) {
+            Ok(query) => query,
+            Err(why) => {
+                self.missing(&format!("advanced.scalingModifiers.formula is left out: {why}"));
+                return;
+            }
+        };
+        let Some(target) = trigger::target(self, "advanced.scalingModifiers.target", &target)
+        else {
+            return;
+        };
+        let is_value = modifiers["metricType"] == "Value";
+        let target_field = if is_value { "value" } else { "averageValue" };
+        let mut metric = json!({"metricName": "formula", "per": "Workload", "query": query});
+        metric[target_field] = json!(target);
+        let activation = text("activationTarget");
+        trigger::activation(
+            self,
+            "advanced.scalingModifiers.activationTarget",
+            &activation,
+            &mut metric,
+        );
+        self.note("advanced.scalingModifiers.formula becomes one query. KEDA rounds each trigger to thousandths first, and reads a negative result as 0");
+        if formula.contains("??") {
+            self.note("advanced.scalingModifiers.formula: `??` takes its right side as soon as the left one has no value; KEDA does after failureThreshold failures, with fallback.behavior scalingModifiers");
         }
-        if advanced
-            .get("scalingModifiers")
-            .is_some_and(|m| m.as_object().is_some_and(|m| !m.is_empty()))
+        made.custom = vec![metric];
+    }
+
+    /// `idleReplicaCount`: zero replicas while no metric is active, and otherwise at least `min`.
+    fn idle(&mut self, min: i32, made: &mut Made, new: &mut Value) {
+        if made.custom.is_empty() {
+            self.missing(
+                "idleReplicaCount needs a Prometheus trigger here: minReplicas is what stays",
+            );
+            return;
+        }
+        new["minReplicas"] = json!(0);
+        let mut least = Vec::new();
+        for metric in &made.custom {
+            let (query, activation) = (&metric["query"], &metric["activation"]);
+            let activation = activation.as_str().unwrap_or("0");
+            least.push(json!({
+                "metricName": format!("{}_least", metric["metricName"].as_str().unwrap_or_default()),
+                "per": "Workload",
+                "averageValue": "1",
+                "onEmpty": metric["onEmpty"].as_str().unwrap_or("Missing"),
+                "query": format!("(({}) > bool {activation}) * {min}", query.as_str().unwrap_or_default()),
+            }));
+        }
+        made.custom.append(&mut least);
+        self.note(&format!("idleReplicaCount: minReplicas is 0, and for each trigger a second metric asks for {min} replicas while the trigger is active"));
+    }
+
+    fn fallback(&mut self, fallback: &KedaFallback, new: &mut Value) {
+        match fallback.behavior.as_deref() {
+            Some("currentReplicas") => {
+                self.note("fallback.behavior currentReplicas is left out: without a fallback the replicas stay as they are");
+                return;
+            }
+            Some("currentReplicasIfLower") => {
+                self.missing("fallback.behavior currentReplicasIfLower has no counterpart: a fallback never removes replicas here");
+                return;
+            }
+            Some("currentReplicasIfHigher") => {}
+            Some("scalingModifiers") => {
+                self.missing("fallback.behavior scalingModifiers has no counterpart: `??` of the formula counts at once");
+                return;
+            }
+            _ => self.note("fallback.behavior static: a fallback never removes replicas here"),
+        }
+        new["fallback"] =
+            json!({"failedRounds": fallback.failure_threshold, "replicas": fallback.replicas});
+    }
+
+    /// `cooldownPeriod`: there is one window for all scaling down, zero included. The longer one keeps
+    /// what KEDA would keep.
+    fn cooldown(&mut self, cooldown: i64, new: &mut Value) {
+        let at = "/behavior/scaleDown/stabilizationWindowSeconds";
+        let window = new.pointer(at).and_then(Value::as_i64).unwrap_or(300);
+        if cooldown > MAX_WINDOW {
+            self.missing(&format!("cooldownPeriod {cooldown} s: at most {MAX_WINDOW} s can be waited for, by behavior.scaleDown.stabilizationWindowSeconds"));
+        } else if cooldown > window {
+            new["behavior"]["scaleDown"]["stabilizationWindowSeconds"] = json!(cooldown);
+            self.note(&format!("cooldownPeriod {cooldown} s becomes behavior.scaleDown.stabilizationWindowSeconds, which was {window} s: it is waited before any replica is removed, not before zero only"));
+        } else if cooldown < window {
+            self.note(&format!("cooldownPeriod {cooldown} s: zero is waited for as long as for any other scale down, behavior.scaleDown.stabilizationWindowSeconds, which is {window} s"));
+        }
+    }
+
+    fn annotations(&mut self, annotations: &Value, new: &mut Value) {
+        let is_set = |name: &str| {
+            let value = annotations.get(format!("autoscaling.keda.sh/{name}"));
+            value.and_then(Value::as_str).is_some_and(|text| text != "false")
+        };
+        if is_set("paused") {
+            new["mode"] = json!("Paused");
+        }
+        for (name, direction) in [("paused-scale-in", "scaleDown"), ("paused-scale-out", "scaleUp")]
         {
-            self.missing("advanced.scalingModifiers is left out: write its formula as one query");
-        }
-        if advanced.get("restoreToOriginalReplicaCount") == Some(&json!(true)) {
-            self.note("restoreToOriginalReplicaCount is left out: deleting an Autoscaler leaves the scale as it is. Set it to false on the ScaledObject before you delete that: KEDA would set the replicas of the beginning, under load");
-        }
-    }
-
-    fn metric(&mut self, index: usize, trigger: &Trigger) -> Option<Value> {
-        let field = |name: &str| {
-            trigger.metadata.get(name).map(|value| match value {
-                Value::String(text) => text.clone(),
-                other => other.to_string(),
-            })
-        };
-        let path = format!("triggers[{index}]");
-        match trigger.kind.as_str() {
-            "cpu" | "memory" => {
-                let value = field("value").unwrap_or_default();
-                let kind = trigger.metric_type.clone().or(field("type"));
-                let container = field("containerName");
-                match kind.as_deref().unwrap_or("Utilization") {
-                    "AverageValue" => Some(resource(
-                        &trigger.kind,
-                        container,
-                        json!({"type": "AverageValue", "averageValue": value}),
-                    )),
-                    _ => match value.parse::<i32>() {
-                        Ok(percent) => Some(utilization(&trigger.kind, container, json!(percent))),
-                        Err(_) => {
-                            self.missing(&format!(
-                                "{path}: metadata.value {value:?} is no percentage"
-                            ));
-                            None
-                        }
-                    },
-                }
-            }
-            "prometheus" => self.prometheus(&path, index, trigger, &field),
-            other => {
-                self.missing(&format!("{path}: a trigger of type {other} can't be converted: Plimsoll asks Prometheus alone"));
-                None
+            if is_set(name) {
+                new["behavior"][direction]["selectPolicy"] = json!("Disabled");
+                self.note(&format!(
+                    "the annotation {name} becomes behavior.{direction}.selectPolicy Disabled"
+                ));
             }
         }
-    }
-
-    fn prometheus(
-        &mut self,
-        path: &str,
-        index: usize,
-        trigger: &Trigger,
-        field: &impl Fn(&str) -> Option<String>,
-    ) -> Option<Value> {
-        let (Some(query), Some(threshold)) = (field("query"), field("threshold")) else {
-            self.missing(&format!("{path}: metadata.query and metadata.threshold are needed"));
-            return None;
-        };
-        let Some(series) = first_selector(&query) else {
-            self.missing(&format!(
-                "{path}: the query can't be read, or selects no series: {query}"
-            ));
-            return None;
-        };
-        let name = metric_name(&self.namespace, &self.name, index);
-        // The query can be a template as it is: `<<` is no operator of PromQL.
-        self.rules.push(json!({
-            "seriesQuery": series,
-            "resources": {"namespaced": false},
-            "name": {"as": name},
-            "metricsQuery": query,
-        }));
-        self.note(&format!("{path}: {name} can be read in every namespace by whoever may read external metrics there; KEDA kept it to the ScaledObject's namespace. Where that matters, select the namespace by a label (`resources` of the rule)"));
-        if let Some(address) = field("serverAddress") {
-            let plain = |url: &str| url.trim_end_matches('/').to_owned();
-            if self.server.as_deref().map(plain) != Some(plain(&address)) {
-                self.missing(&format!("{path}: serverAddress {address}: Plimsoll asks the server of its --prometheus-url. Where that is the same, give it to convert as --prometheus-url; name another one in `backends` and in the rule"));
+        for name in ["paused-replicas", "force-activation"] {
+            if is_set(name) {
+                self.missing(&format!(
+                    "the annotation autoscaling.keda.sh/{name} has no counterpart"
+                ));
             }
         }
-        for left in [
-            "authModes",
-            "customHeaders",
-            "cortexOrgID",
-            "namespace",
-            "queryParameters",
-            "unsafeSsl",
-        ] {
-            if field(left).is_some_and(|value| !matches!(value.as_str(), "" | "false")) {
-                self.missing(&format!("{path}: metadata.{left} is left out: see --prometheus-header, --prometheus-token-file, --prometheus-ca-file and `backends`"));
-            }
-        }
-        if trigger.authentication_ref.is_some() {
-            self.missing(&format!(
-                "{path}: authenticationRef is left out: Plimsoll logs in by its own flags"
-            ));
-        }
-        if field("activationThreshold").is_some_and(|value| value.parse() != Ok(0.0)) {
-            self.missing(&format!("{path}: activationThreshold has no counterpart: zero is left as soon as the metric asks for a replica"));
-        }
-        if field("ignoreNullValues").as_deref() != Some("false") {
-            self.note(&format!("{path}: KEDA treats an empty result as 0. Plimsoll treats it as missing, and does not scale down on it. Append `or vector(0)` to keep KEDA's behaviour"));
-        }
-        let target = match trigger.metric_type.as_deref() {
-            Some("Value") => json!({"type": "Value", "value": threshold}),
-            _ => json!({"type": "AverageValue", "averageValue": threshold}),
-        };
-        Some(json!({"type": "External", "external": {"metric": {"name": name}, "target": target}}))
     }
 }
 
-/// A unique name of a trigger's metric.
-fn metric_name(namespace: &str, name: &str, index: usize) -> String {
-    let plain = |text: &str| text.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
-    format!("keda_{}_{}_{index}", plain(namespace), plain(name))
-}
-
-/// The first selector of a query, for `seriesQuery`.
-fn first_selector(query: &str) -> Option<String> {
-    let mut first = None;
-    tree::selectors(&mut tree::parse(query, &PLANNED_QUERY).ok()?, &mut |selector| {
-        (selector.offset, selector.at) = (None, None);
-        first.get_or_insert_with(|| selector.to_string());
-    });
-    first
+/// The `scalingModifiers` with a formula.
+fn modifiers(advanced: &Value) -> Option<&Value> {
+    let modifiers = advanced.get("scalingModifiers")?;
+    modifiers["formula"].as_str().filter(|formula| !formula.is_empty()).map(|_| modifiers)
 }

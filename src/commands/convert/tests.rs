@@ -10,99 +10,144 @@ fn converted(text: &str) -> Converted {
     converted
 }
 
-#[test]
-fn a_scaled_object_becomes_an_autoscaler_with_a_rule() {
-    let made = converted(
+/// The spec of the one Autoscaler that a ScaledObject in the namespace `shop` becomes, and the notes.
+fn scaled(spec: &str) -> (Value, String) {
+    let made = converted(&format!(
         "apiVersion: keda.sh/v1alpha1\nkind: ScaledObject\n\
-         metadata: {name: web, namespace: shop, labels: {team: a}}\n\
-         spec:\n  scaleTargetRef: {name: web}\n  minReplicaCount: 1\n  maxReplicaCount: 20\n\
+         metadata: {{name: web, namespace: shop, labels: {{team: a}}}}\nspec:\n  scaleTargetRef: {{name: web}}\n{spec}"
+    ));
+    assert_eq!(made.errors, [""; 0]);
+    assert_eq!(made.objects[0]["metadata"]["labels"]["team"], "a");
+    (made.objects[0]["spec"].clone(), made.notes.join("\n"))
+}
+
+/// A Prometheus trigger whose query names its namespace, with more metadata.
+fn trigger(metadata: &str) -> String {
+    format!(
+        "{{type: prometheus, metadata: {{query: 'sum(queue{{namespace=\"shop\"}})', threshold: '5', {metadata}}}}}"
+    )
+}
+
+#[test]
+fn a_prometheus_trigger_becomes_a_custom_metric_of_the_workload() {
+    let (spec, notes) = scaled(
+        "  minReplicaCount: 1\n  maxReplicaCount: 20\n\
          \x20 fallback: {failureThreshold: 3, replicas: 6}\n\
          \x20 advanced: {horizontalPodAutoscalerConfig: {behavior: {scaleDown: {stabilizationWindowSeconds: 60}}}}\n\
          \x20 triggers:\n\
-         \x20 - type: prometheus\n    metadata:\n      serverAddress: http://prometheus:9090/\n\
-         \x20     query: sum(rate(http_requests_total{app=\"web\"}[2m] offset 1m))\n      threshold: '100'\n\
+         \x20 - type: prometheus\n    name: qps\n    metadata:\n      serverAddress: http://prometheus:9090/\n\
+         \x20     query: sum(rate(http_requests_total{namespace=\"shop\"}[2m] offset 1m))\n      threshold: '100.0009'\n\
+         \x20     activationThreshold: '2.5'\n      ignoreNullValues: 'false'\n\
          \x20 - {type: cpu, metricType: Utilization, metadata: {value: '60'}}\n",
     );
-    let spec = &made.objects[0]["spec"];
-    assert_eq!(made.objects[0]["metadata"]["labels"]["team"], "a");
     assert_eq!(spec["maxReplicas"], 20);
     assert_eq!(spec["fallback"], json!({"failedRounds": 3, "replicas": 6}));
     assert_eq!(spec["behavior"]["scaleDown"]["stabilizationWindowSeconds"], 60);
-    assert_eq!(spec["metrics"][0]["external"]["metric"]["name"], "keda_shop_web_0");
-    assert_eq!(spec["metrics"][0]["external"]["target"]["averageValue"], "100");
-    assert_eq!(spec["metrics"][1]["resource"]["target"]["averageUtilization"], 60);
-    assert_eq!(spec.get("paused"), None);
-    let rule = &made.rules[0];
-    assert_eq!(rule["seriesQuery"], "http_requests_total{app=\"web\"}");
-    let notes = made.notes.join("\n");
-    assert!(!notes.contains("serverAddress"), "{notes}");
-    assert!(!notes.contains("refused"), "{notes}");
-    // The rules are a valid configuration.
-    let file = yaml(&json!({"externalRules": made.rules}));
-    let path = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(path.path(), file).unwrap();
-    crate::config::Config::read(path.path()).unwrap();
+    assert_eq!(
+        spec["customMetrics"],
+        json!([{"metricName": "qps", "per": "Workload", "averageValue": "100", "activation": "2.5",
+            "query": "sum(rate(http_requests_total{namespace=\"shop\"}[2m] offset 1m))"}])
+    );
+    assert_eq!(spec["metrics"][0]["resource"]["target"]["averageUtilization"], 60);
+    assert_eq!(spec.get("mode"), None, "{notes}");
 }
 
-/// The series are those that an aggregation is of, or else those of its parameter.
 #[test]
-fn the_series_of_a_rule_are_first_those_that_an_aggregation_is_of() {
-    for (query, series) in [
-        ("quantile(scalar(level), vector(1))", "level"),
-        ("topk(scalar(limit), http_requests_total)", "http_requests_total"),
+fn an_empty_result_is_zero_unless_the_trigger_says_otherwise() {
+    for (metadata, expected) in [
+        ("", json!("Zero")),
+        ("ignoreNullValues: 'true'", json!("Zero")),
+        ("ignoreNullValues: 'F'", Value::Null),
     ] {
-        let made = converted(&format!(
-            "apiVersion: keda.sh/v1alpha1\nkind: ScaledObject\nmetadata: {{name: web, namespace: shop}}\n\
-             spec:\n  scaleTargetRef: {{name: web}}\n  maxReplicaCount: 20\n  triggers:\n\
-             \x20 - type: prometheus\n    metadata:\n      serverAddress: http://prometheus:9090\n\
-             \x20     query: {query}\n      threshold: '100'\n",
-        ));
-        assert_eq!(made.rules[0]["seriesQuery"], series, "{query}");
+        let (spec, _) = scaled(&format!("  triggers: [{}]\n", trigger(metadata)));
+        assert_eq!(spec["customMetrics"][0]["onEmpty"], expected, "{metadata}");
     }
 }
 
 #[test]
-fn an_incomplete_conversion_is_noted_and_paused() {
-    let made = converted(
-        "apiVersion: keda.sh/v1alpha1\nkind: ScaledObject\nmetadata: {name: worker}\n\
-         spec:\n  scaleTargetRef: {name: worker}\n  idleReplicaCount: 0\n\
+fn a_cron_trigger_becomes_a_schedule() {
+    let cron = "{type: cron, name: Day, metadata: {timezone: Europe/Berlin, start: 0 8 * * *, end: 0 18 * * *, desiredReplicas: '10'}}";
+    let schedule = json!([{"name": "day-0", "timeZone": "Europe/Berlin", "start": "0 8 * * *",
+        "end": "0 18 * * *", "minReplicas": 10}]);
+    let (spec, _) = scaled(&format!("  triggers: [{cron}, {}]\n", trigger("")));
+    assert_eq!((&spec["schedules"], &spec["minReplicas"]), (&schedule, &json!(0)));
+    let (spec, notes) = scaled(&format!("  minReplicaCount: 2\n  triggers: [{cron}]\n"));
+    assert_eq!(spec["schedules"], schedule);
+    assert_eq!(spec["customMetrics"][0]["query"], "vector(0)");
+    assert!(notes.contains("always 0"), "{notes}");
+}
+
+#[test]
+fn a_formula_becomes_one_query() {
+    let (spec, notes) = scaled(
+        "  advanced: {scalingModifiers: {formula: (a + b) / 2, target: '7', activationTarget: '3'}}\n\
+         \x20 triggers:\n\
+         \x20 - {type: prometheus, name: a, metadata: {query: 'sum(x{namespace=\"shop\"})', threshold: '5', ignoreNullValues: 'false'}}\n\
+         \x20 - {type: prometheus, name: b, metadata: {query: 'sum(y{namespace=\"shop\"})', threshold: '5', ignoreNullValues: 'false'}}\n",
+    );
+    let [metric] = &spec["customMetrics"].as_array().expect("a list")[..] else { panic!("{spec}") };
+    assert_eq!((&metric["averageValue"], &metric["activation"]), (&json!("7"), &json!("3")));
+    let query = metric["query"].as_str().expect("a query");
+    assert!(
+        query.contains("sum(x{namespace=\"shop\"}) < Inf") && query.ends_with("/ 2"),
+        "{query}"
+    );
+    assert_eq!(spec.get("mode"), None, "{notes}");
+    let (spec, notes) = scaled(&format!(
+        "  advanced: {{scalingModifiers: {{formula: a in b, target: '7'}}}}\n  triggers: [{}]\n",
+        trigger("")
+    ));
+    assert_eq!(spec["mode"], "Preview");
+    assert!(notes.contains("scalingModifiers.formula is left out: "), "{notes}");
+}
+
+#[test]
+fn zero_while_idle_and_a_longer_cooldown_are_kept() {
+    let (spec, notes) = scaled(&format!(
+        "  minReplicaCount: 2\n  idleReplicaCount: 0\n  cooldownPeriod: 600\n  triggers: [{}]\n",
+        trigger("activationThreshold: '1'")
+    ));
+    assert_eq!(spec["minReplicas"], 0);
+    assert_eq!(
+        spec["customMetrics"][1],
+        json!({"metricName": "trigger-0_least", "per": "Workload", "averageValue": "1", "onEmpty": "Zero",
+            "query": "((sum(queue{namespace=\"shop\"})) > bool 1) * 2"})
+    );
+    assert_eq!(spec["behavior"]["scaleDown"]["stabilizationWindowSeconds"], 600);
+    assert_eq!(spec.get("mode"), None, "{notes}");
+}
+
+#[test]
+fn an_incomplete_conversion_is_noted_and_a_preview() {
+    let (spec, notes) = scaled(
+        "  idleReplicaCount: 0\n  minReplicaCount: 1\n\
          \x20 triggers: [{type: kafka, metadata: {topic: x}}, {type: memory, metadata: {value: '80'}}]\n",
     );
-    assert_eq!(made.objects[0]["spec"]["paused"], true);
-    assert_eq!(made.objects[0]["spec"]["minReplicas"], 1);
-    let notes = made.notes.join("\n");
-    for expected in ["triggers[0]: a trigger of type kafka", "idleReplicaCount", "`paused: true`"] {
+    assert_eq!((&spec["mode"], &spec["minReplicas"]), (&json!("Preview"), &json!(1)));
+    for expected in ["triggers[0]: a trigger of type kafka", "idleReplicaCount", "`mode: Preview`"]
+    {
         assert!(notes.contains(expected), "{expected}: {notes}");
     }
 }
 
 #[test]
-fn an_object_that_would_query_another_server_or_scale_differently_is_paused() {
-    let scaled = |spec: &str, metadata: &str, trigger: &str| {
-        converted(&format!(
-            "{{apiVersion: keda.sh/v1alpha1, kind: ScaledObject, metadata: {{name: web}}, spec: \
-             {{scaleTargetRef: {{name: web}}, {spec} triggers: [{{type: prometheus, {trigger} \
-             metadata: {{query: up, threshold: '5', {metadata}}}}}]}}}}"
-        ))
+fn an_object_that_would_read_other_series_or_scale_differently_is_a_preview() {
+    let one = |spec: &str, metadata: &str, more: &str| {
+        let trigger = trigger(metadata).replacen("metadata", &format!("{more} metadata"), 1);
+        scaled(&format!("{spec}  triggers: [{trigger}]\n"))
     };
-    let window = |seconds: u32| {
-        format!(
-            "advanced: {{horizontalPodAutoscalerConfig: {{behavior: {{scaleDown: \
-             {{stabilizationWindowSeconds: {seconds}}}}}}}}},"
-        )
-    };
-    let longer = window(60) + "cooldownPeriod: 60,";
-    for (spec, metadata, trigger) in [
+    for (spec, metadata, more) in [
         ("", "", ""),
         ("", "serverAddress: 'http://prometheus:9090/', unsafeSsl: 'false'", ""),
-        ("minReplicaCount: 1, cooldownPeriod: 600,", "", ""),
-        (longer.as_str(), "", ""),
-        ("fallback: {failureThreshold: 3, replicas: 6, behavior: static},", "", ""),
+        ("  minReplicaCount: 1\n  cooldownPeriod: 600\n", "", ""),
+        ("  cooldownPeriod: 60\n", "", ""),
+        ("  fallback: {failureThreshold: 3, replicas: 6, behavior: static}\n", "", ""),
+        ("  fallback: {failureThreshold: 3, replicas: 6, behavior: currentReplicas}\n", "", ""),
     ] {
-        let made = scaled(spec, metadata, trigger);
-        assert_eq!(made.objects[0]["spec"].get("paused"), None, "{:?}", made.notes);
+        let (spec, notes) = one(spec, metadata, more);
+        assert_eq!(spec.get("mode"), None, "{notes}");
     }
-    for (spec, metadata, trigger, expected) in [
+    for (spec, metadata, more, expected) in [
         ("", "serverAddress: 'https://other:9090'", "", "serverAddress https://other:9090"),
         ("", "authModes: bearer", "", "authModes"),
         ("", "customHeaders: X-Scope-OrgID=t1", "", "customHeaders"),
@@ -111,26 +156,54 @@ fn an_object_that_would_query_another_server_or_scale_differently_is_paused() {
         ("", "queryParameters: a=b", "", "queryParameters"),
         ("", "unsafeSsl: 'true'", "", "unsafeSsl"),
         ("", "", "authenticationRef: {name: a},", "authenticationRef"),
-        ("cooldownPeriod: 600,", "", "", "cooldownPeriod 600 s"),
-        (window(0).as_str(), "", "", "cooldownPeriod 300 s"),
+        ("  cooldownPeriod: 7200\n", "", "", "cooldownPeriod 7200 s"),
+        ("  initialCooldownPeriod: 60\n", "", "", "initialCooldownPeriod"),
         (
-            "fallback: {failureThreshold: 3, replicas: 6, behavior: currentReplicas},",
+            "  fallback: {failureThreshold: 3, replicas: 6, behavior: currentReplicasIfLower}\n",
             "",
             "",
-            "fallback.behavior currentReplicas",
+            "fallback.behavior currentReplicasIfLower",
         ),
     ] {
-        let made = scaled(spec, metadata, trigger);
-        assert_eq!(made.objects[0]["spec"]["paused"], true, "{expected}: {:?}", made.notes);
-        assert!(made.notes.iter().any(|note| note.contains(expected)), "{:?}", made.notes);
+        let (spec, notes) = one(spec, metadata, more);
+        assert_eq!(spec["mode"], "Preview", "{expected}: {notes}");
+        assert!(notes.contains(expected), "{notes}");
+    }
+    // Series of other namespaces are not read.
+    for query in ["sum(queue)", "sum(queue{namespace=\"bank\"})", "a{namespace=\"shop\"} + b"] {
+        let (spec, notes) = scaled(&format!(
+            "  triggers: [{{type: prometheus, metadata: {{query: '{query}', threshold: '5'}}}}]\n"
+        ));
+        assert_eq!(spec["mode"], "Preview", "{notes}");
+        assert!(notes.contains("not each selector of the query has namespace=\"shop\""), "{notes}");
     }
     // Without --prometheus-url, Plimsoll may query another server.
     let mut unknown = Converted::default();
-    let text = "apiVersion: keda.sh/v1alpha1\nkind: ScaledObject\nmetadata: {name: web}\n\
-        spec: {scaleTargetRef: {name: web}, triggers: [{type: prometheus, metadata: \
-        {serverAddress: 'http://prometheus:9090', query: up, threshold: '5'}}]}\n";
-    convert(text, &mut unknown).unwrap();
-    assert_eq!(unknown.objects[0]["spec"]["paused"], true);
+    let text = format!(
+        "apiVersion: keda.sh/v1alpha1\nkind: ScaledObject\nmetadata: {{name: web, namespace: shop}}\n\
+         spec: {{scaleTargetRef: {{name: web}}, triggers: [{}]}}\n",
+        trigger("serverAddress: 'http://prometheus:9090'")
+    );
+    convert(&text, &mut unknown).unwrap();
+    assert_eq!(unknown.objects[0]["spec"]["mode"], "Preview");
+}
+
+#[test]
+fn annotations_that_pause_are_kept() {
+    let object = |annotation: &str| {
+        converted(&format!(
+            "{{apiVersion: keda.sh/v1alpha1, kind: ScaledObject, metadata: {{name: web, namespace: shop, \
+             annotations: {{autoscaling.keda.sh/{annotation}}}}}, spec: {{scaleTargetRef: {{name: web}}, \
+             triggers: [{}]}}}}",
+            trigger("")
+        ))
+    };
+    let spec = |annotation: &str| object(annotation).objects[0]["spec"].clone();
+    assert_eq!(spec("paused: 'true'")["mode"], "Paused");
+    assert_eq!(spec("paused: 'false'").get("mode"), None);
+    assert_eq!(spec("paused-replicas: '3'")["mode"], "Preview");
+    let down = spec("paused-scale-in: 'true'");
+    assert_eq!(down["behavior"]["scaleDown"]["selectPolicy"], "Disabled");
 }
 
 #[test]
@@ -180,11 +253,8 @@ fn differences_of_a_scaled_object_are_noted() {
     );
     assert_eq!(made.objects[0]["spec"]["syncPeriodSeconds"], 5);
     let notes = made.notes.join("\n");
-    for expected in [
-        "can be read in every namespace",
-        "kube-controller-manager scales by it",
-        "Set it to false on the ScaledObject",
-    ] {
+    for expected in ["kube-controller-manager scales by it", "Set it to false on the ScaledObject"]
+    {
         assert!(notes.contains(expected), "{expected}: {notes}");
     }
 }

@@ -84,14 +84,9 @@ pub struct ConvertFlags {
     pub files: Vec<PathBuf>,
 
     /// The Prometheus that Plimsoll asks; a ScaledObject that names another one, or any where this is
-    /// not given, comes out paused.
+    /// not given, comes out as a preview.
     #[arg(long, value_name = "URL")]
     pub prometheus_url: Option<String>,
-
-    /// Where to write the rules that the Autoscalers need; without it they are
-    /// printed as a comment.
-    #[arg(long, value_name = "FILE")]
-    pub rules: Option<PathBuf>,
 }
 
 /// The flags of `plimsoll check`.

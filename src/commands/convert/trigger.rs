@@ -1,0 +1,224 @@
+//! The conversion of one trigger of a ScaledObject.
+
+use super::conversion::{Conversion, resource, utilization};
+use crate::promql::guard::names_namespace;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+
+/// A trigger.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Trigger {
+    #[serde(rename = "type")]
+    kind: String,
+    name: Option<String>,
+    #[serde(default)]
+    metadata: BTreeMap<String, Value>,
+    metric_type: Option<String>,
+    authentication_ref: Option<Map<String, Value>>,
+}
+
+/// What triggers have become.
+#[derive(Default)]
+pub struct Made {
+    /// Metrics of CPU and memory.
+    pub metrics: Vec<Value>,
+    /// Metrics of queries.
+    pub custom: Vec<Value>,
+    /// Schedules.
+    pub schedules: Vec<Value>,
+    /// The names and queries of triggers, and whether an empty result is 0.
+    pub queries: Vec<(String, String, bool)>,
+}
+
+impl Made {
+    /// Adds those of another trigger.
+    pub fn add(&mut self, mut other: Self) {
+        self.metrics.append(&mut other.metrics);
+        self.custom.append(&mut other.custom);
+        self.schedules.append(&mut other.schedules);
+        self.queries.append(&mut other.queries);
+    }
+
+    /// Whether there is nothing but schedules.
+    pub fn is_only_schedules(&self) -> bool {
+        self.metrics.is_empty() && self.custom.is_empty() && !self.schedules.is_empty()
+    }
+}
+
+impl Trigger {
+    /// A field of the metadata as text.
+    fn field(&self, name: &str) -> Option<String> {
+        self.metadata.get(name).map(|value| match value {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        })
+    }
+}
+
+/// Converts a trigger. What has no counterpart is noted.
+pub fn convert(conversion: &mut Conversion, index: usize, trigger: &Trigger) -> Made {
+    let path = format!("triggers[{index}]");
+    match trigger.kind.as_str() {
+        "cpu" | "memory" => {
+            let metric = resource_metric(conversion, &path, trigger);
+            Made { metrics: metric.into_iter().collect(), ..Made::default() }
+        }
+        "cron" => {
+            let schedule = cron(conversion, &path, index, trigger);
+            Made { schedules: schedule.into_iter().collect(), ..Made::default() }
+        }
+        "prometheus" => prometheus(conversion, &path, index, trigger).unwrap_or_default(),
+        other => {
+            conversion.missing(&format!("{path}: a trigger of type {other} can't be converted: Plimsoll asks Prometheus alone"));
+            Made::default()
+        }
+    }
+}
+
+fn resource_metric(conversion: &mut Conversion, path: &str, trigger: &Trigger) -> Option<Value> {
+    let value = trigger.field("value").unwrap_or_default();
+    let kind = trigger.metric_type.clone().or(trigger.field("type"));
+    let container = trigger.field("containerName").filter(|name| !name.is_empty());
+    match kind.as_deref().unwrap_or("Utilization") {
+        "AverageValue" => Some(resource(
+            &trigger.kind,
+            container,
+            json!({"type": "AverageValue", "averageValue": value}),
+        )),
+        _ => match value.parse::<i32>() {
+            Ok(percent) => Some(utilization(&trigger.kind, container, json!(percent))),
+            Err(_) => {
+                conversion.missing(&format!("{path}: metadata.value {value:?} is no percentage"));
+                None
+            }
+        },
+    }
+}
+
+/// A cron trigger asks for so many replicas within its window, as a schedule's `minReplicas` does.
+fn cron(conversion: &mut Conversion, path: &str, index: usize, trigger: &Trigger) -> Option<Value> {
+    let field = |name: &str| trigger.field(name).unwrap_or_default();
+    let Ok(replicas) = field("desiredReplicas").parse::<i32>() else {
+        let given = field("desiredReplicas");
+        conversion.missing(&format!("{path}: metadata.desiredReplicas {given:?} is no number"));
+        return None;
+    };
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let name: String = trigger.name.as_deref().unwrap_or_default().chars().map(plain).collect();
+    let name = name.trim_matches('-');
+    let name = if name.is_empty() || name.len() > 50 { "cron" } else { name };
+    Some(json!({
+        "name": format!("{name}-{index}"),
+        "timeZone": field("timezone"),
+        "start": field("start"),
+        "end": field("end"),
+        "minReplicas": replicas,
+    }))
+}
+
+/// A Prometheus trigger becomes a custom metric of the workload.
+fn prometheus(
+    conversion: &mut Conversion,
+    path: &str,
+    index: usize,
+    trigger: &Trigger,
+) -> Option<Made> {
+    let field = |name: &str| trigger.field(name);
+    let (Some(query), Some(threshold)) = (field("query"), field("threshold")) else {
+        conversion.missing(&format!("{path}: metadata.query and metadata.threshold are needed"));
+        return None;
+    };
+    match names_namespace(&query, "namespace", &conversion.namespace) {
+        Ok(true) => {}
+        Ok(false) => conversion.missing(&format!("{path}: not each selector of the query has namespace={:?}: only series of the Autoscaler's own namespace are read, so that the result is another one if KEDA read others (an administrator can share a namespace by podMetrics.sharedNamespaces)", conversion.namespace)),
+        Err(error) => {
+            conversion.missing(&format!("{path}: the query can't be read: {error}"));
+            return None;
+        }
+    }
+    let named = trigger.name.as_deref().filter(|name| !name.is_empty());
+    let name = named.map_or_else(|| format!("trigger-{index}"), str::to_owned);
+    let threshold = target(conversion, &format!("{path}: metadata.threshold"), &threshold)?;
+    let mut metric = json!({
+        "metricName": name.replace(['/', '%'], "-"),
+        "per": "Workload",
+        "query": query,
+    });
+    let target_field = match trigger.metric_type.as_deref() {
+        Some("Value") => "value",
+        _ => "averageValue",
+    };
+    metric[target_field] = json!(threshold);
+    let activation_threshold = field("activationThreshold").unwrap_or_default();
+    let what = format!("{path}: metadata.activationThreshold");
+    activation(conversion, &what, &activation_threshold, &mut metric);
+    // As Go's strconv.ParseBool.
+    let is_ignored = field("ignoreNullValues")
+        .is_none_or(|value| !matches!(&*value, "false" | "False" | "FALSE" | "f" | "F" | "0"));
+    if is_ignored {
+        metric["onEmpty"] = json!("Zero");
+        conversion.note(&format!("{path}: ignoreNullValues becomes onEmpty: Zero. KEDA reads NaN and infinities as 0, too; here such a metric has failed, and no replica is removed"));
+    }
+    server(conversion, path, trigger);
+    let queries = vec![(name, query, is_ignored)];
+    Some(Made { custom: vec![metric], queries, ..Made::default() })
+}
+
+/// Notes what a trigger says of the server.
+fn server(conversion: &mut Conversion, path: &str, trigger: &Trigger) {
+    let field = |name: &str| trigger.field(name);
+    if let Some(address) = field("serverAddress") {
+        let plain = |url: &str| url.trim_end_matches('/').to_owned();
+        if conversion.server.as_deref().map(plain) != Some(plain(&address)) {
+            conversion.missing(&format!("{path}: serverAddress {address}: Plimsoll asks the server of its --prometheus-url. Where that is the same, give it to convert as --prometheus-url"));
+        }
+    }
+    let settings =
+        ["authModes", "customHeaders", "cortexOrgID", "namespace", "queryParameters", "unsafeSsl"];
+    for left in settings {
+        if field(left).is_some_and(|value| !matches!(value.as_str(), "" | "false")) {
+            conversion.missing(&format!("{path}: metadata.{left} is left out: see --prometheus-header, --prometheus-token-file and --prometheus-ca-file"));
+        }
+    }
+    if trigger.authentication_ref.is_some() {
+        conversion.missing(&format!(
+            "{path}: authenticationRef is left out: Plimsoll logs in by its own flags"
+        ));
+    }
+}
+
+/// A target as KEDA reads it, a float that is cut off after thousandths. Notes why it is none.
+pub fn target(conversion: &mut Conversion, what: &str, text: &str) -> Option<String> {
+    match thousandths(text) {
+        Some(milli) if milli > 0 => Some(quantity(milli)),
+        _ => {
+            conversion.missing(&format!("{what} {text:?} is no number of at least 0.001"));
+            None
+        }
+    }
+}
+
+/// Sets the activation of a metric, if there is one.
+pub fn activation(conversion: &mut Conversion, what: &str, text: &str, metric: &mut Value) {
+    match thousandths(text) {
+        _ if text.is_empty() => {}
+        Some(0) => {}
+        Some(milli) => metric["activation"] = json!(quantity(milli)),
+        None => conversion.missing(&format!("{what} {text:?} is no number")),
+    }
+}
+
+fn thousandths(text: &str) -> Option<i64> {
+    let value = text.trim().parse::<f64>().ok().filter(|value| value.is_finite())? * 1000.0;
+    (value.abs() < i64::MAX as f64).then_some(value as i64)
+}
+
+/// Thousandths as a decimal number.
+fn quantity(milli: i64) -> String {
+    let sign = if milli < 0 { "-" } else { "" };
+    let (whole, rest) = (milli.unsigned_abs() / 1000, milli.unsigned_abs() % 1000);
+    let text = format!("{sign}{whole}.{rest:03}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}

@@ -1,0 +1,119 @@
+//! The queries of triggers, as operands of a formula.
+
+use super::number::Number;
+use crate::promql::bounds::USER_QUERY;
+use crate::promql::tree;
+use promql_parser::parser::token::{
+    T_AVG, T_COUNT, T_GROUP, T_LOR, T_MAX, T_MIN, T_QUANTILE, T_STDDEV, T_STDVAR, T_SUM,
+};
+use promql_parser::parser::value::ValueType;
+use promql_parser::parser::{Expr, LabelModifier};
+use std::collections::BTreeSet;
+
+/// The value that KEDA's Prometheus scaler reads from a query: NaN and infinities are as an empty
+/// result, and that is 0 with `ignoreNullValues`.
+pub fn trigger_value(query: &str, ignore_null_values: bool) -> String {
+    let (text, open) = operand_text(query);
+    let query = if open { format!("({text})") } else { text };
+    if !ignore_null_values {
+        return format!("{query} < Inf");
+    }
+    // Without `on()`, a result that has labels would get a second series.
+    format!("{query} < Inf or on() vector(0)")
+}
+
+/// The text of a query, and whether it is enclosed where it is an operand.
+fn operand_text(query: &str) -> (String, bool) {
+    let query = query.trim();
+    if query.contains('#') {
+        // A comment would hide the parenthesis.
+        return (format!("({query}\n)"), false);
+    }
+    let closed = matches!(
+        tree::parse(query, &USER_QUERY),
+        Ok(Expr::Aggregate(_) | Expr::Call(_) | Expr::Paren(_) | Expr::VectorSelector(_))
+    );
+    (query.to_owned(), !closed)
+}
+
+/// A trigger's query in a formula.
+pub struct Operand<'a> {
+    /// Its value, of one series without labels.
+    pub number: Number<'a>,
+    /// Whether it always has a value.
+    pub never_empty: bool,
+}
+
+impl<'a> Operand<'a> {
+    /// The operand of a trigger's name and its query. Prometheus fails on several series.
+    ///
+    /// # Errors
+    /// If the query is not an instant vector.
+    pub fn new(name: &'a str, query: &str) -> Result<Self, String> {
+        let tree = tree::parse(query, &USER_QUERY)
+            .map_err(|error| format!("the query of trigger `{name}`: {error}"))?;
+        if tree.value_type() != ValueType::Vector {
+            return Err(format!("the query of trigger `{name}` is not an instant vector"));
+        }
+        let (text, open) = operand_text(query);
+        let query = Number { text, open, ..Number::default() };
+        let (text, open) = if has_no_labels(&tree) {
+            (query.text, query.open)
+        } else {
+            // Matching takes away the labels, and fails on several series; sum() would add them.
+            (format!("{} * on() vector(1)", query.atom()), true)
+        };
+        let names = BTreeSet::from([name]);
+        let number = Number {
+            text,
+            open,
+            nullable: true,
+            reads: names.clone(),
+            proves: names,
+            ..Number::default()
+        };
+        Ok(Self { number, never_empty: never_empty(&tree) })
+    }
+}
+
+/// Whether the result is one series without labels, or empty, for certain.
+fn has_no_labels(query: &Expr) -> bool {
+    match query {
+        Expr::Aggregate(aggregate) => {
+            let one = matches!(
+                aggregate.op.id(),
+                T_AVG
+                    | T_COUNT
+                    | T_GROUP
+                    | T_MAX
+                    | T_MIN
+                    | T_QUANTILE
+                    | T_STDDEV
+                    | T_STDVAR
+                    | T_SUM
+            );
+            let grouped = match &aggregate.modifier {
+                None => false,
+                Some(LabelModifier::Include(labels)) => !labels.is_empty(),
+                Some(LabelModifier::Exclude(_)) => true,
+            };
+            one && !grouped
+        }
+        Expr::Paren(inner) => has_no_labels(&inner.expr),
+        Expr::Binary(binary) => [&binary.lhs, &binary.rhs]
+            .into_iter()
+            .all(|side| side.value_type() == ValueType::Scalar || has_no_labels(side)),
+        Expr::Call(call) => call.func.name == "vector",
+        _ => false,
+    }
+}
+
+/// Whether the result always has a series, for certain.
+fn never_empty(query: &Expr) -> bool {
+    match query {
+        Expr::Paren(inner) => never_empty(&inner.expr),
+        Expr::Binary(binary) => binary.op.id() == T_LOR && never_empty(&binary.rhs),
+        Expr::Call(call) => call.func.name == "vector",
+        _ => false,
+    }
+}
