@@ -12,12 +12,16 @@ pub struct DecisionTime {
     pub wall: UnixMillis,
     /// By the clock of this process.
     pub process: UnixMillis,
+    /// By kube-apiserver's clock as its responses tell it, which all replicas share; before the first
+    /// one, by the wall clock.
+    pub server: UnixMillis,
 }
 
 impl DecisionTime {
     /// The present.
     pub fn now(clock: &Clock) -> Self {
-        Self { wall: clock.wall_ms(), process: clock.elapsed() }
+        let wall = clock.wall_ms();
+        Self { wall, process: clock.elapsed(), server: clock.server().unwrap_or(wall) }
     }
 
     /// A history of the process clock, by the wall clock.
@@ -67,7 +71,8 @@ mod tests {
         let mut after = Vec::new();
         for (tick, (wanted, off)) in ticks.iter().enumerate() {
             let process = tick as i64 * 15_000;
-            let at = DecisionTime { wall: 1_800_000_000_000 + process + off, process };
+            let wall = 1_800_000_000_000 + process + off;
+            let at = DecisionTime { wall, process, server: wall };
             let context = Context::new(&spec, &config, at.wall);
             let input = Input {
                 context,
@@ -102,7 +107,7 @@ mod tests {
     fn a_history_is_the_same_after_both_conversions() {
         let ups = vec![ScaleEvent { change: 1, time: 7, outdated: false, unsure: false }];
         let history = ScalingHistory { ups, ..ScalingHistory::default() };
-        let at = DecisionTime { wall: 1_000_000, process: 10 };
+        let at = DecisionTime { wall: 1_000_000, process: 10, server: 1_000_000 };
         assert_eq!(at.to_wall_clock(history.clone()).ups[0].time, 999_997);
         assert_eq!(at.to_process_clock(at.to_wall_clock(history.clone())), history);
     }

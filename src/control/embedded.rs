@@ -82,9 +82,7 @@ pub async fn apply(
     });
     let moment = status.schedule.as_ref();
     decision.events.extend(schedules::events(context.spec, &mut state.active, moment, at.wall));
-    let change = moment.and_then(|moment| moment.next_change_ms);
-    let change =
-        change.map(|change| at.process + (change - at.wall)).filter(|change| *change < due);
+    let change = moment.and_then(|moment| schedules::next_evaluation(moment, at, period));
     state.release = [state.release, change].into_iter().flatten().min();
     let metrics_failed = state.count_failure(&decision, target.is_ok(), (at.process, period));
     match (apply.execution.fallback, &target) {
@@ -99,7 +97,8 @@ pub async fn apply(
                 fallback::apply(apply, context, fallback, replicas, &mut status, state).await;
             decision.events.extend(events);
         }
-        (Some(_), target) if metrics_failed || target.is_err() => {}
+        (Some(_), target) if (metrics_failed || target.is_err()) && !apply.execution.is_preview => {
+        }
         _ => status.remove(ConditionKind::FallbackActive),
     }
     Some(apply.report(context, decision, status, state))
@@ -250,11 +249,13 @@ pub fn with_min_replicas_floor<'a>(
     config: &hpa::ControllerConfig,
     scaling: &'a ScalingSpec,
 ) -> Cow<'a, ScalingSpec> {
-    if config.scale_to_zero || scaling.spec.min_replicas > 0 {
+    if config.scale_to_zero || !scaling.spec.may_be_zero() {
         return Cow::Borrowed(scaling);
     }
     let mut scaling = scaling.clone();
-    scaling.spec.min_replicas = 1;
+    let spec = &mut scaling.spec;
+    spec.min_replicas = spec.min_replicas.max(1);
+    spec.schedules = std::mem::take(&mut spec.schedules).with_floor(1);
     Cow::Owned(scaling)
 }
 

@@ -38,12 +38,17 @@ pub async fn apply(
     }
     let times = state.failures.rounds();
     let reported = state.status.last_scale;
+    let zero_before = state.status.condition(ConditionKind::ScaledToZero).cloned();
     let written = scale_up(apply, spec, least, state).await;
     if state.status.last_scale != reported {
         // It has read that an earlier write took effect.
         let Status { last_scale, desired_replicas, .. } = state.status;
         (status.last_scale, status.desired_replicas) = (last_scale, desired_replicas);
         zero::note_rescale(status, desired_replicas, context.now);
+    }
+    if state.status.condition(ConditionKind::ScaledToZero) != zero_before.as_ref() {
+        // It has read that the workload is no longer at Plimsoll's zero.
+        zero::note_rescale(status, replicas, context.now);
     }
     match written {
         Ok(Some(from)) => {

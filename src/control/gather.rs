@@ -6,7 +6,8 @@ use super::fetched::Fetched;
 use super::state::{AutoscalerState, RepeatedQueries};
 use super::{api_metrics, rule_metrics};
 use crate::hpa::{
-    self, AlignedSamples, ConditionKind, MetricSource, Pod, ResourceTarget, Sample, Samples, Status,
+    self, AlignedSamples, ConditionKind, MetricSource, OnEmpty, Pod, ResourceTarget, Sample,
+    Samples, Status,
 };
 use crate::promql::query::{Per, PrometheusMetric};
 use crate::samples::{MetricError, ObjectSample, ObjectSamples, TypeWarning};
@@ -213,13 +214,19 @@ impl<'a> Aligned<'a> {
                 };
                 let of_pods: Result<Vec<Option<Sample>>, MetricError> =
                     pods.iter().map(of_pod).collect();
-                // NaN of all pods is not the same as no series of any.
-                let of_pods = of_pods.and_then(|of_pods| match samples.values.invalid_sample() {
-                    Some(reason) if of_pods.iter().all(Option::is_none) => {
-                        Err(MetricError::invalid(reason))
+                // What is said of an empty result does not hold for one of other pods, or of no numbers.
+                let is_none = |of_pods: &Vec<Option<Sample>>| of_pods.iter().all(Option::is_none);
+                let of_pods = match of_pods {
+                    Ok(of_pods)
+                        if metric.options.on_empty != OnEmpty::Missing
+                            && is_none(&of_pods)
+                            && !samples.values.is_empty() =>
+                    {
+                        let text = "the query gives series, but none with a number for a pod of the workload";
+                        Err(MetricError::Series(text.to_owned()))
                     }
-                    _ => Ok(of_pods),
-                });
+                    of_pods => of_pods,
+                };
                 Self::PerPod(match of_pods {
                     Ok(of_pods)
                         if !sum_fits(of_pods.iter().flatten().map(|one| one.milli), limit) =>

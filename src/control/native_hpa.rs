@@ -2,6 +2,7 @@
 //! names, and kube-controller-manager decides.
 
 use super::context::{ControllerContext, SyncResult};
+use super::decision_time::DecisionTime;
 use super::requests::{handled_once, message, send, within};
 use super::schedules;
 use super::state::AutoscalerState;
@@ -31,17 +32,26 @@ pub async fn apply(
 ) -> SyncResult {
     let key = &autoscaler.key;
     let known = ctx.cluster.read(|index| index.hpa(key));
-    let frozen = ctx.leader.frozen();
+    let (frozen, at) = (ctx.leader.frozen(), DecisionTime::now(&ctx.clock));
     let pause = paused_text(&parsed.spec);
-    let disabled_by = match (&frozen, parsed.spec.mode_at(ctx.clock.wall_ms())) {
+    let disabled_by = match (&frozen, parsed.spec.mode_at(at.server)) {
         (Some(why), _) => Some((ConditionKind::Frozen, "FrozenByAdministrator", &**why)),
         (None, Mode::Paused) => Some((ConditionKind::Paused, PAUSED, &*pause)),
         (None, Mode::Active | Mode::Preview) => None,
     };
     let mut spec = if disabled_by.is_some() { disabled(&parsed.spec) } else { parsed.spec.clone() };
-    let moment = parsed.scaling.spec.moment(ctx.clock.wall_ms());
-    if let Some(schedule::Moment { bounds, .. }) = &moment {
-        (spec.min_replicas, spec.max_replicas) = (bounds.min, bounds.max);
+    let moment = parsed.scaling.spec.moment(at.server);
+    let known_spec = known.as_ref().filter(|known| known.owner.as_deref() == Some(&record.uid));
+    match (&moment, known_spec) {
+        // kube-controller-manager applies bounds whatever selectPolicy says.
+        (Some(_), Some(known)) if disabled_by.is_some() => {
+            let known = &known.scaling.spec;
+            (spec.min_replicas, spec.max_replicas) = (known.min_replicas, known.max_replicas);
+        }
+        (Some(schedule::Moment { bounds, .. }), _) => {
+            (spec.min_replicas, spec.max_replicas) = (bounds.min, bounds.max);
+        }
+        (None, _) => {}
     }
     let ControllerContext { client, .. } = ctx;
     let is_disabled = disabled_by.is_some();

@@ -3,6 +3,7 @@
 use super::context::{
     ApplyContext, Cancelled, ControllerContext, Execution, NativeHpas, SyncResult,
 };
+use super::decision_time::DecisionTime;
 use super::embedded::{self, with_min_replicas_floor};
 use super::evaluate::evaluate;
 use super::failures::Failures;
@@ -96,6 +97,10 @@ async fn sync_autoscaler(
         Ok(parsed) => parsed,
         Err(error) => return invalid(ctx, token, autoscaler, record, error, state).await,
     };
+    let server_now = DecisionTime::now(&ctx.clock).server;
+    // Also for what is shown of one that is not evaluated.
+    state.status.schedule = parsed.scaling.spec.moment(server_now);
+    let mode = parsed.spec.mode_at(server_now);
     if parsed.spec.executor == Executor::NativeHPA {
         rest(ctx, autoscaler, state);
         return match token {
@@ -103,7 +108,8 @@ async fn sync_autoscaler(
             None => SyncResult::Followed,
         };
     }
-    if let Some(token) = token {
+    // One that is only previewed leaves the HPA that scales meanwhile.
+    if let Some(token) = token.filter(|_| mode != Mode::Preview) {
         if let Err(error) = remove_native_hpa(ctx, token, autoscaler, record).await {
             let (kind, now) = (ConditionKind::AbleToScale, ctx.clock.wall_ms());
             state.status.set(kind, false, FAILED_DELETE_HPA, format_args!("{error}"), now);
@@ -115,7 +121,6 @@ async fn sync_autoscaler(
         }
         state.status.conditions.retain(|condition| condition.reason != FAILED_DELETE_HPA);
     }
-    let mode = parsed.spec.mode_at(ctx.clock.wall_ms());
     if mode == Mode::Paused {
         // Earlier recommendations do not apply to replicas that the owner may choose meanwhile.
         state.history.recommendations.clear();
@@ -139,6 +144,9 @@ async fn sync_autoscaler(
     };
     if execution.is_preview {
         ctx.selectors.release(autoscaler);
+        if token.is_some() {
+            follow_zero(ctx, token, autoscaler, &parsed.scaling.spec, state).await;
+        }
     }
     evaluate_and_apply(ctx, token, autoscaler, &parsed.scaling, execution, state).await
 }
@@ -150,7 +158,7 @@ fn rest(ctx: &ControllerContext, autoscaler: &AutoscalerRef, state: &mut Autosca
     state.failures = Failures::default();
 }
 
-/// Resolves the condition `ScaledToZero` of an autoscaler that is paused, or a zero that the owner sets meanwhile would
+/// Resolves the condition `ScaledToZero` of an autoscaler that is paused or a preview, or a zero that the owner sets meanwhile would
 /// be taken for Plimsoll's.
 async fn follow_zero(
     ctx: &ControllerContext,

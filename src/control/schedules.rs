@@ -1,15 +1,20 @@
 //! What is said of the schedules of an autoscaler: their part of the status, and events when a window
 //! begins or ends.
 
+use super::decision_time::DecisionTime;
 use crate::crd::{ScheduleStatus, ScheduleWindow};
 use crate::hpa::schedule::{ActiveWindow, Bounds, Moment, Schedules};
 use crate::hpa::{Event, EventKind, Spec};
 use crate::time::UnixMillis;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use std::time::Duration;
 
 /// How long ago a window may have begun that the first decision of a process says so.
 const RECENT_MS: i64 = 60_000;
+
+/// The time between two decisions during a ramp, if the period is longer.
+const RAMP_PERIOD_MS: i64 = 15_000;
 
 fn time(ms: UnixMillis) -> Option<Time> {
     Timestamp::from_millisecond(ms).ok().map(Time)
@@ -44,8 +49,20 @@ pub fn render(spec: &Spec, moment: &Moment) -> ScheduleStatus {
         max_replicas_by,
         conflict,
         active: moment.active.iter().map(window).collect(),
-        next_change: moment.next_change_ms.and_then(time),
+        next_change: moment.next_window_ms.and_then(time),
     }
+}
+
+/// When to decide again because of the schedules, by the clock of this process, if that is before the
+/// next decision is due: at the begin and the end of a window, and not at each step of a ramp.
+pub fn next_evaluation(moment: &Moment, at: DecisionTime, period: Duration) -> Option<UnixMillis> {
+    let period = i64::try_from(period.as_millis()).unwrap_or(i64::MAX / 2);
+    let of_process = |time: UnixMillis| at.process.saturating_add(time.saturating_sub(at.server));
+    let window = moment.next_window_ms.map(of_process);
+    let step = moment.next_change_ms.map(of_process);
+    let step = step.map(|step| step.max(at.process + period.min(RAMP_PERIOD_MS)));
+    let next = [window, step].into_iter().flatten().min()?;
+    (next < at.process + period).then_some(next)
 }
 
 /// The bounds that schedules give, for the column of the targets; empty if none does.
@@ -134,6 +151,29 @@ mod tests {
         assert_eq!(noon.next_change, time(ms("2026-11-27T18:00:00Z")));
         assert_eq!(noon.active[1].until, time(ms("2026-11-28T00:00:00Z")));
         assert_eq!(column(&at("2026-11-28T07:59:59Z")), "");
+    }
+
+    #[test]
+    fn decisions_come_early_for_windows_and_not_for_each_step_of_a_ramp() {
+        let spec = AutoscalerSpec::read(json!({"maxReplicas": 1_000_000,
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+            "schedules": [{"name": "peak", "start": "0 8 * * *", "end": "0 18 * * *",
+                "minReplicas": 1_000_000, "ramp": "1h"}]}))
+        .expect("a spec");
+        let schedules = schedule::parse(&spec.schedules).expect("schedules");
+        let begin = ms("2026-11-27T08:00:00Z");
+        for (server, period, expected) in [
+            (begin - 3_000, 15, Some(3_000)),
+            (begin - 20_000, 15, None),
+            (begin, 3_600, Some(15_000)),
+            (begin + 1, 15, None),
+            (begin + 10 * 3_600_000 - 2_000, 3_600, Some(2_000)),
+        ] {
+            let moment = schedules.at(server, 1, 1_000_000);
+            let at = DecisionTime { wall: 0, process: 100, server };
+            let next = next_evaluation(&moment, at, Duration::from_secs(period));
+            assert_eq!(next, expected.map(|after| 100 + after), "{server}");
+        }
     }
 
     #[test]

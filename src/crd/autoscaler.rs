@@ -56,10 +56,7 @@ use std::collections::BTreeMap;
         .field_path(".executor"),
     validation = Rule::new("self.executor != 'NativeHPA' || self.mode != 'Preview'")
         .message("mode Preview needs the executor Embedded: kube-controller-manager would write the scale")
-        .field_path(".mode"),
-    validation = Rule::new("!has(self.pause) || self.mode == 'Paused'")
-        .message("pause needs mode: Paused")
-        .field_path(".pause")
+        .field_path(".mode")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct AutoscalerSpec {
@@ -113,7 +110,7 @@ pub struct AutoscalerSpec {
     #[serde(default)]
     pub mode: Mode,
 
-    /// pause says more about a pause. It needs the mode `Paused`.
+    /// pause says more about a pause. It counts only in the mode `Paused`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause: Option<Pause>,
 
@@ -169,7 +166,11 @@ impl AutoscalerSpec {
     /// # Errors
     /// If it is invalid. The schema refuses that, too, but the installed one may be older than this
     /// process. The text begins with the field.
-    pub fn read(spec: Value) -> Result<Self, ReadError> {
+    pub fn read(mut spec: Value) -> Result<Self, ReadError> {
+        // As 0.1.0 wrote it, until the definition is updated.
+        if spec["paused"] == true && spec.get("mode").is_none() {
+            spec["mode"] = "Paused".into();
+        }
         let spec: Self =
             serde_json::from_value(spec).map_err(|error| ReadError(format!("spec: {error}")))?;
         // Only that rule is about all metrics together.
@@ -222,15 +223,12 @@ impl AutoscalerSpec {
             || self.custom_metrics.iter().any(|metric| metric.per == Per::Workload)
     }
 
-    /// Checks `mode` and `pause`. The text of the error begins with the field.
+    /// Checks `mode`. The text of the error begins with the field.
     fn check_mode(&self) -> Result<(), &'static str> {
         match self.mode {
             Mode::Preview if self.executor == Executor::NativeHPA => Err(
                 "spec.mode: Preview needs the executor Embedded: kube-controller-manager would write the scale",
             ),
-            Mode::Active | Mode::Preview if self.pause.is_some() => {
-                Err("spec.pause: needs mode: Paused")
-            }
             Mode::Active | Mode::Preview | Mode::Paused => Ok(()),
         }
     }
@@ -351,11 +349,11 @@ mod tests {
         }
         let text = spec.pause.unwrap().to_string();
         assert_eq!(text, r#", by "ann", reason "INC-1", until 2026-11-23T12:00:00Z"#);
+        assert_eq!(with(json!({"paused": true})).unwrap().mode, Mode::Paused);
         assert_eq!(with(json!({"mode": "Preview"})).unwrap().mode_at(i64::MAX), Mode::Preview);
-        for (fields, expected) in [
-            (json!({"pause": {}}), "spec.pause: needs mode: Paused"),
-            (json!({"mode": "Preview", "executor": "NativeHPA"}), "spec.mode: Preview needs"),
-        ] {
+        for (fields, expected) in
+            [(json!({"mode": "Preview", "executor": "NativeHPA"}), "spec.mode: Preview needs")]
+        {
             let error = with(fields).unwrap_err().to_string();
             assert!(error.starts_with(expected), "{error}");
         }

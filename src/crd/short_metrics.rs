@@ -73,7 +73,7 @@ pub struct CustomMetric {
 
     /// onEmpty says what a query without any series means: `Missing`, the default, is a metric that
     /// failed, on which no replica is removed; `Zero` is the value 0; `Hold` asks for the present
-    /// replicas. NaN and infinities are no empty result.
+    /// replicas. Series of other pods, NaN and infinities are no empty result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_empty: Option<OnEmpty>,
 

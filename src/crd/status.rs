@@ -59,7 +59,7 @@ pub struct ScheduleStatus {
     /// The windows that are active.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub active: Vec<ScheduleWindow>,
-    /// When a bound or a window changes next.
+    /// When a window begins or ends next.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_change: Option<Time>,
 }

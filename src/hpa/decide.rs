@@ -5,7 +5,7 @@ use super::decision::{Decision, Event, EventKind, Outcome};
 use super::history::ScalingHistory;
 use super::input::{Context, Input, Pod, Scale, Selected};
 use super::metric;
-use super::normalize::{normalize, rate_limited};
+use super::normalize::{normalize, rate_limited, removable};
 use super::replica_calculator::Tolerance;
 use super::status::{ConditionKind, Current, Status};
 use super::trace::{Step, Trace};
@@ -38,6 +38,11 @@ impl ScaleState {
         if current == 0 {
             let wakes = context.bounds.min != 0 || spec.has_object_or_external_metric();
             let measured = wakes && scaled_to_zero(context, status);
+            // A schedule asks for replicas whatever the metrics say, or fail to.
+            let is_scheduled = context.bounds.min > 0 && context.bounds.min_by.is_some();
+            if measured && is_scheduled {
+                return Self::BelowMin;
+            }
             return if measured { Self::Measured } else { Self::Disabled };
         }
         match current {
@@ -99,7 +104,7 @@ pub fn decide(
     let current = scale.spec_replicas;
     history.record_initial(current, now);
     status.current.clear();
-    status.schedule = spec.moment(now);
+    status.schedule = spec.moment(input.context.schedule_time);
     status.metrics.clone_from(&spec.metrics);
 
     let (desired, reason) = match ScaleState::of(input.context, scale, status) {
@@ -118,8 +123,13 @@ pub fn decide(
             (0, String::new())
         }
         ScaleState::AboveMax => {
-            trace.step(Step::OutOfBounds { replicas: bounds.max });
-            (bounds.max, "Current number of replicas above Spec.MaxReplicas".to_owned())
+            // Those of a window that is over go as the policies allow.
+            let desired = match spec.schedules.is_empty() {
+                true => bounds.max,
+                false => removable(input, history, current).max(bounds.max),
+            };
+            trace.step(Step::OutOfBounds { replicas: desired });
+            (desired, "Current number of replicas above Spec.MaxReplicas".to_owned())
         }
         ScaleState::BelowMin => {
             trace.step(Step::OutOfBounds { replicas: bounds.min });
@@ -290,9 +300,9 @@ fn propose(
     let tolerance = tolerance(input);
     let metrics = &input.context.spec.metrics;
     let activity = (may_be_zero(input.context) && input.context.spec.has_activation())
-        .then(|| metric::is_any_active(input));
+        .then(|| metric::is_any_active(input, scale));
     let mut best = (0, None);
-    let mut is_any_measured = false;
+    let mut best_measured = 0;
     let mut failed = 0;
     let mut first_failure = None;
     for (index, of) in metrics.iter().enumerate() {
@@ -301,7 +311,9 @@ fn propose(
                 if let Some(is_any_active) = activity {
                     metric::apply_activation(&mut proposal, &of.options, is_any_active);
                 }
-                is_any_measured |= proposal.is_measured;
+                if proposal.is_measured {
+                    best_measured = best_measured.max(proposal.replicas);
+                }
                 status.current.push(proposal.current);
                 trace.metric(index, proposal.trace);
                 if best.0 == 0 || proposal.replicas > best.0 {
@@ -328,7 +340,7 @@ fn propose(
         ((replicas, Some(metric)), None) => active(input, status, replicas, metric),
         // Metrics that only hold do not stand for one that failed: the fallback does.
         ((replicas, Some(metric)), Some(_))
-            if replicas >= scale.spec_replicas && is_any_measured =>
+            if replicas >= scale.spec_replicas && best_measured >= scale.spec_replicas =>
         {
             active(input, status, replicas, metric)
         }

@@ -59,22 +59,26 @@ pub struct Context<'a> {
     pub config: &'a ControllerConfig,
     /// The time of the decision.
     pub now: UnixMillis,
+    /// The time by which the schedules go: `now`, or that of a clock that all replicas share.
+    pub schedule_time: UnixMillis,
     /// The bounds of the replicas at that time.
     pub bounds: Bounds,
 }
 
+fn bounds(spec: &Spec, time: UnixMillis) -> Bounds {
+    let fixed = || Bounds::fixed(spec.min_replicas, spec.max_replicas);
+    spec.moment(time).map_or_else(fixed, |moment| moment.bounds)
+}
+
 impl<'a> Context<'a> {
-    /// The context of a decision at a time, with the bounds by the schedules. Without scaling to
-    /// zero a schedule lowers none below 1.
+    /// The context of a decision at a time, with the bounds by the schedules.
     pub fn new(spec: &'a Spec, config: &'a ControllerConfig, now: UnixMillis) -> Self {
-        let mut bounds = spec.moment(now).map_or_else(
-            || Bounds::fixed(spec.min_replicas, spec.max_replicas),
-            |moment| moment.bounds,
-        );
-        if bounds.min_by.is_some() && !config.scale_to_zero {
-            bounds.min = bounds.min.max(1);
-        }
-        Self { spec, config, now, bounds }
+        Self { spec, config, now, schedule_time: now, bounds: bounds(spec, now) }
+    }
+
+    /// The same with the bounds by the schedules at another clock's time.
+    pub fn scheduled_at(self, schedule_time: UnixMillis) -> Self {
+        Self { schedule_time, bounds: bounds(self.spec, schedule_time), ..self }
     }
 
     /// The stabilization windows of scale-up and scale-down, in ms.

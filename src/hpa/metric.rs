@@ -145,15 +145,19 @@ fn of_source(
     }
 }
 
-/// Whether any total is active: greater than its `activation`, or than 0 without one. One that
-/// could not be read is not known to be.
-pub(super) fn is_any_active(input: &Input<'_>) -> bool {
+/// Whether any total is active: greater than its `activation`, or than 0 without one. One that has no
+/// value may be: it does not wake the workload, and does not send it to sleep.
+pub(super) fn is_any_active(input: &Input<'_>, scale: super::Scale) -> bool {
     let metrics = input.context.spec.metrics.iter().zip(input.samples);
-    metrics.into_iter().any(|(metric, samples)| match (&metric.source, samples) {
-        (MetricSource::External { target, .. }, Samples::Values(Ok(values))) => {
-            sum_saturating(values, *target) > metric.options.activation_milli.unwrap_or(0)
+    metrics.into_iter().any(|(metric, samples)| {
+        let MetricSource::External { target, .. } = &metric.source else { return false };
+        let is_zero = metric.options.on_empty == OnEmpty::Zero;
+        match samples {
+            Samples::Values(Ok(values)) if !values.is_empty() || is_zero => {
+                sum_saturating(values, *target) > metric.options.activation_milli.unwrap_or(0)
+            }
+            _ => scale.spec_replicas > 0,
         }
-        _ => false,
     })
 }
 

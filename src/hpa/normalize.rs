@@ -74,6 +74,17 @@ pub(super) fn normalize(
     limited.replicas
 }
 
+/// The fewest replicas that the policies of scale-down allow now.
+pub(super) fn removable(input: &Input<'_>, history: &ScalingHistory, current: i32) -> i32 {
+    match &input.context.spec.behavior {
+        None => i32::MIN,
+        Some(behavior) => {
+            let now = input.context.now;
+            policy_limit(&behavior.scale_down, false, history, current, now).min(current)
+        }
+    }
+}
+
 /// The direction in which the rate of changes limited the decision that has just set this status.
 pub(super) fn rate_limited(status: &Status) -> Option<Direction> {
     let limit = status.condition(ConditionKind::ScalingLimited).filter(|limit| limit.status)?;

@@ -75,8 +75,10 @@ fn one_active_total_lets_all_count() {
     assert_eq!(decided(&spec, 0, &[low, none]), (0, false));
     assert_eq!(decided(&spec, 2, &[low, none]), (0, false));
     assert_eq!(decided(&spec, 0, &[low, some]), (4, false));
-    // One that could not be read is not known to be inactive.
-    assert_eq!(decided(&spec, 2, &[low, FAILED]), (2, true));
+    // One that could not be read is not known to be inactive, nor to be active.
+    assert_eq!(decided(&spec, 2, &[low, FAILED]), (4, false));
+    assert_eq!(decided(&spec, 5, &[low, FAILED]), (5, true));
+    assert_eq!(decided(&spec, 0, &[low, FAILED]), (0, false));
     // An active total without ready pods to divide it by still asks for a replica.
     let spec = self::spec(0, &[activation(-1_000)]);
     assert_eq!(decided(&spec, 0, &[none]), (1, false));
@@ -106,6 +108,44 @@ fn a_metric_that_holds_keeps_others_from_removing_replicas_and_not_from_adding()
         let decided = decided(&spec, 3, &[EMPTY, Samples::Values(Ok(&[milli]))]);
         assert_eq!(decided, (expected, false));
     }
-    // It does not hide that the other one failed, so that the fallback counts it.
+    // It does not hide that another one failed, so that the fallback counts it.
     assert_eq!(decided(&spec, 3, &[EMPTY, FAILED]), (3, true));
+    let one = MetricOptions::default();
+    let spec = self::spec(1, &[on_empty(OnEmpty::Hold), one, one]);
+    let low = Samples::Values(Ok(&[10_000]));
+    assert_eq!(decided(&spec, 3, &[EMPTY, low, FAILED]), (3, true));
+}
+
+/// With a window from 1970 on for a year.
+fn scheduled(min: i32, behavior: serde_json::Value, schedule: serde_json::Value) -> Spec {
+    let mut spec = spec(min, &[activation(0)]);
+    let mut window =
+        json!({"name": "year", "from": "1970-01-01T00:00:00Z", "until": "1971-01-01T00:00:00Z"});
+    for (field, value) in schedule.as_object().expect("fields") {
+        window[field] = value.clone();
+    }
+    spec.schedules = super::schedule::parse(&[serde_json::from_value(window).expect("a schedule")])
+        .expect("it is valid");
+    let hpa = json!({"scaleTargetRef": {"kind": "A", "name": "a"}, "maxReplicas": 1, "behavior": behavior});
+    spec.behavior = Spec::from_api(&serde_json::from_value(hpa).expect("a spec")).behavior;
+    spec
+}
+
+#[test]
+fn a_schedule_brings_replicas_back_from_zero_though_the_metrics_fail() {
+    let spec = scheduled(0, json!({}), json!({"minReplicas": 4}));
+    assert_eq!(decided(&spec, 0, &[FAILED]), (4, false));
+    assert_eq!(decided(&spec, 2, &[FAILED]), (4, false));
+    assert_eq!(decided(&self::spec(0, &[activation(0)]), 0, &[FAILED]), (0, true));
+}
+
+#[test]
+fn replicas_above_the_maximum_of_a_schedule_go_as_fast_as_the_policies_allow() {
+    let slowly =
+        json!({"scaleDown": {"policies": [{"type": "Pods", "value": 2, "periodSeconds": 60}]}});
+    let low = Samples::Values(Ok(&[1_000]));
+    let spec = scheduled(1, slowly.clone(), json!({"maxReplicas": 10}));
+    assert_eq!(decided(&spec, 40, &[low]), (38, false));
+    let spec = scheduled(1, json!({}), json!({"maxReplicas": 10}));
+    assert_eq!(decided(&spec, 40, &[low]), (10, false));
 }

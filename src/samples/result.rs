@@ -64,6 +64,11 @@ impl QueryResult {
         found.map(|index| invalid[index].1).max()
     }
 
+    /// Whether there is no series at all, not even one without a valid sample.
+    pub fn is_empty(&self) -> bool {
+        Lookup::new(self, None).all_rows(None).next().is_none()
+    }
+
     /// A lookup of the series by the value of a label.
     pub fn by<'a>(&'a self, label: &'a str) -> Lookup<'a> {
         Lookup::new(self, Some(label))

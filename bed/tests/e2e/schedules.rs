@@ -56,3 +56,20 @@ fn a_native_hpa_gets_the_bounds_of_the_schedules() {
         assert_eq!(ns.get("hpa", "web").await.expect("the HPA")["spec"]["minReplicas"], 3);
     });
 }
+
+#[test]
+fn a_paused_native_hpa_keeps_the_bounds_that_it_has() {
+    on_shared_bed("schedule-paused", async |_, ns| {
+        ns.deployment("web", 1, "queue_depth 1").await;
+        autoscaler(ns, 10, 3600, "executor: NativeHPA, mode: Paused").await;
+        eventually("the window is shown", FOLLOWS, async || {
+            let status = ns.get("autoscaler", "web").await?["status"].clone();
+            let is_active = status["schedule"]["active"][0]["name"] == "sale";
+            if is_active { Ok(()) } else { Err(status.to_string()) }
+        })
+        .await;
+        // kube-controller-manager applies minReplicas whatever selectPolicy says.
+        assert_eq!(ns.get("hpa", "web").await.expect("the HPA")["spec"]["minReplicas"], 1);
+        assert_eq!(ns.replicas("Deployment", "web").await, 1);
+    });
+}

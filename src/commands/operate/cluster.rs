@@ -30,10 +30,13 @@ pub fn leases(client: &Client, flags: &ClusterFlags) -> Api<Lease> {
     Api::namespaced(client.clone(), &flags.plimsoll_namespace)
 }
 
-/// The Autoscalers of a namespace, and the name of the flags' one in messages.
-pub async fn autoscalers(flags: &ObjectFlags) -> Result<(Api<Autoscaler>, String), OperateError> {
-    let (client, namespace, _) = client(&flags.cluster).await?;
+/// The Autoscalers of a namespace, the name of the flags' one in messages, and the clock of the API
+/// server.
+pub async fn autoscalers(
+    flags: &ObjectFlags,
+) -> Result<(Api<Autoscaler>, String, Clock), OperateError> {
+    let (client, namespace, clock) = client(&flags.cluster).await?;
     let namespace = flags.namespace.clone().unwrap_or(namespace);
     let object = format!("autoscaler {namespace}/{}", flags.name);
-    Ok((Api::namespaced(client, &namespace), object))
+    Ok((Api::namespaced(client, &namespace), object, clock))
 }

@@ -16,6 +16,9 @@ pub enum OperateError {
         /// The cause.
         error: kube::Error,
     },
+    /// The object is not in a state in which that can be done.
+    #[error("{0}")]
+    Refused(String),
     /// There is no such Lease, so there is no leader to freeze.
     #[error(
         "there is no Lease {lease}, so nobody would hear it and nothing was written; \

@@ -11,18 +11,20 @@ use std::fmt::Write;
 /// # Errors
 /// As [`OperateError`] says.
 pub async fn explain(flags: &ObjectFlags) -> Result<String, OperateError> {
-    let (api, object) = autoscalers(flags).await?;
+    let (api, object, _) = autoscalers(flags).await?;
     let object = api.get(&flags.name).await.map_err(api_error(object))?;
     let spec = &object.spec;
     let status = object.status.clone().unwrap_or_default();
     let mut text = String::new();
     let target = &spec.scale_target_ref;
     let _ = writeln!(text, "Target      {}/{}", target.kind, target.name);
+    let bounds = status.schedule.as_ref().map(|now| (now.min_replicas, now.max_replicas));
+    let (min, max) = bounds.unwrap_or((spec.min_replicas, spec.max_replicas));
     let current = status.current_replicas.map_or_else(|| "?".to_owned(), |n| n.to_string());
     let _ = writeln!(
         text,
-        "Replicas    {current} now, {} wanted, {} to {} allowed",
-        status.desired_replicas, spec.min_replicas, spec.max_replicas
+        "Replicas    {current} now, {} wanted, {min} to {max} allowed",
+        status.desired_replicas
     );
     let _ =
         writeln!(text, "Metrics     {}", status.targets.as_deref().unwrap_or("not looked at yet"));

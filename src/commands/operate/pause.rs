@@ -1,33 +1,36 @@
 //! `plimsoll pause` and `plimsoll resume`.
 
-use super::cluster::{autoscalers, user_name};
+use super::cluster::{autoscalers, client, user_name};
 use super::error::{OperateError, api_error};
-use crate::clock::WallClock;
+use crate::clock::Clock;
 use crate::config::{ObjectFlags, PauseFlags};
-use jiff::{SignedDuration, Timestamp};
+use crate::crd::{AutoscalerSpec, Mode};
+use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 /// Sets `spec.mode` to `Paused`, with who did it and why.
 ///
 /// # Errors
-/// As [`OperateError`] says.
+/// As [`OperateError`] says, and if it is a preview, which writes no scale.
 pub async fn pause(flags: &PauseFlags) -> Result<String, OperateError> {
-    let until: Option<Timestamp> = flags.until_after.map(|duration| {
-        let duration = SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX);
-        WallClock::default().timestamp().saturating_add(duration).unwrap_or(Timestamp::MAX)
-    });
-    // A CustomResourceDefinition has times of whole seconds.
-    let until = until.map(|until| until.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
-    let by = |user: Option<String>| user.filter(|user| user.chars().count() <= MAX_BY);
-    let (api, object) = autoscalers(&flags.object).await?;
-    let by = by(user_name(&api.clone().into_client()).await);
-    let pause = json!({"until": until, "reason": flags.reason, "by": by});
-    let patch = json!({"spec": {"mode": "Paused", "pause": pause}});
-    api.patch(&flags.object.name, &PatchParams::default(), &Patch::Merge(patch))
-        .await
-        .map_err(api_error(object.clone()))?;
-    let until = until.map(|until| format!(" until {until}")).unwrap_or_default();
+    let (client, ..) = client(&flags.object.cluster).await?;
+    let user = user_name(&client).await;
+    let by = user.filter(|user| user.chars().count() <= MAX_BY);
+    let paused = |clock: &Clock| {
+        let until = flags.until_after.and_then(|duration| {
+            let now = clock.server().unwrap_or_else(|| clock.wall_ms());
+            let ms = i64::try_from(duration.as_millis()).ok()?;
+            Timestamp::from_millisecond(now.saturating_add(ms)).ok()
+        });
+        // A CustomResourceDefinition has times of whole seconds.
+        let until = until.map(|until| until.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
+        json!({"until": until, "reason": flags.reason, "by": by})
+    };
+    let (object, changed) =
+        set_mode(&flags.object, (&[Mode::Active, Mode::Paused], Mode::Paused), paused).await?;
+    let until = changed.pause.and_then(|pause| pause.until);
+    let until = until.map(|until| format!(" until {}", until.0)).unwrap_or_default();
     Ok(format!("{object} paused{until}\n"))
 }
 
@@ -37,12 +40,38 @@ const MAX_BY: usize = 128;
 /// Sets `spec.mode` to `Active`.
 ///
 /// # Errors
-/// As [`OperateError`] says.
+/// As [`OperateError`] says, and if it is a preview.
 pub async fn resume(flags: &ObjectFlags) -> Result<String, OperateError> {
-    let (api, object) = autoscalers(flags).await?;
-    let patch = Patch::Merge(json!({"spec": {"mode": "Active", "pause": Value::Null}}));
-    api.patch(&flags.name, &PatchParams::default(), &patch)
-        .await
-        .map_err(api_error(object.clone()))?;
+    let modes = (&[Mode::Active, Mode::Paused][..], Mode::Active);
+    let (object, _) = set_mode(flags, modes, |_| Value::Null).await?;
     Ok(format!("{object} resumed\n"))
+}
+
+/// Sets the mode and `pause` of an Autoscaler that is in one of the modes `from`. Returns its name in
+/// messages, and what was written.
+async fn set_mode(
+    flags: &ObjectFlags,
+    (from, to): (&[Mode], Mode),
+    pause: impl Fn(&Clock) -> Value,
+) -> Result<(String, AutoscalerSpec), OperateError> {
+    let (api, object, clock) = autoscalers(flags).await?;
+    let known = api.get(&flags.name).await.map_err(api_error(object.clone()))?;
+    if !from.contains(&known.spec.mode) {
+        return Err(OperateError::Refused(format!(
+            "{object}: its mode is {:?}, which writes no scale: set spec.mode yourself",
+            known.spec.mode
+        )));
+    }
+    let patch = json!({
+        "metadata": {"resourceVersion": known.metadata.resource_version},
+        "spec": {"mode": to, "pause": pause(&clock)},
+    });
+    let changed = api.patch(&flags.name, &PatchParams::default(), &Patch::Merge(patch)).await;
+    let changed = changed.map_err(api_error(object.clone()))?.spec;
+    if changed.mode != to {
+        return Err(OperateError::Refused(format!(
+            "{object}: the CustomResourceDefinition does not know spec.mode: update it to that of this version"
+        )));
+    }
+    Ok((object, changed))
 }

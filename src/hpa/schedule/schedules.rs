@@ -18,6 +18,8 @@ pub struct Moment {
     pub bounds: Bounds,
     /// The active windows, in the order of the schedules.
     pub active: Vec<ActiveWindow>,
+    /// When a window begins or ends next, if ever.
+    pub next_window_ms: Option<UnixMillis>,
     /// When `bounds` or `active` change next, if ever; until then this moment holds. It is exact,
     /// except that a ramp of more than 1,000 steps without an effect asks for another look sooner.
     pub next_change_ms: Option<UnixMillis>,
@@ -37,6 +39,14 @@ impl Schedules {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// The same, with lower bounds of at least this many replicas.
+    pub fn with_floor(mut self, least: i32) -> Self {
+        for schedule in &mut self.0 {
+            schedule.min = schedule.min.map(|min| min.max(least));
+        }
+        self
     }
 
     /// Whether any has a lower bound of 0.
@@ -76,7 +86,8 @@ impl Schedules {
             }
             step = following;
         }
-        Moment { bounds, active, next_change_ms: [next, step].into_iter().flatten().min() }
+        let next_change_ms = [next, step].into_iter().flatten().min();
+        Moment { bounds, active, next_window_ms: next, next_change_ms }
     }
 
     /// The windows that overlap `[from, until)`, schedule by schedule, each in the order of time.
