@@ -5,7 +5,7 @@ use super::short_metrics::{CustomMetric, ResourceMetric};
 use super::status::AutoscalerStatus;
 use super::validation::MAX_POLICIES;
 use crate::hpa::schedule::{self, ScheduleSpec};
-use crate::hpa::{InvalidField, MetricOptions, validate};
+use crate::hpa::{self, InvalidField, MetricOptions, validate};
 use crate::promql::query::Per;
 use crate::time::UnixMillis;
 use k8s_openapi::api::autoscaling::v2::{
@@ -48,11 +48,11 @@ use std::collections::BTreeMap;
         .message("must specify at least one Object or External metric, or a custom metric per: Workload, to support scaling to zero replicas: a workload without pods has no pod metrics")
         .reason(kube::core::Reason::FieldValueForbidden)
         .field_path(".metrics"),
-    validation = Rule::new("self.executor != 'NativeHPA' || !(has(self.fallback) || has(self.syncPeriodSeconds))")
-        .message("fallback and syncPeriodSeconds need the executor Embedded: a native HPA has neither")
+    validation = Rule::new("self.executor != 'NativeHPA' || !(has(self.fallback) || has(self.syncPeriodSeconds) || has(self.warmUp))")
+        .message("fallback, warmUp and syncPeriodSeconds need the executor Embedded: a native HPA has none of them (syncPeriodSeconds is expected in its behavior from Kubernetes 1.38 on, KEP-6003)")
         .field_path(".executor"),
-    validation = Rule::new("self.executor != 'NativeHPA' || !has(self.customMetrics) || !self.customMetrics.exists(m, has(m.activation) || has(m.onEmpty))")
-        .message("activation and onEmpty need the executor Embedded: a native HPA has neither")
+    validation = Rule::new("self.executor != 'NativeHPA' || !has(self.customMetrics) || !self.customMetrics.exists(m, has(m.activation) || has(m.onEmpty) || has(m.onError) || has(m.fallback))")
+        .message("activation, onEmpty, onError and fallback need the executor Embedded: a native HPA has none of them")
         .field_path(".executor"),
     validation = Rule::new("self.executor != 'NativeHPA' || self.mode != 'Preview'")
         .message("mode Preview needs the executor Embedded: kube-controller-manager would write the scale")
@@ -120,6 +120,10 @@ pub struct AutoscalerSpec {
     #[schemars(range(min = 1, max = 3600))]
     pub sync_period_seconds: Option<i32>,
 
+    /// warmUp says how long the CPU usage of new pods is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warm_up: Option<WarmUp>,
+
     /// Who takes and executes the decisions.
     #[serde(default)]
     pub executor: Executor,
@@ -136,6 +140,35 @@ pub struct Fallback {
     /// fallback never removes replicas.
     #[schemars(range(min = 0))]
     pub replicas: i32,
+}
+
+/// How long the CPU usage of new pods is left out, in place of the flags of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WarmUp {
+    /// cpuInitializationPeriodSeconds is the time after the start of a pod in which its CPU counts only
+    /// if it was measured since the pod became ready. If not set,
+    /// `--horizontal-pod-autoscaler-cpu-initialization-period`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 86400))]
+    pub cpu_initialization_period_seconds: Option<i32>,
+    /// initialReadinessDelaySeconds is the time after the start of a pod in which a change of its
+    /// readiness is a part of the start. If not set,
+    /// `--horizontal-pod-autoscaler-initial-readiness-delay`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 86400))]
+    pub initial_readiness_delay_seconds: Option<i32>,
+}
+
+impl WarmUp {
+    /// As decisions read it.
+    pub fn read(&self) -> hpa::WarmUp {
+        let ms = |seconds: Option<i32>| seconds.map(|seconds| i64::from(seconds.max(0)) * 1000);
+        hpa::WarmUp {
+            cpu_initialization_ms: ms(self.cpu_initialization_period_seconds),
+            initial_readiness_delay_ms: ms(self.initial_readiness_delay_seconds),
+        }
+    }
 }
 
 /// Who takes and executes the decisions.
@@ -256,7 +289,7 @@ impl AutoscalerSpec {
             let options = metric.check().map_err(|error| format!("{path}.{error}"))?;
             if is_native && options != MetricOptions::default() {
                 return Err(format!(
-                    "{path}: activation and onEmpty need the executor Embedded: a native HPA has neither"
+                    "{path}: activation, onEmpty, onError and fallback need the executor Embedded: a native HPA has none of them"
                 ));
             }
             if let Some(other) = known.insert((&metric.metric_name, &metric.labels), index) {
@@ -351,12 +384,9 @@ mod tests {
         assert_eq!(text, r#", by "ann", reason "INC-1", until 2026-11-23T12:00:00Z"#);
         assert_eq!(with(json!({"paused": true})).unwrap().mode, Mode::Paused);
         assert_eq!(with(json!({"mode": "Preview"})).unwrap().mode_at(i64::MAX), Mode::Preview);
-        for (fields, expected) in
-            [(json!({"mode": "Preview", "executor": "NativeHPA"}), "spec.mode: Preview needs")]
-        {
-            let error = with(fields).unwrap_err().to_string();
-            assert!(error.starts_with(expected), "{error}");
-        }
+        let native = json!({"mode": "Preview", "executor": "NativeHPA"});
+        let error = with(native).unwrap_err().to_string();
+        assert!(error.starts_with("spec.mode: Preview needs"), "{error}");
     }
 
     #[test]

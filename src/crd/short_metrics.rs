@@ -1,6 +1,6 @@
 //! The short forms of metrics: `resourceMetrics` and `customMetrics`.
 
-use crate::hpa::{MetricOptions, OnEmpty};
+use crate::hpa::{self, MetricOptions, OnEmpty, OnError};
 use crate::k8s::{LabelSet, Quantity};
 use crate::promql::name::generated_name;
 use crate::promql::query::{Per, PrometheusMetric};
@@ -77,6 +77,16 @@ pub struct CustomMetric {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_empty: Option<OnEmpty>,
 
+    /// onError says what is done while the metric fails. If not set, no replica is removed, and the
+    /// evaluation has failed unless another metric asks for more, as in a HorizontalPodAutoscaler.
+    /// `Hold` asks for the present replicas; with `Ignore` the other metrics decide.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_error: Option<OnError>,
+
+    /// fallback is what the metric asks for once it has failed for long, in place of onError.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fallback: Option<MetricFallback>,
+
     /// query is PromQL to be run instead of the configured template. It must give one
     /// series for each pod, with the pod's label; or one series, with `per: Workload`. Only
     /// series of the autoscaler's own namespace are read, and of those in
@@ -84,6 +94,25 @@ pub struct CustomMetric {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 8192))]
     pub query: Option<String>,
+}
+
+/// What a metric asks for once it has failed for long.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MetricFallback {
+    /// failureDurationSeconds is for how long the metric must have failed, 180 if not set. A new leader
+    /// counts anew.
+    #[serde(default = "default_failure_duration")]
+    #[schemars(range(min = 1, max = 86400))]
+    pub failure_duration_seconds: i32,
+
+    /// replicas is what it asks for, as one metric of all: the one that asks for most wins.
+    #[schemars(range(min = 1))]
+    pub replicas: i32,
+}
+
+fn default_failure_duration() -> i32 {
+    180
 }
 
 /// CPU or memory of the pods.
@@ -167,6 +196,11 @@ impl CustomMetric {
         Ok(MetricOptions {
             activation_milli: activation.transpose()?.map(Quantity::milli),
             on_empty: on_empty.unwrap_or_default(),
+            on_error: self.on_error,
+            fallback: self.fallback.as_ref().map(|fallback| hpa::MetricFallback {
+                after_ms: i64::from(fallback.failure_duration_seconds) * 1000,
+                replicas: fallback.replicas,
+            }),
         })
     }
 
@@ -329,7 +363,7 @@ mod tests {
             (
                 json!({"executor": "NativeHPA", "customMetrics": [
                     {"metricName": "m", "averageValue": 1, "onEmpty": "Zero"}]}),
-                "spec.customMetrics[0]: activation and onEmpty need the executor Embedded",
+                "spec.customMetrics[0]: activation, onEmpty, onError and fallback need the executor Embedded",
             ),
             (
                 json!({"customMetrics": [

@@ -6,9 +6,11 @@ use super::history::ScalingHistory;
 use super::input::{Context, Input, Pod, Scale, Selected};
 use super::metric;
 use super::normalize::{normalize, rate_limited, removable};
-use super::replica_calculator::Tolerance;
+use super::options::OnError;
+use super::replica_calculator::{Proposal, Tolerance};
 use super::status::{ConditionKind, Current, Status};
 use super::trace::{Step, Trace};
+use crate::time::UnixMillis;
 use std::fmt::Arguments;
 
 /// The proposal of all metrics together.
@@ -105,6 +107,9 @@ pub fn decide(
     history.record_initial(current, now);
     status.current.clear();
     status.schedule = spec.moment(input.context.schedule_time);
+    if !status.metrics.is(&spec.metrics) {
+        status.failing.clear();
+    }
     status.metrics.clone_from(&spec.metrics);
 
     let (desired, reason) = match ScaleState::of(input.context, scale, status) {
@@ -304,30 +309,54 @@ fn propose(
     let mut best = (0, None);
     let mut best_measured = 0;
     let mut failed = 0;
-    let mut first_failure = None;
+    let (mut first_failure, mut first_ignored) = (None, None);
     for (index, of) in metrics.iter().enumerate() {
-        match metric::compute(input, pods, scale, index, tolerance) {
+        let computed = metric::compute(input, pods, scale, index, tolerance);
+        let failed_for = note_failure(status, index, computed.is_err(), input.context.now);
+        let proposal = match computed {
             Ok(mut proposal) => {
                 if let Some(is_any_active) = activity {
                     metric::apply_activation(&mut proposal, &of.options, is_any_active);
                 }
-                if proposal.is_measured {
-                    best_measured = best_measured.max(proposal.replicas);
-                }
-                status.current.push(proposal.current);
-                trace.metric(index, proposal.trace);
-                if best.0 == 0 || proposal.replicas > best.0 {
-                    best = (proposal.replicas, Some(index));
-                }
+                Some(proposal)
             }
             Err(failure) => {
-                status.current.push(Current::None);
-                trace.metric(index, super::MetricTrace::default());
                 decision.warn(failure.reason, failure.cause.clone());
-                failed += 1;
-                first_failure.get_or_insert(failure);
+                let fallback = of.options.fallback.filter(|one| failed_for >= one.after_ms);
+                let proposal = match (fallback, of.options.on_error) {
+                    (Some(fallback), _) => Some(Proposal::fixed(fallback.replicas)),
+                    (None, Some(OnError::Hold)) => Some(Proposal::hold(scale.spec_replicas)),
+                    (None, Some(OnError::Ignore)) => {
+                        first_ignored.get_or_insert(failure);
+                        None
+                    }
+                    (None, None) => {
+                        failed += 1;
+                        first_failure.get_or_insert(failure);
+                        None
+                    }
+                };
+                proposal
             }
+        };
+        let Some(proposal) = proposal else {
+            status.current.push(Current::None);
+            trace.metric(index, super::MetricTrace::default());
+            continue;
+        };
+        if proposal.is_measured {
+            best_measured = best_measured.max(proposal.replicas);
         }
+        status.current.push(proposal.current);
+        trace.metric(index, proposal.trace);
+        if best.0 == 0 || proposal.replicas > best.0 {
+            best = (proposal.replicas, Some(index));
+        }
+    }
+    if best.1.is_none() && first_failure.is_none() {
+        // Nothing is left to decide on.
+        failed += usize::from(first_ignored.is_some());
+        first_failure = first_ignored;
     }
     let total = metrics.len();
     decision.error = first_failure.as_ref().map(|failure| {
@@ -364,6 +393,20 @@ fn propose(
             )
         }
     }
+}
+
+/// Notes whether a metric has failed. Returns for how long it has, in ms.
+fn note_failure(status: &mut Status, index: usize, has_failed: bool, now: UnixMillis) -> i64 {
+    if !has_failed {
+        if let Some(since) = status.failing.get_mut(index) {
+            *since = None;
+        }
+        return 0;
+    }
+    if status.failing.len() <= index {
+        status.failing.resize(index + 1, None);
+    }
+    now - *status.failing[index].get_or_insert(now)
 }
 
 fn active(input: &Input<'_>, status: &mut Status, replicas: i32, metric: usize) -> Proposed {

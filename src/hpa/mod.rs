@@ -33,7 +33,7 @@ pub use input::{
     Samples, Scale, Selected, UnselectedSamples, resource_usage, selecting_autoscalers,
 };
 pub use normalize::release;
-pub use options::{MetricOptions, OnEmpty};
+pub use options::{MetricFallback, MetricOptions, OnEmpty, OnError, WarmUp};
 pub use requests::{PodContainer, Requests, ResourceList};
 pub use spec::{
     Behavior, Metric, MetricId, MetricSource, MetricSpecs, ObjectRef, Policy, PolicyKind,

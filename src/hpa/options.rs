@@ -10,6 +10,39 @@ pub struct MetricOptions {
     pub activation_milli: Option<i64>,
     /// What an empty result means.
     pub on_empty: OnEmpty,
+    /// What is done while it fails; none for upstream's way.
+    pub on_error: Option<OnError>,
+    /// What it proposes once it has failed for long.
+    pub fallback: Option<MetricFallback>,
+}
+
+/// What is done while a metric fails. In a HorizontalPodAutoscaler, no replica is removed, and the
+/// evaluation has failed unless another metric asks for more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum OnError {
+    /// The metric asks for the present number of replicas. The evaluation has not failed.
+    Hold,
+    /// The other metrics decide, on removing replicas, too. If no metric is left, the evaluation has
+    /// failed.
+    Ignore,
+}
+
+/// The proposal of a metric that has failed for long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetricFallback {
+    /// For how long it must have failed, in ms.
+    pub after_ms: i64,
+    /// The replicas.
+    pub replicas: i32,
+}
+
+/// How long a workload warms up, in place of the flags of the controller, in ms.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WarmUp {
+    /// In place of `cpu_initialization_ms`.
+    pub cpu_initialization_ms: Option<i64>,
+    /// In place of `initial_readiness_delay_ms`.
+    pub initial_readiness_delay_ms: Option<i64>,
 }
 
 /// What the empty result of a metric means: no series at all, not one that is no number.

@@ -18,8 +18,13 @@ pub(super) struct Proposal {
 impl Proposal {
     /// The proposal to leave these replicas as they are.
     pub fn hold(replicas: i32) -> Self {
+        Self { is_measured: false, ..Self::fixed(replicas) }
+    }
+
+    /// The proposal of this number of replicas, without a value.
+    pub fn fixed(replicas: i32) -> Self {
         let trace = MetricTrace { proposal: Some(replicas), ..Default::default() };
-        Self { replicas, current: Current::None, trace, is_measured: false }
+        Self { replicas, current: Current::None, trace, is_measured: true }
     }
 }
 
@@ -63,15 +68,17 @@ fn group(pod: &Pod<'_>, sample: Option<Sample>, cpu: bool, input: &Input<'_>) ->
         return PodGroup::Missing;
     };
     if cpu {
+        let (config, warm_up) = (input.context.config, input.context.spec.warm_up);
+        let initialization = warm_up.cpu_initialization_ms.unwrap_or(config.cpu_initialization_ms);
+        let delay = warm_up.initial_readiness_delay_ms.unwrap_or(config.initial_readiness_delay_ms);
         let unready = match (pod.ready, pod.start) {
             (Some(ready), Some(start)) => {
-                if start + input.context.config.cpu_initialization_ms > input.context.now {
+                if start + initialization > input.context.now {
                     // It may still be starting: only a sample whose whole window is since it became ready counts.
                     ready.status == Some(false) || sample.time < ready.since + sample.window_ms
                 } else {
                     // It is past its start: it counts as unready only if it was never ready.
-                    ready.status == Some(false)
-                        && start + input.context.config.initial_readiness_delay_ms > ready.since
+                    ready.status == Some(false) && start + delay > ready.since
                 }
             }
             _ => true,

@@ -1,7 +1,7 @@
 //! The autoscaler's specification, converted once when it changes: quantities as
 //! milli-units, selectors parsed, defaults applied.
 
-use super::options::MetricOptions;
+use super::options::{MetricOptions, WarmUp};
 use super::schedule::{Moment, Schedules};
 use crate::k8s::{Quantity, Selector};
 use crate::time::UnixMillis;
@@ -26,6 +26,8 @@ pub struct Spec {
     pub behavior: Option<Behavior>,
     /// The schedules, which move the bounds. Only an Autoscaler has any.
     pub schedules: Schedules,
+    /// How long the workload warms up, if not as the controller's flags say.
+    pub warm_up: WarmUp,
 }
 
 /// The object that is scaled (CrossVersionObjectReference).
@@ -250,6 +252,7 @@ impl Spec {
                 scale_down: ScalingRules::from_api(behavior.scale_down.unwrap_or_default()),
             }),
             schedules: Schedules::default(),
+            warm_up: WarmUp::default(),
         }
     }
 

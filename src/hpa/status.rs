@@ -23,6 +23,8 @@ pub struct Status {
     pub metrics: MetricSpecs,
     /// The current value of each metric; empty if none was evaluated.
     pub current: Vec<Current>,
+    /// Since when each metric of `metrics` has failed; empty if none has. Of this process alone.
+    pub failing: Vec<Option<UnixMillis>>,
     /// What the schedules said; none without any.
     pub schedule: Option<Moment>,
     /// Conditions in the order of their first appearance.
@@ -182,6 +184,7 @@ impl Status {
             desired_replicas: status.desired_replicas,
             metrics: MetricSpecs::default(),
             current: Vec::new(),
+            failing: Vec::new(),
             schedule: None,
             conditions: status
                 .conditions

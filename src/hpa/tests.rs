@@ -1,8 +1,8 @@
 //! Decisions by what an Autoscaler may say beyond `autoscaling/v2`.
 
 use super::{
-    Context, ControllerConfig, Input, MetricOptions, OnEmpty, Outcome, Samples, Scale,
-    ScalingHistory, Selected, Spec, Status, decide,
+    Context, ControllerConfig, Input, MetricFallback, MetricOptions, OnEmpty, OnError, Outcome,
+    Samples, Scale, ScalingHistory, Selected, Spec, Status, decide,
 };
 use serde_json::json;
 
@@ -114,6 +114,64 @@ fn a_metric_that_holds_keeps_others_from_removing_replicas_and_not_from_adding()
     let spec = self::spec(1, &[on_empty(OnEmpty::Hold), one, one]);
     let low = Samples::Values(Ok(&[10_000]));
     assert_eq!(decided(&spec, 3, &[EMPTY, low, FAILED]), (3, true));
+}
+
+#[test]
+fn a_metric_that_fails_does_what_its_on_error_says() {
+    let on_error = |on_error| MetricOptions { on_error, ..Default::default() };
+    let two = |one| spec(1, &[on_error(one), MetricOptions::default()]);
+    let [low, high] = [&[10_000][..], &[60_000]].map(|values| Samples::Values(Ok(values)));
+    for (one, other, expected) in [
+        (None, low, (3, true)),
+        (None, high, (6, false)),
+        (Some(OnError::Hold), low, (3, false)),
+        (Some(OnError::Hold), high, (6, false)),
+        (Some(OnError::Ignore), low, (1, false)),
+        (Some(OnError::Ignore), high, (6, false)),
+        (Some(OnError::Ignore), FAILED, (3, true)),
+    ] {
+        assert_eq!(decided(&two(one), 3, &[FAILED, other]), expected, "{one:?}");
+    }
+    // Nothing is left to decide on.
+    let spec = spec(1, &[on_error(Some(OnError::Ignore))]);
+    assert_eq!(decided(&spec, 3, &[FAILED]), (3, true));
+}
+
+#[test]
+fn a_metric_falls_back_once_it_has_failed_for_long() {
+    let fallback = Some(MetricFallback { after_ms: 60_000, replicas: 5 });
+    let options = MetricOptions { fallback, on_error: Some(OnError::Hold), ..Default::default() };
+    let spec = spec(1, &[options]);
+    let (mut history, mut status) = (ScalingHistory::default(), Status::default());
+    let config = ControllerConfig::default();
+    let some = Samples::Values(Ok(&[30_000]));
+    let mut wanted = |now, sample| {
+        let samples = [sample];
+        let input = Input {
+            context: Context::new(&spec, &config, now),
+            namespace: "shop",
+            scale: Ok(Scale { spec_replicas: 3, status_replicas: 3 }),
+            selected: Selected::Pods(&[]),
+            samples: &samples,
+        };
+        match decide(&input, &mut history, &mut status, &mut ()).outcome {
+            Outcome::Rescale { to, .. } => to,
+            Outcome::Hold => 3,
+            Outcome::Failed => -1,
+        }
+    };
+    for (now, sample, expected) in [
+        (0, FAILED, 3),
+        (59_999, FAILED, 3),
+        (60_000, FAILED, 5),
+        (75_000, some, 3),
+        // It counts anew.
+        (90_000, FAILED, 3),
+        (149_999, FAILED, 3),
+        (150_000, FAILED, 5),
+    ] {
+        assert_eq!(wanted(now, sample), expected, "{now}");
+    }
 }
 
 /// With a window from 1970 on for a year.

@@ -3,7 +3,7 @@
 use super::lean::Lean;
 use super::pods::PodRecord;
 use super::records::{AutoscalerRecord, HpaRecord, ParsedSpec, ScaleRecord, ScalingSpec};
-use crate::crd::{AutoscalerSpec, CustomMetric, ReadError};
+use crate::crd::{AutoscalerSpec, CustomMetric, ReadError, WarmUp};
 use crate::hpa::schedule;
 use crate::hpa::{
     MetricOptions, MetricSource, Phase, PodContainer, Ready, Requests, ResourceList, Scale, Spec,
@@ -173,6 +173,7 @@ fn parse_spec(spec: Value, namespace: &str, name: &str) -> Result<ParsedSpec, Re
     let options = spec.custom_metrics.iter().map(CustomMetric::options).enumerate();
     let options = options.map(|(index, options)| (first + index, options));
     scaling.spec.set_options(options.filter(|(_, options)| *options != MetricOptions::default()));
+    scaling.spec.warm_up = spec.warm_up.as_ref().map(WarmUp::read).unwrap_or_default();
     scaling.spec.schedules = schedule::parse(&spec.schedules).unwrap_or_default();
     Ok(ParsedSpec { spec, scaling })
 }
