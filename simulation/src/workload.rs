@@ -289,7 +289,7 @@ fn autoscaler(number: usize, rng: &mut Rng) -> Value {
         _ => {
             let min = if rng.bool() { 0 } else { 2 };
             json!({"minReplicas": min, "maxReplicas": max, "metrics": [cpu, external("mail_backlog")],
-            "fallback": {"failedRounds": 4, "replicas": 5}})
+            "fallback": {"failureThreshold": 4, "replicas": 5}})
         }
     }
 }

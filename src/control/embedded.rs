@@ -50,11 +50,11 @@ pub async fn apply(
     let mut frozen = frozen.or_else(|| ctx.leader.frozen());
     match &frozen {
         Some(why) => freeze(ctx, context, why, &mut decision, &mut status, state),
-        None => status.remove(ConditionKind::Frozen),
+        None => status.end(ConditionKind::Frozen, "scales are written", context.now),
     }
     match apply.execution.is_preview {
         true => preview(ctx, context, &mut decision, &mut status, state),
-        false => status.remove(ConditionKind::Preview),
+        false => status.end(ConditionKind::Preview, "the scale is written", context.now),
     }
     if let (&Outcome::Rescale { to, .. }, Ok(seen)) = (&decision.outcome, &target)
         && let Some(object) = &seen.object
@@ -90,7 +90,7 @@ pub async fn apply(
             if metrics_failed
                 && frozen.is_none()
                 && !apply.execution.is_preview
-                && state.failures.rounds() >= fallback.failed_rounds =>
+                && state.failures.rounds() >= fallback.failure_threshold =>
         {
             let replicas = seen.replicas.spec_replicas;
             let events =
@@ -99,7 +99,7 @@ pub async fn apply(
         }
         (Some(_), target) if (metrics_failed || target.is_err()) && !apply.execution.is_preview => {
         }
-        _ => status.remove(ConditionKind::FallbackActive),
+        _ => status.end(ConditionKind::FallbackActive, "the metrics are read", context.now),
     }
     Some(apply.report(context, decision, status, state))
 }

@@ -62,7 +62,8 @@ pub async fn apply(
     let status = &mut state.status;
     if let Some(hpa) = &reported {
         let is_ours = |condition: &Condition| {
-            matches!(condition.kind, ConditionKind::Frozen | ConditionKind::Paused)
+            use ConditionKind::{Frozen, Paused, Ready};
+            matches!(condition.kind, Frozen | Paused | Ready)
         };
         let ours = std::mem::take(&mut status.conditions).into_iter().filter(is_ours);
         let theirs = hpa::Status::from_api(&hpa.status);
@@ -71,7 +72,7 @@ pub async fn apply(
     }
     for kind in [ConditionKind::Frozen, ConditionKind::Paused] {
         if disabled_by.is_none_or(|(other, ..)| other != kind) {
-            status.remove(kind);
+            status.end(kind, "the HorizontalPodAutoscaler scales", at.wall);
         }
     }
     let (reason, now) = ("FailedWriteHPA", ctx.clock.wall_ms());

@@ -130,13 +130,13 @@ async fn sync_autoscaler(
         }
         let text = format_args!("{}: the scale is left alone", paused_text(&parsed.spec));
         state.status.set(ConditionKind::Paused, true, PAUSED, text, ctx.clock.wall_ms());
-        state.status.remove(ConditionKind::Preview);
+        state.status.end(ConditionKind::Preview, "the Autoscaler is paused", server_now);
         let rendered = status::render(&state.status, &parsed.scaling.spec, record.generation);
         rest(ctx, autoscaler, state);
         update_status(ctx, token, autoscaler, state, rendered);
         return SyncResult::Held;
     }
-    state.status.remove(ConditionKind::Paused);
+    state.status.end(ConditionKind::Paused, "decisions are made", ctx.clock.wall_ms());
     let execution = Execution {
         fallback: parsed.spec.fallback.as_ref(),
         generation: record.generation,
@@ -215,8 +215,7 @@ async fn invalid(
         observed_generation: record.generation,
         last_scale_time: last.last_scale_time,
         current_replicas: last.current_replicas,
-        desired_replicas: last.desired_replicas,
-        conditions: last.conditions,
+        desired_replicas: Some(last.desired_replicas),
         ..written.unwrap_or_default()
     };
     update_status(ctx, token, autoscaler, state, shown);

@@ -3,16 +3,21 @@
 use super::requests::within;
 use super::schedules;
 use crate::crd::{Autoscaler, AutoscalerSpec, AutoscalerStatus};
+use crate::hpa::ConditionKind;
 use crate::hpa::{
     self, Current, MetricSource, ResourceTarget, ScalarTarget, Spec, Status, render_status,
 };
 use crate::k8s::Quantity;
 use crate::leader::FencingToken;
+use crate::time::UnixMillis;
 use crate::watch::{AutoscalerKind, AutoscalerRef};
+use jiff::Timestamp;
 use k8s_openapi::api::autoscaling::v2::{
-    HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus, MetricStatus, MetricValueStatus,
+    HorizontalPodAutoscaler, HorizontalPodAutoscalerCondition, HorizontalPodAutoscalerStatus,
+    MetricStatus, MetricValueStatus,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client};
@@ -46,10 +51,57 @@ pub fn render(status: &Status, spec: &Spec, generation: Option<i64>) -> Autoscal
         observed_generation: generation,
         last_scale_time: rendered.last_scale_time,
         current_replicas: rendered.current_replicas,
-        desired_replicas: rendered.desired_replicas,
+        desired_replicas: Some(rendered.desired_replicas),
         current_metrics: rendered.current_metrics,
-        conditions: rendered.conditions,
+        conditions: Some(conditions(status, generation)),
     }
+}
+
+/// The conditions of a status.
+pub fn conditions(status: &Status, generation: Option<i64>) -> Vec<Condition> {
+    let condition = |condition: &hpa::Condition| Condition {
+        type_: condition.kind.as_str().to_owned(),
+        status: if condition.status { "True" } else { "False" }.to_owned(),
+        observed_generation: generation,
+        last_transition_time: Time(
+            Timestamp::from_millisecond(condition.since).unwrap_or_default(),
+        ),
+        reason: condition.reason.clone(),
+        message: condition.message.clone(),
+    };
+    status.conditions.iter().map(condition).collect()
+}
+
+/// A condition as one of a HorizontalPodAutoscaler.
+fn of_hpa(condition: &Condition) -> HorizontalPodAutoscalerCondition {
+    let Condition { type_, status, last_transition_time, reason, message, .. } = condition.clone();
+    HorizontalPodAutoscalerCondition {
+        type_,
+        status,
+        last_transition_time: Some(last_transition_time),
+        reason: Some(reason),
+        message: Some(message),
+    }
+}
+
+/// Sets the condition `Ready`, which sums up the others: whether decisions can be made, or none are
+/// to be. Argo CD, Flux and `kubectl wait` read it.
+pub fn set_ready(status: &mut Status, now: UnixMillis) {
+    let of = |kind| status.condition(kind);
+    let fault =
+        |condition: &&hpa::Condition| !condition.status && condition.reason != "ScalingDisabled";
+    let paused = of(ConditionKind::Paused).filter(|paused| paused.status);
+    let able = of(ConditionKind::AbleToScale);
+    let failed = able.filter(fault).or_else(|| of(ConditionKind::ScalingActive).filter(fault));
+    let (is_ready, reason, message) = match (paused, failed, able) {
+        (Some(paused), ..) => (true, "Paused".to_owned(), paused.message.clone()),
+        (None, Some(failed), _) => (false, failed.reason.clone(), failed.message.clone()),
+        (None, None, Some(_)) => (true, "Ready".to_owned(), "decisions are made".to_owned()),
+        (None, None, None) => {
+            (false, "NotEvaluated".to_owned(), "no decision was made yet".to_owned())
+        }
+    };
+    status.set(ConditionKind::Ready, is_ready, &reason, format_args!("{message}"), now);
 }
 
 /// Current and target value of each metric, as `kubectl get hpa` shows them.
@@ -136,8 +188,8 @@ impl LastWrite {
         let written = Status::from_api(&HorizontalPodAutoscalerStatus {
             last_scale_time: last_scale_time.clone(),
             current_replicas: *current_replicas,
-            desired_replicas: *desired_replicas,
-            conditions: self.status.conditions.clone(),
+            desired_replicas: desired_replicas.unwrap_or(0),
+            conditions: Some(self.status.conditions.iter().flatten().map(of_hpa).collect()),
             ..Default::default()
         });
         of_object().is_some_and(|shown| shown != written)
@@ -236,6 +288,11 @@ pub async fn write(
     if let (AutoscalerKind::Hpa, Some(fields)) = (autoscaler.kind, value.as_object_mut()) {
         fields.remove("reference");
         fields.remove("targets");
+        for condition in
+            fields.get_mut("conditions").and_then(Value::as_array_mut).into_iter().flatten()
+        {
+            condition.as_object_mut().map(|condition| condition.remove("observedGeneration"));
+        }
     }
     let key = &autoscaler.key;
     let api: Api<DynamicObject> =
@@ -269,7 +326,7 @@ mod tests {
     #[test]
     fn small_changes_of_metric_values_are_not_worth_a_write_and_a_decision_is() {
         let status = |average: &str, desired: i32| AutoscalerStatus {
-            desired_replicas: desired,
+            desired_replicas: Some(desired),
             targets: Some(average.to_owned()),
             current_metrics: serde_json::from_value(json!([{"type": "Pods", "pods": {
                 "metric": {"name": "qps"}, "current": {"averageValue": average}}}]))

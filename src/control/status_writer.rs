@@ -302,7 +302,7 @@ mod tests {
         let status = AutoscalerStatus::default();
         assert!(write(&client, &token, &fake::autoscaler("web"), "u", &status).await.unwrap());
         // It takes the place of the whole old one.
-        let whole = json!({"op": "add", "path": "/status", "value": {"desiredReplicas": 0}});
+        let whole = json!({"op": "add", "path": "/status", "value": {}});
         assert_eq!(log.of("PATCH")[0].body[1], whole);
     }
 
@@ -348,7 +348,7 @@ mod tests {
         let (token, writer) = (fake::fencing_token(&client), writer(&client));
         let web = fake::autoscaler("web");
         let put = |desired: i32| {
-            let status = AutoscalerStatus { desired_replicas: desired, ..Default::default() };
+            let status = AutoscalerStatus { desired_replicas: Some(desired), ..Default::default() };
             writer.put(&token, &web, "u", Arc::new(status));
         };
         put(1);

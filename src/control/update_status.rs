@@ -3,7 +3,7 @@
 
 use super::context::ControllerContext;
 use super::state::AutoscalerState;
-use super::status::LastWrite;
+use super::status::{LastWrite, conditions, set_ready};
 use crate::crd::AutoscalerStatus;
 use crate::hpa::Status;
 use crate::leader::FencingToken;
@@ -17,8 +17,12 @@ pub fn update_status(
     token: Option<&FencingToken>,
     autoscaler: &AutoscalerRef,
     state: &mut AutoscalerState,
-    status: AutoscalerStatus,
+    mut status: AutoscalerStatus,
 ) {
+    if autoscaler.kind == AutoscalerKind::Autoscaler {
+        set_ready(&mut state.status, ctx.clock.wall_ms());
+        status.conditions = Some(conditions(&state.status, status.observed_generation));
+    }
     let status = Arc::new(status);
     ctx.live.set(autoscaler, status.clone());
     let Some(token) = token else { return };

@@ -28,14 +28,17 @@ use std::collections::BTreeMap;
     kind = "Autoscaler",
     namespaced,
     status = "AutoscalerStatus",
-    shortname = "psa",
-    category = "all",
+    shortname = "pas",
+    category = "plimsoll",
     derive = "PartialEq",
     printcolumn = r#"{"name":"Reference","type":"string","jsonPath":".status.reference","description":"What is scaled."}"#,
     printcolumn = r#"{"name":"Targets","type":"string","jsonPath":".status.targets","description":"What each metric is, over what it should be."}"#,
     printcolumn = r#"{"name":"MinPods","type":"integer","jsonPath":".spec.minReplicas"}"#,
     printcolumn = r#"{"name":"MaxPods","type":"integer","jsonPath":".spec.maxReplicas"}"#,
     printcolumn = r#"{"name":"Replicas","type":"integer","jsonPath":".status.currentReplicas"}"#,
+    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#,
+    printcolumn = r#"{"name":"Mode","type":"string","priority":1,"jsonPath":".spec.mode"}"#,
+    printcolumn = r#"{"name":"Reason","type":"string","priority":1,"jsonPath":".status.conditions[?(@.type==\"Ready\")].reason"}"#,
     printcolumn = r#"{"name":"Able","type":"string","priority":1,"jsonPath":".status.conditions[?(@.type==\"AbleToScale\")].status"}"#,
     printcolumn = r#"{"name":"Active","type":"string","priority":1,"jsonPath":".status.conditions[?(@.type==\"ScalingActive\")].status"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
@@ -76,7 +79,7 @@ pub struct AutoscalerSpec {
     /// Metrics as in autoscaling/v2. Where neither these nor `resourceMetrics` nor
     /// `customMetrics` are given, 80 % CPU utilization, as in an HPA.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 32))]
+    #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "atomic"))]
     pub metrics: Option<Vec<MetricSpec>>,
 
     /// CPU and memory of the pods, in the short form: each is the same as a metric of the type
@@ -133,10 +136,11 @@ pub struct AutoscalerSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Fallback {
-    /// After so many sync periods in a row whose metrics failed.
+    /// failureThreshold is the number of sync periods in a row whose metrics failed, from which on it
+    /// applies.
     #[schemars(range(min = 1))]
-    pub failed_rounds: i32,
-    /// At least so many replicas, within minReplicas and maxReplicas. A
+    pub failure_threshold: i32,
+    /// replicas there are to be at least, within minReplicas and maxReplicas. A
     /// fallback never removes replicas.
     #[schemars(range(min = 0))]
     pub replicas: i32,

@@ -1,7 +1,7 @@
 //! The status of an `Autoscaler`.
 
-use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscalerCondition, MetricStatus};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::api::autoscaling::v2::MetricStatus;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -27,16 +27,16 @@ pub struct AutoscalerStatus {
     /// The replicas asked for when the scale was last looked at.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub current_replicas: Option<i32>,
-    /// The replicas last wanted.
-    #[serde(default)]
-    pub desired_replicas: i32,
+    /// The replicas last wanted; absent before the first decision.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub desired_replicas: Option<i32>,
     /// What each metric was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub current_metrics: Option<Vec<MetricStatus>>,
-    /// The conditions of an HPA, with the same types and reasons.
+    /// The conditions of an HPA, with the same types and reasons, and others beside: `Ready` sums them up.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
-    pub conditions: Option<Vec<HorizontalPodAutoscalerCondition>>,
+    pub conditions: Option<Vec<Condition>>,
 }
 
 /// What the schedules say.

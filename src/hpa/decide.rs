@@ -10,7 +10,6 @@ use super::options::OnError;
 use super::replica_calculator::{Proposal, Tolerance};
 use super::status::{ConditionKind, Current, Status};
 use super::trace::{Step, Trace};
-use crate::time::UnixMillis;
 use std::fmt::Arguments;
 
 /// The proposal of all metrics together.
@@ -312,7 +311,7 @@ fn propose(
     let (mut first_failure, mut first_ignored) = (None, None);
     for (index, of) in metrics.iter().enumerate() {
         let computed = metric::compute(input, pods, scale, index, tolerance);
-        let failed_for = note_failure(status, index, computed.is_err(), input.context.now);
+        let failed_for = status.note_failure(index, computed.is_err(), input.context.now);
         let proposal = match computed {
             Ok(mut proposal) => {
                 if let Some(is_any_active) = activity {
@@ -393,20 +392,6 @@ fn propose(
             )
         }
     }
-}
-
-/// Notes whether a metric has failed. Returns for how long it has, in ms.
-fn note_failure(status: &mut Status, index: usize, has_failed: bool, now: UnixMillis) -> i64 {
-    if !has_failed {
-        if let Some(since) = status.failing.get_mut(index) {
-            *since = None;
-        }
-        return 0;
-    }
-    if status.failing.len() <= index {
-        status.failing.resize(index + 1, None);
-    }
-    now - *status.failing[index].get_or_insert(now)
 }
 
 fn active(input: &Input<'_>, status: &mut Status, replicas: i32, metric: usize) -> Proposed {

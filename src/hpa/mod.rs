@@ -8,6 +8,7 @@
 //! The rules are those of `k8s.io/kubernetes/pkg/controller/podautoscaler` 1.36;
 //! `tests/conformance` compares every decision with that controller's.
 
+mod behavior;
 mod decide;
 mod decision;
 mod history;
@@ -25,6 +26,7 @@ mod tests;
 pub mod trace;
 mod validation;
 
+pub use behavior::{Behavior, Policy, PolicyKind, ScalingRules, SelectPolicy};
 pub use decide::{complete_rescale, decide, needs_samples};
 pub use decision::{Decision, Direction, Event, EventKind, Outcome};
 pub use history::{Coverage, LONGEST_MS, Recommendation, ScaleEvent, ScalingHistory};
@@ -36,9 +38,8 @@ pub use normalize::release;
 pub use options::{MetricFallback, MetricOptions, OnEmpty, OnError, WarmUp};
 pub use requests::{PodContainer, Requests, ResourceList};
 pub use spec::{
-    Behavior, Metric, MetricId, MetricSource, MetricSpecs, ObjectRef, Policy, PolicyKind,
-    ResourceTarget, ScalarTarget, ScalingRules, SelectPolicy, Spec, TargetRef, apply_defaults,
-    no_kind_match, parse_group,
+    Metric, MetricId, MetricSource, MetricSpecs, ObjectRef, ResourceTarget, ScalarTarget, Spec,
+    TargetRef, apply_defaults, no_kind_match, parse_group,
 };
 pub use status::{Condition, ConditionKind, Current, Status, render_status};
 pub use trace::{MetricTrace, RecordedTrace, Step, Trace};

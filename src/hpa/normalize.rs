@@ -1,10 +1,11 @@
 //! From the proposal of the metrics to the desired replicas: stabilization, policies, min
 //! and max. Source: `normalizeDesiredReplicas*` of upstream.
 
+use super::behavior::{Behavior, Policy, PolicyKind, ScalingRules, SelectPolicy};
 use super::decision::Direction;
 use super::history::{ScalingHistory, change_within};
 use super::input::Input;
-use super::spec::{Behavior, Policy, PolicyKind, ScalingRules, SelectPolicy, Spec};
+use super::spec::Spec;
 use super::status::{ConditionKind, Status};
 use super::trace::{Step, Trace};
 use crate::time::UnixMillis;

@@ -76,6 +76,8 @@ pub enum ConditionKind {
     Paused,
     /// Whether decisions are only shown (Autoscalers only).
     Preview,
+    /// Whether decisions can be made, or none are to be (Autoscalers only).
+    Ready,
     /// Whether an administrator has stopped all writes to scales.
     Frozen,
     /// Whether a metric of unknown type is read as a gauge
@@ -94,6 +96,7 @@ impl ConditionKind {
             Self::FallbackActive => "FallbackActive",
             Self::Paused => "Paused",
             Self::Preview => "Preview",
+            Self::Ready => "Ready",
             Self::Frozen => "Frozen",
             Self::MetricTypeUnknown => "MetricTypeUnknown",
         }
@@ -108,6 +111,7 @@ impl ConditionKind {
             Self::FallbackActive,
             Self::Paused,
             Self::Preview,
+            Self::Ready,
             Self::Frozen,
             Self::MetricTypeUnknown,
         ]
@@ -168,6 +172,27 @@ impl Status {
             condition.message.clear();
             let _ = condition.message.write_fmt(message);
         }
+    }
+
+    /// Sets a condition that was true to false, so that one can wait for its end.
+    pub fn end(&mut self, kind: ConditionKind, message: &str, now: UnixMillis) {
+        if self.condition(kind).is_some_and(|condition| condition.status) {
+            self.set(kind, false, "Ended", format_args!("{message}"), now);
+        }
+    }
+
+    /// Notes whether a metric has failed. Returns for how long it has, in ms.
+    pub(super) fn note_failure(&mut self, index: usize, failed: bool, now: UnixMillis) -> i64 {
+        if !failed {
+            if let Some(since) = self.failing.get_mut(index) {
+                *since = None;
+            }
+            return 0;
+        }
+        if self.failing.len() <= index {
+            self.failing.resize(index + 1, None);
+        }
+        now - *self.failing[index].get_or_insert(now)
     }
 
     /// Removes a condition.

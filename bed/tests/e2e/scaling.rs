@@ -36,7 +36,11 @@ async fn follows_its_load(ns: &Namespace<'_>, kind: &str) {
     assert!(events.contains("SuccessfulRescale") && events.contains("autoscaler/web"), "{events}");
     let table = ns.cluster.kubectl(&["-n", &ns.name, "get", "autoscalers"]).await;
     let columns: Vec<_> = table.lines().next().unwrap().split_whitespace().collect();
-    assert_eq!(columns, ["NAME", "REFERENCE", "TARGETS", "MINPODS", "MAXPODS", "REPLICAS", "AGE"]);
+    assert_eq!(
+        columns,
+        ["NAME", "REFERENCE", "TARGETS", "MINPODS", "MAXPODS", "REPLICAS", "READY", "AGE"]
+    );
+    ns.wait_condition("web", "Ready", SOON, |c| c["status"] == "True").await;
     assert!(table.contains(&format!("{kind}/web")), "{table}");
 }
 
@@ -390,7 +394,7 @@ fn the_schema_rejects_nonsensical_specs() {
                 "fallback and syncPeriodSeconds need the executor Embedded",
             ),
             (
-                "maxReplicas: 1, executor: NativeHPA, fallback: {failedRounds: 1, replicas: 1}",
+                "maxReplicas: 1, executor: NativeHPA, fallback: {failureThreshold: 1, replicas: 1}",
                 "fallback and syncPeriodSeconds need the executor Embedded",
             ),
         ] {

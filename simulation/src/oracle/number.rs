@@ -346,7 +346,7 @@ impl Oracles {
         let record = &self.records[workload];
         // The first of those evaluations was in one of these times between two scrapes, or before. The last may be a
         // quarter of a period early.
-        let rounds = fallback.failed_rounds.saturating_sub(1).max(0);
+        let rounds = fallback.failure_threshold.saturating_sub(1).max(0);
         let failed_for = i64::from(rounds) * spec.period() - spec.period() / 4 - SECOND;
         let failed_for = failed_for.max(0);
         let ended = |span: &&super::Span| span.from + SCRAPE < at - failed_for;

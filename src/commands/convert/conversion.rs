@@ -28,6 +28,22 @@ impl Conversion {
         self.incomplete = true;
     }
 
+    /// Converts the spec of an Autoscaler of 0.1.0.
+    pub fn of_autoscaler(&mut self, spec: &Value) -> Value {
+        let mut new = spec.clone();
+        let Some(fields) = new.as_object_mut() else { return new };
+        if let Some(paused) = fields.remove("paused") {
+            let mode = if paused == true { "Paused" } else { "Active" };
+            fields.entry("mode").or_insert(json!(mode));
+        }
+        if let Some(fallback) = fields.get_mut("fallback").and_then(Value::as_object_mut)
+            && let Some(rounds) = fallback.remove("failedRounds")
+        {
+            fallback.entry("failureThreshold").or_insert(rounds);
+        }
+        new
+    }
+
     /// Converts the spec of an `autoscaling/v2` HorizontalPodAutoscaler.
     pub fn of_hpa(&mut self, spec: &Value) -> Value {
         self.note("delete the HorizontalPodAutoscaler when the Autoscaler is made: while both are there, kube-controller-manager scales by it, and the Autoscaler does not (AmbiguousSelector)");

@@ -45,8 +45,8 @@ pub fn run(flags: &ConvertFlags) -> Result<(String, Converted), String> {
         convert(&text, &mut converted).map_err(|error| format!("{}: {error}", path.display()))?;
     }
     if converted.objects.is_empty() && converted.errors.is_empty() {
-        return Err("no HorizontalPodAutoscaler (autoscaling/v1, v2) and no ScaledObject \
-                    (keda.sh/v1alpha1) found"
+        return Err("no HorizontalPodAutoscaler (autoscaling/v1, v2), ScaledObject \
+                    (keda.sh/v1alpha1) or Autoscaler (plimsoll.dev/v1alpha1) found"
             .to_owned());
     }
     let mut text = String::new();
@@ -105,6 +105,7 @@ fn convert_object(mut object: Value, converted: &mut Converted) {
                 }
             }
         }
+        ("plimsoll.dev/v1alpha1", "Autoscaler") => conversion.of_autoscaler(&object["spec"]),
         _ => {
             converted.notes.push(format!("{about} ({version}): left out: it can't be converted"));
             return;

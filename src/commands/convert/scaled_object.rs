@@ -203,7 +203,7 @@ impl Conversion {
             _ => self.note("fallback.behavior static: a fallback never removes replicas here"),
         }
         new["fallback"] =
-            json!({"failedRounds": fallback.failure_threshold, "replicas": fallback.replicas});
+            json!({"failureThreshold": fallback.failure_threshold, "replicas": fallback.replicas});
     }
 
     /// `cooldownPeriod`: there is one window for all scaling down, zero included. The longer one keeps

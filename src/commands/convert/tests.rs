@@ -41,7 +41,7 @@ fn a_prometheus_trigger_becomes_a_custom_metric_of_the_workload() {
          \x20 - {type: cpu, metricType: Utilization, metadata: {value: '60'}}\n",
     );
     assert_eq!(spec["maxReplicas"], 20);
-    assert_eq!(spec["fallback"], json!({"failedRounds": 3, "replicas": 6}));
+    assert_eq!(spec["fallback"], json!({"failureThreshold": 3, "replicas": 6}));
     assert_eq!(spec["behavior"]["scaleDown"]["stabilizationWindowSeconds"], 60);
     assert_eq!(
         spec["customMetrics"],
@@ -204,6 +204,18 @@ fn annotations_that_pause_are_kept() {
     assert_eq!(spec("paused-replicas: '3'")["mode"], "Preview");
     let down = spec("paused-scale-in: 'true'");
     assert_eq!(down["behavior"]["scaleDown"]["selectPolicy"], "Disabled");
+}
+
+#[test]
+fn an_autoscaler_of_0_1_0_gets_the_present_fields() {
+    let made = converted(
+        "apiVersion: plimsoll.dev/v1alpha1\nkind: Autoscaler\nmetadata: {name: web, namespace: shop}\n\
+         spec: {scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: web}, maxReplicas: 3, paused: true, \
+         fallback: {failedRounds: 3, replicas: 2}}\n",
+    );
+    let spec = &made.objects[0]["spec"];
+    assert_eq!((&spec["mode"], spec.get("paused")), (&json!("Paused"), None));
+    assert_eq!(spec["fallback"], json!({"failureThreshold": 3, "replicas": 2}));
 }
 
 #[test]

@@ -24,7 +24,7 @@ pub async fn explain(flags: &ObjectFlags) -> Result<String, OperateError> {
     let _ = writeln!(
         text,
         "Replicas    {current} now, {} wanted, {min} to {max} allowed",
-        status.desired_replicas
+        status.desired_replicas.map_or_else(|| "?".to_owned(), |n| n.to_string())
     );
     let _ =
         writeln!(text, "Metrics     {}", status.targets.as_deref().unwrap_or("not looked at yet"));
@@ -34,18 +34,13 @@ pub async fn explain(flags: &ObjectFlags) -> Result<String, OperateError> {
         .map_or_else(|| "never".to_owned(), |time| format!("{} ago", age(time.0)));
     let _ = writeln!(text, "Last scaled {last}");
     for condition in status.conditions.iter().flatten() {
-        let since = condition
-            .last_transition_time
-            .as_ref()
-            .map_or_else(String::new, |time| format!(", for {}", age(time.0)));
+        let since = age(condition.last_transition_time.0);
         let _ = writeln!(
             text,
-            "{} is {}{since}: {}",
-            condition.type_,
-            condition.status,
-            condition.reason.as_deref().unwrap_or_default()
+            "{} is {}, for {since}: {}",
+            condition.type_, condition.status, condition.reason
         );
-        let _ = writeln!(text, "    {}", condition.message.as_deref().unwrap_or_default());
+        let _ = writeln!(text, "    {}", condition.message);
     }
     Ok(text)
 }

@@ -7,7 +7,7 @@ use crate::clock::WallClock;
 use crate::config::ClusterFlags;
 use crate::crd::{Autoscaler, AutoscalerStatus, Mode};
 use crate::leader::Freeze;
-use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscalerCondition as Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use std::fmt::Write;
@@ -46,10 +46,8 @@ pub async fn status(flags: &ClusterFlags) -> Result<String, OperateError> {
     let mut failing = Vec::new();
     for object in &all {
         let status = object.status.clone().unwrap_or_default();
-        let fault = fault(&status).map(|condition| {
-            let message = condition.message.clone().unwrap_or_default();
-            (condition.reason.clone().unwrap_or_default(), message)
-        });
+        let fault =
+            fault(&status).map(|condition| (condition.reason.clone(), condition.message.clone()));
         if let Some((reason, message)) = fault {
             let name = format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any());
             failing.push((name, reason, message));
@@ -77,8 +75,6 @@ fn fault(status: &AutoscalerStatus) -> Option<&Condition> {
     let conditions = status.conditions.as_ref()?;
     let healthy = ["AbleToScale", "ScalingActive"];
     conditions.iter().find(|c| {
-        c.status != "True"
-            && healthy.contains(&&*c.type_)
-            && c.reason.as_deref() != Some("ScalingDisabled")
+        c.status != "True" && healthy.contains(&&*c.type_) && c.reason != "ScalingDisabled"
     })
 }

@@ -10,7 +10,7 @@ use crate::control::rescales::Change;
 async fn a_change_is_dated_after_its_write() {
     let policies = json!([{"type": "Pods", "value": 9, "periodSeconds": 600}]);
     let behavior = json!({"scaleUp": {"stabilizationWindowSeconds": 0, "policies": policies}});
-    let fallback = json!({"failedRounds": 1, "replicas": 5});
+    let fallback = json!({"failureThreshold": 1, "replicas": 5});
     let spec = json!({"maxReplicas": 9, "behavior": behavior, "fallback": fallback});
     for (queue, result) in [(Some(5), Rescaled), (None, Failed)] {
         let (made, control, state) = evaluate_slowly(&spec, 3, queue, result).await;

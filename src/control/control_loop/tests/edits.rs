@@ -141,7 +141,7 @@ async fn a_write_is_not_tried_again_for_an_autoscaler_that_was_edited_meanwhile(
         })
         .run();
         let _ = cluster.set(control.ctx.cluster.clone());
-        let fallback = json!({"failedRounds": 1, "replicas": 5});
+        let fallback = json!({"failureThreshold": 1, "replicas": 5});
         let autoscaler = put(&control, "web", json!({"maxReplicas": 9, "fallback": fallback}));
         show_replicas(&control, 3);
         evaluate_once(&control, &autoscaler, &mut AutoscalerState::default()).await;
