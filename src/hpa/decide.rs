@@ -322,7 +322,7 @@ fn propose(
             Err(failure) => {
                 decision.warn(failure.reason, failure.cause.clone());
                 let fallback = of.options.fallback.filter(|one| failed_for >= one.after_ms);
-                let proposal = match (fallback, of.options.on_error) {
+                match (fallback, of.options.on_error) {
                     (Some(fallback), _) => Some(Proposal::fixed(fallback.replicas)),
                     (None, Some(OnError::Hold)) => Some(Proposal::hold(scale.spec_replicas)),
                     (None, Some(OnError::Ignore)) => {
@@ -334,8 +334,7 @@ fn propose(
                         first_failure.get_or_insert(failure);
                         None
                     }
-                };
-                proposal
+                }
             }
         };
         let Some(proposal) = proposal else {
