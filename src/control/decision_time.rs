@@ -1,5 +1,6 @@
-//! When a decision is made, by two clocks: the wall clock, which statuses and pods use, and the
-//! monotonic clock of this process, which the scaling history uses.
+//! When a decision is made, by three clocks: the wall clock, which statuses and pods use, the
+//! monotonic clock of this process, which the scaling history uses, and that of kube-apiserver, which
+//! schedules and pauses go by.
 
 use crate::clock::Clock;
 use crate::hpa::ScalingHistory;

@@ -1,6 +1,6 @@
 //! The schedules of an autoscaler, which move the bounds of its replicas in time windows.
 //!
-//! [`Schedules::parse`] reads `spec.schedules`; [`Schedules::at`] says which bounds hold at a time,
+//! [`parse`] reads `spec.schedules`; [`Schedules::at`] says which bounds hold at a time,
 //! why, and until when. The time zone database is built in, so the same specification gives the
 //! same windows on every host.
 //!
