@@ -6,7 +6,7 @@ use super::selectors::Selectors;
 use super::status_writer::StatusWriter;
 use super::targets::Targets;
 use crate::clock::Clock;
-use crate::crd::Fallback;
+use crate::crd::{Fallback, Rollouts};
 use crate::hpa::{self, ConditionKind, LONGEST_MS, Status};
 use crate::leader::{FencingToken, LeaderElector};
 use crate::live::LiveStatus;
@@ -258,6 +258,8 @@ pub struct Execution<'a> {
     pub fallback: Option<&'a Fallback>,
     /// The generation of its spec; a native HPA may have none.
     pub generation: Option<i64>,
+    /// What rollouts of the workload prevent, if anything.
+    pub rollouts: Option<Rollouts>,
     /// Whether they are only shown.
     pub is_preview: bool,
 }

@@ -6,12 +6,13 @@ use super::gather::{Aligned, note_types};
 use super::observe::{Observation, needs_samples, observe, read_target};
 use super::state::AutoscalerState;
 use super::targets::Target;
+use crate::crd::Rollouts;
 use crate::hpa::{
     self, ConditionKind, Context, Decision, Input, Outcome, Phase, Pod, Samples, ScalingHistory,
-    Status,
+    Status, TargetRef, parse_group,
 };
 use crate::leader::FencingToken;
-use crate::watch::{AutoscalerKind, AutoscalerRef, ScalingSpec};
+use crate::watch::{AutoscalerKind, AutoscalerRef, Index, ObjectKey, ScalingSpec, Workload};
 use std::fmt;
 use std::sync::Arc;
 
@@ -109,6 +110,22 @@ fn decide_on<'a>(
             history = at.to_wall_clock(state.history.clone());
         }
     }
+    if let Some(rollouts) = execution.rollouts {
+        let is_rolling_out = ctx.cluster.read(|index| is_rolling_out(index, autoscaler, context));
+        if state.rollout.note(is_rolling_out, at.process) {
+            let text = format_args!(
+                "the workload is rolled out: {}",
+                match rollouts {
+                    Rollouts::Cap => "no replica is added",
+                    Rollouts::Hold => "no replica is added or removed",
+                }
+            );
+            if rollouts == Rollouts::Hold {
+                withhold(context, "RollingOut", text, &mut decision, &mut status);
+            }
+            cap(context, "RollingOut", text, &mut decision, &mut status);
+        }
+    }
     if is_withheld {
         let text = format_args!(
             "the metrics were away: no replica is removed before they are back for as long"
@@ -155,6 +172,33 @@ fn compute(
 /// Whether the replicas of a scale's status count a pod.
 fn is_active(pod: &Pod<'_>) -> bool {
     !pod.deleting && !matches!(pod.phase, Phase::Succeeded | Phase::Failed)
+}
+
+/// Whether the target is rolled out, if its kind is watched.
+fn is_rolling_out(index: &Index, autoscaler: &AutoscalerRef, context: Context<'_>) -> bool {
+    let TargetRef { api_version, kind, name } = &context.spec.target;
+    let namespace = autoscaler.key.namespace.clone();
+    parse_group(api_version)
+        .ok()
+        .and_then(|group| Workload::of(group, kind))
+        .and_then(|workload| index.scale(workload, &ObjectKey { namespace, name: name.clone() }))
+        .is_some_and(|scale| scale.is_rolling_out)
+}
+
+/// Turns a scale-up into a hold, unless it is one to `minReplicas` or from zero.
+fn cap(
+    context: Context<'_>,
+    reason: &str,
+    text: fmt::Arguments<'_>,
+    decision: &mut Decision,
+    status: &mut Status,
+) {
+    let Outcome::Rescale { from, to, .. } = decision.outcome else { return };
+    if to > from && from >= context.bounds.min.max(1) {
+        status.set(ConditionKind::ScalingLimited, true, reason, text, context.now);
+        status.desired_replicas = from;
+        decision.outcome = Outcome::Hold;
+    }
 }
 
 /// Turns a scale-down into a hold. Returns whether there was one. A scale above `maxReplicas` is

@@ -32,6 +32,7 @@ mod observe;
 mod reconcile;
 mod requests;
 mod rescales;
+mod rollout;
 mod rule_metrics;
 mod schedule;
 mod schedules;

@@ -140,6 +140,7 @@ async fn sync_autoscaler(
     let execution = Execution {
         fallback: parsed.spec.fallback.as_ref(),
         generation: record.generation,
+        rollouts: parsed.spec.rollouts,
         is_preview: mode == Mode::Preview,
     };
     if execution.is_preview {

@@ -5,6 +5,7 @@ use super::comparison::Comparison;
 use super::decision_time::DecisionTime;
 use super::failures::Failures;
 use super::rescales::{Change, LastChange, Rescales};
+use super::rollout::Rollout;
 use super::schedule::hash;
 use super::status::LastWrite;
 use super::targets::Target;
@@ -59,6 +60,8 @@ pub struct AutoscalerState {
     pub rescales: Rescales,
     /// The change of a fallback whose write was indeterminate, until it is known what came of it.
     pub open_fallback: Option<Change>,
+    /// The rollout of its target.
+    pub rollout: Rollout,
     /// The schedules that were active at the last decision, if there was one, and since when.
     pub active: Option<Vec<(String, UnixMillis)>>,
     /// The queries of each metric when it was last read.

@@ -128,7 +128,7 @@ impl Targets {
         let workload = Workload::of(group, &target.kind)?;
         let key = ObjectKey { namespace: namespace.to_owned(), name: target.name.clone() };
         let scale = |index: &Index| index.scale(workload, &key).cloned();
-        let ScaleRecord { replicas, selector } = cluster.read(scale)?;
+        let ScaleRecord { replicas, selector, .. } = cluster.read(scale)?;
         Some(Target::new((replicas, selector), None))
     }
 

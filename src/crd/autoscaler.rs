@@ -51,8 +51,8 @@ use std::collections::BTreeMap;
         .message("must specify at least one Object or External metric, or a custom metric per: Workload, to support scaling to zero replicas: a workload without pods has no pod metrics")
         .reason(kube::core::Reason::FieldValueForbidden)
         .field_path(".metrics"),
-    validation = Rule::new("self.executor != 'NativeHPA' || !(has(self.fallback) || has(self.syncPeriodSeconds) || has(self.warmUp))")
-        .message("fallback, warmUp and syncPeriodSeconds need the executor Embedded: a native HPA has none of them (syncPeriodSeconds is expected in its behavior from Kubernetes 1.38 on, KEP-6003)")
+    validation = Rule::new("self.executor != 'NativeHPA' || !(has(self.fallback) || has(self.syncPeriodSeconds) || has(self.warmUp) || has(self.rollouts))")
+        .message("fallback, rollouts, warmUp and syncPeriodSeconds need the executor Embedded: a native HPA has none of them (syncPeriodSeconds is expected in its behavior from Kubernetes 1.38 on, KEP-6003)")
         .field_path(".executor"),
     validation = Rule::new("self.executor != 'NativeHPA' || !has(self.customMetrics) || !self.customMetrics.exists(m, has(m.activation) || has(m.onEmpty) || has(m.onError) || has(m.fallback))")
         .message("activation, onEmpty, onError and fallback need the executor Embedded: a native HPA has none of them")
@@ -123,6 +123,13 @@ pub struct AutoscalerSpec {
     #[schemars(range(min = 1, max = 3600))]
     pub sync_period_seconds: Option<i32>,
 
+    /// rollouts says what a rollout of a Deployment or StatefulSet prevents, and for a minute after it,
+    /// as pods that come and go distort the metrics: `Cap`, that replicas are added; `Hold`, that they are
+    /// added or removed. If not set, nothing. A rollout counts for ten minutes at most; minReplicas,
+    /// maxReplicas and the way from zero are not prevented.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollouts: Option<Rollouts>,
+
     /// warmUp says how long the CPU usage of new pods is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warm_up: Option<WarmUp>,
@@ -144,6 +151,15 @@ pub struct Fallback {
     /// fallback never removes replicas.
     #[schemars(range(min = 0))]
     pub replicas: i32,
+}
+
+/// What a rollout prevents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Rollouts {
+    /// That replicas are added.
+    Cap,
+    /// That replicas are added or removed.
+    Hold,
 }
 
 /// How long the CPU usage of new pods is left out, in place of the flags of the cluster.

@@ -92,7 +92,7 @@ mod tests {
         // field is checked in `read`, and joined in `parse_spec` or read from `ParsedSpec`.
         let (passed, refused) = (
             ["customMetrics", "executor", "mode", "pause", "resourceMetrics", "schedules"],
-            ["fallback", "syncPeriodSeconds", "warmUp"],
+            ["fallback", "rollouts", "syncPeriodSeconds", "warmUp"],
         );
         let mut expected = [&hpas[..], &passed, &refused].concat();
         expected.sort_unstable();

@@ -112,9 +112,24 @@ pub struct LeanWorkloadSpec {
 
 /// A workload's status with only the fields that are used.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 pub struct LeanWorkloadStatus {
     replicas: i32,
+    updated_replicas: i32,
+    /// Of a StatefulSet.
+    current_revision: Option<String>,
+    /// Of a StatefulSet.
+    update_revision: Option<String>,
+}
+
+impl LeanWorkloadStatus {
+    /// Whether there are pods of another template than the present one.
+    fn is_rolling_out(&self) -> bool {
+        match (&self.current_revision, &self.update_revision) {
+            (Some(current), Some(update)) => current != update,
+            _ => self.updated_replicas < self.replicas,
+        }
+    }
 }
 
 /// The scale of a workload, as its `/scale` would show it; none if its selector can't be
@@ -130,6 +145,7 @@ pub fn scale(workload: LeanWorkload) -> Option<ScaleRecord> {
             status_replicas: workload.status.replicas,
         },
         selector: selector.to_string(),
+        is_rolling_out: workload.status.is_rolling_out(),
     })
 }
 
@@ -334,6 +350,42 @@ mod tests {
         let prometheus_metrics = &parsed.scaling.prometheus_metrics;
         assert!(prometheus_metrics[0].is_none());
         assert_eq!(prometheus_metrics[1].as_ref().unwrap().query.as_deref(), Some("q"));
+    }
+
+    #[test]
+    fn the_example_of_the_design_document_is_read_as_it_means() {
+        let text = include_str!("../../docs/examples/design-document.yaml");
+        let object = serde_saphyr::from_str(text).expect("an object");
+        let parsed = autoscaler(object, None).parsed.expect("a spec");
+        let hpa = parsed.spec.as_hpa("shop", "server");
+        let target = |kind: &str| json!({"type": kind});
+        let with = |mut value: Value, field: &str, to: Value| {
+            value[field] = to;
+            value
+        };
+        let [utilization, average] = ["Utilization", "AverageValue"].map(target);
+        assert_eq!(
+            json!(hpa.metrics),
+            json!([
+                {"type": "Resource", "resource": {"name": "cpu",
+                    "target": with(utilization, "averageUtilization", json!(50))}},
+                {"type": "Resource", "resource": {"name": "memory",
+                    "target": with(average.clone(), "averageValue", json!("200Mi"))}},
+                {"type": "Pods", "pods": {
+                    "metric": {"name": "requests_in_flight_820193bd2d60_shop_server",
+                        "selector": {"matchLabels": {"module": "server", "view": "default"}}},
+                    "target": with(average, "averageValue", json!("10"))}}])
+        );
+        let mut queries =
+            crate::promql::query::PodQueries::clone(&crate::config::Config::default().pod_queries);
+        queries.pod_label = "kubernetes_pod_name".to_owned();
+        queries.namespace_label = "kubernetes_namespace".to_owned();
+        let metric = parsed.scaling.prometheus_metrics[2].as_ref().expect("a metric");
+        let gauge = crate::promql::query::MetricType::Gauge;
+        assert_eq!(
+            &*queries.query(metric, gauge, "shop").expect("a query").values,
+            r#"sum by (kubernetes_namespace,kubernetes_pod_name) (requests_in_flight{kubernetes_namespace="shop",kubernetes_pod_name!="",module="server",view="default"})"#
+        );
     }
 
     #[test]

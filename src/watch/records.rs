@@ -13,6 +13,8 @@ pub struct ScaleRecord {
     pub replicas: Scale,
     /// The selector of its pods, as text.
     pub selector: String,
+    /// Whether there are pods of another template than the present one.
+    pub is_rolling_out: bool,
 }
 
 /// The kinds of workloads that are watched, all in the group `apps`. The scale of other

@@ -1,9 +1,10 @@
 //! Runs the commands of the pages in docs/ (```console) and compares their output.
 
-use crate::runtime;
+use crate::{SOON, on_shared_bed, runtime};
 use bed::cluster::Cluster;
 use bed::plimsoll::{Plimsoll, binary};
 use bed::{Options, parts, root};
+use serde_json::Value;
 use std::path::Path;
 
 /// A command of a page, and its expected output.
@@ -131,6 +132,30 @@ fn the_commands_of_every_page_print_what_the_page_shows() {
         let pages = std::fs::read_dir(root().join("docs")).expect("docs").flatten();
         let texts = pages.filter_map(|page| std::fs::read_to_string(page.path()).ok());
         assert_eq!(commands, texts.map(|text| steps(&text).len()).sum::<usize>());
+    });
+}
+
+#[test]
+fn every_example_of_an_autoscaler_is_accepted_and_evaluated() {
+    on_shared_bed("docs-examples", async |bed, ns| {
+        let folder = std::fs::read_dir(root().join("docs/examples")).expect("examples");
+        let mut names = Vec::new();
+        for path in folder.flatten().map(|file| file.path()) {
+            let text = std::fs::read_to_string(&path).expect("an example");
+            let objects: Vec<Value> = serde_saphyr::from_multiple(&text).expect("YAML");
+            for mut object in objects.into_iter().filter(|one| one["kind"] == "Autoscaler") {
+                object["metadata"]["namespace"] = ns.name.as_str().into();
+                bed.cluster.apply(&object.to_string()).await;
+                names.push(object["metadata"]["name"].as_str().expect("a name").to_owned());
+            }
+        }
+        assert!(names.len() >= 8, "{names:?}");
+        for name in names {
+            // None has a target here. A spec that can't be read would say so.
+            let fault =
+                |c: &Value| ["FailedGetScale", "Paused", "Ready"].iter().any(|r| c["reason"] == *r);
+            ns.wait_condition(&name, "Ready", SOON, fault).await;
+        }
     });
 }
 

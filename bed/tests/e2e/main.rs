@@ -22,6 +22,7 @@ mod parity_cases;
 mod planned;
 mod relist;
 mod reload;
+mod rollouts;
 mod scaling;
 mod schedules;
 mod security;

@@ -185,7 +185,11 @@ async fn no_metric_is_queried_if_the_decision_uses_none() {
         let autoscaler = put(&control, "web", json!({"maxReplicas": 9}));
         control.ctx.cluster.write(|index| {
             let numbers = hpa::Scale { spec_replicas: replicas, status_replicas: replicas };
-            let scale = watch::ScaleRecord { replicas: numbers, selector: selector.to_owned() };
+            let scale = watch::ScaleRecord {
+                replicas: numbers,
+                selector: selector.to_owned(),
+                is_rolling_out: false,
+            };
             index.put_scale(watch::Workload::Deployment, autoscaler.key.clone(), scale);
         });
         evaluate_once(&control, &autoscaler, &mut AutoscalerState::default()).await;

@@ -1,0 +1,32 @@
+//! Rollouts, whose pods come and go for another reason than the load.
+
+use crate::{FOLLOWS, SOON, on_shared_bed};
+use serde_json::{Value, json};
+
+#[test]
+fn a_rollout_adds_no_replicas_if_the_autoscaler_says_so() {
+    on_shared_bed("rollouts", async |bed, ns| {
+        ns.deployment("web", 2, "queue_depth 10").await;
+        bed.cluster
+            .apply(&format!(
+                "apiVersion: plimsoll.dev/v1alpha1\nkind: Autoscaler\n\
+                 metadata: {{name: web, namespace: {}}}\n\
+                 spec: {{scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: web}}, maxReplicas: 9, \
+                 minReplicas: 2, syncPeriodSeconds: 1, rollouts: Cap, \
+                 customMetrics: [{{metricName: queue_depth, averageValue: 10}}]}}\n",
+                ns.name
+            ))
+            .await;
+        ns.wait_condition("web", "Ready", SOON, |c| c["status"] == "True").await;
+        ns.wait_ready("Deployment", "web", 2).await;
+        // Pods of another template, with a load of three times as much that is none.
+        let template = json!({"spec": {"template": {"metadata": {
+            "annotations": {"bed.plimsoll.dev/metrics": "queue_depth 30"}}}}});
+        ns.patch("deployment", "web", &template).await;
+        let capped = |c: &Value| c["status"] == "True" && c["reason"] == "RollingOut";
+        ns.wait_condition("web", "ScalingLimited", FOLLOWS, capped).await;
+        assert_eq!(ns.replicas("Deployment", "web").await, 2);
+        // Once they are no longer fresh, what they say counts.
+        ns.wait_replicas("Deployment", "web", 2 * FOLLOWS, |replicas| replicas > 2).await;
+    });
+}
