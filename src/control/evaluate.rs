@@ -111,8 +111,8 @@ fn decide_on<'a>(
         }
     }
     if let Some(rollouts) = execution.rollouts {
-        let is_rolling_out = ctx.cluster.read(|index| is_rolling_out(index, autoscaler, context));
-        if state.rollout.note(is_rolling_out, at.process) {
+        let seen = ctx.cluster.read(|index| rollout(index, autoscaler, context));
+        if seen.is_some_and(|(now, revision)| state.rollout.note(now, revision, at.process)) {
             let text = format_args!(
                 "the workload is rolled out: {}",
                 match rollouts {
@@ -174,15 +174,13 @@ fn is_active(pod: &Pod<'_>) -> bool {
     !pod.deleting && !matches!(pod.phase, Phase::Succeeded | Phase::Failed)
 }
 
-/// Whether the target is rolled out, if its kind is watched.
-fn is_rolling_out(index: &Index, autoscaler: &AutoscalerRef, context: Context<'_>) -> bool {
+/// Whether the target is being rolled out, and its revision, if its kind is watched.
+fn rollout(index: &Index, autoscaler: &AutoscalerRef, context: Context<'_>) -> Option<(bool, u64)> {
     let TargetRef { api_version, kind, name } = &context.spec.target;
     let namespace = autoscaler.key.namespace.clone();
-    parse_group(api_version)
-        .ok()
-        .and_then(|group| Workload::of(group, kind))
-        .and_then(|workload| index.scale(workload, &ObjectKey { namespace, name: name.clone() }))
-        .is_some_and(|scale| scale.is_rolling_out)
+    let workload = Workload::of(parse_group(api_version).ok()?, kind)?;
+    let scale = index.scale(workload, &ObjectKey { namespace, name: name.clone() })?;
+    Some((scale.is_rolling_out, scale.revision))
 }
 
 /// Turns a scale-up into a hold, unless it is one to `minReplicas` or from zero.

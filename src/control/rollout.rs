@@ -12,20 +12,26 @@ const LONGEST_MS: i64 = 600_000;
 pub struct Rollout {
     since: Option<UnixMillis>,
     seen: Option<UnixMillis>,
+    revision: Option<u64>,
 }
 
 impl Rollout {
-    /// Notes whether there is a rollout. Returns whether one counts: it is on its way, or its pods are
-    /// fresh.
-    pub fn note(&mut self, is_rolling_out: bool, now: UnixMillis) -> bool {
-        if is_rolling_out {
+    /// Notes whether there is a rollout, or was one since the last time, after which there is another
+    /// revision. Returns whether one counts: it is on its way, or its pods are fresh.
+    pub fn note(&mut self, is_rolling_out: bool, revision: u64, now: UnixMillis) -> bool {
+        let was_rolled_out =
+            self.revision.replace(revision).is_some_and(|before| before != revision);
+        if was_rolled_out {
+            self.since = None;
+        }
+        if is_rolling_out || was_rolled_out {
             self.since.get_or_insert(now);
             self.seen = Some(now);
         }
         let counts = self.seen.is_some_and(|seen| now - seen < FRESH_MS)
             && self.since.is_some_and(|since| now - since < LONGEST_MS);
         if !is_rolling_out && !counts {
-            *self = Self::default();
+            *self = Self { revision: self.revision, ..Self::default() };
         }
         counts
     }
@@ -53,7 +59,14 @@ mod tests {
             (2_015, false, false),
             (2_030, true, true),
         ] {
-            assert_eq!(rollout.note(is_rolling_out, seconds * 1000), counts, "{seconds}");
+            assert_eq!(rollout.note(is_rolling_out, 1, seconds * 1000), counts, "{seconds}");
+        }
+        // One that came and went between two evaluations.
+        let mut rollout = Rollout::default();
+        for (seconds, revision, counts) in
+            [(0, 1, false), (15, 2, true), (74, 2, true), (75, 2, false)]
+        {
+            assert_eq!(rollout.note(false, revision, seconds * 1000), counts, "{seconds}");
         }
     }
 }

@@ -37,7 +37,7 @@ use std::collections::BTreeMap;
     printcolumn = r#"{"name":"MaxPods","type":"integer","jsonPath":".spec.maxReplicas"}"#,
     printcolumn = r#"{"name":"Replicas","type":"integer","jsonPath":".status.currentReplicas"}"#,
     printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#,
-    printcolumn = r#"{"name":"Mode","type":"string","priority":1,"jsonPath":".spec.mode"}"#,
+    printcolumn = r#"{"name":"Paused","type":"string","priority":1,"jsonPath":".status.conditions[?(@.type==\"Paused\")].status"}"#,
     printcolumn = r#"{"name":"Reason","type":"string","priority":1,"jsonPath":".status.conditions[?(@.type==\"Ready\")].reason"}"#,
     printcolumn = r#"{"name":"Able","type":"string","priority":1,"jsonPath":".status.conditions[?(@.type==\"AbleToScale\")].status"}"#,
     printcolumn = r#"{"name":"Active","type":"string","priority":1,"jsonPath":".status.conditions[?(@.type==\"ScalingActive\")].status"}"#,
@@ -82,13 +82,13 @@ pub struct AutoscalerSpec {
     #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "atomic"))]
     pub metrics: Option<Vec<MetricSpec>>,
 
-    /// CPU and memory of the pods, in the short form: each is the same as a metric of the type
+    /// resourceMetrics are CPU and memory of the pods in the short form: each is the same as a metric of the type
     /// `Resource`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "atomic"))]
     pub resource_metrics: Vec<ResourceMetric>,
 
-    /// Metrics of the pods or of the workload, by their name in Prometheus. Each is of another
+    /// customMetrics are metrics of the pods or of the workload, by their name in Prometheus. Each is of another
     /// `metricName`, or has other `labels`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 24), extend("x-kubernetes-list-type" = "atomic"))]
@@ -123,10 +123,7 @@ pub struct AutoscalerSpec {
     #[schemars(range(min = 1, max = 3600))]
     pub sync_period_seconds: Option<i32>,
 
-    /// rollouts says what a rollout of a Deployment or StatefulSet prevents, and for a minute after it,
-    /// as pods that come and go distort the metrics: `Cap`, that replicas are added; `Hold`, that they are
-    /// added or removed. If not set, nothing. A rollout counts for ten minutes at most; minReplicas,
-    /// maxReplicas and the way from zero are not prevented.
+    /// What a rollout prevents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollouts: Option<Rollouts>,
 
@@ -143,9 +140,10 @@ pub struct AutoscalerSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Fallback {
-    /// failureThreshold is the number of sync periods in a row whose metrics failed, from which on it
-    /// applies.
+    /// failureThreshold is the number of sync periods in a row whose metrics failed, at least 1, from
+    /// which on it applies.
     #[schemars(range(min = 1))]
+    #[serde(alias = "failedRounds")]
     pub failure_threshold: i32,
     /// replicas there are to be at least, within minReplicas and maxReplicas. A
     /// fallback never removes replicas.
@@ -153,7 +151,10 @@ pub struct Fallback {
     pub replicas: i32,
 }
 
-/// What a rollout prevents.
+/// rollouts says what a rollout of a Deployment or StatefulSet prevents, and for a minute after it,
+/// as pods that come and go distort the metrics: `Cap`, that replicas are added; `Hold`, that they are
+/// added or removed. If not set, nothing. A rollout counts for ten minutes at most; minReplicas,
+/// maxReplicas and the way from zero are not prevented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Rollouts {
     /// That replicas are added.
@@ -167,13 +168,13 @@ pub enum Rollouts {
 #[serde(rename_all = "camelCase")]
 pub struct WarmUp {
     /// cpuInitializationPeriodSeconds is the time after the start of a pod in which its CPU counts only
-    /// if it was measured since the pod became ready. If not set,
+    /// if it was measured since the pod became ready, 0 to 86400. If not set,
     /// `--horizontal-pod-autoscaler-cpu-initialization-period`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 86400))]
     pub cpu_initialization_period_seconds: Option<i32>,
     /// initialReadinessDelaySeconds is the time after the start of a pod in which a change of its
-    /// readiness is a part of the start. If not set,
+    /// readiness is a part of the start, 0 to 86400. If not set,
     /// `--horizontal-pod-autoscaler-initial-readiness-delay`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 86400))]

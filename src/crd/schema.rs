@@ -44,7 +44,8 @@ fn allow_numbers_for_quantities(value: &mut Value) {
     match value {
         Value::Object(fields) => {
             for (name, field) in fields.iter_mut() {
-                let named = matches!(name.as_str(), "averageValue" | "tolerance" | "value");
+                let named =
+                    matches!(name.as_str(), "activation" | "averageValue" | "tolerance" | "value");
                 let quantity = field.get("type") == Some(&json!("string"))
                     || field.get("x-kubernetes-int-or-string") == Some(&json!(true));
                 if named && quantity {

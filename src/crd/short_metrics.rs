@@ -71,19 +71,15 @@ pub struct CustomMetric {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub activation: Option<ApiQuantity>,
 
-    /// onEmpty says what a query without any series means: `Missing`, the default, is a metric that
-    /// failed, on which no replica is removed; `Zero` is the value 0; `Hold` asks for the present
-    /// replicas. Series of other pods, NaN and infinities are no empty result.
+    /// What a query without any series means.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_empty: Option<OnEmpty>,
 
-    /// onError says what is done while the metric fails. If not set, no replica is removed, and the
-    /// evaluation has failed unless another metric asks for more, as in a HorizontalPodAutoscaler.
-    /// `Hold` asks for the present replicas; with `Ignore` the other metrics decide.
+    /// What is done while the metric fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_error: Option<OnError>,
 
-    /// fallback is what the metric asks for once it has failed for long, in place of onError.
+    /// What the metric asks for once it has failed for long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fallback: Option<MetricFallback>,
 
@@ -96,12 +92,13 @@ pub struct CustomMetric {
     pub query: Option<String>,
 }
 
-/// What a metric asks for once it has failed for long.
+/// fallback is what the metric asks for once it has failed for long, in place of onError. If not set,
+/// onError applies for as long as the metric fails.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MetricFallback {
-    /// failureDurationSeconds is for how long the metric must have failed, 180 if not set. A new leader
-    /// counts anew.
+    /// failureDurationSeconds is for how long the metric must have failed, 1 to 86400, 180 if
+    /// not set. A new leader counts anew.
     #[serde(default = "default_failure_duration")]
     #[schemars(range(min = 1, max = 86400))]
     pub failure_duration_seconds: i32,
@@ -134,7 +131,7 @@ pub struct ResourceMetric {
     #[schemars(length(min = 1, max = 317))]
     pub resource_name: String,
 
-    /// targetType is the kind of the target. If not set, it follows from the field that is.
+    /// The kind of the target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_type: Option<ResourceTargetType>,
 
@@ -142,13 +139,15 @@ pub struct ResourceMetric {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub average_value: Option<ApiQuantity>,
 
-    /// averageUtilization is what the usage of all pods should be, in percent of their requests.
+    /// averageUtilization is what the usage of all pods should be, in percent of their requests, at
+    /// least 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub average_utilization: Option<i32>,
 }
 
-/// The kind of a resource's target.
+/// targetType is the kind of the target, `Utilization` or `AverageValue`. If not set, it follows from the
+/// field that is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ResourceTargetType {
     /// An average over the pods.

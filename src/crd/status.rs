@@ -57,7 +57,7 @@ pub struct ScheduleStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conflict: Option<String>,
     /// The windows that are active.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub active: Vec<ScheduleWindow>,
     /// When a window begins or ends next.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -16,8 +16,9 @@ pub struct MetricOptions {
     pub fallback: Option<MetricFallback>,
 }
 
-/// What is done while a metric fails. In a HorizontalPodAutoscaler, no replica is removed, and the
-/// evaluation has failed unless another metric asks for more.
+/// onError says what is done while the metric fails. If not set, no replica is removed, and the
+/// evaluation has failed unless another metric asks for more, as in a HorizontalPodAutoscaler. `Hold` asks
+/// for the present replicas; with `Ignore` the other metrics decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnError {
     /// The metric asks for the present number of replicas. The evaluation has not failed.
@@ -45,7 +46,9 @@ pub struct WarmUp {
     pub initial_readiness_delay_ms: Option<i64>,
 }
 
-/// What the empty result of a metric means: no series at all, not one that is no number.
+/// onEmpty says what a query without any series means: `Missing`, which it is if not set, a metric that
+/// failed, as in a HorizontalPodAutoscaler; `Zero`, the value 0; `Hold`, the present replicas. Series of
+/// other pods, NaN and infinities are no empty result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnEmpty {
     /// The metric is missing: it has failed, as in a HorizontalPodAutoscaler, and no replica is

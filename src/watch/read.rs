@@ -21,6 +21,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, 
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 /// A pod with only the fields that are used.
@@ -135,6 +136,14 @@ impl LeanWorkloadStatus {
 /// The scale of a workload, as its `/scale` would show it; none if its selector can't be
 /// parsed, so that `/scale` is read instead.
 pub fn scale(workload: LeanWorkload) -> Option<ScaleRecord> {
+    let revision = workload
+        .metadata
+        .annotations
+        .as_ref()
+        .and_then(|annotations| annotations.get("deployment.kubernetes.io/revision"))
+        .or(workload.status.update_revision.as_ref());
+    let mut hasher = DefaultHasher::new();
+    revision.hash(&mut hasher);
     let selector: Selector = Selector::from_object(&workload.spec.selector).ok()?;
     // Parsed from text, to have the order in which the API machinery writes it.
     let selector: Selector = selector.to_string().parse().ok()?;
@@ -146,6 +155,7 @@ pub fn scale(workload: LeanWorkload) -> Option<ScaleRecord> {
         },
         selector: selector.to_string(),
         is_rolling_out: workload.status.is_rolling_out(),
+        revision: hasher.finish(),
     })
 }
 

@@ -15,6 +15,8 @@ pub struct ScaleRecord {
     pub selector: String,
     /// Whether there are pods of another template than the present one.
     pub is_rolling_out: bool,
+    /// A hash of the name of the present template's revision.
+    pub revision: u64,
 }
 
 /// The kinds of workloads that are watched, all in the group `apps`. The scale of other

@@ -391,11 +391,48 @@ fn the_schema_rejects_nonsensical_specs() {
             ("maxReplicas: 1, executor: Nobody", "executor"),
             (
                 "maxReplicas: 1, executor: NativeHPA, syncPeriodSeconds: 5",
-                "fallback and syncPeriodSeconds need the executor Embedded",
+                "syncPeriodSeconds need the executor Embedded",
             ),
             (
                 "maxReplicas: 1, executor: NativeHPA, fallback: {failureThreshold: 1, replicas: 1}",
-                "fallback and syncPeriodSeconds need the executor Embedded",
+                "syncPeriodSeconds need the executor Embedded",
+            ),
+            ("maxReplicas: 1, executor: NativeHPA, mode: Preview", "mode Preview needs"),
+            ("maxReplicas: 1, executor: NativeHPA, rollouts: Cap", "rollouts"),
+            ("maxReplicas: 1, mode: Off", "spec.mode"),
+            ("maxReplicas: 1, customMetrics: [{metricName: m}]", "either averageValue or value"),
+            (
+                "maxReplicas: 1, customMetrics: [{metricName: m, value: 1}]",
+                "value needs per: Workload",
+            ),
+            (
+                "maxReplicas: 1, customMetrics: [{metricName: m, averageValue: 1, activation: 1}]",
+                "activation needs per: Workload",
+            ),
+            (
+                "maxReplicas: 1, executor: NativeHPA, customMetrics: [{metricName: m, averageValue: 1, onEmpty: Zero}]",
+                "onEmpty",
+            ),
+            ("maxReplicas: 1, resourceMetrics: [{resourceName: cpu}]", "averageUtilization"),
+            (
+                "maxReplicas: 1, resourceMetrics: [{resourceName: cpu, targetType: Utilization, averageValue: 1}]",
+                "targetType",
+            ),
+            (
+                "maxReplicas: 1, schedules: [{name: a, start: '0 8 * * *', minReplicas: 1}]",
+                "start and end, or from and until are required",
+            ),
+            (
+                "maxReplicas: 1, schedules: [{name: a, start: '0 8 * * *', end: '0 9 * * *'}]",
+                "minReplicas, maxReplicas or both are required",
+            ),
+            (
+                "maxReplicas: 1, schedules: [{name: a, start: '0 8 * * *', end: '0 9 * * *', minReplicas: 0}]",
+                "at least one Object or External metric",
+            ),
+            (
+                "maxReplicas: 1, schedules: [{name: A, start: '0 8 * * *', end: '0 9 * * *', minReplicas: 1}]",
+                "schedules[0].name",
             ),
         ] {
             let admin = &bed.cluster.kubeconfig;
@@ -406,6 +443,11 @@ fn the_schema_rejects_nonsensical_specs() {
         bed.cluster
             .apply(&spec("maxReplicas: 1, customMetrics: [{metricName: m, averageValue: 500m}]"))
             .await;
+        // What no rule of the schema can say is a condition.
+        let february = "maxReplicas: 1, schedules: [{name: a, start: '0 0 30 2 *', end: '0 9 * * *', minReplicas: 1}]";
+        bed.cluster.apply(&spec(february)).await;
+        let message = ns.wait_condition("x", "Ready", SOON, |c| c["reason"] == "InvalidSpec").await;
+        assert!(message.contains("spec.schedules[0].start: \"0 0 30 2 *\""), "{message}");
     });
 }
 

@@ -46,7 +46,7 @@ impl Conversion {
 
     /// Converts the spec of an `autoscaling/v2` HorizontalPodAutoscaler.
     pub fn of_hpa(&mut self, spec: &Value) -> Value {
-        self.note("delete the HorizontalPodAutoscaler when the Autoscaler is made: while both are there, kube-controller-manager scales by it, and the Autoscaler does not (AmbiguousSelector)");
+        self.note("delete the HorizontalPodAutoscaler when the Autoscaler is made: while both are there, kube-controller-manager scales by it, and the Autoscaler does not (AmbiguousSelector), but with --native-hpas=ignore both do");
         let mut spec = spec.clone();
         quote_fractions(&mut spec);
         spec

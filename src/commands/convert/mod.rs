@@ -130,11 +130,9 @@ fn convert_object(mut object: Value, converted: &mut Converted) {
         return;
     }
     if conversion.incomplete {
-        if spec.get("mode").is_none() {
-            spec["mode"] = json!("Preview");
-        }
+        spec["mode"] = json!("Preview");
         conversion.note(
-            "created with `mode: Preview`, as it may not scale as before: it shows what it would do. Review it, then set `mode: Active`",
+            "it may not scale as before: with `mode: Preview` it shows what it would do. Review it, then set `mode: Active`",
         );
     }
     let mut metadata = json!({"name": conversion.name});

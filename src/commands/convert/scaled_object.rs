@@ -3,7 +3,7 @@
 //! Sources: the ScaledObject specification, and the Prometheus, Cron, CPU and Memory scalers of KEDA 2.21.
 
 use super::conversion::Conversion;
-use super::trigger::{self, Made, Trigger};
+use super::trigger::{self, Made, Trigger, is_false};
 use crate::promql::formula::{to_promql, trigger_value};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -58,13 +58,17 @@ impl Conversion {
         let mut new = json!({"scaleTargetRef": target, "minReplicas": min, "maxReplicas": max});
         let mut made = Made::default();
         for (index, trigger) in spec.triggers.iter().enumerate() {
-            made.add(trigger::convert(self, index, trigger));
+            made.add(trigger::convert(self, index, trigger, min));
         }
         if let Some(modifiers) = modifiers(&spec.advanced) {
             self.modifiers(modifiers, &mut made);
         }
-        if spec.idle_replica_count.is_some_and(|idle| idle < min) {
-            self.idle(min, &mut made, &mut new);
+        match spec.idle_replica_count {
+            Some(0) if min > 0 => self.idle(min, &mut made, &mut new),
+            Some(idle) if idle != 0 => self.missing(&format!(
+                "idleReplicaCount {idle}: only 0 has a counterpart; minReplicas {min} is what stays"
+            )),
+            _ => {}
         }
         if made.is_only_schedules() {
             self.note("without another trigger a metric that is always 0 keeps the replicas at minReplicas, and the schedules raise that");
@@ -114,7 +118,7 @@ impl Conversion {
             self.note(&format!("pollingInterval {interval} s becomes syncPeriodSeconds {period}, the time between two decisions, not about zero only"));
         }
         self.annotations(annotations, &mut new);
-        self.note("pause the ScaledObject (annotation autoscaling.keda.sh/paused: \"true\") or delete it before the Autoscaler is active: it has a HorizontalPodAutoscaler of its own, and while that is there, kube-controller-manager scales by it, and the Autoscaler does not (AmbiguousSelector). `mode: Preview` runs beside it");
+        self.note("the ScaledObject has a HorizontalPodAutoscaler of its own: while that is there, kube-controller-manager scales by it, and the Autoscaler does not (AmbiguousSelector), but with --native-hpas=ignore both do. Delete the ScaledObject before the Autoscaler is active, or set `mode: Preview` meanwhile. If the workload is at zero then, scale it to 1, as that is not Plimsoll's zero; KEDA would take that back");
         new
     }
 
@@ -153,7 +157,7 @@ impl Conversion {
             &activation,
             &mut metric,
         );
-        self.note("advanced.scalingModifiers.formula becomes one query. KEDA rounds each trigger to thousandths first, and reads a negative result as 0");
+        self.note("advanced.scalingModifiers.formula becomes one query. As in KEDA, an empty result, NaN and +Inf of a trigger with ignoreNullValues count as 0 in it, and remove replicas. KEDA rounds each trigger to thousandths first, and reads a negative result as 0");
         if formula.contains("??") {
             self.note("advanced.scalingModifiers.formula: `??` takes its right side as soon as the left one has no value; KEDA does after failureThreshold failures, with fallback.behavior scalingModifiers");
         }
@@ -178,7 +182,7 @@ impl Conversion {
                 "per": "Workload",
                 "averageValue": "1",
                 "onEmpty": metric["onEmpty"].as_str().unwrap_or("Missing"),
-                "query": format!("(({}) > bool {activation}) * {min}", query.as_str().unwrap_or_default()),
+                "query": format!("(({}\n) > bool {activation}) * {min}", query.as_str().unwrap_or_default()),
             }));
         }
         made.custom.append(&mut least);
@@ -224,7 +228,7 @@ impl Conversion {
     fn annotations(&mut self, annotations: &Value, new: &mut Value) {
         let is_set = |name: &str| {
             let value = annotations.get(format!("autoscaling.keda.sh/{name}"));
-            value.and_then(Value::as_str).is_some_and(|text| text != "false")
+            value.and_then(Value::as_str).is_some_and(|text| !is_false(text))
         };
         if is_set("paused") {
             new["mode"] = json!("Paused");

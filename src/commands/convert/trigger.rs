@@ -58,7 +58,7 @@ impl Trigger {
 }
 
 /// Converts a trigger. What has no counterpart is noted.
-pub fn convert(conversion: &mut Conversion, index: usize, trigger: &Trigger) -> Made {
+pub fn convert(conversion: &mut Conversion, index: usize, trigger: &Trigger, min: i32) -> Made {
     let path = format!("triggers[{index}]");
     match trigger.kind.as_str() {
         "cpu" | "memory" => {
@@ -66,7 +66,7 @@ pub fn convert(conversion: &mut Conversion, index: usize, trigger: &Trigger) -> 
             Made { metrics: metric.into_iter().collect(), ..Made::default() }
         }
         "cron" => {
-            let schedule = cron(conversion, &path, index, trigger);
+            let schedule = cron(conversion, &path, index, trigger, min);
             Made { schedules: schedule.into_iter().collect(), ..Made::default() }
         }
         "prometheus" => prometheus(conversion, &path, index, trigger).unwrap_or_default(),
@@ -98,7 +98,13 @@ fn resource_metric(conversion: &mut Conversion, path: &str, trigger: &Trigger) -
 }
 
 /// A cron trigger asks for so many replicas within its window, as a schedule's `minReplicas` does.
-fn cron(conversion: &mut Conversion, path: &str, index: usize, trigger: &Trigger) -> Option<Value> {
+fn cron(
+    conversion: &mut Conversion,
+    path: &str,
+    index: usize,
+    trigger: &Trigger,
+    min: i32,
+) -> Option<Value> {
     let field = |name: &str| trigger.field(name).unwrap_or_default();
     let Ok(replicas) = field("desiredReplicas").parse::<i32>() else {
         let given = field("desiredReplicas");
@@ -114,7 +120,8 @@ fn cron(conversion: &mut Conversion, path: &str, index: usize, trigger: &Trigger
         "timeZone": field("timezone"),
         "start": field("start"),
         "end": field("end"),
-        "minReplicas": replicas,
+        // A schedule takes the place of minReplicas.
+        "minReplicas": replicas.max(min),
     }))
 }
 
@@ -154,9 +161,7 @@ fn prometheus(
     let activation_threshold = field("activationThreshold").unwrap_or_default();
     let what = format!("{path}: metadata.activationThreshold");
     activation(conversion, &what, &activation_threshold, &mut metric);
-    // As Go's strconv.ParseBool.
-    let is_ignored = field("ignoreNullValues")
-        .is_none_or(|value| !matches!(&*value, "false" | "False" | "FALSE" | "f" | "F" | "0"));
+    let is_ignored = field("ignoreNullValues").is_none_or(|value| !is_false(&value));
     if is_ignored {
         metric["onEmpty"] = json!("Zero");
         conversion.note(&format!("{path}: ignoreNullValues becomes onEmpty: Zero. KEDA reads NaN and infinities as 0, too; here such a metric has failed, and no replica is removed"));
@@ -194,7 +199,7 @@ pub fn target(conversion: &mut Conversion, what: &str, text: &str) -> Option<Str
     match thousandths(text) {
         Some(milli) if milli > 0 => Some(quantity(milli)),
         _ => {
-            conversion.missing(&format!("{what} {text:?} is no number of at least 0.001"));
+            conversion.missing(&format!("{what} {text:?} is no number between 0.001 and 9.2e15"));
             None
         }
     }
@@ -206,8 +211,15 @@ pub fn activation(conversion: &mut Conversion, what: &str, text: &str, metric: &
         _ if text.is_empty() => {}
         Some(0) => {}
         Some(milli) => metric["activation"] = json!(quantity(milli)),
-        None => conversion.missing(&format!("{what} {text:?} is no number")),
+        None => conversion.missing(&format!(
+            "{what} {text:?} is no number up to 9.2e15: without it, more than 0 is active"
+        )),
     }
+}
+
+/// Whether a text is false, as Go's `strconv.ParseBool` reads it.
+pub fn is_false(text: &str) -> bool {
+    matches!(text, "false" | "False" | "FALSE" | "f" | "F" | "0")
 }
 
 fn thousandths(text: &str) -> Option<i64> {

@@ -165,7 +165,8 @@ fn show_replicas(control: &ControlLoop, replicas: i32) {
     control.ctx.cluster.write(|index| {
         let selector = "app=web".to_owned();
         let numbers = hpa::Scale { spec_replicas: replicas, status_replicas: replicas };
-        let scale = watch::ScaleRecord { replicas: numbers, selector, is_rolling_out: false };
+        let scale =
+            watch::ScaleRecord { replicas: numbers, selector, is_rolling_out: false, revision: 0 };
         index.put_scale(watch::Workload::Deployment, key("web".to_owned()), scale);
         for number in 0..replicas {
             let pod = json!({"metadata": {"labels": {"app": "web"}},

@@ -399,8 +399,12 @@ async fn an_autoscaler_at_zero_claims_no_pods() {
     control.ctx.cluster.write(|index| {
         let key = ObjectKey { namespace: "shop".to_owned(), name: "blue".to_owned() };
         let replicas = hpa::Scale { spec_replicas: 0, status_replicas: 0 };
-        let scale =
-            watch::ScaleRecord { replicas, selector: "app=web".to_owned(), is_rolling_out: false };
+        let scale = watch::ScaleRecord {
+            replicas,
+            selector: "app=web".to_owned(),
+            is_rolling_out: false,
+            revision: 0,
+        };
         index.put_scale(watch::Workload::Deployment, key, scale);
     });
     let (mut first, mut second) = (AutoscalerState::default(), AutoscalerState::default());
