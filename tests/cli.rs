@@ -95,10 +95,25 @@ fn check_names_its_own_parser_and_points_to_prometheus() {
 }
 
 #[test]
+fn check_takes_autoscalers_instead_of_a_configuration() {
+    for name in ["totals", "schedules", "policies", "modes", "design-document", "autoscaler"] {
+        let path = format!("{}/docs/examples/{name}.yaml", env!("CARGO_MANIFEST_DIR"));
+        let output = plimsoll(&["check", "-f", &path]);
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(
+            (output.status.code(), &*text),
+            (Some(0), "the Autoscalers are valid\n"),
+            "{name}"
+        );
+    }
+    assert_eq!(plimsoll(&["check"]).status.code(), Some(2));
+}
+
+#[test]
 fn check_hints_at_what_to_do_with_a_kubernetes_object() {
     for (kind, expected) in [
         ("ConfigMap", "jsonpath='{.data.config\\.yaml}'"),
-        ("Autoscaler", "kubectl plimsoll explain"),
+        ("Autoscaler", "plimsoll check -f FILE"),
     ] {
         let (code, text) = checked(&format!("apiVersion: v1\nkind: {kind}\nspec: {{}}\n"), &[]);
         assert_eq!(code, Some(1), "{text}");

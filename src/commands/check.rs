@@ -1,6 +1,7 @@
 //! `plimsoll check`: validates a configuration. Its queries are parsed or, with a Prometheus, run,
 //! and the series are shown that its rules match.
 
+use super::check_autoscaler;
 use crate::clock::WallClock;
 use crate::config::{CheckFlags, Config, OutputFormat};
 use crate::connect;
@@ -28,6 +29,9 @@ pub struct Report {
     pub warnings: Vec<String>,
     /// What each rule matches; empty without a Prometheus.
     pub rules: Vec<RuleReport>,
+    /// Whether nothing but Autoscalers was checked.
+    #[serde(skip)]
+    has_no_configuration: bool,
 }
 
 /// What one rule matches.
@@ -70,10 +74,18 @@ pub async fn run(flags: &CheckFlags) -> (String, bool) {
 
 async fn check(flags: &CheckFlags) -> Report {
     let mut report = Report::default();
-    let config = match Config::read(&flags.file) {
+    for path in &flags.autoscalers {
+        let interval = flags.scrape_interval;
+        check_autoscaler::check_file(path, interval, &mut report.errors, &mut report.warnings);
+    }
+    let Some(file) = &flags.file else {
+        report.has_no_configuration = true;
+        return report;
+    };
+    let config = match Config::read(file) {
         Ok(config) => config,
         Err(error) => {
-            report.errors.push(object_hint(&flags.file).unwrap_or_else(|| error.with_lines()));
+            report.errors.push(object_hint(file).unwrap_or_else(|| error.with_lines()));
             return report;
         }
     };
@@ -133,7 +145,7 @@ fn object_hint(path: &Path) -> Option<String> {
         "ConfigMap" => {
             "take the file out of it: kubectl -n NAMESPACE get configmap NAME -o jsonpath='{.data.config\\.yaml}'"
         }
-        "Autoscaler" => "apply it; `kubectl plimsoll explain NAME` says what is wrong with it",
+        "Autoscaler" => "check it with `plimsoll check -f FILE`",
         _ => "a configuration was expected, as config/plimsoll.yaml is one",
     };
     Some(format!("{}: this is an object of the kind {kind}: {instead}", path.display()))
@@ -392,6 +404,7 @@ impl std::fmt::Display for Report {
             writeln!(f, "error: {error}")?;
         }
         match self.errors.len() {
+            0 if self.has_no_configuration => writeln!(f, "the Autoscalers are valid"),
             0 => writeln!(f, "the configuration is valid"),
             errors => writeln!(f, "{errors} error{}", if errors == 1 { "" } else { "s" }),
         }

@@ -1,6 +1,7 @@
 //! The commands of `plimsoll` other than `serve`; `crd` and `completions` are a line of `main.rs` each.
 
 pub mod check;
+mod check_autoscaler;
 pub mod convert;
 pub mod operate;
 pub mod reference;

@@ -271,7 +271,7 @@ impl AutoscalerSpec {
     }
 
     /// Whether any metric still has a value at zero replicas.
-    fn has_value_at_zero(&self) -> bool {
+    pub fn has_value_at_zero(&self) -> bool {
         let has_value = |metric: &MetricSpec| matches!(&*metric.type_, "Object" | "External");
         self.metrics.iter().flatten().any(has_value)
             || self.custom_metrics.iter().any(|metric| metric.per == Per::Workload)

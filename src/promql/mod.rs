@@ -12,6 +12,7 @@ mod parameterize;
 pub mod plan;
 pub mod query;
 pub mod quote;
+pub mod ranges;
 mod regexes;
 mod scan;
 pub mod shape;

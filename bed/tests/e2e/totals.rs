@@ -49,7 +49,7 @@ fn a_total_has_one_series_and_a_query_with_more_is_refused_with_the_reason() {
         autoscaler(
             ns,
             "  maxReplicas: 9\n  syncPeriodSeconds: 1\n\
-             \x20 customMetrics: [{metricName: backlog, per: Workload, averageValue: 10, query: queue_depth}]\n",
+             \x20 customMetrics: [{metricName: backlog, per: Workload, averageValue: 100, query: queue_depth}]\n",
         )
         .await;
         let failed = |c: &Value| c["message"].to_string().contains("the query gives 2 series");

@@ -93,8 +93,16 @@ pub struct ConvertFlags {
 #[derive(Clone, Debug, Args)]
 pub struct CheckFlags {
     /// The configuration file.
-    #[arg(value_name = "FILE")]
-    pub file: PathBuf,
+    #[arg(value_name = "FILE", required_unless_present = "autoscalers")]
+    pub file: Option<PathBuf>,
+
+    /// Files with Autoscalers to check, without a cluster; - is the standard input.
+    #[arg(short = 'f', long = "filename", value_name = "FILE")]
+    pub autoscalers: Vec<PathBuf>,
+
+    /// How often Prometheus scrapes, for a warning where a range of a query has fewer than two samples.
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "30s")]
+    pub scrape_interval: Duration,
 
     /// A Prometheus to look for series in and to run each query once; without one, queries are
     /// parsed only.
