@@ -5,6 +5,7 @@ use super::schedules::Schedules;
 use super::window::{Schedule, Timing, Window};
 use super::zone::Zone;
 use crate::time::UnixMillis;
+use jiff::civil::DateTime;
 use jiff::{SignedDuration, Timestamp};
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
@@ -26,9 +27,6 @@ const RAMP_MS: std::ops::RangeInclusive<i64> = 1_000..=24 * 3_600_000;
 #[x_kube(
     validation = Rule::new("has(self.start) == has(self.end) && has(self.from) == has(self.until) && has(self.start) != has(self.from)")
         .message("start and end, or from and until are required"),
-    validation = Rule::new("!has(self.timeZone) || has(self.start)")
-        .message("timeZone applies to start and end only; from and until have their own offset")
-        .field_path(".timeZone"),
     validation = Rule::new("has(self.minReplicas) || has(self.maxReplicas)")
         .message("minReplicas, maxReplicas or both are required"),
     validation = Rule::new("!has(self.minReplicas) || !has(self.maxReplicas) || self.minReplicas <= self.maxReplicas")
@@ -57,21 +55,21 @@ pub struct ScheduleSpec {
     #[schemars(length(min = 1, max = 256))]
     pub end: Option<String>,
 
-    /// timeZone of `start` and `end`, as an IANA name such as `Europe/Berlin`. If it is not set,
-    /// Etc/UTC. Can't be set with `from` and `until`, which have an offset.
+    /// timeZone of `start` and `end`, and of a `from` and `until` without an offset, as an IANA name such
+    /// as `Europe/Berlin`. If it is not set, Etc/UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub time_zone: Option<String>,
 
-    /// from is the begin of a single window, inclusive: an RFC 3339 time with an offset, such as
-    /// `2026-11-27T06:00:00+01:00`. Needs `until`. If it is not set, `start` and `end` are
+    /// from is the begin of a single window, inclusive: an RFC 3339 time such as
+    /// `2026-11-27T06:00:00+01:00`, or a local time in timeZone such as `2026-11-27T06:00:00`. Needs `until`. If it is not set, `start` and `end` are
     /// required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub from: Option<String>,
 
-    /// until is the end of a single window, exclusive: an RFC 3339 time with an offset, later than
-    /// `from`. Needs `from`.
+    /// until is the end of a single window, exclusive: a time like `from`, and later than
+    /// it. Needs `from`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub until: Option<String>,
@@ -181,10 +179,10 @@ fn replicas(field: &'static str, given: Option<i32>, least: i32) -> Result<Optio
 fn timing(spec: &ScheduleSpec) -> Result<Timing, Problem> {
     const BOTH_WAYS: &str = "can't be set with start and end: a window is recurring, or once";
     let required = |field, with: &str| (field, format!("required with {with}"));
+    let zone = spec.time_zone.as_deref().unwrap_or("Etc/UTC");
     let times = [&spec.start, &spec.end, &spec.from, &spec.until].map(Option::as_deref);
     match times {
         [Some(start), Some(end), None, None] => {
-            let zone = spec.time_zone.as_deref().unwrap_or("Etc/UTC");
             let timing = Timing::Recurring {
                 start: read("start", start, Cron::parse)?,
                 end: read("end", end, Cron::parse)?,
@@ -197,12 +195,10 @@ fn timing(spec: &ScheduleSpec) -> Result<Timing, Problem> {
                 _ => Ok(timing),
             }
         }
-        [None, None, Some(_), Some(_)] if spec.time_zone.is_some() => {
-            let problem = "applies to start and end only; from and until have their own offset";
-            Err(("timeZone", problem.to_owned()))
-        }
         [None, None, Some(from), Some(until)] => {
-            let (begin, end) = (read("from", from, timestamp)?, read("until", until, timestamp)?);
+            let zone = read("timeZone", zone, time_zone)?;
+            let time = |text: &str| timestamp(text, &zone);
+            let (begin, end) = (read("from", from, time)?, read("until", until, time)?);
             match begin < end {
                 true => Ok(Timing::Once(Window { begin, end: Some(end) })),
                 false => Err(("until", format!("{until:?}: not later than from {from:?}"))),
@@ -241,9 +237,15 @@ fn time_zone(name: &str) -> Result<Zone, String> {
 }
 
 /// Reads a time as in RFC 3339, of whose forms an annotation, a week date or a time without
-/// seconds are none.
-fn timestamp(text: &str) -> Result<UnixMillis, String> {
-    let expected = "expected a time with an offset as in RFC 3339: 2026-11-27T06:00:00+01:00";
+/// seconds are none, or the same without an offset in a time zone.
+fn timestamp(text: &str, zone: &Zone) -> Result<UnixMillis, String> {
+    let expected = "expected a time as in RFC 3339: 2026-11-27T06:00:00+01:00";
+    if text.len() == "2026-11-27T06:00:00".len()
+        && matches!(text.as_bytes()[10], b'T' | b't')
+        && let Ok(local) = text.parse::<DateTime>()
+    {
+        return zone.instant(local).ok_or_else(|| expected.to_owned());
+    }
     let bytes = text.as_bytes();
     let is_offset = matches!(bytes, [.., b'Z' | b'z'] | [.., b'+' | b'-', _, _, b':', _, _]);
     let is_shaped = bytes.len() >= 20
