@@ -17,7 +17,7 @@ const RECENT_MS: i64 = 60_000;
 const RAMP_PERIOD_MS: i64 = 15_000;
 
 fn time(ms: UnixMillis) -> Option<Time> {
-    Timestamp::from_millisecond(ms).ok().map(Time)
+    Timestamp::from_second(ms.div_euclid(1000)).ok().map(Time)
 }
 
 fn name(schedules: &Schedules, index: usize) -> String {

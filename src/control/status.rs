@@ -57,15 +57,18 @@ pub fn render(status: &Status, spec: &Spec, generation: Option<i64>) -> Autoscal
     }
 }
 
+/// A time as an object has it, of whole seconds: one that was written equals the one that is read.
+fn time(ms: UnixMillis) -> Time {
+    Time(Timestamp::from_second(ms.div_euclid(1000)).unwrap_or_default())
+}
+
 /// The conditions of a status.
 pub fn conditions(status: &Status, generation: Option<i64>) -> Vec<Condition> {
     let condition = |condition: &hpa::Condition| Condition {
         type_: condition.kind.as_str().to_owned(),
         status: if condition.status { "True" } else { "False" }.to_owned(),
         observed_generation: generation,
-        last_transition_time: Time(
-            Timestamp::from_millisecond(condition.since).unwrap_or_default(),
-        ),
+        last_transition_time: time(condition.since),
         reason: condition.reason.clone(),
         message: condition.message.clone(),
     };
@@ -356,6 +359,24 @@ mod tests {
             assert_eq!(written.was_overwritten(|| shows), overwritten);
             assert!(!written.was_overwritten(wiped), "it was compared just now");
         }
+    }
+
+    #[test]
+    fn a_status_that_was_read_back_is_not_overwritten() {
+        let mut status = Status { current_replicas: 3, ..Status::default() };
+        let text = format_args!("it is");
+        status.set(ConditionKind::AbleToScale, true, "Ready", text, 1_795_479_163_091);
+        set_ready(&mut status, 1_795_479_163_999);
+        let rendered = AutoscalerStatus {
+            current_replicas: Some(3),
+            desired_replicas: Some(0),
+            conditions: Some(conditions(&status, Some(7))),
+            ..Default::default()
+        };
+        let read = serde_json::from_value(json!(rendered)).expect("a status");
+        let mut written = LastWrite::now(Arc::new(rendered), 1);
+        written.compare_soon();
+        assert!(!written.was_overwritten(|| Some(Status::from_api(&read))));
     }
 
     #[test]
