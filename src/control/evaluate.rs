@@ -132,7 +132,19 @@ fn decide_on<'a>(
         );
         withhold(context, "MetricsWereAway", text, &mut decision, &mut status);
     }
+    keep_transition(&state.status, &mut status);
     Evaluation { context, target, decision, history, status, at, frozen }
+}
+
+/// Keeps the time since which the scale is limited where it was before: the decision itself may have
+/// found it unlimited in between, which would be worth a write each time.
+fn keep_transition(before: &Status, status: &mut Status) {
+    let kind = ConditionKind::ScalingLimited;
+    let Some(before) = before.condition(kind).filter(|before| before.status) else { return };
+    let now = status.conditions.iter_mut().find(|now| now.kind == kind && now.status);
+    if let Some(now) = now {
+        now.since = before.since;
+    }
 }
 
 /// Runs the HPA algorithm on an observation. Also returns the number of pods that the watch knows.

@@ -156,6 +156,7 @@ async fn sync_autoscaler(
 fn rest(ctx: &ControllerContext, autoscaler: &AutoscalerRef, state: &mut AutoscalerState) {
     ctx.selectors.release(autoscaler);
     state.queries.clear();
+    state.status.failing.clear();
     state.failures = Failures::default();
 }
 

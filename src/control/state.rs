@@ -202,6 +202,7 @@ impl AutoscalerState {
         };
         if self.target.replace(target.clone()).is_some_and(|last| !is_same(&last)) {
             (self.rescales, self.bounds) = (Rescales::default(), None);
+            self.rollout = Rollout::default();
             if zero::pending_since(&self.status).is_some() {
                 // Whatever replicas it has: it was not this one.
                 zero::resolve(&mut self.status, 1, now);

@@ -95,6 +95,10 @@ pub fn set_ready(status: &mut Status, now: UnixMillis) {
         |condition: &&hpa::Condition| !condition.status && condition.reason != "ScalingDisabled";
     let paused = of(ConditionKind::Paused).filter(|paused| paused.status);
     let able = of(ConditionKind::AbleToScale);
+    let is_invalid =
+        |able: &&hpa::Condition| ["InvalidSpec", "FailedDeleteHPA"].contains(&&*able.reason);
+    let invalid = able.filter(fault).filter(is_invalid);
+    let paused = paused.filter(|_| invalid.is_none());
     let failed = able.filter(fault).or_else(|| of(ConditionKind::ScalingActive).filter(fault));
     let (is_ready, reason, message) = match (paused, failed, able) {
         (Some(paused), ..) => (true, "Paused".to_owned(), paused.message.clone()),

@@ -40,7 +40,7 @@ impl ScaleState {
             let wakes = context.bounds.min != 0 || spec.has_object_or_external_metric();
             let measured = wakes && scaled_to_zero(context, status);
             // A schedule asks for replicas whatever the metrics say, or fail to.
-            let is_scheduled = context.bounds.min > 0 && context.bounds.min_by.is_some();
+            let is_scheduled = context.bounds.min > 0 && !spec.schedules.is_empty();
             if measured && is_scheduled {
                 return Self::BelowMin;
             }
@@ -128,9 +128,10 @@ pub fn decide(
         }
         ScaleState::AboveMax => {
             // Those of a window that is over go as the policies allow.
-            let desired = match spec.schedules.is_empty() {
-                true => bounds.max,
-                false => removable(input, history, current).max(bounds.max),
+            let by_schedule = bounds.max_by.is_some() || spec.schedules.may_raise_max();
+            let desired = match by_schedule && !spec.disables_scale_down() {
+                true => removable(input, history, current).max(bounds.max),
+                false => bounds.max,
             };
             trace.step(Step::OutOfBounds { replicas: desired });
             (desired, "Current number of replicas above Spec.MaxReplicas".to_owned())
@@ -306,7 +307,7 @@ fn propose(
     let activity = (may_be_zero(input.context) && input.context.spec.has_activation())
         .then(|| metric::is_any_active(input, scale));
     let mut best = (0, None);
-    let mut best_measured = 0;
+    let (mut best_measured, mut is_any_measured) = (0, false);
     let mut failed = 0;
     let (mut first_failure, mut first_ignored) = (None, None);
     for (index, of) in metrics.iter().enumerate() {
@@ -321,7 +322,10 @@ fn propose(
             }
             Err(failure) => {
                 decision.warn(failure.reason, failure.cause.clone());
-                let fallback = of.options.fallback.filter(|one| failed_for >= one.after_ms);
+                // At zero it does not wake the workload.
+                let is_awake = scale.spec_replicas > 0;
+                let fallback =
+                    of.options.fallback.filter(|one| is_awake && failed_for >= one.after_ms);
                 match (fallback, of.options.on_error) {
                     (Some(fallback), _) => Some(Proposal::fixed(fallback.replicas)),
                     (None, Some(OnError::Hold)) => Some(Proposal::hold(scale.spec_replicas)),
@@ -343,6 +347,7 @@ fn propose(
             continue;
         };
         if proposal.is_measured {
+            is_any_measured = true;
             best_measured = best_measured.max(proposal.replicas);
         }
         status.current.push(proposal.current);
@@ -367,7 +372,9 @@ fn propose(
         ((replicas, Some(metric)), None) => active(input, status, replicas, metric),
         // Metrics that only hold do not stand for one that failed: the fallback does.
         ((replicas, Some(metric)), Some(_))
-            if replicas >= scale.spec_replicas && best_measured >= scale.spec_replicas =>
+            if replicas >= scale.spec_replicas
+                && is_any_measured
+                && best_measured >= scale.spec_replicas =>
         {
             active(input, status, replicas, metric)
         }

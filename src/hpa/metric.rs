@@ -2,7 +2,7 @@
 //! Source: `computeReplicasForMetric` of upstream.
 
 use super::input::{AlignedSamples, Input, Pod, Sample, Samples};
-use super::options::{MetricOptions, OnEmpty};
+use super::options::{MetricOptions, OnEmpty, OnError};
 use super::replica_calculator::{Proposal, Resource, Tolerance, average, scalar, utilization};
 use super::spec::{MetricId, MetricSource, ResourceTarget, ScalarTarget};
 
@@ -156,7 +156,7 @@ pub(super) fn is_any_active(input: &Input<'_>, scale: super::Scale) -> bool {
             Samples::Values(Ok(values)) if !values.is_empty() || is_zero => {
                 sum_saturating(values, *target) > metric.options.activation_milli.unwrap_or(0)
             }
-            _ => scale.spec_replicas > 0,
+            _ => scale.spec_replicas > 0 && metric.options.on_error != Some(OnError::Ignore),
         }
     })
 }

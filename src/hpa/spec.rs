@@ -219,6 +219,12 @@ impl Spec {
         (!self.schedules.is_empty()).then(at)
     }
 
+    /// Whether replicas are never removed by decisions on metrics.
+    pub(super) fn disables_scale_down(&self) -> bool {
+        let rules = self.behavior.as_ref().map(|behavior| behavior.scale_down.select_policy);
+        rules == Some(super::SelectPolicy::Disabled)
+    }
+
     /// Whether the workload may be at zero at any time.
     pub fn may_be_zero(&self) -> bool {
         self.min_replicas == 0 || self.schedules.may_be_zero()

@@ -33,6 +33,15 @@ struct LeanMetadata {
     labels: Option<BTreeMap<String, String>>,
     deletion_timestamp: Option<Time>,
     owner_references: Option<Vec<OwnerReference>>,
+    annotations: LeanAnnotations,
+}
+
+/// The only annotation that is used: `last-applied-configuration` alone is as large as the object.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct LeanAnnotations {
+    #[serde(rename = "deployment.kubernetes.io/revision")]
+    revision: Option<String>,
 }
 
 fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
@@ -45,7 +54,11 @@ fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D:
         labels,
         deletion_timestamp,
         owner_references,
+        annotations,
     } = LeanMetadata::deserialize(deserializer)?;
+    let annotations = annotations.revision.map(|revision| {
+        BTreeMap::from([("deployment.kubernetes.io/revision".to_owned(), revision)])
+    });
     Ok(ObjectMeta {
         name,
         namespace,
@@ -55,6 +68,7 @@ fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D:
         labels,
         deletion_timestamp,
         owner_references,
+        annotations,
         ..ObjectMeta::default()
     })
 }

@@ -363,6 +363,21 @@ mod tests {
     }
 
     #[test]
+    fn a_rollout_is_seen_by_the_revision_of_a_deployment_and_by_its_old_pods() {
+        let record = |revision: &str, updated: i32| {
+            let object = json!({
+                "metadata": {"name": "web", "annotations": {
+                    "deployment.kubernetes.io/revision": revision, "other": "x"}},
+                "spec": {"selector": {"matchLabels": {"app": "web"}}},
+                "status": {"replicas": 3, "updatedReplicas": updated}});
+            scale(serde_json::from_value(object).expect("a workload")).expect("a scale")
+        };
+        assert!(record("1", 2).is_rolling_out && !record("1", 3).is_rolling_out);
+        assert_eq!(record("1", 2).revision, record("1", 3).revision);
+        assert_ne!(record("1", 3).revision, record("2", 3).revision);
+    }
+
+    #[test]
     fn the_example_of_the_design_document_is_read_as_it_means() {
         let text = include_str!("../../docs/examples/design-document.yaml");
         let object = serde_saphyr::from_str(text).expect("an object");

@@ -243,7 +243,8 @@ impl Conversion {
             }
         }
         for name in ["paused-replicas", "force-activation"] {
-            if is_set(name) {
+            let is_given = annotations.get(format!("autoscaling.keda.sh/{name}")).is_some();
+            if is_set(name) || (name == "paused-replicas" && is_given) {
                 self.missing(&format!(
                     "the annotation autoscaling.keda.sh/{name} has no counterpart"
                 ));

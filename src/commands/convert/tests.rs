@@ -204,7 +204,7 @@ fn annotations_that_pause_are_kept() {
     let spec = |annotation: &str| object(annotation).objects[0]["spec"].clone();
     assert_eq!(spec("paused: 'true'")["mode"], "Paused");
     assert_eq!(spec("paused: 'F'").get("mode"), None);
-    assert_eq!(spec("paused-replicas: '3'")["mode"], "Preview");
+    assert_eq!(spec("paused-replicas: '0'")["mode"], "Preview");
     let down = spec("paused-scale-in: 'true'");
     assert_eq!(down["behavior"]["scaleDown"]["selectPolicy"], "Disabled");
 }

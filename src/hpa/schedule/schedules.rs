@@ -49,6 +49,11 @@ impl Schedules {
         self
     }
 
+    /// Whether any has an upper bound.
+    pub fn may_raise_max(&self) -> bool {
+        self.0.iter().any(|schedule| schedule.max.is_some())
+    }
+
     /// Whether any has a lower bound of 0.
     pub fn may_be_zero(&self) -> bool {
         self.0.iter().any(|schedule| schedule.min == Some(0))
