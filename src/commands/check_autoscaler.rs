@@ -1,11 +1,10 @@
 //! `plimsoll check -f`: what is invalid in an Autoscaler, and what is probably a mistake, without a
 //! cluster.
 
+use super::objects;
 use crate::crd::{AutoscalerSpec, CustomMetric, Executor};
 use crate::promql::guard::within_namespace;
 use crate::promql::ranges;
-use serde_json::Value;
-use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
@@ -17,28 +16,18 @@ pub fn check_file(
     errors: &mut Vec<String>,
     warnings: &mut Vec<String>,
 ) {
-    let mut text = String::new();
-    let read = match path.as_os_str() == "-" {
-        true => std::io::stdin().read_to_string(&mut text),
-        false => std::fs::File::open(path).and_then(|mut file| file.read_to_string(&mut text)),
+    let parse = |text: String| {
+        objects::parse(&text).map_err(|error| format!("{}: {error}", path.display()))
     };
-    if let Err(error) = read {
-        errors.push(format!("{}: {error}", path.display()));
-        return;
-    }
-    let documents: Vec<Option<Value>> = match serde_saphyr::from_multiple(&text) {
-        Ok(documents) => documents,
+    let objects = match objects::read(path).and_then(parse) {
+        Ok(objects) => objects,
         Err(error) => {
-            errors.push(format!("{}: {error}", path.display()));
+            errors.push(error);
             return;
         }
     };
-    let objects = documents.into_iter().flatten().flat_map(|object| match &object["items"] {
-        Value::Array(items) => items.clone(),
-        _ => vec![object],
-    });
     let mut found = 0;
-    for object in objects.filter(|object| object["kind"] == "Autoscaler") {
+    for object in objects.iter().filter(|object| object["kind"] == "Autoscaler") {
         found += 1;
         let of = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
         let (namespace, name) = (of("namespace"), of("name"));

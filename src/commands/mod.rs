@@ -3,5 +3,6 @@
 pub mod check;
 mod check_autoscaler;
 pub mod convert;
+mod objects;
 pub mod operate;
 pub mod reference;

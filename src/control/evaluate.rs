@@ -5,14 +5,14 @@ use super::decision_time::DecisionTime;
 use super::gather::{Aligned, note_types};
 use super::observe::{Observation, needs_samples, observe, read_target};
 use super::state::AutoscalerState;
-use super::targets::Target;
+use super::targets::{Target, watched_scale};
 use crate::crd::Rollouts;
 use crate::hpa::{
     self, ConditionKind, Context, Decision, Input, Outcome, Phase, Pod, Samples, ScalingHistory,
-    Status, TargetRef, parse_group,
+    Status,
 };
 use crate::leader::FencingToken;
-use crate::watch::{AutoscalerKind, AutoscalerRef, Index, ObjectKey, ScalingSpec, Workload};
+use crate::watch::{AutoscalerKind, AutoscalerRef, Index, ScalingSpec};
 use std::fmt;
 use std::sync::Arc;
 
@@ -188,10 +188,7 @@ fn is_active(pod: &Pod<'_>) -> bool {
 
 /// Whether the target is being rolled out, and its revision, if its kind is watched.
 fn rollout(index: &Index, autoscaler: &AutoscalerRef, context: Context<'_>) -> Option<(bool, u64)> {
-    let TargetRef { api_version, kind, name } = &context.spec.target;
-    let namespace = autoscaler.key.namespace.clone();
-    let workload = Workload::of(parse_group(api_version).ok()?, kind)?;
-    let scale = index.scale(workload, &ObjectKey { namespace, name: name.clone() })?;
+    let scale = watched_scale(index, &autoscaler.key.namespace, &context.spec.target)?;
     Some((scale.is_rolling_out, scale.revision))
 }
 
@@ -205,9 +202,7 @@ fn cap(
 ) {
     let Outcome::Rescale { from, to, .. } = decision.outcome else { return };
     if to > from && from >= context.bounds.min.max(1) {
-        status.set(ConditionKind::ScalingLimited, true, reason, text, context.now);
-        status.desired_replicas = from;
-        decision.outcome = Outcome::Hold;
+        hold(context, from, reason, text, decision, status);
     }
 }
 
@@ -224,8 +219,20 @@ fn withhold(
     if to >= from || from > context.bounds.max {
         return false;
     }
+    hold(context, from, reason, text, decision, status);
+    true
+}
+
+/// Turns a rescale into a hold at `from` replicas, and says why.
+fn hold(
+    context: Context<'_>,
+    from: i32,
+    reason: &str,
+    text: fmt::Arguments<'_>,
+    decision: &mut Decision,
+    status: &mut Status,
+) {
     status.set(ConditionKind::ScalingLimited, true, reason, text, context.now);
     status.desired_replicas = from;
     decision.outcome = Outcome::Hold;
-    true
 }

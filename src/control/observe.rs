@@ -74,8 +74,7 @@ pub async fn observe<'a>(
     if let Ok(target) = &target {
         state.note_scale(spec, target, at);
     }
-    let context =
-        Context::new(spec, ctx.hpa_config(&state.status), at.wall).scheduled_at(at.server);
+    let context = Context::scheduled_at(spec, ctx.hpa_config(&state.status), at.wall, at.server);
     let needs_samples =
         target.as_ref().is_ok_and(|target| needs_samples(context, target, &state.status));
     let gathered = match &target {

@@ -11,13 +11,12 @@ use crate::k8s::Quantity;
 use crate::leader::FencingToken;
 use crate::time::UnixMillis;
 use crate::watch::{AutoscalerKind, AutoscalerRef};
-use jiff::Timestamp;
 use k8s_openapi::api::autoscaling::v2::{
     HorizontalPodAutoscaler, HorizontalPodAutoscalerCondition, HorizontalPodAutoscalerStatus,
     MetricStatus, MetricValueStatus,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client};
@@ -57,18 +56,13 @@ pub fn render(status: &Status, spec: &Spec, generation: Option<i64>) -> Autoscal
     }
 }
 
-/// A time as an object has it, of whole seconds: one that was written equals the one that is read.
-fn time(ms: UnixMillis) -> Time {
-    Time(Timestamp::from_second(ms.div_euclid(1000)).unwrap_or_default())
-}
-
 /// The conditions of a status.
 pub fn conditions(status: &Status, generation: Option<i64>) -> Vec<Condition> {
     let condition = |condition: &hpa::Condition| Condition {
         type_: condition.kind.as_str().to_owned(),
         status: if condition.status { "True" } else { "False" }.to_owned(),
         observed_generation: generation,
-        last_transition_time: time(condition.since),
+        last_transition_time: hpa::object_time(condition.since),
         reason: condition.reason.clone(),
         message: condition.message.clone(),
     };

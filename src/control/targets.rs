@@ -37,6 +37,18 @@ pub struct Target {
     pub object: Option<Box<(Api<DynamicObject>, Scale)>>,
 }
 
+/// The record of a target's scale, if its kind is watched.
+pub fn watched_scale<'a>(
+    index: &'a Index,
+    namespace: &str,
+    target: &TargetRef,
+) -> Option<&'a ScaleRecord> {
+    let group = hpa::parse_group(&target.api_version).ok()?;
+    let workload = Workload::of(group, &target.kind)?;
+    let key = ObjectKey { namespace: namespace.to_owned(), name: target.name.clone() };
+    index.scale(workload, &key)
+}
+
 /// Why a scale was not written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
@@ -124,10 +136,7 @@ impl Targets {
 
     /// The scale of a target from the watch of its kind, if there is one.
     pub fn cached(&self, cluster: &Cluster, namespace: &str, target: &TargetRef) -> Option<Target> {
-        let group = hpa::parse_group(&target.api_version).ok()?;
-        let workload = Workload::of(group, &target.kind)?;
-        let key = ObjectKey { namespace: namespace.to_owned(), name: target.name.clone() };
-        let scale = |index: &Index| index.scale(workload, &key).cloned();
+        let scale = |index: &Index| watched_scale(index, namespace, target).cloned();
         let ScaleRecord { replicas, selector, .. } = cluster.read(scale)?;
         Some(Target::new((replicas, selector), None))
     }

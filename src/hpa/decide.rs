@@ -128,8 +128,8 @@ pub fn decide(
         }
         ScaleState::AboveMax => {
             // Those of a window that is over go as the policies allow.
-            let by_schedule = bounds.max_by.is_some() || spec.schedules.may_raise_max();
-            let desired = match by_schedule && !spec.disables_scale_down() {
+            let moves_max = spec.schedules.moves_max();
+            let desired = match moves_max && !spec.disables_scale_down() {
                 true => removable(input, history, current).max(bounds.max),
                 false => bounds.max,
             };
@@ -307,7 +307,7 @@ fn propose(
     let activity = (may_be_zero(input.context) && input.context.spec.has_activation())
         .then(|| metric::is_any_active(input, scale));
     let mut best = (0, None);
-    let (mut best_measured, mut is_any_measured) = (0, false);
+    let mut best_measured = None;
     let mut failed = 0;
     let (mut first_failure, mut first_ignored) = (None, None);
     for (index, of) in metrics.iter().enumerate() {
@@ -347,8 +347,7 @@ fn propose(
             continue;
         };
         if proposal.is_measured {
-            is_any_measured = true;
-            best_measured = best_measured.max(proposal.replicas);
+            best_measured = best_measured.max(Some(proposal.replicas));
         }
         status.current.push(proposal.current);
         trace.metric(index, proposal.trace);
@@ -373,8 +372,7 @@ fn propose(
         // Metrics that only hold do not stand for one that failed: the fallback does.
         ((replicas, Some(metric)), Some(_))
             if replicas >= scale.spec_replicas
-                && is_any_measured
-                && best_measured >= scale.spec_replicas =>
+                && best_measured.is_some_and(|best| best >= scale.spec_replicas) =>
         {
             active(input, status, replicas, metric)
         }

@@ -65,20 +65,22 @@ pub struct Context<'a> {
     pub bounds: Bounds,
 }
 
-fn bounds(spec: &Spec, time: UnixMillis) -> Bounds {
-    let fixed = || Bounds::fixed(spec.min_replicas, spec.max_replicas);
-    spec.moment(time).map_or_else(fixed, |moment| moment.bounds)
-}
-
 impl<'a> Context<'a> {
     /// The context of a decision at a time, with the bounds by the schedules.
     pub fn new(spec: &'a Spec, config: &'a ControllerConfig, now: UnixMillis) -> Self {
-        Self { spec, config, now, schedule_time: now, bounds: bounds(spec, now) }
+        Self::scheduled_at(spec, config, now, now)
     }
 
     /// The same with the bounds by the schedules at another clock's time.
-    pub fn scheduled_at(self, schedule_time: UnixMillis) -> Self {
-        Self { schedule_time, bounds: bounds(self.spec, schedule_time), ..self }
+    pub fn scheduled_at(
+        spec: &'a Spec,
+        config: &'a ControllerConfig,
+        now: UnixMillis,
+        schedule_time: UnixMillis,
+    ) -> Self {
+        let fixed = || Bounds::fixed(spec.min_replicas, spec.max_replicas);
+        let bounds = spec.moment(schedule_time).map_or_else(fixed, |moment| moment.bounds);
+        Self { spec, config, now, schedule_time, bounds }
     }
 
     /// The stabilization windows of scale-up and scale-down, in ms.

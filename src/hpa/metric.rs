@@ -28,21 +28,19 @@ pub(super) fn compute(
 ) -> Result<Proposal, MetricFailure> {
     let metric = &input.context.spec.metrics[index];
     let samples = input.samples.get(index).copied().unwrap_or(Samples::Value(Err(MISMATCH)));
+    let of = |samples| of_source(input, pods, scale, &metric.source, samples, tolerance);
     match metric.options.on_empty {
-        OnEmpty::Missing => {}
         OnEmpty::Zero if samples.is_empty() => {
             let zero = Sample { milli: 0, time: input.context.now, window_ms: 0 };
             let of_pods = AlignedSamples::of_pods(vec![Some(zero); pods.len()]);
-            let zeros = match samples {
+            of(match samples {
                 Samples::PerPod(_) => Samples::PerPod(Ok(of_pods.view())),
                 Samples::Value(_) | Samples::Values(_) => Samples::Values(Ok(&[0])),
-            };
-            return of_source(input, pods, scale, &metric.source, zeros, tolerance);
+            })
         }
-        OnEmpty::Hold if samples.is_empty() => return Ok(Proposal::hold(scale.spec_replicas)),
-        OnEmpty::Zero | OnEmpty::Hold => {}
+        OnEmpty::Hold if samples.is_empty() => Ok(Proposal::hold(scale.spec_replicas)),
+        OnEmpty::Missing | OnEmpty::Zero | OnEmpty::Hold => of(samples),
     }
-    of_source(input, pods, scale, &metric.source, samples, tolerance)
 }
 
 /// The proposal of a metric by its source.

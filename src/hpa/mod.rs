@@ -41,6 +41,6 @@ pub use spec::{
     Metric, MetricId, MetricSource, MetricSpecs, ObjectRef, ResourceTarget, ScalarTarget, Spec,
     TargetRef, apply_defaults, no_kind_match, parse_group,
 };
-pub use status::{Condition, ConditionKind, Current, Status, render_status};
+pub use status::{Condition, ConditionKind, Current, Status, object_time, render_status};
 pub use trace::{MetricTrace, RecordedTrace, Step, Trace};
 pub use validation::{InvalidField, validate};

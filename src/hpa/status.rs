@@ -246,7 +246,7 @@ fn writes_as(message: fmt::Arguments<'_>, text: &str) -> bool {
 pub fn render_status(status: &Status) -> api::HorizontalPodAutoscalerStatus {
     let current = render_metrics(status);
     api::HorizontalPodAutoscalerStatus {
-        last_scale_time: status.last_scale.map(time),
+        last_scale_time: status.last_scale.map(object_time),
         current_replicas: Some(status.current_replicas),
         desired_replicas: status.desired_replicas,
         current_metrics: (!current.is_empty()).then_some(current),
@@ -257,7 +257,7 @@ pub fn render_status(status: &Status) -> api::HorizontalPodAutoscalerStatus {
                 .map(|condition| api::HorizontalPodAutoscalerCondition {
                     type_: condition.kind.as_str().to_owned(),
                     status: if condition.status { "True" } else { "False" }.to_owned(),
-                    last_transition_time: Some(time(condition.since)),
+                    last_transition_time: Some(object_time(condition.since)),
                     reason: Some(condition.reason.clone()),
                     message: Some(condition.message.clone()),
                 })
@@ -272,7 +272,8 @@ fn render_metrics(status: &Status) -> Vec<api::MetricStatus> {
     described.map(|(current, metric)| render_metric(*current, &metric.source)).collect()
 }
 
-fn time(millis: UnixMillis) -> Time {
+/// A time as an object has it, of whole seconds: one that was written equals the one that is read.
+pub fn object_time(millis: UnixMillis) -> Time {
     Time(Timestamp::from_second(millis.div_euclid(1000)).unwrap_or_default())
 }
 

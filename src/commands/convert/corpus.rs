@@ -10,8 +10,7 @@ use crate::watch::read_autoscaler;
 const CORPUS: &str = include_str!("../../../tests/data/keda-scaledobjects.yaml");
 
 fn scaled_objects() -> Vec<Value> {
-    let documents: Vec<Option<Value>> = serde_saphyr::from_multiple(CORPUS).expect("YAML");
-    documents.into_iter().flatten().collect()
+    objects::parse(CORPUS).expect("YAML")
 }
 
 /// The HorizontalPodAutoscaler that KEDA makes of a ScaledObject with nothing but Prometheus triggers;
@@ -85,7 +84,7 @@ fn each_scales_as_kedas_hpa_does() {
     for object in scaled_objects() {
         let Some(theirs) = keda_hpa(&object) else { continue };
         let mut converted = Converted::default();
-        convert_object(object.clone(), &mut converted);
+        convert_object(&object, &mut converted);
         let ours = serde_json::from_value(converted.objects[0].clone()).expect("an object");
         let mut ours = read_autoscaler(ours, None).parsed.expect("a spec").scaling.spec.clone();
         // Each total is more than 0, where KEDA leaves the replicas to its HPA. The windows differ by

@@ -7,13 +7,13 @@ mod conversion;
 mod scaled_object;
 mod trigger;
 
+use super::objects;
 use crate::config::ConvertFlags;
 use crate::crd::{Autoscaler, AutoscalerSpec};
 use conversion::Conversion;
 use kube::Resource;
 use scaled_object::ScaledObject;
 use serde_json::{Value, json};
-use std::io::Read;
 
 /// The result of a conversion.
 #[derive(Debug, Default)]
@@ -35,13 +35,7 @@ pub struct Converted {
 pub fn run(flags: &ConvertFlags) -> Result<(String, Converted), String> {
     let mut converted = Converted { server: flags.prometheus_url.clone(), ..Converted::default() };
     for path in &flags.files {
-        let mut text = String::new();
-        let read = if path.as_os_str() == "-" {
-            std::io::stdin().read_to_string(&mut text)
-        } else {
-            std::fs::File::open(path).and_then(|mut file| file.read_to_string(&mut text))
-        };
-        read.map_err(|error| format!("{}: {error}", path.display()))?;
+        let text = objects::read(path)?;
         convert(&text, &mut converted).map_err(|error| format!("{}: {error}", path.display()))?;
     }
     if converted.objects.is_empty() && converted.errors.is_empty() {
@@ -66,28 +60,20 @@ fn yaml(value: &Value) -> String {
 /// # Errors
 /// If it is not YAML.
 pub fn convert(text: &str, converted: &mut Converted) -> Result<(), String> {
-    let documents: Vec<Option<Value>> =
-        serde_saphyr::from_multiple(text).map_err(|error| error.to_string())?;
-    for document in documents.into_iter().flatten() {
-        convert_object(document, converted);
+    for object in objects::parse(text)? {
+        convert_object(&object, converted);
     }
     Ok(())
 }
 
-fn convert_object(mut object: Value, converted: &mut Converted) {
+fn convert_object(object: &Value, converted: &mut Converted) {
     let text = |object: &Value, path: &str| -> String {
         object.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned()
     };
-    let (version, kind) = (text(&object, "/apiVersion"), text(&object, "/kind"));
-    if let Some(items) = object.get_mut("items").filter(|_| kind.ends_with("List")) {
-        for item in items.take().as_array_mut().into_iter().flatten() {
-            convert_object(item.take(), converted);
-        }
-        return;
-    }
+    let (version, kind) = (text(object, "/apiVersion"), text(object, "/kind"));
     let mut conversion = Conversion {
-        namespace: text(&object, "/metadata/namespace"),
-        name: text(&object, "/metadata/name"),
+        namespace: text(object, "/metadata/namespace"),
+        name: text(object, "/metadata/name"),
         notes: Vec::new(),
         incomplete: false,
         server: converted.server.clone(),

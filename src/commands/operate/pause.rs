@@ -1,11 +1,12 @@
 //! `plimsoll pause` and `plimsoll resume`.
 
-use super::cluster::{autoscalers, client, user_name};
+use super::cluster::{autoscalers, user_name};
 use super::error::{OperateError, api_error};
 use crate::clock::Clock;
 use crate::config::{ObjectFlags, PauseFlags};
-use crate::crd::{AutoscalerSpec, Mode};
+use crate::crd::{Autoscaler, AutoscalerSpec, Mode};
 use jiff::Timestamp;
+use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
@@ -14,8 +15,8 @@ use serde_json::{Value, json};
 /// # Errors
 /// As [`OperateError`] says, and if it is a preview, which writes no scale.
 pub async fn pause(flags: &PauseFlags) -> Result<String, OperateError> {
-    let (client, ..) = client(&flags.object.cluster).await?;
-    let user = user_name(&client).await;
+    let autoscalers = autoscalers(&flags.object).await?;
+    let user = user_name(&autoscalers.0.clone().into_client()).await;
     let by = user.filter(|user| user.chars().count() <= MAX_BY);
     let paused = |clock: &Clock| {
         let until = flags.until_after.and_then(|duration| {
@@ -27,8 +28,7 @@ pub async fn pause(flags: &PauseFlags) -> Result<String, OperateError> {
         let until = until.map(|until| until.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
         json!({"until": until, "reason": flags.reason, "by": by})
     };
-    let (object, changed) =
-        set_mode(&flags.object, (&[Mode::Active, Mode::Paused], Mode::Paused), paused).await?;
+    let (object, changed) = set_mode(autoscalers, &flags.object.name, Mode::Paused, paused).await?;
     let until = changed.pause.and_then(|pause| pause.until);
     let until = until.map(|until| format!(" until {}", until.0)).unwrap_or_default();
     Ok(format!("{object} paused{until}\n"))
@@ -42,21 +42,21 @@ const MAX_BY: usize = 128;
 /// # Errors
 /// As [`OperateError`] says, and if it is a preview.
 pub async fn resume(flags: &ObjectFlags) -> Result<String, OperateError> {
-    let modes = (&[Mode::Active, Mode::Paused][..], Mode::Active);
-    let (object, _) = set_mode(flags, modes, |_| Value::Null).await?;
+    let autoscalers = autoscalers(flags).await?;
+    let (object, _) = set_mode(autoscalers, &flags.name, Mode::Active, |_| Value::Null).await?;
     Ok(format!("{object} resumed\n"))
 }
 
-/// Sets the mode and `pause` of an Autoscaler that is in one of the modes `from`. Returns its name in
-/// messages, and what was written.
+/// Sets the mode and `pause` of an Autoscaler that is no preview. Returns its name in messages, and
+/// what was written.
 async fn set_mode(
-    flags: &ObjectFlags,
-    (from, to): (&[Mode], Mode),
+    (api, object, clock): (Api<Autoscaler>, String, Clock),
+    name: &str,
+    to: Mode,
     pause: impl Fn(&Clock) -> Value,
 ) -> Result<(String, AutoscalerSpec), OperateError> {
-    let (api, object, clock) = autoscalers(flags).await?;
-    let known = api.get(&flags.name).await.map_err(api_error(object.clone()))?;
-    if !from.contains(&known.spec.mode) {
+    let known = api.get(name).await.map_err(api_error(object.clone()))?;
+    if known.spec.mode == Mode::Preview {
         return Err(OperateError::Refused(format!(
             "{object}: its mode is {:?}, which writes no scale: set spec.mode yourself",
             known.spec.mode
@@ -66,7 +66,7 @@ async fn set_mode(
         "metadata": {"resourceVersion": known.metadata.resource_version},
         "spec": {"mode": to, "pause": pause(&clock)},
     });
-    let changed = api.patch(&flags.name, &PatchParams::default(), &Patch::Merge(patch)).await;
+    let changed = api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
     let changed = changed.map_err(api_error(object.clone()))?.spec;
     if changed.mode != to {
         return Err(OperateError::Refused(format!(

@@ -50,7 +50,7 @@ impl Schedules {
     }
 
     /// Whether any has an upper bound.
-    pub fn may_raise_max(&self) -> bool {
+    pub fn moves_max(&self) -> bool {
         self.0.iter().any(|schedule| schedule.max.is_some())
     }
 

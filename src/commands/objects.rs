@@ -1,0 +1,42 @@
+//! The objects of YAML files.
+
+use serde_json::Value;
+use std::io::Read;
+use std::path::Path;
+
+/// The text of a file, or of the standard input for `-`.
+///
+/// # Errors
+/// If it can't be read; the text begins with the path.
+pub fn read(path: &Path) -> Result<String, String> {
+    let mut text = String::new();
+    let read = match path.as_os_str() == "-" {
+        true => std::io::stdin().read_to_string(&mut text),
+        false => std::fs::File::open(path).and_then(|mut file| file.read_to_string(&mut text)),
+    };
+    read.map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(text)
+}
+
+/// The objects of a YAML text, which may have several documents and lists.
+///
+/// # Errors
+/// If it is not YAML.
+pub fn parse(text: &str) -> Result<Vec<Value>, String> {
+    let documents: Vec<Option<Value>> =
+        serde_saphyr::from_multiple(text).map_err(|error| error.to_string())?;
+    let mut objects = Vec::new();
+    documents.into_iter().flatten().for_each(|document| flatten(document, &mut objects));
+    Ok(objects)
+}
+
+fn flatten(mut object: Value, objects: &mut Vec<Value>) {
+    let is_list = object["kind"].as_str().is_some_and(|kind| kind.ends_with("List"));
+    match object.get_mut("items").filter(|_| is_list) {
+        Some(items) => {
+            let items = items.as_array_mut().into_iter().flatten();
+            items.for_each(|item| flatten(item.take(), objects));
+        }
+        None => objects.push(object),
+    }
+}
