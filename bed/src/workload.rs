@@ -105,6 +105,18 @@ impl<'a> Namespace<'a> {
         self.cluster.apply(&manifest).await;
     }
 
+    /// Creates or changes an Autoscaler with these other fields of its spec (entries of a YAML flow
+    /// mapping).
+    pub async fn autoscaler_with(&self, kind: &str, workload: &str, fields: &str) {
+        let manifest = format!(
+            "apiVersion: plimsoll.dev/v1alpha1\nkind: Autoscaler\n\
+             metadata: {{name: {workload}, namespace: {namespace}}}\n\
+             spec: {{scaleTargetRef: {{apiVersion: apps/v1, kind: {kind}, name: {workload}}}, {fields}}}\n",
+            namespace = self.name
+        );
+        self.cluster.apply(&manifest).await;
+    }
+
     /// An object as JSON.
     pub async fn get(&self, resource: &str, name: &str) -> Result<Value, String> {
         let text = match self.path(resource) {

@@ -2,11 +2,12 @@
 
 use super::events::Events;
 use super::hpa_counts::HpaCounts;
+use super::owners::Owners;
 use super::selectors::Selectors;
 use super::status_writer::StatusWriter;
 use super::targets::Targets;
 use crate::clock::Clock;
-use crate::crd::{Fallback, Rollouts};
+use crate::crd::{Fallback, Rollouts, SelectionStrategy};
 use crate::hpa::{self, ConditionKind, LONGEST_MS, Status};
 use crate::leader::{FencingToken, LeaderElector};
 use crate::live::LiveStatus;
@@ -90,6 +91,8 @@ pub struct ControllerContext {
     pub rules: Rules,
     pub settings: ControllerSettings,
     pub targets: Targets,
+    /// Whose pods are whose.
+    pub owners: Owners,
     pub events: Events,
     pub statuses: StatusWriter,
     pub metrics: Arc<Metrics>,
@@ -166,11 +169,13 @@ impl ControllerContext {
             clock,
             heartbeat: _,
         } = dependencies;
+        let targets = Targets::new(client.clone());
         let events = Events::new(client.clone(), clock.clone(), metrics.clone());
         let pending = metrics.status_writes_waiting();
         Self {
             leader,
-            targets: Targets::new(client.clone()),
+            owners: Owners::new(client.clone(), targets.clone()),
+            targets,
             statuses: StatusWriter::new(client.clone(), events.clone(), pending),
             events,
             selectors: Selectors::new(settings.native_hpas == NativeHpas::Manage),
@@ -258,6 +263,8 @@ pub struct Execution<'a> {
     pub fallback: Option<&'a Fallback>,
     /// The generation of its spec; a native HPA may have none.
     pub generation: Option<i64>,
+    /// Which of the pods that the selector selects count.
+    pub selection: SelectionStrategy,
     /// What rollouts of the workload prevent, if anything.
     pub rollouts: Option<Rollouts>,
     /// Whether they are only shown.

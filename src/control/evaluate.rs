@@ -48,7 +48,7 @@ pub async fn evaluate<'a>(
     let spec = &scaling.spec;
     let (mut target, at) = read_target(ctx, token, autoscaler, spec, state).await;
     loop {
-        let observation = observe(ctx, autoscaler, scaling, target, at, state).await;
+        let observation = observe(ctx, autoscaler, scaling, execution, target, at, state).await;
         let evaluation =
             decide_on(ctx, autoscaler, scaling, execution, observation, frozen.clone(), state);
         let Some(cached) = evaluation.rescales_on_cached_target().filter(|_| writes) else {
@@ -156,18 +156,19 @@ fn compute(
     history: &mut ScalingHistory,
     status: &mut Status,
 ) -> (Decision, usize) {
-    let Observation { context, target, gathered, .. } = observation;
+    let Observation { context, target, gathered, owned, .. } = observation;
     let scale = target.as_ref().map(|target| target.replicas).map_err(String::as_str);
     let selector = target.as_ref().map_or("", |target| &target.selector);
     // The HPA controller, too, registers a selector only once it reads metrics.
     let claims = !execution.is_preview
         && target.as_ref().is_ok_and(|target| needs_samples(*context, target, status));
     ctx.cluster.read(|index| {
-        let selection = ctx.selectors.select(index, autoscaler, target.as_ref().ok(), claims);
+        let mut selection = ctx.selectors.select(index, autoscaler, target.as_ref().ok(), claims);
+        selection.keep(owned);
         let pods: Vec<Pod<'_>> = selection.pods.iter().map(|(name, pod)| pod.view(name)).collect();
         let metrics = gathered.iter().zip(context.spec.metrics.iter());
         let aligned: Vec<Aligned<'_>> =
-            metrics.map(|(samples, metric)| Aligned::new(samples, metric, &pods)).collect();
+            metrics.map(|(samples, metric)| Aligned::new(samples, metric, &pods, owned)).collect();
         let samples: Vec<Samples<'_>> = aligned.iter().map(Aligned::view).collect();
         let input = Input {
             context: *context,

@@ -3,6 +3,7 @@
 
 use super::context::ControllerContext;
 use super::fetched::Fetched;
+use super::owners::Owned;
 use super::state::{AutoscalerState, RepeatedQueries};
 use super::{api_metrics, rule_metrics};
 use crate::hpa::{
@@ -197,8 +198,21 @@ pub enum Aligned<'a> {
 
 impl<'a> Aligned<'a> {
     /// Aligns samples with these pods.
-    pub fn new(gathered: &'a Gathered, metric: &hpa::Metric, pods: &[Pod<'_>]) -> Self {
+    ///
+    /// A provider that selects pods by their labels gives samples of other workloads' pods, too. Upstream
+    /// counts them; they don't count if only the target's own pods do. `pods` are in the order of
+    /// their names.
+    pub fn new(
+        gathered: &'a Gathered,
+        metric: &hpa::Metric,
+        pods: &[Pod<'_>],
+        owned: &Owned,
+    ) -> Self {
         let limit = max_sum(metric);
+        let counts = |name: &str| match owned {
+            Owned::All => true,
+            Owned::By(_) => pods.binary_search_by(|pod| pod.name.cmp(name)).is_ok(),
+        };
         match gathered {
             Gathered::Pods(Ok(samples)) => {
                 // Only the pods of the selector, as the API returns them.
@@ -243,18 +257,15 @@ impl<'a> Aligned<'a> {
                 Err(error) => Err(error),
             }),
             Gathered::Fetched(Fetched::PerPod(items)) => Self::PerPod(match items {
-                Ok(items)
-                    if !sum_fits(
-                        items.iter().filter_map(|(_, one)| Some((*one)?.milli)),
-                        limit,
-                    ) =>
-                {
-                    Err(OVERFLOW_ERROR.into())
+                Ok(items) => {
+                    let items = items.iter().map(|(name, sample)| (name.as_str(), *sample));
+                    let items = items.filter(|(name, _)| counts(name));
+                    let millis = items.clone().filter_map(|(_, one)| Some(one?.milli));
+                    match sum_fits(millis, limit) {
+                        true => Ok(AlignedSamples::new(pods, items)),
+                        false => Err(OVERFLOW_ERROR.into()),
+                    }
                 }
-                Ok(items) => Ok(AlignedSamples::new(
-                    pods,
-                    items.iter().map(|(name, sample)| (name.as_str(), *sample)),
-                )),
                 Err(error) => Err(error.into()),
             }),
             Gathered::Fetched(Fetched::Value(value)) => {
@@ -303,7 +314,7 @@ mod tests {
             (values(&[half, half, 2]), false),
             (values(&[i64::MIN]), false),
         ] {
-            let aligned = Aligned::new(&gathered, queue, &[]);
+            let aligned = Aligned::new(&gathered, queue, &[], &Owned::All);
             assert!(matches!(aligned, Aligned::Values(read) if read.is_ok() == fits));
         }
         let sample = |milli| Some(Sample { milli, time: 0, window_ms: 0 });
@@ -315,7 +326,7 @@ mod tests {
         ] {
             let of_pods = ["a", "b"].map(|name| (name.to_owned(), sample(milli))).to_vec();
             let gathered = Gathered::Fetched(Fetched::PerPod(Ok(of_pods)));
-            let aligned = Aligned::new(&gathered, metric, &[]);
+            let aligned = Aligned::new(&gathered, metric, &[], &Owned::All);
             assert!(matches!(aligned, Aligned::PerPod(read) if read.is_ok() == fits), "{milli}");
         }
     }

@@ -29,6 +29,7 @@ mod gather;
 mod hpa_counts;
 mod native_hpa;
 mod observe;
+mod owners;
 mod reconcile;
 mod requests;
 mod rescales;

@@ -1,14 +1,17 @@
 //! The inputs of an evaluation: the scale of its target and the samples of its metrics.
 
-use super::context::ControllerContext;
+use super::context::{ControllerContext, Execution};
 use super::decision_time::DecisionTime;
 use super::gather::{Gathered, gather};
+use super::owners::Owned;
 use super::state::AutoscalerState;
 use super::targets::Target;
 use super::zero;
+use crate::crd::SelectionStrategy;
 use crate::hpa::{self, Context, Spec, Status};
 use crate::leader::FencingToken;
 use crate::watch::{AutoscalerRef, ScalingSpec};
+use tokio::time::Instant;
 
 /// The inputs of one decision.
 pub struct Observation<'a> {
@@ -20,6 +23,8 @@ pub struct Observation<'a> {
     pub needs_samples: bool,
     /// The samples, one entry per metric; empty if the decision uses none.
     pub gathered: Vec<Gathered>,
+    /// Which of the selected pods count.
+    pub owned: Owned,
     /// The time of the decision by both clocks.
     pub at: DecisionTime,
 }
@@ -65,28 +70,51 @@ pub async fn observe<'a>(
     ctx: &'a ControllerContext,
     autoscaler: &AutoscalerRef,
     scaling: &'a ScalingSpec,
+    execution: Execution<'_>,
     target: Result<Target, String>,
     at: DecisionTime,
     state: &mut AutoscalerState,
 ) -> Observation<'a> {
     let spec = &scaling.spec;
-    let until = tokio::time::Instant::now() + ctx.settings.decision_timeout;
+    let until = Instant::now() + ctx.settings.decision_timeout;
     if let Ok(target) = &target {
         state.note_scale(spec, target, at);
     }
     let context = Context::scheduled_at(spec, ctx.hpa_config(&state.status), at.wall, at.server);
     let needs_samples =
         target.as_ref().is_ok_and(|target| needs_samples(context, target, &state.status));
-    let gathered = match &target {
+    let (gathered, owned) = match &target {
         Ok(target) if needs_samples => {
-            gather(ctx, &autoscaler.key.namespace, scaling, &target.selector, until, state).await
+            let namespace = &autoscaler.key.namespace;
+            tokio::join!(
+                gather(ctx, namespace, scaling, &target.selector, until, state),
+                owned(ctx, namespace, spec, execution.selection, target, until),
+            )
         }
         _ => {
             state.queries.clear();
-            Vec::new()
+            (Vec::new(), Owned::All)
         }
     };
-    Observation { context, target, needs_samples, gathered, at }
+    Observation { context, target, needs_samples, gathered, owned, at }
+}
+
+/// Which of the selected pods count.
+async fn owned(
+    ctx: &ControllerContext,
+    namespace: &str,
+    spec: &Spec,
+    selection: SelectionStrategy,
+    target: &Target,
+    until: Instant,
+) -> Owned {
+    let (SelectionStrategy::OwnerReference, Ok(selector)) = (selection, &target.parsed_selector)
+    else {
+        return Owned::All;
+    };
+    let owners = ctx.owners.of(&ctx.cluster, namespace, selector, &spec.target);
+    let late = |_| format!("they were not read within {:?}", ctx.settings.decision_timeout);
+    Owned::By(tokio::time::timeout_at(until, owners).await.map_err(late).flatten())
 }
 
 /// Whether a decision on such a target uses metrics at all.

@@ -140,6 +140,7 @@ async fn sync_autoscaler(
     let execution = Execution {
         fallback: parsed.spec.fallback.as_ref(),
         generation: record.generation,
+        selection: parsed.spec.selection_strategy.unwrap_or_default(),
         rollouts: parsed.spec.rollouts,
         is_preview: mode == Mode::Preview,
     };

@@ -1,11 +1,13 @@
 //! Which autoscalers size which pods: an inverted index from pod labels to selectors, so that an
 //! evaluation looks only at selectors that may match the same pods.
 
+use super::owners::Owned;
 use super::targets::Target;
-use crate::hpa::{self, Pod, Selected};
+use crate::crd::SelectionStrategy;
+use crate::hpa::{self, Pod, Selected, TargetRef};
 use crate::k8s::Selector;
 use crate::k8s::selector::{Operator, Requirement};
-use crate::watch::{AutoscalerKind, AutoscalerRef, Index, PodRecord};
+use crate::watch::{AutoscalerKind, AutoscalerRecord, AutoscalerRef, Index, PodRecord};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -179,7 +181,9 @@ impl Selectors {
         target: Option<&Target>,
         claims: bool,
     ) -> Selection<'a> {
-        let nothing = |parsed| Selection { parsed, pods: Vec::new(), autoscalers: Vec::new() };
+        let selection =
+            |parsed, pods, autoscalers| Selection { parsed, unowned: None, pods, autoscalers };
+        let nothing = |parsed| selection(parsed, Vec::new(), Vec::new());
         // An empty selector would select all pods of the namespace.
         let target = target.filter(|target| !target.selector.is_empty());
         let Some(Target { parsed_selector, .. }) = target else { return nothing(Ok(())) };
@@ -189,7 +193,7 @@ impl Selectors {
         };
         let pods = index.select(&autoscaler.key.namespace, selector);
         if !claims || !index.has(autoscaler) {
-            return Selection { parsed: Ok(()), pods, autoscalers: Vec::new() };
+            return selection(Ok(()), pods, Vec::new());
         }
         // Pods of one template share one label set.
         let mut labels: Vec<&BTreeMap<String, String>> = Vec::new();
@@ -201,10 +205,17 @@ impl Selectors {
         // As long as kube-controller-manager decides for native HPAs, it also says which
         // selectors are ambiguous; it knows only native HPAs.
         let observing = autoscaler.kind == AutoscalerKind::Hpa && !self.manages_native_hpas;
-        let counts = |other: &AutoscalerRef| !observing || other.kind == AutoscalerKind::Hpa;
+        // A pod has one controller: one that counts its target's own alone shares them with those of
+        // the same target.
+        let by_owner = is_by_owner(index, autoscaler);
+        let counts = |other: &AutoscalerRef| {
+            (!observing || other.kind == AutoscalerKind::Hpa)
+                && (!(by_owner || is_by_owner(index, other))
+                    || target_of(index, autoscaler) == target_of(index, other))
+        };
         let selecting = self.claim(autoscaler, selector, &labels, counts);
         let autoscalers = selecting.iter().map(|other| autoscaler.name_of(other)).collect();
-        Selection { parsed: Ok(()), pods, autoscalers }
+        selection(Ok(()), pods, autoscalers)
     }
 
     /// Removes the selector of an autoscaler that no longer sizes pods.
@@ -223,15 +234,46 @@ impl Selectors {
     }
 }
 
+/// Whether only the pods count for an autoscaler that its target controls.
+fn is_by_owner(index: &Index, autoscaler: &AutoscalerRef) -> bool {
+    let of = |record: Arc<AutoscalerRecord>| record.parsed.as_ref().ok()?.spec.selection_strategy;
+    autoscaler.kind == AutoscalerKind::Autoscaler
+        && index.autoscaler(&autoscaler.key).and_then(of) == Some(SelectionStrategy::OwnerReference)
+}
+
+/// What an autoscaler sizes.
+fn target_of(index: &Index, autoscaler: &AutoscalerRef) -> Option<TargetRef> {
+    match autoscaler.kind {
+        AutoscalerKind::Autoscaler => {
+            let record = index.autoscaler(&autoscaler.key)?;
+            Some(record.parsed.as_ref().ok()?.scaling.spec.target.clone())
+        }
+        AutoscalerKind::Hpa => Some(index.hpa(&autoscaler.key)?.scaling.spec.target.clone()),
+    }
+}
+
 /// The pods that a scale's selector selects, and the autoscalers that select some of them, too.
 pub struct Selection<'a> {
     parsed: Result<(), String>,
+    /// Why the owners of the pods are unknown.
+    unowned: Option<String>,
     /// The pods, by name.
     pub pods: Vec<(&'a str, &'a PodRecord)>,
     autoscalers: Vec<String>,
 }
 
 impl<'a> Selection<'a> {
+    /// Keeps only the pods that count.
+    pub fn keep(&mut self, owned: &Owned) {
+        match owned {
+            Owned::All => {}
+            Owned::By(Ok(owners)) => self.pods.retain(|(_, pod)| {
+                pod.owner.as_ref().is_some_and(|owner| owners.contains(&owner.uid))
+            }),
+            Owned::By(Err(error)) => self.unowned = Some(error.clone()),
+        }
+    }
+
     /// The selection as an input of the decision.
     pub fn selected<'s>(&'s self, selector: &'s str, pods: &'s [Pod<'s>]) -> Selected<'s> {
         match &self.parsed {
@@ -240,7 +282,10 @@ impl<'a> Selection<'a> {
             Ok(()) if self.autoscalers.len() > 1 => {
                 Selected::Ambiguous { selector, autoscalers: &self.autoscalers }
             }
-            Ok(()) => Selected::Pods(pods),
+            Ok(()) => match &self.unowned {
+                Some(error) => Selected::Unowned(error),
+                None => Selected::Pods(pods),
+            },
         }
     }
 }

@@ -57,6 +57,9 @@ use std::collections::BTreeMap;
     validation = Rule::new("self.executor != 'NativeHPA' || !has(self.customMetrics) || !self.customMetrics.exists(m, has(m.activation) || has(m.onEmpty) || has(m.onError) || has(m.fallback))")
         .message("activation, onEmpty, onError and fallback need the executor Embedded: a native HPA has none of them")
         .field_path(".executor"),
+    validation = Rule::new("self.executor != 'NativeHPA' || !has(self.selectionStrategy) || self.selectionStrategy == 'LabelSelector'")
+        .message("selectionStrategy OwnerReference needs the executor Embedded: a native HPA has none before KEP-5325 is in kube-controller-manager")
+        .field_path(".selectionStrategy"),
     validation = Rule::new("self.executor != 'NativeHPA' || self.mode != 'Preview'")
         .message("mode Preview needs the executor Embedded: kube-controller-manager would write the scale")
         .field_path(".mode")
@@ -123,6 +126,10 @@ pub struct AutoscalerSpec {
     #[schemars(range(min = 1, max = 3600))]
     pub sync_period_seconds: Option<i32>,
 
+    /// selectionStrategy says which of the pods that the target's selector selects count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selection_strategy: Option<SelectionStrategy>,
+
     /// What a rollout prevents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollouts: Option<Rollouts>,
@@ -149,6 +156,19 @@ pub struct Fallback {
     /// fallback never removes replicas.
     #[schemars(range(min = 0))]
     pub replicas: i32,
+}
+
+/// selectionStrategy says which of the pods that the target's selector selects count: all of them
+/// (`LabelSelector`, the default), as an HPA counts them, or those that the target controls
+/// (`OwnerReference`), itself or by others such as a Deployment's ReplicaSets. It helps where other workloads' pods have
+/// the same labels. Queries of the workload (`per: Workload`) are not narrowed by it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum SelectionStrategy {
+    /// All of them.
+    #[default]
+    LabelSelector,
+    /// Those that the target controls.
+    OwnerReference,
 }
 
 /// rollouts says what a rollout of a Deployment or StatefulSet prevents, and for a minute after it,
@@ -256,6 +276,12 @@ impl AutoscalerSpec {
             return Err(ReadError(text.to_owned()));
         }
         spec.check_mode().map_err(|error| ReadError(error.to_owned()))?;
+        if spec.executor == Executor::NativeHPA
+            && spec.selection_strategy == Some(SelectionStrategy::OwnerReference)
+        {
+            let text = "spec.selectionStrategy: OwnerReference needs the executor Embedded";
+            return Err(ReadError(text.to_owned()));
+        }
         Ok(spec)
     }
 

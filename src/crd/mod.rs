@@ -8,7 +8,9 @@ mod short_metrics;
 mod status;
 mod validation;
 
-pub use autoscaler::{Autoscaler, AutoscalerSpec, Executor, Fallback, ReadError, Rollouts, WarmUp};
+pub use autoscaler::{
+    Autoscaler, AutoscalerSpec, Executor, Fallback, ReadError, Rollouts, SelectionStrategy, WarmUp,
+};
 pub use mode::{Mode, Pause};
 pub use schema::{custom_resource_definition, custom_resource_definition_yaml};
 pub use short_metrics::CustomMetric;

@@ -93,7 +93,7 @@ mod tests {
         // field is checked in `read`, and joined in `parse_spec` or read from `ParsedSpec`.
         let (passed, refused) = (
             ["customMetrics", "executor", "mode", "pause", "resourceMetrics", "schedules"],
-            ["fallback", "rollouts", "syncPeriodSeconds", "warmUp"],
+            ["fallback", "rollouts", "selectionStrategy", "syncPeriodSeconds", "warmUp"],
         );
         let mut expected = [&hpas[..], &passed, &refused].concat();
         expected.sort_unstable();

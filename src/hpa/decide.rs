@@ -3,7 +3,7 @@
 
 use super::decision::{Decision, Event, EventKind, Outcome};
 use super::history::ScalingHistory;
-use super::input::{Context, Input, Pod, Scale, Selected};
+use super::input::{Context, Input, NotSelected, Pod, Scale};
 use super::metric;
 use super::normalize::{normalize, rate_limited, removable};
 use super::options::OnError;
@@ -419,26 +419,9 @@ fn select<'a>(
     status: &mut Status,
     decision: &mut Decision,
 ) -> Result<&'a [Pod<'a>], String> {
-    let (event, reason, cause, message) = match input.selected {
-        Selected::Pods(pods) => return Ok(pods),
-        Selected::Missing => {
-            let cause = "selector is required".to_owned();
-            let message = "the HPA target's scale is missing a selector".to_owned();
-            ("SelectorRequired", "InvalidSelector", cause, message)
-        }
-        Selected::Invalid(error) => {
-            let cause = format!(
-                "couldn't convert selector into a corresponding internal selector object: {error}"
-            );
-            ("InvalidSelector", "InvalidSelector", cause.clone(), cause)
-        }
-        Selected::Ambiguous { selector, autoscalers } => {
-            let cause = format!(
-                "pods by selector {selector} are controlled by multiple HPAs: [{}]",
-                autoscalers.join(" ")
-            );
-            ("AmbiguousSelector", "AmbiguousSelector", cause.clone(), cause)
-        }
+    let NotSelected { event, reason, cause, message } = match input.selected.pods() {
+        Ok(pods) => return Ok(pods),
+        Err(not) => not,
     };
     decision.warn(event, cause.clone());
     set(

@@ -120,8 +120,63 @@ pub enum Selected<'a> {
         /// `namespace/name` of all of them, this one included, sorted.
         autoscalers: &'a [String],
     },
+    /// Which of the pods are the target's own is unknown; the error.
+    Unowned(&'a str),
     /// The pods selected.
     Pods(&'a [Pod<'a>]),
+}
+
+/// Why no pods were selected.
+pub(super) struct NotSelected {
+    /// The reason of the event.
+    pub event: &'static str,
+    /// The reason of the condition.
+    pub reason: &'static str,
+    /// The text of the event.
+    pub cause: String,
+    /// The text of the condition.
+    pub message: String,
+}
+
+impl<'a> Selected<'a> {
+    /// The pods selected, or why there are none.
+    pub(super) fn pods(&self) -> Result<&'a [Pod<'a>], NotSelected> {
+        let not = |event, reason, cause: String| NotSelected {
+            event,
+            reason,
+            message: cause.clone(),
+            cause,
+        };
+        Err(match self {
+            Self::Pods(pods) => return Ok(pods),
+            Self::Missing => NotSelected {
+                event: "SelectorRequired",
+                reason: "InvalidSelector",
+                cause: "selector is required".to_owned(),
+                message: "the HPA target's scale is missing a selector".to_owned(),
+            },
+            Self::Invalid(error) => not(
+                "InvalidSelector",
+                "InvalidSelector",
+                format!(
+                    "couldn't convert selector into a corresponding internal selector object: {error}"
+                ),
+            ),
+            Self::Ambiguous { selector, autoscalers } => not(
+                "AmbiguousSelector",
+                "AmbiguousSelector",
+                format!(
+                    "pods by selector {selector} are controlled by multiple HPAs: [{}]",
+                    autoscalers.join(" ")
+                ),
+            ),
+            Self::Unowned(error) => not(
+                "FailedGetPodOwners",
+                "FailedGetPodOwners",
+                format!("the owners of the pods could not be read: {error}"),
+            ),
+        })
+    }
 }
 
 /// A pod.

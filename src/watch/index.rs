@@ -2,7 +2,7 @@
 //! reflectors fill it.
 
 use super::autoscaler_ref::{AutoscalerKind, AutoscalerRef, ObjectKey};
-use super::pods::{Interner, NamespacePods, PodRecord};
+use super::pods::{Interner, NamespacePods, Owner, PodRecord};
 use super::records::{AutoscalerRecord, HpaRecord, ScaleRecord, Workload};
 use crate::hpa::Requests;
 use crate::k8s::Selector;
@@ -28,6 +28,7 @@ pub struct Index {
     /// The metric names that each autoscaler uses: the keys of `published`, by autoscaler.
     metric_names: HashMap<AutoscalerRef, Vec<String>>,
     requests: Interner<Requests>,
+    owners: Interner<Owner>,
 }
 
 impl Index {
@@ -136,9 +137,10 @@ impl Index {
         self.hpas.keys().cloned().collect()
     }
 
-    /// Adds or replaces a pod. Pods with equal requests share them.
+    /// Adds or replaces a pod. Pods with equal requests share them, and those of one owner that.
     pub fn put_pod(&mut self, key: ObjectKey, mut pod: PodRecord) {
         pod.requests = self.requests.intern(pod.requests);
+        pod.owner = pod.owner.map(|owner| self.owners.intern(owner));
         self.pods.entry(key.namespace).or_default().put(&key.name, pod);
     }
 
@@ -303,6 +305,7 @@ mod tests {
                 start: None,
                 ready: None,
                 requests: Arc::default(),
+                owner: None,
             };
             index.put_pod(key(name), pod);
         }

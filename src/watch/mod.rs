@@ -16,7 +16,7 @@ pub use autoscaler_ref::{AutoscalerKind, AutoscalerRef, ObjectKey};
 pub use backoff::{FailureLog, ResettableBackoff};
 pub use cluster::Cluster;
 pub use index::Index;
-pub use pods::PodRecord;
+pub use pods::{Owner, PodRecord};
 pub use read::owner;
 #[cfg(test)]
 pub use read::{autoscaler as read_autoscaler, hpa as read_hpa, pod as read_pod};

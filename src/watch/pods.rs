@@ -6,6 +6,7 @@ use crate::k8s::LabelSet;
 use crate::k8s::Selector;
 use crate::k8s::selector::Operator;
 use crate::time::UnixMillis;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
@@ -25,6 +26,35 @@ pub struct PodRecord {
     pub ready: Option<Ready>,
     /// The resource requests, shared by pods with equal requests.
     pub requests: Arc<Requests>,
+    /// The object that manages the pod, shared by pods of one.
+    pub owner: Option<Arc<Owner>>,
+}
+
+/// The controller of an object: what its `ownerReferences` say manages it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Owner {
+    /// The API group; empty for the core group.
+    pub group: String,
+    /// The kind.
+    pub kind: String,
+    /// The name.
+    pub name: String,
+    /// The UID.
+    pub uid: String,
+}
+
+impl Owner {
+    /// The controller among the owners of an object, if it has one.
+    pub fn controller(owners: Option<&[OwnerReference]>) -> Option<Self> {
+        let owner = owners?.iter().find(|owner| owner.controller == Some(true))?;
+        let group = owner.api_version.rsplit_once('/').map_or("", |(group, _)| group);
+        Some(Self {
+            group: group.to_owned(),
+            kind: owner.kind.clone(),
+            name: owner.name.clone(),
+            uid: owner.uid.clone(),
+        })
+    }
 }
 
 impl PodRecord {
@@ -180,6 +210,7 @@ mod tests {
             start: None,
             ready: None,
             requests: Arc::default(),
+            owner: None,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Conversion of API objects to the records of the index.
 
 use super::lean::Lean;
-use super::pods::PodRecord;
+use super::pods::{Owner, PodRecord};
 use super::records::{AutoscalerRecord, HpaRecord, ParsedSpec, ScaleRecord, ScalingSpec};
 use crate::crd::{AutoscalerSpec, CustomMetric, ReadError, WarmUp};
 use crate::hpa::schedule;
@@ -97,6 +97,7 @@ pub fn pod(pod: LeanPod) -> PodRecord {
             &resource_list(&pod.spec.resources.requests),
             &resource_list(&pod.spec.overhead),
         )),
+        owner: Owner::controller(pod.metadata.owner_references.as_deref()).map(Arc::new),
     }
 }
 

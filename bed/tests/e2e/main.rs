@@ -26,6 +26,7 @@ mod rollouts;
 mod scaling;
 mod schedules;
 mod security;
+mod selection;
 mod simulated_api_server;
 mod simulated_prometheus;
 mod socket;

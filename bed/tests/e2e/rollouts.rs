@@ -5,18 +5,15 @@ use serde_json::{Value, json};
 
 #[test]
 fn a_rollout_adds_no_replicas_if_the_autoscaler_says_so() {
-    on_shared_bed("rollouts", async |bed, ns| {
+    on_shared_bed("rollouts", async |_, ns| {
         ns.deployment("web", 2, "queue_depth 10").await;
-        bed.cluster
-            .apply(&format!(
-                "apiVersion: plimsoll.dev/v1alpha1\nkind: Autoscaler\n\
-                 metadata: {{name: web, namespace: {}}}\n\
-                 spec: {{scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: web}}, maxReplicas: 9, \
-                 minReplicas: 2, syncPeriodSeconds: 1, rollouts: Cap, \
-                 customMetrics: [{{metricName: queue_depth, averageValue: 10}}]}}\n",
-                ns.name
-            ))
-            .await;
+        ns.autoscaler_with(
+            "Deployment",
+            "web",
+            "maxReplicas: 9, minReplicas: 2, syncPeriodSeconds: 1, rollouts: Cap, \
+             customMetrics: [{metricName: queue_depth, averageValue: 10}]",
+        )
+        .await;
         ns.wait_condition("web", "Ready", SOON, |c| c["status"] == "True").await;
         ns.wait_ready("Deployment", "web", 2).await;
         // Pods of another template, with a load of three times as much that is none.

@@ -1,0 +1,210 @@
+//! Which pods are a target's own, by the chain of their controllers: a ReplicaSet's Deployment is two
+//! steps from a pod.
+
+use super::requests::{message, within};
+use super::targets::Targets;
+use crate::cache::{self, Cache};
+use crate::hpa::{TargetRef, parse_group};
+use crate::k8s::Selector;
+use crate::watch::{Cluster, Owner};
+use futures::{StreamExt, TryStreamExt, stream};
+use kube::core::DynamicObject;
+use kube::{Api, Client};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The selected pods that count.
+pub enum Owned {
+    /// All of them.
+    All,
+    /// Those whose controllers have these UIDs, or why these are unknown.
+    By(Result<HashSet<String>, String>),
+}
+
+/// Reads and remembers who controls the objects that control pods.
+pub struct Owners {
+    client: Client,
+    targets: Targets,
+    /// By UID, the controller of an object; none if it has none, or is gone.
+    parents: Cache<String, Option<Arc<Owner>>>,
+}
+
+/// How long the controller of an object is remembered: a ReplicaSet that is given up by its Deployment
+/// may get another.
+const PARENT_TTL: Duration = Duration::from_secs(600);
+/// The maximum size of the cache, in bytes.
+const CACHE_BYTES: usize = 4 << 20;
+/// The most objects between a pod and its target.
+const MAX_STEPS: usize = 8;
+/// The most requests at the same time for one evaluation.
+const MAX_CONCURRENT: usize = 4;
+
+impl Owners {
+    /// The owners in the cluster that the client is connected to.
+    pub fn new(client: Client, targets: Targets) -> Self {
+        let owner = |owner: &Arc<Owner>| {
+            let Owner { group, kind, name, uid } = &**owner;
+            size_of::<Owner>() + group.len() + kind.len() + name.len() + uid.len()
+        };
+        let bytes = move |uid: &String, parent: &Option<Arc<Owner>>| {
+            uid.len() + parent.as_ref().map_or(0, owner)
+        };
+        Self { client, targets, parents: cache::of_bytes(CACHE_BYTES, PARENT_TTL, bytes) }
+    }
+
+    /// The UIDs of those controllers of the selected pods that are the target, or lead to it.
+    ///
+    /// # Errors
+    /// If a controller can't be read; the text is for a condition.
+    pub async fn of(
+        &self,
+        cluster: &Cluster,
+        namespace: &str,
+        selector: &Selector,
+        target: &TargetRef,
+    ) -> Result<HashSet<String>, String> {
+        let group = parse_group(&target.api_version)?;
+        let mut controllers: Vec<Arc<Owner>> = cluster.read(|index| {
+            let pods = index.select(namespace, selector).into_iter();
+            pods.filter_map(|(_, pod)| pod.owner.clone()).collect()
+        });
+        // Pods of one controller share it, and begin with its name: most are beside each other.
+        controllers.dedup_by(|one, other| Arc::ptr_eq(one, other));
+        let of_target = async |controller: Arc<Owner>| {
+            let leads = self.leads(namespace, controller.clone(), (group, target)).await?;
+            Ok::<_, String>(leads.then(|| controller.uid.clone()))
+        };
+        stream::iter(controllers.into_iter().map(of_target))
+            .buffer_unordered(MAX_CONCURRENT)
+            .try_filter_map(async |uid| Ok(uid))
+            .try_collect()
+            .await
+    }
+
+    /// Whether the chain of controllers leads from an object to the target.
+    async fn leads(
+        &self,
+        namespace: &str,
+        from: Arc<Owner>,
+        (group, target): (&str, &TargetRef),
+    ) -> Result<bool, String> {
+        let mut object = from;
+        for _ in 0..MAX_STEPS {
+            if object.group == group && object.kind == target.kind {
+                return Ok(object.name == target.name);
+            }
+            if !may_own((group, &target.kind), (&object.group, &object.kind)) {
+                return Ok(false);
+            }
+            match self.parent(namespace, &object).await? {
+                Some(parent) => object = parent,
+                None => return Ok(false),
+            }
+        }
+        Ok(false)
+    }
+
+    /// The controller of an object, if it has one and exists.
+    async fn parent(&self, namespace: &str, object: &Owner) -> Result<Option<Arc<Owner>>, String> {
+        if let Some(parent) = self.parents.get(&object.uid) {
+            return Ok(parent);
+        }
+        let Owner { group, kind, name, uid } = object;
+        let about = |error: String| format!("{kind} {name}: {error}");
+        let resource = self.targets.resource(group, kind).await.map_err(about)?;
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), namespace, &resource);
+        let found = match within(api.get_metadata(name)).await {
+            Ok(found) => Some(found.metadata),
+            Err(kube::Error::Api(status)) if status.code == 404 => None,
+            Err(error) => return Err(about(message(&error))),
+        };
+        // Another object of the name is not the one that controls the pod.
+        let found = found.filter(|found| found.uid.as_ref() == Some(uid));
+        let parent = found
+            .and_then(|found| Owner::controller(found.owner_references.as_deref()))
+            .map(Arc::new);
+        self.parents.insert(uid.clone(), parent.clone());
+        Ok(parent)
+    }
+}
+
+/// Whether an object of a kind can control one of another, which itself controls pods. The built-in kinds
+/// are known, so that of other workloads' pods nothing is read.
+fn may_own(target: (&str, &str), object: (&str, &str)) -> bool {
+    match target {
+        ("apps", "Deployment") => object == ("apps", "ReplicaSet"),
+        ("apps" | "batch" | "", _) => false,
+        _ => object != ("", "Node"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake;
+    use super::*;
+    use serde_json::json;
+
+    fn owner(kind: &str, name: &str, uid: &str) -> Arc<Owner> {
+        let text = |text: &str| text.to_owned();
+        Arc::new(Owner { group: text("apps"), kind: text(kind), name: text(name), uid: text(uid) })
+    }
+
+    #[tokio::test]
+    async fn a_replica_set_leads_to_its_deployment_and_is_read_once() {
+        let (client, log) = fake::api(|request| match request.line.as_str() {
+            "GET /apis" => (200, fake::groups()),
+            "GET /apis/apps/v1" => (
+                200,
+                json!({"kind": "APIResourceList", "groupVersion": "apps/v1", "resources": [
+                    {"name": "replicasets", "singularName": "replicaset", "namespaced": true,
+                     "kind": "ReplicaSet", "verbs": ["get"]}]}),
+            ),
+            line => {
+                let (name, uid) = match line.ends_with("web-1") {
+                    true => ("web-1", "1"),
+                    false if line.ends_with("web-2") => ("web-2", "anew"),
+                    false => return fake::failure(403, "Forbidden", "no"),
+                };
+                (
+                    200,
+                    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
+                        "metadata": {"name": name, "uid": uid, "ownerReferences": [
+                            {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web",
+                             "uid": "d", "controller": true}]}}),
+                )
+            }
+        });
+        let owners = Owners::new(client.clone(), Targets::new(client));
+        let target = |kind: &str, name: &str| TargetRef {
+            api_version: "apps/v1".to_owned(),
+            kind: kind.to_owned(),
+            name: name.to_owned(),
+        };
+        let (web, api) = (target("Deployment", "web"), target("Deployment", "api"));
+        let leads = async |from: &Arc<Owner>, target: &TargetRef| {
+            owners.leads("shop", from.clone(), ("apps", target)).await
+        };
+        let first = owner("ReplicaSet", "web-1", "1");
+        for _ in 0..2 {
+            assert_eq!(leads(&first, &web).await, Ok(true));
+            assert_eq!(leads(&first, &api).await, Ok(false));
+        }
+        let reads = log.of("GET /apis/apps/v1/namespaces/shop/replicasets");
+        assert_eq!(reads.len(), 1);
+        // An object of the same name that was made anew controls other pods.
+        assert_eq!(leads(&owner("ReplicaSet", "web-2", "2"), &web).await, Ok(false));
+        let error = leads(&owner("ReplicaSet", "web-3", "3"), &web).await.unwrap_err();
+        assert_eq!(error, "ReplicaSet web-3: no");
+        // Of pods that can't be the target's nothing is read.
+        for (kind, target, expected) in [
+            ("StatefulSet", &web, false),
+            ("Job", &web, false),
+            ("StatefulSet", &target("StatefulSet", "db"), true),
+            ("ReplicaSet", &target("StatefulSet", "db"), false),
+        ] {
+            assert_eq!(leads(&owner(kind, "db", "4"), target).await, Ok(expected), "{kind}");
+        }
+    }
+}
