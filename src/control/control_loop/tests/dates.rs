@@ -2,8 +2,10 @@
 //! like upstream's it is never before the API server made the change.
 
 use super::*;
+use crate::clock::WallClock;
 use crate::control::decision_time::DecisionTime;
 use crate::control::rescales::Change;
+use std::time::SystemTime;
 
 /// The policy's period would end early by the latency of the reads and of the write.
 #[tokio::test]
@@ -132,4 +134,26 @@ async fn a_late_change_is_reported_with_its_replicas_though_metrics_fail() {
     show_replicas(&control, 5);
     assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
     assert_eq!((state.status.desired_replicas, state.status.last_scale.is_some()), (5, true));
+}
+
+/// A wall clock that is set forward must not shorten the time after which a metric's fallback counts.
+#[tokio::test(start_paused = true)]
+async fn how_long_a_metric_has_failed_is_counted_by_the_clock_of_the_process() {
+    let (mut control, log) = World::new(2, Some(2), |_, _| None).run();
+    let offset = Arc::new(Mutex::new(Duration::ZERO));
+    let set = offset.clone();
+    let wall = WallClock::new(move || SystemTime::UNIX_EPOCH + *set.lock().unwrap());
+    let context = Arc::get_mut(&mut control.ctx).expect("nothing runs yet");
+    context.clock = Clock::with_wall(wall);
+    let fallback = json!({"failureDurationSeconds": 300, "replicas": 8});
+    let metric = json!({"metricName": "load", "averageValue": "1", "fallback": fallback});
+    let autoscaler = put(&control, "web", json!({"maxReplicas": 9, "customMetrics": [metric]}));
+    show_replicas(&control, 2);
+    let mut state = AutoscalerState::default();
+    for (set_to, passed, writes) in [(0, 0, 0), (3600, 10, 0), (60, 285, 0), (60, 10, 1)] {
+        *offset.lock().unwrap() = Duration::from_secs(set_to);
+        tokio::time::advance(Duration::from_secs(passed)).await;
+        evaluate_once(&control, &autoscaler, &mut state).await;
+        assert_eq!(log.of("PUT").len(), writes, "{passed} s later");
+    }
 }
