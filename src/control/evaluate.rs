@@ -83,8 +83,10 @@ fn decide_on<'a>(
 ) -> Evaluation<'a> {
     let (context, at) = (observation.context, observation.at);
     let (mut history, mut status) = (at.to_wall_clock(state.history.clone()), state.status.clone());
+    status.shift_failing(at.wall - at.process);
     let (mut decision, known_pods) =
         compute(ctx, autoscaler, execution, &observation, &mut history, &mut status);
+    status.shift_failing(at.process - at.wall);
     let Observation { target, gathered, needs_samples, .. } = observation;
     if autoscaler.kind == AutoscalerKind::Autoscaler && !gathered.is_empty() {
         note_types(&gathered, &scaling.prometheus_metrics, &mut status, context.now);

@@ -23,7 +23,8 @@ pub struct Status {
     pub metrics: MetricSpecs,
     /// The current value of each metric; empty if none was evaluated.
     pub current: Vec<Current>,
-    /// Since when each metric of `metrics` has failed; empty if none has. Of this process alone.
+    /// Since when each metric of `metrics` has failed, by the clock of decisions; empty if none has. Of
+    /// this process alone, which keeps it by its own clock in between.
     pub failing: Vec<Option<UnixMillis>>,
     /// What the schedules said; none without any.
     pub schedule: Option<Moment>,
@@ -193,6 +194,13 @@ impl Status {
             self.failing.resize(index + 1, None);
         }
         now - *self.failing[index].get_or_insert(now)
+    }
+
+    /// Moves the times since which metrics have failed to another clock, which is ahead by `ms`.
+    pub fn shift_failing(&mut self, ms: i64) {
+        for since in self.failing.iter_mut().flatten() {
+            *since += ms;
+        }
     }
 
     /// Removes a condition.
