@@ -100,7 +100,7 @@ impl Workload {
     pub fn new(number: usize, seed: u64) -> Self {
         let mut rng = random(seed, &format!("workload {number}"));
         let kind = if number == 3 { "StatefulSet" } else { "Deployment" };
-        let mut autoscaler = autoscaler(number, &mut rng);
+        let mut autoscaler = autoscaler(number, seed, &mut rng);
         autoscaler["scaleTargetRef"] =
             json!({"apiVersion": "apps/v1", "kind": kind, "name": NAMES[number]});
         Self {
@@ -252,7 +252,7 @@ pub const MESSAGES_PER_POD: f64 = 30.0;
 pub const CPU_TARGET: i64 = 60;
 
 /// The spec of a workload's autoscaler without its target.
-fn autoscaler(number: usize, rng: &mut Rng) -> Value {
+fn autoscaler(number: usize, seed: u64, rng: &mut Rng) -> Value {
     let max = rng.i32(6..=12);
     let cpu = json!({"type": "Resource", "resource": {"name": "cpu",
         "target": {"type": "Utilization", "averageUtilization": CPU_TARGET}}});
@@ -270,10 +270,21 @@ fn autoscaler(number: usize, rng: &mut Rng) -> Value {
                     "policies": [{"type": "Percent", "value": 100, "periodSeconds": 60}]},
                 "scaleDown": {"stabilizationWindowSeconds": 120,
                     "policies": [{"type": "Pods", "value": 2, "periodSeconds": 60}]}}}),
-        2 => json!({"minReplicas": 0, "maxReplicas": max, "metrics": [external("queue_depth")],
-            "behavior": {
+        2 => {
+            let mut spec = json!({"minReplicas": 0, "maxReplicas": max, "behavior": {
                 "scaleDown": {"stabilizationWindowSeconds": 60,
-                    "policies": [{"type": "Percent", "value": 50, "periodSeconds": 60}]}}}),
+                    "policies": [{"type": "Percent", "value": 50, "periodSeconds": 60}]}}});
+            // By a rule of the administrator, or by a query of its own.
+            match seed.is_multiple_of(2) {
+                true => spec["metrics"] = json!([external("queue_depth")]),
+                false => {
+                    spec["customMetrics"] = json!([{"metricName": "queue_depth", "per": "Workload",
+                        "query": "max(queue_depth)",
+                        "averageValue": format!("{MESSAGES_PER_POD}")}]);
+                }
+            }
+            spec
+        }
         3 => json!({"minReplicas": 1, "maxReplicas": max,
             "customMetrics": [{"metricName": "jobs_running",
                 "averageValue": format!("{JOBS_PER_POD}")}],

@@ -106,7 +106,9 @@ fn rows(text: &mut String, path: &str, schema: &Value) {
         let kind = if of_many { format!("array of {}", kind(items)) } else { kind(field) };
         let needed = if required.contains(&name.as_str()) { ", required" } else { "" };
         let bound = |key: &str, word: &str| {
-            field.get(key).map(|bound| format!("; {word} {bound}")).unwrap_or_default()
+            // Schemas have bounds of integers as floating-point numbers.
+            let bound = field.get(key).and_then(Value::as_f64);
+            bound.map(|bound| format!("; {word} {bound}")).unwrap_or_default()
         };
         let bounds = bound("minimum", "at least") + &bound("maximum", "at most");
         let default = field.get("default").map(|value| format!("; default {value}"));

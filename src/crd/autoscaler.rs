@@ -31,6 +31,8 @@ use std::collections::BTreeMap;
     shortname = "pas",
     category = "plimsoll",
     derive = "PartialEq",
+    selectable = ".spec.mode",
+    selectable = ".spec.scaleTargetRef.name",
     printcolumn = r#"{"name":"Reference","type":"string","jsonPath":".status.reference","description":"What is scaled."}"#,
     printcolumn = r#"{"name":"Targets","type":"string","jsonPath":".status.targets","description":"What each metric is, over what it should be."}"#,
     printcolumn = r#"{"name":"MinPods","type":"integer","jsonPath":".spec.minReplicas"}"#,

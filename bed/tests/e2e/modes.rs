@@ -57,6 +57,9 @@ fn a_pause_ends_by_itself() {
         let pause = json!({"until": until, "reason": "a migration", "by": "ann"});
         autoscaler(ns, 3, &format!("mode: Paused, pause: {pause}")).await;
         let message = ns.wait_condition("web", "Paused", SOON, |c| c["status"] == "True").await;
+        let paused =
+            ["-n", &ns.name, "get", "pas", "--field-selector=spec.mode=Paused", "-o", "name"];
+        assert_eq!(ns.cluster.kubectl(&paused).await.trim(), "autoscaler.plimsoll.dev/web");
         assert!(message.contains("by \"ann\", reason \"a migration\""), "{message}");
         ns.wait_replicas("Deployment", "web", FOLLOWS, |replicas| replicas == 3).await;
     });
