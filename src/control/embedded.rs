@@ -101,6 +101,11 @@ pub async fn apply(
         }
         _ => status.end(ConditionKind::FallbackActive, "the metrics are read", context.now),
     }
+    if apply.autoscaler.kind == AutoscalerKind::Autoscaler {
+        decision.events.extend(state.warnings.take_event());
+        state.warnings.scales = frozen.is_none() && !apply.execution.is_preview;
+        state.warnings.show(&mut status, at);
+    }
     Some(apply.report(context, decision, status, state))
 }
 

@@ -2,7 +2,7 @@
 
 use super::context::{ControllerContext, Execution};
 use super::decision_time::DecisionTime;
-use super::gather::{Aligned, note_types};
+use super::gather::{Aligned, Gathered, note_types};
 use super::observe::{Observation, needs_samples, observe, read_target};
 use super::state::AutoscalerState;
 use super::targets::{Target, watched_scale};
@@ -88,8 +88,12 @@ fn decide_on<'a>(
         compute(ctx, autoscaler, execution, &observation, &mut history, &mut status);
     status.shift_failing(at.process - at.wall);
     let Observation { target, gathered, needs_samples, .. } = observation;
-    if autoscaler.kind == AutoscalerKind::Autoscaler && !gathered.is_empty() {
-        note_types(&gathered, &scaling.prometheus_metrics, &mut status, context.now);
+    if autoscaler.kind == AutoscalerKind::Autoscaler {
+        if !gathered.is_empty() {
+            note_types(&gathered, &scaling.prometheus_metrics, &mut status, context.now);
+        }
+        let are_empty = gathered.iter().map(Gathered::is_empty);
+        state.warnings.note_results(are_empty, scaling, execution.generation, at);
     }
     let is_withheld = match decision.outcome {
         Outcome::Failed if needs_samples || target.is_err() => {

@@ -111,6 +111,18 @@ pub async fn gather(
     gathered
 }
 
+impl Gathered {
+    /// Whether a query of Plimsoll's own gave no series; none if it failed, and for metrics of rules and of other
+    /// providers.
+    pub fn is_empty(&self) -> Option<bool> {
+        match self {
+            Self::Pods(Ok(samples)) => Some(samples.values.is_empty()),
+            Self::Total(Ok(total)) => Some(total.milli.is_none()),
+            Self::Pods(Err(_)) | Self::Total(Err(_)) | Self::Fetched(_) => None,
+        }
+    }
+}
+
 /// Sets the condition `MetricTypeUnknown` for metrics that are read as gauges because their type is
 /// unknown. A metric that could not be read leaves the condition as it is.
 pub fn note_types(

@@ -25,6 +25,7 @@ mod fake;
 mod fallback;
 mod fetched;
 mod follower;
+mod foreign_writes;
 mod gather;
 mod hpa_counts;
 mod native_hpa;
@@ -44,6 +45,7 @@ mod status;
 mod status_writer;
 mod targets;
 mod update_status;
+mod warnings;
 mod zero;
 
 pub use checkpoint::{Checkpoint, read_checkpoints};

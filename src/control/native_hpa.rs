@@ -10,6 +10,7 @@ use super::status::{self, PAUSED, paused_text};
 use super::update_status::update_status;
 use crate::crd::{Autoscaler, AutoscalerSpec, Mode};
 use crate::hpa::{self, Condition, ConditionKind, Spec, schedule};
+use crate::k8s::managed_fields::FIELD_MANAGER;
 use crate::leader::FencingToken;
 use crate::watch::{self, AutoscalerRecord, AutoscalerRef, HpaRecord, ObjectKey};
 use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerSpec};
@@ -17,9 +18,6 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::Request;
 use kube::{Api, Client, Resource};
 use serde_json::{Value, json};
-
-/// The field manager of what Plimsoll writes.
-const FIELD_MANAGER: &str = "plimsoll";
 
 /// Writes the HPA, and updates the status of the Autoscaler from that of the HPA.
 pub async fn apply(

@@ -2,6 +2,7 @@
 
 use super::context::{ControllerContext, Execution};
 use super::decision_time::DecisionTime;
+use super::foreign_writes;
 use super::gather::{Gathered, gather};
 use super::owners::Owned;
 use super::state::AutoscalerState;
@@ -76,10 +77,14 @@ pub async fn observe<'a>(
     state: &mut AutoscalerState,
 ) -> Observation<'a> {
     let spec = &scaling.spec;
-    let until = Instant::now() + ctx.settings.decision_timeout;
     if let Ok(target) = &target {
         state.note_scale(spec, target, at);
+        if let Some(change) = state.rescales.take_foreign() {
+            foreign_writes::note(ctx, autoscaler, &spec.target, change, at, &mut state.warnings)
+                .await;
+        }
     }
+    let until = Instant::now() + ctx.settings.decision_timeout;
     let context = Context::scheduled_at(spec, ctx.hpa_config(&state.status), at.wall, at.server);
     let needs_samples =
         target.as_ref().is_ok_and(|target| needs_samples(context, target, &state.status));

@@ -157,6 +157,7 @@ async fn sync_autoscaler(
 fn rest(ctx: &ControllerContext, autoscaler: &AutoscalerRef, state: &mut AutoscalerState) {
     ctx.selectors.release(autoscaler);
     state.queries.clear();
+    state.warnings.scales = false;
     state.status.failing.clear();
     state.failures = Failures::default();
 }

@@ -57,6 +57,8 @@ pub struct Rescales {
     own: Option<i64>,
     /// The change of an indeterminate write of this replica: it may have taken effect, or may yet.
     indeterminate: Option<Change>,
+    /// The last change that was not known to this replica, which led.
+    foreign: Option<Change>,
 }
 
 /// The last change that is known.
@@ -235,12 +237,14 @@ impl Rescales {
     ) -> Option<Change> {
         self.is_watched |= !is_read;
         // Those of others don't count.
-        let _ = if is_read { self.read(replicas, now) } else { self.shown(replicas, now) };
+        let others = if is_read { self.read(replicas, now) } else { self.shown(replicas, now) };
         self.unreported.clear();
-        let indeterminate = self.indeterminate.take()?;
-        if replicas == indeterminate.to {
+        let indeterminate = self.indeterminate.take();
+        if let Some(indeterminate) = indeterminate.filter(|one| one.to == replicas) {
             return Some(Change { at: indeterminate.applied(now), ..indeterminate });
         }
+        self.foreign = others.or(self.foreign);
+        let indeterminate = indeterminate?;
         // A watch that is behind does not rule the change out.
         let open = match is_read {
             true => replicas == indeterminate.from && now - indeterminate.at <= REPORT_TIMEOUT_MS,
@@ -248,6 +252,12 @@ impl Rescales {
         };
         self.indeterminate = Some(indeterminate).filter(|_| open);
         None
+    }
+
+    /// The last change that this replica, which led, did not know of, once: another writer's, or one from before
+    /// its term that the watch had not shown.
+    pub fn take_foreign(&mut self) -> Option<Change> {
+        self.foreign.take()
     }
 
     /// When this indeterminate write of this replica took effect, now that the scale has so many replicas; none if it

@@ -9,8 +9,11 @@ use super::rollout::Rollout;
 use super::schedule::hash;
 use super::status::LastWrite;
 use super::targets::Target;
+use super::warnings::Warnings;
 use super::zero;
-use crate::hpa::{self, Decision, Recommendation, ScalingHistory, Spec, Status, TargetRef};
+use crate::hpa::{
+    self, ConditionKind, Decision, Recommendation, ScalingHistory, Spec, Status, TargetRef,
+};
 use crate::samples::QueryHandle;
 use crate::time::UnixMillis;
 use std::time::Duration;
@@ -60,6 +63,8 @@ pub struct AutoscalerState {
     pub rescales: Rescales,
     /// The change of a fallback whose write was indeterminate, until it is known what came of it.
     pub open_fallback: Option<Change>,
+    /// What is probably a mistake in the configuration around it.
+    pub warnings: Warnings,
     /// The rollout of its target.
     pub rollout: Rollout,
     /// The schedules that were active at the last decision, if there was one, and since when.
@@ -202,7 +207,8 @@ impl AutoscalerState {
         };
         if self.target.replace(target.clone()).is_some_and(|last| !is_same(&last)) {
             (self.rescales, self.bounds) = (Rescales::default(), None);
-            self.rollout = Rollout::default();
+            (self.rollout, self.warnings) = (Rollout::default(), Warnings::default());
+            self.status.end(ConditionKind::ConfigurationWarning, "the target is another", now);
             if zero::pending_since(&self.status).is_some() {
                 // Whatever replicas it has: it was not this one.
                 zero::resolve(&mut self.status, 1, now);

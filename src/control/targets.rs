@@ -5,6 +5,7 @@ use super::requests::{handled_once, message, send, within};
 use crate::cache::{self, Cache};
 use crate::hpa::{self, TargetRef};
 use crate::k8s::Selector;
+use crate::k8s::managed_fields::FIELD_MANAGER;
 use crate::k8s::selector::ParseSelectorError;
 use crate::leader::{FencingToken, is_indeterminate};
 use crate::watch::{Cluster, Index, ObjectKey, ScaleRecord, Workload};
@@ -232,7 +233,9 @@ impl Targets {
     ) -> Result<Scale, kube::Error> {
         let body = serde_json::to_vec(scale).map_err(kube::Error::SerdeError)?;
         let request = Request::new(api.resource_url());
-        let request = request.replace_subresource("scale", name, &PostParams::default(), body);
+        let parameters =
+            PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
+        let request = request.replace_subresource("scale", name, &parameters, body);
         send(&self.client, handled_once(request)).await
     }
 

@@ -84,6 +84,8 @@ pub enum ConditionKind {
     /// Whether a metric of unknown type is read as a gauge
     /// (Autoscalers only).
     MetricTypeUnknown,
+    /// Whether the configuration around the autoscaler is probably a mistake (Autoscalers only).
+    ConfigurationWarning,
 }
 
 impl ConditionKind {
@@ -100,6 +102,7 @@ impl ConditionKind {
             Self::Ready => "Ready",
             Self::Frozen => "Frozen",
             Self::MetricTypeUnknown => "MetricTypeUnknown",
+            Self::ConfigurationWarning => "ConfigurationWarning",
         }
     }
 
@@ -115,6 +118,7 @@ impl ConditionKind {
             Self::Ready,
             Self::Frozen,
             Self::MetricTypeUnknown,
+            Self::ConfigurationWarning,
         ]
         .into_iter()
         .find(|kind| kind.as_str() == name)

@@ -1,7 +1,8 @@
 //! Kubernetes' own value types, as the API machinery reads and writes them:
-//! quantities, labels and their selectors. No I/O.
+//! quantities, labels and their selectors, managed fields. No I/O.
 
 mod label_syntax;
+pub mod managed_fields;
 pub mod quantity;
 pub mod selector;
 mod selector_error;

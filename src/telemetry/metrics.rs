@@ -69,6 +69,7 @@ pub struct Metrics {
     frozen: Gauge,
     status_writes_waiting: Gauge,
     events: Family<OutcomeLabels, Counter>,
+    foreign_replica_writes: Counter,
     native_desired: Family<DesiredByLabels, Gauge>,
     native_hpas: Family<ObservedLabels, Gauge>,
     native_comparisons: Family<OutcomeLabels, Counter>,
@@ -195,6 +196,11 @@ impl Default for Metrics {
                 "Events by outcome: written, refused by the API server, or dropped as too many wait for the 20 a second",
                 Family::default(),
             ),
+            foreign_replica_writes: all.add(
+                ("foreign_replica_writes", None, "counter", &[]),
+                "Total number of changes of the replicas of Autoscalers' targets by other writers, as the leader saw them",
+                Counter::default(),
+            ),
             native_hpas: all.add(
                 ("native_hpas", None, "gauge", &["observed"]),
                 "Native HPAs by whether this replica observes them: yes; no_metrics (Plimsoll does not serve all of their metrics), no_scale (the kind of their target is not watched) or no_leader (another replica does)",
@@ -315,6 +321,11 @@ impl Metrics {
     /// Counts an event: written, refused or dropped.
     pub fn event(&self, outcome: &'static str) {
         self.events.get_or_create(&OutcomeLabels { outcome }).inc();
+    }
+
+    /// Counts a change of the replicas of a target by another writer.
+    pub fn foreign_replica_write(&self) {
+        self.foreign_replica_writes.inc();
     }
 
     /// Removes the metrics of a native HPA.

@@ -335,3 +335,26 @@ fn the_changes_of_this_replica_are_known() {
     }
     assert_eq!(rescales.begin_term(), []);
 }
+
+#[test]
+fn a_change_by_another_writer_is_told_once_and_no_change_of_this_replica_is() {
+    let mut rescales = Rescales::default();
+    let mut shows = |replicas: i32, is_read: bool, now| {
+        rescales.note_scale_as_leader(replicas, is_read, now);
+        rescales.take_foreign().map(|change| (change.from, change.to))
+    };
+    assert_eq!(shows(3, false, 0), None);
+    assert_eq!(shows(5, false, 1), Some((3, 5)));
+    assert_eq!(shows(5, false, 2), None);
+    // A read that is ahead of the watch.
+    assert_eq!(shows(2, true, 3), Some((5, 2)));
+    assert_eq!(shows(5, false, 4), None);
+    assert_eq!(shows(2, false, 5), None);
+    rescales.rescaled(2, 7, 6, Some(0));
+    rescales.note_indeterminate(Change { from: 7, to: 9, at: 7 });
+    for (replicas, foreign) in [(2, None), (7, None), (9, None), (4, Some((9, 4)))] {
+        rescales.note_scale_as_leader(replicas, false, 8);
+        let found = rescales.take_foreign().map(|change| (change.from, change.to));
+        assert_eq!(found, foreign, "{replicas}");
+    }
+}

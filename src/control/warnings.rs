@@ -1,0 +1,189 @@
+//! What is probably a mistake in the configuration around an Autoscaler, as its condition
+//! `ConfigurationWarning` shows it. It changes no decision. Kept in the memory of this process.
+
+use super::decision_time::DecisionTime;
+use super::rescales::Change;
+use crate::hpa::{ConditionKind, Event, EventKind, OnEmpty, Status, object_time};
+use crate::k8s::managed_fields::{ReplicasOwner, Way};
+use crate::time::UnixMillis;
+use crate::watch::ScalingSpec;
+use std::fmt;
+
+/// How long a warning stays after what it warns of was last seen, in ms.
+const KEPT_MS: i64 = 3_600_000;
+/// The least time between two lookups of who writes the replicas of a target, in ms.
+const LOOKUP_INTERVAL_MS: i64 = 300_000;
+/// The reasons of the condition, the gravest first.
+const REPLICAS_WRITTEN: &str = "ReplicasWrittenByOthers";
+const QUERY_EMPTY: &str = "QueryWasEmpty";
+
+/// The warnings of an Autoscaler.
+#[derive(Default)]
+pub struct Warnings {
+    /// Whether the last evaluation was to write the scale: the owner may change it while it is not.
+    pub scales: bool,
+    /// Since when this process has looked, by its clock: what another replica found stays for as long.
+    since: Option<UnixMillis>,
+    /// When it was last looked up who writes the replicas.
+    looked_up: Option<UnixMillis>,
+    write: Option<ForeignWrite>,
+    event: Option<Event>,
+    /// The generation of the spec that these are of.
+    generation: Option<i64>,
+    /// When the query of each metric last gave a series.
+    with_series: Vec<Option<UnixMillis>>,
+    gaps: Vec<Gap>,
+}
+
+/// A change of the replicas by another writer.
+struct ForeignWrite {
+    change: Change,
+    by: Option<ReplicasOwner>,
+    /// When it was seen, by the wall clock.
+    at: UnixMillis,
+    /// When the last of them was.
+    last: UnixMillis,
+}
+
+/// Times at which a query was empty that had series before.
+struct Gap {
+    index: usize,
+    metric: String,
+    /// When the first was, by the wall clock.
+    began: UnixMillis,
+    last: UnixMillis,
+}
+
+/// The writer of the replicas that a lookup found.
+pub enum Writer {
+    /// Plimsoll itself, before this replica led.
+    Plimsoll,
+    /// Another one, which is known only if it has field managers.
+    Other(Option<ReplicasOwner>),
+}
+
+impl Warnings {
+    /// Whether to look up who writes the replicas now that another writer has changed them. Those who did so
+    /// soon before are taken for the same.
+    pub fn is_lookup_due(&self, now: UnixMillis) -> bool {
+        self.looked_up.is_none_or(|at| now - at >= LOOKUP_INTERVAL_MS)
+    }
+
+    /// Notes a change of the replicas by another writer, and whose a lookup found it to be. Returns whether it
+    /// counts.
+    pub fn note_write(&mut self, change: Change, found: Option<Writer>, at: DecisionTime) -> bool {
+        match (found, &mut self.write) {
+            (Some(Writer::Plimsoll), _) => self.looked_up = Some(at.process),
+            (Some(Writer::Other(by)), write) => {
+                self.looked_up = Some(at.process);
+                let (last, at) = (at.process, at.wall);
+                let write = write.insert(ForeignWrite { change, by, at, last });
+                let message = write.to_string();
+                self.event =
+                    Some(Event { kind: EventKind::Warning, reason: REPLICAS_WRITTEN, message });
+                return true;
+            }
+            (None, Some(write)) => {
+                write.last = at.process;
+                return true;
+            }
+            (None, None) => {}
+        }
+        false
+    }
+
+    /// The event of the last such change, once.
+    pub fn take_event(&mut self) -> Option<Event> {
+        self.event.take()
+    }
+
+    /// Notes which queries of this evaluation are empty that had series within an hour before; of each metric none
+    /// if that is not known.
+    pub fn note_results(
+        &mut self,
+        are_empty: impl ExactSizeIterator<Item = Option<bool>>,
+        scaling: &ScalingSpec,
+        generation: Option<i64>,
+        at: DecisionTime,
+    ) {
+        let now = at.process;
+        if self.generation != generation {
+            self.generation = generation;
+            self.with_series.clear();
+            self.gaps.clear();
+        }
+        // Without pods there are no series of them either, and none of the first for a while.
+        self.with_series.resize(are_empty.len(), None);
+        for (index, is_empty) in are_empty.enumerate() {
+            match is_empty {
+                Some(false) => self.with_series[index] = Some(now),
+                Some(true)
+                    if scaling.spec.metrics[index].options.on_empty != OnEmpty::Zero
+                        && self.with_series[index].is_some_and(|last| now - last <= KEPT_MS) =>
+                {
+                    if let Some(gap) = self.gaps.iter_mut().find(|gap| gap.index == index) {
+                        gap.last = now;
+                    } else if let Some(metric) = &scaling.prometheus_metrics[index] {
+                        let metric = metric.metric.clone();
+                        self.gaps.push(Gap { index, metric, began: at.wall, last: now });
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Sets the condition, and ends it an hour after its cause was last seen.
+    pub fn show(&mut self, status: &mut Status, at: DecisionTime) {
+        let is_over = |last: UnixMillis| at.process - last > KEPT_MS;
+        self.write.take_if(|write| is_over(write.last));
+        self.gaps.retain(|gap| !is_over(gap.last));
+        let since = *self.since.get_or_insert(at.process);
+        let kind = ConditionKind::ConfigurationWarning;
+        let reason = match (&self.write, self.gaps.is_empty()) {
+            (Some(_), _) => REPLICAS_WRITTEN,
+            (None, false) => QUERY_EMPTY,
+            (None, true) => {
+                if is_over(since) {
+                    status.end(kind, "nothing was found for an hour", at.wall);
+                }
+                return;
+            }
+        };
+        status.set(kind, true, reason, format_args!("{self}"), at.wall);
+    }
+}
+
+impl fmt::Display for ForeignWrite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Change { from, to, .. } = self.change;
+        match &self.by {
+            Some(by) => write!(f, "{by}")?,
+            None => write!(f, "another client ({})", object_time(self.at).0)?,
+        }
+        let advice = self.by.as_ref().map_or(Way::Scale, |by| by.way).advice();
+        write!(f, " changed spec.replicas from {from} to {to}: {advice}")
+    }
+}
+
+impl fmt::Display for Warnings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        if let Some(write) = &self.write {
+            write!(f, "{write}")?;
+            separator = "; ";
+        }
+        for Gap { metric, began, .. } in &self.gaps {
+            let began = object_time(*began).0;
+            write!(
+                f,
+                "{separator}the query of {metric} had series and then none, first at {began}: look at it in Prometheus over that time (pods that are not scraped, a range of fewer than two scrapes, a filter that drops zeros), or set onEmpty"
+            )?;
+            separator = "; ";
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;
