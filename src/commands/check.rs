@@ -1,7 +1,8 @@
 //! `plimsoll check`: validates a configuration. Its queries are parsed or, with a Prometheus, run,
 //! and the series are shown that its rules match.
 
-use super::check_autoscaler;
+use super::check_autoscaler::{self, Findings};
+use super::{check_cluster, check_history};
 use crate::clock::WallClock;
 use crate::config::{CheckFlags, Config, OutputFormat};
 use crate::connect;
@@ -27,6 +28,8 @@ pub struct Report {
     pub errors: Vec<String>,
     /// What is probably a mistake.
     pub warnings: Vec<String>,
+    /// What could not be looked at, and why.
+    pub not_checked: Vec<String>,
     /// What each rule matches; empty without a Prometheus.
     pub rules: Vec<RuleReport>,
     /// Whether nothing but Autoscalers was checked.
@@ -74,10 +77,7 @@ pub async fn run(flags: &CheckFlags) -> (String, bool) {
 
 async fn check(flags: &CheckFlags) -> Report {
     let mut report = Report::default();
-    for path in &flags.autoscalers {
-        let interval = flags.scrape_interval;
-        check_autoscaler::check_file(path, interval, &mut report.errors, &mut report.warnings);
-    }
+    check_autoscalers(flags, &mut report).await;
     let Some(file) = &flags.file else {
         report.has_no_configuration = true;
         return report;
@@ -133,6 +133,43 @@ async fn check(flags: &CheckFlags) -> Report {
         },
     }
     report
+}
+
+/// Checks the Autoscalers of the flags, and what is around them in the cluster and in Prometheus.
+async fn check_autoscalers(flags: &CheckFlags, report: &mut Report) {
+    let cluster = match flags.looks_around() {
+        true => match check_cluster::connect(flags).await {
+            Ok(cluster) => Some(cluster),
+            Err(error) => {
+                report.errors.push(error);
+                None
+            }
+        },
+        false => None,
+    };
+    let namespace = cluster.as_ref().map_or("", |(_, namespace)| namespace);
+    let mut objects = Vec::new();
+    for path in &flags.autoscalers {
+        let (errors, warnings) = (&mut report.errors, &mut report.warnings);
+        let interval = flags.scrape_interval;
+        let valid = check_autoscaler::check_file(path, namespace, interval, errors, warnings);
+        objects.extend(valid);
+    }
+    let mut found = Findings::default();
+    if let Some((client, _)) = &cluster {
+        check_cluster::check(client, &objects, &mut found).await;
+    }
+    if let Some(url) = flags.prometheus_url.as_ref().filter(|_| !objects.is_empty()) {
+        // What is wrong with the configuration is said by its own check.
+        let config = flags.file.as_ref().and_then(|file| Config::read(file).ok());
+        let queries = config.unwrap_or_default().pod_queries;
+        match connect::prometheus(url, &flags.prometheus) {
+            Ok(server) => check_history::check(&server, &queries, &objects, &mut found).await,
+            Err(error) => report.errors.push(error.to_string()),
+        }
+    }
+    report.warnings.append(&mut found.warnings);
+    report.not_checked.append(&mut found.not_checked);
 }
 
 /// What to do instead with a file that has a Kubernetes object in it; none for other files.
@@ -399,6 +436,9 @@ impl std::fmt::Display for Report {
         }
         for warning in &self.warnings {
             writeln!(f, "warning: {warning}")?;
+        }
+        for what in &self.not_checked {
+            writeln!(f, "not checked: {what}")?;
         }
         for error in &self.errors {
             writeln!(f, "error: {error}")?;

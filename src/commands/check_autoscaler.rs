@@ -1,4 +1,4 @@
-//! `plimsoll check -f`: what is invalid in an Autoscaler, and what is probably a mistake, without a
+//! `plimsoll check -f`: what is invalid in an Autoscaler, and what is probably a mistake in it, without a
 //! cluster.
 
 use super::objects;
@@ -8,14 +8,41 @@ use crate::promql::ranges;
 use std::path::Path;
 use std::time::Duration;
 
-/// Checks the Autoscalers of a file, or of the standard input for `-`. Each text begins with the object
-/// and the field.
+/// A valid Autoscaler of a file.
+pub struct FileAutoscaler {
+    /// Its namespace; that of the kubeconfig's context, or none, if the file does not say.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its spec.
+    pub spec: AutoscalerSpec,
+}
+
+impl FileAutoscaler {
+    /// A text about it.
+    pub fn about(&self, text: &str) -> String {
+        format!("autoscaler {}/{}: {text}", self.namespace, self.name)
+    }
+}
+
+/// What was found around Autoscalers. Each text begins with the object and the field.
+#[derive(Default)]
+pub struct Findings {
+    /// What is probably a mistake.
+    pub warnings: Vec<String>,
+    /// What could not be looked at, and why.
+    pub not_checked: Vec<String>,
+}
+
+/// Checks the Autoscalers of a file, or of the standard input for `-`, in this namespace if they have none. Each text
+/// begins with the object and the field. Returns those that are valid.
 pub fn check_file(
     path: &Path,
+    namespace: &str,
     scrape_interval: Duration,
     errors: &mut Vec<String>,
     warnings: &mut Vec<String>,
-) {
+) -> Vec<FileAutoscaler> {
     let parse = |text: String| {
         objects::parse(&text).map_err(|error| format!("{}: {error}", path.display()))
     };
@@ -23,14 +50,19 @@ pub fn check_file(
         Ok(objects) => objects,
         Err(error) => {
             errors.push(error);
-            return;
+            return Vec::new();
         }
     };
+    let mut valid = Vec::new();
     let mut found = 0;
     for object in objects.iter().filter(|object| object["kind"] == "Autoscaler") {
         found += 1;
         let of = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
-        let (namespace, name) = (of("namespace"), of("name"));
+        let (mut own, name) = (of("namespace"), of("name"));
+        if own.is_empty() {
+            namespace.clone_into(&mut own);
+        }
+        let namespace = own;
         let about = |text: &str| format!("autoscaler {namespace}/{name}: {text}");
         match AutoscalerSpec::read(object["spec"].clone()) {
             Err(error) => errors.push(about(&error.to_string())),
@@ -38,12 +70,16 @@ pub fn check_file(
                 let found = check(&spec, &namespace, scrape_interval);
                 errors.extend(found.errors.iter().map(|text| about(text)));
                 warnings.extend(found.warnings.iter().map(|text| about(text)));
+                if found.errors.is_empty() {
+                    valid.push(FileAutoscaler { namespace, name, spec });
+                }
             }
         }
     }
     if found == 0 {
         errors.push(format!("{}: no Autoscaler is in it", path.display()));
     }
+    valid
 }
 
 /// What was found in one Autoscaler.
@@ -128,7 +164,7 @@ mod tests {
         );
         std::fs::write(file.path(), text).expect("it is written");
         let (mut errors, mut warnings) = (Vec::new(), Vec::new());
-        check_file(file.path(), Duration::from_secs(30), &mut errors, &mut warnings);
+        check_file(file.path(), "", Duration::from_secs(30), &mut errors, &mut warnings);
         (errors, warnings)
     }
 

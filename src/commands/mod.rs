@@ -2,6 +2,8 @@
 
 pub mod check;
 mod check_autoscaler;
+mod check_cluster;
+mod check_history;
 pub mod convert;
 mod objects;
 pub mod operate;

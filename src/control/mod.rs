@@ -51,3 +51,5 @@ mod zero;
 pub use checkpoint::{Checkpoint, read_checkpoints};
 pub use context::{ControllerSettings, Dependencies, NativeHpas};
 pub use control_loop::ControlLoop;
+pub use requests::{message, within};
+pub use targets::Targets;

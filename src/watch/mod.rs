@@ -18,8 +18,9 @@ pub use cluster::Cluster;
 pub use index::Index;
 pub use pods::{Owner, PodRecord};
 pub use read::owner;
+pub use read::{LeanPod, pod as read_pod};
 #[cfg(test)]
-pub use read::{autoscaler as read_autoscaler, hpa as read_hpa, pod as read_pod};
+pub use read::{autoscaler as read_autoscaler, hpa as read_hpa};
 pub use records::{AutoscalerRecord, HpaRecord, ParsedSpec, ScaleRecord, ScalingSpec, Workload};
 pub use reflector::run_reflectors;
 pub use resources::{GroupResource, ResourceInfo, ResourceMap, Resources};

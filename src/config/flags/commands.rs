@@ -96,9 +96,20 @@ pub struct CheckFlags {
     #[arg(value_name = "FILE", required_unless_present = "autoscalers")]
     pub file: Option<PathBuf>,
 
-    /// Files with Autoscalers to check, without a cluster; - is the standard input.
+    /// Files with Autoscalers to check; - is the standard input. With --cluster what is around them in the
+    /// cluster is checked, too, and with --prometheus-url when their queries were empty within a day.
     #[arg(short = 'f', long = "filename", value_name = "FILE")]
     pub autoscalers: Vec<PathBuf>,
+
+    /// Look at the cluster of the kubeconfig, as kubectl finds it, for what is around the Autoscalers of -f: other
+    /// writers of the replicas, other autoscalers, missing requests, pods of other workloads. Implied by
+    /// --kubeconfig and --context.
+    #[arg(long, requires = "autoscalers")]
+    pub cluster: bool,
+
+    /// The context of the kubeconfig, for -f.
+    #[arg(long, value_name = "NAME", requires = "autoscalers")]
+    pub context: Option<String>,
 
     /// How often Prometheus scrapes, for a warning where a range of a query has fewer than two samples.
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "30s")]
@@ -113,14 +124,22 @@ pub struct CheckFlags {
     #[doc(hidden)]
     pub prometheus: PrometheusFlags,
 
-    /// A cluster whose resources the rules speak of; needed to tell which metrics
-    /// the series of `rules` become.
+    /// A cluster whose resources the rules speak of, needed to tell which metrics
+    /// the series of `rules` become, and which has what is around the Autoscalers of -f.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 
     /// How the result is printed.
     #[arg(short, long, value_enum, default_value_t = OutputFormat::Text)]
     pub output: OutputFormat,
+}
+
+impl CheckFlags {
+    /// Whether to look at the cluster around the Autoscalers.
+    pub fn looks_around(&self) -> bool {
+        let names_it = self.cluster || self.kubeconfig.is_some() || self.context.is_some();
+        names_it && !self.autoscalers.is_empty()
+    }
 }
 
 /// How a result is printed.

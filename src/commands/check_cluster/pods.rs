@@ -1,0 +1,212 @@
+//! The pods of a target: whether they have the requests that a utilization needs, and whether its selector
+//! takes in pods of others.
+
+use super::{Around, Utilization};
+use crate::control::{message, within};
+use crate::hpa;
+use crate::watch::{LeanPod, read_pod};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::ResourceExt;
+use kube::api::ListParams;
+use kube::core::{ApiResource, DynamicObject};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, HashMap};
+
+/// How many owners are above a pod at most: a ReplicaSet, its Deployment, and what that is of.
+const MAX_LEVELS: usize = 5;
+/// How many owners are read at most.
+const MAX_OWNERS: usize = 100;
+
+/// The controller at the top of a pod's owners.
+#[derive(Clone)]
+enum Top {
+    /// The target is among its owners.
+    Target,
+    /// Another one, such as `Job backup`.
+    Other(String),
+    /// It can't be read.
+    Unknown(String),
+}
+
+impl Around<'_> {
+    /// Looks at the pods that the target's selector matches.
+    pub async fn check_pods(&mut self, target: &DynamicObject, utilizations: &[Utilization]) {
+        let scale = self.targets.read(&self.object.namespace, &self.target).await;
+        let selector = match scale {
+            Ok(scale) => scale.selector,
+            Err(error) => {
+                self.not_checked(&format!(
+                    "spec.scaleTargetRef: the pods of its selector: {error}"
+                ));
+                return;
+            }
+        };
+        if selector.is_empty() {
+            self.warn("spec.scaleTargetRef: its scale has no selector, so that its pods are not known: metrics of pods can't be read");
+            return;
+        }
+        let what = "spec.scaleTargetRef: the pods of its selector";
+        let parameters = ListParams::default().labels(&selector);
+        let pods = self.list(&ApiResource::erase::<Pod>(&()), parameters, what).await;
+        let mut pods = pods.unwrap_or_default();
+        pods.retain(|pod| {
+            let phase = pod.data["status"]["phase"].as_str();
+            let has_ended = matches!(phase, Some("Succeeded" | "Failed"));
+            pod.metadata.deletion_timestamp.is_none() && !has_ended
+        });
+        let (own, others) = self.by_owner(target, pods).await;
+        for (owner, pods) in others {
+            let (count, first) = (pods.len(), &pods[0]);
+            self.warn(&format!(
+                "spec.scaleTargetRef: the selector {selector} of {} matches {count} pods of {owner}, too, such as {first}, which count as its replicas in each average: give one of the two a label of its own that its selector names",
+                self.target_name()
+            ));
+        }
+        let template = &target.data["spec"]["template"]["spec"];
+        for Utilization { field, resource, container } in utilizations {
+            let lacking = match own.is_empty() {
+                true => lacking(template, resource, container.as_deref(), "of its template"),
+                false => own.iter().find_map(|pod| {
+                    lacking(&pod.data["spec"], resource, container.as_deref(), &pod.name_any())
+                }),
+            };
+            if let Some(lacking) = lacking {
+                self.warn(&format!(
+                    "{field}: {lacking}, which the utilization is relative to, so that it can't be computed: set resources.requests.{resource}, or target averageValue"
+                ));
+            }
+        }
+    }
+
+    /// The pods of the target, and the names of those of others, by their controllers.
+    async fn by_owner(
+        &mut self,
+        target: &DynamicObject,
+        pods: Vec<DynamicObject>,
+    ) -> (Vec<DynamicObject>, BTreeMap<String, Vec<String>>) {
+        let uid = target.uid().unwrap_or_default();
+        let (mut own, mut others) = (Vec::new(), BTreeMap::<String, Vec<String>>::new());
+        let mut known: HashMap<String, Top> = HashMap::new();
+        for pod in pods {
+            let top = match controller(pod.owner_references()) {
+                None => Top::Other("no controller".to_owned()),
+                Some(owner) => match known.get(&owner.uid) {
+                    Some(top) => top.clone(),
+                    None if known.len() == MAX_OWNERS => {
+                        self.not_checked(&format!(
+                            "spec.scaleTargetRef: pods of more than {MAX_OWNERS} owners"
+                        ));
+                        break;
+                    }
+                    None => {
+                        let top = self.top(owner, &uid).await;
+                        if let Top::Unknown(error) = &top {
+                            self.not_checked(&format!(
+                                "spec.scaleTargetRef: whose pod {} is: {error}",
+                                pod.name_any()
+                            ));
+                        }
+                        known.insert(owner.uid.clone(), top.clone());
+                        top
+                    }
+                },
+            };
+            match top {
+                Top::Target => own.push(pod),
+                Top::Other(name) => others.entry(name).or_default().push(pod.name_any()),
+                Top::Unknown(_) => {}
+            }
+        }
+        (own, others)
+    }
+
+    /// The controller at the top of the owners, from one on.
+    async fn top(&self, owner: &OwnerReference, target_uid: &str) -> Top {
+        let mut owner = owner.clone();
+        for _ in 0..MAX_LEVELS {
+            if owner.uid == target_uid {
+                return Top::Target;
+            }
+            let name = format!("{} {}", owner.kind, owner.name);
+            let group = hpa::parse_group(&owner.api_version).unwrap_or_default();
+            let resource = match self.targets.resource(group, &owner.kind).await {
+                Ok(resource) => resource,
+                Err(error) => return Top::Unknown(format!("{name}: {error}")),
+            };
+            let read = within(self.api(&resource).get_metadata(&owner.name)).await;
+            let object = match read {
+                Ok(object) => object,
+                Err(error) => return Top::Unknown(format!("{name}: {}", message(&error))),
+            };
+            match controller(object.owner_references()) {
+                Some(next) => owner = next.clone(),
+                None => return Top::Other(name),
+            }
+        }
+        Top::Other(format!("{} {}", owner.kind, owner.name))
+    }
+}
+
+fn controller(owners: &[OwnerReference]) -> Option<&OwnerReference> {
+    owners.iter().find(|owner| owner.controller == Some(true))
+}
+
+/// Which requests a pod of this spec lacks for a utilization, by the rule of the decision.
+fn lacking(spec: &Value, resource: &str, container: Option<&str>, pod: &str) -> Option<String> {
+    let object = json!({"metadata": {"name": pod}, "spec": spec});
+    let lean: LeanPod = serde_json::from_value(object).ok()?;
+    let requests = read_pod(lean).requests;
+    let error = requests.milli(resource, container, pod).err()?;
+    let all = ["containers", "initContainers"].into_iter();
+    let all = all.flat_map(|field| spec[field].as_array().into_iter().flatten());
+    let names = all.filter_map(|one| one["name"].as_str());
+    // An init container that ends is not found among those that count.
+    let without = |name: &&str| {
+        let of_one = requests.milli(resource, Some(name), pod);
+        of_one.is_err_and(|error| error.starts_with("missing request"))
+    };
+    let names: Vec<&str> = names.filter(without).collect();
+    let is_of_pod = error.starts_with("missing pod-level request");
+    Some(match container.is_none() && !is_of_pod {
+        true => format!(
+            "missing request for {resource} in containers {} of Pod {pod}",
+            names.join(", ")
+        ),
+        false => error,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_containers_that_lack_a_request_are_named_and_init_containers_that_end_are_not() {
+        let spec = json!({
+            "containers": [
+                {"name": "app", "resources": {"requests": {"cpu": "1"}}},
+                {"name": "proxy"}],
+            "initContainers": [
+                {"name": "migrate"},
+                {"name": "agent", "restartPolicy": "Always"}]});
+        let of = |resource, container| lacking(&spec, resource, container, "web-0");
+        let text = |text: &str| Some(text.to_owned());
+        assert_eq!(
+            of("cpu", None),
+            text("missing request for cpu in containers proxy, agent of Pod web-0")
+        );
+        assert_eq!(of("cpu", Some("app")), None);
+        assert_eq!(
+            of("memory", Some("app")),
+            text("missing request for memory in container app of Pod web-0")
+        );
+        assert_eq!(of("cpu", Some("apk")), text("container apk not found in Pod web-0"));
+        let pod = json!({"containers": [{"name": "app"}], "resources": {"requests": {"cpu": "1"}}});
+        assert_eq!(lacking(&pod, "cpu", None, "web-0"), None);
+        assert_eq!(
+            lacking(&pod, "memory", None, "web-0"),
+            text("missing pod-level request for memory in Pod web-0")
+        );
+    }
+}
