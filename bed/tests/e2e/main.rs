@@ -33,6 +33,7 @@ mod socket;
 mod targets;
 mod totals;
 mod validation;
+mod warnings;
 
 use bed::workload::Namespace;
 use bed::{Bed, Options};

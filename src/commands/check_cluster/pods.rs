@@ -66,7 +66,7 @@ impl Around<'_> {
         let template = &target.data["spec"]["template"]["spec"];
         for Utilization { field, resource, container } in utilizations {
             let lacking = match own.is_empty() {
-                true => lacking(template, resource, container.as_deref(), "of its template"),
+                true => lacking(template, resource, container.as_deref(), "(its template)"),
                 false => own.iter().find_map(|pod| {
                     lacking(&pod.data["spec"], resource, container.as_deref(), &pod.name_any())
                 }),
@@ -90,7 +90,7 @@ impl Around<'_> {
         let mut known: HashMap<String, Top> = HashMap::new();
         for pod in pods {
             let top = match controller(pod.owner_references()) {
-                None => Top::Other("no controller".to_owned()),
+                None => Top::Other("nobody (they have no controller)".to_owned()),
                 Some(owner) => match known.get(&owner.uid) {
                     Some(top) => top.clone(),
                     None if known.len() == MAX_OWNERS => {
