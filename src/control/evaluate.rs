@@ -4,9 +4,11 @@ use super::context::{ControllerContext, Execution};
 use super::decision_time::DecisionTime;
 use super::gather::{Aligned, Gathered, note_types};
 use super::observe::{Observation, needs_samples, observe, read_target};
+use super::owners::foreign;
 use super::state::AutoscalerState;
 use super::targets::{Target, watched_scale};
-use crate::crd::Rollouts;
+use super::warnings::Warnings;
+use crate::crd::{Rollouts, SelectionStrategy};
 use crate::hpa::{
     self, ConditionKind, Context, Decision, Input, Outcome, Phase, Pod, Samples, ScalingHistory,
     Status,
@@ -84,8 +86,9 @@ fn decide_on<'a>(
     let (context, at) = (observation.context, observation.at);
     let (mut history, mut status) = (at.to_wall_clock(state.history.clone()), state.status.clone());
     status.shift_failing(at.wall - at.process);
+    let warnings = &mut state.warnings;
     let (mut decision, known_pods) =
-        compute(ctx, autoscaler, execution, &observation, &mut history, &mut status);
+        compute(ctx, autoscaler, execution, &observation, &mut history, &mut status, warnings);
     status.shift_failing(at.process - at.wall);
     let Observation { target, gathered, needs_samples, .. } = observation;
     if autoscaler.kind == AutoscalerKind::Autoscaler {
@@ -161,6 +164,7 @@ fn compute(
     observation: &Observation<'_>,
     history: &mut ScalingHistory,
     status: &mut Status,
+    warnings: &mut Warnings,
 ) -> (Decision, usize) {
     let Observation { context, target, gathered, owned, .. } = observation;
     let scale = target.as_ref().map(|target| target.replicas).map_err(String::as_str);
@@ -170,6 +174,13 @@ fn compute(
         && target.as_ref().is_ok_and(|target| needs_samples(*context, target, status));
     ctx.cluster.read(|index| {
         let mut selection = ctx.selectors.select(index, autoscaler, target.as_ref().ok(), claims);
+        if autoscaler.kind == AutoscalerKind::Autoscaler {
+            let others = match execution.selection {
+                SelectionStrategy::LabelSelector => foreign(&context.spec.target, &selection.pods),
+                SelectionStrategy::OwnerReference => None,
+            };
+            warnings.note_others(selector, others);
+        }
         selection.keep(owned);
         let pods: Vec<Pod<'_>> = selection.pods.iter().map(|(name, pod)| pod.view(name)).collect();
         let metrics = gathered.iter().zip(context.spec.metrics.iter());

@@ -6,7 +6,7 @@ use super::targets::Targets;
 use crate::cache::{self, Cache};
 use crate::hpa::{TargetRef, parse_group};
 use crate::k8s::Selector;
-use crate::watch::{Cluster, Owner};
+use crate::watch::{Cluster, Owner, PodRecord};
 use futures::{StreamExt, TryStreamExt, stream};
 use kube::core::DynamicObject;
 use kube::{Api, Client};
@@ -130,6 +130,30 @@ impl Owners {
     }
 }
 
+/// The first of the pods that is not the target's, with its controller, as far as names tell: that of a
+/// Deployment's pod is a ReplicaSet named after it and the pod's template. None for other kinds.
+pub fn foreign<'a>(
+    target: &TargetRef,
+    pods: &[(&'a str, &'a PodRecord)],
+) -> Option<(&'a str, Option<&'a Owner>)> {
+    let group = parse_group(&target.api_version).ok()?;
+    let is_known = group == "apps" && matches!(&*target.kind, "Deployment" | "StatefulSet");
+    let is_own = |pod: &PodRecord| {
+        let Some(owner) = &pod.owner else { return false };
+        match &*target.kind {
+            "Deployment" => {
+                let hash = pod.labels.get("pod-template-hash").map(String::as_str);
+                let rest = owner.name.strip_prefix(&target.name);
+                let rest = rest.and_then(|rest| rest.strip_prefix('-'));
+                owner.kind == "ReplicaSet" && rest.is_some() && (hash.is_none() || rest == hash)
+            }
+            kind => owner.kind == kind && owner.name == target.name,
+        }
+    };
+    let (name, pod) = pods.iter().find(|(_, pod)| is_known && !is_own(pod))?;
+    Some((name, pod.owner.as_deref()))
+}
+
 /// Whether an object of a kind can control one of another, which itself controls pods. The built-in kinds
 /// are known, so that of other workloads' pods nothing is read.
 fn may_own(target: (&str, &str), object: (&str, &str)) -> bool {
@@ -149,6 +173,40 @@ mod tests {
     fn owner(kind: &str, name: &str, uid: &str) -> Arc<Owner> {
         let text = |text: &str| text.to_owned();
         Arc::new(Owner { group: text("apps"), kind: text(kind), name: text(name), uid: text(uid) })
+    }
+
+    #[test]
+    fn a_pod_of_another_workload_is_known_by_its_controllers_name() {
+        let pod = |controller: Option<(&str, &str)>, hash: &str| PodRecord {
+            labels: Arc::new([("pod-template-hash".to_owned(), hash.to_owned())].into()),
+            phase: crate::hpa::Phase::Running,
+            deleting: false,
+            start: None,
+            ready: None,
+            requests: Arc::default(),
+            owner: controller.map(|(kind, name)| owner(kind, name, "1")),
+        };
+        let target = |kind: &str| TargetRef {
+            api_version: "apps/v1".to_owned(),
+            kind: kind.to_owned(),
+            name: "web".to_owned(),
+        };
+        for (kind, controller, hash, is_foreign) in [
+            ("Deployment", Some(("ReplicaSet", "web-5d4")), "5d4", false),
+            // Of the Deployment web-a.
+            ("Deployment", Some(("ReplicaSet", "web-a-5d4")), "5d4", true),
+            ("Deployment", Some(("ReplicaSet", "batch-5d4")), "5d4", true),
+            ("Deployment", Some(("Job", "web-5d4")), "5d4", true),
+            ("Deployment", None, "5d4", true),
+            ("StatefulSet", Some(("StatefulSet", "web")), "", false),
+            ("StatefulSet", Some(("ReplicaSet", "web-5d4")), "5d4", true),
+            // Whatever controls the pods of kinds that are not known.
+            ("Rollout", Some(("ReplicaSet", "x")), "5d4", false),
+        ] {
+            let pod = pod(controller, hash);
+            let found = foreign(&target(kind), &[("p", &pod)]);
+            assert_eq!(found.is_some(), is_foreign, "{kind} {controller:?}");
+        }
     }
 
     #[tokio::test]

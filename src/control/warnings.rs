@@ -6,7 +6,7 @@ use super::rescales::Change;
 use crate::hpa::{ConditionKind, Event, EventKind, OnEmpty, Status, object_time};
 use crate::k8s::managed_fields::{ReplicasOwner, Way};
 use crate::time::UnixMillis;
-use crate::watch::ScalingSpec;
+use crate::watch::{Owner, ScalingSpec};
 use std::fmt;
 
 /// How long a warning stays after what it warns of was last seen, in ms.
@@ -15,6 +15,7 @@ const KEPT_MS: i64 = 3_600_000;
 const LOOKUP_INTERVAL_MS: i64 = 300_000;
 /// The reasons of the condition, the gravest first.
 const REPLICAS_WRITTEN: &str = "ReplicasWrittenByOthers";
+const OTHER_PODS: &str = "SelectsOtherPods";
 const QUERY_EMPTY: &str = "QueryWasEmpty";
 
 /// The warnings of an Autoscaler.
@@ -24,10 +25,14 @@ pub struct Warnings {
     pub scales: bool,
     /// Since when this process has looked, by its clock: what another replica found stays for as long.
     since: Option<UnixMillis>,
+    /// Whether this process itself has shown one that has not ended.
+    is_shown: bool,
     /// When it was last looked up who writes the replicas.
     looked_up: Option<UnixMillis>,
     write: Option<ForeignWrite>,
     event: Option<Event>,
+    /// Whose pods are selected, too.
+    others: Option<String>,
     /// The generation of the spec that these are of.
     generation: Option<i64>,
     /// When the query of each metric last gave a series.
@@ -97,6 +102,19 @@ impl Warnings {
         self.event.take()
     }
 
+    /// Notes a pod of another workload that the selector of the target selects, and its controller, or that there
+    /// is none.
+    pub fn note_others(&mut self, selector: &str, found: Option<(&str, Option<&Owner>)>) {
+        self.others = found.map(|(pod, owner)| {
+            let owner = owner.map_or("nobody".to_owned(), |Owner { kind, name, .. }| {
+                format!("{kind} {name}")
+            });
+            format!(
+                "the selector {selector} of the target selects pods of {owner}, too, such as {pod}, which count as its replicas in each average: set selectionStrategy: OwnerReference, or give one of the two a label of its own"
+            )
+        });
+    }
+
     /// Notes which queries of this evaluation are empty that had series within an hour before; of each metric none
     /// if that is not known.
     pub fn note_results(
@@ -140,16 +158,18 @@ impl Warnings {
         self.gaps.retain(|gap| !is_over(gap.last));
         let since = *self.since.get_or_insert(at.process);
         let kind = ConditionKind::ConfigurationWarning;
-        let reason = match (&self.write, self.gaps.is_empty()) {
-            (Some(_), _) => REPLICAS_WRITTEN,
-            (None, false) => QUERY_EMPTY,
-            (None, true) => {
-                if is_over(since) {
-                    status.end(kind, "nothing was found for an hour", at.wall);
+        let reason = match (&self.write, &self.others, self.gaps.is_empty()) {
+            (Some(_), ..) => REPLICAS_WRITTEN,
+            (None, Some(_), _) => OTHER_PODS,
+            (None, None, false) => QUERY_EMPTY,
+            (None, None, true) => {
+                if std::mem::take(&mut self.is_shown) || is_over(since) {
+                    status.end(kind, "nothing is found any more", at.wall);
                 }
                 return;
             }
         };
+        self.is_shown = true;
         status.set(kind, true, reason, format_args!("{self}"), at.wall);
     }
 }
@@ -171,6 +191,10 @@ impl fmt::Display for Warnings {
         let mut separator = "";
         if let Some(write) = &self.write {
             write!(f, "{write}")?;
+            separator = "; ";
+        }
+        if let Some(others) = &self.others {
+            write!(f, "{separator}{others}")?;
             separator = "; ";
         }
         for Gap { metric, began, .. } in &self.gaps {

@@ -55,6 +55,11 @@ fn only_the_pods_that_the_target_controls_count_if_the_autoscaler_says_so() {
         ns.autoscaler_with("Deployment", "web", &fields(10, "LabelSelector")).await;
         ns.wait_replicas("Deployment", "web", FOLLOWS, |replicas| replicas == 9).await;
         assert_eq!(ns.replicas("Deployment", "batch").await, 2);
+        let others = |c: &Value| c["status"] == "True" && c["reason"] == "SelectsOtherPods";
+        let text = ns.wait_condition("web", "ConfigurationWarning", SOON, others).await;
+        assert!(text.contains("selects pods of ReplicaSet batch-"), "{text}");
+        ns.autoscaler_with("Deployment", "web", &fields(10, "OwnerReference")).await;
+        ns.wait_condition("web", "ConfigurationWarning", SOON, |c| c["status"] == "False").await;
     });
 }
 

@@ -3,6 +3,7 @@
 
 use super::{Around, Utilization};
 use crate::control::{message, within};
+use crate::crd::SelectionStrategy;
 use crate::hpa;
 use crate::watch::{LeanPod, read_pod};
 use k8s_openapi::api::core::v1::Pod;
@@ -56,10 +57,12 @@ impl Around<'_> {
             pod.metadata.deletion_timestamp.is_none() && !has_ended
         });
         let (own, others) = self.by_owner(target, pods).await;
-        for (owner, pods) in others {
+        let by_owner =
+            self.object.spec.selection_strategy == Some(SelectionStrategy::OwnerReference);
+        for (owner, pods) in others.into_iter().filter(|_| !by_owner) {
             let (count, first) = (pods.len(), &pods[0]);
             self.warn(&format!(
-                "spec.scaleTargetRef: the selector {selector} of {} matches {count} pods of {owner}, too, such as {first}, which count as its replicas in each average: give one of the two a label of its own that its selector names",
+                "spec.scaleTargetRef: the selector {selector} of {} matches {count} pods of {owner}, too, such as {first}, which count as its replicas in each average: set selectionStrategy: OwnerReference, or give one of the two a label of its own that its selector names",
                 self.target_name()
             ));
         }
