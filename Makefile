@@ -3,7 +3,7 @@ CARGO ?= cargo
 export RUST_BACKTRACE ?= 0
 
 .PHONY: help build parts all-parts test test-all lint unit conformance e2e duel query-costs bench bench-smoke bench-large bench-growth \
-	bench-outage bench-fairness soak mutations mutations-apply simulate simulate-fixed demo demo-stop fuzz generate release licenses advisories clean
+	bench-outage bench-fairness soak mutations mutations-apply simulate simulate-fixed demo demo-stop fuzz generate workflows release sbom licenses advisories clean
 
 help: ## List what there is
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -25,7 +25,7 @@ test-all: ## That, and what takes longer: whether the known faults still apply, 
 
 PARTS := lint licenses unit conformance simulate-fixed all-parts e2e
 
-lint: ## Formatting, lints, and the links of comments
+lint: ## Formatting, lints, the links of comments, and the workflows of CI
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	@# The lock file of the fuzz targets is its own.
@@ -33,7 +33,7 @@ lint: ## Formatting, lints, and the links of comments
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --document-private-items --quiet
 
 unit: ## Unit tests and the command line
-	$(CARGO) test --locked --package plimsoll --lib --bins --test cli --test architecture
+	$(CARGO) test --locked --package plimsoll --lib --bins --test cli --test release --test architecture
 	$(CARGO) test --locked --package plimsoll-simulation
 
 conformance: ## Every decision against the real controller's, and the properties of all decisions
@@ -137,6 +137,8 @@ generate: ## Write what is made from the code
 	(printf '# Made by `make generate` from alerts.yaml.\napiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\nmetadata:\n  name: plimsoll\n  namespace: plimsoll\nspec:\n'; \
 		sed 's/^\(.\)/  \1/' deploy/monitoring/alerts.yaml) > deploy/monitoring/prometheusrule.yaml
 	cp deploy/base/crd.yaml deploy/monitoring/alerts.yaml deploy/monitoring/dashboard.json deploy/chart/files/
+	deploy/chart-readme > deploy/chart/README.md.new
+	mv deploy/chart/README.md.new deploy/chart/README.md
 
 TOOLS := $(CURDIR)/.cache/tools
 HOST := $(shell rustc -vV | sed -n 's/host: //p')
@@ -144,6 +146,7 @@ RELEASE := target/$(HOST)/dist/plimsoll
 
 DENY := $(TOOLS)/bin/cargo-deny
 CYCLONEDX := $(TOOLS)/bin/cargo-cyclonedx
+ACTIONLINT := $(TOOLS)/bin/actionlint-1.7.12
 
 $(DENY):
 	$(CARGO) install --quiet --locked --root $(TOOLS) cargo-deny@0.20.2
@@ -151,14 +154,29 @@ $(DENY):
 $(CYCLONEDX):
 	$(CARGO) install --quiet --locked --root $(TOOLS) cargo-cyclonedx@0.5.9
 
-release: $(CYCLONEDX) ## A static binary and its SBOM, in target/dist-release
+# Go names the program as its folder.
+$(ACTIONLINT):
+	@mkdir -p $(@D)
+	GOBIN=$(@D) go install github.com/rhysd/actionlint/cmd/actionlint@v$(lastword $(subst -, ,$@))
+	@mv $(@D)/actionlint $@
+
+lint: workflows
+
+workflows: $(ACTIONLINT)
+	@# The programs that it finds on one machine and not on another are left out.
+	$(ACTIONLINT) -shellcheck= -pyflakes=
+
+release: sbom ## A static binary and its SBOM, in target/dist-release
 	RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --locked --profile dist --package plimsoll --target $(HOST)
-	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) cyclonedx --format json --no-build-deps --override-filename plimsoll.cdx
-	@# It writes one for each member of the workspace; the bed is not released.
-	@rm -f bed/plimsoll.cdx.json
-	@mkdir -p target/dist-release && mv plimsoll.cdx.json target/dist-release/ && cp $(RELEASE) target/dist-release/
+	@cp $(RELEASE) target/dist-release/
 	@if ldd $(RELEASE) 2>/dev/null | grep -q "=>"; then echo "$(RELEASE) is not static"; exit 1; fi
 	@target/dist-release/plimsoll --version && du -h target/dist-release/*
+
+sbom: $(CYCLONEDX) ## Its SBOM alone
+	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) cyclonedx --format json --no-build-deps --override-filename plimsoll.cdx
+	@# It writes one for each member of the workspace; only the product is released.
+	@rm -f bed/plimsoll.cdx.json simulation/plimsoll.cdx.json
+	@mkdir -p target/dist-release && mv plimsoll.cdx.json target/dist-release/
 
 licenses: $(DENY) ## Licences and sources of the dependencies
 	$(DENY) check licenses bans sources

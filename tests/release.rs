@@ -1,0 +1,205 @@
+//! What a release is made of: `deploy/release`, the chart's metadata and README, the manifest for
+//! krew, and the workflows.
+
+use serde_json::Value;
+use std::fmt::Write;
+use std::path::Path;
+use std::process::{Command, Output};
+
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+fn run(program: &str, arguments: &[&str]) -> Output {
+    Command::new(Path::new(ROOT).join(program)).args(arguments).output().expect("it can be run")
+}
+
+/// What a program prints that succeeds.
+fn printed(program: &str, arguments: &[&str]) -> String {
+    let output = run(program, arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(Path::new(ROOT).join(path)).unwrap()
+}
+
+fn yaml(text: &str) -> Value {
+    serde_saphyr::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// A file with the sums of all archives, each another one.
+fn sums() -> (tempfile::NamedTempFile, Vec<(String, String)>) {
+    let platforms = ["linux-amd64", "linux-arm64", "darwin-amd64", "darwin-arm64"];
+    let sums: Vec<(String, String)> = (1..)
+        .zip(platforms)
+        .map(|(sum, name)| (format!("plimsoll-{name}.tar.gz"), format!("{sum:064x}")))
+        .collect();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let mut text = format!("{:064x}  plimsoll.cdx.json\n", 9);
+    for (name, sum) in &sums {
+        writeln!(text, "{sum}  {name}").unwrap();
+    }
+    std::fs::write(file.path(), text).unwrap();
+    (file, sums)
+}
+
+/// What krew validates of a manifest (`internal/index/validation`), and its naming guide.
+#[test]
+fn the_manifest_for_krew_is_valid_and_has_the_sum_of_each_archive() {
+    let (file, sums) = sums();
+    let path = file.path().to_str().unwrap();
+    let text = printed("deploy/release", &["krew", "1.2.3-rc.1", "owner/name", path]);
+    assert!(!text.contains('@'), "{text}");
+    let manifest = yaml(&text);
+    assert_eq!(manifest["apiVersion"], "krew.googlecontainertools.github.com/v1alpha2");
+    assert_eq!(manifest["kind"], "Plugin");
+    assert_eq!(manifest["metadata"]["name"], "plimsoll");
+    let spec = &manifest["spec"];
+    assert_eq!(spec["version"], "v1.2.3-rc.1");
+    assert_eq!(spec["homepage"], "https://github.com/owner/name");
+    let short = spec["shortDescription"].as_str().unwrap();
+    assert!(!short.is_empty() && short.len() <= 50 && !short.contains('\n'), "{short}");
+    let platforms = spec["platforms"].as_array().unwrap();
+    assert_eq!(platforms.len(), sums.len());
+    for (platform, (archive, sum)) in platforms.iter().zip(&sums) {
+        let labels = platform["selector"]["matchLabels"].as_object().unwrap();
+        assert_eq!(labels.len(), 2, "{labels:?}");
+        let name = format!(
+            "plimsoll-{}-{}.tar.gz",
+            labels["os"].as_str().unwrap(),
+            labels["arch"].as_str().unwrap()
+        );
+        assert_eq!(&name, archive);
+        let uri = format!("https://github.com/owner/name/releases/download/v1.2.3-rc.1/{archive}");
+        assert_eq!(platform["uri"], Value::from(uri));
+        assert_eq!(platform["sha256"], sum.as_str());
+        assert_eq!(platform["bin"], "plimsoll");
+    }
+}
+
+#[test]
+fn a_manifest_for_krew_without_a_sum_is_not_printed() {
+    let (file, sums) = sums();
+    std::fs::write(file.path(), format!("{}  {}\n", sums[0].1, sums[0].0)).unwrap();
+    let path = file.path().to_str().unwrap();
+    let output = run("deploy/release", &["krew", VERSION, "owner/name", path]);
+    assert!(!output.status.success() && output.stdout.is_empty());
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("has no SHA-256 of plimsoll-linux-arm64.tar.gz"), "{error}");
+}
+
+#[test]
+fn each_place_with_a_version_has_that_of_the_package() {
+    // The section of CHANGELOG.md gets its number when it is released.
+    let output = run("deploy/release", &["check", VERSION]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.lines().all(|line| line.starts_with("CHANGELOG.md")), "{error}");
+    let output = run("deploy/release", &["check", "99.0.0"]);
+    assert!(!output.status.success());
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(error.lines().count(), 5, "{error}");
+}
+
+#[test]
+fn the_notes_of_a_release_are_its_section_of_the_changelog() {
+    let first = read("CHANGELOG.md");
+    let first = first.lines().find_map(|line| line.strip_prefix("## ")).unwrap();
+    let first = first.split(' ').next().unwrap();
+    let notes = printed("deploy/release", &["notes", first]);
+    assert!(notes.starts_with("### ") && !notes.contains("\n## "), "{notes}");
+    assert!(!run("deploy/release", &["notes", "99.0.0"]).status.success());
+}
+
+#[test]
+fn the_chart_is_packaged_with_its_image_and_annotations() {
+    let changelog = read("CHANGELOG.md");
+    let section = changelog.lines().find_map(|line| line.strip_prefix("## ")).unwrap();
+    let section = section.split(' ').next().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let chart = folder.path().join("chart");
+    let chart = chart.to_str().unwrap();
+    let digest = format!("sha256:{:064x}", 7);
+    let image = "registry.example/owner/name";
+    let arguments = ["chart", section, "Owner/name", image, &digest, chart];
+    printed("deploy/release", &arguments);
+    let file = |name: &str| std::fs::read_to_string(Path::new(chart).join(name)).unwrap();
+    assert_eq!(yaml(&file("values.yaml"))["image"]["repository"], image);
+    assert!(file("README.md").contains(&format!("| `image.repository` | `{image}` |")));
+    let metadata = yaml(&file("Chart.yaml"));
+    assert_eq!(metadata["home"], "https://github.com/Owner/name");
+    let annotation = |name: &str| {
+        let text = metadata["annotations"][format!("artifacthub.io/{name}")].as_str();
+        yaml(text.unwrap_or_else(|| panic!("no annotation {name}")))
+    };
+    let named = format!("{image}:{section}@{digest}");
+    assert_eq!(annotation("images")[0]["image"], Value::from(named));
+    let changes = annotation("changes");
+    let changes = changes.as_array().unwrap();
+    let items = printed("deploy/release", &["notes", section]);
+    assert_eq!(changes.len(), items.lines().filter(|line| line.starts_with("- ")).count());
+    for change in changes {
+        let kind = change["kind"].as_str().unwrap();
+        assert!(["added", "changed", "fixed", "removed", "security"].contains(&kind), "{kind}");
+        assert!(!change["description"].as_str().unwrap().is_empty());
+    }
+    assert!(annotation("links").as_array().unwrap().iter().all(|link| link["url"].is_string()));
+    assert!(!run("deploy/release", &["chart", section, "a/b", image, "7", chart]).status.success());
+}
+
+#[test]
+fn the_annotations_of_the_chart_name_the_definition_and_a_valid_example() {
+    let metadata = yaml(&read("deploy/chart/Chart.yaml"));
+    let annotations = &metadata["annotations"];
+    assert_eq!(annotations["artifacthub.io/license"], "Apache-2.0");
+    let definition = yaml(&read("deploy/base/crd.yaml"));
+    let described = yaml(annotations["artifacthub.io/crds"].as_str().unwrap());
+    assert_eq!(described[0]["name"], definition["metadata"]["name"]);
+    assert_eq!(described[0]["kind"], definition["spec"]["names"]["kind"]);
+    assert_eq!(described[0]["version"], definition["spec"]["versions"][0]["name"]);
+    let examples = yaml(annotations["artifacthub.io/crdsExamples"].as_str().unwrap());
+    assert_eq!(examples[0], yaml(&read("docs/examples/autoscaler.yaml")));
+}
+
+#[test]
+fn the_readme_of_the_chart_has_each_value() {
+    let readme = read("deploy/chart/README.md");
+    assert!(printed("deploy/chart-readme", &[]) == readme, "run `make generate`");
+    let mut rows = 0;
+    let mut values = vec![(String::new(), yaml(&read("deploy/chart/values.yaml")))];
+    while let Some((path, value)) = values.pop() {
+        if !path.is_empty() && readme.contains(&format!("\n| `{path}` | `")) {
+            rows += 1;
+            continue;
+        }
+        let fields = value.as_object().unwrap_or_else(|| panic!("no row for {path}"));
+        assert!(!fields.is_empty(), "no row for {path}");
+        let below = if path.is_empty() { path } else { format!("{path}.") };
+        values.extend(fields.iter().map(|(key, value)| (format!("{below}{key}"), value.clone())));
+    }
+    assert!(rows > 60, "{rows}");
+}
+
+/// A tag can be moved to another commit, a commit can't.
+#[test]
+fn each_action_of_a_workflow_is_pinned_by_its_commit() {
+    let mut actions = 0;
+    for entry in std::fs::read_dir(Path::new(ROOT).join(".github/workflows")).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.contains("\npermissions:"), "{}", path.display());
+        for line in text.lines() {
+            let Some((_, action)) = line.split_once("uses: ") else { continue };
+            if action.starts_with("./") {
+                continue;
+            }
+            let pinned = action.split_once('@').and_then(|(_, version)| version.split_once(" # v"));
+            let is_commit = pinned.is_some_and(|(commit, _)| {
+                commit.len() == 40 && commit.chars().all(|c| c.is_ascii_hexdigit())
+            });
+            assert!(is_commit, "{}: {line}", path.display());
+            actions += 1;
+        }
+    }
+    assert!(actions > 20, "{actions}");
+}
