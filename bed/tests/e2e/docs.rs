@@ -197,7 +197,9 @@ fn every_test_that_the_threat_model_names_exists() {
 
 #[test]
 fn every_link_of_the_documents_leads_somewhere() {
-    let mut pages = vec![root().join("README.md"), root().join("ARCHITECTURE.md")];
+    let mut pages: Vec<_> = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"]
+        .map(|page| root().join(page))
+        .into();
     for folder in ["docs", "docs/runbooks"] {
         let files = std::fs::read_dir(root().join(folder)).expect("a folder").flatten();
         pages.extend(
