@@ -91,7 +91,7 @@ impl Gaps {
             since: first.map(|first| points[first].0),
             minutes: known.len(),
             empty: empty().count(),
-            last: empty().last()?.0,
+            last: empty().next_back()?.0,
         })
     }
 

@@ -60,10 +60,13 @@ impl Around<'_> {
         let by_owner =
             self.object.spec.selection_strategy == Some(SelectionStrategy::OwnerReference);
         for (owner, pods) in others.into_iter().filter(|_| !by_owner) {
-            let (count, first) = (pods.len(), &pods[0]);
+            let more = match pods.len() - 1 {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
             self.warn(&format!(
-                "spec.scaleTargetRef: the selector {selector} of {} matches {count} pods of {owner}, too, such as {first}, which count as its replicas in each average: set selectionStrategy: OwnerReference, or give one of the two a label of its own that its selector names",
-                self.target_name()
+                "spec.scaleTargetRef: the selector {selector} of {} matches pods of {owner}, too: {}{more}. They count as its replicas in each average: set selectionStrategy: OwnerReference, or give one of the two a label of its own that its selector names",
+                self.target_name(), pods[0]
             ));
         }
         let template = &target.data["spec"]["template"]["spec"];

@@ -1,8 +1,8 @@
 //! Who else writes the replicas of a target, or the requests that its utilization is relative to.
 
 use super::{Around, Utilization};
-use crate::crd::Autoscaler;
-use crate::k8s::managed_fields::{Way, replicas_owners};
+use crate::crd::{Autoscaler, Mode};
+use crate::k8s::managed_fields::{ReplicasOwner, Way, replicas_owners};
 use crate::watch;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use kube::ResourceExt;
@@ -26,9 +26,9 @@ pub fn writers(target: &DynamicObject, name: &str, is_scaled_by_hpa: bool) -> Ve
             && owner.manager == "kubectl-client-side-apply"
             && applied == Some(None);
         let is_hpa = owner.way == Way::Scale && owner.manager == "kube-controller-manager";
-        !owner.is_plimsoll() && !is_default && !(is_hpa && is_scaled_by_hpa)
+        !(owner.is_plimsoll() || is_default || is_hpa && is_scaled_by_hpa)
     });
-    let text = |owner: &crate::k8s::managed_fields::ReplicasOwner| {
+    let text = |owner: &ReplicasOwner| {
         let advice = owner.way.advice();
         match owner.way {
             Way::Scale => format!("{owner} was the last to scale {name}: {advice}"),
@@ -57,7 +57,7 @@ impl Around<'_> {
         let target = self.target_name();
         let hpas = ApiResource::erase::<HorizontalPodAutoscaler>(&());
         let what = "spec.scaleTargetRef: HorizontalPodAutoscalers of the same target";
-        let preview = self.object.spec.mode == crate::crd::Mode::Preview;
+        let preview = self.object.spec.mode == Mode::Preview;
         let all = match preview {
             // That one scales meanwhile is what a preview is for.
             true => None,

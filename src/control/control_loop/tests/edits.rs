@@ -250,3 +250,48 @@ async fn the_checkpoint_of_an_object_made_anew_replaces_the_state_of_the_one_bef
         assert!(has(7) && !has(5), "{autoscaler}: {all:?}");
     }
 }
+
+/// The write takes the field from its owners, so that it is looked up before.
+#[tokio::test]
+async fn another_writer_of_the_replicas_is_looked_up_once_and_nothing_is_while_there_is_none() {
+    const DEPLOYMENTS: &str = "GET /apis/apps/v1/namespaces/shop/deployments";
+    let fields = json!([{"manager": "argocd-controller", "operation": "Apply",
+        "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": {"f:replicas": {}}}}]);
+    let list = json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "metadata": {},
+        "items": [{"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
+            "metadata": {"name": "web", "namespace": "shop", "managedFields": fields}}]});
+    let respond = move |_: &mut World, request: &Request| {
+        (request.line == DEPLOYMENTS).then(|| (200, list.clone()))
+    };
+    let (control, log) = World::new(3, Some(3), respond).run();
+    let autoscaler = put(&control, "web", json!({"minReplicas": 1, "maxReplicas": 9}));
+    show_replicas(&control, 3);
+    let mut state = AutoscalerState::default();
+    for _ in 0..3 {
+        assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
+    }
+    let lookups = || {
+        let mut all = log.of(DEPLOYMENTS);
+        all.retain(|request| request.line == DEPLOYMENTS);
+        all
+    };
+    assert!(lookups().is_empty());
+    assert_eq!(state.status.condition(ConditionKind::ConfigurationWarning), None);
+    for replicas in [2, 4, 2] {
+        show_replicas(&control, replicas);
+        evaluate_once(&control, &autoscaler, &mut state).await;
+    }
+    let warning = state.status.condition(ConditionKind::ConfigurationWarning).expect("a warning");
+    assert!(warning.status && warning.reason == "ReplicasWrittenByOthers", "{warning:?}");
+    assert!(warning.message.contains("\"argocd-controller\" (Apply) changed"), "{warning:?}");
+    let lookups = lookups();
+    assert!(lookups.len() == 1 && lookups[0].query.contains("metadata.name%3Dweb"), "{lookups:?}");
+    // The owner may do so while the scale is left alone.
+    let mut state = AutoscalerState::default();
+    put(&control, "web", json!({"minReplicas": 1, "maxReplicas": 9, "mode": "Paused"}));
+    evaluate_once(&control, &autoscaler, &mut state).await;
+    put(&control, "web", json!({"minReplicas": 1, "maxReplicas": 9}));
+    show_replicas(&control, 5);
+    evaluate_once(&control, &autoscaler, &mut state).await;
+    assert_eq!(state.status.condition(ConditionKind::ConfigurationWarning), None);
+}
