@@ -1,6 +1,7 @@
 //! `plimsoll check -f --cluster`: what is around an Autoscaler in the cluster and probably a mistake. It reads
 //! only, with the rights of its user; what it can't read is named.
 
+mod around;
 mod pods;
 mod scalers;
 
@@ -10,14 +11,9 @@ use crate::config::CheckFlags;
 use crate::connect;
 use crate::control::{Targets, message, within};
 use crate::crd::{AutoscalerSpec, Executor, Mode};
-use crate::hpa::{self, MetricSource, ResourceTarget, Spec, TargetRef};
-use kube::api::ListParams;
-use kube::core::{ApiResource, DynamicObject};
-use kube::{Api, Client};
-use serde_json::Value;
-
-/// The most objects of a kind in a namespace that are looked at.
-const MAX_OBJECTS: u32 = 500;
+use crate::hpa::{self, MetricSource, ResourceTarget, Spec};
+use around::{Around, Utilization};
+use kube::Client;
 
 /// A client of the cluster that the flags name, and the namespace of its context.
 ///
@@ -44,112 +40,27 @@ pub async fn check(client: &Client, objects: &[FileAutoscaler], found: &mut Find
             target: Spec::from_api(&object.spec.as_hpa(&object.namespace, &object.name)).target,
             found,
         };
-        around.check().await;
+        check_one(&mut around).await;
     }
 }
 
-/// A utilization of a resource's requests.
-struct Utilization {
-    field: String,
-    resource: String,
-    /// Of one container only.
-    container: Option<String>,
-}
-
-/// One Autoscaler and its surroundings.
-struct Around<'a> {
-    client: &'a Client,
-    targets: &'a Targets,
-    object: &'a FileAutoscaler,
-    target: TargetRef,
-    found: &'a mut Findings,
-}
-
-impl Around<'_> {
-    async fn check(&mut self) {
-        let utilizations = utilizations(&self.object.spec);
-        let target = self.read_target().await;
-        if let Some(target) = &target {
-            let (executor, mode) = (self.object.spec.executor, self.object.spec.mode);
-            let is_scaled_by_hpa = executor == Executor::NativeHPA || mode == Mode::Preview;
-            for text in scalers::writers(target, &self.target_name(), is_scaled_by_hpa) {
-                self.warn(&format!("spec.scaleTargetRef: {text}"));
-            }
-        }
-        self.check_autoscalers().await;
-        if !utilizations.is_empty() {
-            self.check_vpas(target.as_ref(), &utilizations).await;
-        }
-        if let Some(target) = &target {
-            self.check_pods(target, &utilizations).await;
+/// Looks at what is around one.
+async fn check_one(around: &mut Around<'_>) {
+    let utilizations = utilizations(&around.object.spec);
+    let target = around.read_target().await;
+    if let Some(target) = &target {
+        let (executor, mode) = (around.object.spec.executor, around.object.spec.mode);
+        let is_scaled_by_hpa = executor == Executor::NativeHPA || mode == Mode::Preview;
+        for text in scalers::writers(target, &around.target_name(), is_scaled_by_hpa) {
+            around.warn(&format!("spec.scaleTargetRef: {text}"));
         }
     }
-
-    fn warn(&mut self, text: &str) {
-        self.found.warnings.push(self.object.about(text));
+    scalers::check_autoscalers(around).await;
+    if !utilizations.is_empty() {
+        scalers::check_vpas(around, target.as_ref(), &utilizations).await;
     }
-
-    fn not_checked(&mut self, text: &str) {
-        self.found.not_checked.push(self.object.about(text));
-    }
-
-    /// Such as `Deployment web`.
-    fn target_name(&self) -> String {
-        format!("{} {}", self.target.kind, self.target.name)
-    }
-
-    fn api(&self, resource: &ApiResource) -> Api<DynamicObject> {
-        Api::namespaced_with(self.client.clone(), &self.object.namespace, resource)
-    }
-
-    async fn read_target(&mut self) -> Option<DynamicObject> {
-        let group = hpa::parse_group(&self.target.api_version).unwrap_or_default();
-        let read = match self.targets.resource(group, &self.target.kind).await {
-            Ok(resource) => {
-                let read = within(self.api(&resource).get(&self.target.name)).await;
-                read.map_err(|error| message(&error))
-            }
-            Err(error) => Err(error),
-        };
-        read.inspect_err(|error| {
-            self.not_checked(&format!(
-                "spec.scaleTargetRef: who writes the replicas of {}, and its pods: {error}",
-                self.target_name()
-            ));
-        })
-        .ok()
-    }
-
-    /// The objects of a kind in the namespace; none if they can't be read.
-    async fn list(
-        &mut self,
-        resource: &ApiResource,
-        parameters: ListParams,
-        what: &str,
-    ) -> Option<Vec<DynamicObject>> {
-        let parameters = parameters.limit(MAX_OBJECTS);
-        match within(self.api(resource).list(&parameters)).await {
-            Ok(list) => {
-                if list.metadata.continue_.is_some_and(|more| !more.is_empty()) {
-                    let plural = &resource.plural;
-                    self.not_checked(&format!("{what}: {plural} beyond the first {MAX_OBJECTS}"));
-                }
-                Some(list.items)
-            }
-            Err(error) => {
-                self.not_checked(&format!("{what}: {}", message(&error)));
-                None
-            }
-        }
-    }
-
-    /// Whether a reference is to the target, in any version of its group.
-    fn is_target(&self, reference: &Value) -> bool {
-        let of = |field: &str| reference[field].as_str().unwrap_or_default();
-        let group = |version: &str| hpa::parse_group(version).map(str::to_owned);
-        of("kind") == self.target.kind
-            && of("name") == self.target.name
-            && group(of("apiVersion")) == group(&self.target.api_version)
+    if let Some(target) = &target {
+        pods::check_pods(around, target, &utilizations).await;
     }
 }
 
@@ -183,7 +94,7 @@ fn utilizations(spec: &AutoscalerSpec) -> Vec<Utilization> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     #[test]
     fn the_utilizations_of_a_spec_are_named_by_their_fields() {

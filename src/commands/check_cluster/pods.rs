@@ -1,7 +1,7 @@
 //! The pods of a target: whether they have the requests that a utilization needs, and whether its selector
 //! takes in pods of others.
 
-use super::{Around, Utilization};
+use super::around::{Around, Utilization};
 use crate::control::{message, within};
 use crate::crd::SelectionStrategy;
 use crate::hpa;
@@ -30,128 +30,128 @@ enum Top {
     Unknown(String),
 }
 
-impl Around<'_> {
-    /// Looks at the pods that the target's selector matches.
-    pub async fn check_pods(&mut self, target: &DynamicObject, utilizations: &[Utilization]) {
-        let scale = self.targets.read(&self.object.namespace, &self.target).await;
-        let selector = match scale {
-            Ok(scale) => scale.selector,
-            Err(error) => {
-                self.not_checked(&format!(
-                    "spec.scaleTargetRef: the pods of its selector: {error}"
-                ));
-                return;
-            }
-        };
-        if selector.is_empty() {
-            self.warn("spec.scaleTargetRef: its scale has no selector, so that its pods are not known: metrics of pods can't be read");
+/// Looks at the pods that the target's selector matches.
+pub async fn check_pods(
+    around: &mut Around<'_>,
+    target: &DynamicObject,
+    utilizations: &[Utilization],
+) {
+    let scale = around.targets.read(&around.object.namespace, &around.target).await;
+    let selector = match scale {
+        Ok(scale) => scale.selector,
+        Err(error) => {
+            around.not_checked(&format!("spec.scaleTargetRef: the pods of its selector: {error}"));
             return;
         }
-        let what = "spec.scaleTargetRef: the pods of its selector";
-        let parameters = ListParams::default().labels(&selector);
-        let pods = self.list(&ApiResource::erase::<Pod>(&()), parameters, what).await;
-        let mut pods = pods.unwrap_or_default();
-        pods.retain(|pod| {
-            let phase = pod.data["status"]["phase"].as_str();
-            let has_ended = matches!(phase, Some("Succeeded" | "Failed"));
-            pod.metadata.deletion_timestamp.is_none() && !has_ended
-        });
-        let (own, others) = self.by_owner(target, pods).await;
-        let by_owner =
-            self.object.spec.selection_strategy == Some(SelectionStrategy::OwnerReference);
-        for (owner, pods) in others.into_iter().filter(|_| !by_owner) {
-            let more = match pods.len() - 1 {
-                0 => String::new(),
-                more => format!(" and {more} more"),
-            };
-            self.warn(&format!(
-                "spec.scaleTargetRef: the selector {selector} of {} matches pods of {owner}, too: {}{more}. They count as its replicas in each average: set selectionStrategy: OwnerReference, or give one of the two a label of its own that its selector names",
-                self.target_name(), pods[0]
+    };
+    if selector.is_empty() {
+        around.warn("spec.scaleTargetRef: its scale has no selector, so that its pods are not known: metrics of pods can't be read");
+        return;
+    }
+    let what = "spec.scaleTargetRef: the pods of its selector";
+    let parameters = ListParams::default().labels(&selector);
+    let pods = around.list(&ApiResource::erase::<Pod>(&()), parameters, what).await;
+    let mut pods = pods.unwrap_or_default();
+    pods.retain(|pod| {
+        let phase = pod.data["status"]["phase"].as_str();
+        let has_ended = matches!(phase, Some("Succeeded" | "Failed"));
+        pod.metadata.deletion_timestamp.is_none() && !has_ended
+    });
+    let (own, others) = by_owner(around, target, pods).await;
+    let by_owner =
+        around.object.spec.selection_strategy == Some(SelectionStrategy::OwnerReference);
+    for (owner, pods) in others.into_iter().filter(|_| !by_owner) {
+        let more = match pods.len() - 1 {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        around.warn(&format!(
+            "spec.scaleTargetRef: the selector {selector} of {} matches pods of {owner}, too: {}{more}. They count as its replicas in each average: set selectionStrategy: OwnerReference, or give one of the two a label of its own that its selector names",
+            around.target_name(), pods[0]
+        ));
+    }
+    let template = &target.data["spec"]["template"]["spec"];
+    for Utilization { field, resource, container } in utilizations {
+        let lacking = match own.is_empty() {
+            true => lacking(template, resource, container.as_deref(), "(its template)"),
+            false => own.iter().find_map(|pod| {
+                lacking(&pod.data["spec"], resource, container.as_deref(), &pod.name_any())
+            }),
+        };
+        if let Some(lacking) = lacking {
+            around.warn(&format!(
+                "{field}: {lacking}, which the utilization is relative to, so that it can't be computed: set resources.requests.{resource}, or target averageValue"
             ));
         }
-        let template = &target.data["spec"]["template"]["spec"];
-        for Utilization { field, resource, container } in utilizations {
-            let lacking = match own.is_empty() {
-                true => lacking(template, resource, container.as_deref(), "(its template)"),
-                false => own.iter().find_map(|pod| {
-                    lacking(&pod.data["spec"], resource, container.as_deref(), &pod.name_any())
-                }),
-            };
-            if let Some(lacking) = lacking {
-                self.warn(&format!(
-                    "{field}: {lacking}, which the utilization is relative to, so that it can't be computed: set resources.requests.{resource}, or target averageValue"
-                ));
-            }
-        }
     }
+}
 
-    /// The pods of the target, and the names of those of others, by their controllers.
-    async fn by_owner(
-        &mut self,
-        target: &DynamicObject,
-        pods: Vec<DynamicObject>,
-    ) -> (Vec<DynamicObject>, BTreeMap<String, Vec<String>>) {
-        let uid = target.uid().unwrap_or_default();
-        let (mut own, mut others) = (Vec::new(), BTreeMap::<String, Vec<String>>::new());
-        let mut known: HashMap<String, Top> = HashMap::new();
-        for pod in pods {
-            let top = match controller(pod.owner_references()) {
-                None => Top::Other("nobody (they have no controller)".to_owned()),
-                Some(owner) => match known.get(&owner.uid) {
-                    Some(top) => top.clone(),
-                    None if known.len() == MAX_OWNERS => {
-                        self.not_checked(&format!(
-                            "spec.scaleTargetRef: pods of more than {MAX_OWNERS} owners"
+/// The pods of the target, and the names of those of others, by their controllers.
+async fn by_owner(
+    around: &mut Around<'_>,
+    target: &DynamicObject,
+    pods: Vec<DynamicObject>,
+) -> (Vec<DynamicObject>, BTreeMap<String, Vec<String>>) {
+    let uid = target.uid().unwrap_or_default();
+    let (mut own, mut others) = (Vec::new(), BTreeMap::<String, Vec<String>>::new());
+    let mut known: HashMap<String, Top> = HashMap::new();
+    for pod in pods {
+        let top = match controller(pod.owner_references()) {
+            None => Top::Other("nobody (they have no controller)".to_owned()),
+            Some(owner) => match known.get(&owner.uid) {
+                Some(top) => top.clone(),
+                None if known.len() == MAX_OWNERS => {
+                    around.not_checked(&format!(
+                        "spec.scaleTargetRef: pods of more than {MAX_OWNERS} owners"
+                    ));
+                    break;
+                }
+                None => {
+                    let top = top(around, owner, &uid).await;
+                    if let Top::Unknown(error) = &top {
+                        around.not_checked(&format!(
+                            "spec.scaleTargetRef: whose pod {} is: {error}",
+                            pod.name_any()
                         ));
-                        break;
                     }
-                    None => {
-                        let top = self.top(owner, &uid).await;
-                        if let Top::Unknown(error) = &top {
-                            self.not_checked(&format!(
-                                "spec.scaleTargetRef: whose pod {} is: {error}",
-                                pod.name_any()
-                            ));
-                        }
-                        known.insert(owner.uid.clone(), top.clone());
-                        top
-                    }
-                },
-            };
-            match top {
-                Top::Target => own.push(pod),
-                Top::Other(name) => others.entry(name).or_default().push(pod.name_any()),
-                Top::Unknown(_) => {}
-            }
+                    known.insert(owner.uid.clone(), top.clone());
+                    top
+                }
+            },
+        };
+        match top {
+            Top::Target => own.push(pod),
+            Top::Other(name) => others.entry(name).or_default().push(pod.name_any()),
+            Top::Unknown(_) => {}
         }
-        (own, others)
     }
+    (own, others)
+}
 
-    /// The controller at the top of the owners, from one on.
-    async fn top(&self, owner: &OwnerReference, target_uid: &str) -> Top {
-        let mut owner = owner.clone();
-        for _ in 0..MAX_LEVELS {
-            if owner.uid == target_uid {
-                return Top::Target;
-            }
-            let name = format!("{} {}", owner.kind, owner.name);
-            let group = hpa::parse_group(&owner.api_version).unwrap_or_default();
-            let resource = match self.targets.resource(group, &owner.kind).await {
-                Ok(resource) => resource,
-                Err(error) => return Top::Unknown(format!("{name}: {error}")),
-            };
-            let read = within(self.api(&resource).get_metadata(&owner.name)).await;
-            let object = match read {
-                Ok(object) => object,
-                Err(error) => return Top::Unknown(format!("{name}: {}", message(&error))),
-            };
-            match controller(object.owner_references()) {
-                Some(next) => owner = next.clone(),
-                None => return Top::Other(name),
-            }
+/// The controller at the top of the owners, from one on.
+async fn top(around: &Around<'_>, owner: &OwnerReference, target_uid: &str) -> Top {
+    let mut owner = owner.clone();
+    for _ in 0..MAX_LEVELS {
+        if owner.uid == target_uid {
+            return Top::Target;
         }
-        Top::Other(format!("{} {}", owner.kind, owner.name))
+        let name = format!("{} {}", owner.kind, owner.name);
+        let group = hpa::parse_group(&owner.api_version).unwrap_or_default();
+        let resource = match around.targets.resource(group, &owner.kind).await {
+            Ok(resource) => resource,
+            Err(error) => return Top::Unknown(format!("{name}: {error}")),
+        };
+        let read = within(around.api(&resource).get_metadata(&owner.name)).await;
+        let object = match read {
+            Ok(object) => object,
+            Err(error) => return Top::Unknown(format!("{name}: {}", message(&error))),
+        };
+        match controller(object.owner_references()) {
+            Some(next) => owner = next.clone(),
+            None => return Top::Other(name),
+        }
     }
+    Top::Other(format!("{} {}", owner.kind, owner.name))
 }
 
 fn controller(owners: &[OwnerReference]) -> Option<&OwnerReference> {

@@ -1,6 +1,6 @@
 //! Who else writes the replicas of a target, or the requests that its utilization is relative to.
 
-use super::{Around, Utilization};
+use super::around::{Around, Utilization};
 use crate::crd::{Autoscaler, Mode};
 use crate::k8s::managed_fields::{ReplicasOwner, Way, replicas_owners};
 use crate::watch;
@@ -51,83 +51,79 @@ pub fn writers(target: &DynamicObject, name: &str, is_scaled_by_hpa: bool) -> Ve
     texts
 }
 
-impl Around<'_> {
-    /// Looks for other autoscalers of the target.
-    pub async fn check_autoscalers(&mut self) {
-        let target = self.target_name();
-        let hpas = ApiResource::erase::<HorizontalPodAutoscaler>(&());
-        let what = "spec.scaleTargetRef: HorizontalPodAutoscalers of the same target";
-        let preview = self.object.spec.mode == Mode::Preview;
-        let all = match preview {
-            // That one scales meanwhile is what a preview is for.
-            true => None,
-            false => self.list(&hpas, ListParams::default(), what).await,
-        };
-        for hpa in all.into_iter().flatten() {
-            let is_own =
-                watch::owner(&hpa.metadata).is_some() && hpa.name_any() == self.object.name;
-            if is_own || !self.is_target(&hpa.data["spec"]["scaleTargetRef"]) {
-                continue;
+/// Looks for other autoscalers of the target.
+pub async fn check_autoscalers(around: &mut Around<'_>) {
+    let target = around.target_name();
+    let hpas = ApiResource::erase::<HorizontalPodAutoscaler>(&());
+    let what = "spec.scaleTargetRef: HorizontalPodAutoscalers of the same target";
+    let preview = around.object.spec.mode == Mode::Preview;
+    let all = match preview {
+        // That one scales meanwhile is what a preview is for.
+        true => None,
+        false => around.list(&hpas, ListParams::default(), what).await,
+    };
+    for hpa in all.into_iter().flatten() {
+        let is_own = watch::owner(&hpa.metadata).is_some() && hpa.name_any() == around.object.name;
+        if is_own || !around.is_target(&hpa.data["spec"]["scaleTargetRef"]) {
+            continue;
+        }
+        let keda = hpa.owner_references().iter().find(|owner| owner.kind == "ScaledObject");
+        let (of, instead) = match keda {
+            Some(owner) => {
+                (format!(" of KEDA's ScaledObject {}", owner.name), "delete the ScaledObject")
             }
-            let keda = hpa.owner_references().iter().find(|owner| owner.kind == "ScaledObject");
-            let (of, instead) = match keda {
-                Some(owner) => {
-                    (format!(" of KEDA's ScaledObject {}", owner.name), "delete the ScaledObject")
-                }
-                None => (String::new(), "delete it"),
-            };
-            self.warn(&format!(
-                "spec.scaleTargetRef: HorizontalPodAutoscaler {}{of} scales {target}, too, and each overwrites the other: {instead}, or set mode: Preview here until it is gone",
-                hpa.name_any()
+            None => (String::new(), "delete it"),
+        };
+        around.warn(&format!(
+            "spec.scaleTargetRef: HorizontalPodAutoscaler {}{of} scales {target}, too, and each overwrites the other: {instead}, or set mode: Preview here until it is gone",
+            hpa.name_any()
+        ));
+    }
+    let autoscalers = ApiResource::erase::<Autoscaler>(&());
+    let what = "spec.scaleTargetRef: Autoscalers of the same target";
+    let all = around.list(&autoscalers, ListParams::default(), what).await;
+    for other in all.into_iter().flatten() {
+        let scales = other.data["spec"]["mode"] != "Preview" && !preview;
+        let is_same = other.name_any() == around.object.name;
+        if scales && !is_same && around.is_target(&other.data["spec"]["scaleTargetRef"]) {
+            around.warn(&format!(
+                "spec.scaleTargetRef: Autoscaler {} scales {target}, too, so that neither decides (AmbiguousSelector): delete one of them",
+                other.name_any()
             ));
         }
-        let autoscalers = ApiResource::erase::<Autoscaler>(&());
-        let what = "spec.scaleTargetRef: Autoscalers of the same target";
-        let all = self.list(&autoscalers, ListParams::default(), what).await;
-        for other in all.into_iter().flatten() {
-            let scales = other.data["spec"]["mode"] != "Preview" && !preview;
-            let is_same = other.name_any() == self.object.name;
-            if scales && !is_same && self.is_target(&other.data["spec"]["scaleTargetRef"]) {
-                self.warn(&format!(
-                    "spec.scaleTargetRef: Autoscaler {} scales {target}, too, so that neither decides (AmbiguousSelector): delete one of them",
-                    other.name_any()
-                ));
-            }
-        }
     }
+}
 
-    /// Looks for VerticalPodAutoscalers that change the requests of these utilizations.
-    pub async fn check_vpas(
-        &mut self,
-        target: Option<&DynamicObject>,
-        utilizations: &[Utilization],
-    ) {
-        let kind = GroupVersionKind::gvk("autoscaling.k8s.io", "v1", "VerticalPodAutoscaler");
-        let vpas = ApiResource::from_gvk_with_plural(&kind, "verticalpodautoscalers");
-        let what =
-            "spec.metrics: VerticalPodAutoscalers of the same target (autoscaling.k8s.io/v1)";
-        let all = self.list(&vpas, ListParams::default(), what).await;
-        let containers = target.map(containers).unwrap_or_default();
-        for vpa in all.into_iter().flatten() {
-            let spec = &vpa.data["spec"];
-            let mode = spec["updatePolicy"]["updateMode"].as_str().unwrap_or("Auto");
-            if mode == "Off" || !self.is_target(&spec["targetRef"]) {
-                continue;
+/// Looks for VerticalPodAutoscalers that change the requests of these utilizations.
+pub async fn check_vpas(
+    around: &mut Around<'_>,
+    target: Option<&DynamicObject>,
+    utilizations: &[Utilization],
+) {
+    let kind = GroupVersionKind::gvk("autoscaling.k8s.io", "v1", "VerticalPodAutoscaler");
+    let vpas = ApiResource::from_gvk_with_plural(&kind, "verticalpodautoscalers");
+    let what = "spec.metrics: VerticalPodAutoscalers of the same target (autoscaling.k8s.io/v1)";
+    let all = around.list(&vpas, ListParams::default(), what).await;
+    let containers = target.map(containers).unwrap_or_default();
+    for vpa in all.into_iter().flatten() {
+        let spec = &vpa.data["spec"];
+        let mode = spec["updatePolicy"]["updateMode"].as_str().unwrap_or("Auto");
+        if mode == "Off" || !around.is_target(&spec["targetRef"]) {
+            continue;
+        }
+        for Utilization { field, resource, container } in utilizations {
+            let mut of = match container {
+                Some(container) => vec![container.as_str()],
+                None => containers.clone(),
+            };
+            if of.is_empty() {
+                of.push("*");
             }
-            for Utilization { field, resource, container } in utilizations {
-                let mut of = match container {
-                    Some(container) => vec![container.as_str()],
-                    None => containers.clone(),
-                };
-                if of.is_empty() {
-                    of.push("*");
-                }
-                if of.iter().any(|container| controls(spec, container, resource)) {
-                    self.warn(&format!(
-                        "{field}: VerticalPodAutoscaler {} (updateMode {mode}) sets the requests for {resource} that the utilization is relative to, so that each answers the other's changes: target averageValue instead, or take {resource} out of its spec.resourcePolicy.containerPolicies[].controlledResources",
-                        vpa.name_any()
-                    ));
-                }
+            if of.iter().any(|container| controls(spec, container, resource)) {
+                around.warn(&format!(
+                    "{field}: VerticalPodAutoscaler {} (updateMode {mode}) sets the requests for {resource} that the utilization is relative to, so that each answers the other's changes: target averageValue instead, or take {resource} out of its spec.resourcePolicy.containerPolicies[].controlledResources",
+                    vpa.name_any()
+                ));
             }
         }
     }
