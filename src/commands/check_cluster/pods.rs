@@ -58,8 +58,7 @@ pub async fn check_pods(
         pod.metadata.deletion_timestamp.is_none() && !has_ended
     });
     let (own, others) = by_owner(around, target, pods).await;
-    let by_owner =
-        around.object.spec.selection_strategy == Some(SelectionStrategy::OwnerReference);
+    let by_owner = around.object.spec.selection_strategy == Some(SelectionStrategy::OwnerReference);
     for (owner, pods) in others.into_iter().filter(|_| !by_owner) {
         let more = match pods.len() - 1 {
             0 => String::new(),
