@@ -151,6 +151,9 @@ pub fn samples_and_rules(client: &Client, cluster: &Cluster) -> (Store, Rules) {
             cluster: cluster.clone(),
             resources: Resources::new(client.clone()),
             clock: Clock::default(),
+            pod_queries: crate::reload::Reloadable::new(
+                crate::config::Config::default().pod_queries,
+            ),
             spawner: Spawner::unowned(),
         },
     );

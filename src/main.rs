@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     };
     match command {
         Command::Crd => {
-            print!("{}", plimsoll::crd::custom_resource_definition_yaml());
+            print!("{}", plimsoll::crd::custom_resource_definitions_yaml());
             ExitCode::SUCCESS
         }
         Command::Reference => {

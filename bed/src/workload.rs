@@ -135,6 +135,7 @@ impl<'a> Namespace<'a> {
             "deployment" => ("apis/apps/v1", "deployments"),
             "statefulset" => ("apis/apps/v1", "statefulsets"),
             "replicaset" => ("apis/apps/v1", "replicasets"),
+            "metricrule" => ("apis/plimsoll.dev/v1alpha1", "metricrules"),
             "autoscaler" => ("apis/plimsoll.dev/v1alpha1", "autoscalers"),
             "hpa" => ("apis/autoscaling/v2", "horizontalpodautoscalers"),
             "pod" => ("api/v1", "pods"),

@@ -319,7 +319,7 @@ async fn check_rules(
         };
         let named = rule.series.backend.as_ref().and_then(|name| rules.backends.get(name));
         let prometheus = named.unwrap_or(prometheus);
-        let schemas = match prometheus.series(&rule.series.selector, since).await {
+        let schemas = match prometheus.series(&rule.series.selector, since, &[]).await {
             Ok(body) => decode_series_schemas(&body).map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),
         };

@@ -1,7 +1,7 @@
 //! The reference of all flags, fields and metrics, generated from the code by `make generate`.
 
 use crate::config::Cli;
-use crate::crd::custom_resource_definition;
+use crate::crd::{custom_resource_definition, metric_rule_definition};
 use crate::telemetry::Metrics;
 use clap::{Arg, Command, CommandFactory};
 use serde_json::Value;
@@ -82,11 +82,18 @@ fn table(text: &mut String, command: &Command) {
 }
 
 fn fields(text: &mut String) {
-    let definition = serde_json::to_value(custom_resource_definition()).expect("plain data");
-    let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"];
-    for (part, title) in [("spec", "Fields of an Autoscaler"), ("status", "Its status")] {
-        let _ = write!(text, "\n## {title}\n\n| field | type | what it says |\n|---|---|---|\n");
-        rows(text, &format!(".{part}"), &schema[part]);
+    let kinds = [
+        (custom_resource_definition(), "an Autoscaler"),
+        (metric_rule_definition(), "a MetricRule"),
+    ];
+    for (definition, kind) in kinds {
+        let definition = serde_json::to_value(definition).expect("plain data");
+        let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"];
+        for (part, title) in [("spec", "Fields"), ("status", "Status")] {
+            let head = "| field | type | what it says |\n|---|---|---|\n";
+            let _ = write!(text, "\n## {title} of {kind}\n\n{head}");
+            rows(text, &format!(".{part}"), &schema[part]);
+        }
     }
 }
 

@@ -1,10 +1,10 @@
 //! The configuration file.
 
-use super::rules::{self, FieldError, RawBackend, RawResourceRules, RawRule};
+use super::rules::{self, RawBackend, RawResourceRules};
 use crate::prometheus::Pem;
 use crate::promql::query::PodQueries;
 use crate::promql::template::Template;
-use crate::rules::RuleSet;
+use crate::rules::{FieldError, RawRule, RuleSet, compile};
 use crate::serve::{ApiGroup, ForwardOptions, ForwardTarget, ForwardTargets};
 use serde::Deserialize;
 use serde_saphyr::Spanned;
@@ -174,9 +174,8 @@ impl Config {
         let backends =
             rules::compile_backends(file.backends.unwrap_or_default()).map_err(config_error)?;
         config.rules = RuleSet {
-            custom: rules::compile("rules", file.rules.unwrap_or_default())
-                .map_err(config_error)?,
-            external: rules::compile("externalRules", file.external_rules.unwrap_or_default())
+            custom: compile("rules", file.rules.unwrap_or_default()).map_err(config_error)?,
+            external: compile("externalRules", file.external_rules.unwrap_or_default())
                 .map_err(config_error)?,
             resource: file
                 .resource_rules

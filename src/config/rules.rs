@@ -1,56 +1,16 @@
-//! The rules of prometheus-adapter's configuration (`rules`, `externalRules`,
-//! `resourceRules`), as its version 0.12 reads them.
+//! The rules of prometheus-adapter's configuration for `metrics.k8s.io` (`resourceRules`), as its version 0.12 reads
+//! them, and the servers that rules name.
 
 use crate::prometheus::{self, Client, Pem, Token};
-use crate::promql::template::Template;
 use crate::rules::{
-    Filter, MetricName, ResourceLabels, ResourceRules, Rule, RuleError, RuleSet, SeriesQuery,
-    UsageRule, pattern,
+    FieldError, OptionalText, PATTERN_BYTES, RawResources, ResourceRules, RuleSet, UsageRule, at,
+    compile_labels, template, text,
 };
-use crate::watch::GroupResource;
 use serde::Deserialize;
 use serde_saphyr::Spanned;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// An error with its position in the file.
-pub struct FieldError {
-    /// Line and column, counted from 1, if they are known.
-    pub at: Option<(u64, u64)>,
-    /// The field's path.
-    pub field: String,
-    /// What is wrong, and what was expected.
-    pub error: String,
-}
-
-impl FieldError {
-    /// An error at the position of a value.
-    pub fn of<T>(value: &Spanned<T>, field: String, error: impl Into<String>) -> Self {
-        let position = value.referenced;
-        Self { at: Some((position.line(), position.column())), field, error: error.into() }
-    }
-}
-
-type OptionalText = Option<Spanned<String>>;
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct RawRule {
-    #[serde(default)]
-    series_query: OptionalText,
-    #[serde(default)]
-    series_filters: Option<Vec<RawFilter>>,
-    #[serde(default)]
-    resources: Option<RawResources>,
-    #[serde(default)]
-    name: Option<RawName>,
-    #[serde(default)]
-    metrics_query: OptionalText,
-    /// An extension: the server of `backends` that has the series.
-    #[serde(default)]
-    backend: Option<String>,
-}
 
 /// An extension: another Prometheus-compatible server.
 #[derive(Deserialize)]
@@ -132,42 +92,6 @@ pub fn check_backends(rules: &RuleSet) -> Result<(), FieldError> {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct RawFilter {
-    #[serde(default)]
-    is: OptionalText,
-    #[serde(default)]
-    is_not: OptionalText,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-struct RawResources {
-    template: OptionalText,
-    overrides: Option<BTreeMap<String, RawGroupResource>>,
-    namespaced: Option<bool>,
-    /// An extension: an external metric is read from this namespace, whatever the namespace of
-    /// the request.
-    namespace: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawGroupResource {
-    #[serde(default)]
-    group: Option<String>,
-    #[serde(default)]
-    resource: Option<String>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct RawName {
-    matches: OptionalText,
-    r#as: OptionalText,
-}
-
-#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RawResourceRules {
     #[serde(default)]
@@ -187,90 +111,6 @@ struct RawUsageRule {
     node_query: OptionalText,
     resources: Option<RawResources>,
     container_label: OptionalText,
-}
-
-fn text(raw: &OptionalText) -> &str {
-    raw.as_ref().map_or("", |text| text.value.as_str())
-}
-
-/// An error at a text, if the text was given.
-fn at(raw: &OptionalText, field: String, error: impl ToString) -> FieldError {
-    match raw {
-        Some(text) => FieldError::of(text, field, error.to_string()),
-        None => FieldError { at: None, field, error: error.to_string() },
-    }
-}
-
-/// Compiles a list of rules.
-pub fn compile(list: &str, raw: Vec<RawRule>) -> Result<Vec<Rule>, FieldError> {
-    let compile = |(index, rule)| compile_rule(&format!("{list}[{index}]"), rule);
-    raw.into_iter().enumerate().map(compile).collect()
-}
-
-fn compile_rule(path: &str, raw: RawRule) -> Result<Rule, FieldError> {
-    let field = |name: &str| format!("{path}.{name}");
-    if text(&raw.series_query).is_empty() {
-        let error =
-            "which series the rule is for is missing, such as 'http_requests_total{pod!=\"\"}'";
-        return Err(at(&raw.series_query, field("seriesQuery"), error));
-    }
-    let mut filters = Vec::new();
-    for (index, filter) in raw.series_filters.unwrap_or_default().iter().enumerate() {
-        filters.push(compile_filter(&field(&format!("seriesFilters[{index}]")), filter)?);
-    }
-    let RawName { matches, r#as } = raw.name.unwrap_or_default();
-    let name = MetricName::new(text(&matches), text(&r#as))
-        .map_err(|error| at(&matches, field("name.matches"), error))?;
-    if !text(&matches).is_empty() {
-        let wrong = |error| at(&matches, field("name.matches"), error);
-        filters.push(Filter { pattern: pattern(text(&matches)).map_err(wrong)?, must_match: true });
-    }
-    let resources = raw.resources.unwrap_or_default();
-    Ok(Rule {
-        series: SeriesQuery {
-            backend: raw.backend.clone(),
-            selector: text(&raw.series_query).to_owned(),
-        },
-        filters,
-        name,
-        namespaced: resources.namespaced.unwrap_or(true),
-        namespace: resources.namespace.clone().filter(|namespace| !namespace.is_empty()),
-        labels: compile_labels(&field("resources"), resources)?,
-        query: template(&raw.metrics_query, field("metricsQuery"))?,
-    })
-}
-
-fn template(raw: &OptionalText, field: String) -> Result<Template, FieldError> {
-    Template::parse(text(raw)).map_err(|error| at(raw, field, error))
-}
-
-fn compile_filter(path: &str, raw: &RawFilter) -> Result<Filter, FieldError> {
-    let (is, is_not) = (text(&raw.is), text(&raw.is_not));
-    let (source, name, must_match) = match (is, is_not) {
-        ("", "") => {
-            return Err(at(&None, path.to_owned(), "one of `is` and `isNot` was expected"));
-        }
-        (_, "") => (&raw.is, "is", true),
-        ("", _) => (&raw.is_not, "isNot", false),
-        _ => {
-            let error = "one of `is` and `isNot` was expected, not both";
-            return Err(at(&raw.is_not, path.to_owned(), error));
-        }
-    };
-    let wrong = |error: RuleError| at(source, format!("{path}.{name}"), error);
-    Ok(Filter { pattern: pattern(text(source)).map_err(wrong)?, must_match })
-}
-
-fn compile_labels(path: &str, raw: RawResources) -> Result<ResourceLabels, FieldError> {
-    let overrides = raw.overrides.unwrap_or_default().into_iter();
-    let overrides = overrides
-        .map(|(label, named)| {
-            let group = named.group.unwrap_or_default();
-            (label, GroupResource { group, resource: named.resource.unwrap_or_default() })
-        })
-        .collect();
-    ResourceLabels::new(text(&raw.template), overrides)
-        .map_err(|error| at(&raw.template, format!("{path}.template"), error))
 }
 
 /// Compiles the rules of `metrics.k8s.io`.
@@ -295,7 +135,11 @@ fn compile_usage(path: &str, raw: RawUsageRule) -> Result<UsageRule, FieldError>
     Ok(UsageRule {
         container_query: template(&raw.container_query, field("containerQuery"))?,
         node_query: template(&raw.node_query, field("nodeQuery"))?,
-        labels: compile_labels(&field("resources"), raw.resources.unwrap_or_default())?,
+        labels: compile_labels(
+            &field("resources"),
+            raw.resources.unwrap_or_default(),
+            PATTERN_BYTES,
+        )?,
         container_label: text(&raw.container_label).to_owned(),
     })
 }

@@ -26,7 +26,9 @@ pub async fn fetch(
     if selector.is_empty() && is_of_pods(metric) {
         return Some((Fetched::PerPod(Err(NO_SELECTOR.to_owned())), Vec::new()));
     }
-    if !rules.has_synced() && !is_known(rules, metric) {
+    if !(rules.has_synced() && rules.metric_rules().has_synced(namespace))
+        && !is_known(rules, namespace, metric)
+    {
         let error = "the series of the rules are not listed yet".to_owned();
         return Some((Fetched::failed(metric, error), Vec::new()));
     }
@@ -35,7 +37,7 @@ pub async fn fetch(
             let pods = GroupResource::core("pods");
             let key =
                 ObjectMetric { resource: pods.clone(), namespaced: true, metric: id.name.clone() };
-            rules.read(|registry| registry.custom(&key).is_some()).then_some(())?;
+            rules.serves(namespace, &key).then_some(())?;
             let selector: Selector = selector.parse().ok()?;
             let series = id.parsed.as_ref().ok()?;
             let selection = ObjectSelection::Selector(&selector);
@@ -60,7 +62,7 @@ pub async fn fetch(
             let (of, name) = if itself { ("", namespace) } else { (namespace, &*object.name) };
             let (namespaced, metric) = (!of.is_empty(), id.name.clone());
             let key = ObjectMetric { resource: resource.clone(), namespaced, metric };
-            rules.read(|registry| registry.custom(&key).is_some()).then_some(())?;
+            rules.serves(of, &key).then_some(())?;
             let series = id.parsed.as_ref().ok()?;
             let values = rules
                 .objects(of, &resource, ObjectSelection::Name(name), &id.name, series, false)
@@ -96,11 +98,11 @@ pub async fn fetch(
 }
 
 /// Whether the provider of a metric is known before all series were listed.
-fn is_known(rules: &Rules, metric: &Metric) -> bool {
+fn is_known(rules: &Rules, namespace: &str, metric: &Metric) -> bool {
     let set = rules.rules();
     match &metric.source {
         MetricSource::Pods { metric: id, .. } | MetricSource::Object { metric: id, .. } => {
-            set.custom.is_empty()
+            (set.custom.is_empty() && rules.metric_rules().has_synced(namespace))
                 || rules.read(|registry| {
                     registry.custom_metrics().any(|(known, _)| known.metric == id.name)
                 })

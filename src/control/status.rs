@@ -10,7 +10,7 @@ use crate::hpa::{
 use crate::k8s::Quantity;
 use crate::leader::FencingToken;
 use crate::time::UnixMillis;
-use crate::watch::{AutoscalerKind, AutoscalerRef};
+use crate::watch::{AutoscalerKind, AutoscalerRef, ObjectKey};
 use k8s_openapi::api::autoscaling::v2::{
     HorizontalPodAutoscaler, HorizontalPodAutoscalerCondition, HorizontalPodAutoscalerStatus,
     MetricStatus, MetricValueStatus,
@@ -295,14 +295,24 @@ pub async fn write(
             condition.as_object_mut().map(|condition| condition.remove("observedGeneration"));
         }
     }
-    let key = &autoscaler.key;
-    let api: Api<DynamicObject> =
-        Api::namespaced_with(client.clone(), &key.namespace, &resource(autoscaler));
+    replace_status(client, token, &resource(autoscaler), &autoscaler.key, uid, &value).await
+}
+
+/// Writes the status of any object in place of the whole old one. Returns whether that object is still there.
+pub async fn replace_status(
+    client: &Client,
+    token: &FencingToken,
+    resource: &ApiResource,
+    key: &ObjectKey,
+    uid: &str,
+    status: &Value,
+) -> Result<bool, kube::Error> {
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &key.namespace, resource);
     // A merge patch would not do: of the status of a custom resource kube-apiserver takes it whatever
     // UID it names.
     let patch = json!([
         {"op": "test", "path": "/metadata/uid", "value": uid},
-        {"op": "add", "path": "/status", "value": value},
+        {"op": "add", "path": "/status", "value": status},
     ]);
     let patch = serde_json::from_value(patch).map_err(kube::Error::SerdeError)?;
     let patch = Patch::<()>::Json(patch);

@@ -1,7 +1,8 @@
-//! The `Autoscaler` custom resource: its types, the schema generated from them, and the parsing of
-//! objects.
+//! The custom resources `Autoscaler` and `MetricRule`: their types, the schemas generated from them, and the
+//! parsing of objects.
 
 mod autoscaler;
+mod metric_rule;
 mod mode;
 mod schema;
 mod short_metrics;
@@ -11,7 +12,12 @@ mod validation;
 pub use autoscaler::{
     Autoscaler, AutoscalerSpec, Executor, Fallback, ReadError, Rollouts, SelectionStrategy, WarmUp,
 };
+pub use metric_rule::{
+    MetricRule, MetricRuleSpec, MetricRuleStatus, RuleFilter, RuleName, RuleResource, RuleResources,
+};
 pub use mode::{Mode, Pause};
-pub use schema::{custom_resource_definition, custom_resource_definition_yaml};
+pub use schema::{
+    custom_resource_definition, custom_resource_definitions_yaml, metric_rule_definition,
+};
 pub use short_metrics::CustomMetric;
 pub use status::{AutoscalerStatus, ScheduleStatus, ScheduleWindow};

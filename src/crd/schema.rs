@@ -1,6 +1,7 @@
-//! The CustomResourceDefinition, generated from the types.
+//! The CustomResourceDefinitions, generated from the types.
 
 use super::autoscaler::Autoscaler;
+use super::metric_rule::MetricRule;
 use super::validation;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
@@ -20,11 +21,25 @@ pub fn custom_resource_definition() -> CustomResourceDefinition {
     serde_json::from_value(value).expect("the schema keeps its form")
 }
 
-/// The same as YAML, as it is checked in at `deploy/base/crd.yaml`.
-pub fn custom_resource_definition_yaml() -> String {
-    let body = serde_saphyr::to_string(&custom_resource_definition())
-        .expect("a definition has nothing that YAML can't say");
-    format!("# Made by `make generate` from src/crd/autoscaler.rs.\n{body}")
+/// The CustomResourceDefinition of `MetricRule`, as it is installed.
+pub fn metric_rule_definition() -> CustomResourceDefinition {
+    let mut value = json!(MetricRule::crd());
+    let schema = "/spec/versions/0/schema/openAPIV3Schema";
+    let schema = value.pointer_mut(schema).expect("the definition has a schema");
+    schema["description"] = json!(
+        "MetricRule makes metrics of a namespace's objects of its series, as a rule of prometheus-adapter does."
+    );
+    absent_instead_of_null(schema);
+    serde_json::from_value(value).expect("the schema keeps its form")
+}
+
+/// Both as YAML, as they are checked in at `deploy/base/crd.yaml`.
+pub fn custom_resource_definitions_yaml() -> String {
+    let definitions = [custom_resource_definition(), metric_rule_definition()];
+    let bodies = definitions.map(|definition| {
+        serde_saphyr::to_string(&definition).expect("a definition has nothing that YAML can't say")
+    });
+    format!("# Made by `make generate` from src/crd.\n{}", bodies.join("---\n"))
 }
 
 /// Removes `nullable`, so that the API server drops fields that are `null`, as in built-in objects.
@@ -78,7 +93,7 @@ mod tests {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/base/crd.yaml");
         let checked_in = std::fs::read_to_string(path).unwrap_or_default();
         assert!(
-            checked_in == custom_resource_definition_yaml(),
+            checked_in == custom_resource_definitions_yaml(),
             "{path} is out of date: run `make generate`"
         );
     }

@@ -170,15 +170,21 @@ impl Client {
     }
 
     /// The series of a selector that have had a sample since a time (in
-    /// Unix seconds); the body is for [`decode_series_schemas`](super::decode_series_schemas).
+    /// Unix seconds), for these flows; the body is for [`decode_series_schemas`](super::decode_series_schemas). Those
+    /// that users list have the limits of their queries: of more than 50,000 series the listing fails.
     ///
     /// # Errors
     /// As [`Error`] says.
-    pub async fn series(&self, selector: &str, since: f64) -> Result<Body, Error> {
+    pub async fn series(&self, selector: &str, since: f64, flows: &[Flow]) -> Result<Body, Error> {
         let since = format!("{since:.3}");
-        let form = [("match[]", selector), ("start", &since), ("partial_response", "false")];
-        let request = Request { path: "api/v1/series", form: &form, flows: &[], get: self.get };
-        self.body(request).await
+        let form = [
+            ("match[]", selector),
+            ("start", &since),
+            ("partial_response", "false"),
+            ("limit", MAX_USER_SERIES),
+        ];
+        let form = if is_user(flows) { &form[..] } else { &form[..3] };
+        self.body(Request { path: "api/v1/series", form, flows, get: self.get }).await
     }
 
     /// For how long all requests have failed; none if the last one succeeded. Users' own queries that were late

@@ -8,6 +8,7 @@ pub mod functions;
 pub mod guard;
 pub mod matcher;
 pub mod name;
+pub mod narrow;
 mod parameterize;
 pub mod plan;
 pub mod query;

@@ -13,7 +13,7 @@ pub(crate) use settings::check;
 pub use shutdown::Stop;
 
 use crate::config::{Config, LiveConfig, ServeFlags};
-use crate::control::{ControlLoop, Dependencies};
+use crate::control::{ControlLoop, Dependencies, MetricRuleStatuses};
 use crate::k8s::Selector;
 use crate::leader::LeaderElector;
 use crate::live::LiveStatus;
@@ -54,6 +54,7 @@ pub struct Parts {
 pub struct Replica {
     shared: Shared,
     api: kube::Client,
+    clock: Clock,
     prometheus: prometheus::Client,
     discovery_interval: Duration,
     leader: LeaderElector,
@@ -83,6 +84,7 @@ impl Shared {
         metrics.show(synced.clone());
         let samples = Store::new(prometheus.clone(), flags.sample_max_age, spawner.clone());
         let resources = Resources::new(api.clone());
+        let live_config = LiveConfig::new(config);
         let rules = Rules::new(
             config.rules.clone(),
             settings::listings(flags),
@@ -94,6 +96,7 @@ impl Shared {
                 resources: resources.clone(),
                 clock: parts.clock.clone(),
                 spawner: spawner.clone(),
+                pod_queries: live_config.pod_queries.clone(),
             },
         );
         Self {
@@ -103,7 +106,7 @@ impl Shared {
             samples,
             resources,
             rules,
-            config: LiveConfig::new(config),
+            config: live_config,
             live: LiveStatus::default(),
             metrics: metrics.clone(),
         }
@@ -134,11 +137,21 @@ impl Replica {
             settings: settings::control(&flags),
             metrics,
             live: shared.live.clone(),
-            clock,
+            clock: clock.clone(),
             heartbeat: shared.heartbeat.clone(),
         });
         let (discovery_interval, tasks) = (flags.discovery_interval, Tasks::default());
-        Ok(Self { shared, api, prometheus, discovery_interval, leader, control, tasks, background })
+        Ok(Self {
+            shared,
+            api,
+            clock,
+            prometheus,
+            discovery_interval,
+            leader,
+            control,
+            tasks,
+            background,
+        })
     }
 
     /// What its parts share.
@@ -182,7 +195,16 @@ impl Replica {
             shared, prometheus, leader, control, mut tasks, background: _background, ..
         } = self;
         let Shared { cluster, synced, resources, rules, .. } = shared;
+        let statuses = MetricRuleStatuses {
+            client: self.api.clone(),
+            leader: leader.clone(),
+            cluster: cluster.clone(),
+            rules: rules.metric_rules().clone(),
+            clock: self.clock,
+        };
         tasks.spawn("watches", run_reflectors(self.api, cluster, synced));
+        tasks.spawn("metric rules", rules.clone().follow_metric_rules());
+        tasks.spawn("metric rule statuses", statuses.run());
         tasks.spawn("rules", follow_rules(resources, rules, self.discovery_interval));
         let shutdown = Shutdown::at(signal);
         let stop = shutdown.stop.clone();

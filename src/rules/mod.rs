@@ -1,7 +1,9 @@
 //! Rules in prometheus-adapter's format: from the series in Prometheus to metrics of the cluster's objects.
 
+mod compile;
 mod failure;
 mod listing;
+mod metric_rules;
 mod objects;
 mod registry;
 mod retries;
@@ -13,12 +15,16 @@ mod tests;
 mod usage;
 mod values;
 
+pub use compile::{
+    FieldError, OptionalText, RawResources, RawRule, at, compile, compile_labels, template, text,
+};
 pub use failure::RuleQueryError;
 #[cfg(test)]
 pub use listing::UNKNOWN_NAME_BYTES;
+pub use metric_rules::{MetricRules, Standing};
 pub use objects::pod_info;
 pub use registry::ObjectMetric;
-pub use rule::{Filter, MetricName, ResourceLabels, Rule, RuleError, SeriesQuery, pattern};
+pub use rule::{PATTERN_BYTES, Rule};
 pub use rule_set::RuleSet;
 pub use service::{Dependencies, ListingSettings, Rules};
 pub use usage::{ResourceRules, UsageRule};

@@ -4,7 +4,7 @@ use crate::promql::matcher::Matcher;
 use crate::promql::query::render;
 use crate::promql::template::{Template, Value};
 use crate::watch::{GroupResource, ResourceMap};
-use regex::Regex;
+use regex::{Regex, RegexBuilder};
 use std::collections::BTreeMap;
 
 /// The series that are listed for a rule, and the server.
@@ -72,14 +72,14 @@ pub struct ResourceLabels {
 pub struct RuleError(pub String);
 
 impl MetricName {
-    /// From `name.matches` and `name.as`, either of which may be empty.
+    /// From `name.matches` and `name.as`, either of which may be empty. The pattern takes at most `limit` bytes.
     ///
     /// # Errors
     /// If `matches` is not a pattern, or has several groups and `as` is empty.
-    pub fn new(matches: &str, template: &str) -> Result<Self, RuleError> {
+    pub fn new(matches: &str, template: &str, limit: usize) -> Result<Self, RuleError> {
         let pattern = match matches {
             "" => None,
-            text => Some(pattern(text)?),
+            text => Some(pattern(text, limit)?),
         };
         let groups = pattern.as_ref().map_or(0, |pattern| pattern.captures_len() - 1);
         let template = match (template, groups) {
@@ -120,27 +120,38 @@ fn expand_whole(template: &str, series: &str) -> String {
     name
 }
 
-/// Compiles a pattern.
+/// The most bytes of a compiled pattern of the administrator.
+pub const PATTERN_BYTES: usize = 10 << 20;
+
+/// The most bytes of its cache.
+const DFA_BYTES: usize = 2 << 20;
+
+/// Compiles a pattern, which takes at most `limit` bytes.
 ///
 /// # Errors
 /// If it is invalid; the text shows where.
-pub fn pattern(text: &str) -> Result<Regex, RuleError> {
-    Regex::new(text)
+pub fn pattern(text: &str, limit: usize) -> Result<Regex, RuleError> {
+    RegexBuilder::new(text)
+        .size_limit(limit)
+        .dfa_size_limit(limit.min(DFA_BYTES))
+        .build()
         .map_err(|error| RuleError(format!("{text:?} is no regular expression: {error}")))
 }
 
 impl ResourceLabels {
-    /// From `resources.template` and `resources.overrides`.
+    /// From `resources.template` and `resources.overrides`. The pattern of the template takes at most `limit`
+    /// bytes.
     ///
     /// # Errors
     /// If the template is invalid, or does not name the resource.
     pub fn new(
         template: &str,
         overrides: BTreeMap<String, GroupResource>,
+        limit: usize,
     ) -> Result<Self, RuleError> {
         let template = match template {
             "" => None,
-            text => Some(label_template(text)?),
+            text => Some(label_template(text, limit)?),
         };
         Ok(Self { template, overrides })
     }
@@ -216,11 +227,11 @@ fn label_fields(group: &str, resource: &str) -> BTreeMap<&'static str, Value> {
     ])
 }
 
-fn label_template(text: &str) -> Result<(Template, Regex), RuleError> {
+fn label_template(text: &str, limit: usize) -> Result<(Template, Regex), RuleError> {
     let template = Template::parse(text).map_err(|error| RuleError(error.to_string()))?;
     let form =
         template.render(&label_fields("(?P<group>.+?)", "(?P<resource>.+?)")).map_err(RuleError)?;
-    let form = pattern(&format!("^{form}$"))?;
+    let form = pattern(&format!("^{form}$"), limit)?;
     if !form.capture_names().flatten().any(|name| name == "resource") {
         return Err(RuleError(
             "<<.Resource>> is missing: no label would name a resource".to_owned(),
@@ -289,11 +300,16 @@ mod tests {
             ("(?P<a>x)(?P<b>y)", "${b}$a", "xy", Some("yx")),
             ("http", "", "my_http_x", Some("http")),
         ] {
-            let name = MetricName::new(matches, template).unwrap();
+            let name = MetricName::new(matches, template, PATTERN_BYTES).unwrap();
             assert_eq!(name.render(series).as_deref(), expected, "{matches} {template} {series}");
         }
-        assert!(MetricName::new("(a)(b)", "").unwrap_err().0.contains("2 groups"));
-        assert!(MetricName::new("(", "").unwrap_err().0.contains("no regular expression"));
+        assert!(MetricName::new("(a)(b)", "", PATTERN_BYTES).unwrap_err().0.contains("2 groups"));
+        assert!(
+            MetricName::new("(", "", PATTERN_BYTES)
+                .unwrap_err()
+                .0
+                .contains("no regular expression")
+        );
     }
 
     #[test]
@@ -301,7 +317,8 @@ mod tests {
         let map = map();
         let overrides =
             BTreeMap::from([("exported_ns".to_owned(), GroupResource::core("namespace"))]);
-        let labels = ResourceLabels::new("kube_<<.Group>>_<<.Resource>>", overrides).unwrap();
+        let labels =
+            ResourceLabels::new("kube_<<.Group>>_<<.Resource>>", overrides, PATTERN_BYTES).unwrap();
         let apps = GroupResource::parse("deployments.apps");
         assert_eq!(labels.label(&apps, &map).as_deref(), Some("kube_apps_deployment"));
         let ingresses = GroupResource::parse("ingresses.networking.k8s.io");
@@ -313,12 +330,17 @@ mod tests {
         assert_eq!(labels.label(&namespaces, &map).as_deref(), Some("exported_ns"));
         let (found, namespaced) = labels.resources(["exported_ns", "kube_apps_deployment"], &map);
         assert_eq!((found, namespaced), (vec![namespaces.clone(), apps], true));
-        let plain = ResourceLabels::new("<<.Resource>>", BTreeMap::new()).unwrap();
+        let plain = ResourceLabels::new("<<.Resource>>", BTreeMap::new(), PATTERN_BYTES).unwrap();
         assert_eq!(plain.resources(["namespace", "zone"], &map), (vec![namespaces], false));
         let node = BTreeMap::from([("instance".to_owned(), GroupResource::core("node"))]);
-        let node = ResourceLabels::new("", node).unwrap();
+        let node = ResourceLabels::new("", node, PATTERN_BYTES).unwrap();
         assert_eq!(node.resources(["instance"], &map), (vec![GroupResource::core("nodes")], false));
         assert!(node.resources(["instance", "job"], &map).1);
-        assert!(ResourceLabels::new("a", BTreeMap::new()).unwrap_err().0.contains("<<.Resource>>"));
+        assert!(
+            ResourceLabels::new("a", BTreeMap::new(), PATTERN_BYTES)
+                .unwrap_err()
+                .0
+                .contains("<<.Resource>>")
+        );
     }
 }

@@ -1,13 +1,16 @@
 //! The rules in force, and the listings of the series that they match.
 
 use super::listing::{LISTING_TIMEOUT, Listings};
+use super::metric_rules::{self, MetricRules};
 use super::objects::ObjectLister;
-use super::registry::{KnownSeries, Registry};
+use super::registry::{KnownSeries, ObjectMetric, Registry};
 use super::retries::Retries;
 use super::rule::SeriesQuery;
 use super::rule_set::RuleSet;
 use crate::clock::Clock;
 use crate::prometheus::{Client as Prometheus, decode_series_schemas};
+use crate::promql::query::PodQueries;
+use crate::reload::Reloadable;
 use crate::samples::Store;
 use crate::supervise::Spawner;
 use crate::time::UnixMillis;
@@ -16,7 +19,7 @@ use futures::{StreamExt, stream};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
-use tokio::sync::{Mutex, Notify};
+use tokio::sync::{Mutex, Notify, watch};
 use tokio::time::Instant;
 
 /// The most listings of series at the same time.
@@ -42,6 +45,9 @@ struct Inner {
     listings: Arc<Listings>,
     wake: Notify,
     failing: RwLock<BTreeMap<SeriesQuery, String>>,
+    metric_rules: MetricRules,
+    /// Counts the changes of the registry.
+    changes: watch::Sender<u64>,
 }
 
 /// A server, and the store of its results.
@@ -67,6 +73,8 @@ pub struct Dependencies {
     pub clock: Clock,
     /// Starts listings.
     pub spawner: Spawner,
+    /// The labels of namespaces and pods, by which MetricRules are kept in their namespaces.
+    pub pod_queries: Reloadable<PodQueries>,
 }
 
 /// How often series are listed.
@@ -110,8 +118,23 @@ impl RulesState {
 impl Rules {
     /// Rules of which no series are listed yet.
     pub fn new(rules: RuleSet, settings: ListingSettings, dependencies: Dependencies) -> Self {
-        let Dependencies { prometheus, samples, client, cluster, resources, clock, spawner } =
-            dependencies;
+        let Dependencies {
+            prometheus,
+            samples,
+            client,
+            cluster,
+            resources,
+            clock,
+            spawner,
+            pod_queries,
+        } = dependencies;
+        let metric_rules = MetricRules::new(metric_rules::Dependencies {
+            prometheus: prometheus.clone(),
+            cluster: cluster.clone(),
+            resources: resources.clone(),
+            pod_queries,
+            interval: settings.interval,
+        });
         let backends = Arc::new(backends(&rules, &prometheus, &samples, settings));
         let state = RulesState { rules: Arc::new(rules), backends, ..RulesState::default() };
         Self(Arc::new(Inner {
@@ -125,6 +148,8 @@ impl Rules {
             listings: Arc::new(Listings::new(spawner)),
             wake: Notify::new(),
             failing: RwLock::default(),
+            metric_rules,
+            changes: watch::Sender::default(),
         }))
     }
 
@@ -152,6 +177,20 @@ impl Rules {
         read(&self.state().registry)
     }
 
+    /// The MetricRules of the namespaces.
+    pub fn metric_rules(&self) -> &MetricRules {
+        &self.0.metric_rules
+    }
+
+    /// Follows the MetricRules, apart from the administrator's rules: what is slow or fails there delays none of
+    /// these. Never ends.
+    pub async fn follow_metric_rules(self) {
+        let is_administrators =
+            |metric: &ObjectMetric| self.read(|registry| registry.custom(metric).is_some());
+        let (rules, changes) = (self.0.metric_rules.clone(), self.0.changes.subscribe());
+        rules.run(is_administrators, changes, || self.listed_since()).await;
+    }
+
     /// Replaces the rules. Known series that the new rules match are kept.
     pub fn replace(&self, rules: RuleSet) {
         let rules = Arc::new(rules);
@@ -162,6 +201,7 @@ impl Rules {
         let (known, tried) = (state.known.clone(), state.tried.clone());
         *state = Arc::new(RulesState::new(rules, backends, known, tried, &map));
         drop(state);
+        self.0.changes.send_modify(|changes| *changes += 1);
         self.0.wake.notify_one();
     }
 
@@ -210,6 +250,17 @@ impl Rules {
         series_queries(&state.rules).into_iter().all(|query| state.tried.contains(query))
     }
 
+    /// The time since when series are listed, in Unix seconds.
+    fn listed_since(&self) -> f64 {
+        // From a time that Prometheus has not reached it would list nothing, and every metric would be gone:
+        // a wall clock that is ahead is corrected by kube-apiserver's, unless that is implausible.
+        let clock = &self.0.clock;
+        let wall = clock.wall_ms();
+        let corrects = |server: &UnixMillis| (0..=MAX_CORRECTION_MS).contains(&(wall - *server));
+        let now = clock.server().filter(corrects).unwrap_or(wall);
+        (now as f64 / 1000.0 - self.0.settings.max_age.as_secs_f64()).max(0.0)
+    }
+
     /// Lists the series of these queries, or of all rules. Returns the queries that failed: their known
     /// series are kept, and the others are listed.
     async fn relist(
@@ -220,19 +271,13 @@ impl Rules {
         let _guard = self.0.relisting.lock().await;
         self.0.default.prometheus.count_listing(reason);
         let rules = self.rules();
-        // From a time that Prometheus has not reached it would list nothing, and every metric would be gone:
-        // a wall clock that is ahead is corrected by kube-apiserver's, unless that is implausible.
-        let clock = &self.0.clock;
-        let wall = clock.wall_ms();
-        let corrects = |server: &UnixMillis| (0..=MAX_CORRECTION_MS).contains(&(wall - *server));
-        let now = clock.server().filter(corrects).unwrap_or(wall);
-        let since = (now as f64 / 1000.0 - self.0.settings.max_age.as_secs_f64()).max(0.0);
+        let since = self.listed_since();
         let mut queries = series_queries(&rules);
         queries.retain(|query| only.is_none_or(|only| only.contains(*query)));
         let queries: Vec<SeriesQuery> = queries.into_iter().cloned().collect();
         let list = async |query: SeriesQuery| {
             let prometheus = self.backend(query.backend.as_ref()).prometheus;
-            let body = prometheus.series(&query.selector, since).await;
+            let body = prometheus.series(&query.selector, since, &[]).await;
             let schemas = body.and_then(|body| decode_series_schemas(&body));
             let schemas = schemas.map_err(|error| error.to_string());
             (query, schemas)
@@ -277,6 +322,7 @@ impl Rules {
         *state = Arc::new(new);
         drop(state);
         if changed {
+            self.0.changes.send_modify(|changes| *changes += 1);
             tracing::debug!("Metrics of rules changed");
         }
         names

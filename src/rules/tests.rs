@@ -1,10 +1,12 @@
 //! Rules while series are not listed yet, or for metrics that do not exist.
 
-use super::{Dependencies, ListingSettings, MetricName, Rule, RuleSet, Rules, SeriesQuery};
+use super::rule::{MetricName, SeriesQuery};
+use super::{Dependencies, ListingSettings, Rule, RuleSet, Rules};
 use crate::clock::{Clock, Dated, WallClock};
 use crate::k8s::Selector;
 use crate::prometheus::{BodyStream, Client, Options, Transport, TransportError};
 use crate::promql::template::Template;
+use crate::reload::Reloadable;
 use crate::samples::Store;
 use crate::supervise::Spawner;
 use crate::telemetry::Metrics;
@@ -60,7 +62,7 @@ fn rules_of(prometheus: Client, clock: Clock, selectors: &[&str]) -> Rules {
     let rule = |selector: &&str| Rule {
         series: SeriesQuery { backend: None, selector: (*selector).to_owned() },
         filters: Vec::new(),
-        name: MetricName::new("", "").unwrap(),
+        name: MetricName::new("", "", 1 << 20).unwrap(),
         labels: Default::default(),
         namespaced: false,
         namespace: None,
@@ -81,6 +83,7 @@ fn rules_of(prometheus: Client, clock: Clock, selectors: &[&str]) -> Rules {
             clock,
             client,
             spawner: Spawner::unowned(),
+            pod_queries: Reloadable::new(crate::config::Config::default().pod_queries),
         },
     )
 }

@@ -1,9 +1,11 @@
 //! The values of the metrics that rules serve: of objects, external, and usage.
 
 use super::failure::RuleQueryError;
-use super::registry::ObjectMetric;
+use super::metric_rules::Source;
+use super::registry::{ObjectMetric, RuleSource};
 use super::rule::Rule;
-use super::service::Rules;
+use super::rule_set::RuleSet;
+use super::service::{Rules, RulesState};
 use super::usage::{ResourceRules, UsageRule};
 use crate::k8s::{Quantity, Selector};
 use crate::prometheus::InvalidSample;
@@ -34,6 +36,14 @@ pub struct ObjectValues {
     pub values: Vec<ObjectValue>,
     /// The handle to repeat the query.
     pub handle: QueryHandle,
+}
+
+/// What a metric of objects is queried from.
+enum ObjectSource {
+    /// A rule of the administrator.
+    Administrator(Arc<RuleSet>, RuleSource),
+    /// A MetricRule of the namespace.
+    MetricRule(Source),
 }
 
 /// The objects of a request.
@@ -88,7 +98,7 @@ impl Rules {
         series: &Selector,
         timed: bool,
     ) -> Result<ObjectValues, RuleQueryError> {
-        if !self.any_custom() {
+        if !self.any_custom() && !self.metric_rules().any(namespace) {
             return Err(RuleQueryError::NotFound);
         }
         let Some(info) = self.resources().find(resource).await else {
@@ -104,12 +114,7 @@ impl Rules {
             namespaced: !namespace.is_empty(),
             metric: metric.to_owned(),
         };
-        let name = format!("{}/{metric}", info.name);
-        let found = self.known(&name, |state| {
-            let source = state.registry.custom(&key)?;
-            Some((state.rules.clone(), source.clone()))
-        });
-        let (rules, source) = found.await.ok_or(RuleQueryError::NotFound)?;
+        let source = self.source(namespace, &key).await.ok_or(RuleQueryError::NotFound)?;
         let names = match selection {
             ObjectSelection::Name(name) => vec![name.to_owned()],
             ObjectSelection::Selector(selector) => {
@@ -119,11 +124,22 @@ impl Rules {
         if names.is_empty() {
             return Err(RuleQueryError::NotFound);
         }
-        let rule = &rules.custom[source.rule];
-        let (query, label) =
-            self.object_query(rule, &source.series, &info.name, namespace, names.clone(), series)?;
-        let samples = self.backend(rule.series.backend.as_ref()).samples;
-        let found = samples.objects(&query, label, timed, &Caller::of(namespace)).await?;
+        let found = match &source {
+            ObjectSource::Administrator(rules, RuleSource { rule, series: name }) => {
+                let rule = &rules.custom[*rule];
+                let (query, label) =
+                    self.object_query(rule, name, &info.name, namespace, names.clone(), series)?;
+                let samples = self.backend(rule.series.backend.as_ref()).samples;
+                samples.objects(&query, label, timed, &Caller::of(namespace)).await?
+            }
+            ObjectSource::MetricRule(source) => {
+                let selector = selector_matchers(series)?;
+                let query = source.query(&names, &selector, &self.metric_rules().labels());
+                let query = query.map_err(RuleQueryError::Query)?;
+                let (samples, label) = (self.backend(None).samples, source.label.clone());
+                samples.objects(&query, label, timed, &Caller::user(namespace)).await?
+            }
+        };
         let by_name = found.by_object();
         let value = |name: String| {
             // The last of several series counts, as in prometheus-adapter.
@@ -136,6 +152,27 @@ impl Rules {
             return Err(RuleQueryError::NoValue);
         }
         Ok(ObjectValues { resource: info, values, handle: found.values.handle().clone() })
+    }
+
+    /// What a metric is queried from: a rule of the administrator, or else a MetricRule of the namespace. If
+    /// neither serves it, the series of the administrator's rules are listed first.
+    async fn source(&self, namespace: &str, key: &ObjectMetric) -> Option<ObjectSource> {
+        let administrators = |state: &RulesState| {
+            let source = state.registry.custom(key)?;
+            Some(ObjectSource::Administrator(state.rules.clone(), source.clone()))
+        };
+        let known = administrators(&self.state())
+            .or_else(|| self.metric_rules().find(namespace, key).map(ObjectSource::MetricRule));
+        if known.is_some() || !self.any_custom() {
+            return known;
+        }
+        self.known(&format!("{}/{}", key.resource, key.metric), administrators).await
+    }
+
+    /// Whether a metric of objects is known to be served in a namespace.
+    pub fn serves(&self, namespace: &str, metric: &ObjectMetric) -> bool {
+        self.state().registry.custom(metric).is_some()
+            || self.metric_rules().find(namespace, metric).is_some()
     }
 
     fn object_query(

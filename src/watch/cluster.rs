@@ -16,6 +16,9 @@ struct Inner {
     /// The autoscalers whose spec changed since [`Cluster::changes`] last returned.
     dirty: Mutex<BTreeSet<AutoscalerRef>>,
     dirtied: Notify,
+    /// The namespaces whose MetricRules changed since [`Cluster::metric_rule_changes`] last returned.
+    dirty_rules: Mutex<BTreeSet<String>>,
+    rules_dirtied: Notify,
     /// Counts the changes of published metrics.
     published: watch::Sender<u64>,
 }
@@ -47,6 +50,25 @@ impl Cluster {
                 return dirty;
             }
             self.0.dirtied.notified().await;
+        }
+    }
+
+    /// Notifies that a MetricRule of a namespace was added, changed or deleted.
+    pub fn metric_rule_changed(&self, namespace: String) {
+        self.0.dirty_rules.lock().unwrap_or_else(PoisonError::into_inner).insert(namespace);
+        self.0.rules_dirtied.notify_one();
+    }
+
+    /// Waits for changes of MetricRules, and returns the namespaces. Only one task may wait.
+    pub async fn metric_rule_changes(&self) -> BTreeSet<String> {
+        loop {
+            let dirty = std::mem::take(
+                &mut *self.0.dirty_rules.lock().unwrap_or_else(PoisonError::into_inner),
+            );
+            if !dirty.is_empty() {
+                return dirty;
+            }
+            self.0.rules_dirtied.notified().await;
         }
     }
 

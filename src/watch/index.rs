@@ -3,7 +3,7 @@
 
 use super::autoscaler_ref::{AutoscalerKind, AutoscalerRef, ObjectKey};
 use super::pods::{Interner, NamespacePods, Owner, PodRecord};
-use super::records::{AutoscalerRecord, HpaRecord, ScaleRecord, Workload};
+use super::records::{AutoscalerRecord, HpaRecord, MetricRuleRecord, ScaleRecord, Workload};
 use crate::hpa::Requests;
 use crate::k8s::Selector;
 use crate::promql::query::{Per, PrometheusMetric};
@@ -24,6 +24,8 @@ pub struct Index {
     scales: HashMap<Workload, BTreeMap<ObjectKey, ScaleRecord>>,
     autoscalers: BTreeMap<ObjectKey, Arc<AutoscalerRecord>>,
     hpas: BTreeMap<ObjectKey, Arc<HpaRecord>>,
+    /// By namespace and name.
+    metric_rules: HashMap<String, BTreeMap<String, Arc<MetricRuleRecord>>>,
     published: Published,
     /// The metric names that each autoscaler uses: the keys of `published`, by autoscaler.
     metric_names: HashMap<AutoscalerRef, Vec<String>>,
@@ -100,6 +102,53 @@ impl Index {
     /// One native HorizontalPodAutoscaler.
     pub fn hpa(&self, key: &ObjectKey) -> Option<Arc<HpaRecord>> {
         self.hpas.get(key).cloned()
+    }
+
+    /// The MetricRules of a namespace, by name.
+    pub fn metric_rules(&self, namespace: &str) -> BTreeMap<String, Arc<MetricRuleRecord>> {
+        self.metric_rules.get(namespace).cloned().unwrap_or_default()
+    }
+
+    /// Whether a namespace has MetricRules.
+    pub fn has_metric_rules(&self, namespace: &str) -> bool {
+        self.metric_rules.contains_key(namespace)
+    }
+
+    /// One MetricRule.
+    pub fn metric_rule(&self, key: &ObjectKey) -> Option<&Arc<MetricRuleRecord>> {
+        self.metric_rules.get(&key.namespace)?.get(&key.name)
+    }
+
+    pub(super) fn metric_rule_keys(&self) -> Vec<ObjectKey> {
+        let keys = |(namespace, rules): (&String, &BTreeMap<String, _>)| {
+            let key =
+                |name: &String| ObjectKey { namespace: namespace.clone(), name: name.clone() };
+            rules.keys().map(key).collect::<Vec<_>>()
+        };
+        self.metric_rules.iter().flat_map(keys).collect()
+    }
+
+    /// Adds or replaces a MetricRule. Returns whether its spec is new or changed.
+    pub fn put_metric_rule(&mut self, key: ObjectKey, record: MetricRuleRecord) -> bool {
+        let same = |known: &Arc<MetricRuleRecord>| {
+            known.uid == record.uid
+                && known.generation.is_some()
+                && known.generation == record.generation
+        };
+        let rules = self.metric_rules.entry(key.namespace).or_default();
+        let changed = !rules.get(&key.name).is_some_and(same);
+        rules.insert(key.name, Arc::new(record));
+        changed
+    }
+
+    /// Removes a MetricRule.
+    pub fn remove_metric_rule(&mut self, key: &ObjectKey) {
+        if let Some(rules) = self.metric_rules.get_mut(&key.namespace) {
+            rules.remove(&key.name);
+            if rules.is_empty() {
+                self.metric_rules.remove(&key.namespace);
+            }
+        }
     }
 
     pub(super) fn pod_keys(&self) -> Vec<ObjectKey> {

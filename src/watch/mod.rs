@@ -21,7 +21,9 @@ pub use read::owner;
 pub use read::{LeanPod, pod as read_pod};
 #[cfg(test)]
 pub use read::{autoscaler as read_autoscaler, hpa as read_hpa};
-pub use records::{AutoscalerRecord, HpaRecord, ParsedSpec, ScaleRecord, ScalingSpec, Workload};
+pub use records::{
+    AutoscalerRecord, HpaRecord, MetricRuleRecord, ParsedSpec, ScaleRecord, ScalingSpec, Workload,
+};
 pub use reflector::run_reflectors;
 pub use resources::{GroupResource, ResourceInfo, ResourceMap, Resources};
 pub use synced::{WatchHealth, WatchStatuses};

@@ -1,8 +1,9 @@
 //! The records that the index keeps of autoscalers and workloads.
 
-use crate::crd::{AutoscalerSpec, ReadError};
+use crate::crd::{AutoscalerSpec, MetricRuleSpec, MetricRuleStatus, ReadError};
 use crate::hpa::{self, Scale, Spec, Status};
 use crate::promql::query::PrometheusMetric;
+use crate::time::UnixMillis;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscalerStatus;
 use std::sync::Arc;
 
@@ -85,6 +86,21 @@ pub struct HpaRecord {
     pub owner: Option<String>,
     /// The status.
     pub status: HorizontalPodAutoscalerStatus,
+}
+
+/// The record of a MetricRule.
+#[derive(Clone, Debug)]
+pub struct MetricRuleRecord {
+    /// The UID, for preconditions.
+    pub uid: String,
+    /// The generation of its spec.
+    pub generation: Option<i64>,
+    /// When it was created.
+    pub created: UnixMillis,
+    /// The spec, or why it can't be read.
+    pub spec: Result<Arc<MetricRuleSpec>, String>,
+    /// The status.
+    pub status: MetricRuleStatus,
 }
 
 impl ScalingSpec {

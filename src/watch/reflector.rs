@@ -4,10 +4,10 @@ use super::autoscaler_ref::{AutoscalerRef, ObjectKey};
 use super::backoff::{FailureLog, Progress, ResettableBackoff};
 use super::cluster::Cluster;
 use super::index::Index;
-use super::read::{self, LeanAutoscaler, LeanHpa, LeanPod, LeanWorkload};
+use super::read::{self, LeanAutoscaler, LeanHpa, LeanMetricRule, LeanPod, LeanWorkload};
 use super::records::Workload;
 use super::synced::{WatchStatuses, WatchedKind};
-use crate::crd::Autoscaler;
+use crate::crd::{Autoscaler, MetricRule};
 use futures::StreamExt;
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
@@ -23,7 +23,7 @@ use std::fmt::Debug;
 /// The number of objects per page of a list. A page is in memory both as text and as objects.
 const PAGE_SIZE: u32 = 200;
 
-/// Reflects pods, native HPAs, Autoscalers, Deployments and StatefulSets of all namespaces
+/// Reflects pods, native HPAs, Autoscalers, MetricRules, Deployments and StatefulSets of all namespaces
 /// into the index, for ever. Watches that fail are resumed with a backoff.
 pub async fn run_reflectors(client: Client, cluster: Cluster, synced: WatchStatuses) {
     let pods: Api<LeanPod> = Api::all_with(client.clone(), &ApiResource::erase::<Pod>(&()));
@@ -31,6 +31,8 @@ pub async fn run_reflectors(client: Client, cluster: Cluster, synced: WatchStatu
         Api::all_with(client.clone(), &ApiResource::erase::<HorizontalPodAutoscaler>(&()));
     let autoscalers: Api<LeanAutoscaler> =
         Api::all_with(client.clone(), &ApiResource::erase::<Autoscaler>(&()));
+    let metric_rules: Api<LeanMetricRule> =
+        Api::all_with(client.clone(), &ApiResource::erase::<MetricRule>(&()));
     let deployments: Api<LeanWorkload> =
         Api::all_with(client.clone(), &ApiResource::erase::<Deployment>(&()));
     let stateful_sets: Api<LeanWorkload> =
@@ -40,6 +42,7 @@ pub async fn run_reflectors(client: Client, cluster: Cluster, synced: WatchStatu
         reflect(WatchedKind::Pods, pods, parts, &POD),
         reflect(WatchedKind::HorizontalPodAutoscalers, hpas, parts, &HPA),
         reflect(WatchedKind::Autoscalers, autoscalers, parts, &AUTOSCALER),
+        reflect(WatchedKind::MetricRules, metric_rules, parts, &METRIC_RULE),
         reflect(WatchedKind::Deployments, deployments, parts, &DEPLOYMENT),
         reflect(WatchedKind::StatefulSets, stateful_sets, parts, &STATEFUL_SET),
     );
@@ -100,6 +103,22 @@ const AUTOSCALER: EventHandler<LeanAutoscaler> = EventHandler {
     delete: |cluster, key| {
         cluster.write(|index| index.remove_autoscaler(key));
         cluster.changed(AutoscalerRef::autoscaler(key.clone()));
+    },
+    listed: |_| {},
+};
+
+const METRIC_RULE: EventHandler<LeanMetricRule> = EventHandler {
+    keys: Index::metric_rule_keys,
+    apply: |cluster, key, object| {
+        let known = cluster.read(|index| index.metric_rule(&key).cloned());
+        let record = read::metric_rule(object, known.as_deref());
+        if cluster.write(|index| index.put_metric_rule(key.clone(), record)) {
+            cluster.metric_rule_changed(key.namespace);
+        }
+    },
+    delete: |cluster, key| {
+        cluster.write(|index| index.remove_metric_rule(key));
+        cluster.metric_rule_changed(key.namespace.clone());
     },
     listed: |_| {},
 };

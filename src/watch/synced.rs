@@ -14,6 +14,8 @@ pub enum WatchedKind {
     HorizontalPodAutoscalers,
     /// Autoscalers.
     Autoscalers,
+    /// MetricRules.
+    MetricRules,
     /// Deployments.
     Deployments,
     /// StatefulSets.
@@ -22,10 +24,11 @@ pub enum WatchedKind {
 
 impl WatchedKind {
     /// All kinds.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Pods,
         Self::HorizontalPodAutoscalers,
         Self::Autoscalers,
+        Self::MetricRules,
         Self::Deployments,
         Self::StatefulSets,
     ];
@@ -36,6 +39,7 @@ impl WatchedKind {
             Self::Pods => "pods",
             Self::HorizontalPodAutoscalers => "horizontalpodautoscalers",
             Self::Autoscalers => "autoscalers",
+            Self::MetricRules => "metricrules",
             Self::Deployments => "deployments",
             Self::StatefulSets => "statefulsets",
         }
@@ -43,7 +47,7 @@ impl WatchedKind {
 
     /// Whether it is defined by our CRD. If the CRD is deleted, there are no objects.
     pub const fn is_our_crd(self) -> bool {
-        matches!(self, Self::Autoscalers)
+        matches!(self, Self::Autoscalers | Self::MetricRules)
     }
 }
 

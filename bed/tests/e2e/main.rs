@@ -14,6 +14,7 @@ mod freeze;
 mod ha;
 mod install;
 mod memory;
+mod metric_rules;
 mod modes;
 mod observed;
 mod operating;

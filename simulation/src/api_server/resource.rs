@@ -204,6 +204,20 @@ pub static AUTOSCALERS: Resource = Resource {
     ..COMMON
 };
 
+/// MetricRules.
+pub static METRIC_RULES: Resource = Resource {
+    group: "plimsoll.dev",
+    version: "v1alpha1",
+    plural: "metricrules",
+    singular: "metricrule",
+    kind: "MetricRule",
+    custom: true,
+    status: true,
+    generation: Generation::AllButStatus,
+    unconditional: false,
+    ..COMMON
+};
+
 /// A custom resource with a scale: `spec.replicas`, `status.replicas` and `status.selector`.
 pub static FLEETS: Resource = Resource {
     group: "example.com",
@@ -219,7 +233,7 @@ pub static FLEETS: Resource = Resource {
 };
 
 /// All resources, those of a group in a row.
-pub static ALL: [&Resource; 10] = [
+pub static ALL: [&Resource; 11] = [
     &NAMESPACES,
     &PODS,
     &CONFIG_MAPS,
@@ -229,6 +243,7 @@ pub static ALL: [&Resource; 10] = [
     &LEASES,
     &HPAS,
     &AUTOSCALERS,
+    &METRIC_RULES,
     &FLEETS,
 ];
 

@@ -92,6 +92,9 @@ fn range(bounds: &[Value], len: usize) -> Result<(usize, usize), String> {
 }
 
 /// `%v`, `%s`, `%d`, `%q`, `%f`, `%t` and `%%`, with width, precision, `-` and `0`.
+/// The largest width and precision of `printf`.
+const MAX_WIDTH: usize = 1_000;
+
 fn printf(format: &str, values: &[Value]) -> Result<String, String> {
     let mut text = String::new();
     let mut values = values.iter();
@@ -101,8 +104,9 @@ fn printf(format: &str, values: &[Value]) -> Result<String, String> {
         let verb_at = after
             .find(|c: char| c.is_alphabetic() || c == '%')
             .ok_or("a verb was expected after %")?;
-        let (flags, verb) = (&after[..verb_at], &after[verb_at..=verb_at]);
-        rest = &after[verb_at + 1..];
+        let after_verb = verb_at + after[verb_at..].chars().next().map_or(0, char::len_utf8);
+        let (flags, verb) = (&after[..verb_at], &after[verb_at..after_verb]);
+        rest = &after[after_verb..];
         if verb == "%" {
             text.push('%');
             continue;
@@ -112,6 +116,9 @@ fn printf(format: &str, values: &[Value]) -> Result<String, String> {
         let flags = flags.trim_start_matches(['-', '+', ' ']);
         let (width, precision) = flags.split_once('.').unwrap_or((flags, ""));
         let number = |text: &str| text.parse::<usize>().ok();
+        if [width, precision].into_iter().any(|text| number(text).is_some_and(|n| n > MAX_WIDTH)) {
+            return Err(format!("%{flags}{verb} is wider than {MAX_WIDTH}"));
+        }
         let shown = match (verb, value) {
             ("v" | "s", value) => match number(precision) {
                 Some(most) => value.to_string().chars().take(most).collect(),

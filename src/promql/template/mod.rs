@@ -18,7 +18,12 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Template {
     body: Vec<Node>,
+    /// The bytes of all that it writes, and of each value that it works with.
+    limit: usize,
 }
+
+/// The limit of a template, unless it has another.
+const LIMIT: usize = 64 << 20;
 
 /// An error in a template, and its position.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
@@ -39,7 +44,13 @@ impl Template {
     /// If it is not a template, or uses what is not supported.
     pub fn parse(text: &str) -> Result<Self, TemplateError> {
         let body = parse::parse(text).map_err(|(at, message)| located(text, at, message))?;
-        Ok(Self { body })
+        Ok(Self { body, limit: LIMIT })
+    }
+
+    /// The same template, which fails beyond so many bytes of what it writes and of the values that it works with:
+    /// loops in loops, and texts that double, would otherwise take any time and memory.
+    pub fn within(self, limit: usize) -> Self {
+        Self { limit, ..self }
     }
 
     /// Whether it uses a field of the dot.
@@ -50,9 +61,9 @@ impl Template {
     /// Renders the template for these fields of the dot.
     ///
     /// # Errors
-    /// If it uses an unknown field, or an operation fails.
+    /// If it uses an unknown field, an operation fails, or it exceeds its limit.
     pub fn render(&self, fields: &BTreeMap<&'static str, Value>) -> Result<String, String> {
-        render::render(&self.body, fields)
+        render::render(&self.body, fields, self.limit)
     }
 }
 
@@ -134,6 +145,29 @@ mod tests {
         ] {
             let rendered = Template::parse(template).unwrap().render(&fields()).unwrap();
             assert_eq!(rendered, expected, "{template}");
+        }
+    }
+
+    #[test]
+    fn no_template_takes_more_than_its_limit() {
+        let doubled =
+            "<<$x := .Series>>".to_owned() + &"<<$x = printf \"%s%s\" $x $x>>".repeat(200);
+        let loops = "<<range $.GroupBySlice>>".repeat(40) + &"<<end>>".repeat(40);
+        let wide = "<<printf \"%1000s\" 1>>".repeat(2_000);
+        let join = "<<$x := printf \"%1000s\" 1>>".to_owned()
+            + &"<<$x = .GroupBySlice | join $x>>".repeat(300);
+        for template in [doubled, loops, wide, join] {
+            let error = Template::parse(&template).unwrap().within(1 << 20).render(&fields());
+            assert!(error.unwrap_err().contains("1048576 bytes"), "{template:.60}");
+        }
+        let deep = ["<<if 1>>".repeat(9_000), format!("<<{}1", "(".repeat(9_000)) + ">>"];
+        for template in deep {
+            let error = Template::parse(&template).unwrap_err();
+            assert!(error.message.contains("in each other"), "{error}");
+        }
+        for format in ["%9999999999999s", "%.9999999999999f", "%\u{e9}"] {
+            let template = Template::parse(&format!("<<printf \"{format}\" 1>>")).unwrap();
+            assert!(template.render(&fields()).is_err(), "{format}");
         }
     }
 

@@ -1,13 +1,13 @@
 //! Parses the blocks of a template.
 
 use super::ast::{Node, Position};
-use super::pipeline::PipelineParser;
+use super::pipeline::{MAX_DEPTH, PipelineParser};
 use super::split::{Parsed, Piece, is_space, split};
 
 /// The nodes of a template.
 pub(super) fn parse(text: &str) -> Parsed<Vec<Node>> {
     let pieces = split(text)?;
-    let mut parser = Parser { pieces: pieces.into_iter().peekable() };
+    let mut parser = Parser { pieces: pieces.into_iter().peekable(), depth: 0 };
     let (body, end) = parser.block()?;
     match end {
         None => Ok(body),
@@ -17,6 +17,8 @@ pub(super) fn parse(text: &str) -> Parsed<Vec<Node>> {
 
 struct Parser<'a> {
     pieces: std::iter::Peekable<std::vec::IntoIter<Piece<'a>>>,
+    /// The blocks that are open.
+    depth: usize,
 }
 
 /// The action that ended a block: `end`, or `else` with the rest of the action.
@@ -60,6 +62,10 @@ impl<'a> Parser<'a> {
     }
 
     fn branch(&mut self, word: &str, rest: &str, rest_at: Position, at: Position) -> Parsed<Node> {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH {
+            return Err((at, format!("more than {MAX_DEPTH} blocks are in each other")));
+        }
         let condition = PipelineParser::new(rest, rest_at).pipeline(None)?;
         let (then, end) = self.block()?;
         let otherwise = match end {
@@ -81,6 +87,7 @@ impl<'a> Parser<'a> {
             }
             None => return Err((at, format!("<<{word}>> has no <<end>>"))),
         };
+        self.depth -= 1;
         Ok(match word {
             "if" => Node::If { condition, then, otherwise },
             "with" => Node::With { value: condition, then, otherwise },

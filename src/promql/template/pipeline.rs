@@ -5,17 +5,23 @@ use super::functions::FUNCTIONS;
 use super::split::{Parsed, is_space};
 use super::value::Value;
 
+/// The most blocks, and the most parentheses, in each other: templates are parsed, rendered and dropped on any
+/// stack.
+pub(super) const MAX_DEPTH: usize = 50;
+
 /// Parses the inside of an action.
 pub(super) struct PipelineParser<'a> {
     text: &'a str,
     /// The position of the text in the template.
     base: Position,
     at: Position,
+    /// The parentheses that are open.
+    depth: usize,
 }
 
 impl<'a> PipelineParser<'a> {
     pub(super) fn new(text: &'a str, base: Position) -> Self {
-        Self { text, base, at: 0 }
+        Self { text, base, at: 0, depth: 0 }
     }
 
     fn rest(&self) -> &'a str {
@@ -130,8 +136,14 @@ impl<'a> PipelineParser<'a> {
                 Ok(Operand::Variable(name, self.fields()?))
             }
             '(' => {
+                self.depth += 1;
+                if self.depth > MAX_DEPTH {
+                    return self
+                        .fail(format!("more than {MAX_DEPTH} parentheses are in each other"));
+                }
                 self.at += 1;
                 let inner = self.pipeline(Some(')'))?;
+                self.depth -= 1;
                 if !self.take(")") {
                     return self.fail("a ) was expected");
                 }

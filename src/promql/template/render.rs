@@ -3,15 +3,23 @@
 use super::ast::{Node, Operand, Pipeline};
 use super::functions::call;
 use super::value::Value;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 /// Renders nodes for these fields of the dot.
 pub(super) fn render(
     nodes: &[Node],
     fields: &BTreeMap<&'static str, Value>,
+    limit: usize,
 ) -> Result<String, String> {
-    let mut scope =
-        Scope { fields, dots: Vec::new(), variables: Vec::new(), output: String::new() };
+    let mut scope = Scope {
+        fields,
+        dots: Vec::new(),
+        variables: Vec::new(),
+        output: String::new(),
+        limit,
+        spent: Cell::new(0),
+    };
     match scope.run(nodes)? {
         LoopControl::Next => Ok(scope.output),
         LoopControl::Break | LoopControl::Continue => {
@@ -34,9 +42,21 @@ struct Scope<'a> {
     dots: Vec<Value>,
     variables: Vec<(String, Value)>,
     output: String,
+    limit: usize,
+    /// The bytes that were written and worked with.
+    spent: Cell<usize>,
 }
 
 impl Scope<'_> {
+    /// Spends bytes of the limit.
+    fn spend(&self, bytes: usize) -> Result<(), String> {
+        self.spent.set(self.spent.get().saturating_add(bytes));
+        match self.spent.get() > self.limit {
+            true => Err(format!("the template works with more than {} bytes", self.limit)),
+            false => Ok(()),
+        }
+    }
+
     fn run(&mut self, nodes: &[Node]) -> Result<LoopControl, String> {
         let outer = self.variables.len();
         let mut control = LoopControl::Next;
@@ -52,10 +72,15 @@ impl Scope<'_> {
 
     fn step(&mut self, node: &Node) -> Result<LoopControl, String> {
         let mut control = LoopControl::Next;
+        // A loop with nothing in it takes time, too.
+        self.spend(16)?;
         match node {
             Node::Break => control = LoopControl::Break,
             Node::Continue => control = LoopControl::Continue,
-            Node::Text(text) => self.output.push_str(text),
+            Node::Text(text) => {
+                self.spend(text.len())?;
+                self.output.push_str(text);
+            }
             Node::Print(pipeline) => {
                 let value = self.value(pipeline)?;
                 self.output.push_str(&value.to_string());
@@ -156,8 +181,13 @@ impl Scope<'_> {
                         .map(|operand| self.operand(operand))
                         .collect::<Result<Vec<_>, _>>()?;
                     arguments.extend(last.take());
-                    call(name, &arguments)
-                        .map_err(|error| format!("error calling {name}: {error}"))?
+                    if let [Value::Text(separator), Value::List(list)] = &arguments[..] {
+                        self.spend(separator.len().saturating_mul(list.len()))?;
+                    }
+                    let value = call(name, &arguments)
+                        .map_err(|error| format!("error calling {name}: {error}"))?;
+                    self.spend(value.size())?;
+                    value
                 }
                 operand => self.operand(operand)?,
             });
@@ -185,6 +215,12 @@ impl Scope<'_> {
     }
 
     fn operand(&self, operand: &Operand) -> Result<Value, String> {
+        let value = self.evaluate(operand)?;
+        self.spend(value.size())?;
+        Ok(value)
+    }
+
+    fn evaluate(&self, operand: &Operand) -> Result<Value, String> {
         match operand {
             Operand::Value(value) => Ok(value.clone()),
             Operand::Fields(fields) => match self.dots.last() {

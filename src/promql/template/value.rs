@@ -22,6 +22,19 @@ pub enum Value {
 }
 
 impl Value {
+    /// About how many bytes it takes.
+    pub(super) fn size(&self) -> usize {
+        const EACH: usize = 16;
+        match self {
+            Self::Text(text) => EACH + text.len(),
+            Self::List(list) => EACH + list.iter().map(|text| EACH + text.len()).sum::<usize>(),
+            Self::Map(map) => {
+                EACH + map.iter().map(|(k, v)| EACH + k.len() + v.len()).sum::<usize>()
+            }
+            Self::Int(_) | Self::Float(_) | Self::Bool(_) | Self::Nil => EACH,
+        }
+    }
+
     /// Whether `if` takes the branch: anything but zero and empty.
     pub(super) fn truth(&self) -> bool {
         match self {

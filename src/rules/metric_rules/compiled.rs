@@ -1,0 +1,378 @@
+//! One MetricRule, compiled and kept in its namespace.
+
+use super::super::compile::compile_metric_rule;
+use super::super::registry::ObjectMetric;
+use super::super::rule::{Rule, is_cluster_wide};
+use crate::cache::{self, Cache};
+use crate::crd::MetricRuleSpec;
+use crate::prometheus::SeriesSchema;
+use crate::promql::guard::within_namespace;
+use crate::promql::matcher::Matcher;
+use crate::promql::narrow::{OBJECTS, series_selector, with_objects};
+use crate::promql::query::{PodQueries, Query, render, times};
+use crate::promql::template::Template;
+use crate::watch::ResourceMap;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The most metrics that one rule serves.
+pub(super) const MAX_METRICS: usize = 100;
+/// The most kinds of series, by name and labels, that one rule may select.
+const MAX_SCHEMAS: usize = 5_000;
+/// The most bytes of the name of a series or metric.
+const MAX_NAME_BYTES: usize = 253;
+/// The limit of the template of a query, in bytes.
+const TEMPLATE_BYTES: usize = 4 << 20;
+/// The most bytes of a query before it is kept in its namespace.
+const MAX_QUERY_BYTES: usize = 32 << 10;
+
+/// The administrator's labels of namespaces and pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodLabels {
+    namespace: String,
+    pod: String,
+}
+
+impl PodLabels {
+    /// Those of a configuration.
+    pub fn of(queries: &PodQueries) -> Self {
+        Self { namespace: queries.namespace_label.clone(), pod: queries.pod_label.clone() }
+    }
+}
+
+/// The queries that were kept in their namespaces, by label, namespace and text, or why not. Those of a selector are
+/// the same in each evaluation.
+pub(super) type Guarded = Cache<(String, String, String), GuardedQuery>;
+
+type GuardedQuery = Result<Arc<str>, String>;
+
+/// An empty cache of guarded queries.
+pub(super) fn guarded() -> Guarded {
+    let weigh = |(label, namespace, text): &(String, String, String), guarded: &GuardedQuery| {
+        let guarded = guarded.as_ref().map_or_else(String::len, |text| text.len());
+        label.len() + namespace.len() + text.len() + guarded
+    };
+    cache::of_bytes(4 << 20, Duration::from_secs(600), weigh)
+}
+
+/// A MetricRule that is valid.
+#[derive(Debug)]
+pub struct CompiledRule {
+    guarded: Guarded,
+    namespace: String,
+    labels: PodLabels,
+    spec: Arc<MetricRuleSpec>,
+    /// The selector of its series in the namespace.
+    pub(super) selector: String,
+    query: Template,
+}
+
+/// The metrics that a rule makes of series.
+#[derive(Debug)]
+pub(super) struct Listing {
+    /// At most [`MAX_METRICS`], sorted, each with the name of its series and the label that names its objects.
+    pub(super) metrics: Vec<(ObjectMetric, Source)>,
+    /// How many there are.
+    pub(super) total: usize,
+    /// Whether there are any series.
+    pub(super) any_series: bool,
+}
+
+/// What a metric of a MetricRule is queried from.
+#[derive(Clone, Debug)]
+pub struct Source {
+    rule: Arc<CompiledRule>,
+    series: String,
+    /// The label that names the objects.
+    pub(in super::super) label: String,
+}
+
+impl CompiledRule {
+    /// Compiles a rule of a namespace.
+    ///
+    /// # Errors
+    /// If it is invalid; the text names the field.
+    pub fn new(
+        spec: &Arc<MetricRuleSpec>,
+        namespace: &str,
+        labels: &PodLabels,
+        guarded: &Guarded,
+    ) -> Result<Self, String> {
+        without_panic(|| {
+            let Rule { query, .. } = compile_metric_rule(spec, &labels.namespace, &labels.pod)?;
+            let rule = Self {
+                guarded: guarded.clone(),
+                namespace: namespace.to_owned(),
+                labels: labels.clone(),
+                spec: spec.clone(),
+                selector: series_selector(&spec.series_query, &labels.namespace, namespace)
+                    .map_err(|error| format!("spec.seriesQuery: {error}"))?,
+                query: query.within(TEMPLATE_BYTES),
+            };
+            // What is wrong with every query is told before the first.
+            let names = ["first".to_owned(), "second".to_owned()];
+            let tried = rule.narrowed("metric", &labels.pod, &names, &[]);
+            tried.map_err(|error| format!("spec.metricsQuery: {error}"))?;
+            Ok(rule)
+        })
+    }
+
+    /// The labels that it was compiled for.
+    pub(super) fn labels(&self) -> &PodLabels {
+        &self.labels
+    }
+
+    /// The metrics that it makes of series of the namespace.
+    ///
+    /// # Errors
+    /// If there are too many kinds of series.
+    pub(super) fn listing(
+        self: &Arc<Self>,
+        schemas: &[SeriesSchema],
+        map: &ResourceMap,
+    ) -> Result<Listing, String> {
+        if schemas.len() > MAX_SCHEMAS {
+            return Err(format!(
+                "spec.seriesQuery selects series of more than {MAX_SCHEMAS} names and sets of labels: select fewer"
+            ));
+        }
+        // Compiled again: compiled patterns would take more memory than all else.
+        let compile = || compile_metric_rule(&self.spec, &self.labels.namespace, &self.labels.pod);
+        let rule = without_panic(compile)?;
+        let mut metrics = BTreeMap::new();
+        for schema in schemas {
+            let is_named = schema.name.len() <= MAX_NAME_BYTES && rule.matches_series(&schema.name);
+            let Some(metric) = is_named.then(|| rule.name.render(&schema.name)).flatten() else {
+                continue;
+            };
+            if metric.is_empty() || metric.len() > MAX_NAME_BYTES {
+                continue;
+            }
+            let (resources, _) =
+                rule.labels.resources(schema.labels.iter().map(String::as_str), map);
+            for resource in resources {
+                let namespaced = map.find(&resource).is_some_and(|info| info.namespaced);
+                let Some(label) = rule.labels.label(&resource, map) else { continue };
+                if !namespaced || is_cluster_wide(&resource) {
+                    continue;
+                }
+                let source = Source { rule: self.clone(), series: schema.name.clone(), label };
+                let metric = metric.clone();
+                metrics.insert(ObjectMetric { resource, namespaced, metric }, source);
+            }
+        }
+        let (total, any_series) = (metrics.len(), !schemas.is_empty());
+        Ok(Listing { metrics: metrics.into_iter().take(MAX_METRICS).collect(), total, any_series })
+    }
+
+    /// The query for these objects of its namespace, each of whose selectors is kept there. Several names are left
+    /// to be put in.
+    fn narrowed(
+        &self,
+        series: &str,
+        label: &str,
+        names: &[String],
+        selector: &[(&str, Matcher)],
+    ) -> Result<Query, String> {
+        let mut matchers = selector.to_vec();
+        // Last, so that no requirement of the selector can replace them.
+        matchers.push((&self.labels.namespace, Matcher::Is(self.namespace.clone())));
+        let object = if let [one] = names { one } else { OBJECTS };
+        matchers.push((label, Matcher::Is(object.to_owned())));
+        let group_by = [label.to_owned()];
+        let values = self.guard(&render(&self.query, series, &matchers, &group_by)?)?;
+        let times = times(series, &matchers, &group_by);
+        Ok(Query { values, times: times.and_then(|query| self.guard(&query).ok()) })
+    }
+
+    /// Keeps a query in the namespace.
+    fn guard(&self, query: &str) -> Result<Arc<str>, String> {
+        if query.is_empty() {
+            return Err("the template gives no query".to_owned());
+        }
+        if query.len() > MAX_QUERY_BYTES {
+            return Err(format!("the query takes more than {MAX_QUERY_BYTES} bytes"));
+        }
+        let key = (self.labels.namespace.clone(), self.namespace.clone(), query.to_owned());
+        if let Some(known) = self.guarded.get(&key) {
+            return known;
+        }
+        let guarded = within_namespace(query, &self.labels.namespace, &self.namespace, &[]);
+        let guarded = guarded.map(Arc::from).map_err(|error| error.to_string());
+        self.guarded.insert(key, guarded.clone());
+        guarded
+    }
+}
+
+impl Source {
+    /// The query for these objects, and whether the rule was compiled for these labels.
+    ///
+    /// # Errors
+    /// If it can't be made.
+    pub fn query(
+        &self,
+        names: &[String],
+        selector: &[(&str, Matcher)],
+        labels: &PodLabels,
+    ) -> Result<Query, String> {
+        if self.rule.labels != *labels {
+            return Err("the configuration of the labels has just changed".to_owned());
+        }
+        without_panic(|| {
+            let Query { values, times } =
+                self.rule.narrowed(&self.series, &self.label, names, selector)?;
+            let fill = |query: &str| match names {
+                [_] => Ok(query.to_owned()),
+                _ => with_objects(query, names),
+            };
+            let times = times.and_then(|query| fill(&query).ok());
+            Ok(Query { values: fill(&values)?.into(), times: times.map(Into::into) })
+        })
+    }
+}
+
+/// What users write must not end a task, whatever it finds in the code that reads it.
+fn without_panic<T>(compute: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    let failed = "Plimsoll failed on this rule: simplify it, and report it as a bug";
+    catch_unwind(AssertUnwindSafe(compute)).unwrap_or_else(|_| Err(failed.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::crd::{RuleName, RuleResource, RuleResources};
+    use crate::watch::{GroupResource, ResourceInfo};
+
+    fn labels() -> PodLabels {
+        PodLabels { namespace: "namespace".to_owned(), pod: "pod".to_owned() }
+    }
+
+    fn spec(series: &str, query: &str) -> MetricRuleSpec {
+        MetricRuleSpec {
+            series_query: series.to_owned(),
+            series_filters: Vec::new(),
+            resources: None,
+            name: RuleName::default(),
+            metrics_query: query.to_owned(),
+        }
+    }
+
+    fn compiled(spec: MetricRuleSpec) -> Result<Arc<CompiledRule>, String> {
+        CompiledRule::new(&Arc::new(spec), "shop", &labels(), &guarded()).map(Arc::new)
+    }
+
+    fn map() -> ResourceMap {
+        let info = |resource: &str, singular: &str, namespaced| ResourceInfo {
+            name: GroupResource::core(resource),
+            version: "v1".to_owned(),
+            singular: singular.to_owned(),
+            kind: String::new(),
+            namespaced,
+        };
+        ResourceMap::of(vec![
+            info("namespaces", "namespace", false),
+            info("nodes", "node", false),
+            info("pods", "pod", true),
+            info("services", "service", true),
+            info("gizmos", "gizmo", false),
+        ])
+    }
+
+    fn schema(name: &str, labels: &[&str]) -> SeriesSchema {
+        let labels = labels.iter().map(|label| (*label).to_owned()).collect();
+        SeriesSchema { name: name.to_owned(), labels }
+    }
+
+    const SUM: &str = "sum(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>)";
+
+    #[test]
+    fn an_error_names_the_field() {
+        let mut named = spec("x", SUM);
+        named.name.matches = "(".to_owned();
+        let mut huge = spec("x", SUM);
+        huge.name.matches = "(a{1000}){1000}".to_owned();
+        let mut template = spec("x", SUM);
+        template.resources =
+            Some(RuleResources { template: "a".to_owned(), overrides: BTreeMap::new() });
+        for (spec, expected) in [
+            (named, "spec.name.matches: \"(\" is no regular expression"),
+            (huge, "spec.name.matches: "),
+            (template, "spec.resources.template: <<.Resource>> is missing"),
+            (spec("x", "<<.Nothing>>"), "spec.metricsQuery: .Nothing is not known"),
+            (spec("x", "sum("), "spec.metricsQuery: "),
+            (spec("x", "info(x)"), "spec.metricsQuery: the function info()"),
+            (spec("x", ""), "spec.metricsQuery: the template gives no query"),
+            (spec("sum(x)", SUM), "spec.seriesQuery: one selector"),
+        ] {
+            let error = compiled(spec).unwrap_err();
+            assert!(error.starts_with(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn only_objects_in_namespaces_are_described() {
+        let mut all = spec("{__name__!=\"\"}", SUM);
+        all.resources =
+            Some(RuleResources { template: "<<.Resource>>".to_owned(), ..Default::default() });
+        let rule = compiled(all).unwrap();
+        assert_eq!(rule.selector, "{__name__!=\"\",namespace=\"shop\"}");
+        let labels = ["namespace", "pod", "node", "gizmo", "service", "zone"];
+        let long = "l".repeat(254);
+        let schemas = [schema("hits", &labels), schema("hits", &["pod"]), schema(&long, &["pod"])];
+        let listing = rule.listing(&schemas, &map()).unwrap();
+        let names: Vec<String> = listing
+            .metrics
+            .iter()
+            .map(|(key, _)| format!("{}/{}", key.resource, key.metric))
+            .collect();
+        assert_eq!(names, ["pods/hits", "services/hits"]);
+        let many: Vec<_> = (0..150).map(|n| schema(&format!("m{n}"), &["pod"])).collect();
+        let listing = rule.listing(&many, &map()).unwrap();
+        assert_eq!((listing.metrics.len(), listing.total), (MAX_METRICS, 150));
+        let many: Vec<_> = (0..6_000).map(|n| schema(&format!("m{n}"), &["pod"])).collect();
+        assert!(rule.listing(&many, &map()).unwrap_err().contains("select fewer"));
+    }
+
+    #[test]
+    fn no_query_leaves_the_namespace() {
+        let hostile = r#"sum by (pod) (<<.Series>>{<<.LabelMatchers>>}) or secret{namespace="bank"} or vault"#;
+        let mut overridden = spec("hits", hostile);
+        let resource =
+            |name: &str| RuleResource { group: String::new(), resource: name.to_owned() };
+        overridden.resources = Some(RuleResources {
+            template: String::new(),
+            // The label of the namespace is the administrator's, whatever the rule says.
+            overrides: [
+                ("other".to_owned(), resource("namespace")),
+                ("pod".to_owned(), resource("pod")),
+            ]
+            .into(),
+        });
+        for spec in [spec("hits", hostile), overridden] {
+            let rule = compiled(spec).unwrap();
+            let listing = rule.listing(&[schema("hits", &["pod"])], &map()).unwrap();
+            let (_, source) = &listing.metrics[0];
+            let selector = [("namespace", Matcher::Is("bank".to_owned()))];
+            let names = ["a".to_owned(), "b".to_owned()];
+            let Query { values, times } = source.query(&names, &selector, &labels()).unwrap();
+            assert_eq!(values.matches(r#"namespace="shop""#).count(), 4, "{values}");
+            assert!(values.contains(r#"vault{namespace="shop"}"#), "{values}");
+            assert!(values.contains(r#"secret{namespace="bank",namespace="shop"}"#), "{values}");
+            assert!(values.contains(r#"pod=~"a|b""#), "{values}");
+            assert!(times.unwrap().contains(r#"namespace="shop",pod=~"a|b""#));
+            let other = PodLabels { namespace: "ns".to_owned(), ..labels() };
+            assert!(source.query(&names, &selector, &other).is_err());
+        }
+    }
+
+    #[test]
+    fn many_pods_are_no_matter_of_the_bounds_of_a_query() {
+        let rule = compiled(spec("hits", SUM)).unwrap();
+        let listing = rule.listing(&[schema("hits", &["pod"])], &map()).unwrap();
+        let names: Vec<String> = (0..2_000).map(|n| format!("web-5d4f8c7d9b-{n:05}")).collect();
+        let query = listing.metrics[0].1.query(&names, &[], &labels()).unwrap();
+        assert!(query.values.contains("web-5d4f8c7d9b-01999\""), "{}", query.values.len());
+    }
+}

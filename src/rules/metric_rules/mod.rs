@@ -1,0 +1,13 @@
+//! MetricRules: rules that teams write for their own namespaces.
+//!
+//! Each is kept in its namespace, by the label that the administrator configured: the series that are listed for
+//! it, and every query that it renders. What a rule of the administrator serves is never taken from one.
+
+mod compiled;
+mod namespace;
+mod service;
+mod standing;
+
+pub use compiled::Source;
+pub use service::{Dependencies, MetricRules};
+pub use standing::Standing;

@@ -1,0 +1,212 @@
+//! The MetricRules in force, and the listings of their series, apart from those of the administrator's rules.
+
+use super::super::registry::ObjectMetric;
+use super::compiled::{CompiledRule, Guarded, Listing, PodLabels, Source, guarded};
+use super::namespace::{NamespaceRules, View};
+use super::standing::Standing;
+use crate::blocking;
+use crate::prometheus::{Client, Flow, decode_series_schemas};
+use crate::promql::query::PodQueries;
+use crate::reload::Reloadable;
+use crate::watch::{Cluster, Resources};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// The most listings in flight, each of another namespace.
+const MAX_CONCURRENT_LISTINGS: usize = 8;
+/// How often it is checked whether the configuration of the labels has changed.
+const LABELS_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The MetricRules in force. Cheap to clone.
+#[derive(Clone)]
+pub struct MetricRules(Arc<Inner>);
+
+struct Inner {
+    dependencies: Dependencies,
+    views: RwLock<HashMap<String, Arc<View>>>,
+    guarded: Guarded,
+}
+
+/// The parts that [`MetricRules`] are made of.
+pub struct Dependencies {
+    /// The Prometheus of the flags.
+    pub prometheus: Client,
+    /// The index that the watches fill.
+    pub cluster: Cluster,
+    /// The resources of the cluster.
+    pub resources: Resources,
+    /// The labels of namespaces and pods.
+    pub pod_queries: Reloadable<PodQueries>,
+    /// The interval of listings.
+    pub interval: Duration,
+}
+
+/// A listing that has ended.
+struct Ended {
+    namespace: String,
+    rule: Arc<CompiledRule>,
+    listing: Result<Listing, String>,
+}
+
+impl MetricRules {
+    /// Rules of which no series are listed yet.
+    pub fn new(dependencies: Dependencies) -> Self {
+        Self(Arc::new(Inner { dependencies, views: RwLock::default(), guarded: guarded() }))
+    }
+
+    fn view(&self, namespace: &str) -> Option<Arc<View>> {
+        self.0.views.read().unwrap_or_else(PoisonError::into_inner).get(namespace).cloned()
+    }
+
+    /// Whether a namespace has any.
+    pub fn any(&self, namespace: &str) -> bool {
+        self.0.dependencies.cluster.read(|index| index.has_metric_rules(namespace))
+    }
+
+    /// What a metric of a namespace is queried from.
+    pub fn find(&self, namespace: &str, metric: &ObjectMetric) -> Option<Source> {
+        self.view(namespace)?.metrics.get(metric).cloned()
+    }
+
+    /// Whether the series of all rules of a namespace were listed once, or could not be. Until then, a rule may
+    /// still turn out to serve an unknown metric.
+    pub fn has_synced(&self, namespace: &str) -> bool {
+        !self.any(namespace) || self.view(namespace).is_some_and(|view| view.synced)
+    }
+
+    /// How the rules stand: those of each namespace by age, and the oldest of all namespaces first.
+    pub fn standings(&self) -> Vec<Standing> {
+        let views: Vec<Arc<View>> =
+            self.0.views.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        let mut standings: Vec<(usize, Standing)> =
+            views.iter().flat_map(|view| view.standings.iter().cloned().enumerate()).collect();
+        // No namespace with many makes the others wait.
+        standings.sort_by(|(a, of_a), (b, of_b)| (a, &of_a.key).cmp(&(b, &of_b.key)));
+        standings.into_iter().map(|(_, standing)| standing).collect()
+    }
+
+    /// The labels of namespaces and pods.
+    pub fn labels(&self) -> PodLabels {
+        PodLabels::of(&self.0.dependencies.pod_queries.load())
+    }
+
+    /// Follows the objects, and lists their series: few at a time, one of a namespace, at each interval, soon after
+    /// a change, and ever less often after a failure. `is_administrators` says whether a rule of the administrator
+    /// serves a metric, and `changes` when that changes; `since` gives the time since when series are listed. Never
+    /// ends.
+    pub async fn run(
+        self,
+        is_administrators: impl Fn(&ObjectMetric) -> bool,
+        mut changes: watch::Receiver<u64>,
+        since: impl Fn() -> f64,
+    ) {
+        let Dependencies { cluster, interval, .. } = &self.0.dependencies;
+        let mut namespaces: HashMap<String, NamespaceRules> = HashMap::new();
+        let mut labels = self.labels();
+        let (mut listings, mut busy) = (FuturesUnordered::new(), HashSet::new());
+        loop {
+            let mut wake = Instant::now() + LABELS_INTERVAL;
+            while listings.len() < MAX_CONCURRENT_LISTINGS {
+                let idle = namespaces.iter().filter(|(namespace, _)| !busy.contains(*namespace));
+                let next = idle.filter_map(|(namespace, rules)| Some((rules.next()?, namespace)));
+                let Some(((due, rule), namespace)) = next.min_by_key(|((due, _), _)| *due) else {
+                    break;
+                };
+                if due > Instant::now() {
+                    wake = wake.min(due);
+                    break;
+                }
+                let namespace = namespace.clone();
+                if let Some(rules) = namespaces.get_mut(&namespace) {
+                    rules.begin();
+                }
+                busy.insert(namespace.clone());
+                listings.push(self.list(namespace, rule, since()));
+            }
+            tokio::select! {
+                changed = cluster.metric_rule_changes() => {
+                    for namespace in changed {
+                        self.update(&mut namespaces, &namespace, &labels);
+                        self.publish(&mut namespaces, &namespace, &is_administrators);
+                    }
+                }
+                Some(Ended { namespace, rule, listing }) = listings.next() => {
+                    busy.remove(&namespace);
+                    if let Some(rules) = namespaces.get_mut(&namespace) {
+                        rules.end(&rule, listing, *interval);
+                    }
+                    self.publish(&mut namespaces, &namespace, &is_administrators);
+                }
+                Ok(()) = changes.changed() => {
+                    for namespace in namespaces.keys().cloned().collect::<Vec<_>>() {
+                        self.publish(&mut namespaces, &namespace, &is_administrators);
+                    }
+                }
+                () = tokio::time::sleep_until(wake) => {
+                    let now = self.labels();
+                    if now != labels {
+                        labels = now;
+                        for namespace in namespaces.keys().cloned().collect::<Vec<_>>() {
+                            self.update(&mut namespaces, &namespace, &labels);
+                            self.publish(&mut namespaces, &namespace, &is_administrators);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes over the objects of a namespace.
+    fn update(
+        &self,
+        namespaces: &mut HashMap<String, NamespaceRules>,
+        namespace: &str,
+        labels: &PodLabels,
+    ) {
+        let records = self.0.dependencies.cluster.read(|index| index.metric_rules(namespace));
+        let rules = namespaces
+            .entry(namespace.to_owned())
+            .or_insert_with(|| NamespaceRules::new(namespace));
+        blocking::run(|| rules.update(records, labels, &self.0.guarded));
+    }
+
+    /// Shows readers what a namespace serves by now.
+    fn publish(
+        &self,
+        namespaces: &mut HashMap<String, NamespaceRules>,
+        namespace: &str,
+        is_administrators: &impl Fn(&ObjectMetric) -> bool,
+    ) {
+        let view = namespaces.get(namespace).filter(|rules| !rules.is_empty());
+        let view = view.map(|rules| Arc::new(rules.view(is_administrators)));
+        let mut views = self.0.views.write().unwrap_or_else(PoisonError::into_inner);
+        match view {
+            Some(view) => {
+                views.insert(namespace.to_owned(), view);
+            }
+            None => {
+                views.remove(namespace);
+                namespaces.remove(namespace);
+            }
+        }
+    }
+
+    async fn list(&self, namespace: String, rule: Arc<CompiledRule>, since: f64) -> Ended {
+        let Dependencies { prometheus, resources, .. } = &self.0.dependencies;
+        prometheus.count_listing("metric_rule");
+        let flows = [Flow::User(namespace.as_str().into())];
+        let listing = match prometheus.series(&rule.selector, since, &flows).await {
+            Ok(body) => blocking::run(|| {
+                let schemas = decode_series_schemas(&body).map_err(|error| error.to_string())?;
+                rule.listing(&schemas, &resources.map())
+            }),
+            Err(error) => Err(error.to_string()),
+        };
+        Ended { namespace, rule, listing }
+    }
+}

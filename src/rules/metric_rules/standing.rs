@@ -1,0 +1,75 @@
+//! How a MetricRule stands: what it serves, or why not.
+
+use crate::crd::MetricRuleStatus;
+use crate::prometheus::shortened;
+use crate::time::UnixMillis;
+use crate::watch::ObjectKey;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+/// The most bytes of a message.
+const MAX_MESSAGE_BYTES: usize = 1024;
+
+/// Why a rule serves all of its metrics, or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// All of its metrics are served.
+    Served,
+    /// The spec is invalid.
+    Invalid,
+    /// The namespace has too many rules.
+    TooManyRules,
+    /// Its series could not be listed.
+    ListingFailed,
+    /// It selects no series.
+    NoSeries,
+    /// None of its series is a metric of an object.
+    NoMetrics,
+    /// It has too many metrics.
+    TooManyMetrics,
+    /// Another rule serves one of its metrics.
+    Conflict,
+}
+
+/// How a MetricRule stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Its namespace and name.
+    pub key: ObjectKey,
+    /// Its UID.
+    pub uid: String,
+    /// The generation of its spec.
+    pub generation: Option<i64>,
+    /// The reason.
+    pub reason: Reason,
+    /// The reason in words.
+    pub message: String,
+    /// The metrics that it serves, sorted.
+    pub metrics: Vec<String>,
+}
+
+impl Standing {
+    /// The status that says so, at a time. Where the condition has not changed, it is as old as in `before`.
+    pub fn status(&self, before: &MetricRuleStatus, now: UnixMillis) -> MetricRuleStatus {
+        let (ready, reason) = (self.reason == Reason::Served, format!("{:?}", self.reason));
+        let status = if ready { "True" } else { "False" };
+        let known = before.conditions.iter().flatten().find(|known| known.type_ == "Ready");
+        let since = known.filter(|known| known.status == status);
+        // The API has whole seconds.
+        let now = jiff::Timestamp::from_second(now.div_euclid(1000)).unwrap_or_default();
+        let last_transition_time =
+            since.map_or(Time(now), |known| known.last_transition_time.clone());
+        MetricRuleStatus {
+            observed_generation: self.generation,
+            metric_count: Some(i32::try_from(self.metrics.len()).unwrap_or(i32::MAX)),
+            metrics: self.metrics.clone(),
+            conditions: Some(vec![Condition {
+                type_: "Ready".to_owned(),
+                status: status.to_owned(),
+                reason,
+                message: shortened(&self.message, MAX_MESSAGE_BYTES),
+                observed_generation: self.generation,
+                last_transition_time,
+            }]),
+        }
+    }
+}
