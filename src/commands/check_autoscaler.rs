@@ -1,7 +1,7 @@
-//! `plimsoll check -f`: what is invalid in an Autoscaler, and what is probably a mistake in it, without a
+//! `plimsoll check -f`: what is invalid in an Autoscaler or MetricRule, and what is probably a mistake, without a
 //! cluster.
 
-use super::objects;
+use super::{check_metric_rule, objects};
 use crate::crd::{AutoscalerSpec, CustomMetric, Executor};
 use crate::promql::guard::within_namespace;
 use crate::promql::ranges;
@@ -34,8 +34,8 @@ pub struct Findings {
     pub not_checked: Vec<String>,
 }
 
-/// Checks the Autoscalers of a file, or of the standard input for `-`, in this namespace if they have none. Each text
-/// begins with the object and the field. Returns those that are valid.
+/// Checks the Autoscalers and MetricRules of a file, or of the standard input for `-`, in this namespace if they have
+/// none. Each text begins with the object and the field. Returns the Autoscalers that are valid.
 pub fn check_file(
     path: &Path,
     namespace: &str,
@@ -54,7 +54,7 @@ pub fn check_file(
         }
     };
     let mut valid = Vec::new();
-    let mut found = 0;
+    let mut found = check_metric_rule::check(&objects, errors);
     for object in objects.iter().filter(|object| object["kind"] == "Autoscaler") {
         found += 1;
         let of = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
@@ -77,7 +77,7 @@ pub fn check_file(
         }
     }
     if found == 0 {
-        errors.push(format!("{}: no Autoscaler is in it", path.display()));
+        errors.push(format!("{}: no Autoscaler or MetricRule is in it", path.display()));
     }
     valid
 }

@@ -4,6 +4,7 @@ pub mod check;
 mod check_autoscaler;
 mod check_cluster;
 mod check_history;
+mod check_metric_rule;
 pub mod convert;
 mod objects;
 pub mod operate;

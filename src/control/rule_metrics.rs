@@ -26,9 +26,8 @@ pub async fn fetch(
     if selector.is_empty() && is_of_pods(metric) {
         return Some((Fetched::PerPod(Err(NO_SELECTOR.to_owned())), Vec::new()));
     }
-    if !(rules.has_synced() && rules.metric_rules().has_synced(namespace))
-        && !is_known(rules, namespace, metric)
-    {
+    let synced = rules.has_synced() && rules.metric_rules().has_synced(namespace);
+    if !synced && !is_known(rules, namespace, metric) {
         let error = "the series of the rules are not listed yet".to_owned();
         return Some((Fetched::failed(metric, error), Vec::new()));
     }
@@ -102,7 +101,8 @@ fn is_known(rules: &Rules, namespace: &str, metric: &Metric) -> bool {
     let set = rules.rules();
     match &metric.source {
         MetricSource::Pods { metric: id, .. } | MetricSource::Object { metric: id, .. } => {
-            (set.custom.is_empty() && rules.metric_rules().has_synced(namespace))
+            rules.metric_rules().knows(namespace, &id.name)
+                || (set.custom.is_empty() && rules.metric_rules().has_synced(namespace))
                 || rules.read(|registry| {
                     registry.custom_metrics().any(|(known, _)| known.metric == id.name)
                 })

@@ -21,7 +21,7 @@ pub use compile::{
 pub use failure::RuleQueryError;
 #[cfg(test)]
 pub use listing::UNKNOWN_NAME_BYTES;
-pub use metric_rules::{MetricRules, Standing};
+pub use metric_rules::{MetricRules, Standing, check as check_metric_rule};
 pub use objects::pod_info;
 pub use registry::ObjectMetric;
 pub use rule::{PATTERN_BYTES, Rule};

@@ -25,6 +25,9 @@ use tokio::time::Instant;
 /// The most listings of series at the same time.
 const MAX_CONCURRENT_LISTINGS: usize = 8;
 
+/// How often it is checked whether the series of all rules were listed.
+const SYNC_INTERVAL: Duration = Duration::from_millis(100);
+
 /// How far the wall clock may be ahead of kube-apiserver's to be corrected by it.
 const MAX_CORRECTION_MS: UnixMillis = 24 * 3_600_000;
 
@@ -188,6 +191,10 @@ impl Rules {
         let is_administrators =
             |metric: &ObjectMetric| self.read(|registry| registry.custom(metric).is_some());
         let (rules, changes) = (self.0.metric_rules.clone(), self.0.changes.subscribe());
+        // Until then it is not known what the administrator's rules serve.
+        while !self.has_synced() {
+            tokio::time::sleep(SYNC_INTERVAL).await;
+        }
         rules.run(is_administrators, changes, || self.listed_since()).await;
     }
 

@@ -233,6 +233,15 @@ impl Source {
     }
 }
 
+/// Checks a rule of a namespace, by the default labels.
+///
+/// # Errors
+/// If it is invalid; the text names the field.
+pub fn check(spec: MetricRuleSpec, namespace: &str) -> Result<(), String> {
+    let labels = PodLabels { namespace: "namespace".to_owned(), pod: "pod".to_owned() };
+    CompiledRule::new(&Arc::new(spec), namespace, &labels, &guarded()).map(drop)
+}
+
 /// What users write must not end a task, whatever it finds in the code that reads it.
 fn without_panic<T>(compute: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     let failed = "Plimsoll failed on this rule: simplify it, and report it as a bug";

@@ -8,6 +8,6 @@ mod namespace;
 mod service;
 mod standing;
 
-pub use compiled::Source;
+pub use compiled::{Source, check};
 pub use service::{Dependencies, MetricRules};
 pub use standing::Standing;

@@ -48,7 +48,7 @@ pub(super) struct View {
     /// Whether the series of all rules were listed once, or could not be.
     pub(super) synced: bool,
     /// Those of which there is something to say.
-    pub(super) standings: Vec<Standing>,
+    pub(super) standings: Vec<Arc<Standing>>,
 }
 
 impl NamespaceRules {
@@ -191,13 +191,13 @@ impl NamespaceRules {
                     let key = self.key(&rule.name);
                     let (uid, generation) = (rule.uid.clone(), rule.generation);
                     let standing = Standing { key, uid, generation, reason, message, metrics };
-                    view.standings.push(standing);
+                    view.standings.push(Arc::new(standing));
                 }
                 None => view.synced = false,
             }
         }
         for (name, uid, generation) in &self.excess {
-            view.standings.push(Standing {
+            view.standings.push(Arc::new(Standing {
                 key: self.key(name),
                 uid: uid.clone(),
                 generation: *generation,
@@ -206,7 +206,7 @@ impl NamespaceRules {
                     "{MAX_RULES} older MetricRules of the namespace serve, and no more may: delete one"
                 ),
                 metrics: Vec::new(),
-            });
+            }));
         }
         view
     }

@@ -73,17 +73,22 @@ impl MetricRules {
         self.view(namespace)?.metrics.get(metric).cloned()
     }
 
+    /// Whether a metric of this name is known to be served in a namespace.
+    pub fn knows(&self, namespace: &str, name: &str) -> bool {
+        self.view(namespace).is_some_and(|view| view.metrics.keys().any(|key| key.metric == name))
+    }
+
     /// Whether the series of all rules of a namespace were listed once, or could not be. Until then, a rule may
     /// still turn out to serve an unknown metric.
     pub fn has_synced(&self, namespace: &str) -> bool {
         !self.any(namespace) || self.view(namespace).is_some_and(|view| view.synced)
     }
 
-    /// How the rules stand: those of each namespace by age, and the oldest of all namespaces first.
-    pub fn standings(&self) -> Vec<Standing> {
+    /// How the rules stand: the oldest of each namespace first. The same until something of the namespace changes.
+    pub fn standings(&self) -> Vec<Arc<Standing>> {
         let views: Vec<Arc<View>> =
             self.0.views.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
-        let mut standings: Vec<(usize, Standing)> =
+        let mut standings: Vec<(usize, Arc<Standing>)> =
             views.iter().flat_map(|view| view.standings.iter().cloned().enumerate()).collect();
         // No namespace with many makes the others wait.
         standings.sort_by(|(a, of_a), (b, of_b)| (a, &of_a.key).cmp(&(b, &of_b.key)));
