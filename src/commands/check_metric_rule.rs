@@ -30,9 +30,7 @@ mod tests {
 
     #[test]
     fn what_is_invalid_is_an_error_with_object_and_field() {
-        let rule = |name: &str, spec: Value| {
-            json!({"kind": "MetricRule", "metadata": {"name": name, "namespace": "shop"}, "spec": spec})
-        };
+        let rule = |name: &str, spec: Value| json!({"kind": "MetricRule", "metadata": {"name": name, "namespace": "shop"}, "spec": spec});
         let objects = [
             rule("good", json!({"seriesQuery": "x", "metricsQuery": "<<.Series>>"})),
             rule("typo", json!({"seriesQuery": "x"})),

@@ -233,7 +233,7 @@ impl Default for Metrics {
             ),
             listings: all.add(
                 ("series_listings", None, "counter", &["reason"]),
-                "Total number of listings of the series of rules, by reason: interval, unknown (a metric was asked for that the last listing did not have), or retry (of those rules only whose listing failed)",
+                "Total number of listings of the series of rules, by reason: interval, unknown (a metric was asked for that the last listing did not have), retry (of those rules only whose listing failed), or metric_rule (of one MetricRule)",
                 Family::default(),
             ),
             query_duration: all.add(
