@@ -10,7 +10,7 @@ use crate::reload::Reloadable;
 use crate::samples::Store;
 use crate::supervise::Spawner;
 use crate::telemetry::Metrics;
-use crate::watch::{Cluster, Resources};
+use crate::watch::{Cluster, MetricRuleRecord, ObjectKey, Resources};
 use axum::Router;
 use axum::extract::State;
 use axum::http::Uri;
@@ -55,6 +55,11 @@ async fn rules_by(clock: Clock) -> (Rules, Arc<AtomicUsize>, Arc<Mutex<Option<f6
 
 /// Rules for external metrics of a server, by a clock; of these series.
 fn rules_of(prometheus: Client, clock: Clock, selectors: &[&str]) -> Rules {
+    rules_in(Cluster::default(), prometheus, clock, selectors)
+}
+
+/// The same in a cluster.
+fn rules_in(cluster: Cluster, prometheus: Client, clock: Clock, selectors: &[&str]) -> Rules {
     let nothing = tower::service_fn(|_: http::Request<kube::client::Body>| async {
         Ok::<_, Infallible>(http::Response::new(kube::client::Body::empty()))
     });
@@ -78,7 +83,7 @@ fn rules_of(prometheus: Client, clock: Clock, selectors: &[&str]) -> Rules {
         Dependencies {
             samples: Store::new(prometheus.clone(), Duration::from_secs(1), Spawner::unowned()),
             prometheus,
-            cluster: Cluster::default(),
+            cluster,
             resources: Resources::new(client.clone()),
             clock,
             client,
@@ -212,4 +217,55 @@ async fn until_series_were_listed_once_it_is_not_known_which_metrics_rules_give(
     assert!(!rules.has_synced());
     let _ = rules.external("shop", "nosuch", &Selector::default()).await;
     assert!(rules.has_synced());
+}
+
+/// A Prometheus that never answers what is narrowed to a namespace, and has one series otherwise.
+#[derive(Debug)]
+struct SilentToTenants;
+
+impl Transport for SilentToTenants {
+    fn send(
+        &self,
+        request: http::Request<Bytes>,
+    ) -> BoxFuture<'static, Result<http::Response<BodyStream>, TransportError>> {
+        if String::from_utf8_lossy(request.body()).contains("namespace") {
+            return futures::future::pending().boxed();
+        }
+        let body = r#"{"status":"success","data":[{"__name__":"queue"}]}"#;
+        let body = futures::stream::once(async move { Ok(Bytes::from(body)) });
+        futures::future::ready(Ok(http::Response::new(body.boxed()))).boxed()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_slow_listings_of_teams_delay_none_of_the_administrators_and_fail_nothing() {
+    let prometheus = Client::over(Arc::new(SilentToTenants), Options::new("http://prometheus"));
+    let (prometheus, cluster) = (prometheus.unwrap(), Cluster::default());
+    let rules = rules_in(cluster.clone(), prometheus.clone(), Clock::default(), &["queue"]);
+    for namespace in (0..20).map(|n| format!("team-{n}")) {
+        let spec = serde_json::json!({"seriesQuery": "x", "metricsQuery": "<<.Series>>"});
+        let record = MetricRuleRecord {
+            uid: namespace.clone(),
+            generation: Some(1),
+            created: 0,
+            spec: Ok(Arc::new(serde_json::from_value(spec).unwrap())),
+            status: Default::default(),
+        };
+        let key = ObjectKey { namespace: namespace.clone(), name: "rule".to_owned() };
+        cluster.write(|index| index.put_metric_rule(key, record));
+        cluster.metric_rule_changed(namespace);
+    }
+    let following = tokio::spawn(rules.clone().follow_metric_rules());
+    let administrators = tokio::spawn(rules.clone().follow());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(rules.has_synced() && rules.read(|registry| registry.external("queue").is_some()));
+    assert!(!rules.metric_rules().has_synced("team-7"));
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert!(rules.metric_rules().has_synced("team-7"));
+    let standings = rules.metric_rules().standings();
+    let failed = standings.iter().filter(|one| one.message.contains("can't be listed")).count();
+    assert_eq!((standings.len(), failed), (20, 20));
+    assert!(rules.failing().is_empty());
+    following.abort();
+    administrators.abort();
 }

@@ -73,3 +73,30 @@ impl Standing {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_condition_is_as_old_as_its_status() {
+        let standing = |reason, generation| Standing {
+            key: ObjectKey { namespace: "shop".to_owned(), name: "rule".to_owned() },
+            uid: String::new(),
+            generation: Some(generation),
+            reason,
+            message: "m".repeat(5_000),
+            metrics: vec!["pods/hits".to_owned()],
+        };
+        let first = standing(Reason::Conflict, 1).status(&MetricRuleStatus::default(), 1_999);
+        let ready = |status: &MetricRuleStatus| status.conditions.clone().unwrap().remove(0);
+        assert_eq!(ready(&first).last_transition_time.0.as_millisecond(), 1_000);
+        assert!(ready(&first).message.len() < 1_100);
+        assert_eq!((ready(&first).reason.as_str(), first.metric_count), ("Conflict", Some(1)));
+        assert_eq!(standing(Reason::Conflict, 1).status(&first, 9_000), first);
+        let second = standing(Reason::NoSeries, 2).status(&first, 9_000);
+        assert_eq!(ready(&second).last_transition_time, ready(&first).last_transition_time);
+        let third = standing(Reason::Served, 3).status(&second, 9_000);
+        assert_eq!(ready(&third).last_transition_time.0.as_millisecond(), 9_000);
+    }
+}
