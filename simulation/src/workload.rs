@@ -224,9 +224,15 @@ impl Workload {
             status["conditions"] =
                 json!([{"type": "Ready", "status": ready, "lastTransitionTime": wall(since)}]);
         }
+        let (kind, controller) = match self.kind {
+            "StatefulSet" => ("StatefulSet", self.name().to_owned()),
+            _ => ("ReplicaSet", format!("{}-1", self.name())),
+        };
         json!({
             "apiVersion": "v1", "kind": "Pod",
-            "metadata": {"name": name, "namespace": NAMESPACE, "labels": {"app": self.name()}},
+            "metadata": {"name": name, "namespace": NAMESPACE, "labels": {"app": self.name()},
+                "ownerReferences": [{"apiVersion": "apps/v1", "kind": kind, "name": controller,
+                    "uid": controller, "controller": true}]},
             "spec": spec, "status": status,
         })
     }

@@ -54,7 +54,7 @@ pub fn check_file(
         }
     };
     let mut valid = Vec::new();
-    let mut found = check_metric_rule::check(&objects, errors);
+    let mut found = check_metric_rule::check(&objects, namespace, errors);
     for object in objects.iter().filter(|object| object["kind"] == "Autoscaler") {
         found += 1;
         let of = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();

@@ -4,14 +4,16 @@ use crate::crd::MetricRuleSpec;
 use crate::rules::check_metric_rule;
 use serde_json::Value;
 
-/// Checks the MetricRules among objects, and returns how many there are. Each text begins with the object and the
-/// field.
-pub fn check(objects: &[Value], errors: &mut Vec<String>) -> usize {
+/// Checks the MetricRules among objects, in this namespace if they have none, and returns how many there are. Each text
+/// begins with the
+/// object and the field.
+pub fn check(objects: &[Value], default: &str, errors: &mut Vec<String>) -> usize {
     let rules: Vec<&Value> =
         objects.iter().filter(|object| object["kind"] == "MetricRule").collect();
     for object in &rules {
         let of = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
         let (namespace, name) = (of("namespace"), of("name"));
+        let namespace = if namespace.is_empty() { default } else { namespace };
         let spec = serde_json::from_value::<MetricRuleSpec>(object["spec"].clone());
         let checked = spec
             .map_err(|error| format!("spec: {error}"))
@@ -37,7 +39,7 @@ mod tests {
             rule("bad", json!({"seriesQuery": "x + y", "metricsQuery": "<<.Series>>"})),
         ];
         let mut errors = Vec::new();
-        assert_eq!(check(&objects, &mut errors), 3);
+        assert_eq!(check(&objects, "", &mut errors), 3);
         assert_eq!(errors.len(), 2, "{errors:?}");
         let expected = "metricrule shop/typo: spec: missing field `metricsQuery`";
         assert!(errors[0].starts_with(expected), "{errors:?}");

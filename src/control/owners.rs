@@ -130,12 +130,12 @@ impl Owners {
     }
 }
 
-/// The first of the pods that is not the target's, with its controller, as far as names tell: that of a
-/// Deployment's pod is a ReplicaSet named after it and the pod's template. None for other kinds.
+/// The controller, if it has one, of the first of the pods that is not the target's, as far as names tell: that of
+/// a Deployment's pod is a ReplicaSet named after it and the pod's template. None for other kinds.
 pub fn foreign<'a>(
     target: &TargetRef,
     pods: &[(&'a str, &'a PodRecord)],
-) -> Option<(&'a str, Option<&'a Owner>)> {
+) -> Option<Option<&'a Owner>> {
     let group = parse_group(&target.api_version).ok()?;
     let is_known = group == "apps" && matches!(&*target.kind, "Deployment" | "StatefulSet");
     let is_own = |pod: &PodRecord| {
@@ -150,8 +150,8 @@ pub fn foreign<'a>(
             kind => owner.kind == kind && owner.name == target.name,
         }
     };
-    let (name, pod) = pods.iter().find(|(_, pod)| is_known && !is_own(pod))?;
-    Some((name, pod.owner.as_deref()))
+    let (_, pod) = pods.iter().find(|(_, pod)| is_known && !is_own(pod))?;
+    Some(pod.owner.as_deref())
 }
 
 /// Whether an object of a kind can control one of another, which itself controls pods. The built-in kinds

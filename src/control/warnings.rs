@@ -102,15 +102,15 @@ impl Warnings {
         self.event.take()
     }
 
-    /// Notes a pod of another workload that the selector of the target selects, and its controller, or that there
-    /// is none.
-    pub fn note_others(&mut self, selector: &str, found: Option<(&str, Option<&Owner>)>) {
-        self.others = found.map(|(pod, owner)| {
+    /// Notes the controller of a pod that is not the target's and that its selector selects, or that it has none; or
+    /// that there is no such pod.
+    pub fn note_others(&mut self, selector: &str, found: Option<Option<&Owner>>) {
+        self.others = found.map(|owner| {
             let owner = owner.map_or("nobody".to_owned(), |Owner { kind, name, .. }| {
                 format!("{kind} {name}")
             });
             format!(
-                "the selector {selector} of the target selects pods of {owner}, too, such as {pod}, which count as its replicas in each average: set selectionStrategy: OwnerReference, or give one of the two a label of its own"
+                "the selector {selector} of the target selects pods of {owner}, too, which count as its replicas in each average: set selectionStrategy: OwnerReference, or give one of the two a label of its own"
             )
         });
     }

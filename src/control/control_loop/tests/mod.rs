@@ -169,7 +169,9 @@ fn show_replicas(control: &ControlLoop, replicas: i32) {
             watch::ScaleRecord { replicas: numbers, selector, is_rolling_out: false, revision: 0 };
         index.put_scale(watch::Workload::Deployment, key("web".to_owned()), scale);
         for number in 0..replicas {
-            let pod = json!({"metadata": {"labels": {"app": "web"}},
+            let owner = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-1",
+                "uid": "1", "controller": true});
+            let pod = json!({"metadata": {"labels": {"app": "web"}, "ownerReferences": [owner]},
                 "spec": {"containers": []}, "status": {"phase": "Running"}});
             index.put_pod(key(format!("{number}")), read_pod(serde_json::from_value(pod).unwrap()));
         }
