@@ -2,7 +2,7 @@
 
 use super::context::{ControllerContext, Execution};
 use super::decision_time::DecisionTime;
-use super::gather::{Aligned, Gathered, note_types};
+use super::gather::{Aligned, note_types};
 use super::observe::{Observation, needs_samples, observe, read_target};
 use super::owners::foreign;
 use super::state::AutoscalerState;
@@ -10,10 +10,11 @@ use super::targets::{Target, watched_scale};
 use super::warnings::Warnings;
 use crate::crd::{Rollouts, SelectionStrategy};
 use crate::hpa::{
-    self, ConditionKind, Context, Decision, Input, Outcome, Phase, Pod, Samples, ScalingHistory,
-    Status,
+    self, ConditionKind, Context, Decision, Input, Outcome, Phase, Pod, Ready, Samples,
+    ScalingHistory, Status,
 };
 use crate::leader::FencingToken;
+use crate::time::UnixMillis;
 use crate::watch::{AutoscalerKind, AutoscalerRef, Index, ScalingSpec};
 use std::fmt;
 use std::sync::Arc;
@@ -87,16 +88,19 @@ fn decide_on<'a>(
     let (mut history, mut status) = (at.to_wall_clock(state.history.clone()), state.status.clone());
     status.shift_failing(at.wall - at.process);
     let warnings = &mut state.warnings;
-    let (mut decision, known_pods) =
-        compute(ctx, autoscaler, execution, &observation, &mut history, &mut status, warnings);
+    warnings.begin(execution.generation);
+    let (mut decision, known_pods) = compute(
+        ctx,
+        autoscaler,
+        scaling,
+        execution,
+        &observation,
+        (&mut history, &mut status, warnings),
+    );
     status.shift_failing(at.process - at.wall);
     let Observation { target, gathered, needs_samples, .. } = observation;
-    if autoscaler.kind == AutoscalerKind::Autoscaler {
-        if !gathered.is_empty() {
-            note_types(&gathered, &scaling.prometheus_metrics, &mut status, context.now);
-        }
-        let are_empty = gathered.iter().map(Gathered::is_empty);
-        state.warnings.note_results(are_empty, scaling, execution.generation, at);
+    if autoscaler.kind == AutoscalerKind::Autoscaler && !gathered.is_empty() {
+        note_types(&gathered, &scaling.prometheus_metrics, &mut status, context.now);
     }
     let is_withheld = match decision.outcome {
         Outcome::Failed if needs_samples || target.is_err() => {
@@ -160,13 +164,12 @@ fn keep_transition(before: &Status, status: &mut Status) {
 fn compute(
     ctx: &ControllerContext,
     autoscaler: &AutoscalerRef,
+    scaling: &ScalingSpec,
     execution: Execution<'_>,
     observation: &Observation<'_>,
-    history: &mut ScalingHistory,
-    status: &mut Status,
-    warnings: &mut Warnings,
+    (history, status, warnings): (&mut ScalingHistory, &mut Status, &mut Warnings),
 ) -> (Decision, usize) {
-    let Observation { context, target, gathered, owned, .. } = observation;
+    let Observation { context, target, gathered, owned, at, .. } = observation;
     let scale = target.as_ref().map(|target| target.replicas).map_err(String::as_str);
     let selector = target.as_ref().map_or("", |target| &target.selector);
     // The HPA controller, too, registers a selector only once it reads metrics.
@@ -174,12 +177,12 @@ fn compute(
         && target.as_ref().is_ok_and(|target| needs_samples(*context, target, status));
     ctx.cluster.read(|index| {
         let mut selection = ctx.selectors.select(index, autoscaler, target.as_ref().ok(), claims);
-        if autoscaler.kind == AutoscalerKind::Autoscaler {
-            let others = match execution.selection {
-                SelectionStrategy::LabelSelector => foreign(&context.spec.target, &selection.pods),
-                SelectionStrategy::OwnerReference => None,
-            };
-            warnings.note_others(selector, others);
+        let by_labels = execution.selection == SelectionStrategy::LabelSelector;
+        if autoscaler.kind == AutoscalerKind::Autoscaler
+            && by_labels
+            && let Some(controller) = foreign(&context.spec.target, &selection.pods)
+        {
+            warnings.note_others(selector, controller, at.process);
         }
         selection.keep(owned);
         let pods: Vec<Pod<'_>> = selection.pods.iter().map(|(name, pod)| pod.view(name)).collect();
@@ -187,6 +190,12 @@ fn compute(
         let aligned: Vec<Aligned<'_>> =
             metrics.map(|(samples, metric)| Aligned::new(samples, metric, &pods, owned)).collect();
         let samples: Vec<Samples<'_>> = aligned.iter().map(Aligned::view).collect();
+        if autoscaler.kind == AutoscalerKind::Autoscaler {
+            let is_measured = pods.iter().any(|pod| is_measured(pod, at.wall));
+            let are_empty = gathered.iter().zip(&samples);
+            let are_empty = are_empty.map(|(of, samples)| of.is_empty(samples, is_measured));
+            warnings.note_results(are_empty, scaling, *at);
+        }
         let input = Input {
             context: *context,
             namespace: &autoscaler.key.namespace,
@@ -197,6 +206,12 @@ fn compute(
         let active = pods.iter().filter(|pod| is_active(pod)).count();
         (hpa::decide(&input, history, status, &mut ()), active)
     })
+}
+
+/// Whether a pod has been ready for so long that it was scraped, and rates of its counters have values.
+fn is_measured(pod: &Pod<'_>, now: UnixMillis) -> bool {
+    let is_settled = |ready: Ready| ready.status == Some(true) && now - ready.since > 300_000;
+    is_active(pod) && pod.ready.is_some_and(is_settled)
 }
 
 /// Whether the replicas of a scale's status count a pod.

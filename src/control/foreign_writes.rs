@@ -50,7 +50,7 @@ async fn look_up(client: &Client, namespace: &str, target: &TargetRef) -> Writer
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
     let only = ListParams::default().fields(&format!("metadata.name={}", target.name));
     let read = tokio::time::timeout(LOOKUP_TIMEOUT, api.list_metadata(&only)).await;
-    let Ok(Ok(mut list)) = read else { return Writer::Other(None) };
+    let Ok(Ok(mut list)) = read else { return Writer::Unknown };
     let fields = list.items.pop().and_then(|object| object.metadata.managed_fields);
     let owners = replicas_owners(&fields.unwrap_or_default());
     let is_own = !owners.is_empty() && owners.iter().all(|owner| owner.is_plimsoll());

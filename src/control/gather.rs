@@ -112,13 +112,14 @@ pub async fn gather(
 }
 
 impl Gathered {
-    /// Whether a query of Plimsoll's own gave no series; none if it failed, and for metrics of rules and of other
-    /// providers.
-    pub fn is_empty(&self) -> Option<bool> {
-        match self {
-            Self::Pods(Ok(samples)) => Some(samples.values.is_empty()),
-            Self::Total(Ok(total)) => Some(total.milli.is_none()),
-            Self::Pods(Err(_)) | Self::Total(Err(_)) | Self::Fetched(_) => None,
+    /// Whether a query of Plimsoll's own has no value for the workload, with its samples of the pods that count. None
+    /// if it failed, has no pods yet that must have one, and for metrics of rules and of other providers.
+    pub fn is_empty(&self, samples: &Samples<'_>, are_pods_measured: bool) -> Option<bool> {
+        match (self, samples) {
+            (Self::Pods(Ok(_)), Samples::PerPod(Ok(samples))) if samples.items > 0 => Some(false),
+            (Self::Pods(Ok(_)), Samples::PerPod(Ok(_))) => are_pods_measured.then_some(true),
+            (Self::Total(Ok(total)), _) => Some(total.milli.is_none()),
+            _ => None,
         }
     }
 }

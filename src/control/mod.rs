@@ -53,5 +53,6 @@ pub use checkpoint::{Checkpoint, read_checkpoints};
 pub use context::{ControllerSettings, Dependencies, NativeHpas};
 pub use control_loop::ControlLoop;
 pub use metric_rule_statuses::MetricRuleStatuses;
+pub use owners::Owners;
 pub use requests::{message, within};
 pub use targets::Targets;

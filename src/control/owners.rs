@@ -4,7 +4,7 @@
 use super::requests::{message, within};
 use super::targets::Targets;
 use crate::cache::{self, Cache};
-use crate::hpa::{TargetRef, parse_group};
+use crate::hpa::{Phase, TargetRef, no_kind_match, parse_group};
 use crate::k8s::Selector;
 use crate::watch::{Cluster, Owner, PodRecord};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -12,6 +12,7 @@ use kube::core::DynamicObject;
 use kube::{Api, Client};
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// The selected pods that count.
@@ -26,18 +27,22 @@ pub enum Owned {
 pub struct Owners {
     client: Client,
     targets: Targets,
-    /// By UID, the controller of an object; none if it has none, or is gone.
-    parents: Cache<String, Option<Arc<Owner>>>,
+    /// By namespace and object, its controller; none if it has none, or is gone. Whoever makes a pod chooses what
+    /// it says of its owner, the UID too.
+    parents: Cache<(String, Arc<Owner>), Option<Arc<Owner>>>,
 }
 
 /// How long the controller of an object is remembered: a ReplicaSet that is given up by its Deployment
 /// may get another.
 const PARENT_TTL: Duration = Duration::from_secs(600);
+/// How long it is remembered that an object has none, or is gone: it may get one as soon as its workload is made anew.
+const ORPHAN_TTL: Duration = Duration::from_secs(10);
 /// The maximum size of the cache, in bytes.
 const CACHE_BYTES: usize = 4 << 20;
 /// The most objects between a pod and its target.
 const MAX_STEPS: usize = 8;
-/// The most requests at the same time for one evaluation.
+/// The most requests of one evaluation, and how many of them at the same time.
+const MAX_READS: usize = 20;
 const MAX_CONCURRENT: usize = 4;
 
 impl Owners {
@@ -47,8 +52,9 @@ impl Owners {
             let Owner { group, kind, name, uid } = &**owner;
             size_of::<Owner>() + group.len() + kind.len() + name.len() + uid.len()
         };
-        let bytes = move |uid: &String, parent: &Option<Arc<Owner>>| {
-            uid.len() + parent.as_ref().map_or(0, owner)
+        let bytes = move |(namespace, object): &(String, Arc<Owner>),
+                          parent: &Option<Arc<Owner>>| {
+            namespace.len() + owner(object) + parent.as_ref().map_or(0, owner)
         };
         Self { client, targets, parents: cache::of_bytes(CACHE_BYTES, PARENT_TTL, bytes) }
     }
@@ -56,7 +62,8 @@ impl Owners {
     /// The UIDs of those controllers of the selected pods that are the target, or lead to it.
     ///
     /// # Errors
-    /// If a controller can't be read; the text is for a condition.
+    /// If a controller can't be read, or more are to be read than one evaluation may: the next one goes on. The text
+    /// is for a condition.
     pub async fn of(
         &self,
         cluster: &Cluster,
@@ -64,15 +71,13 @@ impl Owners {
         selector: &Selector,
         target: &TargetRef,
     ) -> Result<HashSet<String>, String> {
-        let group = parse_group(&target.api_version)?;
-        let mut controllers: Vec<Arc<Owner>> = cluster.read(|index| {
+        let controllers: HashSet<Arc<Owner>> = cluster.read(|index| {
             let pods = index.select(namespace, selector).into_iter();
             pods.filter_map(|(_, pod)| pod.owner.clone()).collect()
         });
-        // Pods of one controller share it, and begin with its name: most are beside each other.
-        controllers.dedup_by(|one, other| Arc::ptr_eq(one, other));
+        let reads = AtomicUsize::new(0);
         let of_target = async |controller: Arc<Owner>| {
-            let leads = self.leads(namespace, controller.clone(), (group, target)).await?;
+            let leads = self.leads(namespace, controller.clone(), target, &reads).await?;
             Ok::<_, String>(leads.then(|| controller.uid.clone()))
         };
         stream::iter(controllers.into_iter().map(of_target))
@@ -82,13 +87,18 @@ impl Owners {
             .await
     }
 
-    /// Whether the chain of controllers leads from an object to the target.
-    async fn leads(
+    /// Whether the chain of controllers leads from an object to the target. Counts the requests for it in `reads`.
+    ///
+    /// # Errors
+    /// If a controller can't be read, or `reads` are too many.
+    pub async fn leads(
         &self,
         namespace: &str,
         from: Arc<Owner>,
-        (group, target): (&str, &TargetRef),
+        target: &TargetRef,
+        reads: &AtomicUsize,
     ) -> Result<bool, String> {
+        let group = parse_group(&target.api_version)?;
         let mut object = from;
         for _ in 0..MAX_STEPS {
             if object.group == group && object.kind == target.kind {
@@ -97,7 +107,7 @@ impl Owners {
             if !may_own((group, &target.kind), (&object.group, &object.kind)) {
                 return Ok(false);
             }
-            match self.parent(namespace, &object).await? {
+            match self.parent(namespace, &object, reads).await? {
                 Some(parent) => object = parent,
                 None => return Ok(false),
             }
@@ -106,13 +116,27 @@ impl Owners {
     }
 
     /// The controller of an object, if it has one and exists.
-    async fn parent(&self, namespace: &str, object: &Owner) -> Result<Option<Arc<Owner>>, String> {
-        if let Some(parent) = self.parents.get(&object.uid) {
+    async fn parent(
+        &self,
+        namespace: &str,
+        object: &Arc<Owner>,
+        reads: &AtomicUsize,
+    ) -> Result<Option<Arc<Owner>>, String> {
+        let key = (namespace.to_owned(), object.clone());
+        if let Some(parent) = self.parents.get(&key) {
             return Ok(parent);
         }
-        let Owner { group, kind, name, uid } = object;
+        if reads.fetch_add(1, Ordering::Relaxed) >= MAX_READS {
+            return Err(format!("of more than {MAX_READS} it is not known yet what controls them"));
+        }
+        let Owner { group, kind, name, uid } = &**object;
         let about = |error: String| format!("{kind} {name}: {error}");
-        let resource = self.targets.resource(group, kind).await.map_err(about)?;
+        let resource = match self.targets.resource(group, kind).await {
+            Ok(resource) => resource,
+            // There is no such object.
+            Err(error) if error == no_kind_match(kind, group) => return Ok(None),
+            Err(error) => return Err(about(error)),
+        };
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), namespace, &resource);
         let found = match within(api.get_metadata(name)).await {
@@ -125,12 +149,13 @@ impl Owners {
         let parent = found
             .and_then(|found| Owner::controller(found.owner_references.as_deref()))
             .map(Arc::new);
-        self.parents.insert(uid.clone(), parent.clone());
+        let ttl = if parent.is_some() { PARENT_TTL } else { ORPHAN_TTL };
+        self.parents.insert_for(ttl, key, parent.clone());
         Ok(parent)
     }
 }
 
-/// The controller, if it has one, of the first of the pods that is not the target's, as far as names tell: that of
+/// The controller, if it has one, of the first of the pods that counts and is not the target's, as far as names tell: that of
 /// a Deployment's pod is a ReplicaSet named after it and the pod's template. None for other kinds.
 pub fn foreign<'a>(
     target: &TargetRef,
@@ -150,7 +175,8 @@ pub fn foreign<'a>(
             kind => owner.kind == kind && owner.name == target.name,
         }
     };
-    let (_, pod) = pods.iter().find(|(_, pod)| is_known && !is_own(pod))?;
+    let counts = |pod: &PodRecord| !pod.deleting && pod.phase != Phase::Failed;
+    let (_, pod) = pods.iter().find(|(_, pod)| is_known && counts(pod) && !is_own(pod))?;
     Some(pod.owner.as_deref())
 }
 
@@ -160,7 +186,7 @@ fn may_own(target: (&str, &str), object: (&str, &str)) -> bool {
     match target {
         ("apps", "Deployment") => object == ("apps", "ReplicaSet"),
         ("apps" | "batch" | "", _) => false,
-        _ => object != ("", "Node"),
+        _ => ![("", "Node"), ("batch", "Job"), ("apps", "DaemonSet")].contains(&object),
     }
 }
 
@@ -242,7 +268,7 @@ mod tests {
         };
         let (web, api) = (target("Deployment", "web"), target("Deployment", "api"));
         let leads = async |from: &Arc<Owner>, target: &TargetRef| {
-            owners.leads("shop", from.clone(), ("apps", target)).await
+            owners.leads("shop", from.clone(), target, &AtomicUsize::new(0)).await
         };
         let first = owner("ReplicaSet", "web-1", "1");
         for _ in 0..2 {
@@ -253,6 +279,12 @@ mod tests {
         assert_eq!(reads.len(), 1);
         // An object of the same name that was made anew controls other pods.
         assert_eq!(leads(&owner("ReplicaSet", "web-2", "2"), &web).await, Ok(false));
+        // What is known of one namespace says nothing of an object with its UID in another.
+        let elsewhere = owners.leads("bank", first.clone(), &web, &AtomicUsize::new(0)).await;
+        assert_eq!(elsewhere, Ok(true));
+        let reads = AtomicUsize::new(MAX_READS);
+        let error = owners.leads("shop", owner("ReplicaSet", "x", "9"), &web, &reads);
+        assert!(error.await.unwrap_err().contains("more than 20"));
         let error = leads(&owner("ReplicaSet", "web-3", "3"), &web).await.unwrap_err();
         assert_eq!(error, "ReplicaSet web-3: no");
         // Of pods that can't be the target's nothing is read.

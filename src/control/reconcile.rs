@@ -11,6 +11,7 @@ use super::observe::read_target;
 use super::state::AutoscalerState;
 use super::status::{PAUSED, paused_text};
 use super::update_status::update_status;
+use super::warnings::Warnings;
 use super::{follower, native_hpa, shadow, status, zero};
 use crate::crd::{AutoscalerStatus, Executor, Mode, ReadError};
 use crate::hpa::{self, ConditionKind, Spec, Status};
@@ -130,7 +131,9 @@ async fn sync_autoscaler(
         }
         let text = format_args!("{}: the scale is left alone", paused_text(&parsed.spec));
         state.status.set(ConditionKind::Paused, true, PAUSED, text, ctx.clock.wall_ms());
-        state.status.end(ConditionKind::Preview, "the Autoscaler is paused", server_now);
+        for kind in [ConditionKind::Preview, ConditionKind::ConfigurationWarning] {
+            state.status.end(kind, "the Autoscaler is paused", server_now);
+        }
         let rendered = status::render(&state.status, &parsed.scaling.spec, record.generation);
         rest(ctx, autoscaler, state);
         update_status(ctx, token, autoscaler, state, rendered);
@@ -157,7 +160,7 @@ async fn sync_autoscaler(
 fn rest(ctx: &ControllerContext, autoscaler: &AutoscalerRef, state: &mut AutoscalerState) {
     ctx.selectors.release(autoscaler);
     state.queries.clear();
-    state.warnings.scales = false;
+    state.warnings = Warnings::default();
     state.status.failing.clear();
     state.failures = Failures::default();
 }

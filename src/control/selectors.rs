@@ -205,13 +205,12 @@ impl Selectors {
         // As long as kube-controller-manager decides for native HPAs, it also says which
         // selectors are ambiguous; it knows only native HPAs.
         let observing = autoscaler.kind == AutoscalerKind::Hpa && !self.manages_native_hpas;
-        // A pod has one controller: one that counts its target's own alone shares them with those of
-        // the same target.
-        let by_owner = is_by_owner(index, autoscaler);
+        // One that counts its target's own pods alone shares them with those of the same target.
+        let by_owner = is_by_owner(index, autoscaler).then(|| target_of(index, autoscaler));
         let counts = |other: &AutoscalerRef| {
+            let is_of_target = |target: &Option<_>| target_of(index, other) == *target;
             (!observing || other.kind == AutoscalerKind::Hpa)
-                && (!(by_owner || is_by_owner(index, other))
-                    || target_of(index, autoscaler) == target_of(index, other))
+                && by_owner.as_ref().is_none_or(is_of_target)
         };
         let selecting = self.claim(autoscaler, selector, &labels, counts);
         let autoscalers = selecting.iter().map(|other| autoscaler.name_of(other)).collect();
@@ -241,14 +240,18 @@ fn is_by_owner(index: &Index, autoscaler: &AutoscalerRef) -> bool {
         && index.autoscaler(&autoscaler.key).and_then(of) == Some(SelectionStrategy::OwnerReference)
 }
 
-/// What an autoscaler sizes.
-fn target_of(index: &Index, autoscaler: &AutoscalerRef) -> Option<TargetRef> {
+/// What an autoscaler sizes: the group, kind and name.
+fn target_of(index: &Index, autoscaler: &AutoscalerRef) -> Option<(String, String, String)> {
+    let of = |target: &TargetRef| {
+        let group = hpa::parse_group(&target.api_version).ok()?;
+        Some((group.to_owned(), target.kind.clone(), target.name.clone()))
+    };
     match autoscaler.kind {
         AutoscalerKind::Autoscaler => {
             let record = index.autoscaler(&autoscaler.key)?;
-            Some(record.parsed.as_ref().ok()?.scaling.spec.target.clone())
+            of(&record.parsed.as_ref().ok()?.scaling.spec.target)
         }
-        AutoscalerKind::Hpa => Some(index.hpa(&autoscaler.key)?.scaling.spec.target.clone()),
+        AutoscalerKind::Hpa => of(&index.hpa(&autoscaler.key)?.scaling.spec.target),
     }
 }
 
@@ -293,7 +296,7 @@ impl<'a> Selection<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::watch::ObjectKey;
+    use crate::watch::{ObjectKey, read_autoscaler, read_pod};
 
     #[test]
     fn autoscalers_of_the_same_pods_are_found_by_labels() {
@@ -328,6 +331,53 @@ mod tests {
             selectors.release(&autoscaler(name));
         }
         assert!(selectors.namespaces.lock().unwrap().is_empty());
+    }
+
+    /// Whom each of two autoscalers of the pods `app=web` shares them with.
+    fn shared(specs: [(&str, &str); 2]) -> [usize; 2] {
+        let mut index = Index::default();
+        let names = ["a", "b"];
+        for (name, (target, strategy)) in names.into_iter().zip(specs) {
+            let (version, target) = target.split_once(' ').expect("a version and a name");
+            let object = serde_json::json!({"metadata": {"name": name, "namespace": "shop", "uid": name},
+                "spec": {"maxReplicas": 3, "selectionStrategy": strategy,
+                    "scaleTargetRef": {"apiVersion": version, "kind": "Deployment", "name": target}}});
+            let record = read_autoscaler(serde_json::from_value(object).expect("an object"), None);
+            let key = super::super::fake::autoscaler(name).key;
+            index.put_autoscaler(key, record);
+        }
+        let pod = serde_json::json!({"metadata": {"labels": {"app": "web"}},
+            "spec": {"containers": []}, "status": {"phase": "Running"}});
+        let key = ObjectKey { namespace: "shop".into(), name: "web-1".into() };
+        index.put_pod(key, read_pod(serde_json::from_value(pod).expect("a pod")));
+        let selectors = Selectors::default();
+        let target = Target {
+            replicas: hpa::Scale { spec_replicas: 1, status_replicas: 1 },
+            selector: "app=web".into(),
+            parsed_selector: "app=web".parse(),
+            object: None,
+        };
+        let share = |name: &str| {
+            let autoscaler = super::super::fake::autoscaler(name);
+            selectors.select(&index, &autoscaler, Some(&target), true).autoscalers.len()
+        };
+        let _ = names.map(share);
+        names.map(share)
+    }
+
+    #[test]
+    fn those_that_count_their_own_pods_share_them_with_those_of_the_same_target() {
+        let (labels, owner) = ("LabelSelector", "OwnerReference");
+        for (specs, expected) in [
+            ([("apps/v1 web", labels), ("apps/v1 api", labels)], [2, 2]),
+            ([("apps/v1 web", owner), ("apps/v1 api", owner)], [1, 1]),
+            // By labels it still has the pods of the other.
+            ([("apps/v1 web", labels), ("apps/v1 api", owner)], [2, 1]),
+            ([("apps/v1 web", owner), ("apps/v1 web", labels)], [2, 2]),
+            ([("apps/v1 web", owner), ("apps/v1beta2 web", owner)], [2, 2]),
+        ] {
+            assert_eq!(shared(specs), expected, "{specs:?}");
+        }
     }
 
     #[test]

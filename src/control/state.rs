@@ -194,6 +194,7 @@ impl AutoscalerState {
         let leads = term.is_some();
         (self.is_first_in_term, self.is_unread_in_term, self.is_zero_in_doubt) =
             (leads, leads, leads);
+        self.warnings.begin_term();
         self.zero_pending_since = None;
         self.term = term;
     }

@@ -31,8 +31,7 @@ pub struct Warnings {
     looked_up: Option<UnixMillis>,
     write: Option<ForeignWrite>,
     event: Option<Event>,
-    /// Whose pods are selected, too.
-    others: Option<String>,
+    others: Option<Others>,
     /// The generation of the spec that these are of.
     generation: Option<i64>,
     /// When the query of each metric last gave a series.
@@ -50,6 +49,12 @@ struct ForeignWrite {
     last: UnixMillis,
 }
 
+/// Pods of others that the selector of the target selects.
+struct Others {
+    text: String,
+    last: UnixMillis,
+}
+
 /// Times at which a query was empty that had series before.
 struct Gap {
     index: usize,
@@ -63,6 +68,8 @@ struct Gap {
 pub enum Writer {
     /// Plimsoll itself, before this replica led.
     Plimsoll,
+    /// It could not be read.
+    Unknown,
     /// Another one, which is known only if it has field managers.
     Other(Option<ReplicasOwner>),
 }
@@ -78,7 +85,8 @@ impl Warnings {
     /// counts.
     pub fn note_write(&mut self, change: Change, found: Option<Writer>, at: DecisionTime) -> bool {
         match (found, &mut self.write) {
-            (Some(Writer::Plimsoll), _) => self.looked_up = Some(at.process),
+            // The next change is looked up again.
+            (Some(Writer::Plimsoll | Writer::Unknown), _) => {}
             (Some(Writer::Other(by)), write) => {
                 self.looked_up = Some(at.process);
                 let (last, at) = (at.process, at.wall);
@@ -102,17 +110,37 @@ impl Warnings {
         self.event.take()
     }
 
-    /// Notes the controller of a pod that is not the target's and that its selector selects, or that it has none; or
-    /// that there is no such pod.
-    pub fn note_others(&mut self, selector: &str, found: Option<Option<&Owner>>) {
-        self.others = found.map(|owner| {
-            let owner = owner.map_or("nobody".to_owned(), |Owner { kind, name, .. }| {
-                format!("{kind} {name}")
-            });
-            format!(
-                "the selector {selector} of the target selects pods of {owner}, too, which count as its replicas in each average: set selectionStrategy: OwnerReference, or give one of the two a label of its own"
-            )
-        });
+    /// Begins an evaluation: what was found for another spec counts no longer.
+    pub fn begin(&mut self, generation: Option<i64>) {
+        if self.generation != generation {
+            self.generation = generation;
+            self.others = None;
+            self.with_series.clear();
+            self.gaps.clear();
+        }
+    }
+
+    /// Begins a lease term: what this process showed before is not what another replica has shown since.
+    pub fn begin_term(&mut self) {
+        (self.since, self.is_shown) = (None, false);
+    }
+
+    /// Notes that the selector of the target selects a pod of another controller, or one without any.
+    pub fn note_others(&mut self, selector: &str, controller: Option<&Owner>, now: UnixMillis) {
+        if let Some(others) = &mut self.others {
+            others.last = now;
+            return;
+        }
+        let of = match controller {
+            None => "no workload".to_owned(),
+            // Those of jobs are made anew each time.
+            Some(Owner { kind, name, .. }) if kind != "Job" => format!("{kind} {name}"),
+            Some(Owner { kind, .. }) => format!("a {kind}"),
+        };
+        let text = format!(
+            "the selector {selector} of the target selects pods of {of}, too, which count as its replicas in each average: set selectionStrategy: OwnerReference, or give one of the two a label of its own"
+        );
+        self.others = Some(Others { text, last: now });
     }
 
     /// Notes which queries of this evaluation are empty that had series within an hour before; of each metric none
@@ -121,15 +149,9 @@ impl Warnings {
         &mut self,
         are_empty: impl ExactSizeIterator<Item = Option<bool>>,
         scaling: &ScalingSpec,
-        generation: Option<i64>,
         at: DecisionTime,
     ) {
         let now = at.process;
-        if self.generation != generation {
-            self.generation = generation;
-            self.with_series.clear();
-            self.gaps.clear();
-        }
         // Without pods there are no series of them either, and none of the first for a while.
         self.with_series.resize(are_empty.len(), None);
         for (index, is_empty) in are_empty.enumerate() {
@@ -155,6 +177,7 @@ impl Warnings {
     pub fn show(&mut self, status: &mut Status, at: DecisionTime) {
         let is_over = |last: UnixMillis| at.process - last > KEPT_MS;
         self.write.take_if(|write| is_over(write.last));
+        self.others.take_if(|others| is_over(others.last));
         self.gaps.retain(|gap| !is_over(gap.last));
         let since = *self.since.get_or_insert(at.process);
         let kind = ConditionKind::ConfigurationWarning;
@@ -194,7 +217,7 @@ impl fmt::Display for Warnings {
             separator = "; ";
         }
         if let Some(others) = &self.others {
-            write!(f, "{separator}{others}")?;
+            write!(f, "{separator}{}", others.text)?;
             separator = "; ";
         }
         for Gap { metric, began, .. } in &self.gaps {

@@ -3,7 +3,7 @@
 
 use super::decision::{Decision, Event, EventKind, Outcome};
 use super::history::ScalingHistory;
-use super::input::{Context, Input, NotSelected, Pod, Scale};
+use super::input::{Context, Input, NotSelected, Pod, Scale, Selected};
 use super::metric;
 use super::normalize::{normalize, rate_limited, removable};
 use super::options::OnError;
@@ -300,7 +300,11 @@ fn propose(
 ) -> Proposed {
     let pods = match select(input, status, decision) {
         Ok(pods) => pods,
-        Err(error) => return Proposed::Nothing(error),
+        Err(error) => {
+            // It is not known what the metrics say of the workload, as where they can't be read.
+            decision.metrics_failed = matches!(input.selected, Selected::Unowned(_));
+            return Proposed::Nothing(error);
+        }
     };
     let tolerance = tolerance(input);
     let metrics = &input.context.spec.metrics;

@@ -44,10 +44,19 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// The controller among the owners of an object, if it has one.
+    /// The controller among the owners of an object, if it has one. kube-apiserver takes any text for the parts of
+    /// an owner: one that can't be that of an object is none.
     pub fn controller(owners: Option<&[OwnerReference]>) -> Option<Self> {
         let owner = owners?.iter().find(|owner| owner.controller == Some(true))?;
         let group = owner.api_version.rsplit_once('/').map_or("", |(group, _)| group);
+        let is_name = |text: &str, most: usize| {
+            let is_of_name = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
+            text.len() <= most && text.chars().all(is_of_name) && ![".", ".."].contains(&text)
+        };
+        let parts = [(group, 253), (&owner.kind, 63), (&owner.name, 253), (&owner.uid, 64)];
+        if !parts.iter().all(|(part, most)| is_name(part, *most)) {
+            return None;
+        }
         Some(Self {
             group: group.to_owned(),
             kind: owner.kind.clone(),
@@ -211,6 +220,31 @@ mod tests {
             ready: None,
             requests: Arc::default(),
             owner: None,
+        }
+    }
+
+    #[test]
+    fn an_owner_that_can_be_no_object_is_none() {
+        let long = "a".repeat(254);
+        for (name, uid, is_one) in [
+            ("web-5d4", "6b0f", true),
+            ("system:web.a", "6b0f", true),
+            ("web?watch=true", "6b0f", false),
+            ("../../web", "6b0f", false),
+            ("..", "6b0f", false),
+            ("web\n", "6b0f", false),
+            (&long, "6b0f", false),
+            ("web", &long, false),
+        ] {
+            let owner = OwnerReference {
+                api_version: "apps/v1".to_owned(),
+                kind: "ReplicaSet".to_owned(),
+                name: name.to_owned(),
+                uid: uid.to_owned(),
+                controller: Some(true),
+                ..OwnerReference::default()
+            };
+            assert_eq!(Owner::controller(Some(&[owner])).is_some(), is_one, "{name}");
         }
     }
 

@@ -51,8 +51,13 @@ fn only_the_pods_that_the_target_controls_count_if_the_autoscaler_says_so() {
             ns.wait_condition(name, "Ready", SOON, |c: &Value| c["status"] == "True").await;
             assert_eq!(ns.replicas("Deployment", name).await, 2);
         }
-        // By its labels it has those of the other, too, as an HPA would.
+        // By its labels it has those of the other, too, as an HPA would, and does not decide on them while another
+        // autoscaler does.
         ns.autoscaler_with("Deployment", "web", &fields(10, "LabelSelector")).await;
+        let ambiguous = |c: &Value| c["reason"] == "AmbiguousSelector";
+        ns.wait_condition("web", "ScalingActive", SOON, ambiguous).await;
+        ns.wait_condition("batch", "Ready", SOON, |c: &Value| c["status"] == "True").await;
+        ns.cluster.kubectl(&["-n", &ns.name, "delete", "autoscaler", "batch"]).await;
         ns.wait_replicas("Deployment", "web", FOLLOWS, |replicas| replicas == 9).await;
         assert_eq!(ns.replicas("Deployment", "batch").await, 2);
         let others = |c: &Value| c["status"] == "True" && c["reason"] == "SelectsOtherPods";

@@ -2,33 +2,17 @@
 //! takes in pods of others.
 
 use super::around::{Around, Utilization};
-use crate::control::{message, within};
+use crate::control::Owners;
 use crate::crd::SelectionStrategy;
-use crate::hpa;
-use crate::watch::{LeanPod, read_pod};
+use crate::watch::{LeanPod, Owner, read_pod};
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 use kube::api::ListParams;
 use kube::core::{ApiResource, DynamicObject};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
-
-/// How many owners are above a pod at most: a ReplicaSet, its Deployment, and what that is of.
-const MAX_LEVELS: usize = 5;
-/// How many owners are read at most.
-const MAX_OWNERS: usize = 100;
-
-/// The controller at the top of a pod's owners.
-#[derive(Clone)]
-enum Top {
-    /// The target is among its owners.
-    Target,
-    /// Another one, such as `Job backup`.
-    Other(String),
-    /// It can't be read.
-    Unknown(String),
-}
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 /// Looks at the pods that the target's selector matches.
 pub async fn check_pods(
@@ -54,10 +38,9 @@ pub async fn check_pods(
     let mut pods = pods.unwrap_or_default();
     pods.retain(|pod| {
         let phase = pod.data["status"]["phase"].as_str();
-        let has_ended = matches!(phase, Some("Succeeded" | "Failed"));
-        pod.metadata.deletion_timestamp.is_none() && !has_ended
+        pod.metadata.deletion_timestamp.is_none() && phase != Some("Failed")
     });
-    let (own, others) = by_owner(around, target, pods).await;
+    let (own, others) = by_owner(around, pods).await;
     let by_owner = around.object.spec.selection_strategy == Some(SelectionStrategy::OwnerReference);
     for (owner, pods) in others.into_iter().filter(|_| !by_owner) {
         let more = match pods.len() - 1 {
@@ -88,73 +71,43 @@ pub async fn check_pods(
 /// The pods of the target, and the names of those of others, by their controllers.
 async fn by_owner(
     around: &mut Around<'_>,
-    target: &DynamicObject,
     pods: Vec<DynamicObject>,
 ) -> (Vec<DynamicObject>, BTreeMap<String, Vec<String>>) {
-    let uid = target.uid().unwrap_or_default();
+    let owners = Owners::new(around.client.clone(), around.targets.clone());
+    let reads = AtomicUsize::new(0);
     let (mut own, mut others) = (Vec::new(), BTreeMap::<String, Vec<String>>::new());
-    let mut known: HashMap<String, Top> = HashMap::new();
+    let mut known: HashMap<Arc<Owner>, Option<bool>> = HashMap::new();
+    let mut unknown = None;
     for pod in pods {
-        let top = match controller(pod.owner_references()) {
-            None => Top::Other("nobody (they have no controller)".to_owned()),
-            Some(owner) => match known.get(&owner.uid) {
-                Some(top) => top.clone(),
-                None if known.len() == MAX_OWNERS => {
-                    around.not_checked(&format!(
-                        "spec.scaleTargetRef: pods of more than {MAX_OWNERS} owners"
-                    ));
-                    break;
-                }
-                None => {
-                    let top = top(around, owner, &uid).await;
-                    if let Top::Unknown(error) = &top {
-                        around.not_checked(&format!(
-                            "spec.scaleTargetRef: whose pod {} is: {error}",
-                            pod.name_any()
-                        ));
-                    }
-                    known.insert(owner.uid.clone(), top.clone());
-                    top
-                }
-            },
+        let owner = Owner::controller(pod.metadata.owner_references.as_deref()).map(Arc::new);
+        let leads = match &owner {
+            None => Some(false),
+            Some(owner) if known.contains_key(owner) => known[owner],
+            Some(owner) => {
+                let namespace = &around.object.namespace;
+                let leads = owners.leads(namespace, owner.clone(), &around.target, &reads).await;
+                let leads = leads.map_err(|error| {
+                    unknown.get_or_insert(format!("whose pod {} is: {error}", pod.name_any()));
+                });
+                known.insert(owner.clone(), leads.ok());
+                leads.ok()
+            }
         };
-        match top {
-            Top::Target => own.push(pod),
-            Top::Other(name) => others.entry(name).or_default().push(pod.name_any()),
-            Top::Unknown(_) => {}
+        match (leads, owner) {
+            (Some(true), _) => own.push(pod),
+            (Some(false), owner) => {
+                let name = owner.map_or("no workload".to_owned(), |owner| {
+                    format!("{} {}", owner.kind, owner.name)
+                });
+                others.entry(name).or_default().push(pod.name_any());
+            }
+            (None, _) => {}
         }
+    }
+    if let Some(unknown) = unknown {
+        around.not_checked(&format!("spec.scaleTargetRef: {unknown}"));
     }
     (own, others)
-}
-
-/// The controller at the top of the owners, from one on.
-async fn top(around: &Around<'_>, owner: &OwnerReference, target_uid: &str) -> Top {
-    let mut owner = owner.clone();
-    for _ in 0..MAX_LEVELS {
-        if owner.uid == target_uid {
-            return Top::Target;
-        }
-        let name = format!("{} {}", owner.kind, owner.name);
-        let group = hpa::parse_group(&owner.api_version).unwrap_or_default();
-        let resource = match around.targets.resource(group, &owner.kind).await {
-            Ok(resource) => resource,
-            Err(error) => return Top::Unknown(format!("{name}: {error}")),
-        };
-        let read = within(around.api(&resource).get_metadata(&owner.name)).await;
-        let object = match read {
-            Ok(object) => object,
-            Err(error) => return Top::Unknown(format!("{name}: {}", message(&error))),
-        };
-        match controller(object.owner_references()) {
-            Some(next) => owner = next.clone(),
-            None => return Top::Other(name),
-        }
-    }
-    Top::Other(format!("{} {}", owner.kind, owner.name))
-}
-
-fn controller(owners: &[OwnerReference]) -> Option<&OwnerReference> {
-    owners.iter().find(|owner| owner.controller == Some(true))
 }
 
 /// Which requests a pod of this spec lacks for a utilization, by the rule of the decision.

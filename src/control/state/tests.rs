@@ -175,9 +175,12 @@ fn only_metrics_that_failed_lead_to_the_fallback() {
     let config = hpa::ControllerConfig::default();
     let names = ["shop/a".to_owned(), "shop/b".to_owned()];
     let ambiguous = hpa::Selected::Ambiguous { selector: "app=web", autoscalers: &names };
-    for (selected, failed) in
-        [(ambiguous, false), (hpa::Selected::Missing, false), (hpa::Selected::Pods(&[]), true)]
-    {
+    for (selected, failed) in [
+        (ambiguous, false),
+        (hpa::Selected::Missing, false),
+        (hpa::Selected::Pods(&[]), true),
+        (hpa::Selected::Unowned("ReplicaSet web-1: forbidden"), true),
+    ] {
         let input = Input {
             context: Context::new(&spec, &config, 0),
             namespace: "shop",

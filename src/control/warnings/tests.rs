@@ -92,7 +92,7 @@ fn a_query_that_had_series_and_then_none_is_a_warning_unless_that_means_zero() {
         let scaling = scaling(on_empty);
         let mut note = |minute: i64, is_empty: Option<bool>| {
             let at = at(minute * 60_000);
-            warnings.note_results([is_empty].into_iter(), &scaling, Some(1), at);
+            warnings.note_results([is_empty].into_iter(), &scaling, at);
             warnings.show(&mut status, at);
             status.condition(ConditionKind::ConfigurationWarning).cloned()
         };
@@ -119,11 +119,55 @@ fn another_spec_and_a_time_without_pods_begin_anew() {
     let (mut warnings, mut status) = (Warnings::default(), Status::default());
     let scaling = scaling("Missing");
     let one = |is_empty| [Some(is_empty)].into_iter();
-    warnings.note_results(one(false), &scaling, Some(1), at(0));
-    warnings.note_results(one(true), &scaling, Some(2), at(1));
+    warnings.note_results(one(false), &scaling, at(0));
+    warnings.begin(Some(2));
+    warnings.note_results(one(true), &scaling, at(1));
     assert_eq!(shown(&mut warnings, &mut status, 1), None);
-    warnings.note_results(one(false), &scaling, Some(2), at(2));
-    warnings.note_results([].into_iter(), &scaling, Some(2), at(3));
-    warnings.note_results(one(true), &scaling, Some(2), at(4));
+    warnings.note_results(one(false), &scaling, at(2));
+    warnings.note_results([].into_iter(), &scaling, at(3));
+    warnings.note_results(one(true), &scaling, at(4));
     assert_eq!(shown(&mut warnings, &mut status, 4), None);
+}
+
+#[test]
+fn a_new_term_leaves_what_another_replica_has_found() {
+    let (mut warnings, mut status) = (Warnings::default(), Status::default());
+    warnings.note_write(change(5, 2), argo(), at(0));
+    assert!(shown(&mut warnings, &mut status, 0).expect("a condition").0);
+    assert!(!shown(&mut warnings, &mut status, 2 * HOUR).expect("a condition").0);
+    // Meanwhile another replica led.
+    let kind = ConditionKind::ConfigurationWarning;
+    status.set(kind, true, REPLICAS_WRITTEN, format_args!("by it"), 0);
+    warnings.begin_term();
+    assert!(shown(&mut warnings, &mut status, 3 * HOUR).expect("a condition").0);
+    assert!(!shown(&mut warnings, &mut status, 5 * HOUR).expect("a condition").0);
+}
+
+#[test]
+fn pods_of_others_are_named_by_what_does_not_change_from_run_to_run() {
+    let (mut warnings, mut status) = (Warnings::default(), Status::default());
+    let job = |number: u32| Owner {
+        group: "batch".to_owned(),
+        kind: "Job".to_owned(),
+        name: format!("web-{number}"),
+        uid: number.to_string(),
+    };
+    warnings.note_others("app=web", Some(&job(1)), 0);
+    let first = shown(&mut warnings, &mut status, 0).expect("a condition");
+    assert!(first.2.starts_with("the selector app=web of the target selects pods of a Job, too"));
+    // The first has ended, and there is none for a while.
+    assert_eq!(shown(&mut warnings, &mut status, HOUR / 2), Some(first.clone()));
+    warnings.note_others("app=web", Some(&job(2)), HOUR / 2);
+    assert_eq!(shown(&mut warnings, &mut status, HOUR), Some(first));
+    warnings.begin(Some(2));
+    assert!(!shown(&mut warnings, &mut status, HOUR).expect("a condition").0);
+}
+
+#[test]
+fn a_lookup_that_failed_says_nothing_of_the_writer() {
+    let (mut warnings, mut status) = (Warnings::default(), Status::default());
+    assert!(!warnings.note_write(change(5, 2), Some(Writer::Unknown), at(0)));
+    assert!(shown(&mut warnings, &mut status, 0).is_none() && warnings.is_lookup_due(1));
+    assert!(!warnings.note_write(change(5, 2), Some(Writer::Plimsoll), at(1)));
+    assert!(warnings.is_lookup_due(2) && warnings.note_write(change(2, 5), argo(), at(2)));
 }

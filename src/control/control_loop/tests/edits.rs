@@ -287,11 +287,11 @@ async fn another_writer_of_the_replicas_is_looked_up_once_and_nothing_is_while_t
     let lookups = lookups();
     assert!(lookups.len() == 1 && lookups[0].query.contains("metadata.name%3Dweb"), "{lookups:?}");
     // The owner may do so while the scale is left alone.
-    let mut state = AutoscalerState::default();
     put(&control, "web", json!({"minReplicas": 1, "maxReplicas": 9, "mode": "Paused"}));
     evaluate_once(&control, &autoscaler, &mut state).await;
     put(&control, "web", json!({"minReplicas": 1, "maxReplicas": 9}));
     show_replicas(&control, 5);
     evaluate_once(&control, &autoscaler, &mut state).await;
-    assert_eq!(state.status.condition(ConditionKind::ConfigurationWarning), None);
+    let warning = state.status.condition(ConditionKind::ConfigurationWarning).expect("one ended");
+    assert!(!warning.status, "{warning:?}");
 }
