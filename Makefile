@@ -3,7 +3,7 @@ CARGO ?= cargo
 export RUST_BACKTRACE ?= 0
 
 .PHONY: help build parts all-parts test test-all lint unit conformance e2e duel query-costs bench bench-smoke bench-large bench-growth \
-	bench-outage bench-fairness soak mutations mutations-apply simulate simulate-fixed demo demo-stop fuzz generate workflows release sbom licenses advisories clean
+	bench-outage bench-fairness soak mutations mutations-apply simulate simulate-fixed demo demo-stop fuzz generate workflows static image release sbom licenses advisories clean
 
 help: ## List what there is
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -142,7 +142,13 @@ generate: ## Write what is made from the code
 
 TOOLS := $(CURDIR)/.cache/tools
 HOST := $(shell rustc -vV | sed -n 's/host: //p')
-RELEASE := target/$(HOST)/dist/plimsoll
+TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
+# `demo` is built sooner, and runs slower.
+PROFILE ?= dist
+STATIC := $(TARGET)/$(HOST)/$(PROFILE)/plimsoll
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+# No path of this machine: the same checkout gives the same binary, wherever it is built.
+REMAP := $(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo $(CURDIR)=/plimsoll $(TARGET)=/target
 
 DENY := $(TOOLS)/bin/cargo-deny
 CYCLONEDX := $(TOOLS)/bin/cargo-cyclonedx
@@ -166,16 +172,23 @@ workflows: $(ACTIONLINT)
 	@# The programs that it finds on one machine and not on another are left out.
 	$(ACTIONLINT) -shellcheck= -pyflakes=
 
-release: sbom ## A static binary and its SBOM, in target/dist-release
-	RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --locked --profile dist --package plimsoll --target $(HOST)
-	@cp $(RELEASE) target/dist-release/
-	@if ldd $(RELEASE) 2>/dev/null | grep -q "=>"; then echo "$(RELEASE) is not static"; exit 1; fi
+static:
+	RUSTFLAGS="-C target-feature=+crt-static $(addprefix --remap-path-prefix=,$(REMAP))" CFLAGS="$(addprefix -ffile-prefix-map=,$(REMAP))" \
+		$(CARGO) build --locked --profile $(PROFILE) --package plimsoll --target $(HOST)
+	@if ldd $(STATIC) 2>/dev/null | grep -q "=>"; then echo "$(STATIC) is not static"; exit 1; fi
+
+image: static ## The container image as an archive, target/image/plimsoll.tar, without Docker; PROFILE=demo is built sooner
+	@mkdir -p $(TARGET)/image
+	@$(CARGO) run --locked --quiet --package plimsoll-image -- $(STATIC) plimsoll:$(VERSION) $(TARGET)/image/plimsoll.tar
+
+release: static sbom ## A static binary and its SBOM, in target/dist-release
+	@cp $(STATIC) target/dist-release/
 	@target/dist-release/plimsoll --version && du -h target/dist-release/*
 
 sbom: $(CYCLONEDX) ## Its SBOM alone
 	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) cyclonedx --format json --no-build-deps --override-filename plimsoll.cdx
 	@# It writes one for each member of the workspace; only the product is released.
-	@rm -f bed/plimsoll.cdx.json simulation/plimsoll.cdx.json
+	@rm -f bed/plimsoll.cdx.json simulation/plimsoll.cdx.json image/plimsoll.cdx.json
 	@mkdir -p target/dist-release && mv plimsoll.cdx.json target/dist-release/
 
 licenses: $(DENY) ## Licences and sources of the dependencies

@@ -13,6 +13,7 @@ pub mod clock;
 pub mod cluster;
 mod installed;
 mod options;
+pub mod pages;
 mod parts;
 pub mod pki;
 pub mod plimsoll;
@@ -27,7 +28,7 @@ mod wait;
 pub mod workload;
 
 pub use installed::{Bed, Faults};
-pub use options::Options;
+pub use options::{Node, Options};
 pub use parts::{parts, root};
 pub use ports::free_port;
 pub use wait::eventually;

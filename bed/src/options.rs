@@ -1,5 +1,24 @@
 //! The options of a bed.
 
+use std::net::Ipv4Addr;
+
+/// The addresses of a cluster with a real node.
+#[derive(Clone, Copy, Debug)]
+pub struct Node {
+    /// Of the node.
+    pub address: Ipv4Addr,
+    /// Of the Services, a range of 256 whose first is kube-apiserver's.
+    pub services: Ipv4Addr,
+}
+
+impl Node {
+    /// The address of a Service by its last byte.
+    pub fn service(&self, last: u8) -> Ipv4Addr {
+        let [a, b, c, _] = self.services.octets();
+        Ipv4Addr::new(a, b, c, last)
+    }
+}
+
 /// Options of a [`Bed`](crate::Bed).
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -17,6 +36,8 @@ pub struct Options {
     pub hpa_controller: bool,
     /// The kustomization that Plimsoll is installed from.
     pub manifests: &'static str,
+    /// The address of a real node, which kube-apiserver is to be reached by.
+    pub node: Option<Node>,
     /// More flags of kube-apiserver.
     pub apiserver: Vec<String>,
     /// More of Plimsoll's configuration file.
@@ -39,6 +60,7 @@ impl Default for Options {
             hpa_controller: true,
             // The default manifests, and the permissions of the executor that some tests need.
             manifests: "deploy/overlays/native-hpa-executor",
+            node: None,
             apiserver: Vec::new(),
             config: "",
             progress: |_| {},

@@ -17,6 +17,8 @@ pub struct Authority {
     folder: PathBuf,
     /// The file of its certificate.
     pub certificate: PathBuf,
+    /// What else than loopback its certificates are valid for.
+    pub addresses: Vec<Ipv4Addr>,
 }
 
 /// A certificate and its key, as files.
@@ -38,7 +40,8 @@ impl Authority {
         let signed = params.self_signed(&key).expect("a certificate");
         let certificate = folder.join(format!("{name}.crt"));
         write(&certificate, &signed.pem());
-        Self { issuer: Issuer::new(params, key), folder: folder.to_owned(), certificate }
+        let issuer = Issuer::new(params, key);
+        Self { issuer, folder: folder.to_owned(), certificate, addresses: Vec::new() }
     }
 
     /// Signs a certificate for a user with groups, or a server on loopback.
@@ -53,7 +56,9 @@ impl Authority {
             "kubernetes.default.svc".to_owned(),
         ])
         .expect("good names");
-        params.subject_alt_names.push(SanType::IpAddress(Ipv4Addr::LOCALHOST.into()));
+        for address in self.addresses.iter().copied().chain([Ipv4Addr::LOCALHOST]) {
+            params.subject_alt_names.push(SanType::IpAddress(address.into()));
+        }
         params.distinguished_name.push(DnType::CommonName, name);
         for group in groups {
             params.distinguished_name.push(DnType::OrganizationName, *group);

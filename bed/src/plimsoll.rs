@@ -56,16 +56,20 @@ pub fn binary() -> PathBuf {
         let of_profile = |folder: &&Path| !folder.ends_with("deps");
         let profile = program.ancestors().skip(1).find(of_profile).expect("a folder of the build");
         let binary = profile.join("plimsoll");
-        let built = modified(&binary);
-        let newest = newest_source(&root().join("src"));
         assert!(
-            built.is_some() && built >= newest,
+            is_current(&binary),
             "{} is missing or older than src/: build it, such as by `make e2e`",
             binary.display()
         );
         binary
     };
     BINARY.get_or_init(find).clone()
+}
+
+/// Whether a file is there that is as new as the sources of the product.
+pub fn is_current(path: &Path) -> bool {
+    let built = modified(path);
+    built.is_some() && built >= newest_source(&root().join("src"))
 }
 
 fn modified(path: &Path) -> Option<SystemTime> {

@@ -1,11 +1,11 @@
 //! The flags and configuration of the control plane's components and of Prometheus.
 
-use crate::options::Options;
+use crate::options::{Node, Options};
 use crate::pki::{Authority, token_keys};
 use crate::ports::free_port;
 use std::path::Path;
 
-/// The controllers that kube-controller-manager runs, beside that of HPAs.
+/// The controllers that kube-controller-manager runs without a real node, beside that of HPAs.
 const CONTROLLERS: [&str; 8] = [
     "deployment-controller",
     "replicaset-controller",
@@ -42,17 +42,15 @@ pub fn apiserver_flags(
     front_authority: &Authority,
     etcd_port: u16,
     api_port: u16,
+    node: Option<Node>,
 ) -> Vec<String> {
     let serving = authority.sign("kube-apiserver", &[]);
     let front = front_authority.sign("front-proxy-client", &[]);
     let (public, private) = token_keys(folder);
     let flag = |name: &str, path: &Path| format!("--{name}={}", path.display());
-    vec![
+    let mut flags = vec![
         "kube-apiserver".to_owned(),
         format!("--etcd-servers=http://127.0.0.1:{etcd_port}"),
-        "--bind-address=127.0.0.1".to_owned(),
-        "--advertise-address=127.0.0.1".to_owned(),
-        "--endpoint-reconciler-type=none".to_owned(),
         format!("--secure-port={api_port}"),
         flag("cert-dir", &folder.join("kube-apiserver")),
         flag("tls-cert-file", &serving.certificate),
@@ -68,10 +66,33 @@ pub fn apiserver_flags(
         "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
         flag("service-account-key-file", &public),
         flag("service-account-signing-key-file", &private),
-        "--service-cluster-ip-range=10.0.0.0/16".to_owned(),
-        "--authorization-mode=RBAC".to_owned(),
         "--enable-aggregator-routing=false".to_owned(),
-    ]
+    ];
+    match node {
+        None => flags.extend(
+            [
+                "--bind-address=127.0.0.1",
+                "--advertise-address=127.0.0.1",
+                "--endpoint-reconciler-type=none",
+                "--service-cluster-ip-range=10.0.0.0/16",
+                "--authorization-mode=RBAC",
+            ]
+            .map(str::to_owned),
+        ),
+        Some(node) => {
+            let kubelet = authority.sign("kube-apiserver-kubelet-client", &["system:masters"]);
+            flags.extend([
+                format!("--advertise-address={}", node.address),
+                format!("--service-cluster-ip-range={}/24", node.services),
+                "--authorization-mode=Node,RBAC".to_owned(),
+                "--enable-admission-plugins=NodeRestriction".to_owned(),
+                flag("kubelet-certificate-authority", &authority.certificate),
+                flag("kubelet-client-certificate", &kubelet.certificate),
+                flag("kubelet-client-key", &kubelet.key),
+            ]);
+        }
+    }
+    flags
 }
 
 /// The command line of kube-controller-manager.
@@ -81,7 +102,10 @@ pub fn controller_manager_flags(
     ca: &Path,
     options: &Options,
 ) -> Vec<String> {
-    let mut controllers = CONTROLLERS.to_vec();
+    let mut controllers = match options.node {
+        None => CONTROLLERS.to_vec(),
+        Some(_) => vec!["*"],
+    };
     if options.hpa_controller {
         controllers.push("horizontal-pod-autoscaler-controller");
     }

@@ -54,26 +54,30 @@ const READY: Duration = Duration::from_secs(90);
 impl Cluster {
     /// Starts a cluster and waits until it is ready.
     pub async fn start(options: &Options) -> Self {
+        let mut cluster = Self::with_controllers(options).await;
+        (options.progress)("starting the fleet and Prometheus");
+        let admin = cluster.kubeconfig.display().to_string();
+        cluster.add("kubelet", "fleet", &["kubelet".to_owned(), admin.clone()]);
+        let control = format!("127.0.0.1:{}", cluster.load_port);
+        cluster.add("load", "fleet", &["load".to_owned(), admin.clone(), control]);
+        cluster.write_prometheus_config(&prometheus_config(&admin));
+        cluster.start_prometheus();
+        cluster.wait_prometheus().await;
+        cluster
+    }
+
+    /// Starts a control plane, without what runs pods: etcd, kube-apiserver, which is waited for,
+    /// kube-controller-manager and kube-scheduler.
+    pub async fn with_controllers(options: &Options) -> Self {
         let mut cluster = Self::control_plane(options).await;
         let folder = cluster.folder.clone();
-        let load_port = cluster.load_port;
-
-        (options.progress)(
-            "starting kube-controller-manager, kube-scheduler, the fleet and Prometheus",
-        );
+        (options.progress)("starting kube-controller-manager and kube-scheduler");
         let kubeconfig = cluster.kubeconfig_of("system:kube-controller-manager", &[]);
         let ca = &cluster.authority.certificate;
         let flags = controller_manager_flags(&folder, &kubeconfig, ca, options);
         cluster.add("kube-controller-manager", "cluster", &flags);
         let kubeconfig = cluster.kubeconfig_of("system:kube-scheduler", &[]);
         cluster.add("kube-scheduler", "cluster", &scheduler_flags(&folder, &kubeconfig));
-        let admin = cluster.kubeconfig.display().to_string();
-        cluster.add("kubelet", "fleet", &["kubelet".to_owned(), admin.clone()]);
-        let control = format!("127.0.0.1:{load_port}");
-        cluster.add("load", "fleet", &["load".to_owned(), admin.clone(), control]);
-        cluster.write_prometheus_config(&prometheus_config(&admin));
-        cluster.start_prometheus();
-        cluster.wait_prometheus().await;
         cluster
     }
 
@@ -92,7 +96,8 @@ impl Cluster {
             std::fs::write(folder.join(OWNER), std::process::id().to_string()).expect("a file");
             Some(temporary)
         };
-        let authority = Authority::new(&folder, "ca");
+        let mut authority = Authority::new(&folder, "ca");
+        authority.addresses.extend(options.node.iter().flat_map(|n| [n.address, n.service(1)]));
         let [etcd_port, peer_port, api_port, prometheus_port, load_port] =
             std::array::from_fn(|_| free_port());
         let start = |name: &str, program: &str, arguments: &[String]| {
@@ -111,8 +116,14 @@ impl Cluster {
             ],
         );
         let front_authority = Authority::new(&folder, "front-proxy-ca");
-        let mut apiserver_flags =
-            apiserver_flags(&folder, &authority, &front_authority, etcd_port, api_port);
+        let mut apiserver_flags = apiserver_flags(
+            &folder,
+            &authority,
+            &front_authority,
+            etcd_port,
+            api_port,
+            options.node,
+        );
         apiserver_flags.extend(options.apiserver.iter().cloned());
         let apiserver = start("kube-apiserver", "cluster", &apiserver_flags);
         let kubeconfig =

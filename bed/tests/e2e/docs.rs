@@ -2,117 +2,20 @@
 
 use crate::{SOON, on_shared_bed, runtime};
 use bed::cluster::Cluster;
+use bed::pages::{Pages, steps};
 use bed::plimsoll::{Plimsoll, binary};
-use bed::{Options, parts, root};
+use bed::{Options, root};
 use serde_json::Value;
-use std::path::Path;
-
-/// A command of a page, and its expected output.
-struct Step {
-    line: usize,
-    command: String,
-    expected: Vec<String>,
-}
-
-/// The steps of a page, block by block.
-fn steps(page: &str) -> Vec<Step> {
-    let mut steps: Vec<Step> = Vec::new();
-    let mut inside = false;
-    for (number, line) in page.lines().enumerate() {
-        match (line, line.strip_prefix("$ ")) {
-            ("```console", _) => inside = true,
-            ("```", _) => inside = false,
-            (_, Some(command)) if inside => steps.push(Step {
-                line: number + 1,
-                command: command.to_owned(),
-                expected: Vec::new(),
-            }),
-            _ if inside => steps.last_mut().expect("a command").expected.push(line.to_owned()),
-            _ => {}
-        }
-    }
-    steps
-}
-
-/// Whether a line is as expected: `...` matches anything, and the amount of whitespace is ignored.
-fn matches(expected: &str, line: &str) -> bool {
-    let plain = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let (expected, line) = (plain(expected), plain(line));
-    let mut rest = line.as_str();
-    let parts: Vec<&str> = expected.split("...").collect();
-    for (place, part) in parts.iter().enumerate() {
-        let part = if parts.len() > 1 { part.trim() } else { part };
-        match rest.find(part) {
-            Some(0) => rest = &rest[part.len()..],
-            Some(at) if place > 0 => rest = &rest[at + part.len()..],
-            _ => return false,
-        }
-    }
-    rest.is_empty() || parts.last() == Some(&"")
-}
-
-/// The first expected line that is missing, in order.
-fn missing<'a>(expected: &'a [String], output: &str) -> Option<&'a str> {
-    let mut lines = output.lines();
-    let comes = |wanted: &&String| *wanted == "..." || lines.any(|line| matches(wanted, line));
-    let known = expected.iter().take_while(comes).count();
-    expected.get(known).map(String::as_str)
-}
-
-/// Runs the commands of a page.
-async fn follow(name: &str, folder: &Path, kubeconfig: &Path) -> usize {
-    let text = std::fs::read_to_string(root().join("docs").join(name)).expect("the page");
-    let steps = steps(&text);
-    for Step { line, command, expected } in &steps {
-        let path = std::env::var("PATH").unwrap_or_default();
-        let done = tokio::process::Command::new("bash")
-            .args(["-o", "pipefail", "-c", command])
-            .current_dir(folder)
-            .env("PATH", format!("{}:{path}", folder.join("bin").display()))
-            .env("KUBECONFIG", kubeconfig)
-            .env("HOME", folder)
-            .output()
-            .await
-            .expect("bash can be run");
-        let output = String::from_utf8_lossy(&done.stdout).into_owned();
-        let error = String::from_utf8_lossy(&done.stderr);
-        assert!(done.status.success(), "docs/{name}:{line}: {command}\n{output}{error}");
-        if let Some(missing) = missing(expected, &output) {
-            panic!("docs/{name}:{line}: {command}\nprints no line {missing:?}:\n{output}{error}");
-        }
-    }
-    println!("docs/{name}: {} commands", steps.len());
-    steps.len()
-}
-
-/// Sets up the folder in which commands run, with the programs that they use.
-fn prepare(folder: &Path, cluster: &Cluster) {
-    for name in ["docs", "deploy", "config"] {
-        std::os::unix::fs::symlink(root().join(name), folder.join(name)).expect("a link");
-    }
-    let bin = folder.join("bin");
-    std::fs::create_dir(&bin).expect("a folder");
-    for name in ["plimsoll", "kubectl-plimsoll"] {
-        std::os::unix::fs::symlink(binary(), bin.join(name)).expect("a link");
-    }
-    let helm = parts(&["helm"]).join("helm");
-    std::os::unix::fs::symlink(helm, bin.join("helm")).expect("a link");
-    let kubectl = bin.join("kubectl");
-    let program = cluster.parts.join("cluster").display().to_string();
-    std::fs::write(&kubectl, format!("#!/bin/sh\nexec {program} kubectl \"$@\"\n"))
-        .expect("a file");
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::set_permissions(&kubectl, PermissionsExt::from_mode(0o755)).expect("a mode");
-}
 
 #[test]
 fn the_commands_of_every_page_print_what_the_page_shows() {
     runtime().block_on(async {
         let options = Options::default();
         let cluster = Cluster::start(&options).await;
-        let folder = tempfile::tempdir().unwrap();
-        prepare(folder.path(), &cluster);
-        let page = async |name: &str| follow(name, folder.path(), &cluster.kubeconfig).await;
+        let pages = Pages::new(&cluster);
+        pages.add("plimsoll", &binary());
+        pages.add("kubectl-plimsoll", &binary());
+        let page = async |name: &str| pages.follow(name).await;
         let mut commands = page("install.md").await;
         // There is no container runtime: a process replaces the pods.
         cluster.kubectl(&["-n", "plimsoll", "scale", "deployment/plimsoll", "--replicas=0"]).await;

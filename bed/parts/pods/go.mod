@@ -1,0 +1,3 @@
+module plimsoll.dev/bed/pods
+
+go 1.26.0

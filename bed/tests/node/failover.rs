@@ -1,0 +1,48 @@
+//! A replica that hangs.
+
+use crate::install::ready_pods;
+use crate::isolation::run;
+use crate::load::Load;
+use crate::node::{Node, PODS};
+use crate::processes;
+use crate::scaling::{pods, url};
+use bed::eventually;
+use std::time::Instant;
+
+/// The pod that leads.
+async fn leader(node: &Node) -> Result<String, String> {
+    let lease = ["-n", "plimsoll", "lease", "plimsoll"];
+    let holder = node.field(&lease, "{.spec.holderIdentity}").await?;
+    holder.split_once('_').map(|(pod, _)| pod.to_owned()).ok_or(holder)
+}
+
+pub fn stopped(node: &Node) {
+    node.run(async {
+        node.prepare().await;
+        pods(node, 1).await;
+        let before = ready_pods(node).await.expect("pods");
+        let stopped = leader(node).await.expect("a leader");
+        let restarts = |pods: &[(String, u32)]| {
+            pods.iter().find(|(name, _)| *name == stopped).map(|(_, restarts)| *restarts)
+        };
+        let process = processes::of_plimsoll(&stopped).expect("its process");
+        run("kill", &["-STOP", &process.to_string()]);
+        let started = Instant::now();
+        let next = eventually("another replica leads", PODS, async || {
+            let now = leader(node).await?;
+            if now == stopped { Err(now) } else { Ok(now) }
+        })
+        .await;
+        println!("{next} leads after {:.1} s", started.elapsed().as_secs_f64());
+        let load = Load::of_url(17, url(node).await);
+        pods(node, 2).await;
+        println!("it scaled after {:.1} s", started.elapsed().as_secs_f64());
+        eventually("kubelet restarts the stopped replica", PODS, async || {
+            let now = ready_pods(node).await?;
+            if restarts(&now) > restarts(&before) { Ok(()) } else { Err(format!("{now:?}")) }
+        })
+        .await;
+        println!("restarted and ready after {:.1} s", started.elapsed().as_secs_f64());
+        load.stop().await;
+    });
+}

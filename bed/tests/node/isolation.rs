@@ -1,0 +1,232 @@
+//! Namespaces of processes, mounts and network for the node: what runs in them ends with them, and
+//! so do its mounts and its network.
+
+use bed::plimsoll::is_current;
+use bed::{parts, root};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+/// The name of the node's folder and cgroups, set inside its namespaces.
+const NAME: &str = "PLIMSOLL_NODE";
+/// Before the process id of the process outside.
+const PREFIX: &str = "plimsoll-node-";
+const CGROUPS: &str = "/sys/fs/cgroup";
+/// Parameters of the whole kernel that kubelet sets, and the values that it wants: it gets files in their place.
+const TUNABLES: [(&str, &str); 6] = [
+    ("vm/overcommit_memory", "1"),
+    ("vm/panic_on_oom", "0"),
+    ("kernel/panic", "10"),
+    ("kernel/panic_on_oops", "1"),
+    ("kernel/keys/root_maxkeys", "1000000"),
+    ("kernel/keys/root_maxbytes", "25000000"),
+];
+
+/// Which side of the namespaces this process is on.
+pub enum Isolated {
+    /// Inside, where the tests run.
+    Inside,
+    /// Outside, after the process inside has ended, and all of it was removed.
+    Ended(ExitCode),
+}
+
+impl Isolated {
+    /// Runs this program again in namespaces of its own, or sets them up if it is that process.
+    ///
+    /// # Errors
+    /// Why a node can't run here.
+    pub fn enter() -> Result<Self, String> {
+        match std::env::var(NAME) {
+            Ok(_) => {
+                set_up();
+                Ok(Self::Inside)
+            }
+            Err(_) => run_inside().map(Self::Ended),
+        }
+    }
+}
+
+/// The archive of the image that `make image` wrote.
+pub fn image() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    target.unwrap_or_else(|| root().join("target")).join("image/plimsoll.tar")
+}
+
+/// The folder of the node.
+pub fn folder() -> PathBuf {
+    std::env::temp_dir()
+}
+
+/// The path of the node's cgroups below those of each controller.
+pub fn cgroup() -> String {
+    format!("/{}", std::env::var(NAME).expect("a process inside the namespaces"))
+}
+
+fn run_inside() -> Result<ExitCode, String> {
+    can_run()?;
+    for name in abandoned() {
+        remove(&name);
+    }
+    let parts = parts(&["node"]);
+    let name = format!("{PREFIX}{}", std::process::id());
+    let folder = std::env::temp_dir().join(&name);
+    fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let created = create_cgroups(&name);
+    let ended = created.and_then(|()| {
+        let mut command = Command::new(parts.join("fleet"));
+        command.arg("guard").args(UNSHARE).arg(std::env::current_exe().expect("this program"));
+        command.args(std::env::args_os().skip(1)).env(NAME, &name).env("TMPDIR", &folder);
+        // The guard ends it with this process, which holds its input.
+        let inside = command.stdin(Stdio::piped()).spawn();
+        let ended = inside.and_then(|mut inside| {
+            let alive = inside.stdin.take();
+            let ended = inside.wait();
+            drop(alive);
+            ended
+        });
+        ended.map_err(|error| error.to_string())
+    });
+    if let Some(to) = std::env::var_os("NODE_LOGS") {
+        keep_logs(&folder, Path::new(&to));
+    }
+    remove(&name);
+    let code = ended?.code().and_then(|code| u8::try_from(code).ok());
+    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+const UNSHARE: [&str; 8] = [
+    "unshare",
+    "--mount",
+    "--pid",
+    "--net",
+    "--fork",
+    "--kill-child",
+    "--mount-proc",
+    "--propagation=private",
+];
+
+fn can_run() -> Result<(), String> {
+    let user = Command::new("id").arg("-u").output().map_err(|error| format!("id: {error}"))?;
+    if user.stdout.trim_ascii() != b"0" {
+        return Err("it needs root".to_owned());
+    }
+    if !is_current(&image()) {
+        let image = image();
+        return Err(format!("{} is missing or older than src/: `make image`", image.display()));
+    }
+    let [unshare, flags @ ..] = UNSHARE;
+    let tried = Command::new(unshare).args(flags).arg("true").output();
+    let tried = tried.map_err(|error| format!("unshare: {error}"))?;
+    if !tried.status.success() {
+        let said = String::from_utf8_lossy(&tried.stderr);
+        return Err(format!("no namespaces can be made: {}", said.trim()));
+    }
+    let probe = format!("{PREFIX}probe");
+    let created = create_cgroups(&probe);
+    remove_cgroups(&probe);
+    created
+}
+
+/// The hierarchies of cgroups: one of version 2, or one for each controller of version 1.
+fn hierarchies() -> Vec<PathBuf> {
+    let has_processes = |path: &PathBuf| path.join("cgroup.procs").exists();
+    let version2 = Some(PathBuf::from(CGROUPS)).filter(has_processes);
+    let version1 = fs::read_dir(CGROUPS).into_iter().flatten().flatten().map(|entry| entry.path());
+    version2.map_or_else(|| version1.filter(has_processes).collect(), |path| vec![path])
+}
+
+fn create_cgroups(name: &str) -> Result<(), String> {
+    let all = hierarchies();
+    if all.is_empty() {
+        return Err(format!("{CGROUPS} has no cgroups"));
+    }
+    for path in all.iter().map(|path| path.join(name)) {
+        fs::create_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Removes the cgroups, which are empty as soon as the last process is gone.
+fn remove_cgroups(name: &str) {
+    fn remove(path: &Path) -> std::io::Result<()> {
+        for entry in fs::read_dir(path)?.flatten().filter(|entry| entry.path().is_dir()) {
+            remove(&entry.path())?;
+        }
+        fs::remove_dir(path)
+    }
+    let start = Instant::now();
+    for path in hierarchies().into_iter().map(|path| path.join(name)) {
+        while path.exists() {
+            match remove(&path) {
+                Ok(()) => {}
+                Err(error) if start.elapsed() > Duration::from_secs(20) => {
+                    eprintln!("{} is left: {error}", path.display());
+                    break;
+                }
+                Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+}
+
+/// The names of nodes whose process outside is gone.
+fn abandoned() -> Vec<String> {
+    let folders = hierarchies().into_iter().chain([std::env::temp_dir()]);
+    let entries = folders.filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let gone = |name: &String| {
+        let id = name.strip_prefix(PREFIX).and_then(|id| id.parse::<u32>().ok());
+        id.is_some_and(|id| !Path::new("/proc").join(id.to_string()).exists())
+    };
+    names.filter(gone).collect()
+}
+
+fn remove(name: &str) {
+    remove_cgroups(name);
+    let folder = std::env::temp_dir().join(name);
+    if folder.exists()
+        && let Err(error) = fs::remove_dir_all(&folder)
+    {
+        eprintln!("{} is left: {error}", folder.display());
+    }
+}
+
+/// Copies the logs of the programs, which are below the folder.
+fn keep_logs(folder: &Path, to: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.extension() == Some("log".as_ref()) {
+            let copied =
+                fs::create_dir_all(to).and_then(|()| fs::copy(&path, to.join(entry.file_name())));
+            copied.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        } else if entry.file_name().to_string_lossy().starts_with("plimsoll-bed-") {
+            keep_logs(&path, to);
+        }
+    }
+}
+
+/// Keeps what the node writes in its own folder, and what it mounts in its own namespace.
+fn set_up() {
+    let folder = folder();
+    run("mount", &["--make-rshared", "/"]);
+    run("mount", &["-t", "tmpfs", "tmpfs", "/run"]);
+    for path in ["/var/lib", "/var/log"] {
+        let own = folder.join(path.trim_start_matches('/').replace('/', "-"));
+        fs::create_dir(&own).expect("a folder");
+        run("mount", &["--bind", &own.display().to_string(), path]);
+    }
+    for (name, value) in TUNABLES {
+        let own = folder.join(name.replace('/', "-"));
+        fs::write(&own, value).expect("a file");
+        run("mount", &["--bind", &own.display().to_string(), &format!("/proc/sys/{name}")]);
+    }
+}
+
+/// Runs a program that must succeed.
+pub fn run(program: &str, arguments: &[&str]) {
+    let done = Command::new(program).args(arguments).output();
+    let done = done.unwrap_or_else(|error| panic!("{program}: {error}"));
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{program} {}: {said}", arguments.join(" "));
+}

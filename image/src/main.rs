@@ -1,0 +1,89 @@
+//! `make image`: the image of the product, as `deploy/image.json` says, around a static binary.
+//!
+//! Usage: `image BINARY NAME:TAG ARCHIVE`, in the root of the repository. `SOURCE_DATE_EPOCH` is the time
+//! of the image and `SOURCE` the URL of its sources, without which they are the last commit's and that of
+//! git's `origin`.
+
+use image::{Archive, Compression, Definition, File, root_certificates};
+use std::error::Error;
+use std::process::{Command, ExitCode};
+use std::{env, fs};
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(said) => {
+            println!("{said}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("image: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<String, Box<dyn Error>> {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let [binary, name, archive] = &arguments[..] else {
+        return Err("usage: image BINARY NAME:TAG ARCHIVE".into());
+    };
+    let mut definition: Definition = serde_json::from_slice(&read("deploy/image.json")?)?;
+    let mut files = Vec::new();
+    for (path, what) in &definition.files {
+        let (executable, content) = match what.as_str() {
+            "program" => (true, read(binary)?),
+            "root certificates" => (false, root_certificates().into_bytes()),
+            other => return Err(format!("deploy/image.json: {path}: {other}?").into()),
+        };
+        files.push(File { path: path.clone(), executable, content });
+    }
+    let created = match env::var("SOURCE_DATE_EPOCH") {
+        Ok(seconds) => seconds,
+        Err(_) => git(&["log", "-1", "--format=%ct"])
+            .ok_or("set SOURCE_DATE_EPOCH: git has no commit here")?,
+    };
+    let created =
+        created.parse().map_err(|error| format!("SOURCE_DATE_EPOCH={created}: {error}"))?;
+    let changed = git(&["status", "--porcelain", "--untracked-files=no"]).is_some();
+    let revision = git(&["rev-parse", "HEAD"]);
+    let tag = name.rsplit_once(':').map(|(_, tag)| tag.to_owned());
+    let labels = [
+        ("version", Some(tag.ok_or("NAME:TAG has no tag")?)),
+        ("revision", revision.map(|commit| commit + if changed { "-dirty" } else { "" })),
+        ("source", env::var("SOURCE").ok().or_else(|| git(&["remote", "get-url", "origin"]))),
+        ("created", Some(jiff::Timestamp::from_second(i64::from(created))?.to_string())),
+    ];
+    for (label, value) in labels {
+        let value = value.filter(|value| !value.is_empty());
+        definition
+            .labels
+            .extend(value.map(|value| (format!("org.opencontainers.image.{label}"), value)));
+    }
+    let mut bytes = Vec::new();
+    let image = Archive {
+        name,
+        architecture: match env::consts::ARCH {
+            "x86_64" => "amd64",
+            "aarch64" => "arm64",
+            other => other,
+        },
+        created,
+        compression: Compression::best(),
+        definition: &definition,
+        files,
+    };
+    let digest = image.write(&mut bytes)?;
+    fs::write(archive, &bytes).map_err(|error| format!("{archive}: {error}"))?;
+    Ok(format!("{archive}: {name}, {digest}, {:.1} MB", bytes.len() as f64 / 1e6))
+}
+
+fn read(path: &str) -> Result<Vec<u8>, String> {
+    fs::read(path).map_err(|error| format!("{path}: {error}"))
+}
+
+/// The output of git without its last line break; `None` where it fails or says nothing.
+fn git(arguments: &[&str]) -> Option<String> {
+    let done = Command::new("git").args(arguments).output().ok()?;
+    let text = String::from_utf8(done.stdout).ok()?.trim().to_owned();
+    (done.status.success() && !text.is_empty()).then_some(text)
+}
