@@ -7,13 +7,18 @@ COPY Cargo.toml Cargo.lock ./
 COPY .cargo .cargo
 # The lock file is that of a workspace: Cargo reads the manifests of all its packages.
 COPY bed/Cargo.toml bed/
+COPY image/Cargo.toml image/
 COPY simulation/Cargo.toml simulation/
 COPY src src
 # Kernels for arm64 have pages of 4, 16 or 64 KiB: the allocator has to be built for the largest.
 RUN if [ "$(uname -m)" = aarch64 ]; then export JEMALLOC_SYS_WITH_LG_PAGE=16; fi; \
     cargo build --profile dist --locked --package plimsoll
 
+# What `make image` puts into the image, too: deploy/image.json has it all.
 FROM scratch
+LABEL org.opencontainers.image.title="Plimsoll" \
+      org.opencontainers.image.description="Prometheus-native custom metrics adapter and autoscaler for Kubernetes" \
+      org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 COPY --from=build /src/target/dist/plimsoll /plimsoll
 USER 65532:65532

@@ -2,7 +2,7 @@
 CARGO ?= cargo
 export RUST_BACKTRACE ?= 0
 
-.PHONY: help build parts all-parts test test-all lint unit conformance e2e duel query-costs bench bench-smoke bench-large bench-growth \
+.PHONY: help build parts all-parts test test-all test-node lint unit conformance e2e duel query-costs bench bench-smoke bench-large bench-growth \
 	bench-outage bench-fairness soak mutations mutations-apply simulate simulate-fixed demo demo-stop fuzz generate workflows static image release sbom licenses advisories clean
 
 help: ## List what there is
@@ -52,6 +52,9 @@ E2E := $(E2E_BUILD) && $(E2E_RUN)
 e2e: all-parts ## End-to-end tests on the real parts
 	$(E2E) -- --test-threads=$(E2E_THREADS) $(addprefix --skip ,$(ALONE))
 	$(E2E) -- --test-threads=2 $(ALONE)
+
+test-node: image ## Plimsoll's image in pods of a real node, which needs root; NODE=require fails where it can't run, NODE_LOGS=DIR keeps its logs, PROFILE=demo builds sooner
+	@$(CARGO) test --locked --test node -- --nocapture $(NAME)
 
 duel: all-parts ## Plimsoll and kube-controller-manager side by side under the same load
 	@$(E2E) duel -- --nocapture

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"runtime"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -26,6 +27,16 @@ func main() {
 	<-stop
 }
 
+// used is the CPU time of this thread, however many others the machine has to run.
+func used() time.Duration {
+	const thread = 1
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(thread, &usage); err != nil {
+		panic(err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
+
 func serve() {
 	var requests atomic.Int64
 	http.HandleFunc("/metrics", func(w http.ResponseWriter, _ *http.Request) {
@@ -34,7 +45,9 @@ func serve() {
 	http.HandleFunc("/healthz", func(http.ResponseWriter, *http.Request) {})
 	http.HandleFunc("/burn", func(http.ResponseWriter, *http.Request) {
 		requests.Add(1)
-		for end := time.Now().Add(20 * time.Millisecond); time.Now().Before(end); {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		for end := used() + 20*time.Millisecond; used() < end; {
 		}
 	})
 	http.HandleFunc("/", func(http.ResponseWriter, *http.Request) { requests.Add(1) })

@@ -86,6 +86,7 @@ pub fn apiserver_flags(
                 format!("--service-cluster-ip-range={}/24", node.services),
                 "--authorization-mode=Node,RBAC".to_owned(),
                 "--enable-admission-plugins=NodeRestriction".to_owned(),
+                "--kubelet-preferred-address-types=InternalIP".to_owned(),
                 flag("kubelet-certificate-authority", &authority.certificate),
                 flag("kubelet-client-certificate", &kubelet.certificate),
                 flag("kubelet-client-key", &kubelet.key),

@@ -166,6 +166,35 @@ fn the_build_context_of_the_image_has_all_that_it_is_built_from() {
     assert!(said.contains("no bin target named `no-such-program`"), "{said}");
 }
 
+#[test]
+fn both_ways_to_build_the_image_give_it_the_same_contents() {
+    let read = |name: &str| std::fs::read_to_string(root().join(name)).expect(name);
+    let image: Value = serde_json::from_str(&read("deploy/image.json")).expect("JSON");
+    let dockerfile = read("Dockerfile").replace("\\\n", "");
+    let (_, last) = dockerfile.split_once("FROM scratch\n").expect("an empty image");
+    let mut built = serde_json::json!({"files": {}, "exposedPorts": [], "labels": {}});
+    for line in last.lines().filter(|line| !line.starts_with('#')) {
+        let (word, rest) = line.split_once(' ').expect("an instruction");
+        match word {
+            "COPY" => {
+                let path = rest.rsplit(' ').next().expect("a path");
+                built["files"][path] = image["files"][path].clone();
+            }
+            "USER" => built["user"] = rest.into(),
+            "EXPOSE" => built["exposedPorts"] = serde_json::json!([format!("{rest}/tcp")]),
+            "ENTRYPOINT" => built["entrypoint"] = serde_json::from_str(rest).expect("a list"),
+            "LABEL" => {
+                for label in rest.split("\" ").map(|label| label.trim().trim_end_matches('"')) {
+                    let (name, value) = label.split_once("=\"").expect("a label");
+                    built["labels"][name] = value.into();
+                }
+            }
+            other => panic!("teach this test {other}"),
+        }
+    }
+    assert_eq!(built, image);
+}
+
 /// The output of `kubectl kustomize` for these resources and components.
 async fn kustomize(cluster: &Cluster, lines: &str) -> Vec<Value> {
     // Paths of components are relative to the folder, which must not be inside another.

@@ -1,9 +1,9 @@
 //! A replica that hangs.
 
-use crate::install::ready_pods;
+use crate::install::replicas;
 use crate::isolation::run;
 use crate::load::Load;
-use crate::node::{Node, PODS};
+use crate::node::{Node, PODS, Pod};
 use crate::processes;
 use crate::scaling::{pods, url};
 use bed::eventually;
@@ -20,11 +20,12 @@ pub fn stopped(node: &Node) {
     node.run(async {
         node.prepare().await;
         pods(node, 1).await;
-        let before = ready_pods(node).await.expect("pods");
         let stopped = leader(node).await.expect("a leader");
-        let restarts = |pods: &[(String, u32)]| {
-            pods.iter().find(|(name, _)| *name == stopped).map(|(_, restarts)| *restarts)
+        let of = async |name: &str| {
+            let mut pods = replicas(node).await?.into_iter();
+            pods.find(|pod| pod.name == name).ok_or_else(|| format!("no pod {name}"))
         };
+        let before = of(&stopped).await.expect("its pod").restarts;
         let process = processes::of_plimsoll(&stopped).expect("its process");
         run("kill", &["-STOP", &process.to_string()]);
         let started = Instant::now();
@@ -38,8 +39,10 @@ pub fn stopped(node: &Node) {
         pods(node, 2).await;
         println!("it scaled after {:.1} s", started.elapsed().as_secs_f64());
         eventually("kubelet restarts the stopped replica", PODS, async || {
-            let now = ready_pods(node).await?;
-            if restarts(&now) > restarts(&before) { Ok(()) } else { Err(format!("{now:?}")) }
+            match of(&stopped).await? {
+                Pod { ready: true, restarts, .. } if restarts > before => Ok(()),
+                pod => Err(format!("{pod:?}")),
+            }
         })
         .await;
         println!("restarted and ready after {:.1} s", started.elapsed().as_secs_f64());

@@ -1,25 +1,21 @@
 //! Plimsoll is installed as docs/install.md says.
 
 use crate::load::REQUESTS;
-use crate::node::{Node, PODS};
+use crate::node::{Node, PODS, Pod};
 use bed::eventually;
 use bed::pages::Pages;
 use std::collections::HashMap;
 use std::time::Instant;
 
-/// The pods of Plimsoll that are ready, each as its name and how often it was restarted.
-pub async fn ready_pods(node: &Node) -> Result<Vec<(String, u32)>, String> {
-    let path = r#"{range .items[?(@.status.conditions[?(@.type=="Ready")].status=="True")]}{.metadata.name} {.status.containerStatuses[0].restartCount}{"\n"}{end}"#;
-    let pods = ["-n", "plimsoll", "pods", "-l", "app.kubernetes.io/name=plimsoll"];
-    let text = node.field(&pods, path).await?;
-    let pods = text.lines().filter_map(|line| line.split_once(' '));
-    Ok(pods.map(|(name, count)| (name.to_owned(), count.parse().expect("a number"))).collect())
+/// The pods of Plimsoll.
+pub async fn replicas(node: &Node) -> Result<Vec<Pod>, String> {
+    node.pods("plimsoll", "app.kubernetes.io/name=plimsoll").await
 }
 
 async fn works(node: &Node) {
     node.rolled_out("plimsoll", "deployment/plimsoll").await;
-    let pods = ready_pods(node).await.expect("pods");
-    assert!(pods.len() == 2 && pods.iter().all(|(_, restarts)| *restarts == 0), "{pods:?}");
+    let pods = replicas(node).await.expect("pods");
+    assert!(pods.len() == 2 && pods.iter().all(|pod| pod.ready && pod.restarts == 0), "{pods:?}");
     eventually("the APIServices are available", PODS, async || {
         let path = r#"{range .items[?(@.spec.service.name=="plimsoll")]}{.metadata.name}={.status.conditions[?(@.type=="Available")].status} {end}"#;
         let text = node.field(&["apiservices"], path).await?;
@@ -64,14 +60,14 @@ pub fn helm(node: &Node) {
 pub fn reload(node: &Node) {
     node.run(async {
         node.prepare().await;
-        let pods = ready_pods(node).await.expect("pods");
+        let pods = replicas(node).await.expect("pods");
         let object = ["-n", "plimsoll", "configmap", "plimsoll"];
         let present = node.field(&object, r"{.data.plimsoll\.yaml}").await.expect("it is there");
         // Every value is 7.
         let changed = present.replace("[10s]))\n", "[10s])) * 0 + 7\n");
         assert_ne!(changed, present);
         let mut before = HashMap::new();
-        for (pod, _) in &pods {
+        for Pod { name: pod, .. } in &pods {
             let log = node.cluster.kubectl(&["-n", "plimsoll", "logs", pod]).await;
             before.insert(pod, log.matches("Reloaded configuration").count());
         }
@@ -80,7 +76,7 @@ pub fn reload(node: &Node) {
             let path = "/api/v1/namespaces/plimsoll/configmaps/plimsoll";
             node.cluster.patch(path, &patch).await.expect("it can be changed");
             let started = Instant::now();
-            for (pod, _) in &pods {
+            for Pod { name: pod, .. } in &pods {
                 eventually("the ConfigMap is taken up", PODS, async || {
                     let log = node.cluster.try_kubectl(&["-n", "plimsoll", "logs", pod]).await?;
                     let reloads = log.matches("Reloaded configuration").count();
@@ -96,6 +92,6 @@ pub fn reload(node: &Node) {
             })
             .await;
         }
-        assert_eq!(ready_pods(node).await.expect("pods"), pods);
+        assert_eq!(replicas(node).await.expect("pods"), pods);
     });
 }

@@ -19,11 +19,13 @@ use libtest_mimic::{Arguments, Trial};
 use node::Node;
 use std::process::ExitCode;
 
+type Test = fn(&Node);
+
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // They share a node.
     arguments.test_threads = Some(1);
-    let tests: [(&str, fn(&Node)); 7] = [
+    let tests: [(&str, Test); 7] = [
         ("install::kustomize_gives_ready_pods_and_available_apis", install::kustomize),
         ("install::a_changed_config_map_is_taken_up_without_a_restart", install::reload),
         ("scaling::pods_come_and_go_with_the_requests_through_a_service", scaling::requests),

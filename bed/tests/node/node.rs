@@ -6,6 +6,7 @@ use crate::isolation::{cgroup, folder, image, run};
 use bed::cluster::Cluster;
 use bed::process::{Process, printed};
 use bed::{Options, eventually};
+use serde_json::Value;
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -21,6 +22,8 @@ pub const PODS: Duration = Duration::from_secs(180);
 const ADDRESSES: bed::Node =
     bed::Node { address: Ipv4Addr::new(198, 18, 255, 1), services: Ipv4Addr::new(198, 19, 0, 0) };
 const PODS_RANGE: &str = "198.18.0.0/24";
+/// Where cAdvisor looks for containerd. `/run` is the node's own.
+const SOCKET: &str = "/run/containerd/containerd.sock";
 /// The name of the node.
 pub const NAME: &str = "node";
 
@@ -81,12 +84,39 @@ impl Node {
         }
     }
 
+    /// The pods of a namespace by their label.
+    pub async fn pods(&self, namespace: &str, label: &str) -> Result<Vec<Pod>, String> {
+        let path = format!("/api/v1/namespaces/{namespace}/pods?labelSelector={label}");
+        let list: Value = serde_json::from_str(&self.cluster.raw(&path).await?).expect("JSON");
+        let pod = |object: &Value| {
+            let status = &object["status"];
+            let is_true = |one: &Value| one["type"] == "Ready" && one["status"] == "True";
+            Pod {
+                name: object["metadata"]["name"].as_str().expect("a name").to_owned(),
+                ready: status["conditions"].as_array().is_some_and(|all| all.iter().any(is_true)),
+                restarts: status["containerStatuses"][0]["restartCount"].as_u64().unwrap_or(0),
+            }
+        };
+        Ok(list["items"].as_array().expect("a list").iter().map(pod).collect())
+    }
+
     /// A field of an object, as kubectl's `jsonpath` prints it.
     pub async fn field(&self, object: &[&str], path: &str) -> Result<String, String> {
         let output = format!("-o=jsonpath={path}");
         let words: Vec<&str> = [&["get"], object, &[&*output]].concat();
         self.cluster.try_kubectl(&words).await
     }
+}
+
+/// A pod.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pod {
+    /// Its name.
+    pub name: String,
+    /// Whether it is ready.
+    pub ready: bool,
+    /// How often its first container was restarted.
+    pub restarts: u64,
 }
 
 async fn start() -> (Cluster, [Process; 3]) {
@@ -186,7 +216,7 @@ async fn containerd(cluster: &Cluster, mut archives: Vec<std::path::PathBuf>) ->
 root = "{folder}/containerd"
 state = "{folder}/containerd-state"
 [grpc]
-  address = "{folder}/containerd.sock"
+  address = "{SOCKET}"
 [plugins."io.containerd.internal.v1.opt"]
   path = "{folder}/opt"
 [plugins."io.containerd.cri.v1.images".pinned_images]
@@ -213,9 +243,8 @@ state = "{folder}/containerd-state"
     ];
     let process = cluster.run("containerd", Path::new("/usr/bin/env"), &arguments);
     let ctr = async |words: &[&str]| {
-        let socket = format!("{folder}/containerd.sock");
         let mut command = tokio::process::Command::new(cluster.parts.join("ctr"));
-        command.args(["--address", &socket, "--namespace=k8s.io"]).args(words);
+        command.args(["--address", SOCKET, "--namespace=k8s.io"]).args(words);
         printed(&command.output().await.expect("ctr can be run"))
     };
     eventually("containerd is ready", PODS, async || {
@@ -239,7 +268,7 @@ authentication: {{anonymous: {{enabled: false}}, webhook: {{enabled: true}}, x50
 authorization: {{mode: Webhook}}
 tlsCertFile: {certificate}
 tlsPrivateKeyFile: {key}
-containerRuntimeEndpoint: unix://{folder}/containerd.sock
+containerRuntimeEndpoint: unix://{SOCKET}
 cgroupDriver: cgroupfs
 cgroupRoot: {cgroup}
 failCgroupV1: false

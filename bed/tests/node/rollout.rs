@@ -1,5 +1,6 @@
 //! A rollout of Plimsoll under load.
 
+use crate::install::replicas;
 use crate::load::{Load, REQUESTS};
 use crate::node::{Node, PODS};
 use bed::eventually;
@@ -9,11 +10,7 @@ pub fn requests(node: &Node) {
     node.run(async {
         node.prepare().await;
         eventually("the metric is served", PODS, async || node.cluster.raw(REQUESTS).await).await;
-        let names = async || {
-            let pods = ["-n", "plimsoll", "pods", "-l", "app.kubernetes.io/name=plimsoll"];
-            node.field(&pods, "{.items[*].metadata.name}").await
-        };
-        let before = names().await.expect("pods");
+        let before = replicas(node).await.expect("pods");
         let client = node.cluster.client.clone();
         let load = Load::start(100, move || {
             let request = http::Request::get(REQUESTS).body(Vec::new()).expect("a request");
@@ -30,9 +27,9 @@ pub fn requests(node: &Node) {
         node.rolled_out("plimsoll", "deployment/plimsoll").await;
         println!("rolled out after {:.1} s", started.elapsed().as_secs_f64());
         eventually("the pods of before are gone", PODS, async || {
-            let now = names().await?;
-            let left = before.split_whitespace().any(|name| now.contains(name));
-            if left { Err(now) } else { Ok(()) }
+            let now = replicas(node).await?;
+            let left = now.iter().any(|pod| before.iter().any(|gone| gone.name == pod.name));
+            if left { Err(format!("{now:?}")) } else { Ok(()) }
         })
         .await;
         let outcome = load.stop().await;

@@ -13,15 +13,13 @@ pub async fn url(node: &Node) -> String {
 
 /// Waits until `shop/web` has this many pods, all of them ready.
 pub async fn pods(node: &Node, wanted: usize) {
-    let path = r#"{.items[*].status.conditions[?(@.type=="Ready")].status}"#;
     eventually("the pods are as many as the load asks for", PODS, async || {
-        let ready = node.field(&["-n", "shop", "pods", "-l", "app=web"], path).await?;
-        let all = ready.split_whitespace().all(|ready| ready == "True");
-        if all && ready.split_whitespace().count() == wanted {
+        let pods = node.pods("shop", "app=web").await?;
+        if pods.len() == wanted && pods.iter().all(|pod| pod.ready) {
             return Ok(());
         }
-        let status = node.cluster.try_kubectl(&["-n", "shop", "get", "autoscalers,pods"]).await?;
-        Err(format!("{ready}\n{status}"))
+        let status = ["-n", "shop", "describe", "autoscalers"];
+        Err(format!("{pods:?}\n{}", node.cluster.try_kubectl(&status).await?))
     })
     .await;
 }
