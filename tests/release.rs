@@ -152,13 +152,19 @@ fn the_annotations_of_the_chart_name_the_definition_and_a_valid_example() {
     let metadata = yaml(&read("deploy/chart/Chart.yaml"));
     let annotations = &metadata["annotations"];
     assert_eq!(annotations["artifacthub.io/license"], "Apache-2.0");
-    let definition = yaml(&read("deploy/base/crd.yaml"));
+    let definitions = read("deploy/base/crd.yaml");
+    let definitions: Vec<Value> = serde_saphyr::from_multiple(&definitions).unwrap();
     let described = yaml(annotations["artifacthub.io/crds"].as_str().unwrap());
-    assert_eq!(described[0]["name"], definition["metadata"]["name"]);
-    assert_eq!(described[0]["kind"], definition["spec"]["names"]["kind"]);
-    assert_eq!(described[0]["version"], definition["spec"]["versions"][0]["name"]);
+    assert_eq!(described.as_array().map(Vec::len), Some(definitions.len()));
+    for (described, definition) in described.as_array().unwrap().iter().zip(&definitions) {
+        assert_eq!(described["name"], definition["metadata"]["name"]);
+        assert_eq!(described["kind"], definition["spec"]["names"]["kind"]);
+        assert_eq!(described["version"], definition["spec"]["versions"][0]["name"]);
+    }
     let examples = yaml(annotations["artifacthub.io/crdsExamples"].as_str().unwrap());
-    assert_eq!(examples[0], yaml(&read("docs/examples/autoscaler.yaml")));
+    for (number, file) in ["autoscaler", "metric-rule"].into_iter().enumerate() {
+        assert_eq!(examples[number], yaml(&read(&format!("docs/examples/{file}.yaml"))));
+    }
 }
 
 #[test]
