@@ -3,7 +3,7 @@
 
 use crate::prometheus::{self, Client, Pem, Token};
 use crate::rules::{
-    FieldError, OptionalText, PATTERN_BYTES, RawResources, ResourceRules, RuleSet, UsageRule, at,
+    ADMINISTRATOR, FieldError, OptionalText, RawResources, ResourceRules, RuleSet, UsageRule, at,
     compile_labels, template, text,
 };
 use serde::Deserialize;
@@ -138,7 +138,7 @@ fn compile_usage(path: &str, raw: RawUsageRule) -> Result<UsageRule, FieldError>
         labels: compile_labels(
             &field("resources"),
             raw.resources.unwrap_or_default(),
-            PATTERN_BYTES,
+            &ADMINISTRATOR,
         )?,
         container_label: text(&raw.container_label).to_owned(),
     })

@@ -67,7 +67,11 @@ pub struct RuleFilter {
 }
 
 /// Which labels name objects.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[x_kube(
+    validation = Rule::new("!has(self.overrides) || self.overrides.all(label, label.size() <= 253)")
+        .message("labels of at most 253 characters were expected in overrides")
+)]
 pub struct RuleResources {
     /// template is the label that names the objects of a resource, such as `kube_<<.Group>>_<<.Resource>>`.
     #[serde(default, skip_serializing_if = "String::is_empty")]

@@ -1,10 +1,11 @@
 //! From the metric of an autoscaler to its query.
 
+use super::bounds::{self, Bounds};
 use super::guard::{self, GuardError};
 use super::matcher::{Matcher, is_metric_name, label_name};
 use super::quote::quoted;
 use super::template::{Template, Value};
-use super::{bounds, tree};
+use super::tree;
 use crate::k8s::LabelSet;
 use promql_parser::label::{self, MatchOp};
 use promql_parser::parser::Expr;
@@ -177,16 +178,45 @@ pub fn render(
     matchers: &[(&str, Matcher)],
     group_by: &[String],
 ) -> Result<String, String> {
+    render_within(template, series, matchers, group_by, (&bounds::PLANNED_QUERY, usize::MAX))
+}
+
+/// Renders the template of a user's query, which is refused before it is parsed if it is too long.
+///
+/// # Errors
+/// As [`render`], and if the query exceeds the bounds of users' queries.
+pub fn render_users(
+    template: &Template,
+    series: &str,
+    matchers: &[(&str, Matcher)],
+    group_by: &[String],
+) -> Result<String, String> {
+    let bounds = &bounds::USER_QUERY;
+    render_within(template, series, matchers, group_by, (bounds, bounds.bytes))
+}
+
+/// Renders a query of at most so many bytes. If it is parsed, it is within the bounds.
+fn render_within(
+    template: &Template,
+    series: &str,
+    matchers: &[(&str, Matcher)],
+    group_by: &[String],
+    (bounds, bytes): (&Bounds, usize),
+) -> Result<String, String> {
+    let within = |text: String| match text.len() > bytes {
+        true => Err(format!("the query takes more than {bytes} bytes")),
+        false => Ok(text),
+    };
     if is_metric_name(series) || series.is_empty() {
-        return template.render(&fields(series, matchers, group_by));
+        return within(template.render(&fields(series, matchers, group_by))?);
     }
     let rendered: String = matchers.iter().map(|(label, matcher)| matcher.render(label)).collect();
     let mut plain = "plimsoll_series".to_owned();
     while rendered.contains(&plain) {
         plain.push('_');
     }
-    let text = template.render(&fields(&plain, matchers, group_by))?;
-    let mut tree = tree::parse(&text, &bounds::PLANNED_QUERY)
+    let text = within(template.render(&fields(&plain, matchers, group_by))?)?;
+    let mut tree = tree::parse(&text, bounds)
         .map_err(|error| format!("the name {series:?} can't be put into {text}: {error}"))?;
     let name = |text: &mut String| {
         if text.contains(&plain) {
@@ -211,7 +241,7 @@ pub fn render(
         }
     });
     tree::normalize(&mut tree);
-    let text = tree.to_string();
+    let text = within(tree.to_string())?;
     match tree::parses_to(&text, &tree) {
         true => Ok(text),
         false => Err(format!("the name {series:?} can't be put into {text}")),

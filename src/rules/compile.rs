@@ -4,7 +4,7 @@ use super::rule::{
     Filter, MetricName, PATTERN_BYTES, ResourceLabels, Rule, RuleError, SeriesQuery, pattern,
 };
 use crate::crd::{MetricRuleSpec, RuleFilter, RuleName, RuleResource, RuleResources};
-use crate::promql::template::Template;
+use crate::promql::template::{self, Template};
 use crate::watch::GroupResource;
 use serde::Deserialize;
 use serde_saphyr::{Location, Spanned};
@@ -100,17 +100,36 @@ pub fn at(raw: &OptionalText, field: String, error: impl ToString) -> FieldError
     }
 }
 
+/// How much a rule may take, in bytes.
+#[derive(Clone, Copy)]
+pub struct Limits {
+    /// A compiled pattern.
+    pattern: usize,
+    /// What the template of labels works with.
+    label: usize,
+    /// What the template of the query works with.
+    query: usize,
+}
+
+/// Those of the administrator's rules.
+pub const ADMINISTRATOR: Limits =
+    Limits { pattern: PATTERN_BYTES, label: template::LIMIT, query: template::LIMIT };
+
+/// Those of a MetricRule: many of its namespace may be compiled together, and each request renders a query.
+/// `\w` takes 50 KiB, as it has the letters of all scripts.
+const TENANT: Limits = Limits { pattern: 128 << 10, label: 4 << 10, query: 64 << 10 };
+
 /// Compiles a list of rules.
 ///
 /// # Errors
 /// If one is invalid; the error names its field.
 pub fn compile(list: &str, raw: Vec<RawRule>) -> Result<Vec<Rule>, FieldError> {
-    let compile = |(index, rule)| compile_rule(&format!("{list}[{index}]"), rule, PATTERN_BYTES);
+    let compile = |(index, rule)| compile_rule(&format!("{list}[{index}]"), rule, &ADMINISTRATOR);
     raw.into_iter().enumerate().map(compile).collect()
 }
 
-/// Compiles a rule whose patterns take at most so many bytes each.
-fn compile_rule(path: &str, raw: RawRule, limit: usize) -> Result<Rule, FieldError> {
+/// Compiles a rule within these limits.
+fn compile_rule(path: &str, raw: RawRule, limits: &Limits) -> Result<Rule, FieldError> {
     let field = |name: &str| format!("{path}.{name}");
     if text(&raw.series_query).is_empty() {
         let error =
@@ -119,14 +138,18 @@ fn compile_rule(path: &str, raw: RawRule, limit: usize) -> Result<Rule, FieldErr
     }
     let mut filters = Vec::new();
     for (index, filter) in raw.series_filters.unwrap_or_default().iter().enumerate() {
-        filters.push(compile_filter(&field(&format!("seriesFilters[{index}]")), filter, limit)?);
+        filters.push(compile_filter(
+            &field(&format!("seriesFilters[{index}]")),
+            filter,
+            limits.pattern,
+        )?);
     }
     let RawName { matches, r#as } = raw.name.unwrap_or_default();
-    let name = MetricName::new(text(&matches), text(&r#as), limit)
+    let name = MetricName::new(text(&matches), text(&r#as), limits.pattern)
         .map_err(|error| at(&matches, field("name.matches"), error))?;
     if !text(&matches).is_empty() {
         let wrong = |error| at(&matches, field("name.matches"), error);
-        let pattern = pattern(text(&matches), limit).map_err(wrong)?;
+        let pattern = pattern(text(&matches), limits.pattern).map_err(wrong)?;
         filters.push(Filter { pattern, must_match: true });
     }
     let resources = raw.resources.unwrap_or_default();
@@ -139,8 +162,8 @@ fn compile_rule(path: &str, raw: RawRule, limit: usize) -> Result<Rule, FieldErr
         name,
         namespaced: resources.namespaced.unwrap_or(true),
         namespace: resources.namespace.clone().filter(|namespace| !namespace.is_empty()),
-        labels: compile_labels(&field("resources"), resources, limit)?,
-        query: template(&raw.metrics_query, field("metricsQuery"))?,
+        labels: compile_labels(&field("resources"), resources, limits)?,
+        query: template(&raw.metrics_query, field("metricsQuery"))?.within(limits.query),
     })
 }
 
@@ -176,7 +199,7 @@ fn compile_filter(path: &str, raw: &RawFilter, limit: usize) -> Result<Filter, F
 pub fn compile_labels(
     path: &str,
     raw: RawResources,
-    limit: usize,
+    limits: &Limits,
 ) -> Result<ResourceLabels, FieldError> {
     let overrides = raw.overrides.unwrap_or_default().into_iter();
     let overrides = overrides
@@ -185,12 +208,9 @@ pub fn compile_labels(
             (label, GroupResource { group, resource: named.resource.unwrap_or_default() })
         })
         .collect();
-    ResourceLabels::new(text(&raw.template), overrides, limit)
+    ResourceLabels::new(text(&raw.template), overrides, (limits.pattern, limits.label))
         .map_err(|error| at(&raw.template, format!("{path}.template"), error))
 }
-
-/// The most bytes of a compiled pattern of a MetricRule: many of its namespace may be compiled together.
-const TENANT_PATTERN_BYTES: usize = 256 << 10;
 
 /// Compiles the rule of a MetricRule. Labels that name pods are these, unless it has others.
 ///
@@ -202,7 +222,7 @@ pub fn compile_metric_rule(
     pod_label: &str,
 ) -> Result<Rule, String> {
     let raw = RawRule::of(spec, namespace_label, pod_label);
-    compile_rule("spec", raw, TENANT_PATTERN_BYTES)
+    compile_rule("spec", raw, &TENANT)
         .map_err(|FieldError { field, error, .. }| format!("{field}: {error}"))
 }
 

@@ -8,6 +8,9 @@ pub enum RuleQueryError {
     /// No rule serves the metric, or not with such a selector, or no such object exists.
     #[error("no rule gives the metric")]
     NotFound,
+    /// No rule is known to serve the metric, and the MetricRules of the namespace are not listed yet.
+    #[error("the series of the rules are not listed yet")]
+    NotListed,
     /// The metric has no value for the object.
     #[error("the metric has no value for the object")]
     NoValue,

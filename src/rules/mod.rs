@@ -16,7 +16,8 @@ mod usage;
 mod values;
 
 pub use compile::{
-    FieldError, OptionalText, RawResources, RawRule, at, compile, compile_labels, template, text,
+    ADMINISTRATOR, FieldError, OptionalText, RawResources, RawRule, at, compile, compile_labels,
+    template, text,
 };
 pub use failure::RuleQueryError;
 #[cfg(test)]
@@ -24,7 +25,7 @@ pub use listing::UNKNOWN_NAME_BYTES;
 pub use metric_rules::{MetricRules, Standing, check as check_metric_rule};
 pub use objects::pod_info;
 pub use registry::ObjectMetric;
-pub use rule::{PATTERN_BYTES, Rule};
+pub use rule::Rule;
 pub use rule_set::RuleSet;
 pub use service::{Dependencies, ListingSettings, Rules};
 pub use usage::{ResourceRules, UsageRule};

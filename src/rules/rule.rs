@@ -133,25 +133,26 @@ const DFA_BYTES: usize = 2 << 20;
 pub fn pattern(text: &str, limit: usize) -> Result<Regex, RuleError> {
     RegexBuilder::new(text)
         .size_limit(limit)
-        .dfa_size_limit(limit.min(DFA_BYTES))
+        // A smaller cache would make a small pattern slow.
+        .dfa_size_limit(limit.saturating_mul(8).min(DFA_BYTES))
         .build()
         .map_err(|error| RuleError(format!("{text:?} is no regular expression: {error}")))
 }
 
 impl ResourceLabels {
-    /// From `resources.template` and `resources.overrides`. The pattern of the template takes at most `limit`
-    /// bytes.
+    /// From `resources.template` and `resources.overrides`. The pattern of the template takes at most the first
+    /// limit of bytes, and the template works with at most the second.
     ///
     /// # Errors
     /// If the template is invalid, or does not name the resource.
     pub fn new(
         template: &str,
         overrides: BTreeMap<String, GroupResource>,
-        limit: usize,
+        limits: (usize, usize),
     ) -> Result<Self, RuleError> {
         let template = match template {
             "" => None,
-            text => Some(label_template(text, limit)?),
+            text => Some(label_template(text, limits)?),
         };
         Ok(Self { template, overrides })
     }
@@ -227,11 +228,15 @@ fn label_fields(group: &str, resource: &str) -> BTreeMap<&'static str, Value> {
     ])
 }
 
-fn label_template(text: &str, limit: usize) -> Result<(Template, Regex), RuleError> {
+fn label_template(
+    text: &str,
+    (pattern_limit, limit): (usize, usize),
+) -> Result<(Template, Regex), RuleError> {
     let template = Template::parse(text).map_err(|error| RuleError(error.to_string()))?;
+    let template = template.within(limit);
     let form =
         template.render(&label_fields("(?P<group>.+?)", "(?P<resource>.+?)")).map_err(RuleError)?;
-    let form = pattern(&format!("^{form}$"), limit)?;
+    let form = pattern(&format!("^{form}$"), pattern_limit)?;
     if !form.capture_names().flatten().any(|name| name == "resource") {
         return Err(RuleError(
             "<<.Resource>> is missing: no label would name a resource".to_owned(),
@@ -312,13 +317,15 @@ mod tests {
         );
     }
 
+    const LIMITS: (usize, usize) = (PATTERN_BYTES, 1 << 20);
+
     #[test]
     fn labels_name_resources_by_template_and_override() {
         let map = map();
         let overrides =
             BTreeMap::from([("exported_ns".to_owned(), GroupResource::core("namespace"))]);
         let labels =
-            ResourceLabels::new("kube_<<.Group>>_<<.Resource>>", overrides, PATTERN_BYTES).unwrap();
+            ResourceLabels::new("kube_<<.Group>>_<<.Resource>>", overrides, LIMITS).unwrap();
         let apps = GroupResource::parse("deployments.apps");
         assert_eq!(labels.label(&apps, &map).as_deref(), Some("kube_apps_deployment"));
         let ingresses = GroupResource::parse("ingresses.networking.k8s.io");
@@ -330,14 +337,14 @@ mod tests {
         assert_eq!(labels.label(&namespaces, &map).as_deref(), Some("exported_ns"));
         let (found, namespaced) = labels.resources(["exported_ns", "kube_apps_deployment"], &map);
         assert_eq!((found, namespaced), (vec![namespaces.clone(), apps], true));
-        let plain = ResourceLabels::new("<<.Resource>>", BTreeMap::new(), PATTERN_BYTES).unwrap();
+        let plain = ResourceLabels::new("<<.Resource>>", BTreeMap::new(), LIMITS).unwrap();
         assert_eq!(plain.resources(["namespace", "zone"], &map), (vec![namespaces], false));
         let node = BTreeMap::from([("instance".to_owned(), GroupResource::core("node"))]);
-        let node = ResourceLabels::new("", node, PATTERN_BYTES).unwrap();
+        let node = ResourceLabels::new("", node, LIMITS).unwrap();
         assert_eq!(node.resources(["instance"], &map), (vec![GroupResource::core("nodes")], false));
         assert!(node.resources(["instance", "job"], &map).1);
         assert!(
-            ResourceLabels::new("a", BTreeMap::new(), PATTERN_BYTES)
+            ResourceLabels::new("a", BTreeMap::new(), LIMITS)
                 .unwrap_err()
                 .0
                 .contains("<<.Resource>>")

@@ -137,6 +137,7 @@ impl Rules {
             resources: resources.clone(),
             pod_queries,
             interval: settings.interval,
+            spawner: spawner.clone(),
         });
         let backends = Arc::new(backends(&rules, &prometheus, &samples, settings));
         let state = RulesState { rules: Arc::new(rules), backends, ..RulesState::default() };

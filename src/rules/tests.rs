@@ -1,16 +1,17 @@
 //! Rules while series are not listed yet, or for metrics that do not exist.
 
 use super::rule::{MetricName, SeriesQuery};
-use super::{Dependencies, ListingSettings, Rule, RuleSet, Rules};
+use super::{Dependencies, ListingSettings, ObjectSelection, Rule, RuleQueryError, RuleSet, Rules};
 use crate::clock::{Clock, Dated, WallClock};
 use crate::k8s::Selector;
 use crate::prometheus::{BodyStream, Client, Options, Transport, TransportError};
+use crate::promql::query::PodQueries;
 use crate::promql::template::Template;
 use crate::reload::Reloadable;
 use crate::samples::Store;
 use crate::supervise::Spawner;
 use crate::telemetry::Metrics;
-use crate::watch::{Cluster, MetricRuleRecord, ObjectKey, Resources};
+use crate::watch::{Cluster, GroupResource, MetricRuleRecord, ObjectKey, Resources};
 use axum::Router;
 use axum::extract::State;
 use axum::http::Uri;
@@ -55,15 +56,24 @@ async fn rules_by(clock: Clock) -> (Rules, Arc<AtomicUsize>, Arc<Mutex<Option<f6
 
 /// Rules for external metrics of a server, by a clock; of these series.
 fn rules_of(prometheus: Client, clock: Clock, selectors: &[&str]) -> Rules {
-    rules_in(Cluster::default(), prometheus, clock, selectors)
+    rules_in(Cluster::default(), prometheus, clock, selectors, pod_queries())
 }
 
 /// The same in a cluster.
-fn rules_in(cluster: Cluster, prometheus: Client, clock: Clock, selectors: &[&str]) -> Rules {
-    let nothing = tower::service_fn(|_: http::Request<kube::client::Body>| async {
-        Ok::<_, Infallible>(http::Response::new(kube::client::Body::empty()))
+fn rules_in(
+    cluster: Cluster,
+    prometheus: Client,
+    clock: Clock,
+    selectors: &[&str],
+    pod_queries: Reloadable<PodQueries>,
+) -> Rules {
+    let discovery = tower::service_fn(|_: http::Request<kube::client::Body>| async {
+        let pods = serde_json::json!({"items": [{"versions": [{"version": "v1", "resources": [
+            {"resource": "pods", "responseKind": {"kind": "Pod"}, "scope": "Namespaced"}]}]}]});
+        let body = kube::client::Body::from(pods.to_string().into_bytes());
+        Ok::<_, Infallible>(http::Response::new(body))
     });
-    let client = kube::Client::new(nothing, "default");
+    let client = kube::Client::new(discovery, "default");
     let rule = |selector: &&str| Rule {
         series: SeriesQuery { backend: None, selector: (*selector).to_owned() },
         filters: Vec::new(),
@@ -88,9 +98,13 @@ fn rules_in(cluster: Cluster, prometheus: Client, clock: Clock, selectors: &[&st
             clock,
             client,
             spawner: Spawner::unowned(),
-            pod_queries: Reloadable::new(crate::config::Config::default().pod_queries),
+            pod_queries,
         },
     )
+}
+
+fn pod_queries() -> Reloadable<PodQueries> {
+    Reloadable::new(crate::config::Config::default().pod_queries)
 }
 
 type Shown = (Arc<AtomicUsize>, Arc<Mutex<Option<f64>>>);
@@ -219,6 +233,47 @@ async fn until_series_were_listed_once_it_is_not_known_which_metrics_rules_give(
     assert!(rules.has_synced());
 }
 
+/// A MetricRule in a namespace.
+fn put_metric_rule(cluster: &Cluster, namespace: String) {
+    let spec = serde_json::json!({"seriesQuery": "x", "metricsQuery": "<<.Series>>"});
+    let record = MetricRuleRecord {
+        uid: namespace.clone(),
+        generation: Some(1),
+        created: 0,
+        spec: Ok(Arc::new(serde_json::from_value(spec).unwrap())),
+        status: Default::default(),
+    };
+    let key = ObjectKey { namespace: namespace.clone(), name: "rule".to_owned() };
+    cluster.write(|index| index.put_metric_rule(key, record));
+    cluster.metric_rule_changed(namespace);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_that_changes_all_the_time_hides_no_change_of_the_labels() {
+    let prometheus = Client::over(Arc::<Refusing>::default(), Options::new("http://prometheus"));
+    let (cluster, queries, clock) = (Cluster::default(), pod_queries(), Clock::default());
+    let rules = rules_in(cluster.clone(), prometheus.unwrap(), clock, &["queue"], queries.clone());
+    put_metric_rule(&cluster, "team".to_owned());
+    let following = tokio::spawn(rules.clone().follow_metric_rules());
+    let administrators = tokio::spawn(rules.clone().follow());
+    let is_of = |selector: &str| {
+        let standings = rules.metric_rules().standings();
+        standings.len() == 1 && standings[0].message.contains(selector)
+    };
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(is_of("x{namespace=\"team\"}"));
+    let mut other = PodQueries::clone(&queries.load());
+    other.namespace_label = "ns".to_owned();
+    queries.replace(other);
+    for _ in 0..30 {
+        cluster.metric_rule_changed("busy".to_owned());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(is_of("x{ns=\"team\"}"));
+    following.abort();
+    administrators.abort();
+}
+
 /// A Prometheus that never answers what is narrowed to a namespace, and has one series otherwise.
 #[derive(Debug)]
 struct SilentToTenants;
@@ -241,27 +296,27 @@ impl Transport for SilentToTenants {
 async fn the_slow_listings_of_teams_delay_none_of_the_administrators_and_fail_nothing() {
     let prometheus = Client::over(Arc::new(SilentToTenants), Options::new("http://prometheus"));
     let (prometheus, cluster) = (prometheus.unwrap(), Cluster::default());
-    let rules = rules_in(cluster.clone(), prometheus.clone(), Clock::default(), &["queue"]);
+    let clock = Clock::default();
+    let rules = rules_in(cluster.clone(), prometheus.clone(), clock, &["queue"], pod_queries());
     for namespace in (0..20).map(|n| format!("team-{n}")) {
-        let spec = serde_json::json!({"seriesQuery": "x", "metricsQuery": "<<.Series>>"});
-        let record = MetricRuleRecord {
-            uid: namespace.clone(),
-            generation: Some(1),
-            created: 0,
-            spec: Ok(Arc::new(serde_json::from_value(spec).unwrap())),
-            status: Default::default(),
-        };
-        let key = ObjectKey { namespace: namespace.clone(), name: "rule".to_owned() };
-        cluster.write(|index| index.put_metric_rule(key, record));
-        cluster.metric_rule_changed(namespace);
+        put_metric_rule(&cluster, namespace);
     }
     let following = tokio::spawn(rules.clone().follow_metric_rules());
     let administrators = tokio::spawn(rules.clone().follow());
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(rules.has_synced() && rules.read(|registry| registry.external("queue").is_some()));
     assert!(!rules.metric_rules().has_synced("team-7"));
+    let object = async |namespace: &str| {
+        let (pods, web) = (GroupResource::core("pods"), ObjectSelection::Name("web"));
+        let found = rules.objects(namespace, &pods, web, "x", &Selector::default(), false).await;
+        found.map(|_| ()).unwrap_err()
+    };
+    // It may be the rule's, and no other adapter is to be asked for it.
+    assert_eq!(object("team-7").await, RuleQueryError::NotListed);
+    assert_eq!(object("without-rules").await, RuleQueryError::NotFound);
     tokio::time::sleep(Duration::from_secs(120)).await;
     assert!(rules.metric_rules().has_synced("team-7"));
+    assert_eq!(object("team-7").await, RuleQueryError::NotFound);
     let standings = rules.metric_rules().standings();
     let failed = standings.iter().filter(|one| one.message.contains("can't be listed")).count();
     assert_eq!((standings.len(), failed), (20, 20));

@@ -7,6 +7,7 @@ use super::rule::Rule;
 use super::rule_set::RuleSet;
 use super::service::{Rules, RulesState};
 use super::usage::{ResourceRules, UsageRule};
+use crate::blocking;
 use crate::k8s::{Quantity, Selector};
 use crate::prometheus::InvalidSample;
 use crate::promql::matcher::{Matcher, is_label_name};
@@ -114,7 +115,13 @@ impl Rules {
             namespaced: !namespace.is_empty(),
             metric: metric.to_owned(),
         };
-        let source = self.source(namespace, &key).await.ok_or(RuleQueryError::NotFound)?;
+        let Some(source) = self.source(namespace, &key).await else {
+            // Until then it may be a MetricRule's, and another adapter may have other values of it.
+            return Err(match self.metric_rules().has_synced(namespace) {
+                true => RuleQueryError::NotFound,
+                false => RuleQueryError::NotListed,
+            });
+        };
         let names = match selection {
             ObjectSelection::Name(name) => vec![name.to_owned()],
             ObjectSelection::Selector(selector) => {
@@ -134,9 +141,10 @@ impl Rules {
             }
             ObjectSource::MetricRule(source) => {
                 let selector = selector_matchers(series)?;
-                let query = source.query(&names, &selector, &self.metric_rules().labels());
+                let labels = self.metric_rules().labels();
+                let query = blocking::run(|| source.query(&names, &selector, &labels));
                 let query = query.map_err(RuleQueryError::Query)?;
-                let (samples, label) = (self.backend(None).samples, source.label.clone());
+                let (samples, label) = (self.backend(None).samples, source.label.to_string());
                 samples.objects(&query, label, timed, &Caller::user(namespace)).await?
             }
         };

@@ -146,6 +146,9 @@ async fn rule_values(
             "the server could not find the metric {metric} for {}",
             request.resource
         )),
+        RuleQueryError::NotListed => {
+            ApiError::unavailable(format!("unable to fetch metric {metric}: {failure}"))
+        }
         RuleQueryError::NoValue => not_found(request),
         RuleQueryError::Unlistable(_) | RuleQueryError::Label(_) => ApiError::internal(format!(
             "Internal error occurred: unable to fetch metric {metric}: {failure}"

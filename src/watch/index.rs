@@ -2,6 +2,7 @@
 //! reflectors fill it.
 
 use super::autoscaler_ref::{AutoscalerKind, AutoscalerRef, ObjectKey};
+use super::metric_rules::MetricRuleRecords;
 use super::pods::{Interner, NamespacePods, Owner, PodRecord};
 use super::records::{AutoscalerRecord, HpaRecord, MetricRuleRecord, ScaleRecord, Workload};
 use crate::hpa::Requests;
@@ -25,7 +26,7 @@ pub struct Index {
     autoscalers: BTreeMap<ObjectKey, Arc<AutoscalerRecord>>,
     hpas: BTreeMap<ObjectKey, Arc<HpaRecord>>,
     /// By namespace and name.
-    metric_rules: HashMap<String, BTreeMap<String, Arc<MetricRuleRecord>>>,
+    metric_rules: HashMap<String, MetricRuleRecords>,
     published: Published,
     /// The metric names that each autoscaler uses: the keys of `published`, by autoscaler.
     metric_names: HashMap<AutoscalerRef, Vec<String>>,
@@ -106,7 +107,7 @@ impl Index {
 
     /// The MetricRules of a namespace, by name.
     pub fn metric_rules(&self, namespace: &str) -> BTreeMap<String, Arc<MetricRuleRecord>> {
-        self.metric_rules.get(namespace).cloned().unwrap_or_default()
+        self.metric_rules.get(namespace).map(|rules| rules.by_name.clone()).unwrap_or_default()
     }
 
     /// Whether a namespace has MetricRules.
@@ -116,14 +117,14 @@ impl Index {
 
     /// One MetricRule.
     pub fn metric_rule(&self, key: &ObjectKey) -> Option<&Arc<MetricRuleRecord>> {
-        self.metric_rules.get(&key.namespace)?.get(&key.name)
+        self.metric_rules.get(&key.namespace)?.by_name.get(&key.name)
     }
 
     pub(super) fn metric_rule_keys(&self) -> Vec<ObjectKey> {
-        let keys = |(namespace, rules): (&String, &BTreeMap<String, _>)| {
+        let keys = |(namespace, rules): (&String, &MetricRuleRecords)| {
             let key =
                 |name: &String| ObjectKey { namespace: namespace.clone(), name: name.clone() };
-            rules.keys().map(key).collect::<Vec<_>>()
+            rules.by_name.keys().map(key).collect::<Vec<_>>()
         };
         self.metric_rules.iter().flat_map(keys).collect()
     }
@@ -136,8 +137,8 @@ impl Index {
                 && known.generation == record.generation
         };
         let rules = self.metric_rules.entry(key.namespace).or_default();
-        let changed = !rules.get(&key.name).is_some_and(same);
-        rules.insert(key.name, Arc::new(record));
+        let changed = !rules.by_name.get(&key.name).is_some_and(same);
+        rules.put(key.name, record);
         changed
     }
 
@@ -145,7 +146,7 @@ impl Index {
     pub fn remove_metric_rule(&mut self, key: &ObjectKey) {
         if let Some(rules) = self.metric_rules.get_mut(&key.namespace) {
             rules.remove(&key.name);
-            if rules.is_empty() {
+            if rules.by_name.is_empty() {
                 self.metric_rules.remove(&key.namespace);
             }
         }

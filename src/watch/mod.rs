@@ -5,6 +5,7 @@ mod backoff;
 mod cluster;
 mod index;
 mod lean;
+mod metric_rules;
 mod pods;
 mod read;
 mod records;

@@ -2,9 +2,7 @@
 
 use super::lean::Lean;
 use super::pods::{Owner, PodRecord};
-use super::records::{
-    AutoscalerRecord, HpaRecord, MetricRuleRecord, ParsedSpec, ScaleRecord, ScalingSpec,
-};
+use super::records::{AutoscalerRecord, HpaRecord, ParsedSpec, ScaleRecord, ScalingSpec};
 use crate::crd::{AutoscalerSpec, CustomMetric, ReadError, WarmUp};
 use crate::hpa::schedule;
 use crate::hpa::{
@@ -230,29 +228,6 @@ fn by_generated_name(source: &MetricSource, namespace: &str) -> Option<Prometheu
         labels: labels.cloned().unwrap_or_default(),
         query: None,
     })
-}
-
-/// A MetricRule with only the fields that are used.
-pub type LeanMetricRule = Lean<Value, Value>;
-
-/// The record of a MetricRule. The spec of the known record is kept where it is of the same generation.
-pub fn metric_rule(rule: LeanMetricRule, known: Option<&MetricRuleRecord>) -> MetricRuleRecord {
-    let Lean { metadata, spec, status } = rule;
-    let (uid, generation) = (metadata.uid.unwrap_or_default(), metadata.generation);
-    let same = known.filter(|known| known.uid == uid && known.generation == generation);
-    let spec = match same.filter(|known| known.generation.is_some()) {
-        Some(known) => known.spec.clone(),
-        None => {
-            serde_json::from_value(spec).map(Arc::new).map_err(|error| format!("spec: {error}"))
-        }
-    };
-    MetricRuleRecord {
-        uid,
-        generation,
-        created: metadata.creation_timestamp.map_or(0, |time| time.0.as_millisecond()),
-        spec,
-        status: serde_json::from_value(status).unwrap_or_default(),
-    }
 }
 
 /// The UID of the Autoscaler that owns an object, if any.

@@ -4,7 +4,8 @@ use super::autoscaler_ref::{AutoscalerRef, ObjectKey};
 use super::backoff::{FailureLog, Progress, ResettableBackoff};
 use super::cluster::Cluster;
 use super::index::Index;
-use super::read::{self, LeanAutoscaler, LeanHpa, LeanMetricRule, LeanPod, LeanWorkload};
+use super::metric_rules::{self, LeanMetricRule};
+use super::read::{self, LeanAutoscaler, LeanHpa, LeanPod, LeanWorkload};
 use super::records::Workload;
 use super::synced::{WatchStatuses, WatchedKind};
 use crate::crd::{Autoscaler, MetricRule};
@@ -111,7 +112,7 @@ const METRIC_RULE: EventHandler<LeanMetricRule> = EventHandler {
     keys: Index::metric_rule_keys,
     apply: |cluster, key, object| {
         let known = cluster.read(|index| index.metric_rule(&key).cloned());
-        let record = read::metric_rule(object, known.as_deref());
+        let record = metric_rules::metric_rule(object, known.as_deref());
         if cluster.write(|index| index.put_metric_rule(key.clone(), record)) {
             cluster.metric_rule_changed(key.namespace);
         }

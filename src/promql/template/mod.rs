@@ -22,8 +22,8 @@ pub struct Template {
     limit: usize,
 }
 
-/// The limit of a template, unless it has another.
-const LIMIT: usize = 64 << 20;
+/// The limit of a template, unless it has another, in bytes.
+pub const LIMIT: usize = 64 << 20;
 
 /// An error in a template, and its position.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]

@@ -154,9 +154,16 @@ impl Scope<'_> {
             self.variables.push((name.to_owned(), value));
             return Ok(());
         }
-        let known = self.variables.iter_mut().rev().find(|(known, _)| known == name);
-        known.ok_or_else(|| format!("undefined variable ${name}"))?.1 = value;
+        let at = self.find(name)?;
+        self.variables[at].1 = value;
         Ok(())
+    }
+
+    /// Where a variable is. The search counts: it is the work of a loop with many variables.
+    fn find(&self, name: &str) -> Result<usize, String> {
+        let found = self.variables.iter().rposition(|(known, _)| known == name);
+        self.spend(self.variables.len() - found.unwrap_or(0))?;
+        found.ok_or_else(|| format!("undefined variable ${name}"))
     }
 
     /// The value of a condition, assigned to the variable that it names.
@@ -224,19 +231,17 @@ impl Scope<'_> {
         match operand {
             Operand::Value(value) => Ok(value.clone()),
             Operand::Fields(fields) => match self.dots.last() {
-                Some(dot) => field_of(dot.clone(), fields),
+                Some(dot) => field_of(dot, fields),
                 None => self.root(fields),
             },
             Operand::Variable(name, fields) if name.is_empty() => self.root(fields),
             Operand::Variable(name, fields) => {
-                let known = self.variables.iter().rev().find(|(known, _)| known == name);
-                let (_, value) = known.ok_or_else(|| format!("undefined variable ${name}"))?;
-                field_of(value.clone(), fields)
+                field_of(&self.variables[self.find(name)?].1, fields)
             }
             Operand::Function(name) => {
                 call(name, &[]).map_err(|e| format!("error calling {name}: {e}"))
             }
-            Operand::Group(pipeline, fields) => field_of(self.value(pipeline)?, fields),
+            Operand::Group(pipeline, fields) => field_of(&self.value(pipeline)?, fields),
         }
     }
 
@@ -248,13 +253,14 @@ impl Scope<'_> {
             let known: Vec<_> = self.fields.keys().map(|field| format!(".{field}")).collect();
             format!(".{first} is not known; {} are", known.join(", "))
         })?;
-        field_of(value.clone(), rest)
+        field_of(value, rest)
     }
 }
 
-fn field_of(value: Value, fields: &[String]) -> Result<Value, String> {
-    fields.iter().try_fold(value, |value, field| match value {
-        Value::Map(map) => Ok(map.get(field).cloned().map_or(Value::Nil, Value::Text)),
+fn field_of(value: &Value, fields: &[String]) -> Result<Value, String> {
+    let [field, rest @ ..] = fields else { return Ok(value.clone()) };
+    match value {
+        Value::Map(map) => field_of(&map.get(field).cloned().map_or(Value::Nil, Value::Text), rest),
         other => Err(format!("can't evaluate field {field} in {other}")),
-    })
+    }
 }

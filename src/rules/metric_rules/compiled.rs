@@ -9,24 +9,25 @@ use crate::prometheus::SeriesSchema;
 use crate::promql::guard::within_namespace;
 use crate::promql::matcher::Matcher;
 use crate::promql::narrow::{OBJECTS, series_selector, with_objects};
-use crate::promql::query::{PodQueries, Query, render, times};
+use crate::promql::query::{PodQueries, Query, render_users, times};
 use crate::promql::template::Template;
-use crate::watch::ResourceMap;
-use std::collections::BTreeMap;
+use crate::watch::{GroupResource, ResourceMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// The most metrics that one rule serves.
 pub(super) const MAX_METRICS: usize = 100;
 /// The most kinds of series, by name and labels, that one rule may select.
-const MAX_SCHEMAS: usize = 5_000;
-/// The most bytes of the name of a series or metric.
+const MAX_SCHEMAS: usize = 1_000;
+/// The most bytes of the name of a series, a metric or a label.
 const MAX_NAME_BYTES: usize = 253;
-/// The limit of the template of a query, in bytes.
-const TEMPLATE_BYTES: usize = 4 << 20;
-/// The most bytes of a query before it is kept in its namespace.
-const MAX_QUERY_BYTES: usize = 32 << 10;
+
+/// What is said of a rule whose patterns take too long.
+const TOO_SLOW: &str = "the series take too long to go through: simplify the patterns of seriesFilters, name.matches and resources, or select fewer series";
 
 /// The administrator's labels of namespaces and pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,9 +85,9 @@ pub(super) struct Listing {
 #[derive(Clone, Debug)]
 pub struct Source {
     rule: Arc<CompiledRule>,
-    series: String,
+    series: Arc<str>,
     /// The label that names the objects.
-    pub(in super::super) label: String,
+    pub(in super::super) label: Arc<str>,
 }
 
 impl CompiledRule {
@@ -109,7 +110,7 @@ impl CompiledRule {
                 spec: spec.clone(),
                 selector: series_selector(&spec.series_query, &labels.namespace, namespace)
                     .map_err(|error| format!("spec.seriesQuery: {error}"))?,
-                query: query.within(TEMPLATE_BYTES),
+                query,
             };
             // What is wrong with every query is told before the first.
             let names = ["first".to_owned(), "second".to_owned()];
@@ -127,11 +128,12 @@ impl CompiledRule {
     /// The metrics that it makes of series of the namespace.
     ///
     /// # Errors
-    /// If there are too many kinds of series.
+    /// If there are too many kinds of series, or it takes until `deadline`.
     pub(super) fn listing(
         self: &Arc<Self>,
         schemas: &[SeriesSchema],
         map: &ResourceMap,
+        deadline: Instant,
     ) -> Result<Listing, String> {
         if schemas.len() > MAX_SCHEMAS {
             return Err(format!(
@@ -141,8 +143,15 @@ impl CompiledRule {
         // Compiled again: compiled patterns would take more memory than all else.
         let compile = || compile_metric_rule(&self.spec, &self.labels.namespace, &self.labels.pod);
         let rule = without_panic(compile)?;
-        let mut metrics = BTreeMap::new();
+        let (mut metrics, mut seen) = (BTreeMap::new(), HashSet::new());
+        // Each resource's label is made once, and kept once.
+        let mut labels: HashMap<GroupResource, Option<Arc<str>>> = HashMap::new();
+        let hasher = RandomState::new();
+        let in_time = || Instant::now() < deadline;
         for schema in schemas {
+            if !in_time() {
+                return Err(TOO_SLOW.to_owned());
+            }
             let is_named = schema.name.len() <= MAX_NAME_BYTES && rule.matches_series(&schema.name);
             let Some(metric) = is_named.then(|| rule.name.render(&schema.name)).flatten() else {
                 continue;
@@ -150,21 +159,43 @@ impl CompiledRule {
             if metric.is_empty() || metric.len() > MAX_NAME_BYTES {
                 continue;
             }
-            let (resources, _) =
-                rule.labels.resources(schema.labels.iter().map(String::as_str), map);
+            let series: Arc<str> = schema.name.as_str().into();
+            let short = schema.labels.iter().filter(|label| label.len() <= MAX_NAME_BYTES);
+            let short = short.map(String::as_str).take_while(|_| in_time());
+            let (resources, _) = rule.labels.resources(short, map);
             for resource in resources {
+                if !in_time() {
+                    return Err(TOO_SLOW.to_owned());
+                }
                 let namespaced = map.find(&resource).is_some_and(|info| info.namespaced);
-                let Some(label) = rule.labels.label(&resource, map) else { continue };
                 if !namespaced || is_cluster_wide(&resource) {
                     continue;
                 }
-                let source = Source { rule: self.clone(), series: schema.name.clone(), label };
-                let metric = metric.clone();
-                metrics.insert(ObjectMetric { resource, namespaced, metric }, source);
+                let label = labels.entry(resource.clone()).or_insert_with(|| {
+                    rule.labels.label(&resource, map).map(|label| label.as_str().into())
+                });
+                let Some(label) = label.clone() else { continue };
+                if label.len() > MAX_NAME_BYTES {
+                    return Err(format!(
+                        "spec.resources: the label of {resource} takes {} bytes, at most {MAX_NAME_BYTES} were expected",
+                        label.len()
+                    ));
+                }
+                let source = Source { rule: self.clone(), series: series.clone(), label };
+                let key = ObjectMetric { resource, namespaced, metric: metric.clone() };
+                // Of those that are not served only a hash is kept, to count them.
+                seen.insert(hasher.hash_one(&key));
+                metrics.insert(key, source);
+                if metrics.len() > MAX_METRICS {
+                    metrics.pop_last();
+                }
             }
         }
-        let (total, any_series) = (metrics.len(), !schemas.is_empty());
-        Ok(Listing { metrics: metrics.into_iter().take(MAX_METRICS).collect(), total, any_series })
+        if !in_time() {
+            return Err(TOO_SLOW.to_owned());
+        }
+        let (total, any_series) = (seen.len(), !schemas.is_empty());
+        Ok(Listing { metrics: metrics.into_iter().collect(), total, any_series })
     }
 
     /// The query for these objects of its namespace, each of whose selectors is kept there. Several names are left
@@ -182,7 +213,7 @@ impl CompiledRule {
         let object = if let [one] = names { one } else { OBJECTS };
         matchers.push((label, Matcher::Is(object.to_owned())));
         let group_by = [label.to_owned()];
-        let values = self.guard(&render(&self.query, series, &matchers, &group_by)?)?;
+        let values = self.guard(&render_users(&self.query, series, &matchers, &group_by)?)?;
         let times = times(series, &matchers, &group_by);
         Ok(Query { values, times: times.and_then(|query| self.guard(&query).ok()) })
     }
@@ -191,9 +222,6 @@ impl CompiledRule {
     fn guard(&self, query: &str) -> Result<Arc<str>, String> {
         if query.is_empty() {
             return Err("the template gives no query".to_owned());
-        }
-        if query.len() > MAX_QUERY_BYTES {
-            return Err(format!("the query takes more than {MAX_QUERY_BYTES} bytes"));
         }
         let key = (self.labels.namespace.clone(), self.namespace.clone(), query.to_owned());
         if let Some(known) = self.guarded.get(&key) {
@@ -252,7 +280,7 @@ fn without_panic<T>(compute: impl FnOnce() -> Result<T, String>) -> Result<T, St
 mod tests {
     use super::*;
     use crate::crd::{RuleName, RuleResource, RuleResources};
-    use crate::watch::{GroupResource, ResourceInfo};
+    use crate::watch::ResourceInfo;
 
     fn labels() -> PodLabels {
         PodLabels { namespace: "namespace".to_owned(), pod: "pod".to_owned() }
@@ -294,6 +322,10 @@ mod tests {
         SeriesSchema { name: name.to_owned(), labels }
     }
 
+    fn later() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
+
     const SUM: &str = "sum(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>)";
 
     #[test]
@@ -330,7 +362,7 @@ mod tests {
         let labels = ["namespace", "pod", "node", "gizmo", "service", "zone"];
         let long = "l".repeat(254);
         let schemas = [schema("hits", &labels), schema("hits", &["pod"]), schema(&long, &["pod"])];
-        let listing = rule.listing(&schemas, &map()).unwrap();
+        let listing = rule.listing(&schemas, &map(), later()).unwrap();
         let names: Vec<String> = listing
             .metrics
             .iter()
@@ -338,10 +370,80 @@ mod tests {
             .collect();
         assert_eq!(names, ["pods/hits", "services/hits"]);
         let many: Vec<_> = (0..150).map(|n| schema(&format!("m{n}"), &["pod"])).collect();
-        let listing = rule.listing(&many, &map()).unwrap();
+        let listing = rule.listing(&many, &map(), later()).unwrap();
         assert_eq!((listing.metrics.len(), listing.total), (MAX_METRICS, 150));
-        let many: Vec<_> = (0..6_000).map(|n| schema(&format!("m{n}"), &["pod"])).collect();
-        assert!(rule.listing(&many, &map()).unwrap_err().contains("select fewer"));
+        let many: Vec<_> = (0..1_001).map(|n| schema(&format!("m{n}"), &["pod"])).collect();
+        assert!(rule.listing(&many, &map(), later()).unwrap_err().contains("select fewer"));
+    }
+
+    #[test]
+    fn a_label_is_short_and_made_once_for_each_resource() {
+        let with_template = |template: &str| {
+            let mut spec = spec("{__name__!=\"\"}", SUM);
+            let template = template.to_owned();
+            spec.resources = Some(RuleResources { template, ..Default::default() });
+            compiled(spec).unwrap()
+        };
+        let schemas: Vec<_> = (0..50).map(|n| schema(&format!("m{n}"), &["pod"])).collect();
+        let listing = with_template("<<.Resource>>").listing(&schemas, &map(), later()).unwrap();
+        let label = |at: usize| &listing.metrics[at].1.label;
+        assert!(Arc::ptr_eq(label(0), label(49)));
+        // It is another one than the pattern, which is made of the same template.
+        let long =
+            "<<if eq .Resource \"pod\">><<printf \"%999s\" .Resource>><<else>><<.Resource>><<end>>";
+        let error = with_template(long).listing(&schemas, &map(), later()).unwrap_err();
+        assert!(error.contains("the label of pods takes 999 bytes"), "{error}");
+        let doubles = "<<if eq .Resource \"pod\">><<$x := printf \"%999s\" .Resource>><<$x = print $x $x $x $x>><<$x = print $x $x $x $x>><<$x>><<else>><<.Resource>><<end>>";
+        assert_eq!(with_template(doubles).listing(&schemas, &map(), later()).unwrap().total, 0);
+    }
+
+    #[test]
+    fn a_listing_ends_in_time() {
+        let rule = compiled(spec("hits", SUM)).unwrap();
+        let schemas = [schema("hits", &["pod"])];
+        let error = rule.listing(&schemas, &map(), Instant::now()).unwrap_err();
+        assert!(error.contains("too long"), "{error}");
+        let mut bomb = spec("hits", SUM);
+        bomb.name.matches = r"(?:[a\u{e9}]?){300}\b!|x{300}".to_owned();
+        let bomb = compiled(bomb).unwrap();
+        let many: Vec<_> =
+            (0..1_000).map(|n| schema(&format!("{}{n}", "\u{e9}".repeat(120)), &["pod"])).collect();
+        let deadline = Instant::now() + Duration::from_millis(100);
+        assert!(bomb.listing(&many, &map(), deadline).unwrap_err().contains("too long"));
+        assert!(deadline.elapsed() < Duration::from_secs(5), "{:?}", deadline.elapsed());
+        for usual in [
+            r"^(\w+)_total$",
+            r"^(\w+)_(\w+)$",
+            r"^container_(.*)_seconds_(?:total|sum)$",
+            r"^[a-zA-Z_:]{1,100}$",
+        ] {
+            let mut rule = spec("hits", SUM);
+            rule.name = RuleName { matches: usual.to_owned(), r#as: "x".to_owned() };
+            compiled(rule).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_query_is_short_before_it_is_parsed() {
+        let long = "<<$x := printf \"%999s\" .Series>>".to_owned() + &"<<$x>>".repeat(40);
+        let loops = (0..250).map(|n| format!("<<$v{n} := 1>>")).collect::<String>()
+            + &"<<range $.LabelValuesByName>>".repeat(13)
+            + &"<<$v0>>".repeat(30)
+            + &"<<end>>".repeat(13);
+        for (template, expected) in [(long, "32768 bytes"), (loops, "65536 bytes")] {
+            let error = compiled(spec("hits", &template)).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+        // A name that needs quotes is put into a query that was parsed.
+        let sum = ["<<.Series>>{<<.LabelMatchers>>}"; 30].join(" or ");
+        let rule = compiled(spec("hits", &sum)).unwrap();
+        let quoted = format!("a.{}", "b".repeat(250));
+        let narrowed = |series: &str| rule.narrowed(series, "pod", &["web".to_owned()], &[]);
+        assert!(narrowed("a").is_ok());
+        assert!(narrowed("a.b").unwrap().values.contains("a.b"));
+        // The names alone take 37 KiB.
+        let error = narrowed(&quoted.repeat(5)).unwrap_err();
+        assert!(error.contains("32768 bytes"), "{error}");
     }
 
     #[test]
@@ -361,7 +463,7 @@ mod tests {
         });
         for spec in [spec("hits", hostile), overridden] {
             let rule = compiled(spec).unwrap();
-            let listing = rule.listing(&[schema("hits", &["pod"])], &map()).unwrap();
+            let listing = rule.listing(&[schema("hits", &["pod"])], &map(), later()).unwrap();
             let (_, source) = &listing.metrics[0];
             let selector = [("namespace", Matcher::Is("bank".to_owned()))];
             let names = ["a".to_owned(), "b".to_owned()];
@@ -379,7 +481,7 @@ mod tests {
     #[test]
     fn many_pods_are_no_matter_of_the_bounds_of_a_query() {
         let rule = compiled(spec("hits", SUM)).unwrap();
-        let listing = rule.listing(&[schema("hits", &["pod"])], &map()).unwrap();
+        let listing = rule.listing(&[schema("hits", &["pod"])], &map(), later()).unwrap();
         let names: Vec<String> = (0..2_000).map(|n| format!("web-5d4f8c7d9b-{n:05}")).collect();
         let query = listing.metrics[0].1.query(&names, &[], &labels()).unwrap();
         assert!(query.values.contains("web-5d4f8c7d9b-01999\""), "{}", query.values.len());

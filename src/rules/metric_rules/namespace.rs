@@ -24,8 +24,8 @@ pub(super) struct NamespaceRules {
     rules: Vec<RuleState>,
     /// Those that are too many: name, UID and generation.
     excess: Vec<(String, String, Option<i64>)>,
-    /// When its last listing began.
-    last: Option<Instant>,
+    /// When the next listing may begin.
+    ready: Option<Instant>,
 }
 
 struct RuleState {
@@ -55,7 +55,7 @@ impl NamespaceRules {
     /// No rules.
     pub(super) fn new(namespace: &str) -> Self {
         let namespace = namespace.to_owned();
-        Self { namespace, rules: Vec::new(), excess: Vec::new(), last: None }
+        Self { namespace, rules: Vec::new(), excess: Vec::new(), ready: None }
     }
 
     /// Takes over the objects. A rule that has not changed keeps what it serves.
@@ -122,22 +122,24 @@ impl NamespaceRules {
         let valid =
             self.rules.iter().filter_map(|rule| Some((rule.due, rule.compiled.as_ref().ok()?)));
         let (due, rule) = valid.min_by_key(|(due, _)| *due)?;
-        let due = self.last.map_or(due, |last| due.max(last + MIN_INTERVAL));
-        Some((due, rule.clone()))
+        Some((self.ready.map_or(due, |ready| due.max(ready)), rule.clone()))
     }
 
     /// A listing begins.
     pub(super) fn begin(&mut self) {
-        self.last = Some(Instant::now());
+        self.ready = Some(Instant::now() + MIN_INTERVAL);
     }
 
-    /// A listing has ended. One that failed keeps what is known of the same rule.
+    /// A listing has ended, whose patterns took so long: those of the namespace may take a tenth of the time. One
+    /// that failed keeps what is known of the same rule.
     pub(super) fn end(
         &mut self,
         rule: &Arc<CompiledRule>,
         listing: Result<Listing, String>,
         interval: Duration,
+        took: Duration,
     ) {
+        self.ready = self.ready.max(Some(Instant::now() + took * 9));
         let is_of =
             |state: &&mut RuleState| state.compiled.as_ref().is_ok_and(|of| Arc::ptr_eq(of, rule));
         // It may have been edited or deleted in the meantime.
@@ -300,14 +302,19 @@ mod tests {
         }]);
         let schema =
             |name: &&str| SeriesSchema { name: (*name).to_owned(), labels: vec!["pod".to_owned()] };
-        rule.listing(&names.iter().map(schema).collect::<Vec<_>>(), &pods).unwrap()
+        rule.listing(
+            &names.iter().map(schema).collect::<Vec<_>>(),
+            &pods,
+            Instant::now() + INTERVAL,
+        )
+        .unwrap()
     }
 
     /// Lists all that is due: the same series for each rule.
     fn list_all(rules: &mut NamespaceRules, names: &[&str]) {
         for state in 0..rules.rules.len() {
             if let Ok(rule) = rules.rules[state].compiled.clone() {
-                rules.end(&rule, Ok(listing(&rule, names)), INTERVAL);
+                rules.end(&rule, Ok(listing(&rule, names)), INTERVAL, Duration::ZERO);
             }
         }
     }
@@ -368,12 +375,12 @@ mod tests {
         let view = rules.view(&|_| false);
         assert_eq!((view.metrics.len(), view.standings.len(), view.synced), (1, 0, false));
         let (_, rule) = rules.next().unwrap();
-        rules.end(&rule, Err("no".to_owned()), INTERVAL);
+        rules.end(&rule, Err("no".to_owned()), INTERVAL, Duration::ZERO);
         let view = rules.view(&|_| false);
         assert_eq!(view.metrics.len(), 0);
         assert_eq!(told(&view, "one").0, Reason::ListingFailed);
         list_all(&mut rules, &["hits"]);
-        rules.end(&rule, Err("no".to_owned()), INTERVAL);
+        rules.end(&rule, Err("no".to_owned()), INTERVAL, Duration::ZERO);
         let view = rules.view(&|_| false);
         // Of the same rule it keeps what is known.
         assert_eq!((view.metrics.len(), told(&view, "one").0), (1, Reason::Served));
@@ -413,12 +420,12 @@ mod tests {
         for _ in 0..7 {
             let (_, rule) = rules.next().unwrap();
             rules.begin();
-            rules.end(&rule, Ok(listing(&rule, &[])), INTERVAL);
+            rules.end(&rule, Ok(listing(&rule, &[])), INTERVAL, Duration::ZERO);
             waits.push((rules.next().unwrap().0 - Instant::now()).as_secs());
         }
         assert_eq!(waits, [15, 30, 60, 120, 240, 480, 600]);
         let (_, rule) = rules.next().unwrap();
-        rules.end(&rule, Ok(listing(&rule, &["hits"])), INTERVAL);
+        rules.end(&rule, Ok(listing(&rule, &["hits"])), INTERVAL, Duration::ZERO);
         assert_eq!(rules.next().unwrap().0 - Instant::now(), INTERVAL);
     }
 }

@@ -8,17 +8,20 @@ use crate::blocking;
 use crate::prometheus::{Client, Flow, decode_series_schemas};
 use crate::promql::query::PodQueries;
 use crate::reload::Reloadable;
+use crate::supervise::Spawner;
 use crate::watch::{Cluster, Resources};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{Mutex, oneshot, watch};
 use tokio::time::Instant;
 
 /// The most listings in flight, each of another namespace.
 const MAX_CONCURRENT_LISTINGS: usize = 8;
+/// The longest time that the patterns of a rule may take for its series.
+const LISTING_BUDGET: Duration = Duration::from_secs(2);
 /// How often it is checked whether the configuration of the labels has changed.
 const LABELS_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -30,6 +33,8 @@ struct Inner {
     dependencies: Dependencies,
     views: RwLock<HashMap<String, Arc<View>>>,
     guarded: Guarded,
+    /// Held while the patterns of a rule are tried: however many namespaces have slow ones, one core is kept busy.
+    computing: Mutex<()>,
 }
 
 /// The parts that [`MetricRules`] are made of.
@@ -44,6 +49,8 @@ pub struct Dependencies {
     pub pod_queries: Reloadable<PodQueries>,
     /// The interval of listings.
     pub interval: Duration,
+    /// Starts listings.
+    pub spawner: Spawner,
 }
 
 /// A listing that has ended.
@@ -51,12 +58,19 @@ struct Ended {
     namespace: String,
     rule: Arc<CompiledRule>,
     listing: Result<Listing, String>,
+    /// How long its patterns took.
+    took: Duration,
 }
 
 impl MetricRules {
     /// Rules of which no series are listed yet.
     pub fn new(dependencies: Dependencies) -> Self {
-        Self(Arc::new(Inner { dependencies, views: RwLock::default(), guarded: guarded() }))
+        Self(Arc::new(Inner {
+            dependencies,
+            views: RwLock::default(),
+            guarded: guarded(),
+            computing: Mutex::default(),
+        }))
     }
 
     fn view(&self, namespace: &str) -> Option<Arc<View>> {
@@ -114,8 +128,21 @@ impl MetricRules {
         let mut namespaces: HashMap<String, NamespaceRules> = HashMap::new();
         let mut labels = self.labels();
         let (mut listings, mut busy) = (FuturesUnordered::new(), HashSet::new());
+        // Kept from turn to turn: a namespace that is busy must not put it off.
+        let mut compare = Instant::now() + LABELS_INTERVAL;
         loop {
-            let mut wake = Instant::now() + LABELS_INTERVAL;
+            if Instant::now() >= compare {
+                compare = Instant::now() + LABELS_INTERVAL;
+                let now = self.labels();
+                if now != labels {
+                    labels = now;
+                    for namespace in namespaces.keys().cloned().collect::<Vec<_>>() {
+                        self.update(&mut namespaces, &namespace, &labels);
+                        self.publish(&mut namespaces, &namespace, &is_administrators);
+                    }
+                }
+            }
+            let mut wake = compare;
             while listings.len() < MAX_CONCURRENT_LISTINGS {
                 let idle = namespaces.iter().filter(|(namespace, _)| !busy.contains(*namespace));
                 let next = idle.filter_map(|(namespace, rules)| Some((rules.next()?, namespace)));
@@ -131,7 +158,7 @@ impl MetricRules {
                     rules.begin();
                 }
                 busy.insert(namespace.clone());
-                listings.push(self.list(namespace, rule, since()));
+                listings.push(self.start(namespace, rule, since()));
             }
             tokio::select! {
                 changed = cluster.metric_rule_changes() => {
@@ -140,10 +167,10 @@ impl MetricRules {
                         self.publish(&mut namespaces, &namespace, &is_administrators);
                     }
                 }
-                Some(Ended { namespace, rule, listing }) = listings.next() => {
+                Some(Ended { namespace, rule, listing, took }) = listings.next() => {
                     busy.remove(&namespace);
                     if let Some(rules) = namespaces.get_mut(&namespace) {
-                        rules.end(&rule, listing, *interval);
+                        rules.end(&rule, listing, *interval, took);
                     }
                     self.publish(&mut namespaces, &namespace, &is_administrators);
                 }
@@ -152,16 +179,7 @@ impl MetricRules {
                         self.publish(&mut namespaces, &namespace, &is_administrators);
                     }
                 }
-                () = tokio::time::sleep_until(wake) => {
-                    let now = self.labels();
-                    if now != labels {
-                        labels = now;
-                        for namespace in namespaces.keys().cloned().collect::<Vec<_>>() {
-                            self.update(&mut namespaces, &namespace, &labels);
-                            self.publish(&mut namespaces, &namespace, &is_administrators);
-                        }
-                    }
-                }
+                () = tokio::time::sleep_until(wake) => {}
             }
         }
     }
@@ -201,17 +219,46 @@ impl MetricRules {
         }
     }
 
-    async fn list(&self, namespace: String, rule: Arc<CompiledRule>, since: f64) -> Ended {
+    /// Lists the series of a rule in a task of its own: what its patterns cost must not hold up the loop, which serves
+    /// all namespaces.
+    fn start(
+        &self,
+        namespace: String,
+        rule: Arc<CompiledRule>,
+        since: f64,
+    ) -> impl Future<Output = Ended> + use<> {
+        let (sender, ended) = oneshot::channel();
+        let (rules, of, name) = (self.clone(), rule.clone(), namespace.clone());
+        self.0.dependencies.spawner.spawn(async move {
+            let _ = sender.send(rules.list(&name, &of, since).await);
+        });
+        async move {
+            let failed =
+                || (Err("Plimsoll failed on this rule: simplify it".to_owned()), LISTING_BUDGET);
+            let (listing, took) = ended.await.unwrap_or_else(|_| failed());
+            Ended { namespace, rule, listing, took }
+        }
+    }
+
+    async fn list(
+        &self,
+        namespace: &str,
+        rule: &Arc<CompiledRule>,
+        since: f64,
+    ) -> (Result<Listing, String>, Duration) {
         let Dependencies { prometheus, resources, .. } = &self.0.dependencies;
         prometheus.count_listing("metric_rule");
-        let flows = [Flow::User(namespace.as_str().into())];
-        let listing = match prometheus.series(&rule.selector, since, &flows).await {
-            Ok(body) => blocking::run(|| {
-                let schemas = decode_series_schemas(&body).map_err(|error| error.to_string())?;
-                rule.listing(&schemas, &resources.map())
-            }),
-            Err(error) => Err(error.to_string()),
+        let flows = [Flow::User(namespace.into())];
+        let body = match prometheus.series(&rule.selector, since, &flows).await {
+            Ok(body) => body,
+            Err(error) => return (Err(error.to_string()), Duration::ZERO),
         };
-        Ended { namespace, rule, listing }
+        let _guard = self.0.computing.lock().await;
+        let began = Instant::now();
+        let listing = blocking::run(|| {
+            let schemas = decode_series_schemas(&body).map_err(|error| error.to_string())?;
+            rule.listing(&schemas, &resources.map(), began + LISTING_BUDGET)
+        });
+        (listing, began.elapsed())
     }
 }
