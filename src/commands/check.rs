@@ -1,15 +1,16 @@
 //! `plimsoll check`: validates a configuration. Its queries are parsed or, with a Prometheus, run,
-//! and the series are shown that its rules match.
+//! and the series are shown that its rules match. And it validates objects of files.
 
-use super::check_autoscaler::{self, Findings};
-use super::{check_cluster, check_history};
+use super::check_cluster::{self, Findings};
+use super::check_files::{self, Context};
+use super::{check_history, check_rule};
 use crate::clock::WallClock;
 use crate::config::{CheckFlags, Config, OutputFormat};
 use crate::connect;
 use crate::prometheus::{Client as Prometheus, SeriesSchema, decode_series_schemas};
 use crate::promql::bounds::CHECKED_QUERY;
 use crate::promql::matcher::Matcher;
-use crate::promql::query::{MetricType, Per, PrometheusMetric, fields};
+use crate::promql::query::{MetricType, Per, PodQueries, PrometheusMetric, fields};
 use crate::promql::tree;
 use crate::rules::{Rule, RuleSet};
 use crate::samples::Table;
@@ -32,9 +33,9 @@ pub struct Report {
     pub not_checked: Vec<String>,
     /// What each rule matches; empty without a Prometheus.
     pub rules: Vec<RuleReport>,
-    /// Whether nothing but Autoscalers was checked.
+    /// What was checked, such as `the configuration`.
     #[serde(skip)]
-    has_no_configuration: bool,
+    checked: Vec<&'static str>,
 }
 
 /// What one rule matches.
@@ -77,32 +78,36 @@ pub async fn run(flags: &CheckFlags) -> (String, bool) {
 
 async fn check(flags: &CheckFlags) -> Report {
     let mut report = Report::default();
-    check_autoscalers(flags, &mut report).await;
-    let Some(file) = &flags.file else {
-        report.has_no_configuration = true;
-        return report;
-    };
-    let config = match Config::read(file) {
-        Ok(config) => config,
-        Err(error) => {
+    let config = match flags.file.as_ref().map(|file| (file, Config::read(file))) {
+        None => None,
+        Some((_, Ok(config))) => Some(config),
+        Some((file, Err(error))) => {
             report.errors.push(object_hint(file).unwrap_or_else(|| error.with_lines()));
+            if !flags.objects.is_empty() {
+                let text =
+                    "the objects of -f: their queries have the labels of CONFIG, which is invalid";
+                report.not_checked.push(text.to_owned());
+            }
             return report;
         }
     };
+    report.checked.extend(config.as_ref().map(|_| "the configuration"));
+    let default = Config::default();
+    let queries = &config.as_ref().unwrap_or(&default).pod_queries;
+    check_objects(flags, queries, &mut report).await;
+    let Some(config) = config else { return report };
     let rules = &config.rules;
     for (path, rule) in rules.with_paths() {
+        let is_external = path.starts_with("externalRules");
         // `plimsoll convert` writes such rules: a complete query, without namespaces.
-        if path.starts_with("externalRules") && !rule.namespaced {
+        if is_external && !rule.namespaced {
             continue;
         }
-        if !rule.query.uses("LabelMatchers") && !rule.query.uses("LabelValuesByName") {
-            report.warnings.push(format!(
-                "{path}: metricsQuery has no <<.LabelMatchers>>: results of different objects and namespaces would be merged"
-            ));
-        }
-        if !rule.query.uses("Series") {
-            report.warnings.push(format!("{path}: metricsQuery has no <<.Series>>"));
-        }
+        let (field, query) = (format!("{path}.metricsQuery"), rule_query(&path, rule));
+        let query = query.as_ref().map(|example| example.query.as_str());
+        let interval = flags.scrape_interval;
+        let found = check_rule::warnings(&field, &rule.query, query, is_external, interval);
+        report.warnings.extend(found);
     }
     let map = match resources(flags).await {
         Ok(map) => map,
@@ -135,8 +140,8 @@ async fn check(flags: &CheckFlags) -> Report {
     report
 }
 
-/// Checks the Autoscalers of the flags, and what is around them in the cluster and in Prometheus.
-async fn check_autoscalers(flags: &CheckFlags, report: &mut Report) {
+/// Checks the objects of the flags, and what is around Autoscalers in the cluster and in Prometheus.
+async fn check_objects(flags: &CheckFlags, queries: &PodQueries, report: &mut Report) {
     let cluster = match flags.looks_around() {
         true => match check_cluster::connect(flags).await {
             Ok(cluster) => Some(cluster),
@@ -147,27 +152,44 @@ async fn check_autoscalers(flags: &CheckFlags, report: &mut Report) {
         },
         false => None,
     };
-    let namespace = cluster.as_ref().map_or("", |(_, namespace)| namespace);
-    let mut objects = Vec::new();
-    for path in &flags.autoscalers {
-        let (errors, warnings) = (&mut report.errors, &mut report.warnings);
-        let interval = flags.scrape_interval;
-        let valid = check_autoscaler::check_file(path, namespace, interval, errors, warnings);
-        objects.extend(valid);
+    let of_context = cluster.as_ref().map(|(_, namespace)| namespace.as_str());
+    let required = flags.namespace.as_deref();
+    let context = Context {
+        required,
+        default: required.or(of_context).unwrap_or_default(),
+        queries,
+        scrape_interval: flags.scrape_interval,
+    };
+    let mut objects = check_files::Found::default();
+    for path in &flags.objects {
+        check_files::check(path, &context, &mut objects);
     }
+    report.errors.append(&mut objects.texts.errors);
+    report.warnings.append(&mut objects.texts.warnings);
+    let autoscalers = &objects.autoscalers;
     let mut found = Findings::default();
     if let Some((client, _)) = &cluster {
-        check_cluster::check(client, &objects, &mut found).await;
+        check_cluster::check(client, autoscalers, &mut found).await;
     }
-    if let Some(url) = flags.prometheus_url.as_ref().filter(|_| !objects.is_empty()) {
-        // What is wrong with the configuration is said by its own check.
-        let config = flags.file.as_ref().and_then(|file| Config::read(file).ok());
-        let queries = config.unwrap_or_default().pod_queries;
+    if let Some(url) = flags.prometheus_url.as_ref().filter(|_| !autoscalers.is_empty()) {
         match connect::prometheus(url, &flags.prometheus) {
-            Ok(server) => check_history::check(&server, &queries, &objects, &mut found).await,
+            Ok(server) => check_history::check(&server, queries, autoscalers, &mut found).await,
             Err(error) => report.errors.push(error.to_string()),
         }
     }
+    for rule in &objects.metric_rules {
+        let mut skipped = |what: &str| found.not_checked.push(format!("{rule}: {what}"));
+        if flags.prometheus_url.is_some() {
+            skipped("whether Prometheus has its series: its status says so once it is applied");
+        }
+        if flags.looks_around() {
+            skipped(
+                "whether the cluster has its resources, and who else serves its metrics: its status says so once it is applied",
+            );
+        }
+    }
+    report.checked.extend((!autoscalers.is_empty()).then_some("the Autoscalers"));
+    report.checked.extend((!objects.metric_rules.is_empty()).then_some("the MetricRules"));
     report.warnings.append(&mut found.warnings);
     report.not_checked.append(&mut found.not_checked);
 }
@@ -182,7 +204,7 @@ fn object_hint(path: &Path) -> Option<String> {
         "ConfigMap" => {
             "take the file out of it: kubectl -n NAMESPACE get configmap NAME -o jsonpath='{.data.config\\.yaml}'"
         }
-        "Autoscaler" => "check it with `plimsoll check -f FILE`",
+        "Autoscaler" | "MetricRule" => "check it with `plimsoll check -f FILE`",
         _ => "a configuration was expected, as config/plimsoll.yaml is one",
     };
     Some(format!("{}: this is an object of the kind {kind}: {instead}", path.display()))
@@ -444,8 +466,10 @@ impl std::fmt::Display for Report {
             writeln!(f, "error: {error}")?;
         }
         match self.errors.len() {
-            0 if self.has_no_configuration => writeln!(f, "the Autoscalers are valid"),
-            0 => writeln!(f, "the configuration is valid"),
+            0 => {
+                let is = if self.checked == ["the configuration"] { "is" } else { "are" };
+                writeln!(f, "{} {is} valid", self.checked.join(" and "))
+            }
             errors => writeln!(f, "{errors} error{}", if errors == 1 { "" } else { "s" }),
         }
     }

@@ -1,99 +1,15 @@
-//! `plimsoll check -f`: what is invalid in an Autoscaler or MetricRule, and what is probably a mistake, without a
-//! cluster.
+//! `plimsoll check -f`: what is invalid in an Autoscaler, and what is probably a mistake, without a cluster.
 
-use super::{check_metric_rule, objects};
+use super::check_files::{Context, Texts};
+use super::check_rule::short_range;
 use crate::crd::{AutoscalerSpec, CustomMetric, Executor};
 use crate::promql::guard::within_namespace;
-use crate::promql::ranges;
-use std::path::Path;
-use std::time::Duration;
 
-/// A valid Autoscaler of a file.
-pub struct FileAutoscaler {
-    /// Its namespace; that of the kubeconfig's context, or none, if the file does not say.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-    /// Its spec.
-    pub spec: AutoscalerSpec,
-}
-
-impl FileAutoscaler {
-    /// A text about it.
-    pub fn about(&self, text: &str) -> String {
-        format!("autoscaler {}/{}: {text}", self.namespace, self.name)
-    }
-}
-
-/// What was found around Autoscalers. Each text begins with the object and the field.
-#[derive(Default)]
-pub struct Findings {
-    /// What is probably a mistake.
-    pub warnings: Vec<String>,
-    /// What could not be looked at, and why.
-    pub not_checked: Vec<String>,
-}
-
-/// Checks the Autoscalers and MetricRules of a file, or of the standard input for `-`, in this namespace if they have
-/// none. Each text begins with the object and the field. Returns the Autoscalers that are valid.
-pub fn check_file(
-    path: &Path,
-    namespace: &str,
-    scrape_interval: Duration,
-    errors: &mut Vec<String>,
-    warnings: &mut Vec<String>,
-) -> Vec<FileAutoscaler> {
-    let parse = |text: String| {
-        objects::parse(&text).map_err(|error| format!("{}: {error}", path.display()))
-    };
-    let objects = match objects::read(path).and_then(parse) {
-        Ok(objects) => objects,
-        Err(error) => {
-            errors.push(error);
-            return Vec::new();
-        }
-    };
-    let mut valid = Vec::new();
-    let mut found = check_metric_rule::check(&objects, namespace, errors);
-    for object in objects.iter().filter(|object| object["kind"] == "Autoscaler") {
-        found += 1;
-        let of = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
-        let (mut own, name) = (of("namespace"), of("name"));
-        if own.is_empty() {
-            namespace.clone_into(&mut own);
-        }
-        let namespace = own;
-        let about = |text: &str| format!("autoscaler {namespace}/{name}: {text}");
-        match AutoscalerSpec::read(object["spec"].clone()) {
-            Err(error) => errors.push(about(&error.to_string())),
-            Ok(spec) => {
-                let found = check(&spec, &namespace, scrape_interval);
-                errors.extend(found.errors.iter().map(|text| about(text)));
-                warnings.extend(found.warnings.iter().map(|text| about(text)));
-                if found.errors.is_empty() {
-                    valid.push(FileAutoscaler { namespace, name, spec });
-                }
-            }
-        }
-    }
-    if found == 0 {
-        errors.push(format!("{}: no Autoscaler or MetricRule is in it", path.display()));
-    }
-    valid
-}
-
-/// What was found in one Autoscaler.
-#[derive(Default)]
-struct Found {
-    errors: Vec<String>,
-    warnings: Vec<String>,
-}
-
-fn check(spec: &AutoscalerSpec, namespace: &str, scrape_interval: Duration) -> Found {
-    let mut found = Found::default();
+/// Checks the spec of an Autoscaler in this namespace.
+pub fn check(spec: &AutoscalerSpec, namespace: &str, context: &Context<'_>, found: &mut Texts) {
     for (index, metric) in spec.custom_metrics.iter().enumerate() {
         let path = format!("spec.customMetrics[{index}]");
-        check_metric(&path, metric, namespace, scrape_interval, &mut found);
+        check_metric(&path, metric, namespace, context, found);
     }
     let warnings = &mut found.warnings;
     let least = spec.schedules.iter().filter_map(|one| one.min_replicas).min();
@@ -130,42 +46,36 @@ fn check(spec: &AutoscalerSpec, namespace: &str, scrape_interval: Duration) -> F
     if spec.executor == Executor::NativeHPA && spec.has_value_at_zero() {
         warnings.push("spec.executor: kube-controller-manager reads External metrics from external.metrics.k8s.io, which one adapter of the cluster serves: apiServices.external of the chart registers Plimsoll".to_owned());
     }
-    found
 }
 
 fn check_metric(
     path: &str,
     metric: &CustomMetric,
     namespace: &str,
-    scrape_interval: Duration,
-    found: &mut Found,
+    context: &Context<'_>,
+    found: &mut Texts,
 ) {
     let Some(query) = &metric.query else { return };
-    if let Err(error) = within_namespace(query, "namespace", namespace, &[]) {
+    let queries = context.queries;
+    let within = within_namespace(query, &queries.namespace_label, namespace, &queries.shared);
+    if let Err(error) = within {
         found.errors.push(format!("{path}.query: {error}"));
         return;
     }
-    if let Ok(Some(range)) = ranges::shortest(query)
-        && range < 2 * scrape_interval
-    {
-        found.warnings.push(format!("{path}.query: a range of {range:?} has fewer than two samples at a scrape interval of {scrape_interval:?} (--scrape-interval), and rate() of one is empty: take four times the interval"));
-    }
+    let field = format!("{path}.query");
+    found.warnings.extend(short_range(&field, query, context.scrape_interval));
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::super::check_files;
 
     fn checked(spec: &str) -> (Vec<String>, Vec<String>) {
-        let file = tempfile::NamedTempFile::new().expect("a file");
-        let text = format!(
+        let found = check_files::tests::checked(&format!(
             "apiVersion: plimsoll.dev/v1alpha1\nkind: Autoscaler\nmetadata: {{name: web, namespace: shop}}\n\
              spec: {{scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: web}}, {spec}}}\n"
-        );
-        std::fs::write(file.path(), text).expect("it is written");
-        let (mut errors, mut warnings) = (Vec::new(), Vec::new());
-        check_file(file.path(), "", Duration::from_secs(30), &mut errors, &mut warnings);
-        (errors, warnings)
+        ));
+        (found.texts.errors, found.texts.warnings)
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! `plimsoll check -f --prometheus-url`: when the queries of an Autoscaler's custom metrics were empty within a
 //! day, or for as long as Prometheus has had their series.
 
-use super::check_autoscaler::{FileAutoscaler, Findings};
+use super::check_cluster::Findings;
+use super::check_files::FileAutoscaler;
 use crate::hpa::OnEmpty;
 use crate::prometheus::Client as Prometheus;
 use crate::promql::query::{MetricType, PodQueries, PrometheusMetric, type_by_name};
@@ -24,10 +25,19 @@ pub async fn check(
                 Some(_) => format!("spec.customMetrics[{index}].query"),
                 None => format!("spec.customMetrics[{index}].metricName"),
             };
+            if object.namespace.is_empty() {
+                found.not_checked.push(object.about(&format!(
+                    "{field}: when its query was empty: it has no namespace: give metadata.namespace or --namespace"
+                )));
+                continue;
+            }
             let metric = metric.prometheus_metric();
             match history(prometheus, queries, &metric, &object.namespace).await {
                 Ok(None) => {}
-                Ok(Some(gaps)) => found.warnings.push(object.about(&format!("{field}: {gaps}"))),
+                Ok(Some(gaps)) => {
+                    let asked = asked(queries, &object.namespace);
+                    found.warnings.push(object.about(&format!("{field}: {} {asked}", gaps.text())));
+                }
                 Err(error) => found
                     .not_checked
                     .push(object.about(&format!("{field}: when its query was empty: {error}"))),
@@ -36,13 +46,20 @@ pub async fn check(
     }
 }
 
-/// The times without series of a metric's query; none if there were none.
+/// What a query was asked with, besides what the Autoscaler has.
+fn asked(PodQueries { namespace_label, pod_label, .. }: &PodQueries, namespace: &str) -> String {
+    format!(
+        "(asked with {namespace_label}={namespace:?}, pods by the label {pod_label}; the server's configuration, given as CONFIG, may have other labels)"
+    )
+}
+
+/// The minutes without series of a metric's query; none if there were none.
 async fn history(
     prometheus: &Prometheus,
     queries: &PodQueries,
     metric: &PrometheusMetric,
     namespace: &str,
-) -> Result<Option<String>, String> {
+) -> Result<Option<Gaps>, String> {
     let metric_type = match (&metric.query, type_by_name(&metric.metric)) {
         (None, None) => {
             let known = prometheus.metric_type(&metric.metric).await;
@@ -65,7 +82,7 @@ async fn history(
             return Ok(None);
         }
     }
-    Ok(Some(gaps.text()))
+    Ok(Some(gaps))
 }
 
 /// The minutes without series.

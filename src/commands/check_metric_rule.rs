@@ -1,48 +1,102 @@
-//! `plimsoll check -f`: what is invalid in a MetricRule, without a cluster.
+//! `plimsoll check -f`: what is invalid in a MetricRule, and what is probably a mistake, without a cluster.
 
+use super::check_files::{Context, Texts};
+use super::check_rule;
 use crate::crd::MetricRuleSpec;
+use crate::promql::guard::within_namespace;
+use crate::promql::matcher::Matcher;
+use crate::promql::narrow::series_selector;
+use crate::promql::query::{PodQueries, fields};
+use crate::promql::template::Template;
 use crate::rules::check_metric_rule;
-use serde_json::Value;
 
-/// Checks the MetricRules among objects, in this namespace if they have none, and returns how many there are. Each text
-/// begins with the
-/// object and the field.
-pub fn check(objects: &[Value], default: &str, errors: &mut Vec<String>) -> usize {
-    let rules: Vec<&Value> =
-        objects.iter().filter(|object| object["kind"] == "MetricRule").collect();
-    for object in &rules {
-        let of = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
-        let (namespace, name) = (of("namespace"), of("name"));
-        let namespace = if namespace.is_empty() { default } else { namespace };
-        let spec = serde_json::from_value::<MetricRuleSpec>(object["spec"].clone());
-        let checked = spec
-            .map_err(|error| format!("spec: {error}"))
-            .and_then(|spec| check_metric_rule(spec, namespace));
-        if let Err(error) = checked {
-            errors.push(format!("metricrule {namespace}/{name}: {error}"));
-        }
+/// Checks the spec of a MetricRule in this namespace, by the labels of the configuration.
+pub fn check(spec: &MetricRuleSpec, namespace: &str, context: &Context<'_>, texts: &mut Texts) {
+    let checked = check_metric_rule(spec.clone(), namespace)
+        .and_then(|()| check_labels(spec, namespace, context.queries));
+    if let Err(error) = checked {
+        texts.errors.push(error);
+        return;
     }
-    rules.len()
+    let Ok(template) = Template::parse(&spec.metrics_query) else { return };
+    let query = query(&template, namespace, context.queries).ok();
+    let (field, interval) = ("spec.metricsQuery", context.scrape_interval);
+    texts.warnings.extend(check_rule::warnings(
+        field,
+        &template,
+        query.as_deref(),
+        false,
+        interval,
+    ));
+}
+
+/// The query of an example.
+fn query(template: &Template, namespace: &str, queries: &PodQueries) -> Result<String, String> {
+    let matchers = [
+        (&*queries.namespace_label, Matcher::Is(namespace.to_owned())),
+        (&*queries.pod_label, Matcher::Is("some-pod".to_owned())),
+    ];
+    template.render(&fields("some_series", &matchers, std::slice::from_ref(&queries.pod_label)))
+}
+
+/// Checks that the queries can be kept in the namespace by the labels of the configuration.
+fn check_labels(
+    spec: &MetricRuleSpec,
+    namespace: &str,
+    queries: &PodQueries,
+) -> Result<(), String> {
+    series_selector(&spec.series_query, &queries.namespace_label, namespace)
+        .map_err(|error| format!("spec.seriesQuery: {error}"))?;
+    let in_query = |error: String| format!("spec.metricsQuery: {error}");
+    let template = Template::parse(&spec.metrics_query);
+    let template = template.map_err(|error| in_query(error.to_string()))?;
+    let query = query(&template, namespace, queries).map_err(in_query)?;
+    within_namespace(&query, &queries.namespace_label, namespace, &[])
+        .map_err(|error| in_query(error.to_string()))?;
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use serde_json::json;
+    use super::super::check_files::tests::checked;
 
     #[test]
-    fn what_is_invalid_is_an_error_with_object_and_field() {
-        let rule = |name: &str, spec: Value| json!({"kind": "MetricRule", "metadata": {"name": name, "namespace": "shop"}, "spec": spec});
-        let objects = [
-            rule("good", json!({"seriesQuery": "x", "metricsQuery": "<<.Series>>"})),
-            rule("typo", json!({"seriesQuery": "x"})),
-            rule("bad", json!({"seriesQuery": "x + y", "metricsQuery": "<<.Series>>"})),
-        ];
-        let mut errors = Vec::new();
-        assert_eq!(check(&objects, "", &mut errors), 3);
-        assert_eq!(errors.len(), 2, "{errors:?}");
-        let expected = "metricrule shop/typo: spec: missing field `metricsQuery`";
-        assert!(errors[0].starts_with(expected), "{errors:?}");
-        assert!(errors[1].starts_with("metricrule shop/bad: spec.seriesQuery: "), "{errors:?}");
+    fn what_is_invalid_is_an_error_and_what_is_a_mistake_a_warning() {
+        let rule = |spec: &str| {
+            let found = checked(&format!(
+                "apiVersion: plimsoll.dev/v1alpha1\nkind: MetricRule\n\
+                 metadata: {{name: requests, namespace: shop}}\nspec: {{{spec}}}\n"
+            ));
+            (found.texts.errors, found.texts.warnings)
+        };
+        let good = "'sum(rate(<<.Series>>{<<.LabelMatchers>>}[2m])) by (<<.GroupBy>>)'";
+        let of = |query: &str| rule(&format!("seriesQuery: x, metricsQuery: {query}"));
+        assert_eq!(of(good), (Vec::new(), Vec::new()));
+        for (spec, expected) in [
+            ("seriesQuery: x".to_owned(), "spec.metricsQuery: missing, and required"),
+            (format!("seriesQuery: x + y, metricsQuery: {good}"), "spec.seriesQuery: "),
+        ] {
+            let (errors, warnings) = rule(&spec);
+            assert!(warnings.is_empty() && errors.len() == 1, "{errors:?} {warnings:?}");
+            let expected = format!("metricrule shop/requests: {expected}");
+            assert!(errors[0].starts_with(&expected), "{errors:?}");
+        }
+        for (query, expected) in [
+            (
+                "'sum(rate(<<.Series>>{<<.LabelMatchers>>}[45s])) by (<<.GroupBy>>)'",
+                "a range of 45s",
+            ),
+            ("'sum(<<.Series>>) by (<<.GroupBy>>)'", "no <<.LabelMatchers>>"),
+            ("'sum(<<.Series>>{<<.LabelMatchers>>})'", "without <<.GroupBy>>"),
+            ("'sum(x{<<.LabelMatchers>>}) by (<<.GroupBy>>)'", "no <<.Series>>"),
+        ] {
+            let (errors, warnings) = of(query);
+            assert!(errors.is_empty() && warnings.len() == 1, "{errors:?} {warnings:?}");
+            let start = "metricrule shop/requests: spec.metricsQuery: ";
+            assert!(
+                warnings[0].starts_with(start) && warnings[0].contains(expected),
+                "{warnings:?}"
+            );
+        }
     }
 }

@@ -3,8 +3,11 @@
 pub mod check;
 mod check_autoscaler;
 mod check_cluster;
+mod check_files;
 mod check_history;
 mod check_metric_rule;
+mod check_rule;
+mod check_schema;
 pub mod convert;
 mod objects;
 pub mod operate;

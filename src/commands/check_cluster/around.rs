@@ -1,6 +1,7 @@
 //! One Autoscaler, and reading what is around it.
 
-use super::super::check_autoscaler::{FileAutoscaler, Findings};
+use super::super::check_files::FileAutoscaler;
+use super::Findings;
 use crate::control::{Targets, message, within};
 use crate::hpa::{self, TargetRef};
 use kube::api::ListParams;

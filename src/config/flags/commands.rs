@@ -92,23 +92,29 @@ pub struct ConvertFlags {
 /// The flags of `plimsoll check`.
 #[derive(Clone, Debug, Args)]
 pub struct CheckFlags {
-    /// The configuration file.
-    #[arg(value_name = "FILE", required_unless_present = "autoscalers")]
+    /// The configuration file. With -f its labels and shared namespaces (podMetrics) are those of their queries,
+    /// too; without it, the defaults.
+    #[arg(value_name = "CONFIG", required_unless_present = "objects")]
     pub file: Option<PathBuf>,
 
-    /// Files with Autoscalers to check; - is the standard input. With --cluster what is around them in the
-    /// cluster is checked, too, and with --prometheus-url when their queries were empty within a day.
+    /// Files with Autoscalers and MetricRules to check; - is the standard input. With --cluster what is around
+    /// Autoscalers in the cluster is checked, too, and with --prometheus-url when their queries were empty within
+    /// a day.
     #[arg(short = 'f', long = "filename", value_name = "FILE")]
-    pub autoscalers: Vec<PathBuf>,
+    pub objects: Vec<PathBuf>,
+
+    /// The namespace of objects of -f that have none; those that have another are refused, as kubectl refuses them.
+    #[arg(short, long, value_name = "NAME", requires = "objects")]
+    pub namespace: Option<String>,
 
     /// Look at the cluster of the kubeconfig, as kubectl finds it, for what is around the Autoscalers of -f: other
     /// writers of the replicas, other autoscalers, missing requests, pods of other workloads. Implied by
     /// --kubeconfig and --context.
-    #[arg(long, requires = "autoscalers")]
+    #[arg(long, requires = "objects")]
     pub cluster: bool,
 
     /// The context of the kubeconfig, for -f.
-    #[arg(long, value_name = "NAME", requires = "autoscalers")]
+    #[arg(long, value_name = "NAME", requires = "objects")]
     pub context: Option<String>,
 
     /// How often Prometheus scrapes, for a warning where a range of a query has fewer than two samples.
@@ -138,7 +144,7 @@ impl CheckFlags {
     /// Whether to look at the cluster around the Autoscalers.
     pub fn looks_around(&self) -> bool {
         let names_it = self.cluster || self.kubeconfig.is_some() || self.context.is_some();
-        names_it && !self.autoscalers.is_empty()
+        names_it && !self.objects.is_empty()
     }
 }
 

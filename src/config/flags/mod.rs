@@ -30,9 +30,10 @@ pub enum Command {
     // As with Go's flags, of two the last counts.
     #[command(args_override_self = true)]
     Serve(Box<ServeFlags>),
-    /// Print the CustomResourceDefinition of Autoscaler.
+    /// Print the CustomResourceDefinitions of Autoscaler and MetricRule.
     Crd,
-    /// Validate a configuration, and tell what its rules find in a Prometheus.
+    /// Validate a configuration, Autoscalers and MetricRules, and tell what rules of a configuration find in a
+    /// Prometheus: plimsoll check [CONFIG] [-f FILE].
     Check(CheckFlags),
     /// Turn HorizontalPodAutoscalers and KEDA ScaledObjects into Autoscalers.
     Convert(ConvertFlags),

@@ -1,0 +1,252 @@
+//! `plimsoll check -f`: the Autoscalers and MetricRules of files, without a cluster.
+
+use super::{check_autoscaler, check_metric_rule, check_schema, objects};
+use crate::crd::{AutoscalerSpec, MetricRuleSpec};
+use crate::promql::query::PodQueries;
+use serde_json::Value;
+use std::path::Path;
+use std::time::Duration;
+
+const API_VERSION: &str = "plimsoll.dev/v1alpha1";
+const KINDS: [&str; 2] = ["Autoscaler", "MetricRule"];
+
+/// What objects are checked by.
+pub struct Context<'a> {
+    /// The namespace that all must have, as `kubectl apply -n` requires it.
+    pub required: Option<&'a str>,
+    /// The namespace of those that have none; empty, if it is not known.
+    pub default: &'a str,
+    /// The labels and shared namespaces of the server's configuration.
+    pub queries: &'a PodQueries,
+    /// How often Prometheus scrapes.
+    pub scrape_interval: Duration,
+}
+
+/// A valid Autoscaler of a file.
+pub struct FileAutoscaler {
+    /// Its namespace; empty, if it is not known.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its spec.
+    pub spec: AutoscalerSpec,
+}
+
+impl FileAutoscaler {
+    /// A text about it.
+    pub fn about(&self, text: &str) -> String {
+        format!("autoscaler {}/{}: {text}", self.namespace, self.name)
+    }
+}
+
+/// What was found in one object. Each text begins with the field.
+#[derive(Debug, Default)]
+pub struct Texts {
+    /// What is invalid.
+    pub errors: Vec<String>,
+    /// What is probably a mistake.
+    pub warnings: Vec<String>,
+}
+
+/// What was found in files. Each text begins with the object and the field.
+#[derive(Default)]
+pub struct Found {
+    /// What is invalid, and what is probably a mistake.
+    pub texts: Texts,
+    /// The Autoscalers that are valid.
+    pub autoscalers: Vec<FileAutoscaler>,
+    /// The MetricRules that are valid, such as `metricrule shop/requests`.
+    pub metric_rules: Vec<String>,
+}
+
+/// Checks the Autoscalers and MetricRules of a file, or of the standard input for `-`. Objects of other APIs are
+/// ignored.
+pub fn check(path: &Path, context: &Context<'_>, found: &mut Found) {
+    let parse = |text: String| {
+        objects::parse(&text).map_err(|error| format!("{}: {error}", path.display()))
+    };
+    let objects = match objects::read(path).and_then(parse) {
+        Ok(objects) => objects,
+        Err(error) => return found.texts.errors.push(error),
+    };
+    let mut any = false;
+    for (index, object) in objects.iter().enumerate() {
+        if object["kind"].as_str().is_none_or(str::is_empty) {
+            let text = format!("{}: object {} has no kind", path.display(), index + 1);
+            found.texts.errors.push(text);
+            any = true;
+        } else {
+            any |= check_object(object, context, found);
+        }
+    }
+    if !any {
+        let text = format!("{}: no Autoscaler or MetricRule is in it", path.display());
+        found.texts.errors.push(text);
+    }
+}
+
+/// Checks an object, and returns whether it is one of Plimsoll's, or meant to be.
+fn check_object(object: &Value, context: &Context<'_>, found: &mut Found) -> bool {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (kind, version) = (text(&object["kind"]), text(&object["apiVersion"]));
+    let known = KINDS.into_iter().find(|known| known.eq_ignore_ascii_case(&kind));
+    if known.is_none() && !version.starts_with("plimsoll.dev/") {
+        return false;
+    }
+    let (own, name) = (text(&object["metadata"]["namespace"]), text(&object["metadata"]["name"]));
+    let namespace = if own.is_empty() { context.default.to_owned() } else { own };
+    let about = format!("{} {namespace}/{name}", kind.to_lowercase());
+    let mut texts = Texts::default();
+    match known.filter(|known| *known == kind) {
+        None => {
+            let text = format!("kind: {kind:?}: expected {}", KINDS.join(" or "));
+            texts.errors.push(text);
+        }
+        Some(known) => {
+            identity(&version, &name, &namespace, context, &mut texts);
+            let faults = check_schema::check(known, object);
+            let is_readable = faults.invalid.is_empty();
+            texts.errors.extend(faults.invalid.into_iter().chain(faults.unknown));
+            let spec = object["spec"].clone();
+            match known {
+                "Autoscaler" => match AutoscalerSpec::read(spec) {
+                    Err(error) if is_readable => texts.errors.push(error.to_string()),
+                    // The schema has said what can't be read.
+                    Err(_) => {}
+                    Ok(spec) => {
+                        check_autoscaler::check(&spec, &namespace, context, &mut texts);
+                        if texts.errors.is_empty() {
+                            found.autoscalers.push(FileAutoscaler { namespace, name, spec });
+                        }
+                    }
+                },
+                _ => match serde_json::from_value::<MetricRuleSpec>(spec) {
+                    Err(error) if is_readable => texts.errors.push(format!("spec: {error}")),
+                    Err(_) => {}
+                    Ok(spec) => {
+                        check_metric_rule::check(&spec, &namespace, context, &mut texts);
+                        if texts.errors.is_empty() {
+                            found.metric_rules.push(about.clone());
+                        }
+                    }
+                },
+            }
+        }
+    }
+    let of_object = |text: String| format!("{about}: {text}");
+    found.texts.errors.extend(texts.errors.into_iter().map(of_object));
+    found.texts.warnings.extend(texts.warnings.into_iter().map(of_object));
+    true
+}
+
+/// Checks what every object has.
+fn identity(version: &str, name: &str, namespace: &str, context: &Context<'_>, texts: &mut Texts) {
+    let mut wrong = |text: String| texts.errors.push(text);
+    if version != API_VERSION {
+        wrong(format!("apiVersion: {version:?}: expected {API_VERSION}"));
+    }
+    if name.is_empty() {
+        wrong("metadata.name: missing, and required".to_owned());
+    }
+    if let Some(required) = context.required.filter(|required| *required != namespace) {
+        wrong(format!("metadata.namespace: {namespace:?}: --namespace is {required:?}"));
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    /// What is found in these documents, without a namespace of the command line.
+    pub fn checked(documents: &str) -> Found {
+        let config = Config::default();
+        let context = Context {
+            required: None,
+            default: "",
+            queries: &config.pod_queries,
+            scrape_interval: Duration::from_secs(30),
+        };
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), documents).expect("it is written");
+        let mut found = Found::default();
+        check(file.path(), &context, &mut found);
+        found
+    }
+
+    fn object(version: &str, kind: &str, metadata: &str, spec: &str) -> String {
+        format!(
+            "---\napiVersion: {version}\nkind: {kind}\nmetadata: {{{metadata}}}\nspec: {{{spec}}}\n"
+        )
+    }
+
+    const SCALE: &str =
+        "scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: web}, maxReplicas: 3";
+    const RULE: &str = "seriesQuery: x, metricsQuery: '<<.Series>>{<<.LabelMatchers>>}'";
+
+    #[test]
+    fn what_the_api_server_would_refuse_or_drop_is_an_error() {
+        let ours = "plimsoll.dev/v1alpha1";
+        let named = "name: web, namespace: shop";
+        let unknown = format!("{SCALE}, foo: 1");
+        let unknown_of_rule = format!("{RULE}, foo: 1");
+        for (version, kind, metadata, spec, expected) in [
+            (ours, "Autoscaler", named, SCALE, None),
+            (ours, "MetricRule", named, RULE, None),
+            (
+                ours,
+                "Autoscaler",
+                named,
+                &*unknown,
+                Some("autoscaler shop/web: spec.foo: unknown field"),
+            ),
+            (
+                ours,
+                "MetricRule",
+                named,
+                &*unknown_of_rule,
+                Some("metricrule shop/web: spec.foo: unknown"),
+            ),
+            (
+                "plimsoll.dev/v1beta7",
+                "Autoscaler",
+                named,
+                SCALE,
+                Some(
+                    "shop/web: apiVersion: \"plimsoll.dev/v1beta7\": expected plimsoll.dev/v1alpha1",
+                ),
+            ),
+            ("v1", "MetricRule", named, RULE, Some("apiVersion: \"v1\": expected")),
+            (
+                ours,
+                "MetricRule",
+                "namespace: shop",
+                RULE,
+                Some("metricrule shop/: metadata.name: missing"),
+            ),
+            (
+                ours,
+                "AutoScaler",
+                named,
+                SCALE,
+                Some("kind: \"AutoScaler\": expected Autoscaler or MetricRule"),
+            ),
+            ("v1", "autoscaler", named, SCALE, Some("kind: \"autoscaler\": expected")),
+            ("''", "''", named, SCALE, Some("object 2 has no kind")),
+            (ours, "Metric", named, RULE, Some("kind: \"Metric\": expected")),
+            ("apps/v1", "Deployment", named, "foo: 1", None),
+        ] {
+            // Beside a valid one.
+            let valid = object(ours, "Autoscaler", "name: one", SCALE);
+            let found = checked(&(valid + &object(version, kind, metadata, spec)));
+            let errors = found.texts.errors;
+            match expected {
+                None => assert!(errors.is_empty(), "{errors:?}"),
+                Some(text) => {
+                    assert!(errors.len() == 1 && errors[0].contains(text), "{text}: {errors:?}");
+                    assert!(found.autoscalers.len() == 1 && found.metric_rules.is_empty());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! `plimsoll check -f`: what kube-apiserver refuses or drops in an object, by the schema of the definition that this
+//! binary has. The rules in CEL are those that the parsing of an object has, too.
+
+use crate::crd::{custom_resource_definition, metric_rule_definition};
+use regex::Regex;
+use serde_json::{Value, json};
+
+/// Fields of earlier builds, and what they are now.
+const RENAMED: [(&str, &str); 2] =
+    [("spec.paused", "mode: Paused"), ("spec.fallback.failedRounds", "failureThreshold")];
+
+/// What is wrong in an object. Each text begins with the field.
+#[derive(Debug, Default)]
+pub struct Faults {
+    /// Fields that the schema does not have: the rest can be read without them.
+    pub unknown: Vec<String>,
+    /// What else the schema refuses.
+    pub invalid: Vec<String>,
+}
+
+/// The schema of a kind, `Autoscaler` or `MetricRule`, in its only version.
+fn schema(kind: &str) -> Value {
+    let definition = match kind {
+        "Autoscaler" => json!(custom_resource_definition()),
+        _ => json!(metric_rule_definition()),
+    };
+    let mut schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone();
+    let properties = &mut schema["properties"];
+    let text = json!({"type": "string"});
+    let texts = json!({"type": "object", "additionalProperties": text});
+    (properties["apiVersion"], properties["kind"]) = (text.clone(), text.clone());
+    properties["metadata"] = json!({
+        "type": "object", "x-kubernetes-preserve-unknown-fields": true,
+        "properties": {"name": text, "namespace": text, "labels": texts, "annotations": texts}});
+    // A manifest's is ignored.
+    properties["status"] = json!({"x-kubernetes-preserve-unknown-fields": true});
+    schema
+}
+
+/// Checks an object of a kind, `Autoscaler` or `MetricRule`.
+pub fn check(kind: &str, object: &Value) -> Faults {
+    let mut faults = Faults::default();
+    walk(&schema(kind), object, "", &mut faults);
+    faults
+}
+
+fn walk(schema: &Value, value: &Value, path: &str, faults: &mut Faults) {
+    let mut wrong = |text: String| faults.invalid.push(format!("{path}: {text}"));
+    let is_integer = || value.is_i64() || value.is_u64();
+    let expected = match schema["x-kubernetes-int-or-string"] == true {
+        true => "integer or string",
+        false => schema["type"].as_str().unwrap_or_default(),
+    };
+    let has_type = match expected {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "boolean" => value.is_boolean(),
+        "number" => value.is_number(),
+        "integer" => is_integer(),
+        "integer or string" => is_integer() || value.is_string(),
+        _ => true,
+    };
+    if !has_type {
+        return wrong(format!("{}: expected {expected}", shown(value)));
+    }
+    if let Some(values) = schema["enum"].as_array().filter(|values| !values.contains(value)) {
+        let values: Vec<String> = values.iter().map(Value::to_string).collect();
+        wrong(format!("{}: expected one of {}", shown(value), values.join(", ")));
+    }
+    match value {
+        Value::String(text) => {
+            let length = text.chars().count() as f64;
+            bounds(schema, ["minLength", "maxLength"], length, " characters").map(&mut wrong);
+            let pattern = schema["pattern"].as_str().and_then(|text| Regex::new(text).ok());
+            if let Some(pattern) = pattern.filter(|pattern| !pattern.is_match(text)) {
+                wrong(format!("{}: expected a text that matches {pattern}", shown(value)));
+            }
+        }
+        Value::Number(number) => {
+            let number = number.as_f64().unwrap_or_default();
+            bounds(schema, ["minimum", "maximum"], number, "").map(&mut wrong);
+        }
+        Value::Array(items) => {
+            bounds(schema, ["minItems", "maxItems"], items.len() as f64, " items").map(&mut wrong);
+            let keys = schema["x-kubernetes-list-map-keys"].as_array();
+            for (index, item) in items.iter().enumerate() {
+                let path = format!("{path}[{index}]");
+                let is_same = |other: &Value| {
+                    keys.is_some_and(|keys| {
+                        keys.iter().filter_map(Value::as_str).all(|key| other[key] == item[key])
+                    })
+                };
+                if let Some(first) = items[..index].iter().position(is_same) {
+                    let keys = json!(keys);
+                    faults.invalid.push(format!("{path}: item {first} has the same {keys}"));
+                }
+                walk(&schema["items"], item, &path, faults);
+            }
+        }
+        Value::Object(_) => {
+            let count = value.as_object().map_or(0, serde_json::Map::len) as f64;
+            bounds(schema, ["minProperties", "maxProperties"], count, " entries").map(&mut wrong);
+            fields(schema, value, path, faults);
+        }
+        Value::Null | Value::Bool(_) => {}
+    }
+}
+
+/// The fields of an object. One that is null is absent, as kube-apiserver drops it.
+fn fields(schema: &Value, object: &Value, path: &str, faults: &mut Faults) {
+    let within = |name: &str| match path.is_empty() {
+        true => name.escape_debug().to_string(),
+        false => format!("{path}.{}", name.escape_debug()),
+    };
+    let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    for name in required.filter(|name| object[*name].is_null()) {
+        faults.invalid.push(format!("{}: missing, and required", within(name)));
+    }
+    let (properties, additional) = (&schema["properties"], &schema["additionalProperties"]);
+    let keeps_unknown =
+        schema["x-kubernetes-preserve-unknown-fields"] == true || *additional == true;
+    for (name, field) in object.as_object().into_iter().flatten() {
+        let path = within(name);
+        match (properties.get(name), additional.is_object()) {
+            (Some(_), _) | (None, true) if field.is_null() => {}
+            (Some(schema), _) => walk(schema, field, &path, faults),
+            (None, true) => walk(additional, field, &path, faults),
+            (None, false) if keeps_unknown => {}
+            (None, false) => faults.unknown.push(unknown(&path, properties)),
+        }
+    }
+}
+
+fn unknown(path: &str, properties: &Value) -> String {
+    if let Some((_, now)) = RENAMED.iter().find(|(old, _)| *old == path) {
+        return format!(
+            "{path}: an earlier build's field, which kube-apiserver drops: it is {now} now, and plimsoll convert FILE rewrites it"
+        );
+    }
+    let known: Vec<&str> =
+        properties.as_object().into_iter().flatten().map(|(name, _)| name.as_str()).collect();
+    format!(
+        "{path}: unknown field, which kubectl apply refuses and kube-apiserver drops: expected one of {}",
+        known.join(", ")
+    )
+}
+
+fn bounds(schema: &Value, keys: [&str; 2], number: f64, unit: &str) -> Option<String> {
+    let [least, most] = keys.map(|key| schema[key].as_f64());
+    match (least, most) {
+        (Some(least), _) if number < least => {
+            Some(format!("{number}{unit}: at least {least} expected"))
+        }
+        (_, Some(most)) if number > most => {
+            Some(format!("{number}{unit}: at most {most} expected"))
+        }
+        _ => None,
+    }
+}
+
+/// The beginning of a value.
+fn shown(value: &Value) -> String {
+    const SHOWN: usize = 60;
+    let text = value.to_string();
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn autoscaler(fields: Value) -> Faults {
+        let mut spec = json!({"maxReplicas": 3, "minReplicas": null, "scaleTargetRef":
+            {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}});
+        for (name, field) in fields.as_object().expect("fields") {
+            spec[name] = field.clone();
+        }
+        check("Autoscaler", &json!({"spec": spec, "status": {"old": 1}}))
+    }
+
+    #[test]
+    fn unknown_fields_are_named_and_renamed_ones_say_what_they_are_now() {
+        for (fields, expected) in [
+            (json!({"selectionStrategi": "X"}), "spec.selectionStrategi: unknown field"),
+            (json!({"behavior": {"scaleUp": {"foo": 1}}}), "spec.behavior.scaleUp.foo: unknown"),
+            (json!({"paused": true}), "plimsoll convert"),
+            (
+                json!({"fallback": {"failureThreshold": 3, "replicas": 2, "failedRounds": 3}}),
+                "it is failureThreshold now",
+            ),
+        ] {
+            let faults = autoscaler(fields);
+            assert!(faults.invalid.is_empty(), "{faults:?}");
+            assert!(
+                faults.unknown.len() == 1 && faults.unknown[0].contains(expected),
+                "{faults:?}"
+            );
+        }
+        // The matchers of labels are any, and so is the rest of the metadata.
+        let labels = json!({"metricName": "m", "averageValue": 1, "labels": {"any": "one"}});
+        let faults = autoscaler(json!({"customMetrics": [labels]}));
+        assert!(faults.unknown.is_empty() && faults.invalid.is_empty(), "{faults:?}");
+    }
+
+    #[test]
+    fn each_limit_of_the_schema_is_one_here() {
+        let window = json!({"name": "a", "start": "0 8 * * *", "end": "0 9 * * *"});
+        for (fields, expected) in [
+            (json!({"maxReplicas": "3"}), "spec.maxReplicas: \"3\": expected integer"),
+            (json!({"maxReplicas": null}), "spec.maxReplicas: missing, and required"),
+            (json!({"mode": "paused"}), "spec.mode: \"paused\": expected one of \"Active\""),
+            (json!({"maxReplicas": 0}), "spec.maxReplicas: 0: at least 1 expected"),
+            (json!({"pause": {"reason": "x".repeat(257)}}), "257 characters: at most 256 expected"),
+            (
+                json!({"behavior": {"scaleUp": {"policies": []}}}),
+                "spec.behavior.scaleUp.policies: 0 items: at least 1 expected",
+            ),
+            (
+                json!({"resourceMetrics": [{"resourceName": "cpu", "averageValue": 0.5}]}),
+                "spec.resourceMetrics[0].averageValue: 0.5: expected integer or string",
+            ),
+            (
+                json!({"behavior": {"scaleUp": {"tolerance": "a lot"}}}),
+                "spec.behavior.scaleUp.tolerance: \"a lot\": expected a text that matches",
+            ),
+            (json!({"schedules": [window, window]}), "spec.schedules[1]: item 0 has the same"),
+        ] {
+            let faults = autoscaler(fields);
+            assert!(faults.unknown.is_empty(), "{faults:?}");
+            assert!(
+                faults.invalid.len() == 1 && faults.invalid[0].contains(expected),
+                "{expected}: {faults:?}"
+            );
+        }
+        let rule = |query: &str| {
+            check("MetricRule", &json!({"spec": {"seriesQuery": query, "metricsQuery": "x"}}))
+        };
+        assert!(rule(&"é".repeat(2048)).invalid.is_empty());
+        assert_eq!(
+            rule(&"x".repeat(3000)).invalid,
+            ["spec.seriesQuery: 3000 characters: at most 2048 expected"]
+        );
+    }
+}
