@@ -1,6 +1,6 @@
 //! The command, without a cluster.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -109,11 +109,105 @@ fn check_takes_autoscalers_instead_of_a_configuration() {
     assert_eq!(plimsoll(&["check"]).status.code(), Some(2));
 }
 
+/// Runs it on objects in a file.
+fn check_objects(objects: &str, arguments: &[&str]) -> (Option<i32>, String) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), objects).unwrap();
+    let path = file.path().to_str().unwrap();
+    let output = plimsoll(&[&["check", "-f", path], arguments].concat());
+    (output.status.code(), String::from_utf8(output.stdout).unwrap())
+}
+
+const AUTOSCALER: &str = "apiVersion: plimsoll.dev/v1alpha1\nkind: Autoscaler\nmetadata: {name: web}\n\
+    spec: {scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: web}, maxReplicas: 3, \
+    customMetrics: [{metricName: requests_total, averageValue: 1}]}\n";
+const METRIC_RULE: &str = "apiVersion: plimsoll.dev/v1alpha1\nkind: MetricRule\nmetadata: {name: requests}\n\
+    spec: {seriesQuery: x, metricsQuery: 'sum(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>)'}\n";
+const UNREACHABLE: &str = "--prometheus-url=http://127.0.0.1:1";
+
+#[test]
+fn check_says_what_was_checked_and_what_was_not() {
+    let (code, text) = check_objects(METRIC_RULE, &[]);
+    assert_eq!((code, &*text), (Some(0), "the MetricRules are valid\n"));
+    let both = format!("{AUTOSCALER}---\n{METRIC_RULE}");
+    let (code, text) = check_objects(&both, &["-n", "shop"]);
+    assert_eq!((code, &*text), (Some(0), "the Autoscalers and the MetricRules are valid\n"));
+    let (code, text) = check_objects(&both, &[UNREACHABLE]);
+    assert_eq!(code, Some(0), "{text}");
+    for expected in [
+        "not checked: autoscaler /web: spec.customMetrics[0].metricName: when its query was empty: it has no namespace",
+        "not checked: metricrule /requests: whether Prometheus has its series",
+    ] {
+        assert!(text.contains(expected), "{text}");
+    }
+    let (code, text) = check_objects(AUTOSCALER, &["--namespace=shop", UNREACHABLE]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(
+        text.contains("not checked: autoscaler shop/web") && !text.contains("no namespace"),
+        "{text}"
+    );
+    let named = AUTOSCALER.replace("name: web}\nspec", "name: web, namespace: other}\nspec");
+    let (code, text) = check_objects(&named, &["-n", "shop"]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.contains(
+            "autoscaler other/web: metadata.namespace: \"other\": --namespace is \"shop\""
+        ),
+        "{text}"
+    );
+}
+
+#[test]
+fn check_asks_with_the_labels_of_the_configuration() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("--prometheus-url=http://{}", server.local_addr().unwrap());
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), AUTOSCALER).unwrap();
+    let path = file.path().to_str().unwrap().to_owned();
+    let config = "podMetrics: {namespaceLabel: ns, podLabel: pod_name}\n";
+    let checking = std::thread::spawn(move || {
+        let answer = checked(config, &["-f", &path, "-n", "shop", &url]);
+        let _ = std::net::TcpStream::connect(url.rsplit('/').next().unwrap());
+        answer
+    });
+    // The server has one minute, without series, and none now.
+    let mut asked = String::new();
+    loop {
+        let (mut client, _) = server.accept().unwrap();
+        let mut reader = BufReader::new(client.try_clone().unwrap());
+        let mut first = String::new();
+        if reader.read_line(&mut first).unwrap() == 0 {
+            break;
+        }
+        let is_history = first.contains("%5B1d%3A1m%5D");
+        if is_history {
+            asked.clone_from(&first);
+        }
+        while reader.read_line(&mut first).unwrap() > 2 {}
+        let result = if is_history { r#"{"metric":{},"values":[[0,"-1"]]}"# } else { "" };
+        let body = format!(
+            r#"{{"status":"success","data":{{"resultType":"matrix","result":[{result}]}}}}"#
+        );
+        let length = body.len();
+        let _ = write!(
+            client,
+            "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
+    }
+    let (code, text) = checking.join().unwrap();
+    assert_eq!(code, Some(0), "{text}");
+    assert!(asked.contains("ns%3D%22shop%22") && asked.contains("pod_name"), "{asked} {text}");
+    assert!(text.contains("no series at any minute"), "{text}");
+    assert!(text.contains("(asked with ns=\"shop\", pods by the label pod_name"), "{text}");
+    assert!(text.ends_with("the configuration and the Autoscalers are valid\n"), "{text}");
+}
+
 #[test]
 fn check_hints_at_what_to_do_with_a_kubernetes_object() {
     for (kind, expected) in [
         ("ConfigMap", "jsonpath='{.data.config\\.yaml}'"),
         ("Autoscaler", "plimsoll check -f FILE"),
+        ("MetricRule", "plimsoll check -f FILE"),
     ] {
         let (code, text) = checked(&format!("apiVersion: v1\nkind: {kind}\nspec: {{}}\n"), &[]);
         assert_eq!(code, Some(1), "{text}");

@@ -47,7 +47,8 @@ fn table(text: &mut String, command: &Command) {
     }
     text.push_str("| flag | default | what it does |\n|---|---|---|\n");
     for arg in all {
-        let value = arg.get_value_names().and_then(|names| names.first()).map(ToString::to_string);
+        let names = arg.get_value_names().filter(|_| arg.get_action().takes_values());
+        let value = names.and_then(|names| names.first()).map(ToString::to_string);
         let value = value.unwrap_or_default();
         let name = match arg.get_long() {
             Some(long) if value.is_empty() => format!("`--{long}`"),
@@ -62,7 +63,7 @@ fn table(text: &mut String, command: &Command) {
         let defaults: Vec<_> =
             arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
         let default = match defaults.join(",") {
-            empty if empty.is_empty() => String::new(),
+            none if none.is_empty() || !arg.get_action().takes_values() => String::new(),
             some => format!("`{some}`"),
         };
         let mut help = arg.get_help().map(ToString::to_string).unwrap_or_default();

@@ -31,7 +31,17 @@ pub fn writers(target: &DynamicObject, name: &str, is_scaled_by_hpa: bool) -> Ve
     let text = |owner: &ReplicasOwner| {
         let advice = owner.way.advice();
         match owner.way {
-            Way::Scale => format!("{owner} was the last to scale {name}: {advice}"),
+            Way::Scale => {
+                let known = ["kubectl", "kube-controller-manager", "keda"];
+                let is_known = known.iter().any(|known| owner.manager.starts_with(known));
+                let earlier = match is_known {
+                    true => "",
+                    false => {
+                        "; an earlier build of Plimsoll, which had another name, needs nothing either: this ends when the workload is scaled once more"
+                    }
+                };
+                format!("{owner} was the last to scale {name}: {advice}{earlier}")
+            }
             Way::Update if replicas == Some(1) && applied.is_none() => format!(
                 "{owner} owns spec.replicas of {name}, or only left it at the default when it made the object. If its manifest has spec.replicas, each of its writes sets the scale back: {advice}"
             ),
@@ -196,6 +206,17 @@ mod tests {
             }
         }
         assert!(writers(&deployment(3, None, json!([hpa()])), "", true).is_empty());
+        for (manager, is_maybe_ours) in
+            [("unknown", true), ("kubectl", false), ("kube-controller-manager", false)]
+        {
+            let owners = json!([owner(manager, "Update", Some("scale"))]);
+            let texts = writers(&deployment(3, None, owners), "Deployment web", false);
+            assert_eq!(
+                texts[0].contains("an earlier build of Plimsoll"),
+                is_maybe_ours,
+                "{texts:?}"
+            );
+        }
     }
 
     #[test]
