@@ -5,9 +5,9 @@ use crate::connect::{self, redact_url};
 use crate::leader::ElectionSettings;
 use crate::replica::{self, Clock, Parts, Replica, Shared};
 use crate::serve::{
-    Authenticator, Authorizer, AuthorizerOptions, CaBundleStatus, Health, Listener, Server,
-    ServingCa, ServingCertificate, TlsError, TlsOptions, TokenAuthenticator, TrustOptions,
-    TrustStore, listen, router, run_ca_injector, run_trust_reflector,
+    ApiGroup, Authenticator, Authorizer, AuthorizerOptions, CaBundleStatus, Decisions, Health,
+    Listener, Server, ServingCa, ServingCertificate, TlsError, TlsOptions, TokenAuthenticator,
+    TrustOptions, TrustStore, listen, router, run_ca_injector, run_trust_reflector,
 };
 use crate::telemetry::Metrics;
 use axum::Router;
@@ -136,7 +136,8 @@ fn server(
         pod_queries: config.pod_queries.clone(),
         forward: config.forward.clone(),
         rules: rules.clone(),
-        groups: flags.metrics_apis.clone(),
+        groups: [&flags.metrics_apis[..], &[ApiGroup::Decisions]].concat(),
+        decisions: Decisions::new(shared.ledger.clone()),
         authenticator: Authenticator::new(
             trust.clone(),
             TokenAuthenticator::new(

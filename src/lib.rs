@@ -24,6 +24,7 @@ mod fake;
 pub mod hpa;
 pub mod k8s;
 mod leader;
+pub mod ledger;
 mod live;
 mod log_budget;
 pub mod prometheus;

@@ -8,8 +8,10 @@ use super::status_writer::StatusWriter;
 use super::targets::Targets;
 use crate::clock::Clock;
 use crate::crd::{Fallback, Rollouts, SelectionStrategy};
+use crate::hpa::schedule::ScheduleSpec;
 use crate::hpa::{self, ConditionKind, LONGEST_MS, Status};
 use crate::leader::{FencingToken, LeaderElector};
+use crate::ledger::{DecisionLog, Ledger};
 use crate::live::LiveStatus;
 use crate::promql::query::PodQueries;
 use crate::reload::Reloadable;
@@ -75,6 +77,10 @@ pub struct Dependencies {
     pub metrics: Arc<Metrics>,
     /// The current statuses, which the API server shows.
     pub live: LiveStatus,
+    /// The account of each decision, which the API server shows.
+    pub ledger: Ledger,
+    /// The log of decisions with all their inputs, if there is one.
+    pub decision_log: Option<DecisionLog>,
     /// The clock of this process, and kube-apiserver's.
     pub clock: Clock,
     /// Tells whether the loop has stalled.
@@ -97,6 +103,8 @@ pub struct ControllerContext {
     pub statuses: StatusWriter,
     pub metrics: Arc<Metrics>,
     pub live: LiveStatus,
+    pub ledger: Ledger,
+    pub decision_log: Option<DecisionLog>,
     pub clock: Clock,
     /// The lease term in which the scaling history of the previous terms was loaded.
     pub history_loaded_term: AtomicU64,
@@ -166,6 +174,8 @@ impl ControllerContext {
             settings,
             metrics,
             live,
+            ledger,
+            decision_log,
             clock,
             heartbeat: _,
         } = dependencies;
@@ -189,6 +199,8 @@ impl ControllerContext {
             settings,
             metrics,
             live,
+            ledger,
+            decision_log,
             clock,
             history_loaded_term: AtomicU64::new(NO_TERM),
             stopping,
@@ -259,6 +271,8 @@ pub struct ApplyContext<'a> {
 /// How the decisions for an autoscaler are executed. The default is that of a native HPA.
 #[derive(Clone, Copy, Default)]
 pub struct Execution<'a> {
+    /// The schedules of its spec.
+    pub schedules: &'a [ScheduleSpec],
     /// The fallback of its spec.
     pub fallback: Option<&'a Fallback>,
     /// The generation of its spec; a native HPA may have none.

@@ -264,6 +264,10 @@ impl ControlLoop {
         metrics.frozen(leader.frozen().is_some());
         if term != self.term {
             self.term = term;
+            match term {
+                Some(_) => self.ctx.ledger.begin_term(self.ctx.clock.wall_ms()),
+                None => self.ctx.ledger.end_term(),
+            }
             history_loaded_term.store(NO_TERM, Ordering::Release);
             if term.is_some() {
                 if !self.checkpointer.start_loading() {
@@ -334,6 +338,7 @@ impl ControlLoop {
         self.phases.set(autoscaler, None, Instant::now(), 1);
         self.states.remove(autoscaler);
         self.ctx.live.remove(autoscaler);
+        self.ctx.ledger.end(autoscaler);
         self.ctx.statuses.forget(autoscaler);
         self.ctx.events.forget(autoscaler);
         self.requeue.remove(autoscaler);

@@ -1,5 +1,6 @@
 //! The embedded executor: this replica leads and writes the scale, events and status itself.
 
+use super::account::{self, Facts};
 use super::context::{ApplyContext, ControllerContext, SyncResult};
 use super::decision_time::DecisionTime;
 use super::evaluate::Evaluation;
@@ -40,7 +41,8 @@ pub async fn apply(
     state: &mut AutoscalerState,
 ) -> Option<SyncResult> {
     let ctx = apply.ctx;
-    let Evaluation { context, target, mut decision, history, mut status, at, frozen } = evaluation;
+    let Evaluation { context, target, mut decision, history, mut status, at, frozen, account } =
+        evaluation;
     let before = state.history.clone();
     state.set_history(history, at, ctx.longest_window());
     if !apply.is_current(&state.uid, context.spec) {
@@ -56,6 +58,7 @@ pub async fn apply(
         true => preview(ctx, context, &mut decision, &mut status, state),
         false => status.end(ConditionKind::Preview, "the scale is written", context.now),
     }
+    let wanted = account::wanted(&decision);
     if let (&Outcome::Rescale { to, .. }, Ok(seen)) = (&decision.outcome, &target)
         && let Some(object) = &seen.object
     {
@@ -80,6 +83,7 @@ pub async fn apply(
     state.release = decision.rate_limited.zip(replicas).and_then(|(direction, replicas)| {
         hpa::release(context.spec, &state.history, direction, replicas, at.process, due, period)
     });
+    let (released, mut raised) = (state.release, None);
     let moment = status.schedule.as_ref();
     decision.events.extend(schedules::events(context.spec, &mut state.active, moment, at.wall));
     let change = moment.and_then(|moment| schedules::next_evaluation(moment, at, period));
@@ -95,6 +99,7 @@ pub async fn apply(
             let replicas = seen.replicas.spec_replicas;
             let events =
                 fallback::apply(apply, context, fallback, replicas, &mut status, state).await;
+            raised = events.is_some().then_some(status.desired_replicas);
             decision.events.extend(events);
         }
         (Some(_), target) if (metrics_failed || target.is_err()) && !apply.execution.is_preview => {
@@ -106,6 +111,19 @@ pub async fn apply(
         state.warnings.scales = frozen.is_none() && !apply.execution.is_preview;
         state.warnings.show(&mut status, at);
     }
+    let facts = Facts {
+        context,
+        at,
+        generation: apply.execution.generation,
+        scale: target.as_ref().map(|target| target.replicas.spec_replicas),
+        decision: &decision,
+        status: &status,
+        wanted,
+        raised,
+        released,
+        is_observed: false,
+    };
+    account::record(ctx, apply.autoscaler, facts, account, state);
     Some(apply.report(context, decision, status, state))
 }
 
@@ -304,7 +322,7 @@ fn preview(
 fn leave_alone(
     ctx: &ControllerContext,
     context: Context<'_>,
-    (kind, reason): (ConditionKind, &str),
+    (kind, reason): (ConditionKind, &'static str),
     why: &str,
     decision: &mut Decision,
     status: &mut Status,
@@ -317,11 +335,13 @@ fn leave_alone(
                 |(at, shown): &(Instant, i32)| at.elapsed() < interval && *shown != from;
             let shown = state.frozen_shown.filter(is_recent).unwrap_or((Instant::now(), to));
             state.frozen_shown = Some(shown);
+            let wanted = to;
             let (_, to) = shown;
             let text = format_args!("the scale is left at {from}, though {to} are wanted: {why}");
             status.set(kind, true, reason, text, context.now);
             status.desired_replicas = to;
             decision.outcome = Outcome::Hold;
+            decision.held_back = Some((reason, wanted));
         }
         Outcome::Hold | Outcome::Failed => {
             let text = format_args!("the scale is left alone: {why}");

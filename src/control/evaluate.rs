@@ -1,5 +1,6 @@
 //! One decision on an observation, and the reasons beyond upstream's to withhold a scale-down.
 
+use super::account::Account;
 use super::context::{ControllerContext, Execution};
 use super::decision_time::DecisionTime;
 use super::gather::{Aligned, note_types};
@@ -34,6 +35,8 @@ pub struct Evaluation<'a> {
     pub at: DecisionTime,
     /// The reason of the freeze that was in effect when the evaluation began.
     pub frozen: Option<Arc<str>>,
+    /// What the ledger keeps of it.
+    pub account: Account,
 }
 
 /// Observes and decides. A decision that will be written is made on the present scale: a watch may
@@ -87,16 +90,11 @@ fn decide_on<'a>(
     let (context, at) = (observation.context, observation.at);
     let (mut history, mut status) = (at.to_wall_clock(state.history.clone()), state.status.clone());
     status.shift_failing(at.wall - at.process);
-    let warnings = &mut state.warnings;
-    warnings.begin(execution.generation);
-    let (mut decision, known_pods) = compute(
-        ctx,
-        autoscaler,
-        scaling,
-        execution,
-        &observation,
-        (&mut history, &mut status, warnings),
-    );
+    let mut account = std::mem::take(&mut state.account);
+    state.warnings.begin(execution.generation);
+    let changed = (&mut history, &mut status, &mut account, &mut state.warnings);
+    let (mut decision, known_pods) =
+        compute(ctx, autoscaler, scaling, execution, &observation, changed);
     status.shift_failing(at.process - at.wall);
     let Observation { target, gathered, needs_samples, .. } = observation;
     if autoscaler.kind == AutoscalerKind::Autoscaler && !gathered.is_empty() {
@@ -146,7 +144,7 @@ fn decide_on<'a>(
         withhold(context, "MetricsWereAway", text, &mut decision, &mut status);
     }
     keep_transition(&state.status, &mut status);
-    Evaluation { context, target, decision, history, status, at, frozen }
+    Evaluation { context, target, decision, history, status, at, frozen, account }
 }
 
 /// Keeps the time since which the scale is limited where it was before: the decision itself may have
@@ -160,6 +158,9 @@ fn keep_transition(before: &Status, status: &mut Status) {
     }
 }
 
+/// What a decision changes.
+type Changed<'a> = (&'a mut ScalingHistory, &'a mut Status, &'a mut Account, &'a mut Warnings);
+
 /// Runs the HPA algorithm on an observation. Also returns the number of pods that the watch knows.
 fn compute(
     ctx: &ControllerContext,
@@ -167,7 +168,7 @@ fn compute(
     scaling: &ScalingSpec,
     execution: Execution<'_>,
     observation: &Observation<'_>,
-    (history, status, warnings): (&mut ScalingHistory, &mut Status, &mut Warnings),
+    (history, status, account, warnings): Changed<'_>,
 ) -> (Decision, usize) {
     let Observation { context, target, gathered, owned, at, .. } = observation;
     let scale = target.as_ref().map(|target| target.replicas).map_err(String::as_str);
@@ -203,8 +204,13 @@ fn compute(
             selected: selection.selected(selector, &pods),
             samples: &samples,
         };
+        account.begin(ctx, execution, &input, history, status);
+        let times = gathered.iter().zip(&aligned);
+        account.times.extend(times.map(|(gathered, aligned)| gathered.times(aligned, context.now)));
         let active = pods.iter().filter(|pod| is_active(pod)).count();
-        (hpa::decide(&input, history, status, &mut ()), active)
+        let decision = hpa::decide(&input, history, status, &mut account.trace);
+        account.decided(&decision);
+        (decision, active)
     })
 }
 
@@ -228,14 +234,14 @@ fn rollout(index: &Index, autoscaler: &AutoscalerRef, context: Context<'_>) -> O
 /// Turns a scale-up into a hold, unless it is one to `minReplicas` or from zero.
 fn cap(
     context: Context<'_>,
-    reason: &str,
+    reason: &'static str,
     text: fmt::Arguments<'_>,
     decision: &mut Decision,
     status: &mut Status,
 ) {
     let Outcome::Rescale { from, to, .. } = decision.outcome else { return };
     if to > from && from >= context.bounds.min.max(1) {
-        hold(context, from, reason, text, decision, status);
+        hold(context, (from, to), reason, text, decision, status);
     }
 }
 
@@ -243,7 +249,7 @@ fn cap(
 /// brought back within bounds all the same.
 fn withhold(
     context: Context<'_>,
-    reason: &str,
+    reason: &'static str,
     text: fmt::Arguments<'_>,
     decision: &mut Decision,
     status: &mut Status,
@@ -252,15 +258,15 @@ fn withhold(
     if to >= from || from > context.bounds.max {
         return false;
     }
-    hold(context, from, reason, text, decision, status);
+    hold(context, (from, to), reason, text, decision, status);
     true
 }
 
 /// Turns a rescale into a hold at `from` replicas, and says why.
 fn hold(
     context: Context<'_>,
-    from: i32,
-    reason: &str,
+    (from, to): (i32, i32),
+    reason: &'static str,
     text: fmt::Arguments<'_>,
     decision: &mut Decision,
     status: &mut Status,
@@ -268,4 +274,5 @@ fn hold(
     status.set(ConditionKind::ScalingLimited, true, reason, text, context.now);
     status.desired_replicas = from;
     decision.outcome = Outcome::Hold;
+    decision.held_back = Some((reason, to));
 }

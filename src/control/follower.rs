@@ -17,7 +17,8 @@ pub fn apply(
     evaluation: Evaluation<'_>,
     state: &mut AutoscalerState,
 ) -> SyncResult {
-    let Evaluation { context, target, decision, history, mut status, at, .. } = evaluation;
+    let Evaluation { context, target, decision, history, mut status, at, account, .. } = evaluation;
+    state.account = account;
     state.set_history(history, at, ctx.longest_window());
     state.count_failure(&decision, target.is_ok(), (at.process, ctx.period(autoscaler)));
     if let Ok(target) = &target {

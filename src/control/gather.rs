@@ -32,7 +32,20 @@ pub enum Gathered {
 /// none.
 pub struct TotalValue {
     milli: Option<[i64; 1]>,
+    time: Option<UnixMillis>,
     type_warning: Option<TypeWarning>,
+}
+
+impl Gathered {
+    /// When its values were queried and when the newest was measured, by what was aligned with the pods; `now` is
+    /// when they were read. Values whose time was not asked for have that of the query.
+    pub fn times(&self, aligned: &Aligned<'_>, now: UnixMillis) -> [Option<UnixMillis>; 2] {
+        match self {
+            Self::Pods(_) => [aligned.newest(); 2],
+            Self::Total(total) => [total.as_ref().ok().and_then(|total| total.time); 2],
+            Self::Fetched(_) => [Some(now), aligned.newest()],
+        }
+    }
 }
 
 /// Reads all metrics concurrently, and keeps the queries to repeat them. A metric that has not
@@ -62,6 +75,7 @@ pub async fn gather(
                             total.iter().map(|total| total.values.handle().clone()).collect();
                         let value = total.map(|total| TotalValue {
                             milli: total.sample.map(|sample| [sample.value.milli()]),
+                            time: total.sample.map(|sample| sample.time),
                             type_warning: total.type_warning,
                         });
                         (Gathered::Total(value.map_err(|error| error.to_string())), queries)
@@ -290,6 +304,12 @@ impl<'a> Aligned<'a> {
                 Err(error) => Err(error),
             }),
         }
+    }
+
+    /// When the newest sample was measured, as far as that is known.
+    pub fn newest(&self) -> Option<UnixMillis> {
+        let Self::PerPod(Ok(samples)) = self else { return None };
+        samples.view().of_pods.iter().flatten().map(|sample| sample.time).max()
     }
 
     /// The samples as an input of the decision.

@@ -7,6 +7,7 @@
 //! (kube-controller-manager decides, Plimsoll only compares). With the executor `NativeHPA`
 //! kube-controller-manager decides on an HPA that `native_hpa` writes.
 
+mod account;
 mod api_metrics;
 mod checkpoint;
 mod checkpointer;

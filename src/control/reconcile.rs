@@ -1,5 +1,6 @@
 //! One evaluation of an Autoscaler or native HPA, from its object to the applied decision.
 
+use super::account;
 use super::context::{
     ApplyContext, Cancelled, ControllerContext, Execution, NativeHpas, SyncResult,
 };
@@ -16,6 +17,7 @@ use super::{follower, native_hpa, shadow, status, zero};
 use crate::crd::{AutoscalerStatus, Executor, Mode, ReadError};
 use crate::hpa::{self, ConditionKind, Spec, Status};
 use crate::leader::FencingToken;
+use crate::ledger::{CarriedOut, Reason};
 use crate::watch::{AutoscalerKind, AutoscalerRecord, AutoscalerRef, HpaRecord, ScalingSpec};
 
 /// How often an autoscaler is evaluated if another writer changes the scale meanwhile.
@@ -134,6 +136,11 @@ async fn sync_autoscaler(
         for kind in [ConditionKind::Preview, ConditionKind::ConfigurationWarning] {
             state.status.end(kind, "the Autoscaler is paused", server_now);
         }
+        if token.is_some() {
+            let of = (Some(&parsed.scaling.spec), record.generation);
+            let why = (Reason::Paused, CarriedOut::Paused);
+            account::record_none(ctx, autoscaler, of, why, &paused_text(&parsed.spec), state);
+        }
         let rendered = status::render(&state.status, &parsed.scaling.spec, record.generation);
         rest(ctx, autoscaler, state);
         update_status(ctx, token, autoscaler, state, rendered);
@@ -141,6 +148,7 @@ async fn sync_autoscaler(
     }
     state.status.end(ConditionKind::Paused, "decisions are made", ctx.clock.wall_ms());
     let execution = Execution {
+        schedules: &parsed.spec.schedules,
         fallback: parsed.spec.fallback.as_ref(),
         generation: record.generation,
         selection: parsed.spec.selection_strategy.unwrap_or_default(),
@@ -226,6 +234,11 @@ async fn invalid(
         ..written.unwrap_or_default()
     };
     update_status(ctx, token, autoscaler, state, shown);
+    if token.is_some() {
+        let why = (Reason::RecommendationFailed, CarriedOut::Failed);
+        let text = error.to_string();
+        account::record_none(ctx, autoscaler, (None, record.generation), why, &text, state);
+    }
     ctx.metrics.failed("InvalidSpec");
     SyncResult::Failed
 }
@@ -306,6 +319,12 @@ async fn evaluate_and_apply(
                 state.status.remove(ConditionKind::FallbackActive);
                 let rendered = status::render(&state.status, &scaling.spec, execution.generation);
                 update_status(ctx, token, autoscaler, state, rendered);
+                if token.is_some() {
+                    let of = (Some(&scaling.spec), execution.generation);
+                    let why = (Reason::RecommendationFailed, CarriedOut::Failed);
+                    let text = format!("the scale could not be read within {timeout:?}");
+                    account::record_none(ctx, autoscaler, of, why, &text, state);
+                }
                 ctx.metrics.failed(TIMED_OUT);
                 return SyncResult::Failed;
             }

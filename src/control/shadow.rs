@@ -2,6 +2,7 @@
 //! That costs the cluster next to nothing: only the leader does, and only if it watches the scale
 //! and serves all metrics itself.
 
+use super::account::{self, Facts};
 use super::comparison::{ComparisonResult, Decisions};
 use super::context::{Cancelled, ControllerContext, Execution, SyncResult};
 use super::evaluate::{Evaluation, evaluate};
@@ -120,8 +121,21 @@ fn compare(
     evaluation: Evaluation<'_>,
     state: &mut AutoscalerState,
 ) -> SyncResult {
-    let Evaluation { target, decision, history, at, .. } = evaluation;
+    let Evaluation { context, target, decision, history, status, at, account, .. } = evaluation;
     state.set_history(history, at, ctx.longest_window());
+    let facts = Facts {
+        context,
+        at,
+        generation: None,
+        scale: target.as_ref().map(|target| target.replicas.spec_replicas),
+        decision: &decision,
+        status: &status,
+        wanted: account::wanted(&decision),
+        raised: None,
+        released: None,
+        is_observed: true,
+    };
+    account::record(ctx, autoscaler, facts, account, state);
     let failed = decision.outcome == Outcome::Failed;
     let replicas = target.as_ref().map(|target| target.replicas.spec_replicas);
     let desired = match (&decision.outcome, &replicas) {

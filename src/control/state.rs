@@ -1,5 +1,6 @@
 //! The state of an autoscaler between evaluations. Plain state: the caller does the I/O.
 
+use super::account::{Account, Described};
 use super::checkpoint::Checkpoint;
 use super::comparison::Comparison;
 use super::decision_time::DecisionTime;
@@ -77,6 +78,10 @@ pub struct AutoscalerState {
     pub phase: Option<Instant>,
     /// Since when, by the clock of this process, an announced scale to zero is known.
     pub zero_pending_since: Option<UnixMillis>,
+    /// The lists that the account of the next decision uses again.
+    pub account: Account,
+    /// What the last decision was based on.
+    pub described: Option<Described>,
     /// The UID of the object: a recreated object starts without history.
     pub uid: String,
 }

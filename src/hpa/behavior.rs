@@ -4,7 +4,7 @@ use crate::k8s::Quantity;
 use k8s_openapi::api::autoscaling::v2 as api;
 
 /// The scaling rules of both directions.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Behavior {
     /// Rules for more replicas.
     pub scale_up: ScalingRules,
@@ -13,7 +13,7 @@ pub struct Behavior {
 }
 
 /// The scaling rules of one direction (HPAScalingRules).
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct ScalingRules {
     /// The stabilization window, in seconds; none for the controller's default.
     pub stabilization_seconds: Option<i32>,
@@ -26,7 +26,7 @@ pub struct ScalingRules {
 }
 
 /// Which of several policies wins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum SelectPolicy {
     /// The policy that allows the largest change.
     Max,
@@ -37,7 +37,7 @@ pub enum SelectPolicy {
 }
 
 /// A policy: how many replicas may change within a period.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Policy {
     /// The unit of `value`.
     pub kind: PolicyKind,
@@ -48,7 +48,7 @@ pub struct Policy {
 }
 
 /// The unit of a policy's value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum PolicyKind {
     /// Pods.
     Pods,

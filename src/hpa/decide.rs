@@ -325,6 +325,7 @@ fn propose(
                 Some(proposal)
             }
             Err(failure) => {
+                trace.failure(index, failure.reason, &failure.cause);
                 decision.warn(failure.reason, failure.cause.clone());
                 // At zero it does not wake the workload.
                 let is_awake = scale.spec_replicas > 0;

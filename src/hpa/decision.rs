@@ -16,6 +16,9 @@ pub struct Decision {
     pub metrics_failed: bool,
     /// Whether the rate of changes limited it, and in which direction.
     pub rate_limited: Option<Direction>,
+    /// What kept it from being carried out, if something did: its condition's reason, and the replicas
+    /// that would have been written. Then the outcome is [`Outcome::Hold`].
+    pub held_back: Option<(&'static str, i32)>,
 }
 
 /// The direction of a change of the scale.
@@ -84,6 +87,7 @@ impl Decision {
             late_event: None,
             metrics_failed: false,
             rate_limited: None,
+            held_back: None,
         }
     }
 

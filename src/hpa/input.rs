@@ -8,7 +8,7 @@ use crate::time::UnixMillis;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// The flags of the HPA controller.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct ControllerConfig {
     /// How far the ratio of a metric may be from 1 without a change (default 0.1).
     pub tolerance: f64,
@@ -98,7 +98,7 @@ impl<'a> Context<'a> {
 }
 
 /// The numbers of a `/scale` subresource.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Scale {
     /// The desired replicas (`spec.replicas`).
     pub spec_replicas: i32,
@@ -197,7 +197,7 @@ pub struct Pod<'a> {
 }
 
 /// A pod's phase.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub enum Phase {
     /// Not all containers have started.
     Pending,
@@ -226,7 +226,7 @@ impl Phase {
 }
 
 /// A pod's Ready condition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Ready {
     /// True, False, or none for Unknown.
     pub status: Option<bool>,
@@ -235,7 +235,7 @@ pub struct Ready {
 }
 
 /// One measured value of a pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Sample {
     /// The value in milli-units.
     pub milli: i64,
@@ -280,7 +280,7 @@ pub struct PodSamples<'a> {
 }
 
 /// Samples of pods that are not among the selected ones; upstream counts them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct UnselectedSamples {
     /// The number of samples.
     pub count: i64,

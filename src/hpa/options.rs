@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What an Autoscaler may say of a metric beyond `autoscaling/v2`. The default is upstream's decision.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct MetricOptions {
     /// At zero replicas a total is active when it is greater, in milli-units.
     pub activation_milli: Option<i64>,
@@ -29,7 +29,7 @@ pub enum OnError {
 }
 
 /// The proposal of a metric that has failed for long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct MetricFallback {
     /// For how long it must have failed, in ms.
     pub after_ms: i64,
@@ -38,7 +38,7 @@ pub struct MetricFallback {
 }
 
 /// How long a workload warms up, in place of the flags of the controller, in ms.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct WarmUp {
     /// In place of `cpu_initialization_ms`.
     pub cpu_initialization_ms: Option<i64>,

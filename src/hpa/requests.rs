@@ -8,21 +8,64 @@ use std::collections::BTreeMap;
 pub type ResourceList = BTreeMap<String, Quantity>;
 
 /// The resource requests of a pod, as far as autoscaling uses them.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Requests {
     /// Containers, then the init containers that keep running (sidecars).
     containers: Vec<PodContainer>,
     /// The pod-level requests, if the pod has any.
+    #[serde(with = "by_text::optional")]
     pod_level: Option<ResourceList>,
 }
 
 /// The requests of one container.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct PodContainer {
     /// Its name.
     pub name: String,
     /// Its requests.
+    #[serde(with = "by_text")]
     pub requests: ResourceList,
+}
+
+/// Requests in milli-units, by resource.
+mod by_text {
+    use super::ResourceList;
+    use crate::k8s::Quantity;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::collections::BTreeMap;
+
+    fn milli(list: &ResourceList) -> BTreeMap<&str, i64> {
+        list.iter().map(|(name, quantity)| (name.as_str(), quantity.milli())).collect()
+    }
+
+    fn list(milli: BTreeMap<String, i64>) -> ResourceList {
+        milli.into_iter().map(|(name, milli)| (name, Quantity::from_milli(milli))).collect()
+    }
+
+    pub fn serialize<S: Serializer>(list: &ResourceList, to: S) -> Result<S::Ok, S::Error> {
+        milli(list).serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<ResourceList, D::Error> {
+        BTreeMap::deserialize(from).map(list)
+    }
+
+    pub mod optional {
+        use super::*;
+
+        pub fn serialize<S: Serializer>(
+            of: &Option<ResourceList>,
+            to: S,
+        ) -> Result<S::Ok, S::Error> {
+            of.as_ref().map(milli).serialize(to)
+        }
+
+        pub fn deserialize<'de, D: Deserializer<'de>>(
+            from: D,
+        ) -> Result<Option<ResourceList>, D::Error> {
+            Option::deserialize(from).map(|of: Option<_>| of.map(list))
+        }
+    }
 }
 
 impl Requests {

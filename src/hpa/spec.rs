@@ -13,7 +13,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 /// The specification of an autoscaler (`autoscaling/v2` HorizontalPodAutoscalerSpec).
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Spec {
     /// The object whose `/scale` is written.
     pub target: TargetRef,
@@ -26,13 +26,16 @@ pub struct Spec {
     /// The scaling rules of each direction, if `behavior` is given.
     pub behavior: Option<Behavior>,
     /// The schedules, which move the bounds. Only an Autoscaler has any.
+    #[serde(skip)]
     pub schedules: Schedules,
     /// How long the workload warms up, if not as the controller's flags say.
     pub warm_up: WarmUp,
 }
 
 /// The object that is scaled (CrossVersionObjectReference).
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(
+    Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
 pub struct TargetRef {
     /// Group and version, such as `apps/v1`.
     pub api_version: String,
@@ -43,8 +46,21 @@ pub struct TargetRef {
 }
 
 /// The metrics of a specification, shared with the status.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(from = "Vec<Metric>", into = "Vec<Metric>")]
 pub struct MetricSpecs(Arc<[Metric]>);
+
+impl From<Vec<Metric>> for MetricSpecs {
+    fn from(metrics: Vec<Metric>) -> Self {
+        Self(metrics.into())
+    }
+}
+
+impl From<MetricSpecs> for Vec<Metric> {
+    fn from(metrics: MetricSpecs) -> Self {
+        metrics.to_vec()
+    }
+}
 
 impl std::ops::Deref for MetricSpecs {
     type Target = [Metric];
@@ -56,13 +72,13 @@ impl std::ops::Deref for MetricSpecs {
 
 impl MetricSpecs {
     /// Whether these are the very same list, not only an equal one.
-    pub(super) fn is(&self, other: &Self) -> bool {
+    pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
 /// One metric of the specification.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Metric {
     /// The source of its value, and its target.
     pub source: MetricSource,
@@ -73,7 +89,7 @@ pub struct Metric {
 }
 
 /// The source of a metric's value, and its target.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub enum MetricSource {
     /// A metric of each pod, averaged.
     Pods {
@@ -119,18 +135,33 @@ pub enum MetricSource {
 }
 
 /// A metric's name and selector.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(from = "MetricIdFields")]
 pub struct MetricId {
     /// The name in the metrics API.
     pub name: String,
     /// The selector as given, to be shown in the status.
     pub selector: Option<LabelSelector>,
     /// The parsed selector, or the error.
+    #[serde(skip_serializing)]
     pub parsed: Result<Selector, String>,
 }
 
+/// A [`MetricId`] as it is written.
+#[derive(serde::Deserialize)]
+struct MetricIdFields {
+    name: String,
+    selector: Option<LabelSelector>,
+}
+
+impl From<MetricIdFields> for MetricId {
+    fn from(MetricIdFields { name, selector }: MetricIdFields) -> Self {
+        Self::from_api(&api::MetricIdentifier { name, selector })
+    }
+}
+
 /// The object an Object metric describes.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct ObjectRef {
     /// Group and version; empty for the core group.
     pub api_version: Option<String>,
@@ -141,7 +172,7 @@ pub struct ObjectRef {
 }
 
 /// The target of a resource's usage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum ResourceTarget {
     /// An average over the pods, in milli-units.
     Average(i64),
@@ -152,7 +183,7 @@ pub enum ResourceTarget {
 }
 
 /// The target of an Object or External metric, in milli-units.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum ScalarTarget {
     /// The value itself.
     Value(i64),

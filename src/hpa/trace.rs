@@ -1,6 +1,6 @@
 //! The trace of a decision: the counts of each metric, and the steps that changed the
-//! number of replicas. `()` records nothing, at no cost, and is what the control loop
-//! gives; `tests/invariants` reads a [`RecordedTrace`].
+//! number of replicas. `()` records nothing, at no cost; the control loop gives what the decision
+//! ledger keeps, and `tests/invariants` reads a [`RecordedTrace`].
 
 use crate::time::UnixMillis;
 
@@ -10,6 +10,11 @@ pub trait Trace {
     fn metric(&mut self, index: usize, trace: MetricTrace);
     /// A step changed the number of replicas, or kept it.
     fn step(&mut self, step: Step);
+    /// One metric failed: the reason of its event, and the cause in words. What is done about it is
+    /// traced by [`metric`](Self::metric) after that.
+    fn failure(&mut self, index: usize, reason: &'static str, cause: &str) {
+        let _ = (index, reason, cause);
+    }
 }
 
 impl Trace for () {

@@ -131,6 +131,12 @@ impl QueryShape {
 }
 
 impl ShapedQuery {
+    /// The query by itself, as text.
+    pub fn text(&self) -> String {
+        let values = self.arguments.iter().map(|values| Some(values.iter().collect()));
+        self.shape.render(&values.collect::<Vec<_>>())
+    }
+
     /// The approximate memory in bytes, including the shape.
     pub fn bytes(&self) -> usize {
         let values: usize = self.arguments.iter().flatten().map(|value| value.len() + 24).sum();

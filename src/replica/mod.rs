@@ -16,6 +16,7 @@ use crate::config::{Config, LiveConfig, ServeFlags};
 use crate::control::{ControlLoop, Dependencies, MetricRuleStatuses};
 use crate::k8s::Selector;
 use crate::leader::LeaderElector;
+use crate::ledger::{Ledger, decision_log};
 use crate::live::LiveStatus;
 use crate::prometheus;
 use crate::rules::{self, Rules};
@@ -74,6 +75,7 @@ pub(crate) struct Shared {
     pub rules: Rules,
     pub config: LiveConfig,
     pub live: LiveStatus,
+    pub ledger: Ledger,
     pub metrics: Arc<Metrics>,
 }
 
@@ -108,6 +110,7 @@ impl Shared {
             rules,
             config: live_config,
             live: LiveStatus::default(),
+            ledger: Ledger::new(flags.decision_ledger_bytes, parts.clock.wall_ms()),
             metrics: metrics.clone(),
         }
     }
@@ -126,6 +129,10 @@ impl Replica {
         let Parts { flags, identity, api, leases, prometheus, clock, metrics, config: _ } = parts;
         let election = settings::election(&flags, identity);
         let leader = LeaderElector::new(leases, election, clock.clone(), metrics.clone(), spawner);
+        let path = flags.decision_log.as_deref();
+        let (log, writer) =
+            path.map(|path| decision_log(path, flags.decision_log_max_bytes)).unzip();
+        metrics.show_decisions(shared.ledger.clone(), log.clone());
         let control = ControlLoop::new(Dependencies {
             client: api.clone(),
             leader: leader.clone(),
@@ -135,12 +142,17 @@ impl Replica {
             pod_queries: shared.config.pod_queries.clone(),
             rules: shared.rules.clone(),
             settings: settings::control(&flags),
-            metrics,
+            metrics: metrics.clone(),
             live: shared.live.clone(),
+            ledger: shared.ledger.clone(),
+            decision_log: log.clone(),
             clock: clock.clone(),
             heartbeat: shared.heartbeat.clone(),
         });
-        let (discovery_interval, tasks) = (flags.discovery_interval, Tasks::default());
+        let (discovery_interval, mut tasks) = (flags.discovery_interval, Tasks::default());
+        if let Some(writer) = writer {
+            tasks.spawn("decision log", writer.run());
+        }
         Ok(Self {
             shared,
             api,

@@ -42,6 +42,16 @@ impl QueryHandle {
         }
     }
 
+    /// Whether it repeats the same query as another.
+    pub fn is_of(&self, query: &Arc<ShapedQuery>) -> bool {
+        Arc::ptr_eq(&self.query, query) || self.query == *query
+    }
+
+    /// The query.
+    pub fn query(&self) -> &Arc<ShapedQuery> {
+        &self.query
+    }
+
     /// The shape of the query.
     pub fn shape(&self) -> &QueryShape {
         &self.query.shape

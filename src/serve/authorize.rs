@@ -115,6 +115,11 @@ impl Attributes {
             Some(RequestInfo::Nodes { name }) => {
                 (resource(ApiGroup::Resource, v1beta1, "", "nodes"), "", name.as_deref())
             }
+            Some(RequestInfo::Decisions { namespace, name }) => {
+                let namespace = namespace.as_deref().unwrap_or_default();
+                let of = resource(ApiGroup::Decisions, Version::V1Alpha1, namespace, "decisions");
+                (of, "", name.as_deref())
+            }
             Some(RequestInfo::Pods { namespace, name }) => {
                 let namespace = namespace.as_deref().unwrap_or_default();
                 (resource(ApiGroup::Resource, v1beta1, namespace, "pods"), "", name.as_deref())

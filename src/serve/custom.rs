@@ -179,7 +179,7 @@ fn value(
         "value": item.value.to_string(),
     });
     match request.version {
-        Version::V1Beta1 => {
+        Version::V1Beta1 | Version::V1Alpha1 => {
             value["metricName"] = request.metric.as_str().into();
             value["selector"] = selector.clone();
         }

@@ -17,29 +17,45 @@ pub struct ServedResource {
     pub kind: &'static str,
     /// The verbs.
     pub verbs: &'static [&'static str],
+    /// The name of one object, if it has one of its own.
+    pub singular: &'static str,
+    /// The short names.
+    pub short_names: &'static [&'static str],
 }
 
 impl ServedResource {
     /// A metric of objects.
     pub fn object_metric(resource: String, namespaced: bool, metric: String) -> Self {
         let metric = Some(metric);
-        Self { resource, namespaced, metric, kind: "MetricValueList", verbs: &["get"] }
+        Self::new(resource, namespaced, metric, "MetricValueList", &["get"])
+    }
+
+    fn new(
+        resource: String,
+        namespaced: bool,
+        metric: Option<String>,
+        kind: &'static str,
+        verbs: &'static [&'static str],
+    ) -> Self {
+        Self { resource, namespaced, metric, kind, verbs, singular: "", short_names: &[] }
+    }
+
+    /// The decisions.
+    pub fn decisions() -> Self {
+        let verbs = &["get", "list", "watch"];
+        let served = Self::new("decisions".to_owned(), true, None, "Decision", verbs);
+        Self { singular: "decision", short_names: &["dec"], ..served }
     }
 
     /// An external metric.
     pub fn external_metric(metric: String) -> Self {
-        let kind = "ExternalMetricValueList";
-        Self { resource: metric, namespaced: true, metric: None, kind, verbs: &["get"] }
+        Self::new(metric, true, None, "ExternalMetricValueList", &["get"])
     }
 
     /// Resource usage of pods and nodes.
     pub fn resource_metrics() -> [Self; 2] {
-        let served = |resource: &str, namespaced, kind| Self {
-            resource: resource.to_owned(),
-            namespaced,
-            metric: None,
-            kind,
-            verbs: &["get", "list"],
+        let served = |resource: &str, namespaced, kind| {
+            Self::new(resource.to_owned(), namespaced, None, kind, &["get", "list"])
         };
         [served("nodes", false, "NodeMetrics"), served("pods", true, "PodMetrics")]
     }
@@ -82,13 +98,17 @@ pub fn resources(group: ApiGroup, version: Version, resources: &BTreeSet<ServedR
             Some(metric) => format!("{}/{metric}", served.resource),
             None => served.resource.clone(),
         };
-        json!({
+        let mut resource = json!({
             "name": name,
-            "singularName": "",
+            "singularName": served.singular,
             "namespaced": served.namespaced,
             "kind": served.kind,
             "verbs": served.verbs,
-        })
+        });
+        if !served.short_names.is_empty() {
+            resource["shortNames"] = json!(served.short_names);
+        }
+        resource
     });
     json!({
         "kind": "APIResourceList",
@@ -134,7 +154,7 @@ fn aggregated_resources(
         let resource =
             resources.entry((one.resource.as_str(), one.namespaced)).or_insert_with(|| {
                 let is_resource = one.metric.is_none();
-                json!({
+                let mut resource = json!({
                     "resource": one.resource,
                     // Clients of Kubernetes 1.26 fail without a response kind.
                     "responseKind": if is_resource {
@@ -143,9 +163,13 @@ fn aggregated_resources(
                         json!({"group": "", "version": "", "kind": ""})
                     },
                     "scope": if one.namespaced { "Namespaced" } else { "Cluster" },
-                    "singularResource": "",
+                    "singularResource": one.singular,
                     "verbs": if is_resource { one.verbs } else { &[] },
-                })
+                });
+                if !one.short_names.is_empty() {
+                    resource["shortNames"] = json!(one.short_names);
+                }
+                resource
             });
         if let Some(metric) = &one.metric {
             let subresource = json!({"subresource": metric, "responseKind": response_kind(one.kind), "verbs": one.verbs});

@@ -55,6 +55,18 @@ impl ApiError {
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
     }
 
+    /// 410: what is asked for was known once.
+    pub fn expired(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::GONE, "Expired", message)
+    }
+
+    /// 504: the resource version is not known here yet; the client should retry.
+    pub fn too_large_resource_version(wanted: u64, known: u64) -> Self {
+        let message = format!("Too large resource version: {wanted}, current: {known}");
+        let error = Self::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message);
+        Self { retry_after: Some(1), ..error }
+    }
+
     /// 503: the request can't be served now; the client should retry.
     pub fn unavailable(message: impl Into<String>) -> Self {
         let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message);

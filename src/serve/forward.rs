@@ -179,7 +179,7 @@ fn parse_discovery(group: ApiGroup, body: &[u8]) -> BTreeSet<ServedResource> {
             let (name, metric) = (name.to_owned(), metric.to_owned());
             Some(ServedResource::object_metric(name, resource.namespaced, metric))
         }
-        ApiGroup::Resource => None,
+        ApiGroup::Resource | ApiGroup::Decisions => None,
     };
     list.resources.into_iter().filter_map(served).collect()
 }

@@ -3,7 +3,7 @@
 use super::encode::{ResponseContent, encode, json};
 use super::error::ApiError;
 use super::health::{self, Detail};
-use super::layers::ParsedPath;
+use super::layers::{ParsedPath, RequestUser};
 use super::options::ListOptions;
 use super::request::{ApiGroup, PathError, RequestInfo};
 use super::server::Server;
@@ -47,11 +47,18 @@ async fn dispatch(
         return Err(ApiError::no_such_path());
     }
     let options: ListOptions = parameters(&parts.uri)?;
-    if info.is_list() && options.is_watch() {
+    let is_watch = info.is_list() && options.is_watch();
+    let is_decisions = matches!(info, RequestInfo::Decisions { .. });
+    if is_watch && !is_decisions {
         return Err(ApiError::method_not_allowed());
     }
     if !negotiate::accepts_any(&parts.headers) {
         return Err(ApiError::not_acceptable());
+    }
+    if is_watch && let RequestInfo::Decisions { namespace, .. } = &info {
+        let user = parts.extensions.get::<RequestUser>().and_then(|user| user.0.as_ref());
+        let options = parameters(&parts.uri)?;
+        return server.decisions.watch(namespace.as_deref(), &options, parts, user);
     }
     resource(server, info, parts).await
 }
@@ -127,6 +134,13 @@ async fn resource(
             let options = parameters(&parts.uri)?;
             let values = external::values(server, &namespace, &metric, &options).await;
             forward_if_not_found(server, ApiGroup::External, (&path, &parts.uri), values).await
+        }
+        RequestInfo::Decisions { namespace, name } => {
+            let options = parameters(&parts.uri)?;
+            match (&namespace, &name) {
+                (Some(namespace), Some(name)) => server.decisions.get(namespace, name, &options),
+                _ => server.decisions.list(namespace.as_deref(), &options),
+            }
         }
         RequestInfo::Nodes { .. } | RequestInfo::Pods { .. }
             if server.rules.rules().resource.is_none() =>

@@ -3,7 +3,7 @@
 //! namespace. The order is a security property: an anonymous request takes no seats, and an
 //! unauthorized one takes no seats that other tenants share.
 
-use super::admission::{Admission, tenant};
+use super::admission::{Admission, OccupiedSeats, tenant};
 use super::authenticate::Authenticator;
 use super::authorize::{Attributes, Authorizer};
 use super::body::GuardedBody;
@@ -31,6 +31,18 @@ const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 /// The parsed path of a request, as [`canonicalize`] leaves it for the layers within.
 #[derive(Clone, Debug)]
 pub struct ParsedPath(pub Result<RequestInfo, PathError>);
+
+/// Marks the response of a watch, which takes a seat of its own: it lasts, and would hold those of requests.
+#[derive(Clone, Copy, Debug)]
+pub struct LongRunning;
+
+/// The same response, which holds its seats until it is sent, unless it is a watch.
+fn seated(response: Response<Body>, seats: OccupiedSeats) -> Response<Body> {
+    match response.extensions().get::<LongRunning>() {
+        Some(_) => response,
+        None => GuardedBody::guard(response, seats),
+    }
+}
 
 /// The user of a request; none if the path is always allowed.
 #[derive(Clone, Debug)]
@@ -78,6 +90,7 @@ fn request_kind(path: &str) -> &'static str {
         Ok(RequestInfo::Object(_)) => "custom",
         Ok(RequestInfo::External { .. }) => "external",
         Ok(RequestInfo::Nodes { .. } | RequestInfo::Pods { .. }) => "resource",
+        Ok(RequestInfo::Decisions { .. }) => "decisions",
         Ok(RequestInfo::Groups | RequestInfo::Group(_) | RequestInfo::Resources(..)) => "discovery",
         Err(_) if path == "/metrics" => "metrics",
         Err(_) => "other",
@@ -186,7 +199,7 @@ pub async fn admit(
         return rejected(&metrics);
     };
     match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
-        Ok(response) => GuardedBody::guard(response, seats),
+        Ok(response) => seated(response, seats),
         Err(_) => ApiError::unavailable("the request timed out").into_response(),
     }
 }
@@ -201,7 +214,7 @@ pub async fn admit_authorized(
     let parsed = request.extensions().get::<ParsedPath>();
     let namespace = parsed.and_then(|parsed| parsed.0.as_ref().ok()?.namespace());
     match admission.admit_authorized(user(request.extensions()), namespace).await {
-        Some(seats) => GuardedBody::guard(next.run(request).await, seats),
+        Some(seats) => seated(next.run(request).await, seats),
         None => rejected(&metrics),
     }
 }

@@ -1,5 +1,6 @@
 //! OpenAPI documents without paths: enough for kube-apiserver to aggregate them, and for kubectl.
 
+use super::decisions;
 use super::request::ApiGroup;
 use serde_json::{Map, Value, json};
 
@@ -11,8 +12,14 @@ const V3: &str = "/openapi/v3";
 /// The document at a path, if there is one.
 pub fn document(path: &str, groups: &[ApiGroup]) -> Option<Value> {
     let info = json!({"title": "plimsoll", "version": env!("CARGO_PKG_VERSION")});
+    let has_decisions = groups.contains(&ApiGroup::Decisions);
     if path == V2 {
-        return Some(json!({"swagger": "2.0", "info": info, "paths": {}}));
+        let mut document = json!({"swagger": "2.0", "info": info, "paths": {}});
+        if has_decisions {
+            let (definitions, paths) = decisions::openapi_v2();
+            (document["definitions"], document["paths"]) = (definitions, paths);
+        }
+        return Some(document);
     }
     let below = path.strip_prefix(V3)?.trim_matches('/');
     let versions = || {
@@ -32,7 +39,12 @@ pub fn document(path: &str, groups: &[ApiGroup]) -> Option<Value> {
         return Some(json!({"paths": paths}));
     }
     let known = versions().any(|known| known == below);
-    known.then(|| json!({"openapi": "3.0.0", "info": info, "paths": {}}))
+    let mut document = known.then(|| json!({"openapi": "3.0.0", "info": info, "paths": {}}))?;
+    if below.starts_with(&format!("apis/{}/", ApiGroup::Decisions.as_str())) {
+        let (schemas, paths) = decisions::openapi_v3();
+        (document["components"], document["paths"]) = (json!({"schemas": schemas}), paths);
+    }
+    Some(document)
 }
 
 #[cfg(test)]

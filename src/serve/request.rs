@@ -14,11 +14,16 @@ pub enum ApiGroup {
     /// Resource usage of pods and nodes.
     #[value(name = "metrics.k8s.io")]
     Resource,
+    /// The decisions of Plimsoll itself.
+    #[value(skip)]
+    Decisions,
 }
 
 impl ApiGroup {
     /// All groups.
-    pub const ALL: [Self; 3] = [Self::Custom, Self::External, Self::Resource];
+    pub const ALL: [Self; 4] = [Self::Custom, Self::External, Self::Resource, Self::Decisions];
+    /// Those of metrics, which other adapters may serve.
+    pub const METRICS: [Self; 3] = [Self::Custom, Self::External, Self::Resource];
 
     /// The name in the API.
     pub const fn as_str(self) -> &'static str {
@@ -26,6 +31,7 @@ impl ApiGroup {
             Self::Custom => "custom.metrics.k8s.io",
             Self::External => "external.metrics.k8s.io",
             Self::Resource => "metrics.k8s.io",
+            Self::Decisions => "decisions.plimsoll.dev",
         }
     }
 
@@ -34,6 +40,7 @@ impl ApiGroup {
         match self {
             Self::Custom => &[Version::V1Beta2, Version::V1Beta1],
             Self::External | Self::Resource => &[Version::V1Beta1],
+            Self::Decisions => &[Version::V1Alpha1],
         }
     }
 
@@ -72,6 +79,13 @@ pub enum RequestInfo {
         /// The name of one object; all, if none.
         name: Option<String>,
     },
+    /// Decisions.
+    Decisions {
+        /// The namespace; all, if none.
+        namespace: Option<String>,
+        /// The name of one object; all, if none.
+        name: Option<String>,
+    },
 }
 
 /// A request for a metric of an object, or of all objects of a resource.
@@ -94,6 +108,8 @@ pub struct ObjectMetricRequest {
 /// A version of an API group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Version {
+    /// `v1alpha1`.
+    V1Alpha1,
     /// `v1beta1`.
     V1Beta1,
     /// `v1beta2`.
@@ -104,6 +120,7 @@ impl Version {
     /// The name in the API.
     pub const fn as_str(self) -> &'static str {
         match self {
+            Self::V1Alpha1 => "v1alpha1",
             Self::V1Beta1 => "v1beta1",
             Self::V1Beta2 => "v1beta2",
         }
@@ -141,6 +158,17 @@ impl RequestInfo {
         let parts: Vec<&str> = decoded.iter().map(String::as_str).collect();
         let owned = |text: &str| text.to_owned();
         match group {
+            ApiGroup::Decisions => match parts.as_slice() {
+                ["decisions"] => Ok(Self::Decisions { namespace: None, name: None }),
+                ["namespaces", namespace, "decisions"] => {
+                    Ok(Self::Decisions { namespace: Some(owned(namespace)), name: None })
+                }
+                ["namespaces", namespace, "decisions", name] => {
+                    let name = Some(owned(name));
+                    Ok(Self::Decisions { namespace: Some(owned(namespace)), name })
+                }
+                _ => Err(PathError::NotFound),
+            },
             ApiGroup::Custom => object(version, &parts).map(Self::Object),
             ApiGroup::External => match parts.as_slice() {
                 ["namespaces", namespace, metric] => {
@@ -170,7 +198,9 @@ impl RequestInfo {
             Self::Object(object) if object.of_namespace => &object.name,
             Self::Object(object) => &object.namespace,
             Self::External { namespace, .. } => namespace,
-            Self::Pods { namespace, .. } => namespace.as_ref()?,
+            Self::Pods { namespace, .. } | Self::Decisions { namespace, .. } => {
+                namespace.as_ref()?
+            }
             Self::Groups | Self::Group(_) | Self::Resources(..) | Self::Nodes { .. } => {
                 return None;
             }
@@ -204,6 +234,11 @@ impl RequestInfo {
                 let name = name.as_deref();
                 (base(ApiGroup::Resource, v1beta1), ["nodes"].into_iter().chain(name).collect())
             }
+            Self::Decisions { namespace, name } => {
+                let namespace = namespace.iter().flat_map(|namespace| ["namespaces", namespace]);
+                let segments = namespace.chain(["decisions"]).chain(name.as_deref());
+                (base(ApiGroup::Decisions, Version::V1Alpha1), segments.collect())
+            }
             Self::Pods { namespace, name } => {
                 let namespace = namespace.iter().flat_map(|namespace| ["namespaces", namespace]);
                 let segments = namespace.chain(["pods"]).chain(name.as_deref());
@@ -226,7 +261,10 @@ impl RequestInfo {
     pub fn is_list(&self) -> bool {
         matches!(
             self,
-            Self::External { .. } | Self::Nodes { name: None } | Self::Pods { name: None, .. }
+            Self::External { .. }
+                | Self::Nodes { name: None }
+                | Self::Pods { name: None, .. }
+                | Self::Decisions { name: None, .. }
         )
     }
 
@@ -238,6 +276,7 @@ impl RequestInfo {
             Self::Object(_) => Some(ApiGroup::Custom),
             Self::External { .. } => Some(ApiGroup::External),
             Self::Nodes { .. } | Self::Pods { .. } => Some(ApiGroup::Resource),
+            Self::Decisions { .. } => Some(ApiGroup::Decisions),
         }
     }
 }

@@ -6,10 +6,11 @@ use super::health;
 use super::layers::{self, AuthenticationLayer};
 use super::server::Server;
 use axum::Router;
+use axum::http::{Extensions, HeaderMap, StatusCode, Version};
 use axum::middleware::{from_fn, from_fn_with_state};
 use std::sync::Arc;
 use tower_http::compression::CompressionLayer;
-use tower_http::compression::predicate::SizeAbove;
+use tower_http::compression::predicate::{Predicate, SizeAbove};
 
 /// The size from which on responses are compressed if the client accepts that, in bytes, as in
 /// kube-apiserver.
@@ -17,8 +18,13 @@ const COMPRESSION_THRESHOLD: u64 = 32 * 1024;
 
 /// The routes of the server: health endpoints, and all others behind the layers.
 pub fn router(server: Server) -> Router {
-    let compression =
-        CompressionLayer::new().gzip(true).compress_when(SizeAbove::new(COMPRESSION_THRESHOLD));
+    // The events of a watch are sent one by one, and compression would hold them back.
+    let is_whole = |_: StatusCode, _: Version, _: &HeaderMap, extensions: &Extensions| {
+        extensions.get::<layers::LongRunning>().is_none()
+    };
+    let compression = CompressionLayer::new()
+        .gzip(true)
+        .compress_when(SizeAbove::new(COMPRESSION_THRESHOLD).and(is_whole));
     let (authorizer, metrics) = (server.authorizer.clone(), server.metrics.clone());
     let authentication =
         AuthenticationLayer::new(server.authenticator.clone(), authorizer.clone(), metrics.clone());

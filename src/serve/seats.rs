@@ -32,6 +32,11 @@ impl SeatPool {
         self.seats.clone().acquire_owned().await.ok()
     }
 
+    /// A seat, if one is free now.
+    pub fn try_acquire(&self) -> Option<OwnedSemaphorePermit> {
+        self.seats.clone().try_acquire_owned().ok()
+    }
+
     /// Whether all of its seats and its queue are free.
     fn is_idle(&self, seats: usize) -> bool {
         self.seats.available_permits() == seats && self.queue.available_permits() == seats

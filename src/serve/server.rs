@@ -2,6 +2,7 @@
 
 use super::authenticate::Authenticator;
 use super::authorize::Authorizer;
+use super::decisions::Decisions;
 use super::discovery::ServedResource;
 use super::forward::ForwardTargets;
 use super::health::Health;
@@ -37,6 +38,8 @@ pub struct Server {
     pub authorizer: Authorizer,
     /// The checks of `/readyz` and `/livez`.
     pub health: Health,
+    /// The decisions that it has made.
+    pub decisions: Decisions,
     /// Plimsoll's own metrics.
     pub metrics: Arc<Metrics>,
     /// The live status of each autoscaler.
@@ -84,6 +87,7 @@ impl Server {
                 let names = registry.external_metrics().map(|(metric, _)| metric.clone());
                 names.map(ServedResource::external_metric).collect()
             }),
+            ApiGroup::Decisions => BTreeSet::from([ServedResource::decisions()]),
             ApiGroup::Resource => match self.rules.rules().resource {
                 Some(_) => BTreeSet::from(ServedResource::resource_metrics()),
                 None => BTreeSet::new(),

@@ -1,10 +1,12 @@
 //! Plimsoll's own metrics.
 
+use super::decisions::{self, DecisionCollector};
 use super::exposition::as_prometheus_text;
 use super::kube::KubeMetrics;
 use super::process::{self, ProcessCollector, WatchCollector};
 use super::registrar::{MetricDescription, Registrar, seconds};
 use super::serving::ServingMetrics;
+use crate::ledger::{DecisionLog, Ledger};
 use crate::watch::{ObjectKey, WatchStatuses};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -84,6 +86,7 @@ pub struct Metrics {
     /// The metrics of requests to kube-apiserver.
     pub kube: KubeMetrics,
     watches: WatchCollector,
+    decisions_kept: DecisionCollector,
 }
 
 fn unix_seconds(time: SystemTime) -> f64 {
@@ -249,6 +252,7 @@ impl Default for Metrics {
             serving: ServingMetrics::new(&mut all),
             kube: KubeMetrics::new(&mut all),
             watches: WatchCollector::default(),
+            decisions_kept: DecisionCollector::default(),
             descriptions: Vec::new(),
             registry: Registry::default(),
         };
@@ -256,7 +260,9 @@ impl Default for Metrics {
         let mut descriptions = all.descriptions;
         registry.register_collector(Box::new(ProcessCollector));
         registry.register_collector(Box::new(metrics.watches.clone()));
+        registry.register_collector(Box::new(metrics.decisions_kept.clone()));
         descriptions.extend(process::descriptions());
+        descriptions.extend(decisions::descriptions());
         Self { registry, descriptions, ..metrics }
     }
 }
@@ -397,6 +403,11 @@ impl Metrics {
     /// Shows the health of these watches from now on.
     pub fn show(&self, synced: WatchStatuses) {
         let _ = self.watches.0.set(synced);
+    }
+
+    /// Shows this ledger and this decision log from now on.
+    pub fn show_decisions(&self, ledger: Ledger, log: Option<DecisionLog>) {
+        let _ = self.decisions_kept.0.set((ledger, log));
     }
 
     /// All metrics in OpenMetrics.

@@ -154,7 +154,7 @@ pub struct ServeFlags {
 
     /// The API groups to serve, with or without rules for them; leave out those that
     /// another adapter serves.
-    #[arg(long, value_name = "GROUPS", value_enum, value_delimiter = ',', default_values_t = ApiGroup::ALL)]
+    #[arg(long, value_name = "GROUPS", value_enum, value_delimiter = ',', default_values_t = ApiGroup::METRICS)]
     pub metrics_apis: Vec<ApiGroup>,
 
     /// The namespace of the Service that the APIServices name. Without it, that of the pod's
@@ -228,6 +228,20 @@ pub struct ServeFlags {
     /// Whether workloads may be scaled to and from zero (HPAScaleToZero).
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
     pub scale_to_zero: bool,
+
+    /// How many bytes of memory the accounts of decisions may take, which `kubectl get decisions` shows. The
+    /// oldest are dropped first.
+    #[arg(long, value_name = "BYTES", default_value_t = 150_000_000)]
+    pub decision_ledger_bytes: usize,
+
+    /// A file to which each decision is written as a line of JSON with all its inputs, for plimsoll replay; -
+    /// is the standard output. Without it there is none.
+    #[arg(long, value_name = "FILE")]
+    pub decision_log: Option<PathBuf>,
+
+    /// How many bytes the files of --decision-log may have together; FILE is rotated to FILE.1 to FILE.7.
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 30)]
+    pub decision_log_max_bytes: u64,
 
     /// How much is logged, in klog's numbers: from 4 on as --log-level=debug, from 8 on trace.
     #[arg(short, long, value_name = "LEVEL", default_value_t = 0)]

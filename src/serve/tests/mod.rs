@@ -9,6 +9,7 @@ use super::admission::Admission;
 use super::authenticate::Authenticator;
 use super::authorize::{Attributes, Authorizer, AuthorizerOptions};
 use super::connections::{ConnectionLimiter, Peer};
+use super::decisions::Decisions;
 use super::health::Health;
 use super::layers::{AuthenticationLayer, ParsedPath, RequestUser};
 use super::request::{ApiGroup, RequestInfo};
@@ -83,6 +84,7 @@ fn server(client: &Client) -> Server {
         shared: Vec::new(),
     };
     Server {
+        decisions: Decisions::new(crate::ledger::Ledger::new(1 << 20, 0)),
         cluster,
         samples,
         pod_queries: Reloadable::new(pod_queries),

@@ -17,6 +17,7 @@ use crate::control::fake::{self, Log, Request};
 use crate::control::zero;
 use crate::hpa::{self, ConditionKind, LONGEST_MS, Recommendation, ScalingHistory};
 use crate::leader::LeaderElector;
+use crate::ledger::Ledger;
 use crate::live::LiveStatus;
 use crate::reload::Reloadable;
 use crate::watch::Cluster;
@@ -113,6 +114,8 @@ impl World {
             settings,
             metrics: Arc::default(),
             live: LiveStatus::default(),
+            ledger: Ledger::new(1 << 20, 0),
+            decision_log: None,
             clock: Clock::default(),
             heartbeat: Heartbeat::default(),
         });

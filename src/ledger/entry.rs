@@ -1,0 +1,450 @@
+//! An entry of the ledger: one decision, or a run of equal ones. Numbers only; texts that all entries of
+//! an autoscaler share are in its [`Basis`].
+
+use crate::time::UnixMillis;
+use crate::watch::{AutoscalerKind, ObjectKey};
+use std::sync::Arc;
+
+/// What the decisions of an autoscaler are based on: it changes with its spec, the bounds by its
+/// schedules, and the queries of its metrics.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Basis {
+    /// The lower bound of the replicas.
+    pub min: i32,
+    /// The upper bound of the replicas.
+    pub max: i32,
+    /// The schedules whose bounds these are: of the lower and of the upper one.
+    pub schedules: [Option<Arc<str>>; 2],
+    /// When the schedules change the bounds next.
+    pub bounds_until: Option<UnixMillis>,
+    /// The stabilization windows of scale-up and scale-down, in ms.
+    pub windows: [i64; 2],
+    /// How far the ratio of a metric may be below and above 1 without a change.
+    pub tolerance: [f64; 2],
+    /// The metrics, in the order of the spec.
+    pub metrics: Arc<[MetricBasis]>,
+}
+
+/// A metric of the spec.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MetricBasis {
+    /// Its name.
+    pub name: Arc<str>,
+    /// The query that its values come from, if Plimsoll itself queries it.
+    pub query: Option<Arc<str>>,
+    /// Its target.
+    pub target: Target,
+}
+
+/// The target of a metric: in milli-units, or percent of the requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Of the average of the pods, or of the total divided by the replicas.
+    Average(i64),
+    /// Of the value itself.
+    Value(i64),
+    /// In percent of the requests.
+    Utilization(i32),
+    /// The spec gives none that is valid.
+    Invalid,
+}
+
+impl Target {
+    /// The number that a value is divided by.
+    pub fn number(self) -> i64 {
+        match self {
+            Self::Average(milli) | Self::Value(milli) => milli,
+            Self::Utilization(percent) => percent.into(),
+            Self::Invalid => 0,
+        }
+    }
+}
+
+/// Why the replicas are desired that are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // the names are those of the API, which `api.rs` describes
+pub enum Reason {
+    MetricRecommendation,
+    WithinTolerance,
+    Stabilized,
+    PolicyLimited,
+    ReplicaLimit,
+    InvalidMetrics,
+    RecommendationFailed,
+    Fallback,
+    Schedule,
+    Forecast,
+    Paused,
+    Frozen,
+    Observed,
+}
+
+impl Reason {
+    /// All, in an order that never changes.
+    pub const ALL: [Self; 13] = [
+        Self::MetricRecommendation,
+        Self::WithinTolerance,
+        Self::Stabilized,
+        Self::PolicyLimited,
+        Self::ReplicaLimit,
+        Self::InvalidMetrics,
+        Self::RecommendationFailed,
+        Self::Fallback,
+        Self::Schedule,
+        Self::Forecast,
+        Self::Paused,
+        Self::Frozen,
+        Self::Observed,
+    ];
+
+    /// The name in the API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::MetricRecommendation => "MetricRecommendation",
+            Self::WithinTolerance => "WithinTolerance",
+            Self::Stabilized => "Stabilized",
+            Self::PolicyLimited => "PolicyLimited",
+            Self::ReplicaLimit => "ReplicaLimit",
+            Self::InvalidMetrics => "InvalidMetrics",
+            Self::RecommendationFailed => "RecommendationFailed",
+            Self::Fallback => "Fallback",
+            Self::Schedule => "Schedule",
+            Self::Forecast => "Forecast",
+            Self::Paused => "Paused",
+            Self::Frozen => "Frozen",
+            Self::Observed => "Observed",
+        }
+    }
+}
+
+/// What changed the replicas after the metrics had proposed some.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // the names are those of the API, which docs/decisions.md describes
+pub enum ConstraintKind {
+    ScaleUpStabilized,
+    ScaleDownStabilized,
+    ScaleUpLimit,
+    ScaleDownLimit,
+    TooFewReplicas,
+    TooManyReplicas,
+    ScheduleMinReplicas,
+    ScheduleMaxReplicas,
+    PodsNotKnown,
+    MetricsWereAway,
+    RollingOut,
+    Fallback,
+}
+
+impl ConstraintKind {
+    /// All, in an order that never changes.
+    pub const ALL: [Self; 12] = [
+        Self::ScaleUpStabilized,
+        Self::ScaleDownStabilized,
+        Self::ScaleUpLimit,
+        Self::ScaleDownLimit,
+        Self::TooFewReplicas,
+        Self::TooManyReplicas,
+        Self::ScheduleMinReplicas,
+        Self::ScheduleMaxReplicas,
+        Self::PodsNotKnown,
+        Self::MetricsWereAway,
+        Self::RollingOut,
+        Self::Fallback,
+    ];
+
+    /// The name in the API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ScaleUpStabilized => "ScaleUpStabilized",
+            Self::ScaleDownStabilized => "ScaleDownStabilized",
+            Self::ScaleUpLimit => "ScaleUpLimit",
+            Self::ScaleDownLimit => "ScaleDownLimit",
+            Self::TooFewReplicas => "TooFewReplicas",
+            Self::TooManyReplicas => "TooManyReplicas",
+            Self::ScheduleMinReplicas => "ScheduleMinReplicas",
+            Self::ScheduleMaxReplicas => "ScheduleMaxReplicas",
+            Self::PodsNotKnown => "PodsNotKnown",
+            Self::MetricsWereAway => "MetricsWereAway",
+            Self::RollingOut => "RollingOut",
+            Self::Fallback => "Fallback",
+        }
+    }
+
+    /// The reason of a decision that it has changed last.
+    pub const fn reason(self) -> Reason {
+        match self {
+            Self::ScaleUpStabilized
+            | Self::ScaleDownStabilized
+            | Self::PodsNotKnown
+            | Self::MetricsWereAway => Reason::Stabilized,
+            Self::ScaleUpLimit | Self::ScaleDownLimit | Self::RollingOut => Reason::PolicyLimited,
+            Self::TooFewReplicas | Self::TooManyReplicas => Reason::ReplicaLimit,
+            Self::ScheduleMinReplicas | Self::ScheduleMaxReplicas => Reason::Schedule,
+            Self::Fallback => Reason::Fallback,
+        }
+    }
+}
+
+/// A step that changed the replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Constraint {
+    /// What changed them.
+    pub kind: ConstraintKind,
+    /// The replicas before it.
+    pub before: i32,
+    /// The replicas after it.
+    pub after: i32,
+    /// When its window ends, if it has one and that is known.
+    pub until: Option<UnixMillis>,
+}
+
+/// Whether the decision was carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // the names are those of the API, which docs/decisions.md describes
+pub enum CarriedOut {
+    Written,
+    Unchanged,
+    Failed,
+    WriteFailed,
+    Frozen,
+    Preview,
+    Paused,
+    Observed,
+}
+
+impl CarriedOut {
+    /// All, in an order that never changes.
+    pub const ALL: [Self; 8] = [
+        Self::Written,
+        Self::Unchanged,
+        Self::Failed,
+        Self::WriteFailed,
+        Self::Frozen,
+        Self::Preview,
+        Self::Paused,
+        Self::Observed,
+    ];
+
+    /// The name in the API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Written => "Written",
+            Self::Unchanged => "Unchanged",
+            Self::Failed => "NoDecision",
+            Self::WriteFailed => "WriteFailed",
+            Self::Frozen => "Frozen",
+            Self::Preview => "Preview",
+            Self::Paused => "Paused",
+            Self::Observed => "Observed",
+        }
+    }
+
+    /// Who changes the scale.
+    pub const fn by(self) -> &'static str {
+        match self {
+            Self::Observed => "kube-controller-manager",
+            _ => "plimsoll",
+        }
+    }
+}
+
+/// Whether a metric decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricStatus {
+    /// Its proposal won.
+    Used,
+    /// It made a proposal.
+    Valid,
+    /// It failed.
+    Invalid,
+}
+
+impl MetricStatus {
+    /// All, in an order that never changes.
+    pub const ALL: [Self; 3] = [Self::Used, Self::Valid, Self::Invalid];
+
+    /// The name in the API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Used => "Used",
+            Self::Valid => "Valid",
+            Self::Invalid => "Invalid",
+        }
+    }
+}
+
+/// What was measured of one metric.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measured {
+    /// Whether it decided.
+    pub status: MetricStatus,
+    /// The replicas that it proposed, if any.
+    pub proposed: Option<i32>,
+    /// The value, in the unit of its target.
+    pub value: Option<i64>,
+    /// The smallest and the largest value of the run.
+    pub range: Option<(i64, i64)>,
+    /// The ratio of value and target, in millionths.
+    pub ratio: Option<i64>,
+    /// When its values were queried.
+    pub queried: Option<UnixMillis>,
+    /// The age of its newest sample at the decision, in ms.
+    pub age: Option<i64>,
+    /// The pods: ready, unready, missing and ignored.
+    pub pods: [i64; 4],
+    /// Why it failed: the reason and the cause.
+    pub failure: Option<Box<(String, String)>>,
+}
+
+/// The place of an entry in the order of lists.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    /// The namespace and name of the autoscaler.
+    pub key: ObjectKey,
+    /// Its kind.
+    pub kind: AutoscalerKind,
+    /// The sequence of the entry.
+    pub sequence: u64,
+}
+
+/// An entry: one decision, or a run of equal ones.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// Its number among the entries of the autoscaler, from 1.
+    pub sequence: u64,
+    /// The resource version in which it was added.
+    pub added: u64,
+    /// The resource version in which it last changed.
+    pub version: u64,
+    /// The time of its first decision.
+    pub first: UnixMillis,
+    /// The time of its last decision.
+    pub last: UnixMillis,
+    /// The number of decisions.
+    pub count: u64,
+    /// The generation of the spec.
+    pub generation: Option<i64>,
+    /// The replicas before the decision.
+    pub current: Option<i32>,
+    /// The replicas that the metrics propose.
+    pub recommended: Option<i32>,
+    /// The replicas after all constraints.
+    pub desired: Option<i32>,
+    /// Why these are desired.
+    pub reason: Reason,
+    /// What changed the proposal, in its order.
+    pub constraints: Vec<Constraint>,
+    /// Whether it was carried out.
+    pub carried: CarriedOut,
+    /// The metrics, in the order of the spec; empty if none was evaluated.
+    pub metrics: Vec<Measured>,
+    /// Why there was no decision, or why it was not carried out.
+    pub message: Option<Box<str>>,
+    /// What it is based on.
+    pub basis: Arc<Basis>,
+}
+
+/// The longest text of a failure, in bytes: users write queries, and backends errors.
+const MAX_TEXT: usize = 512;
+
+/// A text of a failure within [`MAX_TEXT`].
+pub fn bounded(text: &str) -> String {
+    match text.len() > MAX_TEXT {
+        true => format!("{}...", &text[..text.floor_char_boundary(MAX_TEXT)]),
+        false => text.to_owned(),
+    }
+}
+
+impl Measured {
+    /// One of which nothing is known.
+    pub fn of(status: MetricStatus) -> Self {
+        let (proposed, value, range, ratio, queried, age) = (None, None, None, None, None, None);
+        Self { status, proposed, value, range, ratio, queried, age, pods: [0; 4], failure: None }
+    }
+}
+
+impl Entry {
+    /// An entry of one decision about which nothing is known but when it was made.
+    pub fn at(time: UnixMillis, basis: Arc<Basis>) -> Self {
+        Self {
+            sequence: 0,
+            added: 0,
+            version: 0,
+            first: time,
+            last: time,
+            count: 1,
+            generation: None,
+            current: None,
+            recommended: None,
+            desired: None,
+            reason: Reason::RecommendationFailed,
+            constraints: Vec::new(),
+            carried: CarriedOut::Failed,
+            metrics: Vec::new(),
+            message: None,
+            basis,
+        }
+    }
+
+    /// Whether a later decision continues this run.
+    pub fn is_continued_by(&self, next: &Self) -> bool {
+        let same_steps = |a: &Constraint, b: &Constraint| {
+            (a.kind, a.before, a.after) == (b.kind, b.before, b.after)
+        };
+        let same_metric =
+            |a: &Measured, b: &Measured| (a.status, a.proposed) == (b.status, b.proposed);
+        self.reason == next.reason
+            && self.desired == next.desired
+            && self.current == next.current
+            && self.carried == next.carried
+            && self.generation == next.generation
+            && self.constraints.len() == next.constraints.len()
+            && self.constraints.iter().zip(&next.constraints).all(|(a, b)| same_steps(a, b))
+            && self.metrics.len() == next.metrics.len()
+            && self.metrics.iter().zip(&next.metrics).all(|(a, b)| same_metric(a, b))
+    }
+
+    /// Continues this run with a later decision, which it shows from now on.
+    pub fn continue_with(&mut self, next: &Self) {
+        self.last = next.last.max(self.last);
+        self.count += next.count;
+        self.recommended = next.recommended;
+        self.constraints.clone_from(&next.constraints);
+        for (metric, new) in self.metrics.iter_mut().zip(&next.metrics) {
+            let range = match (metric.range, new.range) {
+                (Some((a, b)), Some((c, d))) => Some((a.min(c), b.max(d))),
+                (known, new) => known.or(new),
+            };
+            metric.clone_from(new);
+            metric.range = range;
+        }
+        if self.message != next.message {
+            self.message.clone_from(&next.message);
+        }
+        if !Arc::ptr_eq(&self.basis, &next.basis) {
+            self.basis = next.basis.clone();
+        }
+    }
+
+    /// The approximate memory in bytes, without the basis.
+    pub fn bytes(&self) -> usize {
+        let failures = self.metrics.iter().filter_map(|metric| metric.failure.as_deref());
+        let failures: usize = failures.map(|(reason, cause)| reason.len() + cause.len() + 48).sum();
+        size_of::<Self>()
+            + self.metrics.capacity() * size_of::<Measured>()
+            + self.constraints.capacity() * size_of::<Constraint>()
+            + self.message.as_ref().map_or(0, |message| message.len())
+            + failures
+    }
+}
+
+impl Basis {
+    /// The approximate memory in bytes.
+    pub fn bytes(&self) -> usize {
+        let metric = |metric: &MetricBasis| {
+            let query = metric.query.as_ref().map_or(0, |query| query.len());
+            size_of::<MetricBasis>() + metric.name.len() + query + 32
+        };
+        size_of::<Self>() + self.metrics.iter().map(metric).sum::<usize>()
+    }
+}

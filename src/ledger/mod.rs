@@ -1,0 +1,30 @@
+//! The decision ledger: why each decision was made, in memory, bounded, and the oldest dropped first.
+//!
+//! The control loop builds an [`Entry`] of each decision and records it in the [`Ledger`], which merges
+//! equal ones to runs. The API server renders entries as objects when they are read.
+
+pub mod api;
+mod codec;
+mod entry;
+mod history;
+mod inputs;
+mod log;
+mod render;
+mod replay;
+mod store;
+#[cfg(test)]
+mod tests;
+mod trace;
+mod would_change;
+
+pub use codec::ratio_millionths;
+pub use entry::{
+    Basis, CarriedOut, Constraint, ConstraintKind, Entry, Measured, MetricBasis, MetricStatus,
+    Position, Reason, Target, bounded,
+};
+pub use inputs::{LoggedInputs, LoggedOutcome};
+pub use log::{DecisionLog, DecisionLogWriter, decision_log};
+pub use render::{decision, metadata, name, position, time};
+pub use replay::{Difference, replay};
+pub use store::{Change, Expired, Ledger, Listed, Scope, Size, Versions};
+pub use trace::DecisionTrace;

@@ -1,0 +1,95 @@
+//! The lines of the decision log, and deciding again on the inputs of one.
+
+use super::api::Decision;
+use super::inputs::{LoggedInputs, LoggedOutcome};
+use crate::watch::AutoscalerRef;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+/// A line of the decision log: the inputs of a decision, what the algorithm made of them, and the
+/// decision as it was accounted for, with what was done with it.
+pub fn line(
+    autoscaler: &AutoscalerRef,
+    inputs: &LoggedInputs,
+    outcome: &LoggedOutcome,
+    decision: &Decision,
+) -> serde_json::Result<String> {
+    let AutoscalerRef { kind, key } = autoscaler;
+    let mut line = json!({
+        "autoscaler": {"kind": kind.as_str(), "namespace": key.namespace, "name": key.name},
+        "inputs": serde_json::to_value(inputs)?,
+        "outcome": serde_json::to_value(outcome)?,
+        "decision": serde_json::to_value(decision)?,
+    });
+    line["digest"] = digest(&line)?.into();
+    serde_json::to_string(&line)
+}
+
+/// The digest of a line without its digest, in an order and form that do not depend on how it was written.
+fn digest(line: &Value) -> serde_json::Result<String> {
+    let canonical = serde_json::to_string(&sorted(line))?;
+    let hash = Sha256::digest(canonical.as_bytes());
+    Ok(format!("sha256:{}", hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>()))
+}
+
+/// The same with the fields of each object as pairs in the order of their names.
+fn sorted(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let mut fields: Vec<_> = fields.iter().collect();
+            fields.sort_by_key(|(name, _)| name.as_str());
+            fields.into_iter().map(|(name, value)| json!([name, sorted(value)])).collect()
+        }
+        Value::Array(items) => items.iter().map(sorted).collect(),
+        // A number as its text: 1 and 1.0 are not the same input.
+        other => other.clone(),
+    }
+}
+
+/// Why a line is not what was decided.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Difference {
+    /// It is no line of a decision log.
+    #[error("it is no line of a decision log: {0}")]
+    Unreadable(String),
+    /// The line was changed after it was written.
+    #[error("the line was changed after it was written: its digest is {0}")]
+    Changed(String),
+    /// Another decision is made on the inputs.
+    #[error("another decision is made on these inputs: {now}, and {then} was logged")]
+    Differs {
+        /// What is decided now.
+        now: String,
+        /// What was decided then.
+        then: String,
+    },
+}
+
+/// Decides again on the inputs of a line.
+///
+/// # Errors
+/// If it is not a line as it was written, or another decision is made.
+pub fn replay(line: &str) -> Result<(), Difference> {
+    let unreadable = |error: serde_json::Error| Difference::Unreadable(error.to_string());
+    let mut line: Value = serde_json::from_str(line).map_err(unreadable)?;
+    let logged = line.as_object_mut().and_then(|line| line.remove("digest"));
+    let missing = |name: &str| Difference::Unreadable(format!("there is no {name}"));
+    let logged = logged.ok_or_else(|| missing("digest"))?;
+    let outcome = line.get("outcome").ok_or_else(|| missing("outcome"))?;
+    let inputs = line.get("inputs").ok_or_else(|| missing("inputs"))?;
+    let inputs = LoggedInputs::deserialize(inputs).map_err(unreadable)?;
+    let again = inputs.decide().map_err(Difference::Unreadable)?;
+    // Both were written and read once, and are as exact as numbers are then.
+    let again = serde_json::to_string(&again).map_err(unreadable)?;
+    let again: Value = serde_json::from_str(&again).map_err(unreadable)?;
+    if again != *outcome {
+        let (now, then) = (again.to_string(), outcome.to_string());
+        return Err(Difference::Differs { now, then });
+    }
+    let actual = digest(&line).map_err(unreadable)?;
+    if logged != actual {
+        return Err(Difference::Changed(actual));
+    }
+    Ok(())
+}

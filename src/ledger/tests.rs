@@ -1,0 +1,485 @@
+use super::codec::Encoded;
+use super::*;
+use crate::hpa::{
+    self, AlignedSamples, Context, ControllerConfig, Input, Outcome, Phase, Pod, Ready,
+    RecordedTrace, Requests, Sample, Samples, Scale, ScalingHistory, Selected, Spec, Status,
+};
+use crate::watch::{AutoscalerRef, ObjectKey};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+const START: i64 = 1_800_000_000_000;
+
+fn autoscaler(namespace: &str, name: &str) -> AutoscalerRef {
+    AutoscalerRef::autoscaler(ObjectKey { namespace: namespace.into(), name: name.into() })
+}
+
+fn basis() -> Arc<Basis> {
+    let query = "sum by (namespace, pod) (rate(http_requests_total{namespace=\"shop\"}[2m]))";
+    let target = Target::Average(100_000);
+    let metric =
+        MetricBasis { name: "http_requests_total".into(), query: Some(query.into()), target };
+    Arc::new(Basis {
+        min: 1,
+        max: 50,
+        schedules: [None, None],
+        bounds_until: None,
+        windows: [0, 300_000],
+        tolerance: [0.1, 0.1],
+        metrics: [metric].into(),
+    })
+}
+
+/// A decision from `current` to `desired` replicas on a value.
+fn decision_at(time: i64, current: i32, desired: i32, value: i64, basis: &Arc<Basis>) -> Entry {
+    let mut entry = Entry::at(time, basis.clone());
+    entry.generation = Some(3);
+    entry.current = Some(current);
+    entry.recommended = Some(desired);
+    entry.desired = Some(desired);
+    let changes = current != desired;
+    entry.reason = if changes { Reason::MetricRecommendation } else { Reason::WithinTolerance };
+    entry.carried = if changes { CarriedOut::Written } else { CarriedOut::Unchanged };
+    let mut metric = Measured::of(MetricStatus::Used);
+    metric.proposed = Some(desired);
+    metric.value = Some(value);
+    metric.range = Some((value, value));
+    metric.ratio = Some(ratio_millionths(value, 100_000));
+    (metric.queried, metric.age) = (Some(time - 40), Some(40));
+    metric.pods = [current.into(), 0, 0, 0];
+    entry.metrics = vec![metric];
+    entry
+}
+
+fn ledger(max_bytes: usize) -> Ledger {
+    let ledger = Ledger::new(max_bytes, START);
+    ledger.begin_term(START);
+    ledger
+}
+
+fn all(ledger: &Ledger) -> Vec<Entry> {
+    let (found, is_more) = ledger.list(&Scope::default(), None, usize::MAX, |_, _| true);
+    assert!(!is_more);
+    found.into_iter().map(|listed| listed.entry).collect()
+}
+
+#[test]
+fn equal_decisions_are_one_run_with_the_smallest_and_the_largest_value() {
+    let (ledger, basis, web) = (ledger(1 << 20), basis(), autoscaler("shop", "web"));
+    let values = [101, 95, 107, 99];
+    for (n, value) in (0_i64..).zip(values) {
+        ledger.record(&web, &decision_at(START + n * 15_000, 5, 5, value * 1000, &basis));
+    }
+    let [shown] = &all(&ledger)[..] else { panic!("not one") };
+    assert_eq!(shown.count, 1, "an update is shown once a minute at most");
+    ledger.record(&web, &decision_at(START + 60_000, 5, 5, 100_000, &basis));
+    let [shown] = &all(&ledger)[..] else { panic!("not one") };
+    assert_eq!((shown.count, shown.first, shown.last), (5, START, START + 60_000));
+    assert_eq!(shown.metrics[0].range, Some((95_000, 107_000)));
+    assert_eq!(shown.metrics[0].value, Some(100_000));
+    ledger.record(&web, &decision_at(START + 75_000, 5, 5, 90_500, &basis));
+    ledger.record(&web, &decision_at(START + 90_000, 5, 7, 130_000, &basis));
+    let [run, up] = &all(&ledger)[..] else { panic!("not two") };
+    assert_eq!((run.count, run.sequence, up.sequence), (6, 1, 2), "its end is shown at once");
+    assert_eq!(run.metrics[0].range, Some((90_500, 107_000)));
+    assert!(run.version < up.version && run.added < run.version && up.added == up.version);
+}
+
+#[test]
+fn what_makes_a_decision_another_ends_the_run() {
+    let basis = basis();
+    let one = || decision_at(START, 5, 5, 100_000, &basis);
+    assert!(one().is_continued_by(&decision_at(START + 1, 5, 5, 90_000, &basis)));
+    let others: [fn(&mut Entry); 9] = [
+        |entry| entry.reason = Reason::Stabilized,
+        |entry| entry.desired = Some(6),
+        |entry| entry.current = Some(4),
+        |entry| entry.generation = Some(4),
+        |entry| entry.metrics[0].status = MetricStatus::Valid,
+        |entry| entry.metrics[0].proposed = Some(4),
+        |entry| entry.metrics.clear(),
+        |entry| entry.carried = CarriedOut::Frozen,
+        |entry| {
+            let kind = ConstraintKind::ScaleDownStabilized;
+            entry.constraints = vec![Constraint { kind, before: 4, after: 5, until: None }];
+        },
+    ];
+    for change in others {
+        let mut other = one();
+        change(&mut other);
+        assert!(!one().is_continued_by(&other), "{other:?}");
+    }
+}
+
+/// Two thousand decisions of a workload that moves every minute, with a period of 15 s.
+fn restless(decisions: i64, mut record: impl FnMut(Entry)) {
+    let basis = basis();
+    let (mut replicas, mut random) = (20, 7_u64);
+    for n in 0..decisions {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let noise = (random >> 33) as i64;
+        let time = START + n * 15_000 + noise % 7;
+        let desired = if n % 4 == 0 { 10 + (noise % 30) as i32 } else { replicas };
+        record(decision_at(time, replicas, desired, 80_000 + noise % 40_000, &basis));
+        replicas = desired;
+    }
+}
+
+#[test]
+fn a_day_of_steady_and_of_restless_autoscalers_fits() {
+    const DAY: i64 = 24 * 3600 / 15;
+    let ledger = ledger(usize::MAX);
+    let busy = autoscaler("shop", "busy");
+    restless(DAY, |entry| ledger.record(&busy, &entry));
+    let size = ledger.size();
+    let per_entry = size.bytes as f64 / size.entries as f64;
+    println!("{per_entry:.1} bytes for each of {} entries", size.entries);
+    let basis = basis();
+    let before = ledger.size().bytes;
+    for n in 0..100 {
+        let steady = autoscaler("shop", &format!("steady-workload-{n:04}"));
+        for round in 0..10 {
+            let time = START + round * 15_000;
+            ledger.record(&steady, &decision_at(time, 5, 5, 100_000 + round, &basis));
+        }
+    }
+    let steady = (ledger.size().bytes - before) as f64 / 100.0;
+    println!("{steady:.0} bytes for a steady autoscaler");
+    let day = size.bytes as f64 * 1_000.0 + steady * 10_000.0;
+    assert!(day < 150e6, "{:.0} MB a day", day / 1e6);
+}
+
+#[test]
+fn the_oldest_are_dropped_and_counted_and_a_watch_is_told() {
+    let ledger = ledger(100_000);
+    let (busy, quiet) = (autoscaler("shop", "busy"), autoscaler("shop", "quiet"));
+    ledger.record(&quiet, &decision_at(START, 1, 1, 100_000, &basis()));
+    let begun = ledger.versions().last;
+    restless(40_000, |entry| ledger.record(&busy, &entry));
+    let size = ledger.size();
+    assert!(size.bytes <= 100_000 && size.dropped > 10_000, "{size:?}");
+    let entries = all(&ledger);
+    assert_eq!(entries.len(), size.entries);
+    let sequences: Vec<u64> = entries.iter().map(|entry| entry.sequence).collect();
+    assert_eq!(sequences.last(), Some(&1), "that of the quiet one is still there");
+    assert!(sequences[..sequences.len() - 1].is_sorted_by(|a, b| a + 1 == *b));
+    let (changes, version) = ledger.changes_after(&Scope::default(), begun).expect("all changes");
+    assert_eq!(version, ledger.versions().last);
+    let dropped = changes.iter().filter(|change| matches!(change, Change::Dropped(..))).count();
+    assert_eq!(dropped as u64, size.dropped);
+    let before = ledger.versions().began - 1;
+    assert!(ledger.changes_after(&Scope::default(), before).is_err());
+    // Another leadership begins: what was before is not known.
+    ledger.begin_term(START + 1_000_000_000);
+    assert_eq!(ledger.changes_after(&Scope::default(), version), Err(Expired));
+}
+
+#[test]
+fn lists_continue_where_they_ended() {
+    let ledger = ledger(1 << 20);
+    for name in ["a", "b", "c"] {
+        for namespace in ["bank", "shop"] {
+            let one = autoscaler(namespace, name);
+            for n in 0..5 {
+                let current = n as i32;
+                ledger.record(&one, &decision_at(START + n, current, current + 1, 1, &basis()));
+            }
+        }
+    }
+    let scope = Scope { namespace: Some("shop".to_owned()) };
+    let (mut after, mut names) = (None, Vec::new());
+    loop {
+        let (page, is_more) = ledger.list(&scope, after.as_ref(), 4, |_, _| true);
+        for Listed { autoscaler, entry } in &page {
+            assert_eq!(autoscaler.key.namespace, "shop");
+            names.push(name(autoscaler, entry.sequence));
+        }
+        let Some(Listed { autoscaler, entry }) = page.last().filter(|_| is_more) else { break };
+        let AutoscalerRef { kind, key } = (**autoscaler).clone();
+        after = Some(Position { key, kind, sequence: entry.sequence });
+    }
+    assert_eq!(names.len(), 15);
+    assert!(names.is_sorted() && names[14] == "c.autoscaler.5");
+    let found = position("shop", "c.autoscaler.5").and_then(|position| ledger.get(&position));
+    assert_eq!(found.map(|entry| entry.sequence), Some(5));
+    for wrong in ["c.autoscaler.05", "c.autoscaler.6", "c.5", "c.deployment.5", "c.autoscaler.+5"] {
+        assert_eq!(position("shop", wrong).and_then(|position| ledger.get(&position)), None);
+    }
+}
+
+#[test]
+fn a_copy_shows_what_the_leader_showed() {
+    let (ledger, copy) = (ledger(60_000), Ledger::new(60_000, START + 5));
+    let busy = autoscaler("shop", "busy");
+    let mut version = ledger.versions().began;
+    copy.begin_copy(version, START);
+    copy.complete_copy(version);
+    let mut n = 0;
+    restless(12_000, |entry| {
+        ledger.record(&busy, &entry);
+        n += 1;
+        if n % 500 != 0 {
+            return;
+        }
+        let (changes, now) = ledger.changes_after(&Scope::default(), version).expect("changes");
+        for change in changes {
+            match change {
+                Change::Set(listed) => {
+                    let shown = decision(&listed.autoscaler, &listed.entry, START);
+                    let text = serde_json::to_string(&shown).expect("JSON");
+                    let read = serde_json::from_str(&text).expect("a decision");
+                    copy.copy([read], listed.entry.version);
+                }
+                Change::Dropped(position, version) => copy.copy_dropped(&position, version),
+            }
+        }
+        version = now;
+        copy.complete_copy(now);
+        assert_eq!(copy.versions(), ledger.versions());
+    });
+    let shown = |ledger: &Ledger| -> Vec<Value> {
+        let all = all(ledger);
+        all.iter().map(|entry| json!(decision(&busy, entry, START))).collect()
+    };
+    assert!(ledger.size().dropped > 0);
+    let (copied, original) = (shown(&copy), shown(&ledger));
+    assert_eq!(copied.len(), original.len());
+    let other = copied.iter().zip(&original).find(|(a, b)| a != b);
+    assert_eq!(other, None);
+    // It goes on where the leader was.
+    let last = all(&copy).last().map(|entry| entry.sequence);
+    copy.begin_term(START + 1_000_000_000);
+    copy.record(&busy, &decision_at(START + 1_000_000_000, 90, 91, 1, &basis()));
+    assert_eq!(all(&copy).last().map(|entry| entry.sequence), last.map(|last| last + 1));
+}
+
+fn entries() -> impl Strategy<Value = Vec<Entry>> {
+    let measured = (
+        0..3_usize,
+        proptest::option::of(-3..100_i32),
+        proptest::option::of((any::<i32>(), 0..1000_i64, 0..1000_i64)),
+        proptest::option::of(any::<i32>()),
+        proptest::option::of(-9_i64..99_999),
+        [0..9_i64, 0..3, 0..3, 0..3],
+        proptest::option::of("[a-zé]{0,9}"),
+    );
+    let measured = measured.prop_map(|(status, proposed, value, ratio, age, pods, failure)| {
+        let mut metric = Measured::of(MetricStatus::ALL[status]);
+        metric.proposed = proposed;
+        metric.value = value.map(|(value, ..)| value.into());
+        metric.range =
+            value.map(|(value, less, more)| (i64::from(value) - less, i64::from(value) + more));
+        metric.ratio = ratio.map(i64::from);
+        (metric.queried, metric.age) = (age.map(|age| START - age), age);
+        (metric.pods, metric.failure) = (pods, failure.map(|text| Box::new((text.clone(), text))));
+        metric
+    });
+    let constraint = (0..12_usize, 0..99, 0..99, proptest::option::of(START..START + 999));
+    let constraint = constraint.prop_map(|(kind, before, after, until)| Constraint {
+        kind: ConstraintKind::ALL[kind],
+        before,
+        after,
+        until,
+    });
+    let entry = (
+        (0..99_999_i64, 0..9_999_i64, 1..99_u64, proptest::option::of(1..9_i64)),
+        (proptest::option::of(0..50), proptest::option::of(0..50), proptest::option::of(0..50)),
+        (0..13_usize, 0..8_usize, proptest::option::of("[a-z]{0,20}")),
+        proptest::collection::vec(measured, 0..3),
+        proptest::collection::vec(constraint, 0..3),
+        any::<bool>(),
+    );
+    proptest::collection::vec(entry, 1..20).prop_map(|all| {
+        let bases = [basis(), Arc::new(Basis { max: 9, ..(*basis()).clone() })];
+        let mut version = 1_u64 << 50;
+        (1_u64..)
+            .zip(all)
+            .map(|(sequence, (times, replicas, words, metrics, constraints, is_other))| {
+                let mut entry = Entry::at(START + times.0, bases[usize::from(is_other)].clone());
+                version += 3;
+                (entry.sequence, entry.added, entry.version) = (sequence, version - 1, version);
+                (entry.last, entry.count) = (entry.first + times.1, times.2);
+                entry.generation = times.3;
+                (entry.current, entry.recommended, entry.desired) = replicas;
+                entry.reason = Reason::ALL[words.0];
+                entry.carried = CarriedOut::ALL[words.1];
+                entry.message = words.2.map(Into::into);
+                (entry.metrics, entry.constraints) = (metrics, constraints);
+                entry
+            })
+            .collect()
+    })
+}
+
+proptest! {
+    #[test]
+    fn entries_are_read_as_they_were_written(entries in entries()) {
+        let mut encoded = Encoded::default();
+        entries.iter().for_each(|entry| encoded.push(entry));
+        prop_assert_eq!(encoded.sealed().iter().collect::<Vec<_>>(), entries);
+    }
+}
+
+/// What the metric has to be for other replicas, held against the algorithm itself.
+#[test]
+fn what_would_change_the_replicas_does() {
+    for (desired, target) in [(1, 80_000), (2, 80_000), (5, 333), (7, 100_000), (30, 1), (49, 77)] {
+        let spec = json!({
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+            "maxReplicas": 50, "metrics": [{"type": "Pods", "pods": {"metric": {"name": "qps"},
+                "target": {"type": "AverageValue", "averageValue": format!("{target}m")}}}]});
+        let spec = Spec::from_api(&serde_json::from_value(spec).unwrap());
+        let config = ControllerConfig::default();
+        let names: Vec<String> = (0..desired).map(|n| format!("web-{n}")).collect();
+        let requests = Requests::default();
+        let ready = Some(Ready { status: Some(true), since: 0 });
+        let pods: Vec<Pod<'_>> = { names.iter() }
+            .map(|name| Pod {
+                name,
+                phase: Phase::Running,
+                deleting: false,
+                start: Some(0),
+                ready,
+                requests: &requests,
+            })
+            .collect();
+        let decided = |value: i64| {
+            let sample = Sample { milli: value, time: START, window_ms: 0 };
+            let samples = AlignedSamples::of_pods(vec![Some(sample); pods.len()]);
+            let samples = [Samples::PerPod(Ok(samples.view()))];
+            let input = Input {
+                context: Context::new(&spec, &config, START),
+                namespace: "shop",
+                scale: Ok(Scale { spec_replicas: desired, status_replicas: desired }),
+                selected: Selected::Pods(&pods),
+                samples: &samples,
+            };
+            let (mut status, mut trace) = (Status::default(), RecordedTrace::default());
+            // Empty but for that, so that nothing is stabilized.
+            let recommendation = hpa::Recommendation { replicas: 0, time: 0 };
+            let mut history =
+                ScalingHistory { recommendations: vec![recommendation], ..Default::default() };
+            match hpa::decide(&input, &mut history, &mut status, &mut trace).outcome {
+                Outcome::Rescale { to, .. } => to,
+                _ => desired,
+            }
+        };
+        let mut basis = (*basis()).clone();
+        let metric = MetricBasis { target: Target::Average(target), ..basis.metrics[0].clone() };
+        basis.metrics = [metric].into();
+        let entry = decision_at(START, desired, desired, target, &Arc::new(basis));
+        let (_, [more, fewer]) = super::would_change::would_change(&entry).expect("turns");
+        let more = more.expect("more");
+        assert!(decided(more.value) > desired, "{desired} {more:?}");
+        assert_eq!(decided(more.value - 1), desired, "{desired} {more:?}");
+        assert_eq!(fewer.is_none(), desired == 1);
+        if let Some(fewer) = fewer {
+            assert!(decided(fewer.value) < desired, "{desired} {fewer:?}");
+            assert_eq!(decided(fewer.value + 1), desired, "{desired} {fewer:?}");
+        }
+    }
+}
+
+/// Each leaf of a line by itself, with another value.
+fn changed(value: &Value, out: &mut Vec<Value>, rebuild: &dyn Fn(Value) -> Value) {
+    match value {
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                let rebuild = |new: Value| {
+                    let mut fields = fields.clone();
+                    fields.insert(name.clone(), new);
+                    rebuild(Value::Object(fields))
+                };
+                changed(field, out, &rebuild);
+            }
+        }
+        Value::Array(items) => {
+            for (index, item) in items.iter().enumerate() {
+                let rebuild = |new: Value| {
+                    let mut items = items.clone();
+                    items[index] = new;
+                    rebuild(Value::Array(items))
+                };
+                changed(item, out, &rebuild);
+            }
+        }
+        Value::Number(number) => {
+            out.push(rebuild(number.as_i64().map_or(json!(0.5), |n| json!(n + 1))));
+        }
+        Value::String(text) => out.push(rebuild(json!(format!("{text}x")))),
+        Value::Bool(is) => out.push(rebuild(json!(!is))),
+        Value::Null => out.push(rebuild(json!(1))),
+    }
+}
+
+#[test]
+fn a_line_is_decided_again_and_any_change_is_found() {
+    let spec = json!({
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+        "minReplicas": 1, "maxReplicas": 50,
+        "behavior": {"scaleUp": {"tolerance": "50m", "policies":
+            [{"type": "Pods", "value": 4, "periodSeconds": 60}]}},
+        "metrics": [
+            {"type": "Pods", "pods": {"metric": {"name": "qps", "selector": {"matchLabels": {"a": "b"}}},
+                "target": {"type": "AverageValue", "averageValue": "80m"}}},
+            {"type": "Resource", "resource": {"name": "cpu",
+                "target": {"type": "Utilization", "averageUtilization": 80}}},
+            {"type": "External", "external": {"metric": {"name": "queue"},
+                "target": {"type": "Value", "value": "7"}}}]});
+    let spec = Spec::from_api(&serde_json::from_value(spec).unwrap());
+    let config = ControllerConfig::default();
+    let cpu = |milli| ("cpu".to_owned(), crate::k8s::Quantity::from_milli(milli));
+    let container =
+        |milli| hpa::PodContainer { name: "app".to_owned(), requests: [cpu(milli)].into() };
+    let requests = Requests::new(vec![container(100)], Vec::new(), &[cpu(300)].into(), &[].into());
+    let ready = Some(Ready { status: Some(true), since: 7 });
+    let pods: Vec<Pod<'_>> = ["a", "b"]
+        .map(|name| {
+            let (phase, start) = (Phase::Running, Some(5));
+            Pod { name, phase, deleting: false, start, ready, requests: &requests }
+        })
+        .into();
+    let sample = |milli| Some(Sample { milli, time: START, window_ms: 30 });
+    let aligned = AlignedSamples::of_pods(vec![sample(100), sample(131)]);
+    let samples = [
+        Samples::PerPod(Ok(aligned.view())),
+        Samples::PerPod(Ok(aligned.view())),
+        Samples::Values(Err("it is away")),
+    ];
+    let input = Input {
+        context: Context::new(&spec, &config, START),
+        namespace: "shop",
+        scale: Ok(Scale { spec_replicas: 2, status_replicas: 2 }),
+        selected: Selected::Pods(&pods),
+        samples: &samples,
+    };
+    let mut history = ScalingHistory::default();
+    history.scaled(1, 2, &spec, START - 30_000);
+    let mut status = Status::default();
+    let inputs = LoggedInputs::new(&input, (&[], Some(1)), &history, &status);
+    let mut trace = DecisionTrace::default();
+    let decided = hpa::decide(&input, &mut history, &mut status, &mut trace);
+    let Outcome::Rescale { to, .. } = decided.outcome else { panic!("{decided:?}") };
+    let (rescale, error) = (Some(to), decided.error.clone());
+    let outcome = LoggedOutcome { rescale, error, trace: trace.recorded.clone() };
+    assert_eq!(inputs.decide().as_ref(), Ok(&outcome));
+    let web = autoscaler("shop", "web");
+    let shown = decision(&web, &decision_at(START, 2, to, 115, &basis()), START);
+    let line = super::replay::line(&web, &inputs, &outcome, &shown).expect("a line");
+    assert_eq!(replay(&line), Ok(()));
+    let line: Value = serde_json::from_str(&line).unwrap();
+    let indented = serde_json::to_string_pretty(&line).unwrap();
+    assert_eq!(replay(&indented), Ok(()), "the form does not matter");
+    let mut all = Vec::new();
+    changed(&line, &mut all, &|new| new);
+    assert!(all.len() > 100, "{}", all.len());
+    for changed in all {
+        assert!(replay(&changed.to_string()).is_err(), "{changed}");
+    }
+    // A decision by another algorithm, with a digest of its own.
+    let mut other = line.clone();
+    other["outcome"]["rescale"] = json!(to + 1);
+    assert!(matches!(replay(&other.to_string()), Err(Difference::Differs { .. })));
+    assert!(matches!(replay("{}"), Err(Difference::Unreadable(_))));
+}

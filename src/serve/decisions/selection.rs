@@ -1,0 +1,102 @@
+//! Which decisions a request selects, by labels and fields.
+
+use super::super::error::ApiError;
+use super::super::options::label_selector;
+use crate::k8s::Selector;
+use crate::ledger::api::{AUTOSCALER_LABEL, KIND_LABEL};
+use crate::ledger::{Scope, name};
+use crate::watch::AutoscalerRef;
+
+/// The decisions that a request selects.
+pub struct Selection {
+    labels: Selector,
+    names: Vec<FieldTerm>,
+    namespaces: Vec<FieldTerm>,
+}
+
+struct FieldTerm {
+    value: String,
+    is_equal: bool,
+}
+
+impl FieldTerm {
+    fn matches(&self, value: &str) -> bool {
+        (self.value == value) == self.is_equal
+    }
+}
+
+impl Selection {
+    /// Parses `labelSelector` and `fieldSelector`.
+    ///
+    /// # Errors
+    /// 400 if one is invalid, or of a field that can't be selected by.
+    pub fn parse(labels: &str, fields: &str) -> Result<Self, ApiError> {
+        let (mut names, mut namespaces) = (Vec::new(), Vec::new());
+        for term in fields.split(',').map(str::trim).filter(|term| !term.is_empty()) {
+            let (field, value, is_equal) = match term.split_once("!=") {
+                Some((field, value)) => (field, value, false),
+                None => match term.split_once('=') {
+                    Some((field, value)) => (field, value.strip_prefix('=').unwrap_or(value), true),
+                    None => {
+                        let message = format!("fieldSelector: {term:?} is not FIELD=VALUE");
+                        return Err(ApiError::bad_request(message));
+                    }
+                },
+            };
+            let term = FieldTerm { value: value.to_owned(), is_equal };
+            match field {
+                "metadata.name" => names.push(term),
+                "metadata.namespace" => namespaces.push(term),
+                other => {
+                    return Err(ApiError::bad_request(format!(
+                        "field label not supported: {other}: use metadata.name or metadata.namespace"
+                    )));
+                }
+            }
+        }
+        Ok(Self { labels: label_selector(labels)?, names, namespaces })
+    }
+
+    /// The namespace to look in: that of the path, or the one that a field selects.
+    pub fn scope(&self, namespace: Option<&str>) -> Scope {
+        let selected = || self.namespaces.iter().find(|term| term.is_equal);
+        let selected = || selected().map(|term| term.value.as_str());
+        super::scope(namespace.or_else(selected))
+    }
+
+    /// Whether the decisions of an autoscaler are selected, and whether one of them is.
+    pub fn filter(&self) -> impl Fn(&AutoscalerRef, Option<u64>) -> bool + '_ {
+        move |autoscaler, sequence| match sequence {
+            Some(sequence) => self.selects_name(autoscaler, sequence),
+            None => self.selects_all_of(autoscaler),
+        }
+    }
+
+    /// Whether decisions of an autoscaler are selected at all.
+    pub fn selects_all_of(&self, autoscaler: &AutoscalerRef) -> bool {
+        let label = |key: &str| match key {
+            AUTOSCALER_LABEL => Some(autoscaler.key.name.as_str()),
+            KIND_LABEL => Some(autoscaler.kind.as_str()),
+            _ => None,
+        };
+        self.labels.matches(label)
+            && self.namespaces.iter().all(|term| term.matches(&autoscaler.key.namespace))
+            // A name begins with that of its autoscaler.
+            && self
+                .names
+                .iter()
+                .all(|term| !term.is_equal || term.value.starts_with(&autoscaler.key.name))
+    }
+
+    fn selects_name(&self, autoscaler: &AutoscalerRef, sequence: u64) -> bool {
+        self.names.is_empty() || {
+            let name = name(autoscaler, sequence);
+            self.names.iter().all(|term| term.matches(&name))
+        }
+    }
+
+    /// Whether a decision is selected.
+    pub fn selects(&self, autoscaler: &AutoscalerRef, sequence: u64) -> bool {
+        self.selects_all_of(autoscaler) && self.selects_name(autoscaler, sequence)
+    }
+}
