@@ -3,7 +3,8 @@
 use crate::config::{Config, ServeFlags, TlsVersion};
 use crate::connect::{self, redact_url};
 use crate::leader::ElectionSettings;
-use crate::replica::{self, Clock, Parts, Replica, Shared};
+use crate::ledger_copy::LedgerCopy;
+use crate::replica::{self, Clock, Parts, Replica, Shared, Stop};
 use crate::serve::{
     ApiGroup, Authenticator, Authorizer, AuthorizerOptions, CaBundleStatus, Decisions, Health,
     Listener, Server, ServingCa, ServingCertificate, TlsError, TlsOptions, TokenAuthenticator,
@@ -11,7 +12,7 @@ use crate::serve::{
 };
 use crate::telemetry::Metrics;
 use axum::Router;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
@@ -62,7 +63,8 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
     if let Some(ca) = self_signed_ca {
         let (service, namespace) = (flags.service_name.clone(), flags.service_namespace());
         let ca = ServingCa { service, namespace, ca };
-        replica.spawn("caBundles", run_ca_injector(clients.api, ca, ca_bundles, metrics.clone()));
+        let api = clients.api.clone();
+        replica.spawn("caBundles", run_ca_injector(api, ca, ca_bundles, metrics.clone()));
     }
     if let Some(path) = flags.config.clone() {
         let Shared { config, rules, .. } = replica.shared();
@@ -76,8 +78,31 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
         replica.spawn("configuration", config.run_reloader(path, changed));
     }
     let (signal, address) = (stop_signal()?, listener.address()?);
+    if let Some(ip) = advertised(&flags) {
+        replica.leader().set_address(SocketAddr::new(ip, address.port()).to_string());
+    }
+    let ledger = replica.shared().ledger.clone();
+    if flags.leader_elect {
+        let (ledger, leader) = (ledger.clone(), replica.leader().clone());
+        let copy = LedgerCopy { ledger, leader, api: clients.api, flags: flags.clone() };
+        replica.spawn("ledger copy", copy.run());
+    }
     tracing::info!(version = env!("CARGO_PKG_VERSION"), %address, prometheus = redact_url(&flags.prometheus_url), "Started serving");
-    Ok(replica.run(|stop| listener.serve(server, stop), signal).await?)
+    let api = |stop: Stop| {
+        // Watches end when the server stops, and don't hold it up.
+        let closing = stop.clone();
+        listener.serve(server, async move {
+            closing.await;
+            ledger.close();
+        })
+    };
+    Ok(replica.run(api, signal).await?)
+}
+
+/// The address at which other replicas reach this one, if it is known.
+fn advertised(flags: &ServeFlags) -> Option<IpAddr> {
+    let bound = Some(flags.bind_address).filter(|bound| !bound.is_unspecified());
+    flags.advertise_address.or(bound)
 }
 
 /// The clients of kube-apiserver.

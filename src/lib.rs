@@ -25,6 +25,7 @@ pub mod hpa;
 pub mod k8s;
 mod leader;
 pub mod ledger;
+mod ledger_copy;
 mod live;
 mod log_budget;
 pub mod prometheus;

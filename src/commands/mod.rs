@@ -12,3 +12,4 @@ pub mod convert;
 mod objects;
 pub mod operate;
 pub mod reference;
+pub mod replay;

@@ -11,6 +11,8 @@ use http::{Request, Response};
 use kube::Client;
 use kube::client::{Body, ClientBuilder};
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,19 +36,7 @@ pub async fn api_server(
     clock: Clock,
     qps: Option<f64>,
 ) -> Result<Client, ConnectError> {
-    let mut config = match kubeconfig {
-        Some(path) => read_kubeconfig(flag, path).await?,
-        None => {
-            let inferred = kube::Config::infer().await;
-            let mut config =
-                inferred.map_err(|error| ConnectError::NotConfigured(error.to_string()))?;
-            // A pod has no kubeconfig, and connects to the API server without a proxy.
-            if let Ok(file) = Kubeconfig::read() {
-                choose_proxy(&mut config, &file, None);
-            }
-            config
-        }
-    };
+    let mut config = configuration(flag, kubeconfig).await?;
     // Shorter than the deadline within which a leader must renew its Lease.
     let longest = Duration::from_secs(10);
     config.connect_timeout = Some(longest.min(flags.leader_elect_renew_deadline / 2));
@@ -56,6 +46,49 @@ pub async fn api_server(
     // They are above it instead, and above the rate limit.
     config.default_retry = false;
     Ok(layered(ClientBuilder::try_from(config)?, flags, metrics, clock, qps))
+}
+
+/// The configuration of a kubeconfig or, without one, as kube infers it.
+async fn configuration(
+    flag: &'static str,
+    kubeconfig: Option<&Path>,
+) -> Result<kube::Config, ConnectError> {
+    if let Some(path) = kubeconfig {
+        return read_kubeconfig(flag, path).await;
+    }
+    let inferred = kube::Config::infer().await;
+    let mut config = inferred.map_err(|error| ConnectError::NotConfigured(error.to_string()))?;
+    // A pod has no kubeconfig, and connects to the API server without a proxy.
+    if let Ok(file) = Kubeconfig::read() {
+        choose_proxy(&mut config, &file, None);
+    }
+    Ok(config)
+}
+
+/// The client of another replica at this address, which authenticates as at the API server. Its certificate
+/// must be of this host, and of one of the CAs of a bundle as PEM.
+///
+/// # Errors
+/// As [`ConnectError`] says, and if the address or the bundle is invalid.
+pub async fn peer(
+    flags: &ServeFlags,
+    address: &str,
+    host: String,
+    bundle: &[u8],
+) -> Result<Client, ConnectError> {
+    let mut config = configuration("--kubeconfig", flags.kubeconfig.as_deref()).await?;
+    let invalid = |error: String| ConnectError::NotConfigured(format!("{address}: {error}"));
+    let url = format!("https://{address}").parse();
+    config.cluster_url = url.map_err(|error: http::uri::InvalidUri| invalid(error.to_string()))?;
+    let roots = CertificateDer::pem_slice_iter(bundle).map(|root| root.map(|root| root.to_vec()));
+    let roots: Result<Vec<_>, _> = roots.collect();
+    config.root_cert = Some(roots.map_err(|error| invalid(error.to_string()))?);
+    (config.root_cert_file, config.accept_invalid_certs) = (None, false);
+    (config.tls_server_name, config.proxy_url) = (Some(host), None);
+    config.connect_timeout = Some(Duration::from_secs(10));
+    // A watch sends a bookmark every 30 s.
+    config.read_timeout = Some(Duration::from_secs(90));
+    Ok(Client::try_from(config)?)
 }
 
 /// The client of a service that sends requests to kube-apiserver: each attempt is counted, and an

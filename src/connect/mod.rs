@@ -6,5 +6,5 @@ mod prometheus;
 mod proxy;
 
 pub use error::ConnectError;
-pub use kubernetes::{api_server, as_kubectl, layered, plain_api_server};
+pub use kubernetes::{api_server, as_kubectl, layered, peer, plain_api_server};
 pub use prometheus::{prometheus, redact_url};

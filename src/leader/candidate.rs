@@ -2,7 +2,7 @@
 
 use super::freeze::{self, Freeze};
 use super::settings::{ElectionSettings, NAME_LABEL, REQUEST_TIMEOUT};
-use super::state::{LeaderState, locked, resource_version};
+use super::state::{ADDRESS, LeaderState, locked, resource_version};
 use crate::prometheus;
 use crate::watch::FailureLog;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
@@ -159,6 +159,7 @@ impl<'a> Candidate<'a> {
         }
         self.version_went_back = false;
         self.state.observe_freeze(&lease, versions_restarted);
+        self.state.observe_leader(&lease);
         let record = LeaseRecord::of(&lease);
         let is_holder = record.holder == self.settings().identity;
         if !is_holder {
@@ -370,6 +371,10 @@ impl<'a> Candidate<'a> {
         let seconds = i32::try_from(self.settings().lease_duration.as_secs()).unwrap_or(i32::MAX);
         let labels = lease.metadata.labels.get_or_insert_default();
         labels.entry(NAME_LABEL.0.to_owned()).or_insert_with(|| NAME_LABEL.1.to_owned());
+        if let Some(address) = self.state.address.get() {
+            let annotations = lease.metadata.annotations.get_or_insert_default();
+            annotations.insert(ADDRESS.to_owned(), address.clone());
+        }
         let spec = lease.spec.get_or_insert_default();
         spec.holder_identity = Some(self.settings().identity.clone());
         spec.lease_duration_seconds = Some(seconds);

@@ -3,7 +3,7 @@
 use super::candidate::Candidate;
 use super::fencing::FencingToken;
 use super::settings::ElectionSettings;
-use super::state::{LeaderState, locked};
+use super::state::{LeaderAddress, LeaderState, locked};
 use crate::clock::Clock;
 use crate::prometheus;
 use crate::supervise::Spawner;
@@ -62,6 +62,21 @@ impl LeaderElector {
     #[cfg(test)]
     pub(crate) fn observe_freeze(&self, lease: &k8s_openapi::api::coordination::v1::Lease) {
         self.0.observe_freeze(lease, false);
+    }
+
+    /// Tells the other replicas where this one is reached when it leads: an IP address and port.
+    pub fn set_address(&self, address: String) {
+        let _ = self.0.address.set(address);
+    }
+
+    /// Who leads and where it is reached, as of the newest Lease seen.
+    pub fn leaders(&self) -> watch::Receiver<Option<LeaderAddress>> {
+        self.0.leader.subscribe()
+    }
+
+    /// Whether a leader is this replica.
+    pub fn is(&self, leader: &LeaderAddress) -> bool {
+        leader.identity == self.0.settings.identity
     }
 
     /// Counts the changes of the leader and of the freeze.

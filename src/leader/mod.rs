@@ -27,3 +27,4 @@ use fencing::WriteRefused;
 pub use fencing::{FencingToken, is_indeterminate};
 pub use freeze::Freeze;
 pub use settings::{ElectionSettings, NAME_LABEL, REQUEST_TIMEOUT};
+pub use state::LeaderAddress;

@@ -9,7 +9,7 @@ use crate::supervise::Spawner;
 use crate::telemetry::Metrics;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -20,6 +20,10 @@ pub struct LeaderState {
     pub terms: Mutex<Terms>,
     /// Counts changes of the leader and of the freeze.
     pub changes: watch::Sender<u64>,
+    /// Where this replica is reached by the others, if that is known.
+    pub address: OnceLock<String>,
+    /// The leader as of the newest Lease seen, and where it is reached.
+    pub leader: watch::Sender<Option<LeaderAddress>>,
     /// The freeze, as of the newest Lease seen.
     pub observed_freeze: Mutex<ObservedFreeze>,
     /// Writes of any kind in flight.
@@ -37,6 +41,18 @@ pub struct LeaderState {
     pub clock: Clock,
     recorder: EventRecorder,
     metrics: Arc<Metrics>,
+}
+
+/// The annotation of the Lease that says where its holder is reached.
+pub const ADDRESS: &str = "plimsoll.dev/leader-address";
+
+/// A replica that leads, and where it is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaderAddress {
+    /// Its holder identity.
+    pub identity: String,
+    /// Its IP address and port.
+    pub address: String,
 }
 
 /// The terms of this replica.
@@ -100,6 +116,8 @@ impl LeaderState {
         Self {
             terms: Mutex::default(),
             changes: watch::Sender::new(0),
+            address: OnceLock::new(),
+            leader: watch::Sender::new(None),
             observed_freeze: Mutex::default(),
             writes: InFlight::default(),
             scale_writes: InFlight::default(),
@@ -174,6 +192,21 @@ impl LeaderState {
             self.record(lease, "LeaderElection", "stopped leading");
         }
         self.changes.send_modify(|changes| *changes += 1);
+    }
+
+    /// Takes the leader from a Lease.
+    pub fn observe_leader(&self, lease: &Lease) {
+        let of = |lease: &Lease| {
+            let address = lease.metadata.annotations.as_ref()?.get(ADDRESS)?.clone();
+            let identity = lease.spec.as_ref()?.holder_identity.clone()?;
+            (!identity.is_empty()).then_some(LeaderAddress { identity, address })
+        };
+        let now = of(lease);
+        self.leader.send_if_modified(|leader| {
+            let is_new = *leader != now;
+            *leader = now;
+            is_new
+        });
     }
 
     /// Takes the freeze from a Lease, unless a newer Lease was seen. `versions_restarted`

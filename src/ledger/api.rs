@@ -15,6 +15,9 @@ pub const KIND_LABEL: &str = "plimsoll.dev/kind";
 /// The annotation that says since when there are decisions.
 pub const SINCE_ANNOTATION: &str = "plimsoll.dev/history-since";
 
+/// The annotation of bookmarks with the resource version with which the leadership began.
+pub const LEADERSHIP_ANNOTATION: &str = "plimsoll.dev/leadership-began";
+
 /// Decision says what was decided for an autoscaler, and why: one decision, or a run of decisions in
 /// which nothing but measured values changed. Decisions are kept in memory, the oldest are dropped
 /// first, and nothing can be written.

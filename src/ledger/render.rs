@@ -27,7 +27,8 @@ fn seconds(time: UnixMillis) -> String {
     Timestamp::from_second(time.div_euclid(1000)).unwrap_or_default().to_string()
 }
 
-fn parse_time(text: &str) -> Option<UnixMillis> {
+/// A time as [`time`] writes it.
+pub fn parse_time(text: &str) -> Option<UnixMillis> {
     text.parse::<Timestamp>().ok().map(Timestamp::as_millisecond)
 }
 

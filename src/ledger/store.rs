@@ -241,23 +241,24 @@ impl Ledger {
         self.changed(version);
     }
 
-    /// A copy of the ledger of another leadership begins, which had begun with this resource version.
-    pub fn begin_copy(&self, began: u64, since: UnixMillis) {
+    /// A copy of the ledger of another leadership begins.
+    pub fn begin_copy(&self) {
         let mut state = self.state();
         state.histories.clear();
         state.blocks.clear();
         state.tombstones.clear();
         (state.bytes, state.entries, state.forgotten) = (0, 0, 0);
-        (state.version, state.began, state.since) = (began, began, since);
+        (state.version, state.began) = (0, 0);
         state.is_complete = false;
         drop(state);
         self.0.changes.send_modify(|_| {});
     }
 
     /// The copy has all that the leader had at this resource version.
-    pub fn complete_copy(&self, version: u64) {
+    pub fn complete_copy(&self, versions: Versions) {
         let mut state = self.state();
-        state.version = state.version.max(version);
+        state.version = state.version.max(versions.last);
+        (state.began, state.since) = (versions.began, versions.since);
         state.is_complete = true;
         let version = state.version;
         drop(state);

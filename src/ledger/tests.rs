@@ -213,8 +213,8 @@ fn a_copy_shows_what_the_leader_showed() {
     let (ledger, copy) = (ledger(60_000), Ledger::new(60_000, START + 5));
     let busy = autoscaler("shop", "busy");
     let mut version = ledger.versions().began;
-    copy.begin_copy(version, START);
-    copy.complete_copy(version);
+    copy.begin_copy();
+    copy.complete_copy(ledger.versions());
     let mut n = 0;
     restless(12_000, |entry| {
         ledger.record(&busy, &entry);
@@ -235,7 +235,7 @@ fn a_copy_shows_what_the_leader_showed() {
             }
         }
         version = now;
-        copy.complete_copy(now);
+        copy.complete_copy(ledger.versions());
         assert_eq!(copy.versions(), ledger.versions());
     });
     let shown = |ledger: &Ledger| -> Vec<Value> {

@@ -171,6 +171,11 @@ impl Replica {
         &self.shared
     }
 
+    /// The election.
+    pub(crate) fn leader(&self) -> &LeaderElector {
+        &self.leader
+    }
+
     /// Reads external metrics as its API does: a function of a namespace and a metric, which says whether there are
     /// values.
     pub fn external_metrics(

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// A replica, and its proxies.
 pub struct Replica {
     pub process: Process,
-    port: u16,
+    pub port: u16,
     pub api: Proxy,
     pub prometheus: Proxy,
 }

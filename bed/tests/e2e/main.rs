@@ -5,6 +5,7 @@ mod api_faults;
 mod backends;
 mod beds;
 mod chart;
+mod decisions;
 mod docs;
 mod drop_in;
 mod duel;

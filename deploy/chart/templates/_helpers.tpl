@@ -43,6 +43,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if .Values.apiServices.external }}
 - {group: external.metrics.k8s.io, version: v1beta1, priority: 100}
 {{- end }}
+{{- if .Values.apiServices.decisions }}
+- {group: decisions.plimsoll.dev, version: v1alpha1, priority: 100}
+{{- end }}
 {{- if .Values.apiServices.resource }}
 - {group: metrics.k8s.io, version: v1beta1, priority: 100}
 {{- end }}

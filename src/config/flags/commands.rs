@@ -76,6 +76,14 @@ pub struct FreezeFlags {
     pub cluster: ClusterFlags,
 }
 
+/// The flags of `plimsoll replay`.
+#[derive(Clone, Debug, Args)]
+pub struct ReplayFlags {
+    /// The file; - is the standard input.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+}
+
 /// The flags of `plimsoll convert`.
 #[derive(Clone, Debug, Args)]
 pub struct ConvertFlags {

@@ -8,6 +8,7 @@ mod serve;
 
 pub use commands::{
     CheckFlags, ClusterFlags, ConvertFlags, FreezeFlags, ObjectFlags, OutputFormat, PauseFlags,
+    ReplayFlags,
 };
 pub use prometheus::{PrometheusFlags, PrometheusVerb};
 pub use serve::{ServeFlags, TlsVersion};
@@ -39,6 +40,9 @@ pub enum Command {
     Convert(ConvertFlags),
     /// Show who leads, whether scales are frozen, and which Autoscalers fail.
     Status(ClusterFlags),
+    /// Decide again on the inputs of each line of a decision log (--decision-log), and fail if another decision
+    /// is made, or a line was changed.
+    Replay(ReplayFlags),
     /// Tell why an Autoscaler scales as it does.
     Explain(ObjectFlags),
     /// Leave an Autoscaler's scale alone from now on.

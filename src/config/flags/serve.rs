@@ -124,6 +124,11 @@ pub struct ServeFlags {
     #[arg(long, value_name = "IP", default_value = "::")]
     pub bind_address: IpAddr,
 
+    /// The address at which the other replicas reach this one, to copy its decisions when it leads. Without it,
+    /// that of --bind-address, unless it stands for all.
+    #[arg(long, value_name = "IP", env = "POD_IP")]
+    pub advertise_address: Option<IpAddr>,
+
     /// The port to serve HTTPS on; 0 takes a free one.
     #[arg(long, value_name = "PORT", default_value_t = 6443)]
     pub secure_port: u16,

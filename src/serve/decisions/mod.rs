@@ -68,11 +68,6 @@ impl Decisions {
         Self { ledger, watches: SeatPool::new(MAX_WATCHES), of_tenant }
     }
 
-    /// Ends all watches, as the server stops.
-    pub fn close(&self) {
-        self.ledger.close();
-    }
-
     /// The resource versions, if this replica knows all that the leader knows.
     fn versions(&self) -> Result<Versions, ApiError> {
         let versions = self.ledger.versions();

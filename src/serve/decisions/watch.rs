@@ -5,8 +5,8 @@ use super::super::error::ApiError;
 use super::super::layers::LongRunning;
 use super::selection::Selection;
 use super::{DecisionOptions, invalid_version, is_set, rendered, value};
-use crate::ledger::api::{GROUP, VERSION};
-use crate::ledger::{Change, Ledger, Listed, Position, Scope, Versions, metadata};
+use crate::ledger::api::{GROUP, LEADERSHIP_ANNOTATION, SINCE_ANNOTATION, VERSION};
+use crate::ledger::{Change, Ledger, Listed, Position, Scope, Versions, metadata, time};
 use crate::watch::AutoscalerRef;
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, header};
@@ -278,8 +278,13 @@ impl Watch {
     /// A bookmark: all was sent up to this resource version.
     fn bookmark(&self, ends_initial: bool) -> Bytes {
         let mut metadata = json!({"resourceVersion": self.version.to_string()});
+        let versions = self.ledger.versions();
+        metadata["annotations"] = json!({
+            SINCE_ANNOTATION: time(versions.since),
+            LEADERSHIP_ANNOTATION: versions.began.to_string(),
+        });
         if ends_initial {
-            metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+            metadata["annotations"]["k8s.io/initial-events-end"] = "true".into();
         }
         let object = match self.table {
             None => object("Decision", &metadata),
