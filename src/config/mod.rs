@@ -10,6 +10,6 @@ pub use adapter_flags::{IgnoredFlag, normalize_command, take_ignored};
 pub use file::{Config, ConfigError};
 pub use flags::{
     CheckFlags, Cli, ClusterFlags, Command, ConvertFlags, FreezeFlags, ObjectFlags, OutputFormat,
-    PauseFlags, PrometheusFlags, PrometheusVerb, ServeFlags, TlsVersion,
+    PauseFlags, ReplayFlags, PrometheusFlags, PrometheusVerb, ServeFlags, TlsVersion,
 };
 pub use live::LiveConfig;
