@@ -1,11 +1,13 @@
 //! `decide` in the steady state: one metric whose values change a little from evaluation to
-//! evaluation, with 10, 100 and 1,000 pods; the time, and that nothing is allocated.
+//! evaluation, with 10, 100 and 1,000 pods, traced for the decision ledger as the control loop does; the
+//! time, and that nothing is allocated.
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use plimsoll::hpa::{
     self, AlignedSamples, Context, ControllerConfig, Input, Phase, Pod, PodContainer, Ready,
     Requests, Sample, Samples, Scale, ScalingHistory, Selected, Spec, Status,
 };
+use plimsoll::ledger::DecisionTrace;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -37,7 +39,7 @@ impl Workload {
     }
 
     /// Hands over a function that runs the next evaluation.
-    fn with_evaluations<T>(&self, run: impl FnOnce(&mut dyn FnMut()) -> T) -> T {
+    fn with_evaluations<T>(&self, traced: bool, run: impl FnOnce(&mut dyn FnMut()) -> T) -> T {
         let ready = Some(Ready { status: Some(true), since: 0 });
         let pods: Vec<Pod<'_>> = self
             .names
@@ -65,6 +67,7 @@ impl Workload {
         let config = ControllerConfig::default();
         let (mut history, mut status) = (ScalingHistory::default(), Status::default());
         let replicas = self.names.len() as i32;
+        let mut trace = DecisionTrace::default();
         let mut tick = 0;
         let mut evaluate = || {
             tick += 1;
@@ -80,7 +83,14 @@ impl Workload {
                 selected: Selected::Pods(&pods),
                 samples: &samples,
             };
-            black_box(hpa::decide(black_box(&input), &mut history, &mut status, &mut ()));
+            let input = black_box(&input);
+            black_box(match traced {
+                true => {
+                    trace.clear();
+                    hpa::decide(input, &mut history, &mut status, &mut trace)
+                }
+                false => hpa::decide(input, &mut history, &mut status, &mut ()),
+            });
         };
         // Until the steady state: every window is full.
         (0..100).for_each(|_| evaluate());
@@ -94,15 +104,16 @@ fn decide(criterion: &mut Criterion) {
     let cpu = json!({"type": "Resource", "resource": {"name": "cpu",
         "target": {"type": "Utilization", "averageUtilization": 80}}});
     let cases = [
-        ("one Pods metric", pods_metric.clone(), Value::Null),
-        ("one Pods metric, behavior", pods_metric, json!({"scaleUp": {}, "scaleDown": {}})),
-        ("CPU utilization", cpu, Value::Null),
+        ("one Pods metric", pods_metric.clone(), Value::Null, true),
+        ("one Pods metric, no trace", pods_metric.clone(), Value::Null, false),
+        ("one Pods metric, behavior", pods_metric, json!({"scaleUp": {}, "scaleDown": {}}), true),
+        ("CPU utilization", cpu, Value::Null, true),
     ];
-    for (name, metric, behavior) in cases {
+    for (name, metric, behavior, traced) in cases {
         let mut group = criterion.benchmark_group(name);
         for pods in [10, 100, 1_000] {
             let workload = Workload::new(pods, metric.clone(), behavior.clone());
-            workload.with_evaluations(|evaluate| {
+            workload.with_evaluations(traced, |evaluate| {
                 let allocated = allocation_counter::measure(|| (0..1_000).for_each(|_| evaluate()));
                 println!(
                     "{name}/{pods}: {} allocations in 1,000 evaluations",

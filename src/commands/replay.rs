@@ -32,7 +32,7 @@ pub fn run(flags: &ReplayFlags, out: &mut impl Write) -> Result<bool, String> {
             continue;
         }
         replayed += 1;
-        if let Err(difference) = ledger::replay(line.trim_end()) {
+        if let Err(difference) = ledger::replay_line(line.trim_end()) {
             different += 1;
             writeln!(out, "line {number}: {difference}").map_err(failed)?;
         }

@@ -10,6 +10,6 @@ pub use adapter_flags::{IgnoredFlag, normalize_command, take_ignored};
 pub use file::{Config, ConfigError};
 pub use flags::{
     CheckFlags, Cli, ClusterFlags, Command, ConvertFlags, FreezeFlags, ObjectFlags, OutputFormat,
-    PauseFlags, ReplayFlags, PrometheusFlags, PrometheusVerb, ServeFlags, TlsVersion,
+    PauseFlags, PrometheusFlags, PrometheusVerb, ReplayFlags, ServeFlags, TlsVersion,
 };
 pub use live::LiveConfig;

@@ -1,41 +1,20 @@
 //! The account of a decision for the ledger: what the algorithm did, and what was done with it.
 
-use super::context::{ControllerContext, Execution};
+use super::context::ControllerContext;
 use super::decision_time::DecisionTime;
+use super::noted::{Account, Described};
 use super::state::AutoscalerState;
 use crate::hpa::{
-    ConditionKind, Context, Current, Decision, Input, Metric, MetricSource, MetricSpecs,
-    MetricTrace, Outcome, ResourceTarget, ScalarTarget, ScalingHistory, Spec, Status, Step,
+    ConditionKind, Context, Current, Decision, Metric, MetricSource, MetricTrace, Outcome,
+    ResourceTarget, ScalarTarget, Spec, Status, Step,
 };
 use crate::ledger::{
-    Basis, CarriedOut, Constraint, ConstraintKind, DecisionTrace, Entry, LoggedInputs,
-    LoggedOutcome, Measured, MetricBasis, MetricStatus, Reason, Target, bounded,
+    Basis, CarriedOut, Constraint, ConstraintKind, Entry, LoggedOutcome, Measured, MetricBasis,
+    MetricStatus, Reason, Target, bounded,
 };
-use crate::promql::shape::ShapedQuery;
 use crate::time::UnixMillis;
 use crate::watch::AutoscalerRef;
 use std::sync::Arc;
-
-/// What is noted while a decision is made.
-#[derive(Default)]
-pub struct Account {
-    /// What the algorithm did.
-    pub trace: DecisionTrace,
-    /// When the values of each metric were queried, and when the newest was measured.
-    pub times: Vec<[Option<UnixMillis>; 2]>,
-    /// All inputs, if decisions are logged.
-    inputs: Option<Box<LoggedInputs>>,
-    /// What the algorithm decided on these inputs: the replicas to write and the error, if any.
-    decided: (Option<i32>, Option<String>),
-}
-
-/// What the last decision of an autoscaler was based on. It is the same for most decisions, and made
-/// of texts.
-pub struct Described {
-    specs: MetricSpecs,
-    queries: Vec<Option<Arc<ShapedQuery>>>,
-    basis: Arc<Basis>,
-}
 
 /// A decision, and what came of it.
 pub struct Facts<'a> {
@@ -55,40 +34,6 @@ pub struct Facts<'a> {
     pub released: Option<UnixMillis>,
     /// Whether kube-controller-manager carries out its own decisions.
     pub is_observed: bool,
-}
-
-/// The replicas that a decision wants to be written, if any.
-pub fn wanted(decision: &Decision) -> Option<i32> {
-    match &decision.outcome {
-        Outcome::Rescale { to, .. } => Some(*to),
-        Outcome::Hold | Outcome::Failed => decision.held_back.map(|(_, to)| to),
-    }
-}
-
-impl Account {
-    /// A decision begins on these inputs.
-    pub fn begin(
-        &mut self,
-        ctx: &ControllerContext,
-        execution: Execution<'_>,
-        input: &Input<'_>,
-        history: &ScalingHistory,
-        status: &Status,
-    ) {
-        self.trace.clear();
-        self.times.clear();
-        self.inputs = ctx.decision_log.is_some().then(|| {
-            let floor = (!ctx.settings.hpa_config.scale_to_zero).then_some(1);
-            Box::new(LoggedInputs::new(input, (execution.schedules, floor), history, status))
-        });
-    }
-
-    /// The algorithm has decided on these inputs.
-    pub fn decided(&mut self, decision: &Decision) {
-        if self.inputs.is_some() {
-            self.decided = (wanted(decision), decision.error.clone());
-        }
-    }
 }
 
 /// Records a decision in the ledger, and in the log, if there is one.

@@ -5,6 +5,7 @@ use super::context::{ApplyContext, ControllerContext, SyncResult};
 use super::decision_time::DecisionTime;
 use super::evaluate::Evaluation;
 use super::fallback;
+use super::noted;
 use super::rescales::Change;
 use super::schedules;
 use super::state::AutoscalerState;
@@ -58,7 +59,7 @@ pub async fn apply(
         true => preview(ctx, context, &mut decision, &mut status, state),
         false => status.end(ConditionKind::Preview, "the scale is written", context.now),
     }
-    let wanted = account::wanted(&decision);
+    let wanted = noted::wanted(&decision);
     if let (&Outcome::Rescale { to, .. }, Ok(seen)) = (&decision.outcome, &target)
         && let Some(object) = &seen.object
     {

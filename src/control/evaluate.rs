@@ -1,9 +1,9 @@
 //! One decision on an observation, and the reasons beyond upstream's to withhold a scale-down.
 
-use super::account::Account;
 use super::context::{ControllerContext, Execution};
 use super::decision_time::DecisionTime;
 use super::gather::{Aligned, note_types};
+use super::noted::Account;
 use super::observe::{Observation, needs_samples, observe, read_target};
 use super::owners::foreign;
 use super::state::AutoscalerState;
@@ -204,7 +204,9 @@ fn compute(
             selected: selection.selected(selector, &pods),
             samples: &samples,
         };
-        account.begin(ctx, execution, &input, history, status);
+        let floor = (!ctx.settings.hpa_config.scale_to_zero).then_some(1);
+        let schedules = (execution.schedules, floor);
+        account.begin(ctx.decision_log.is_some(), schedules, &input, history, status);
         let times = gathered.iter().zip(&aligned);
         account.times.extend(times.map(|(gathered, aligned)| gathered.times(aligned, context.now)));
         let active = pods.iter().filter(|pod| is_active(pod)).count();

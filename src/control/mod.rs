@@ -31,6 +31,7 @@ mod gather;
 mod hpa_counts;
 mod metric_rule_statuses;
 mod native_hpa;
+mod noted;
 mod observe;
 mod owners;
 mod reconcile;

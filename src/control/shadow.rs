@@ -7,6 +7,7 @@ use super::comparison::{ComparisonResult, Decisions};
 use super::context::{Cancelled, ControllerContext, Execution, SyncResult};
 use super::evaluate::{Evaluation, evaluate};
 use super::hpa_counts::ShadowStatus;
+use super::noted;
 use super::observe::needs_samples;
 use super::state::AutoscalerState;
 use crate::hpa::{Context, Metric, MetricSource, Outcome, Status, parse_group};
@@ -130,7 +131,7 @@ fn compare(
         scale: target.as_ref().map(|target| target.replicas.spec_replicas),
         decision: &decision,
         status: &status,
-        wanted: account::wanted(&decision),
+        wanted: noted::wanted(&decision),
         raised: None,
         released: None,
         is_observed: true,

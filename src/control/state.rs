@@ -1,10 +1,10 @@
 //! The state of an autoscaler between evaluations. Plain state: the caller does the I/O.
 
-use super::account::{Account, Described};
 use super::checkpoint::Checkpoint;
 use super::comparison::Comparison;
 use super::decision_time::DecisionTime;
 use super::failures::Failures;
+use super::noted::{Account, Described};
 use super::rescales::{Change, LastChange, Rescales};
 use super::rollout::Rollout;
 use super::schedule::hash;

@@ -2,6 +2,7 @@
 //! Source: `calculateRequests` of upstream and KEP-2837 (pod-level resources).
 
 use crate::k8s::Quantity;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 
 /// Requests by resource.
@@ -13,7 +14,7 @@ pub struct Requests {
     /// Containers, then the init containers that keep running (sidecars).
     containers: Vec<PodContainer>,
     /// The pod-level requests, if the pod has any.
-    #[serde(with = "by_text::optional")]
+    #[serde(serialize_with = "write_optional", deserialize_with = "read_optional")]
     pod_level: Option<ResourceList>,
 }
 
@@ -23,49 +24,33 @@ pub struct PodContainer {
     /// Its name.
     pub name: String,
     /// Its requests.
-    #[serde(with = "by_text")]
+    #[serde(serialize_with = "write", deserialize_with = "read")]
     pub requests: ResourceList,
 }
 
-/// Requests in milli-units, by resource.
-mod by_text {
-    use super::ResourceList;
-    use crate::k8s::Quantity;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-    use std::collections::BTreeMap;
+/// Writes requests in milli-units, by resource.
+fn write<S: Serializer>(list: &ResourceList, to: S) -> Result<S::Ok, S::Error> {
+    milli(list).serialize(to)
+}
 
-    fn milli(list: &ResourceList) -> BTreeMap<&str, i64> {
-        list.iter().map(|(name, quantity)| (name.as_str(), quantity.milli())).collect()
-    }
+fn write_optional<S: Serializer>(of: &Option<ResourceList>, to: S) -> Result<S::Ok, S::Error> {
+    of.as_ref().map(milli).serialize(to)
+}
 
-    fn list(milli: BTreeMap<String, i64>) -> ResourceList {
-        milli.into_iter().map(|(name, milli)| (name, Quantity::from_milli(milli))).collect()
-    }
+fn milli(list: &ResourceList) -> BTreeMap<&str, i64> {
+    list.iter().map(|(name, quantity)| (name.as_str(), quantity.milli())).collect()
+}
 
-    pub fn serialize<S: Serializer>(list: &ResourceList, to: S) -> Result<S::Ok, S::Error> {
-        milli(list).serialize(to)
-    }
+fn read<'de, D: Deserializer<'de>>(from: D) -> Result<ResourceList, D::Error> {
+    BTreeMap::deserialize(from).map(of_milli)
+}
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<ResourceList, D::Error> {
-        BTreeMap::deserialize(from).map(list)
-    }
+fn read_optional<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ResourceList>, D::Error> {
+    Option::deserialize(from).map(|of: Option<_>| of.map(of_milli))
+}
 
-    pub mod optional {
-        use super::*;
-
-        pub fn serialize<S: Serializer>(
-            of: &Option<ResourceList>,
-            to: S,
-        ) -> Result<S::Ok, S::Error> {
-            of.as_ref().map(milli).serialize(to)
-        }
-
-        pub fn deserialize<'de, D: Deserializer<'de>>(
-            from: D,
-        ) -> Result<Option<ResourceList>, D::Error> {
-            Option::deserialize(from).map(|of: Option<_>| of.map(list))
-        }
-    }
+fn of_milli(milli: BTreeMap<String, i64>) -> ResourceList {
+    milli.into_iter().map(|(name, milli)| (name, Quantity::from_milli(milli))).collect()
 }
 
 impl Requests {

@@ -349,9 +349,10 @@ const MAX_TEXT: usize = 512;
 
 /// A text of a failure within [`MAX_TEXT`].
 pub fn bounded(text: &str) -> String {
-    match text.len() > MAX_TEXT {
-        true => format!("{}...", &text[..text.floor_char_boundary(MAX_TEXT)]),
-        false => text.to_owned(),
+    let end = (0..=MAX_TEXT.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    match end.filter(|end| *end < text.len()) {
+        Some(end) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
     }
 }
 

@@ -25,6 +25,6 @@ pub use entry::{
 pub use inputs::{LoggedInputs, LoggedOutcome};
 pub use log::{DecisionLog, DecisionLogWriter, decision_log};
 pub use render::{decision, metadata, name, parse_time, position, time};
-pub use replay::{Difference, replay};
+pub use replay::{Difference, replay_line};
 pub use store::{Change, Expired, Ledger, Listed, Scope, Size, Versions};
 pub use trace::DecisionTrace;

@@ -70,7 +70,7 @@ pub enum Difference {
 ///
 /// # Errors
 /// If it is not a line as it was written, or another decision is made.
-pub fn replay(line: &str) -> Result<(), Difference> {
+pub fn replay_line(line: &str) -> Result<(), Difference> {
     let unreadable = |error: serde_json::Error| Difference::Unreadable(error.to_string());
     let mut line: Value = serde_json::from_str(line).map_err(unreadable)?;
     let logged = line.as_object_mut().and_then(|line| line.remove("digest"));

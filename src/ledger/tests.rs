@@ -467,19 +467,19 @@ fn a_line_is_decided_again_and_any_change_is_found() {
     let web = autoscaler("shop", "web");
     let shown = decision(&web, &decision_at(START, 2, to, 115, &basis()), START);
     let line = super::replay::line(&web, &inputs, &outcome, &shown).expect("a line");
-    assert_eq!(replay(&line), Ok(()));
+    assert_eq!(replay_line(&line), Ok(()));
     let line: Value = serde_json::from_str(&line).unwrap();
     let indented = serde_json::to_string_pretty(&line).unwrap();
-    assert_eq!(replay(&indented), Ok(()), "the form does not matter");
+    assert_eq!(replay_line(&indented), Ok(()), "the form does not matter");
     let mut all = Vec::new();
     changed(&line, &mut all, &|new| new);
     assert!(all.len() > 100, "{}", all.len());
     for changed in all {
-        assert!(replay(&changed.to_string()).is_err(), "{changed}");
+        assert!(replay_line(&changed.to_string()).is_err(), "{changed}");
     }
     // A decision by another algorithm, with a digest of its own.
     let mut other = line.clone();
     other["outcome"]["rescale"] = json!(to + 1);
-    assert!(matches!(replay(&other.to_string()), Err(Difference::Differs { .. })));
-    assert!(matches!(replay("{}"), Err(Difference::Unreadable(_))));
+    assert!(matches!(replay_line(&other.to_string()), Err(Difference::Differs { .. })));
+    assert!(matches!(replay_line("{}"), Err(Difference::Unreadable(_))));
 }
