@@ -1,10 +1,12 @@
 //! The API `decisions.plimsoll.dev`: the decision ledger as objects that can be read and watched.
 
+mod options;
 mod schema;
 mod selection;
 mod table;
 mod watch;
 
+pub use options::DecisionOptions;
 pub use schema::{openapi_v2, openapi_v3};
 
 use super::admission::tenant;
@@ -14,12 +16,12 @@ use super::negotiate::{self, Encoding};
 use super::seats::FlowSeats;
 use super::seats::SeatPool;
 use super::user::UserInfo;
-use crate::ledger::api::{Decision, GROUP, VERSION};
-use crate::ledger::{self, Ledger, Listed, Position, Scope, Versions, decision};
+use crate::ledger::api::{GROUP, VERSION};
+use crate::ledger::{self, Ledger, Listed, Position, Versions, decision};
 use crate::watch::{AutoscalerKind, ObjectKey};
 use axum::http::request::Parts;
+use options::{check_version, rendered, value};
 use selection::Selection;
-use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -37,29 +39,6 @@ const MAX_WATCHES: usize = 500;
 const MAX_WATCHES_OF_TENANT: usize = 50;
 /// The most decisions of a response, whatever the client asks for: it says how to continue.
 const MAX_PAGE: usize = 2_000;
-
-/// The query parameters of a list or watch (`metav1.ListOptions`).
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct DecisionOptions {
-    label_selector: String,
-    field_selector: String,
-    limit: Option<i64>,
-    #[serde(rename = "continue")]
-    continue_from: String,
-    resource_version: String,
-    resource_version_match: String,
-    allow_watch_bookmarks: Option<String>,
-    send_initial_events: Option<String>,
-    timeout_seconds: Option<u64>,
-    /// What the rows of a table have of their object.
-    include_object: String,
-}
-
-/// Whether a flag of a query is set. Source: `Convert_Slice_string_To_bool` of k8s.io/apimachinery.
-fn is_set(flag: Option<&String>) -> bool {
-    flag.is_some_and(|flag| flag != "0" && !flag.eq_ignore_ascii_case("false"))
-}
 
 impl Decisions {
     /// The decisions of a ledger.
@@ -169,33 +148,6 @@ impl Decisions {
     }
 }
 
-/// Checks the resource version that a list is asked at.
-fn check_version(options: &DecisionOptions, versions: Versions) -> Result<(), ApiError> {
-    let wanted = match options.resource_version.as_str() {
-        "" | "0" => return Ok(()),
-        text => text.parse().map_err(|_| invalid_version(text))?,
-    };
-    if wanted > versions.last {
-        return Err(ApiError::too_large_resource_version(wanted, versions.last));
-    }
-    if options.resource_version_match == "Exact" && wanted != versions.last {
-        return Err(ApiError::expired(format!("resource version {wanted} is no longer known")));
-    }
-    Ok(())
-}
-
-fn invalid_version(text: &str) -> ApiError {
-    ApiError::bad_request(format!("resourceVersion: {text:?} is not a number"))
-}
-
-fn rendered(listed: &Listed, since: i64) -> Decision {
-    decision(&listed.autoscaler, &listed.entry, since)
-}
-
-fn value(decision: &Decision) -> Value {
-    serde_json::to_value(decision).expect("a decision can be written as JSON")
-}
-
 /// Where a list goes on after an entry.
 fn continue_token(last: &Listed, versions: Versions) -> String {
     let Listed { autoscaler, entry } = last;
@@ -227,9 +179,4 @@ fn continued(token: &str, versions: Versions) -> Result<Position, ApiError> {
         true => Ok(position),
         false => Err(ApiError::expired("another leader has begun: list again")),
     }
-}
-
-/// All decisions that a scope and a selection have in common.
-fn scope(namespace: Option<&str>) -> Scope {
-    Scope { namespace: namespace.map(str::to_owned) }
 }

@@ -3,8 +3,9 @@
 
 use super::super::error::ApiError;
 use super::super::layers::LongRunning;
+use super::options::{DecisionOptions, invalid_version, is_set, rendered, value};
 use super::selection::Selection;
-use super::{DecisionOptions, invalid_version, is_set, rendered, value};
+
 use crate::ledger::api::{GROUP, LEADERSHIP_ANNOTATION, SINCE_ANNOTATION, VERSION};
 use crate::ledger::{Change, Ledger, Listed, Position, Scope, Versions, metadata, time};
 use crate::watch::AutoscalerRef;
