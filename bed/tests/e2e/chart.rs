@@ -173,7 +173,8 @@ fn the_chart_rejects_values_that_contradict_each_other() {
     let service = object(&objects, "APIService", "v1beta2.custom.metrics.k8s.io");
     let annotations = &service["metadata"]["annotations"];
     assert_eq!(annotations["cert-manager.io/inject-ca-from"], "plimsoll/plimsoll");
-    template(&set("tls.secret=tls,apiServices.custom=false")).expect("no API, so no CA is needed");
+    template(&set("tls.secret=tls,apiServices.custom=false,apiServices.decisions=false"))
+        .expect("no API, so no CA is needed");
 }
 
 /// Every value and every section of values, as a path for `--set`.

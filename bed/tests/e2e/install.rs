@@ -243,10 +243,10 @@ fn the_components_combine_and_each_adds_what_it_says() {
             !name.contains("\"CustomResourceDefinition\"") && !name.contains("\"Namespace\"")
         });
         assert_eq!(kinds(&kustomize(&cluster, &lines).await), expected);
-        // Without them it registers only its own API, and may not write HPAs.
+        // Without them it registers only its own APIs, and may not write HPAs.
         let plain = kustomize(&cluster, "resources: [../../deploy]\n").await;
         let registered: Vec<&Value> = plain.iter().filter(|o| o["kind"] == "APIService").collect();
-        assert_eq!(registered.len(), 2);
+        assert_eq!(registered.len(), 3);
         let mut rules = rules_of(&plain);
         let own =
             rules.remove("\"ClusterRole\" plimsoll").expect("the role of the service account");
