@@ -2,8 +2,8 @@
 //! and the series are shown that its rules match. And it validates objects of files.
 
 use super::check_cluster::{self, Findings};
-use super::check_files::{self, Context};
-use super::{check_history, check_rule};
+use super::check_context::Context;
+use super::{check_files, check_history, check_rule};
 use crate::clock::WallClock;
 use crate::config::{CheckFlags, Config, OutputFormat};
 use crate::connect;

@@ -1,6 +1,6 @@
 //! `plimsoll check -f`: what is invalid in an Autoscaler, and what is probably a mistake, without a cluster.
 
-use super::check_files::{Context, Texts};
+use super::check_context::{Context, Texts};
 use super::check_rule::short_range;
 use crate::crd::{AutoscalerSpec, CustomMetric, Executor};
 use crate::promql::guard::within_namespace;

@@ -1,52 +1,13 @@
 //! `plimsoll check -f`: the Autoscalers and MetricRules of files, without a cluster.
 
+use super::check_context::{Context, FileAutoscaler, Texts};
 use super::{check_autoscaler, check_metric_rule, check_schema, objects};
 use crate::crd::{AutoscalerSpec, MetricRuleSpec};
-use crate::promql::query::PodQueries;
 use serde_json::Value;
 use std::path::Path;
-use std::time::Duration;
 
 const API_VERSION: &str = "plimsoll.dev/v1alpha1";
 const KINDS: [&str; 2] = ["Autoscaler", "MetricRule"];
-
-/// What objects are checked by.
-pub struct Context<'a> {
-    /// The namespace that all must have, as `kubectl apply -n` requires it.
-    pub required: Option<&'a str>,
-    /// The namespace of those that have none; empty, if it is not known.
-    pub default: &'a str,
-    /// The labels and shared namespaces of the server's configuration.
-    pub queries: &'a PodQueries,
-    /// How often Prometheus scrapes.
-    pub scrape_interval: Duration,
-}
-
-/// A valid Autoscaler of a file.
-pub struct FileAutoscaler {
-    /// Its namespace; empty, if it is not known.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-    /// Its spec.
-    pub spec: AutoscalerSpec,
-}
-
-impl FileAutoscaler {
-    /// A text about it.
-    pub fn about(&self, text: &str) -> String {
-        format!("autoscaler {}/{}: {text}", self.namespace, self.name)
-    }
-}
-
-/// What was found in one object. Each text begins with the field.
-#[derive(Debug, Default)]
-pub struct Texts {
-    /// What is invalid.
-    pub errors: Vec<String>,
-    /// What is probably a mistake.
-    pub warnings: Vec<String>,
-}
 
 /// What was found in files. Each text begins with the object and the field.
 #[derive(Default)]
@@ -157,6 +118,7 @@ fn identity(version: &str, name: &str, namespace: &str, context: &Context<'_>, t
 pub mod tests {
     use super::*;
     use crate::config::Config;
+    use std::time::Duration;
 
     /// What is found in these documents, without a namespace of the command line.
     pub fn checked(documents: &str) -> Found {

@@ -2,7 +2,7 @@
 //! day, or for as long as Prometheus has had their series.
 
 use super::check_cluster::Findings;
-use super::check_files::FileAutoscaler;
+use super::check_context::FileAutoscaler;
 use crate::hpa::OnEmpty;
 use crate::prometheus::Client as Prometheus;
 use crate::promql::query::{MetricType, PodQueries, PrometheusMetric, type_by_name};

@@ -1,6 +1,6 @@
 //! `plimsoll check -f`: what is invalid in a MetricRule, and what is probably a mistake, without a cluster.
 
-use super::check_files::{Context, Texts};
+use super::check_context::{Context, Texts};
 use super::check_rule;
 use crate::crd::MetricRuleSpec;
 use crate::promql::guard::within_namespace;

@@ -3,8 +3,7 @@
 use crate::promql::bounds::PLANNED_QUERY;
 use crate::promql::ranges;
 use crate::promql::template::Template;
-use crate::promql::tree::{self, ExtensionNode};
-use promql_parser::parser::Expr;
+use crate::promql::tree;
 use std::time::Duration;
 
 /// The warnings of the template of a rule, each about the field. `query` is what it gives for an example.
@@ -36,13 +35,7 @@ pub fn warnings(
 
 /// Whether a query has an aggregation, such as `sum`.
 fn aggregates(query: &str) -> bool {
-    let Ok(mut expr) = tree::parse(query, &PLANNED_QUERY) else { return false };
-    let mut found = false;
-    let walked: Result<(), ExtensionNode> = tree::walk(&mut expr, &mut |node| {
-        found |= matches!(node, Expr::Aggregate(_));
-        Ok(())
-    });
-    walked.is_ok() && found
+    tree::parse(query, &PLANNED_QUERY).is_ok_and(|mut expr| tree::aggregates(&mut expr))
 }
 
 /// A warning, if a range of a query is shorter than two scrapes.

@@ -3,6 +3,7 @@
 pub mod check;
 mod check_autoscaler;
 mod check_cluster;
+mod check_context;
 mod check_files;
 mod check_history;
 mod check_metric_rule;

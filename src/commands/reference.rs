@@ -47,7 +47,9 @@ fn table(text: &mut String, command: &Command) {
     }
     text.push_str("| flag | default | what it does |\n|---|---|---|\n");
     for arg in all {
-        let names = arg.get_value_names().filter(|_| arg.get_action().takes_values());
+        // Those of a switch are made up.
+        let takes_value = arg.get_num_args().is_none_or(|number| number.takes_values());
+        let names = arg.get_value_names().filter(|_| takes_value);
         let value = names.and_then(|names| names.first()).map(ToString::to_string);
         let value = value.unwrap_or_default();
         let name = match arg.get_long() {
@@ -63,7 +65,7 @@ fn table(text: &mut String, command: &Command) {
         let defaults: Vec<_> =
             arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
         let default = match defaults.join(",") {
-            none if none.is_empty() || !arg.get_action().takes_values() => String::new(),
+            none if none.is_empty() || !takes_value => String::new(),
             some => format!("`{some}`"),
         };
         let mut help = arg.get_help().map(ToString::to_string).unwrap_or_default();
@@ -159,6 +161,8 @@ mod tests {
         let text = super::markdown();
         for listed in [
             "`--prometheus-url=URL`",
+            "| `--leader-elect=BOOL` | `true` |",
+            "| `--cluster` |  |",
             "`.spec.customMetrics[].query`",
             "| `plimsoll_build_info` |",
             "| `process_cpu_seconds_total` | counter |",

@@ -195,6 +195,16 @@ pub fn walk<E: From<ExtensionNode>>(
     children.into_iter().try_for_each(|child| walk(child, each))
 }
 
+/// Whether an aggregation is in a tree, such as `sum`.
+pub fn aggregates(expr: &mut Expr) -> bool {
+    let mut found = false;
+    let walked: Result<(), ExtensionNode> = walk(expr, &mut |node| {
+        found |= matches!(node, Expr::Aggregate(_));
+        Ok(())
+    });
+    walked.is_ok() && found
+}
+
 /// Calls `each` for every selector.
 pub fn selectors(expr: &mut Expr, each: &mut dyn FnMut(&mut VectorSelector)) {
     let walked: Result<(), ExtensionNode> = walk(expr, &mut |node| {

@@ -1,6 +1,6 @@
 //! One Autoscaler, and reading what is around it.
 
-use super::super::check_files::FileAutoscaler;
+use super::super::check_context::FileAutoscaler;
 use super::Findings;
 use crate::control::{Targets, message, within};
 use crate::hpa::{self, TargetRef};

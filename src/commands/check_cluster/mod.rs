@@ -5,7 +5,7 @@ mod around;
 mod pods;
 mod scalers;
 
-use super::check_files::FileAutoscaler;
+use super::check_context::FileAutoscaler;
 use crate::clock::Clock;
 use crate::config::CheckFlags;
 use crate::connect;

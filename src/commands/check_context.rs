@@ -1,0 +1,43 @@
+//! `plimsoll check -f`: what objects are checked by, and what is found in one.
+
+use crate::crd::AutoscalerSpec;
+use crate::promql::query::PodQueries;
+use std::time::Duration;
+
+/// What objects are checked by.
+pub struct Context<'a> {
+    /// The namespace that all must have, as `kubectl apply -n` requires it.
+    pub required: Option<&'a str>,
+    /// The namespace of those that have none; empty, if it is not known.
+    pub default: &'a str,
+    /// The labels and shared namespaces of the server's configuration.
+    pub queries: &'a PodQueries,
+    /// How often Prometheus scrapes.
+    pub scrape_interval: Duration,
+}
+
+/// A valid Autoscaler of a file.
+pub struct FileAutoscaler {
+    /// Its namespace; empty, if it is not known.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its spec.
+    pub spec: AutoscalerSpec,
+}
+
+impl FileAutoscaler {
+    /// A text about it.
+    pub fn about(&self, text: &str) -> String {
+        format!("autoscaler {}/{}: {text}", self.namespace, self.name)
+    }
+}
+
+/// What was found in one object. Each text begins with the field.
+#[derive(Debug, Default)]
+pub struct Texts {
+    /// What is invalid.
+    pub errors: Vec<String>,
+    /// What is probably a mistake.
+    pub warnings: Vec<String>,
+}
