@@ -150,7 +150,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 PROFILE ?= dist
 STATIC := $(TARGET)/$(HOST)/$(PROFILE)/plimsoll
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
-# No path of this machine: the same checkout gives the same binary, wherever it is built.
+# No path of this machine is in the binary.
 REMAP := $(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo $(CURDIR)=/plimsoll $(TARGET)=/target
 
 DENY := $(TOOLS)/bin/cargo-deny

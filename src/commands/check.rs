@@ -1,8 +1,9 @@
 //! `plimsoll check`: validates a configuration. Its queries are parsed or, with a Prometheus, run,
 //! and the series are shown that its rules match. And it validates objects of files.
 
-use super::check_cluster::{self, Findings};
+use super::check_cluster;
 use super::check_context::Context;
+use super::check_context::Findings;
 use super::{check_files, check_history, check_rule};
 use crate::clock::WallClock;
 use crate::config::{CheckFlags, Config, OutputFormat};

@@ -41,3 +41,12 @@ pub struct Texts {
     /// What is probably a mistake.
     pub warnings: Vec<String>,
 }
+
+/// What was found around objects. Each text begins with the object and the field.
+#[derive(Default)]
+pub struct Findings {
+    /// What is probably a mistake.
+    pub warnings: Vec<String>,
+    /// What could not be looked at, and why.
+    pub not_checked: Vec<String>,
+}

@@ -1,8 +1,8 @@
 //! `plimsoll check -f --prometheus-url`: when the queries of an Autoscaler's custom metrics were empty within a
 //! day, or for as long as Prometheus has had their series.
 
-use super::check_cluster::Findings;
 use super::check_context::FileAutoscaler;
+use super::check_context::Findings;
 use crate::hpa::OnEmpty;
 use crate::prometheus::Client as Prometheus;
 use crate::promql::query::{MetricType, PodQueries, PrometheusMetric, type_by_name};

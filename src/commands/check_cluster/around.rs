@@ -1,7 +1,6 @@
 //! One Autoscaler, and reading what is around it.
 
-use super::super::check_context::FileAutoscaler;
-use super::Findings;
+use super::super::check_context::{FileAutoscaler, Findings};
 use crate::control::{Targets, message, within};
 use crate::hpa::{self, TargetRef};
 use kube::api::ListParams;

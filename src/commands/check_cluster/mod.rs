@@ -5,7 +5,7 @@ mod around;
 mod pods;
 mod scalers;
 
-use super::check_context::FileAutoscaler;
+use super::check_context::{FileAutoscaler, Findings};
 use crate::clock::Clock;
 use crate::config::CheckFlags;
 use crate::connect;
@@ -14,15 +14,6 @@ use crate::crd::{AutoscalerSpec, Executor, Mode};
 use crate::hpa::{self, MetricSource, ResourceTarget, Spec};
 use around::{Around, Utilization};
 use kube::Client;
-
-/// What was found around objects. Each text begins with the object and the field.
-#[derive(Default)]
-pub struct Findings {
-    /// What is probably a mistake.
-    pub warnings: Vec<String>,
-    /// What could not be looked at, and why.
-    pub not_checked: Vec<String>,
-}
 
 /// A client of the cluster that the flags name, and the namespace of its context.
 ///
