@@ -174,7 +174,7 @@ fn check_finds_what_is_around_an_autoscaler() {
             "spec.scaleTargetRef: HorizontalPodAutoscaler web scales Deployment web, too",
             "spec.resourceMetrics[0]: VerticalPodAutoscaler web (updateMode Recreate) sets the requests for memory",
             "spec.resourceMetrics[0]: missing request for memory in containers app of Pod web-",
-            "spec.scaleTargetRef: the selector app=web of Deployment web matches pods of Deployment other, too: other-",
+            "spec.scaleTargetRef: the selector app=web of Deployment web matches pods of ReplicaSet other-",
             "spec.customMetrics[0].metricName: its query had no series at any minute of the last day",
         ] {
             let found = warnings.iter().any(|text| text.starts_with(&format!("{name}{expected}")));
