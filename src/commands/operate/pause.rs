@@ -47,6 +47,9 @@ pub async fn resume(flags: &ObjectFlags) -> Result<String, OperateError> {
     Ok(format!("{object} resumed\n"))
 }
 
+/// How often a write is tried if there are conflicts: with each status that is written there is one.
+const CONFLICT_ATTEMPTS: usize = 10;
+
 /// Sets the mode and `pause` of an Autoscaler that is no preview. Returns its name in messages, and
 /// what was written.
 async fn set_mode(
@@ -55,19 +58,26 @@ async fn set_mode(
     to: Mode,
     pause: impl Fn(&Clock) -> Value,
 ) -> Result<(String, AutoscalerSpec), OperateError> {
-    let known = api.get(name).await.map_err(api_error(object.clone()))?;
-    if known.spec.mode == Mode::Preview {
-        return Err(OperateError::Refused(format!(
-            "{object}: its mode is {:?}, which writes no scale: set spec.mode yourself",
-            known.spec.mode
-        )));
-    }
-    let patch = json!({
-        "metadata": {"resourceVersion": known.metadata.resource_version},
-        "spec": {"mode": to, "pause": pause(&clock)},
-    });
-    let changed = api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
-    let changed = changed.map_err(api_error(object.clone()))?.spec;
+    let mut tries = 0;
+    let changed = loop {
+        let known = api.get(name).await.map_err(api_error(object.clone()))?;
+        if known.spec.mode == Mode::Preview {
+            return Err(OperateError::Refused(format!(
+                "{object}: its mode is {:?}, which writes no scale: set spec.mode yourself",
+                known.spec.mode
+            )));
+        }
+        let patch = json!({
+            "metadata": {"resourceVersion": known.metadata.resource_version},
+            "spec": {"mode": to, "pause": pause(&clock)},
+        });
+        tries += 1;
+        match api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await {
+            // A status was written in between, or the mode was set.
+            Err(kube::Error::Api(status)) if status.code == 409 && tries < CONFLICT_ATTEMPTS => {}
+            changed => break changed.map_err(api_error(object.clone()))?.spec,
+        }
+    };
     if changed.mode != to {
         return Err(OperateError::Refused(format!(
             "{object}: the CustomResourceDefinition does not know spec.mode: update it to that of this version"
