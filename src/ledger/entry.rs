@@ -347,7 +347,7 @@ pub struct Entry {
 /// The longest text of a failure, in bytes: users write queries, and backends errors.
 const MAX_TEXT: usize = 512;
 
-/// A text of a failure within [`MAX_TEXT`].
+/// A text of a failure within `MAX_TEXT`.
 pub fn bounded(text: &str) -> String {
     let end = (0..=MAX_TEXT.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     match end.filter(|end| *end < text.len()) {

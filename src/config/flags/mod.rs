@@ -34,7 +34,7 @@ pub enum Command {
     /// Print the CustomResourceDefinitions of Autoscaler and MetricRule.
     Crd,
     /// Validate a configuration, Autoscalers and MetricRules, and tell what rules of a configuration find in a
-    /// Prometheus: plimsoll check [CONFIG] [-f FILE].
+    /// Prometheus: plimsoll check CONFIG -f FILE, each of which may be left out.
     Check(CheckFlags),
     /// Turn HorizontalPodAutoscalers and KEDA ScaledObjects into Autoscalers.
     Convert(ConvertFlags),
