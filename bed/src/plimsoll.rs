@@ -38,7 +38,7 @@ pub async fn install(cluster: &Cluster, manifests: &str) {
             "--serviceaccount=plimsoll:scraper",
         ])
         .await;
-    eventually("the CRD is established", Duration::from_secs(20), async || {
+    eventually("the CRD is established", Duration::from_secs(90), async || {
         cluster.try_kubectl(&["get", "autoscalers", "-A"]).await
     })
     .await;

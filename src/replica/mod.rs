@@ -235,5 +235,6 @@ impl Replica {
 /// Rules refer to the cluster's resources, which are read first.
 async fn follow_rules(resources: Resources, rules: Rules, interval: Duration) {
     let read = resources.refresh().await;
-    tokio::join!(resources.run_refresher(interval, read), rules.follow());
+    let refresher = resources.run_refresher(interval, read);
+    tokio::join!(refresher, rules.clone().follow_resources(), rules.follow());
 }

@@ -192,8 +192,8 @@ impl Rules {
         let is_administrators =
             |metric: &ObjectMetric| self.read(|registry| registry.custom(metric).is_some());
         let (rules, changes) = (self.0.metric_rules.clone(), self.0.changes.subscribe());
-        // Until then it is not known what the administrator's rules serve.
-        while !self.has_synced() {
+        // Until then it is not known what the administrator's rules serve, or what labels name.
+        while !self.has_synced() || self.0.resources.map().is_empty() {
             tokio::time::sleep(SYNC_INTERVAL).await;
         }
         rules.run(is_administrators, changes, || self.listed_since()).await;
@@ -202,15 +202,39 @@ impl Rules {
     /// Replaces the rules. Known series that the new rules match are kept.
     pub fn replace(&self, rules: RuleSet) {
         let rules = Arc::new(rules);
-        let map = self.0.resources.map();
-        let mut state = self.0.state.write().unwrap_or_else(PoisonError::into_inner);
         let Backend { prometheus, samples } = &self.0.default;
         let backends = Arc::new(backends(&rules, prometheus, samples, self.0.settings));
-        let (known, tried) = (state.known.clone(), state.tried.clone());
-        *state = Arc::new(RulesState::new(rules, backends, known, tried, &map));
-        drop(state);
-        self.0.changes.send_modify(|changes| *changes += 1);
+        self.change(|state, map| {
+            let (known, tried) = (state.known.clone(), state.tried.clone());
+            RulesState::new(rules, backends, known, tried, map)
+        });
         self.0.wake.notify_one();
+    }
+
+    /// Replaces the state.
+    fn change(&self, change: impl FnOnce(&RulesState, &ResourceMap) -> RulesState) {
+        let mut state = self.0.state.write().unwrap_or_else(PoisonError::into_inner);
+        let new = change(&state, &self.0.resources.map());
+        let changed = new.registry != state.registry;
+        *state = Arc::new(new);
+        drop(state);
+        if changed {
+            self.0.changes.send_modify(|changes| *changes += 1);
+            tracing::debug!("Metrics of rules changed");
+        }
+    }
+
+    /// Serves the metrics of the known series by the resources of the cluster when these change. Never ends.
+    pub async fn follow_resources(self) {
+        let mut resources = self.0.resources.changes();
+        // The sender is its own: it does not end.
+        while resources.changed().await.is_ok() {
+            self.change(|state, map| {
+                let RulesState { rules, backends, known, tried, .. } = state;
+                let (rules, backends) = (rules.clone(), backends.clone());
+                RulesState::new(rules, backends, known.clone(), tried.clone(), map)
+            });
+        }
     }
 
     /// The lister of objects.
@@ -319,20 +343,13 @@ impl Rules {
         failing.retain(|query, _| only.is_some() && !listed_now.contains(query));
         failing.extend(failed);
         drop(failing);
-        let map = self.0.resources.map();
-        let mut state = self.0.state.write().unwrap_or_else(PoisonError::into_inner);
-        // If rules were replaced in the meantime, theirs are listed next.
-        let mut known = state.known.clone();
-        known.extend(fresh);
-        let tried = &state.tried | &listed_now;
-        let new = RulesState::new(state.rules.clone(), state.backends.clone(), known, tried, &map);
-        let changed = new.registry != state.registry;
-        *state = Arc::new(new);
-        drop(state);
-        if changed {
-            self.0.changes.send_modify(|changes| *changes += 1);
-            tracing::debug!("Metrics of rules changed");
-        }
+        self.change(|state, map| {
+            // If rules were replaced in the meantime, theirs are listed next.
+            let mut known = state.known.clone();
+            known.extend(fresh);
+            let tried = &state.tried | &listed_now;
+            RulesState::new(state.rules.clone(), state.backends.clone(), known, tried, map)
+        });
         names
     }
 

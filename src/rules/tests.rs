@@ -1,7 +1,10 @@
 //! Rules while series are not listed yet, or for metrics that do not exist.
 
-use super::rule::{MetricName, SeriesQuery};
-use super::{Dependencies, ListingSettings, ObjectSelection, Rule, RuleQueryError, RuleSet, Rules};
+use super::rule::{MetricName, ResourceLabels, SeriesQuery};
+use super::{
+    Dependencies, ListingSettings, ObjectMetric, ObjectSelection, Rule, RuleQueryError, RuleSet,
+    Rules,
+};
 use crate::clock::{Clock, Dated, WallClock};
 use crate::k8s::Selector;
 use crate::prometheus::{BodyStream, Client, Options, Transport, TransportError};
@@ -18,6 +21,7 @@ use axum::http::Uri;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -254,6 +258,7 @@ async fn a_namespace_that_changes_all_the_time_hides_no_change_of_the_labels() {
     let (cluster, queries, clock) = (Cluster::default(), pod_queries(), Clock::default());
     let rules = rules_in(cluster.clone(), prometheus.unwrap(), clock, &["queue"], queries.clone());
     put_metric_rule(&cluster, "team".to_owned());
+    rules.resources().refresh().await;
     let following = tokio::spawn(rules.clone().follow_metric_rules());
     let administrators = tokio::spawn(rules.clone().follow());
     let is_of = |selector: &str| {
@@ -272,6 +277,66 @@ async fn a_namespace_that_changes_all_the_time_hides_no_change_of_the_labels() {
     assert!(is_of("x{ns=\"team\"}"));
     following.abort();
     administrators.abort();
+}
+
+/// kube-apiserver may be away when Plimsoll starts, and the definition of a resource may come after its series.
+#[tokio::test(start_paused = true)]
+async fn metrics_are_served_as_soon_as_their_resources_are_known() {
+    let prometheus = Client::over(Arc::new(SeriesOfPods), Options::new("http://prometheus"));
+    let (cluster, clock) = (Cluster::default(), Clock::default());
+    let rules = rules_in(cluster.clone(), prometheus.unwrap(), clock, &[], pod_queries());
+    let mut set = RuleSet::clone(&rules.rules());
+    set.custom.push(Rule {
+        series: SeriesQuery { backend: None, selector: "hits".to_owned() },
+        filters: Vec::new(),
+        name: MetricName::new("", "", 1 << 20).unwrap(),
+        labels: ResourceLabels::new("<<.Resource>>", BTreeMap::new(), (1 << 20, 1 << 20)).unwrap(),
+        namespaced: true,
+        namespace: None,
+        query: Template::parse("<<.Series>>").unwrap(),
+    });
+    rules.replace(set);
+    put_metric_rule(&cluster, "team".to_owned());
+    let following = [
+        tokio::spawn(rules.clone().follow_resources()),
+        tokio::spawn(rules.clone().follow_metric_rules()),
+        tokio::spawn(rules.clone().follow()),
+    ];
+    let key = ObjectMetric {
+        resource: GroupResource::core("pods"),
+        namespaced: true,
+        metric: "hits".to_owned(),
+    };
+    let is_known = || rules.read(|registry| registry.custom(&key).is_some());
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    // Nothing is said of a rule while it is not known what its labels name.
+    assert!(!is_known() && rules.metric_rules().standings().is_empty());
+    assert!(!rules.metric_rules().has_synced("team"));
+    assert!(rules.resources().refresh().await);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(is_known());
+    let standings = rules.metric_rules().standings();
+    assert!(
+        standings[0].message.contains("a rule of the administrator serves it"),
+        "{standings:?}"
+    );
+    following.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+/// A Prometheus with a series of pods.
+#[derive(Debug)]
+struct SeriesOfPods;
+
+impl Transport for SeriesOfPods {
+    fn send(
+        &self,
+        _: http::Request<Bytes>,
+    ) -> BoxFuture<'static, Result<http::Response<BodyStream>, TransportError>> {
+        let body =
+            r#"{"status":"success","data":[{"__name__":"hits","namespace":"team","pod":"a"}]}"#;
+        let body = futures::stream::once(async move { Ok(Bytes::from(body)) });
+        futures::future::ready(Ok(http::Response::new(body.boxed()))).boxed()
+    }
 }
 
 /// A Prometheus that never answers what is narrowed to a namespace, and has one series otherwise.
@@ -301,6 +366,7 @@ async fn the_slow_listings_of_teams_delay_none_of_the_administrators_and_fail_no
     for namespace in (0..20).map(|n| format!("team-{n}")) {
         put_metric_rule(&cluster, namespace);
     }
+    rules.resources().refresh().await;
     let following = tokio::spawn(rules.clone().follow_metric_rules());
     let administrators = tokio::spawn(rules.clone().follow());
     tokio::time::sleep(Duration::from_secs(1)).await;

@@ -1,12 +1,12 @@
 //! The resources of the cluster: a compact copy of its discovery, with the lookups of
 //! `k8s.io/apimachinery`'s RESTMapper, which kubectl and prometheus-adapter use.
 
-use crate::reload::Reloadable;
 use k8s_openapi::serde::Deserialize;
 use kube::Client;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// A resource with its group; the core group is empty.
@@ -79,6 +79,11 @@ impl ResourceInfo {
 pub struct ResourceMap(Vec<ResourceInfo>);
 
 impl ResourceMap {
+    /// Whether discovery was never read.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The resource of a plural or singular name. The group may be empty, or a prefix of the
     /// resource's group.
     pub fn find(&self, name: &GroupResource) -> Option<&ResourceInfo> {
@@ -116,7 +121,7 @@ pub struct Resources(Arc<Inner>);
 
 struct Inner {
     client: Client,
-    map: Reloadable<ResourceMap>,
+    map: watch::Sender<Arc<ResourceMap>>,
     last_lookup: Mutex<Option<Instant>>,
 }
 
@@ -128,12 +133,18 @@ const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(10);
 impl Resources {
     /// The resources of the client's cluster; none are known yet.
     pub fn new(client: Client) -> Self {
-        Self(Arc::new(Inner { client, map: Reloadable::default(), last_lookup: Mutex::default() }))
+        let map = watch::Sender::default();
+        Self(Arc::new(Inner { client, map, last_lookup: Mutex::default() }))
     }
 
     /// The resources as of the last successful read.
     pub fn map(&self) -> Arc<ResourceMap> {
-        self.0.map.load()
+        self.0.map.borrow().clone()
+    }
+
+    /// Sees each change of the resources; the first is that they are read at all.
+    pub fn changes(&self) -> watch::Receiver<Arc<ResourceMap>> {
+        self.0.map.subscribe()
     }
 
     /// The resource of a name. For an unknown name, discovery is read again: its definition may
@@ -160,7 +171,13 @@ impl Resources {
     pub async fn refresh(&self) -> bool {
         match tokio::time::timeout(DISCOVERY_TIMEOUT, discover(&self.0.client)).await {
             Ok(Ok(map)) => {
-                self.0.map.replace(map);
+                self.0.map.send_if_modified(|known| {
+                    let changed = **known != map;
+                    if changed {
+                        *known = Arc::new(map);
+                    }
+                    changed
+                });
                 true
             }
             Ok(Err(error)) => {

@@ -18,6 +18,7 @@ use kubeconfig::{connect, write_kubeconfig, write_user_kubeconfig};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::TempDir;
+use tokio::sync::Semaphore;
 
 /// A running cluster.
 pub struct Cluster {
@@ -50,6 +51,8 @@ pub struct Cluster {
 
 /// How long a component may take to become ready.
 const READY: Duration = Duration::from_secs(90);
+/// The control planes that may start at the same time: all at once they would starve the clusters whose tests run.
+static STARTS: Semaphore = Semaphore::const_new(3);
 
 impl Cluster {
     /// Starts a cluster and waits until it is ready.
@@ -104,6 +107,7 @@ impl Cluster {
             Process::start(&parts, &folder, keep, name, &parts.join(program), arguments)
         };
 
+        let _start = STARTS.acquire().await.expect("it is never closed");
         progress("starting etcd and kube-apiserver");
         let etcd = start(
             "etcd",

@@ -44,9 +44,9 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 
 /// The timeout of what happens within a few evaluations.
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 /// The timeout of a workload that follows its load.
-const FOLLOWS: Duration = Duration::from_secs(90);
+const FOLLOWS: Duration = Duration::from_secs(120);
 
 /// Runs a test that breaks nothing on the shared bed, in a namespace of its own.
 fn on_shared_bed(namespace: &str, test: impl AsyncFnOnce(&Bed, &Namespace<'_>)) {

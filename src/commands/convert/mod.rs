@@ -7,7 +7,7 @@ mod conversion;
 mod scaled_object;
 mod trigger;
 
-use super::objects;
+use super::{check_schema, objects};
 use crate::config::ConvertFlags;
 use crate::crd::{Autoscaler, AutoscalerSpec};
 use conversion::Conversion;
@@ -102,14 +102,11 @@ fn convert_object(object: &Value, converted: &mut Converted) {
         conversion.notes.iter().map(|note| format!("{about}: {note}")).collect()
     };
     let has_metrics = ["metrics", "customMetrics"].iter().any(|field| spec.get(field).is_some());
-    let refused = match AutoscalerSpec::read(spec.clone()) {
-        _ if kind == "ScaledObject" && !has_metrics => Some(
-            "none of its triggers can be converted: without metrics it would scale on 80 % CPU"
-                .to_owned(),
-        ),
-        Ok(_) => None,
-        Err(error) => Some(error.to_string()),
-    };
+    let none_converts = (kind == "ScaledObject" && !has_metrics).then(|| {
+        "none of its triggers can be converted: without metrics it would scale on 80 % CPU"
+            .to_owned()
+    });
+    let refused = none_converts.or_else(|| refused(&spec));
     if let Some(why) = refused {
         converted.notes.extend(notes(&conversion));
         converted.errors.push(format!("{about}: left out: {why}"));
@@ -135,6 +132,13 @@ fn convert_object(object: &Value, converted: &mut Converted) {
         "spec": spec,
     }));
     converted.notes.extend(notes(&conversion));
+}
+
+/// Why kube-apiserver or Plimsoll would refuse a spec.
+fn refused(spec: &Value) -> Option<String> {
+    let faults = check_schema::check("Autoscaler", &json!({"spec": spec}));
+    let of_schema = faults.invalid.into_iter().find(|fault| fault.starts_with("spec"));
+    of_schema.or_else(|| AutoscalerSpec::read(spec.clone()).err().map(|error| error.to_string()))
 }
 
 #[cfg(test)]

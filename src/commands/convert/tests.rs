@@ -258,6 +258,22 @@ fn an_invalid_object_or_one_without_triggers_is_an_error() {
     assert!(made.errors[0].contains("80 % CPU"), "{:?}", made.errors);
 }
 
+/// kube-apiserver checks the lengths of texts by the schema of the definition.
+#[test]
+fn what_the_schema_refuses_is_an_error() {
+    let metric = format!(
+        "{{type: ContainerResource, containerResource: {{name: cpu, container: {}, target: {{type: Utilization, averageUtilization: 60}}}}}}",
+        "a".repeat(64)
+    );
+    let made = converted(&format!(
+        "{{apiVersion: autoscaling/v2, kind: HorizontalPodAutoscaler, metadata: {{name: a}}, spec: \
+         {{scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: a}}, maxReplicas: 3, metrics: [{metric}]}}}}"
+    ));
+    assert!(made.objects.is_empty());
+    let error = &made.errors[0];
+    assert!(error.contains("spec.metrics[0].containerResource.container: 64"), "{error}");
+}
+
 #[test]
 fn differences_of_a_scaled_object_are_noted() {
     let made = converted(

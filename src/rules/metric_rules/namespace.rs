@@ -162,6 +162,16 @@ impl NamespaceRules {
         }
     }
 
+    /// The series of which no label named an object are listed now.
+    pub(super) fn list_unnamed_again(&mut self) {
+        for rule in &mut self.rules {
+            let unnamed = |(_, listing): &(_, Listing)| listing.any_series && listing.total == 0;
+            if rule.serving.as_ref().is_some_and(unnamed) {
+                (rule.due, rule.wait) = (Instant::now(), Duration::ZERO);
+            }
+        }
+    }
+
     /// What is served beside the administrator's rules.
     pub(super) fn view(&self, is_administrators: &dyn Fn(&ObjectMetric) -> bool) -> View {
         let mut view = View { synced: true, ..View::default() };

@@ -130,6 +130,7 @@ impl MetricRules {
         let (mut listings, mut busy) = (FuturesUnordered::new(), HashSet::new());
         // Kept from turn to turn: a namespace that is busy must not put it off.
         let mut compare = Instant::now() + LABELS_INTERVAL;
+        let mut resources = self.0.dependencies.resources.changes();
         loop {
             if Instant::now() >= compare {
                 compare = Instant::now() + LABELS_INTERVAL;
@@ -178,6 +179,10 @@ impl MetricRules {
                     for namespace in namespaces.keys().cloned().collect::<Vec<_>>() {
                         self.publish(&mut namespaces, &namespace, &is_administrators);
                     }
+                }
+                // Of series that named no objects, a label may be a resource's now.
+                Ok(()) = resources.changed() => {
+                    namespaces.values_mut().for_each(NamespaceRules::list_unnamed_again);
                 }
                 () = tokio::time::sleep_until(wake) => {}
             }
