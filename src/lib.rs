@@ -11,6 +11,7 @@
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
 pub mod app;
+pub mod backtest;
 mod blocking;
 mod cache;
 pub mod clock;

@@ -5,7 +5,7 @@
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use plimsoll::commands::operate::{self, OperateError};
-use plimsoll::commands::{check, convert, reference, replay};
+use plimsoll::commands::{backtest, check, convert, reference, replay};
 use plimsoll::config::{Cli, Command, IgnoredFlag, ServeFlags};
 use std::process::ExitCode;
 
@@ -43,6 +43,7 @@ fn main() -> ExitCode {
         }
         Command::Check(flags) => run_check(&flags),
         Command::Convert(flags) => run_convert(&flags),
+        Command::Backtest(flags) => run_backtest(&flags),
         Command::Replay(flags) => run_replay(&flags),
         Command::Status(flags) => run_operate(operate::status(&flags)),
         Command::Explain(flags) => run_operate(operate::explain(&flags)),
@@ -103,6 +104,16 @@ fn run_convert(flags: &plimsoll::config::ConvertFlags) -> ExitCode {
                 eprintln!("error: {error}");
             }
             if converted.errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Err(error) => failed(error),
+    }
+}
+
+fn run_backtest(flags: &plimsoll::config::BacktestFlags) -> ExitCode {
+    match backtest::run(flags) {
+        Ok(text) => {
+            print!("{text}");
+            ExitCode::SUCCESS
         }
         Err(error) => failed(error),
     }

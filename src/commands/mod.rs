@@ -1,5 +1,6 @@
 //! The commands of `plimsoll` other than `serve`; `crd` and `completions` are a line of `main.rs` each.
 
+pub mod backtest;
 pub mod check;
 mod check_autoscaler;
 mod check_cluster;

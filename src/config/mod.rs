@@ -9,7 +9,7 @@ mod rules;
 pub use adapter_flags::{IgnoredFlag, normalize_command, take_ignored};
 pub use file::{Config, ConfigError};
 pub use flags::{
-    CheckFlags, Cli, ClusterFlags, Command, ConvertFlags, FreezeFlags, ObjectFlags, OutputFormat,
-    PauseFlags, PrometheusFlags, PrometheusVerb, ReplayFlags, ServeFlags, TlsVersion,
+    BacktestFlags, CheckFlags, Cli, ClusterFlags, Command, ConvertFlags, FreezeFlags, ObjectFlags,
+    OutputFormat, PauseFlags, PrometheusFlags, PrometheusVerb, ReplayFlags, ServeFlags, TlsVersion,
 };
 pub use live::LiveConfig;

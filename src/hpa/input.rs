@@ -329,6 +329,11 @@ impl AlignedSamples {
         Self { of_pods, items, unselected: UnselectedSamples::default() }
     }
 
+    /// The list that [`Self::of_pods`] was given, to be used again.
+    pub fn into_of_pods(self) -> Vec<Option<Sample>> {
+        self.of_pods
+    }
+
     /// The samples as a decision reads them.
     pub fn view(&self) -> PodSamples<'_> {
         PodSamples { of_pods: &self.of_pods, unselected: self.unselected, items: self.items }

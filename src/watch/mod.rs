@@ -18,10 +18,10 @@ pub use backoff::{FailureLog, ResettableBackoff};
 pub use cluster::Cluster;
 pub use index::Index;
 pub use pods::{Owner, PodRecord};
-pub use read::owner;
 pub use read::{LeanPod, pod as read_pod};
 #[cfg(test)]
 pub use read::{autoscaler as read_autoscaler, hpa as read_hpa};
+pub use read::{owner, parse_spec};
 pub use records::{
     AutoscalerRecord, HpaRecord, MetricRuleRecord, ParsedSpec, ScaleRecord, ScalingSpec, Workload,
 };

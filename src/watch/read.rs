@@ -186,7 +186,11 @@ pub fn autoscaler(object: LeanAutoscaler, known: Option<&AutoscalerRecord>) -> A
     }
 }
 
-fn parse_spec(spec: Value, namespace: &str, name: &str) -> Result<ParsedSpec, ReadError> {
+/// Parses the spec of an Autoscaler.
+///
+/// # Errors
+/// If it is invalid; the text names the field.
+pub fn parse_spec(spec: Value, namespace: &str, name: &str) -> Result<ParsedSpec, ReadError> {
     let spec = AutoscalerSpec::read(spec)?;
     let mut scaling = scaling_spec(Spec::from_api(&spec.as_hpa(namespace, name)), namespace);
     let prometheus_metrics = &mut scaling.prometheus_metrics;

@@ -1,6 +1,6 @@
 //! The flags of the commands other than `serve`.
 
-use super::parse::duration;
+use super::parse::{duration, time};
 use super::prometheus::PrometheusFlags;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
@@ -82,6 +82,52 @@ pub struct ReplayFlags {
     /// The file; - is the standard input.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
+}
+
+/// The flags of `plimsoll backtest`.
+#[derive(Clone, Debug, Args)]
+pub struct BacktestFlags {
+    /// The recorded load: time,value rows under a header, in Unix seconds and the unit of the metric for the whole
+    /// workload; .gz is decompressed.
+    #[arg(long, value_name = "LOAD.csv[.gz]")]
+    pub load: PathBuf,
+
+    /// Files with the Autoscalers to try, HorizontalPodAutoscalers or ScaledObjects, each with one metric and an
+    /// averageValue; - is the standard input.
+    #[arg(short = 'f', long = "filename", value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+
+    /// How long a pod takes until it is ready.
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "60s")]
+    pub pod_start: Duration,
+
+    /// The part of the load to begin with: a time as in 2026-11-02T08:00:00Z, or Unix seconds.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub from: Option<jiff::Timestamp>,
+
+    /// The part of the load to end with, as --from.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub to: Option<jiff::Timestamp>,
+
+    /// The window of the metric: each sample is the mean of the load over it.
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "60s")]
+    pub window: Duration,
+
+    /// How often the metric is scraped.
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "15s")]
+    pub scrape_interval: Duration,
+
+    /// The time at the beginning that is decided on, but not counted.
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "0s")]
+    pub warm_up: Duration,
+
+    /// The period of decisions. Without it, that of the Autoscaler, or 15s.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub period: Option<Duration>,
+
+    /// How the result is printed.
+    #[arg(short, long, value_enum, default_value_t = OutputFormat::Text)]
+    pub output: OutputFormat,
 }
 
 /// The flags of `plimsoll convert`.

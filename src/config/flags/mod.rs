@@ -7,8 +7,8 @@ mod prometheus;
 mod serve;
 
 pub use commands::{
-    CheckFlags, ClusterFlags, ConvertFlags, FreezeFlags, ObjectFlags, OutputFormat, PauseFlags,
-    ReplayFlags,
+    BacktestFlags, CheckFlags, ClusterFlags, ConvertFlags, FreezeFlags, ObjectFlags, OutputFormat,
+    PauseFlags, ReplayFlags,
 };
 pub use prometheus::{PrometheusFlags, PrometheusVerb};
 pub use serve::{ServeFlags, TlsVersion};
@@ -38,6 +38,9 @@ pub enum Command {
     Check(CheckFlags),
     /// Turn HorizontalPodAutoscalers and KEDA ScaledObjects into Autoscalers.
     Convert(ConvertFlags),
+    /// Try Autoscalers on recorded load: what they would have cost, and where pods would have been short. Decided by
+    /// the code that decides live.
+    Backtest(BacktestFlags),
     /// Show who leads, whether scales are frozen, and which Autoscalers fail.
     Status(ClusterFlags),
     /// Decide again on the inputs of each line of a decision log (--decision-log), and fail if another decision

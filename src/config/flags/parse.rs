@@ -34,6 +34,13 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from(duration).map_err(|_| format!("{expected}; it can't be negative"))
 }
 
+/// Parses a time: RFC 3339, or Unix seconds.
+pub fn time(text: &str) -> Result<jiff::Timestamp, String> {
+    let expected = "a time was expected, such as 2026-11-02T08:00:00Z, or Unix seconds";
+    let of_seconds = || jiff::Timestamp::from_second(text.parse().ok()?).ok();
+    text.parse().ok().or_else(of_seconds).ok_or_else(|| expected.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -45,6 +52,15 @@ mod tests {
         for wrong in ["verbose", "", "info,plimsoll", "plimsoll=loud"] {
             assert!(log_level(wrong).unwrap_err().contains("is no level"), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_time_is_rfc_3339_or_unix_seconds() {
+        let expected = jiff::Timestamp::from_second(1_793_606_400).unwrap();
+        for text in ["2026-11-02T08:00:00Z", "2026-11-02T09:00:00+01:00", "1793606400"] {
+            assert_eq!(time(text), Ok(expected), "{text}");
+        }
+        assert!(time("yesterday").unwrap_err().contains("such as"));
     }
 
     #[test]

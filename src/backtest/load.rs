@@ -1,0 +1,267 @@
+//! The load of a workload over time.
+
+use crate::time::UnixMillis;
+use std::io::BufRead;
+
+/// The most rows of a file: a point every second for two months.
+const MAX_ROWS: usize = 5_000_000;
+/// The most bytes of a row.
+const MAX_ROW_BYTES: u64 = 1024;
+/// The times that are read, in ms: until the year 9999.
+const MAX_TIME: f64 = 253_402_300_799_000.0;
+
+/// The total load of a workload, in the unit of its metric: linear between rows, and unknown in gaps.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Load {
+    rows: Vec<Row>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Row {
+    time: UnixMillis,
+    value: f64,
+    /// The integral since the first row, in units times milliseconds. Gaps add nothing.
+    integral: f64,
+    /// Whether the load between the row before and this one is unknown.
+    after_gap: bool,
+}
+
+/// Why there is no load in a text.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("line {line}: {what}")]
+pub struct LoadError {
+    /// The line, from 1.
+    pub line: usize,
+    /// What is wrong, and what was expected.
+    pub what: String,
+}
+
+impl Load {
+    /// Reads rows of `time,value` under a header: Unix seconds, and the load at that time. A row without a value, or
+    /// with `NaN`, stands in a gap, from the row before it to the one after it.
+    ///
+    /// # Errors
+    /// If a row is no such row, times do not increase, or there are fewer than two rows with a value.
+    pub fn read(mut text: impl BufRead) -> Result<Self, LoadError> {
+        let (mut load, mut line_number, mut is_gap) = (Self { rows: Vec::new() }, 0, false);
+        loop {
+            line_number += 1;
+            let fail = |what: String| Err(LoadError { line: line_number, what });
+            let mut line = String::new();
+            let read = std::io::Read::take(&mut text, MAX_ROW_BYTES).read_line(&mut line);
+            match read {
+                Ok(0) => break,
+                Err(error) => return fail(error.to_string()),
+                Ok(read) if read as u64 == MAX_ROW_BYTES => {
+                    return fail(format!("at most {MAX_ROW_BYTES} bytes were expected"));
+                }
+                Ok(_) => {}
+            }
+            let line = line.trim_start_matches('\u{feff}').trim();
+            if line_number == 1 {
+                if line != "time,value" {
+                    return fail(format!("{line:?}: the header time,value was expected"));
+                }
+                continue;
+            }
+            if line.is_empty() {
+                continue;
+            }
+            let Some((time, value)) = line.split_once(',') else {
+                return fail(format!("{line:?}: time,value was expected, such as 1700000000,12.5"));
+            };
+            let time = match time.trim().parse::<f64>() {
+                Ok(seconds) if (0.0..=MAX_TIME).contains(&(seconds * 1000.0)) => {
+                    (seconds * 1000.0).round() as UnixMillis
+                }
+                _ => return fail(format!("{time:?}: a time in Unix seconds was expected")),
+            };
+            if load.rows.last().is_some_and(|last| last.time >= time) {
+                return fail("its time is not later than that of the row before".to_owned());
+            }
+            let value = match value.trim() {
+                "" => f64::NAN,
+                text => match text.parse::<f64>() {
+                    Ok(value) if value.is_nan() || (value >= 0.0 && value.is_finite()) => value,
+                    _ => {
+                        return fail(format!("{text:?}: a load of 0 or more was expected"));
+                    }
+                },
+            };
+            if value.is_nan() {
+                is_gap = true;
+                continue;
+            }
+            if load.rows.len() == MAX_ROWS {
+                return fail(format!("at most {MAX_ROWS} rows were expected"));
+            }
+            load.push(time, value, std::mem::take(&mut is_gap));
+        }
+        match load.rows.len() {
+            0 | 1 => Err(LoadError {
+                line: line_number,
+                what: "at least two rows with a value were expected".to_owned(),
+            }),
+            _ => Ok(load),
+        }
+    }
+
+    /// A load through these points, whose times increase. `after_gap` says that it is unknown since the point before.
+    pub fn of(points: impl IntoIterator<Item = (UnixMillis, f64, bool)>) -> Self {
+        let mut load = Self { rows: Vec::new() };
+        points.into_iter().for_each(|(time, value, after_gap)| load.push(time, value, after_gap));
+        load
+    }
+
+    fn push(&mut self, time: UnixMillis, value: f64, after_gap: bool) {
+        let (integral, after_gap) = match self.rows.last() {
+            None => (0.0, false),
+            Some(last) if after_gap => (last.integral, true),
+            Some(last) => {
+                let area = (time - last.time) as f64 * f64::midpoint(last.value, value);
+                (last.integral + area, false)
+            }
+        };
+        self.rows.push(Row { time, value, integral, after_gap });
+    }
+
+    /// The part from a time to another one, both included: of rows in it.
+    ///
+    /// # Errors
+    /// If fewer than two rows are in it.
+    pub fn between(
+        &self,
+        from: Option<UnixMillis>,
+        to: Option<UnixMillis>,
+    ) -> Result<Self, String> {
+        let is_in = |row: &&Row| {
+            from.is_none_or(|from| row.time >= from) && to.is_none_or(|to| row.time <= to)
+        };
+        let rows = self.rows.iter().filter(is_in);
+        let part = Self::of(rows.map(|row| (row.time, row.value, row.after_gap)));
+        if part.rows.len() < 2 {
+            let (first, last) = (self.rows[0].time / 1000, self.last() / 1000);
+            return Err(format!(
+                "less than two rows are in it: the load is from {first} to {last}"
+            ));
+        }
+        Ok(part)
+    }
+
+    /// The time of the first row.
+    pub fn first(&self) -> UnixMillis {
+        self.rows.first().map_or(0, |row| row.time)
+    }
+
+    /// The time of the last row.
+    pub fn last(&self) -> UnixMillis {
+        self.rows.last().map_or(0, |row| row.time)
+    }
+
+    /// The points: time and load.
+    pub fn points(&self) -> impl Iterator<Item = (UnixMillis, f64)> + '_ {
+        self.rows.iter().map(|row| (row.time, row.value))
+    }
+
+    /// The gaps: the times of the rows around each.
+    pub fn gaps(&self) -> impl Iterator<Item = (UnixMillis, UnixMillis)> + '_ {
+        let gaps = self.rows.windows(2).filter(|rows| rows[1].after_gap);
+        gaps.map(|rows| (rows[0].time, rows[1].time))
+    }
+
+    /// Reads it at times that increase.
+    pub fn cursor(&self) -> Cursor<'_> {
+        Cursor { rows: &self.rows, end: 0 }
+    }
+}
+
+/// Reads a load at times that increase.
+#[derive(Clone, Debug)]
+pub struct Cursor<'a> {
+    rows: &'a [Row],
+    /// The first row that is not before the time that was asked for last.
+    end: usize,
+}
+
+impl Cursor<'_> {
+    /// The rows around a time: the last one that is not later, and the next one. A time that is a row's has this one
+    /// twice.
+    fn around(&mut self, time: UnixMillis) -> Option<(Row, Row)> {
+        while self.rows.get(self.end).is_some_and(|row| row.time < time) {
+            self.end += 1;
+        }
+        let end = *self.rows.get(self.end)?;
+        if end.time == time {
+            return Some((end, end));
+        }
+        (!end.after_gap).then(|| Some((*self.rows.get(self.end.checked_sub(1)?)?, end)))?
+    }
+
+    /// The load at a time; none outside of the rows and in a gap.
+    pub fn at(&mut self, time: UnixMillis) -> Option<f64> {
+        let (start, end) = self.around(time)?;
+        Some(between(start, end, time))
+    }
+
+    /// The integral since the first row until a time, and the load there; in a gap, until its beginning.
+    fn integral(&mut self, time: UnixMillis) -> Option<f64> {
+        let (start, end) = self.around(time)?;
+        let value = between(start, end, time);
+        Some(start.integral + (time - start.time) as f64 * f64::midpoint(start.value, value))
+    }
+}
+
+fn between(start: Row, end: Row, time: UnixMillis) -> f64 {
+    if start.time == end.time {
+        return start.value;
+    }
+    let share = (time - start.time) as f64 / (end.time - start.time) as f64;
+    start.value + (end.value - start.value) * share
+}
+
+/// Means of a load over a window that moves on.
+#[derive(Clone, Debug)]
+pub struct Means<'a> {
+    from: Cursor<'a>,
+    to: Cursor<'a>,
+    first: UnixMillis,
+    window: i64,
+}
+
+impl<'a> Means<'a> {
+    /// Means over a window, in ms, which is cut off at the first row.
+    pub fn new(load: &'a Load, window: i64) -> Self {
+        Self { from: load.cursor(), to: load.cursor(), first: load.first(), window }
+    }
+
+    /// The mean over the window that ends at a time, or the load there if nothing is in the window. None in a gap;
+    /// what of the window is in a gap does not count.
+    pub fn until(&mut self, time: UnixMillis) -> Option<f64> {
+        let until = self.to.integral(time)?;
+        let start = (time - self.window).max(self.first);
+        if start >= time {
+            return self.to.at(time);
+        }
+        let (since, known) = match self.from.integral(start) {
+            Some(since) => (since, time - start - gaps(&self.from, &self.to, start)),
+            // It begins in a gap, which ends at the next row.
+            None => {
+                let next = self.from.rows.get(self.from.end)?;
+                (next.integral, time - next.time - gaps(&self.from, &self.to, next.time))
+            }
+        };
+        if known <= 0 { self.to.at(time) } else { Some((until - since) / known as f64) }
+    }
+}
+
+/// The length of the gaps after a time, from one cursor to the other, in ms.
+fn gaps(from: &Cursor<'_>, to: &Cursor<'_>, start: UnixMillis) -> i64 {
+    let mut total = 0;
+    for index in from.end..to.end {
+        let (row, next) = (from.rows[index], from.rows[index + 1]);
+        if next.after_gap && row.time >= start {
+            total += next.time - row.time;
+        }
+    }
+    total
+}

@@ -1,0 +1,195 @@
+//! Backtests on small loads. `tests/conformance` runs those of recorded traces.
+
+use super::*;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// A candidate whose pods carry 10 each, with these fields beside.
+fn candidate(fields: Value) -> Candidate {
+    let mut spec = json!({
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+        "minReplicas": 1, "maxReplicas": 100,
+        "customMetrics": [{"metricName": "requests", "averageValue": "10"}],
+    });
+    let fields = fields.as_object().expect("fields").clone();
+    spec.as_object_mut().expect("a spec").extend(fields);
+    Candidate::new("web", "shop", spec).expect("a candidate")
+}
+
+fn options() -> Options {
+    Options {
+        pod_start: Duration::from_secs(60),
+        window: Duration::from_secs(60),
+        scrape_interval: Duration::from_secs(15),
+        warm_up: Duration::ZERO,
+        period: None,
+    }
+}
+
+fn read(text: &str) -> Result<Load, LoadError> {
+    Load::read(text.as_bytes())
+}
+
+#[test]
+fn a_wrong_row_is_named_with_what_was_expected() {
+    for (text, line, expected) in [
+        ("", 1, "two rows"),
+        ("time,value\n1,2\n", 3, "two rows"),
+        ("zeit,wert\n1,2\n2,3\n", 1, "the header time,value"),
+        ("time,value\n1;2\n", 2, "time,value was expected"),
+        ("time,value\nnoon,2\n", 2, "Unix seconds"),
+        ("time,value\n-1,2\n", 2, "Unix seconds"),
+        ("time,value\n1,-2\n", 2, "0 or more"),
+        ("time,value\n1,inf\n", 2, "0 or more"),
+        ("time,value\n5,2\n5,3\n", 3, "not later"),
+    ] {
+        let error = read(text).unwrap_err();
+        assert_eq!(error.line, line, "{text}");
+        assert!(error.what.contains(expected), "{error}");
+    }
+    assert!(read(&format!("time,value\n1,{}\n", "0".repeat(5_000))).is_err());
+    assert!(read("\u{feff}time,value\r\n1, 2\r\n\r\n2,3\r\n").is_ok());
+}
+
+#[test]
+fn a_load_is_linear_between_rows_and_unknown_in_gaps() {
+    let load = read("time,value\n0,0\n10,100\n20,\n30,40\n40,40\n").unwrap();
+    let mut cursor = load.cursor();
+    let at = [0, 5_000, 10_000, 15_000, 25_000, 30_000, 35_000, 40_000, 41_000];
+    let values: Vec<Option<f64>> = at.into_iter().map(|time| cursor.at(time)).collect();
+    let known = |value: f64| Some(value);
+    assert_eq!(
+        values,
+        [
+            known(0.0),
+            known(50.0),
+            known(100.0),
+            None,
+            None,
+            known(40.0),
+            known(40.0),
+            known(40.0),
+            None
+        ]
+    );
+    let mut means = load::Means::new(&load, 10_000);
+    assert_eq!(means.until(0), Some(0.0));
+    assert_eq!(means.until(5_000), Some(25.0));
+    assert_eq!(means.until(10_000), Some(50.0));
+    assert_eq!(means.until(20_000), None);
+    // The part in the gap does not count.
+    assert_eq!(means.until(35_000), Some(40.0));
+    assert_eq!(load.gaps().collect::<Vec<_>>(), [(10_000, 30_000)]);
+}
+
+#[test]
+fn pods_are_short_while_new_ones_start() {
+    let load = read("time,value\n0,20\n600,20\n601,80\n1200,80\n").unwrap();
+    let run = run(&candidate(json!({})), &load, &options()).unwrap();
+    let figures = &run.figures;
+    assert_eq!(run.replicas[0], (0, 2, 2));
+    assert_eq!(run.replicas.last().unwrap().1, 8);
+    assert_eq!(run.ticks, 81);
+    let worst = figures.worst_under.unwrap();
+    assert_eq!((worst.time, worst.needed, worst.ready), (615.0, 8, 2));
+    // From 615 s on, until the last of the new pods are ready.
+    assert!((1.0..4.0).contains(&figures.under_minutes), "{figures:?}");
+    assert_eq!(figures.reversals, 0);
+    assert!(figures.minutes_at_max.abs() < f64::EPSILON);
+}
+
+#[test]
+fn what_is_decided_depends_on_no_later_load() {
+    let rows: Vec<String> =
+        (0..200).map(|n| format!("{},{}\n", n * 60, 50 + (n * 37 % 61) * 3)).collect();
+    let whole = read(&format!("time,value\n{}", rows.concat())).unwrap();
+    let all = run(&candidate(json!({})), &whole, &options()).unwrap();
+    for cut in [5, 50, 120] {
+        let part = read(&format!("time,value\n{}", rows[..cut].concat())).unwrap();
+        let run = run(&candidate(json!({})), &part, &options()).unwrap();
+        let until: Vec<_> =
+            all.replicas.iter().filter(|(time, ..)| *time <= part.last()).copied().collect();
+        assert_eq!(run.replicas, until, "{cut}");
+    }
+}
+
+#[test]
+fn the_warm_up_is_decided_on_and_not_counted() {
+    let load = read("time,value\n0,20\n60,80\n7200,80\n").unwrap();
+    let counted = run(&candidate(json!({})), &load, &options()).unwrap();
+    let warm = Options { warm_up: Duration::from_secs(1_800), ..options() };
+    let warm = run(&candidate(json!({})), &load, &warm).unwrap();
+    assert_eq!(warm.replicas, counted.replicas);
+    assert!(counted.figures.under_minutes > 0.0);
+    assert_eq!((warm.figures.under_minutes, warm.figures.scale_events), (0.0, 0));
+}
+
+#[test]
+fn a_gap_of_the_load_scales_nothing_and_needs_nothing() {
+    let load = read("time,value\n0,80\n600,80\n4200,\n4800,80\n5400,80\n").unwrap();
+    let run = run(&candidate(json!({})), &load, &options()).unwrap();
+    assert_eq!(run.replicas, [(0, 8, 8)]);
+    let parts = low_confidence(&load);
+    assert_eq!((parts.len(), parts[0].from, parts[0].to), (1, 600.0, 4800.0));
+}
+
+#[test]
+fn the_total_of_a_workload_decides_as_well() {
+    let load = read("time,value\n0,20\n600,80\n1200,80\n").unwrap();
+    let total = json!({"customMetrics": [{"metricName": "requests", "per": "Workload",
+        "query": "sum(requests{namespace=\"shop\"})", "averageValue": "10"}]});
+    let run = run(&candidate(total), &load, &options()).unwrap();
+    assert_eq!(run.replicas.last().unwrap().2, 8);
+}
+
+#[test]
+fn a_schedule_moves_the_bounds_of_a_backtest() {
+    let load = read("time,value\n0,25\n7200,25\n").unwrap();
+    let schedule = json!({"schedules": [
+        {"name": "rush", "from": "1970-01-01T00:30:00Z", "until": "1970-01-01T01:00:00Z", "minReplicas": 6}]});
+    let run = run(&candidate(schedule), &load, &options()).unwrap();
+    let at = |seconds: i64| {
+        run.replicas.iter().rev().find(|(time, ..)| *time <= seconds * 1000).unwrap().2
+    };
+    assert_eq!((at(1_700), at(1_900), at(7_200)), (3, 6, 3));
+}
+
+#[test]
+fn what_a_file_of_load_says_nothing_of_is_refused() {
+    let spec = |metrics: Value| {
+        json!({"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+            "maxReplicas": 10, "metrics": metrics})
+    };
+    let cpu = json!([{"type": "Resource", "resource": {"name": "cpu",
+        "target": {"type": "Utilization", "averageUtilization": 60}}}]);
+    let error = Candidate::new("web", "shop", spec(cpu)).unwrap_err();
+    assert!(error.contains("says nothing of others"), "{error}");
+    let load = read("time,value\n0,20\n99999999999,20\n").unwrap();
+    assert!(run(&candidate(json!({})), &load, &options()).unwrap_err().contains("--period"));
+    let load = read("time,value\n0,1e18\n60,20\n").unwrap();
+    assert!(
+        run(&candidate(json!({})), &load, &options()).unwrap_err().contains("unit of the load")
+    );
+}
+
+#[test]
+fn load_that_was_cut_off_is_marked() {
+    // A day with waves and some noise.
+    let wave = |n: i64| {
+        let noise = ((n * 7919) % 101) as f64 / 100.0;
+        100.0 + 60.0 * (n as f64 / 120.0).sin() + 4.0 * noise
+    };
+    let load = |limit: f64| Load::of((0..1_440).map(|n| (n * 60_000, wave(n).min(limit), false)));
+    assert_eq!(low_confidence(&load(f64::INFINITY)), []);
+    let cut: Vec<i64> = (0..1_440).filter(|n| wave(*n) > 140.0).collect();
+    let parts = low_confidence(&load(140.0));
+    let is_marked = |n: &&i64| {
+        let time = **n as f64 * 60.0;
+        parts.iter().any(|part| part.from <= time && time <= part.to)
+    };
+    let marked = cut.iter().filter(is_marked).count();
+    assert!(marked * 10 >= cut.len() * 9, "{marked} of {}", cut.len());
+    // Steps at all levels are the nature of the load.
+    let steps = Load::of((0..1_440).map(|n| (n * 60_000, (n / 60 % 5) as f64 * 10.0, false)));
+    assert_eq!(low_confidence(&steps), []);
+}
