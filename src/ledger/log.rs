@@ -177,4 +177,45 @@ mod tests {
         let newest = std::fs::read_to_string(&path).unwrap();
         assert!(newest.ends_with("199\n"), "{newest}");
     }
+
+    #[tokio::test]
+    async fn a_log_that_can_t_be_rotated_does_not_grow() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("decisions.jsonl");
+        // A folder is in the way that can't be replaced by a file.
+        std::fs::create_dir_all(folder.path().join("decisions.jsonl.1/full")).unwrap();
+        let (_, writer) = decision_log(&path, 8 * 1000);
+        let mut open = None;
+        for n in 0..200 {
+            let _ = writer.write(&mut open, format!("{n:0>99}\n").as_bytes());
+        }
+        assert!(std::fs::metadata(&path).unwrap().len() <= 1000);
+    }
+
+    /// The process was killed, or the disk full, in the middle of a line.
+    #[tokio::test]
+    async fn a_line_that_was_cut_off_takes_no_other_line_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("decisions.jsonl");
+        for (before, expected) in
+            [("whole\ncut", "whole\nnext\n"), ("cut", "next\n"), ("whole\n", "whole\nnext\n")]
+        {
+            std::fs::write(&path, before).unwrap();
+            let (_, writer) = decision_log(&path, 8 * 1000);
+            writer.write(&mut None, b"next\n").unwrap();
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), expected);
+        }
+    }
+
+    /// It has the queries, errors and names of all tenants.
+    #[cfg(unix)]
+    #[tokio::test]
+    async fn a_log_is_readable_by_its_owner_only() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("decisions.jsonl");
+        let (_, writer) = decision_log(&path, 8 * 1000);
+        writer.write(&mut None, b"a\n").unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
 }

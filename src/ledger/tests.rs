@@ -371,13 +371,43 @@ fn what_would_change_the_replicas_does() {
         let entry = decision_at(START, desired, desired, target, &Arc::new(basis));
         let (_, [more, fewer]) = super::would_change::would_change(&entry).expect("turns");
         let more = more.expect("more");
-        assert!(decided(more.value) > desired, "{desired} {more:?}");
+        assert!(more.replicas > desired, "{desired} {more:?}");
+        assert_eq!(decided(more.value), more.replicas, "{desired} {more:?}");
         assert_eq!(decided(more.value - 1), desired, "{desired} {more:?}");
         assert_eq!(fewer.is_none(), desired == 1);
         if let Some(fewer) = fewer {
-            assert!(decided(fewer.value) < desired, "{desired} {fewer:?}");
+            assert!(fewer.replicas < desired, "{desired} {fewer:?}");
+            assert_eq!(decided(fewer.value), fewer.replicas, "{desired} {fewer:?}");
             assert_eq!(decided(fewer.value + 1), desired, "{desired} {fewer:?}");
         }
+    }
+}
+
+/// Fewer replicas need all metrics to agree, and to be known.
+#[test]
+fn one_metric_alone_does_not_give_fewer_replicas_where_another_wants_as_many() {
+    let of = |change: fn(&mut Measured)| {
+        let mut entry = decision_at(START, 5, 5, 10_000, &basis());
+        let mut other = entry.metrics[0].clone();
+        (other.status, other.proposed) = (MetricStatus::Valid, Some(2));
+        change(&mut other);
+        entry.metrics.push(other);
+        let (_, [more, fewer]) = super::would_change::would_change(&entry).expect("turns");
+        (more.is_some(), fewer.is_some())
+    };
+    assert_eq!(of(|_| {}), (true, true));
+    assert_eq!(of(|other| other.proposed = Some(5)), (true, false));
+    assert_eq!(of(|other| other.status = MetricStatus::Invalid), (true, false));
+}
+
+/// Ratios have all digits that a float has, and the digest of a line is of what is read.
+#[test]
+fn numbers_of_a_line_are_read_as_they_were_written() {
+    for n in 1..20_000_u32 {
+        let ratio = f64::from(n * 7_919 % 1_000_003) / f64::from(n * 31 % 7_001 + 1);
+        let text = serde_json::to_string(&json!([ratio])).unwrap();
+        let read: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(read[0].as_f64(), Some(ratio), "{text}");
     }
 }
 
