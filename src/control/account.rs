@@ -47,10 +47,16 @@ pub fn record(
     let basis = basis(facts.context, facts.status, state);
     let entry = entry(&facts, &account, basis);
     ctx.ledger.record(autoscaler, &entry);
-    if let (Some(log), Some(inputs)) = (&ctx.decision_log, account.inputs.take()) {
-        let (rescale, error) = std::mem::take(&mut account.decided);
-        let outcome = LoggedOutcome { rescale, error, trace: account.trace.recorded.clone() };
-        log.write(autoscaler, &inputs, &outcome, &entry);
+    if let Some(log) = &ctx.decision_log {
+        match account.inputs.take() {
+            Some(inputs) => {
+                let (rescale, error) = std::mem::take(&mut account.decided);
+                let trace = account.trace.recorded.clone();
+                let outcome = LoggedOutcome { rescale, error, trace };
+                log.write(autoscaler, Some((inputs, outcome)), &entry);
+            }
+            None => log.drop_one(),
+        }
     }
     state.account = account;
 }
@@ -91,6 +97,9 @@ pub fn record_none(
     (entry.reason, entry.carried) = (reason, carried);
     entry.message = Some(bounded(message).into());
     ctx.ledger.record(autoscaler, &entry);
+    if let Some(log) = &ctx.decision_log {
+        log.write(autoscaler, None, &entry);
+    }
 }
 
 /// What a decision is based on: the same as the last one, if nothing changed.

@@ -15,6 +15,7 @@ use crate::hpa::{
     ScalingHistory, Status,
 };
 use crate::leader::FencingToken;
+use crate::ledger::DecisionLog;
 use crate::time::UnixMillis;
 use crate::watch::{AutoscalerKind, AutoscalerRef, Index, ScalingSpec};
 use std::fmt;
@@ -206,7 +207,10 @@ fn compute(
         };
         let floor = (!ctx.settings.hpa_config.scale_to_zero).then_some(1);
         let schedules = (execution.schedules, floor);
-        account.begin(ctx.decision_log.is_some(), schedules, &input, history, status);
+        // Only the leader's decisions are logged.
+        let log = ctx.decision_log.as_ref().filter(|_| ctx.leader.fencing_token().is_some());
+        let keeps = log.is_some_and(DecisionLog::has_room);
+        account.begin(keeps, schedules, &input, history, status);
         let times = gathered.iter().zip(&aligned);
         account.times.extend(times.map(|(gathered, aligned)| gathered.times(aligned, context.now)));
         let active = pods.iter().filter(|pod| is_active(pod)).count();

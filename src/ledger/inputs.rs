@@ -112,6 +112,18 @@ impl LoggedInputs {
         }
     }
 
+    /// About how many bytes they take.
+    pub fn estimated_bytes(&self) -> usize {
+        let pods = match &self.pods {
+            LoggedPods::Selected(pods) => pods.len(),
+            _ => 0,
+        };
+        let histories =
+            self.history.recommendations.len() + self.history.ups.len() + self.history.downs.len();
+        let samples: usize = self.samples.iter().map(LoggedSamples::len).sum();
+        4096 + pods * 512 + samples * 64 + histories * 32
+    }
+
     /// Decides on them again.
     ///
     /// # Errors
@@ -205,6 +217,14 @@ impl LoggedSamples {
             Samples::PerPod(of) => Self::PerPod(of.map(per_pod).map_err(str::to_owned)),
             Samples::Value(value) => Self::Value(value.map_err(str::to_owned)),
             Samples::Values(of) => Self::Values(of.map(<[i64]>::to_vec).map_err(str::to_owned)),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::PerPod(Ok(of)) => of.of_pods.len(),
+            Self::Values(Ok(values)) => values.len(),
+            _ => 1,
         }
     }
 

@@ -7,18 +7,28 @@ use super::{render, replay};
 use crate::blocking;
 use crate::watch::AutoscalerRef;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-/// Takes the lines of the decision log. Cheap to clone.
+/// Takes what is written to the decision log. Cheap to clone.
 #[derive(Clone)]
 pub struct DecisionLog {
-    lines: UnboundedSender<String>,
+    decisions: UnboundedSender<Logged>,
     shared: Arc<Shared>,
+}
+
+/// A decision that is to be written.
+struct Logged {
+    autoscaler: AutoscalerRef,
+    /// None if there was no decision, of which the entry says why.
+    evaluated: Option<(Box<LoggedInputs>, LoggedOutcome)>,
+    entry: Entry,
+    /// About how many bytes it takes.
+    bytes: usize,
 }
 
 #[derive(Default)]
@@ -30,57 +40,64 @@ struct Shared {
 
 /// Writes the lines of a decision log.
 pub struct DecisionLogWriter {
-    lines: UnboundedReceiver<String>,
+    decisions: UnboundedReceiver<Logged>,
     shared: Arc<Shared>,
     /// The file; none for standard output.
     path: Option<PathBuf>,
-    max_bytes: u64,
+    max_file_bytes: u64,
 }
 
 /// The most bytes that wait to be written.
 const MAX_QUEUED_BYTES: usize = 16 << 20;
 /// The number of files that a log is rotated through, the present one included.
 const FILES: u64 = 8;
+/// The least bytes that all files of a log may have together.
+pub const MIN_LOG_BYTES: u64 = FILES << 20;
 /// The bytes that are written at a time.
 const BATCH_BYTES: usize = 1 << 20;
+/// The longest line: of a decision for about 100,000 pods.
+pub const MAX_LINE_BYTES: usize = 64 << 20;
 /// How long a log waits after a write that failed.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// A decision log to a file, or to standard output if that is `-`, and its writer. All its files together
 /// have at most `max_bytes`.
 pub fn decision_log(path: &Path, max_bytes: u64) -> (DecisionLog, DecisionLogWriter) {
-    let (sender, lines) = unbounded_channel();
+    let (sender, decisions) = unbounded_channel();
     let shared = Arc::<Shared>::default();
     let path = (path != Path::new("-")).then(|| path.to_owned());
-    let writer = DecisionLogWriter { lines, shared: shared.clone(), path, max_bytes };
-    (DecisionLog { lines: sender, shared }, writer)
+    let max_file_bytes = max_bytes / FILES;
+    let writer = DecisionLogWriter { decisions, shared: shared.clone(), path, max_file_bytes };
+    (DecisionLog { decisions: sender, shared }, writer)
 }
 
 impl DecisionLog {
-    /// Queues the line of a decision, or drops it.
+    /// Whether a decision would be queued. If not, its inputs need not be kept.
+    pub fn has_room(&self) -> bool {
+        self.shared.queued.load(Ordering::Relaxed) < MAX_QUEUED_BYTES
+    }
+
+    /// Queues a decision, or drops it if too many wait; or that there was none, without inputs and outcome. Its line is
+    /// made when it is written.
     pub fn write(
         &self,
         autoscaler: &AutoscalerRef,
-        inputs: &LoggedInputs,
-        outcome: &LoggedOutcome,
+        evaluated: Option<(Box<LoggedInputs>, LoggedOutcome)>,
         entry: &Entry,
     ) {
-        // Under a full queue no line is even made.
-        if self.shared.queued.load(Ordering::Relaxed) >= MAX_QUEUED_BYTES {
-            self.shared.dropped.fetch_add(1, Ordering::Relaxed);
-            return;
+        if !self.has_room() {
+            return self.drop_one();
         }
-        let decision = render::decision(autoscaler, entry, entry.first);
-        let line = match replay::line(autoscaler, inputs, outcome, &decision) {
-            Ok(line) => line,
-            Err(error) => {
-                tracing::warn!(%autoscaler, %error, "Failed to write a line of the decision log");
-                self.shared.dropped.fetch_add(1, Ordering::Relaxed);
-                return;
-            }
-        };
-        self.shared.queued.fetch_add(line.len(), Ordering::Relaxed);
-        let _ = self.lines.send(line);
+        let inputs = evaluated.as_ref().map_or(0, |(inputs, _)| inputs.estimated_bytes());
+        let bytes = 1024 + inputs;
+        let (autoscaler, entry) = (autoscaler.clone(), entry.clone());
+        self.shared.queued.fetch_add(bytes, Ordering::Relaxed);
+        let _ = self.decisions.send(Logged { autoscaler, evaluated, entry, bytes });
+    }
+
+    /// A decision is not written: its inputs were not kept, as too many waited.
+    pub fn drop_one(&self) {
+        self.shared.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
     /// How many lines were written, and how many were dropped.
@@ -94,51 +111,120 @@ impl DecisionLogWriter {
     /// Writes for ever. What can't be written is dropped, and counted.
     pub async fn run(mut self) {
         let mut file = None;
-        while let Some(first) = self.lines.recv().await {
-            let (mut batch, mut count) = (first, 1);
-            batch.push('\n');
-            while batch.len() < BATCH_BYTES
-                && let Ok(line) = self.lines.try_recv()
-            {
-                batch.push_str(&line);
-                batch.push('\n');
-                count += 1;
-            }
-            let written = blocking::run(|| self.write(&mut file, batch.as_bytes()));
-            self.shared.queued.fetch_sub(batch.len() - count as usize, Ordering::Relaxed);
-            let counter = match &written {
-                Ok(()) => &self.shared.written,
-                Err(_) => &self.shared.dropped,
-            };
-            counter.fetch_add(count, Ordering::Relaxed);
+        while let Some(first) = self.decisions.recv().await {
+            let written = blocking::run(|| self.write_queued(&mut file, first));
             if let Err(error) = written {
                 let path = self.path.as_deref().unwrap_or(Path::new("-")).display();
                 tracing::warn!(%error, %path, "Failed to write the decision log");
-                file = None;
                 tokio::time::sleep(RETRY).await;
             }
         }
     }
 
+    /// Writes a decision, and others that wait.
+    fn write_queued(&mut self, open: &mut Option<(File, u64)>, first: Logged) -> io::Result<()> {
+        let (mut batch, mut count, mut next) = (String::new(), 0, Some(first));
+        let mut written = Ok(());
+        while let Some(logged) = next {
+            let line = self.line(&logged);
+            self.shared.queued.fetch_sub(logged.bytes, Ordering::Relaxed);
+            if let Some(line) = line {
+                // A batch goes into one file.
+                if (batch.len() + line.len()) as u64 > self.max_file_bytes {
+                    written = written.and(self.write_batch(open, &mut batch, &mut count));
+                }
+                batch += &line;
+                count += 1;
+            }
+            next = (batch.len() < BATCH_BYTES).then(|| self.decisions.try_recv().ok()).flatten();
+        }
+        written.and(self.write_batch(open, &mut batch, &mut count))
+    }
+
+    fn write_batch(
+        &self,
+        open: &mut Option<(File, u64)>,
+        batch: &mut String,
+        count: &mut u64,
+    ) -> io::Result<()> {
+        let written = self.write(open, batch.as_bytes());
+        let counter = if written.is_ok() { &self.shared.written } else { &self.shared.dropped };
+        counter.fetch_add(std::mem::take(count), Ordering::Relaxed);
+        batch.clear();
+        written
+    }
+
+    /// The line of a decision, with its end; none if it is too long, which counts as dropped.
+    fn line(&self, logged: &Logged) -> Option<String> {
+        let Logged { autoscaler, evaluated, entry, .. } = logged;
+        let decision = render::decision(autoscaler, entry, entry.first);
+        let evaluated = evaluated.as_ref().map(|(inputs, outcome)| (&**inputs, outcome));
+        let line = replay::line(autoscaler, evaluated, &decision);
+        let of_file = usize::try_from(self.max_file_bytes).unwrap_or(usize::MAX);
+        let limit = if self.path.is_some() { of_file.min(MAX_LINE_BYTES) } else { MAX_LINE_BYTES };
+        let error = match line {
+            Ok(line) if line.len() < limit => return Some(line + "\n"),
+            Ok(line) => format!("it takes {} bytes, at most {limit} were expected", line.len()),
+            Err(error) => error.to_string(),
+        };
+        tracing::warn!(%autoscaler, error, "Failed to write a line of the decision log");
+        self.shared.dropped.fetch_add(1, Ordering::Relaxed);
+        None
+    }
+
+    /// Writes a batch whole, or nothing of it. A file that is full is rotated first, whoever filled it; where it can't
+    /// be, nothing is written: the bytes of a log are bounded whatever the disk does.
     fn write(&self, open: &mut Option<(File, u64)>, batch: &[u8]) -> io::Result<()> {
         let Some(path) = &self.path else {
             return io::stdout().lock().write_all(batch);
         };
-        let limit = self.max_bytes / FILES;
-        if open.as_ref().is_some_and(|(_, size)| *size > 0 && size + batch.len() as u64 > limit) {
-            *open = None;
+        let is_full = |size: u64| size > 0 && size + batch.len() as u64 > self.max_file_bytes;
+        let mut opened = match open.take() {
+            Some(opened) => opened,
+            None => open_log(path)?,
+        };
+        if is_full(opened.1) {
             rotate(path)?;
+            opened = open_log(path)?;
         }
-        if open.is_none() {
-            let file = OpenOptions::new().create(true).append(true).open(path)?;
-            let size = file.metadata()?.len();
-            *open = Some((file, size));
+        let (mut file, size) = opened;
+        if let Err(error) = file.write_all(batch) {
+            // What was written of it would be the beginning of the next line.
+            let _ = file.set_len(size);
+            return Err(error);
         }
-        let Some((file, size)) = open else { return Ok(()) };
-        file.write_all(batch)?;
-        *size += batch.len() as u64;
+        *open = Some((file, size + batch.len() as u64));
         Ok(())
     }
+}
+
+/// Opens a log to append to it, and takes off a last line that was cut off when the process or its machine ended.
+/// Returns its size, too.
+fn open_log(path: &Path) -> io::Result<(File, u64)> {
+    let mut options = OpenOptions::new();
+    options.create(true).read(true).append(true);
+    // It has the queries, errors and names of all tenants.
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut file = options.open(path)?;
+    let size = file.metadata()?.len();
+    let mut whole = size;
+    let mut chunk = vec![0; 64 << 10];
+    while whole > 0 {
+        let start = whole.saturating_sub(chunk.len() as u64);
+        let part = &mut chunk[..(whole - start) as usize];
+        file.seek(SeekFrom::Start(start))?;
+        file.read_exact(part)?;
+        if let Some(end) = part.iter().rposition(|byte| *byte == b'\n') {
+            whole = start + end as u64 + 1;
+            break;
+        }
+        whole = start;
+    }
+    if whole < size {
+        file.set_len(whole)?;
+    }
+    Ok((file, whole))
 }
 
 /// Moves a full file to FILE.1, that one to FILE.2, and so on; the last one is dropped.

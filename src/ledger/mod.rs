@@ -23,8 +23,8 @@ pub use entry::{
     Position, Reason, Target, bounded,
 };
 pub use inputs::{LoggedInputs, LoggedOutcome};
-pub use log::{DecisionLog, DecisionLogWriter, decision_log};
-pub use render::{decision, metadata, name, parse_time, position, time};
+pub use log::{DecisionLog, DecisionLogWriter, MAX_LINE_BYTES, MIN_LOG_BYTES, decision_log};
+pub use render::{autoscaler_label, decision, metadata, name, parse_time, position, time};
 pub use replay::{Difference, replay_line};
 pub use store::{Change, Expired, Ledger, Listed, Scope, Size, Versions};
 pub use trace::DecisionTrace;

@@ -14,6 +14,7 @@ use crate::time::UnixMillis;
 use crate::watch::{AutoscalerKind, AutoscalerRef, ObjectKey};
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -51,6 +52,18 @@ pub fn position(namespace: &str, name: &str) -> Option<Position> {
     Some(Position { key, kind, sequence: number })
 }
 
+/// The value of [`AUTOSCALER_LABEL`]: the name of the autoscaler. One that is too long for a label is cut, and has a hash.
+pub fn autoscaler_label(name: &str) -> Cow<'_, str> {
+    const MAX: usize = 63;
+    if name.len() <= MAX {
+        return name.into();
+    }
+    let hash = Sha256::digest(name);
+    let hex: String = hash.iter().take(5).map(|byte| format!("{byte:02x}")).collect();
+    // Names are ASCII. A label value has a letter or digit at either end.
+    format!("{}-{hex}", &name[..name.floor_char_boundary(MAX - hex.len() - 1)]).into()
+}
+
 /// The metadata of an entry.
 pub fn metadata(
     autoscaler: &AutoscalerRef,
@@ -62,7 +75,8 @@ pub fn metadata(
     let hash = Sha256::digest(format!("{}/{name}/{first}", key.namespace));
     let hex: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
     let uid = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-");
-    let labels = [(AUTOSCALER_LABEL, key.name.as_str()), (KIND_LABEL, kind.as_str())];
+    let label = autoscaler_label(&key.name);
+    let labels = [(AUTOSCALER_LABEL, &*label), (KIND_LABEL, kind.as_str())];
     Metadata {
         name,
         namespace: key.namespace.clone(),

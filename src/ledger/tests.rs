@@ -383,6 +383,14 @@ fn what_would_change_the_replicas_does() {
     }
 }
 
+#[test]
+fn a_name_that_is_too_long_for_a_label_is_cut_and_has_a_hash() {
+    assert_eq!(autoscaler_label("web"), "web");
+    let [one, other] = ["a", "b"].map(|end| format!("{}{end}", "x".repeat(252)));
+    let [of_one, of_other] = [&one, &other].map(|name| autoscaler_label(name).into_owned());
+    assert!(of_one != of_other && of_one.len() == 63 && of_one.starts_with("xxxx"), "{of_one}");
+}
+
 /// Fewer replicas need all metrics to agree, and to be known.
 #[test]
 fn one_metric_alone_does_not_give_fewer_replicas_where_another_wants_as_many() {
@@ -496,20 +504,27 @@ fn a_line_is_decided_again_and_any_change_is_found() {
     assert_eq!(inputs.decide().as_ref(), Ok(&outcome));
     let web = autoscaler("shop", "web");
     let shown = decision(&web, &decision_at(START, 2, to, 115, &basis()), START);
-    let line = super::replay::line(&web, &inputs, &outcome, &shown).expect("a line");
-    assert_eq!(replay_line(&line), Ok(()));
+    let line = super::replay::line(&web, Some((&inputs, &outcome)), &shown).expect("a line");
+    assert_eq!(replay_line(line.as_bytes()), Ok(()));
     let line: Value = serde_json::from_str(&line).unwrap();
     let indented = serde_json::to_string_pretty(&line).unwrap();
-    assert_eq!(replay_line(&indented), Ok(()), "the form does not matter");
+    assert_eq!(replay_line(indented.as_bytes()), Ok(()), "the form does not matter");
     let mut all = Vec::new();
     changed(&line, &mut all, &|new| new);
     assert!(all.len() > 100, "{}", all.len());
     for changed in all {
-        assert!(replay_line(&changed.to_string()).is_err(), "{changed}");
+        assert!(replay_line(changed.to_string().as_bytes()).is_err(), "{changed}");
     }
+    let none = super::replay::line(&web, None, &shown).expect("a line");
+    assert_eq!(replay_line(none.as_bytes()), Ok(()));
+    let mut without: Value = serde_json::from_str(&none).unwrap();
+    without["digest"] = line["digest"].clone();
+    assert!(matches!(replay_line(without.to_string().as_bytes()), Err(Difference::Changed(_))));
     // A decision by another algorithm, with a digest of its own.
     let mut other = line.clone();
     other["outcome"]["rescale"] = json!(to + 1);
-    assert!(matches!(replay_line(&other.to_string()), Err(Difference::Differs { .. })));
-    assert!(matches!(replay_line("{}"), Err(Difference::Unreadable(_))));
+    assert!(matches!(replay_line(other.to_string().as_bytes()), Err(Difference::Differs { .. })));
+    for no_line in [&b"{}"[..], b"\xff", b"{\"cut"] {
+        assert!(matches!(replay_line(no_line), Err(Difference::Unreadable(_))));
+    }
 }

@@ -4,6 +4,7 @@ use crate::config::{Config, ServeFlags};
 use crate::control::ControllerSettings;
 use crate::hpa;
 use crate::leader::ElectionSettings;
+use crate::ledger::MIN_LOG_BYTES;
 use crate::rules::ListingSettings;
 use std::time::Duration;
 
@@ -21,6 +22,9 @@ pub fn check(flags: &ServeFlags, config: &Config) -> Result<(), SettingsError> {
         return Err(SettingsError(
             "--metrics-max-age must not be less than --metrics-relist-interval",
         ));
+    }
+    if flags.decision_log_max_bytes < MIN_LOG_BYTES {
+        return Err(SettingsError("--decision-log-max-bytes must be at least 8388608 (8 MiB)"));
     }
     let lease = flags.leader_elect_lease_duration;
     let (renew_deadline, retry) =

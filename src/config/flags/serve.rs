@@ -244,7 +244,8 @@ pub struct ServeFlags {
     #[arg(long, value_name = "FILE")]
     pub decision_log: Option<PathBuf>,
 
-    /// How many bytes the files of --decision-log may have together; FILE is rotated to FILE.1 to FILE.7.
+    /// How many bytes the files of --decision-log may have together, at least 8 MiB; FILE is rotated to FILE.1 to
+    /// FILE.7. Where it can't be rotated, decisions are dropped.
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 30)]
     pub decision_log_max_bytes: u64,
 

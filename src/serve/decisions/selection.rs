@@ -4,7 +4,7 @@ use super::super::error::ApiError;
 use super::super::options::label_selector;
 use crate::k8s::Selector;
 use crate::ledger::api::{AUTOSCALER_LABEL, KIND_LABEL};
-use crate::ledger::{Scope, name};
+use crate::ledger::{Scope, autoscaler_label, name};
 use crate::watch::AutoscalerRef;
 
 /// The decisions that a request selects.
@@ -74,8 +74,9 @@ impl Selection {
 
     /// Whether decisions of an autoscaler are selected at all.
     pub fn selects_all_of(&self, autoscaler: &AutoscalerRef) -> bool {
+        let name = autoscaler_label(&autoscaler.key.name);
         let label = |key: &str| match key {
-            AUTOSCALER_LABEL => Some(autoscaler.key.name.as_str()),
+            AUTOSCALER_LABEL => Some(&*name),
             KIND_LABEL => Some(autoscaler.kind.as_str()),
             _ => None,
         };
