@@ -5,7 +5,7 @@
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use plimsoll::commands::operate::{self, OperateError};
-use plimsoll::commands::{backtest, check, convert, reference, replay};
+use plimsoll::commands::{backtest, check, convert, reference, replay, ui};
 use plimsoll::config::{Cli, Command, IgnoredFlag, ServeFlags};
 use std::process::ExitCode;
 
@@ -47,6 +47,7 @@ fn main() -> ExitCode {
         Command::Replay(flags) => run_replay(&flags),
         Command::Status(flags) => run_operate(operate::status(&flags)),
         Command::Explain(flags) => run_operate(operate::explain(&flags)),
+        Command::Ui(flags) => run_ui(&flags),
         Command::Pause(flags) => run_operate(operate::pause(&flags)),
         Command::Resume(flags) => run_operate(operate::resume(&flags)),
         Command::Freeze(flags) => run_operate(operate::freeze(&flags)),
@@ -123,6 +124,17 @@ fn run_replay(flags: &plimsoll::config::ReplayFlags) -> ExitCode {
     match replay::run(flags, &mut std::io::stdout()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
+        Err(error) => failed(error),
+    }
+}
+
+fn run_ui(flags: &plimsoll::config::UiFlags) -> ExitCode {
+    let served = start_tls().and_then(|()| {
+        let runtime = tokio::runtime::Runtime::new()?;
+        Ok(runtime.block_on(ui::run(flags, &mut std::io::stdout()))?)
+    });
+    match served {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => failed(error),
     }
 }

@@ -15,3 +15,4 @@ mod objects;
 pub mod operate;
 pub mod reference;
 pub mod replay;
+pub mod ui;

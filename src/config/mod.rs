@@ -11,5 +11,6 @@ pub use file::{Config, ConfigError};
 pub use flags::{
     BacktestFlags, CheckFlags, Cli, ClusterFlags, Command, ConvertFlags, FreezeFlags, ObjectFlags,
     OutputFormat, PauseFlags, PrometheusFlags, PrometheusVerb, ReplayFlags, ServeFlags, TlsVersion,
+    UiFlags,
 };
 pub use live::LiveConfig;

@@ -14,7 +14,7 @@ mod resources;
 mod synced;
 
 pub use autoscaler_ref::{AutoscalerKind, AutoscalerRef, ObjectKey};
-pub use backoff::{FailureLog, ResettableBackoff};
+pub use backoff::{FailureLog, Progress, ResettableBackoff};
 pub use cluster::Cluster;
 pub use index::Index;
 pub use pods::{Owner, PodRecord};

@@ -130,6 +130,34 @@ pub struct BacktestFlags {
     pub output: OutputFormat,
 }
 
+/// The flags of `plimsoll ui`.
+#[derive(Clone, Debug, Args)]
+pub struct UiFlags {
+    /// Show the autoscalers of this namespace. Without it, those of all namespaces.
+    #[arg(short, long, value_name = "NAME")]
+    pub namespace: Option<String>,
+
+    /// Show the autoscalers of all namespaces, which is the default.
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    pub all_namespaces: bool,
+
+    /// The port of 127.0.0.1 to serve on; 0 is any free one.
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    pub port: u16,
+
+    /// Print the address of the page, and open no browser.
+    #[arg(long)]
+    pub no_browser: bool,
+
+    /// The kubeconfig; without one, as kubectl finds it.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// The context of the kubeconfig.
+    #[arg(long, value_name = "NAME")]
+    pub context: Option<String>,
+}
+
 /// The flags of `plimsoll convert`.
 #[derive(Clone, Debug, Args)]
 pub struct ConvertFlags {

@@ -8,7 +8,7 @@ mod serve;
 
 pub use commands::{
     BacktestFlags, CheckFlags, ClusterFlags, ConvertFlags, FreezeFlags, ObjectFlags, OutputFormat,
-    PauseFlags, ReplayFlags,
+    PauseFlags, ReplayFlags, UiFlags,
 };
 pub use prometheus::{PrometheusFlags, PrometheusVerb};
 pub use serve::{ServeFlags, TlsVersion};
@@ -48,6 +48,9 @@ pub enum Command {
     Replay(ReplayFlags),
     /// Tell why an Autoscaler scales as it does.
     Explain(ObjectFlags),
+    /// Show all autoscalers, and why each scales as it does, on a page in the browser. It is served on 127.0.0.1, reads
+    /// the cluster with the rights of the kubeconfig, and writes nothing.
+    Ui(UiFlags),
     /// Leave an Autoscaler's scale alone from now on.
     Pause(PauseFlags),
     /// Go on with a paused Autoscaler.

@@ -1,0 +1,108 @@
+// The page: the list of all autoscalers (#/), or one of them (#/NAMESPACE/KIND/NAME).
+
+import { List } from "./list.js";
+import { One } from "./one.js";
+import { Stream, takeKey } from "./stream.js";
+import { element, setText } from "./text.js";
+
+const find = (id) => document.getElementById(id);
+const list = new List();
+const one = new One();
+let stream = null;
+let shown = null;
+
+function tell(problems) {
+  const box = find("problems");
+  const text = problems.join("\n");
+  if (box.dataset.text === text) return;
+  box.dataset.text = text;
+  box.replaceChildren(...problems.map((problem) => element("p", {}, problem)));
+}
+
+function connected(text, isLive) {
+  setText(find("connection"), text);
+  find("connection").className = isLive ? "live" : "";
+}
+
+const handlers = {
+  open: () => connected("Live", true),
+  closed: (why, isFinal) => {
+    connected(isFinal ? "Not connected" : "Not connected, trying again", false);
+    tell([why]);
+  },
+};
+
+function openList() {
+  stream = new Stream("/api/autoscalers", {
+    ...handlers,
+    line: (line) => {
+      if (line.scope) {
+        list.reset();
+        setText(find("scope"), line.scope);
+      }
+      if (line.problems) tell(line.problems);
+      list.change(line);
+    },
+  });
+}
+
+function openOne([namespace, kind, name]) {
+  const query = new URLSearchParams({ namespace, kind, name });
+  one.show({ namespace, kind, name });
+  stream = new Stream(`/api/autoscaler?${query}`, {
+    ...handlers,
+    line: (line) => {
+      if (line.scope) {
+        one.reset();
+        setText(find("scope"), line.scope);
+      }
+      if (line.problems) tell(line.problems);
+      one.change(line);
+    },
+  });
+}
+
+// A browser has six connections to a server in all: a page that nobody sees holds none.
+function close() {
+  stream?.close();
+  stream = null;
+}
+
+function open() {
+  close();
+  if (!shown || document.hidden) return;
+  connected("Connecting", false);
+  if (shown.length === 3) openOne(shown);
+  else openList();
+}
+
+function route() {
+  let parts = [];
+  try {
+    parts = location.hash.slice(2).split("/").filter(Boolean).map(decodeURIComponent);
+  } catch {
+    // What is no address is the list.
+  }
+  const isFirst = shown === null;
+  shown = parts.length === 3 ? parts : [];
+  find("list").hidden = shown.length === 3;
+  find("one").hidden = shown.length !== 3;
+  document.title = shown.length === 3 ? `${shown[2]} in ${shown[0]} - Plimsoll` : "Autoscalers - Plimsoll";
+  tell([]);
+  open();
+  if (!isFirst) find(shown.length === 3 ? "one-title" : "list-title").focus();
+}
+
+function begin() {
+  if (takeKey()) {
+    route();
+  } else {
+    tell(["Open the address that plimsoll ui printed: it has the key of this page."]);
+    connected("Not connected", false);
+  }
+}
+
+addEventListener("hashchange", begin);
+document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
+addEventListener("pagehide", close);
+begin();

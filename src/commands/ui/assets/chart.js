@@ -1,0 +1,207 @@
+// The chart of one autoscaler: load and target (left), replicas and bounds (right), and a mark for each decision.
+
+import { number } from "./text.js";
+import { turn } from "./story.js";
+
+const { uPlot } = window;
+const HEIGHT = 320;
+
+const SERIES = [
+  { name: "load", title: "Load (metric, left axis)" },
+  { name: "target", title: "Target (left axis)" },
+  { name: "desired", title: "Desired replicas (right axis)" },
+  { name: "bounds", title: "minReplicas and maxReplicas (right axis)" },
+];
+// The signs of what became of a decision; the marks of the chart have the same shapes.
+export const SIGNS = { up: "▲", down: "▼", held: "■", same: "●", failed: "✕" };
+const OUTCOMES = { up: "more replicas", down: "fewer replicas", held: "held", same: "unchanged", failed: "no decision" };
+
+export function legend() {
+  const marks = Object.entries(OUTCOMES).map(([name, title]) => ({ name, title, sign: SIGNS[name] }));
+  return [...SERIES, ...marks];
+}
+
+function color(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+}
+
+const hours = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hour12: false });
+const days = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", hour12: false });
+
+function timeOfDay(split, index, splits) {
+  const date = new Date(split * 1000);
+  const isNewDay = index > 0 && new Date(splits[index - 1] * 1000).getDate() !== date.getDate();
+  return (isNewDay ? days : hours).format(date) + (split % 60 === 0 ? "" : `:${String(date.getSeconds()).padStart(2, "0")}`);
+}
+
+const seconds = (time) => new Date(time).getTime() / 1000;
+
+// The columns of the chart: two points for each run, one for each single decision.
+export function columns(decisions, metricName) {
+  const rows = { x: [], load: [], low: [], high: [], target: [], desired: [], min: [], max: [], of: [] };
+  decisions.forEach((decision, index) => {
+    const metric = (decision.metrics ?? []).find((one) => one.name === metricName);
+    const value = number(metric?.value);
+    const first = seconds(decision.firstTime);
+    const last = Math.max(seconds(decision.lastTime), first);
+    const before = rows.x.at(-1) ?? -Infinity;
+    for (const x of last > first && first > before ? [first, last] : [Math.max(last, before)]) {
+      rows.x.push(x);
+      // The value at the beginning of a run is not known, but its smallest and largest are.
+      rows.load.push(x < last ? undefined : value);
+      rows.low.push(number(metric?.minValue) ?? value);
+      rows.high.push(number(metric?.maxValue) ?? value);
+      rows.target.push(number(metric?.target));
+      rows.desired.push(decision.desiredReplicas ?? decision.currentReplicas ?? null);
+      rows.min.push(decision.basis?.minReplicas ?? null);
+      rows.max.push(decision.basis?.maxReplicas ?? null);
+      rows.of.push(index);
+    }
+  });
+  return rows;
+}
+
+export class Chart {
+  #node;
+  #choose;
+  #plot = null;
+  #rows = columns([], "");
+  #decisions = [];
+  #chosen = -1;
+  #span = null;
+
+  // `choose(index)` is called with the decision under the pointer.
+  constructor(node, choose) {
+    this.#node = node;
+    this.#choose = choose;
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#make());
+    new ResizeObserver(() => this.#plot?.setSize({ width: this.#width(), height: HEIGHT })).observe(node);
+  }
+
+  show(decisions, metricName, span) {
+    const isFirst = this.#plot === null;
+    this.#span = span;
+    this.#decisions = decisions;
+    this.#rows = columns(decisions, metricName);
+    if (isFirst) this.#make();
+    else this.#plot.setData(this.#data());
+  }
+
+  choose(index) {
+    this.#chosen = index;
+    this.#plot?.redraw(false, false);
+  }
+
+  #width() {
+    return Math.max(240, this.#node.clientWidth);
+  }
+
+  #data() {
+    const { x, load, low, high, target, desired, min, max } = this.#rows;
+    return [x, load, low, high, target, desired, min, max];
+  }
+
+  #range() {
+    const { x } = this.#rows;
+    const now = Date.now() / 1000;
+    const end = Math.max(now, x.at(-1) ?? now);
+    const start = this.#span === null ? (x[0] ?? now - 900) : end - this.#span;
+    return [start, Math.max(end, start + 60)];
+  }
+
+  #make() {
+    this.#plot?.destroy();
+    const [text, grid, load, target, desired, bounds, band] = ["muted", "grid", "load", "target", "desired", "bounds", "band"].map(color);
+    const stepped = uPlot.paths.stepped({ align: 1 });
+    const none = { show: false };
+    const axis = { stroke: text, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 } };
+    const whole = (plot, splits) => splits.map((value) => (Number.isInteger(value) ? String(value) : ""));
+    const fromZero = (plot, low, high) => [0, high === null || high <= 0 ? 1 : high * 1.1];
+    this.#plot = new uPlot({
+      width: this.#width(),
+      height: HEIGHT,
+      legend: none,
+      cursor: { drag: { x: false, y: false }, points: none, y: false },
+      scales: {
+        x: { time: true, range: () => this.#range() },
+        load: { range: (plot, low, high) => [Math.min(0, low ?? 0), fromZero(plot, low, high)[1]] },
+        replicas: { range: fromZero },
+      },
+      axes: [
+        { ...axis, space: 70, values: (plot, splits) => splits.map(timeOfDay) },
+        { ...axis, scale: "load", size: 60 },
+        { ...axis, scale: "replicas", side: 1, grid: none, size: 45, values: whole },
+      ],
+      series: [
+        {},
+        { scale: "load", stroke: load, width: 2, spanGaps: true, points: none },
+        { scale: "load", stroke: band, width: 1, points: none, paths: stepped },
+        { scale: "load", stroke: band, width: 1, points: none, paths: stepped },
+        { scale: "load", stroke: target, width: 2, dash: [6, 4], points: none, paths: stepped },
+        { scale: "replicas", stroke: desired, width: 2, points: none, paths: stepped },
+        { scale: "replicas", stroke: bounds, width: 1.5, dash: [2, 3], points: none, paths: stepped },
+        { scale: "replicas", stroke: bounds, width: 1.5, dash: [2, 3], points: none, paths: stepped },
+      ],
+      bands: [{ series: [3, 2], fill: band }],
+      hooks: {
+        draw: [(plot) => this.#marks(plot)],
+        setCursor: [(plot) => this.#pointed(plot)],
+      },
+    }, this.#data(), this.#node);
+    // The slider's own name and value say what the picture shows.
+    this.#plot.root.setAttribute("aria-hidden", "true");
+  }
+
+  #pointed(plot) {
+    const { idx, left } = plot.cursor;
+    const index = this.#rows.of[idx];
+    if (left >= 0 && index !== undefined && index !== this.#chosen) this.#choose(index);
+  }
+
+  // A mark where each decision was first made, of another shape for each outcome.
+  #marks(plot) {
+    const { ctx } = plot;
+    const { x, desired, of } = this.#rows;
+    const size = 4.5 * uPlot.pxRatio;
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(plot.bbox.left, plot.bbox.top - size, plot.bbox.width, plot.bbox.height + 2 * size);
+    ctx.clip();
+    for (let at = 0; at < x.length; at += 1) {
+      const index = of[at];
+      if (at > 0 && of[at - 1] === index) continue;
+      const left = plot.valToPos(x[at], "x", true);
+      const top = desired[at] === null ? plot.bbox.top + plot.bbox.height - size : plot.valToPos(desired[at], "replicas", true);
+      const outcome = turn(this.#decisions[index]);
+      ctx.strokeStyle = ctx.fillStyle = color(outcome);
+      ctx.lineWidth = 2 * uPlot.pxRatio;
+      ctx.beginPath();
+      shape(ctx, outcome, left, top, size);
+      if (index === this.#chosen) {
+        ctx.beginPath();
+        ctx.strokeStyle = color("text");
+        ctx.arc(left, top, size * 2, 0, 7);
+        ctx.moveTo(left, plot.bbox.top);
+        ctx.lineTo(left, plot.bbox.top + plot.bbox.height);
+        ctx.lineWidth = uPlot.pxRatio;
+        ctx.stroke();
+      }
+    }
+    ctx.restore();
+  }
+}
+
+function shape(ctx, outcome, left, top, size) {
+  const path = (points) => points.forEach(([x, y], index) => ctx[index ? "lineTo" : "moveTo"](left + x * size, top + y * size));
+  if (outcome === "failed") {
+    path([[-1, -1], [1, 1]]);
+    path([[1, -1], [-1, 1]]);
+    ctx.stroke();
+    return;
+  }
+  if (outcome === "up") path([[-1.2, 1], [1.2, 1], [0, -1.2]]);
+  else if (outcome === "down") path([[-1.2, -1], [1.2, -1], [0, 1.2]]);
+  else if (outcome === "held") path([[-1, -1], [1, -1], [1, 1], [-1, 1]]);
+  else ctx.arc(left, top, size * 0.8, 0, 7);
+  ctx.fill();
+}

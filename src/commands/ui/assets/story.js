@@ -1,0 +1,133 @@
+// The story of a decision, from its fields (docs/decisions.md).
+
+import { moment, plain } from "./text.js";
+
+const REASONS = {
+  MetricRecommendation: "The metric that asks for most proposes it.",
+  WithinTolerance: "The metrics are within the tolerance of their targets.",
+  Stabilized: "A stabilization window holds the replicas.",
+  PolicyLimited: "Policies limit how fast it may change.",
+  ReplicaLimit: "minReplicas or maxReplicas limits it.",
+  Schedule: "A schedule's bound limits it.",
+  InvalidMetrics: "Metrics failed, and no replica is removed on a guess.",
+  RecommendationFailed: "No decision was possible.",
+  Fallback: "The metrics failed for a while, and the fallback applies.",
+  Forecast: "The forecast asks for it.",
+  Paused: "The autoscaler is paused.",
+  Frozen: "An administrator has frozen all scales.",
+  Observed: "It is only shown: Plimsoll does not execute it.",
+};
+
+const CONSTRAINTS = {
+  ScaleUpStabilized: "The scale-up stabilization window",
+  ScaleDownStabilized: "The scale-down stabilization window",
+  ScaleUpLimit: "The scale-up policies",
+  ScaleDownLimit: "The scale-down policies",
+  TooFewReplicas: "minReplicas",
+  TooManyReplicas: "maxReplicas",
+  ScheduleMinReplicas: "minReplicas of a schedule",
+  ScheduleMaxReplicas: "maxReplicas of a schedule",
+  PodsNotKnown: "Pods that are not known yet",
+  MetricsWereAway: "Metrics that were away",
+  RollingOut: "A rollout",
+  Fallback: "The fallback",
+};
+
+const NOT_CARRIED_OUT = {
+  NoDecision: "there was no decision",
+  WriteFailed: "the scale could not be written",
+  Frozen: "all scales are frozen",
+  Preview: "the mode is Preview",
+  Paused: "the autoscaler is paused",
+  Observed: "kube-controller-manager executes this autoscaler",
+};
+
+export function constraint(one) {
+  const name = CONSTRAINTS[one.type] ?? one.type;
+  return one.schedule ? `${name} ${one.schedule}` : name;
+}
+
+// What became of a decision: up, down, held (it stays although a metric asks for a change), same or failed.
+export function turn(decision) {
+  const { currentReplicas: from, desiredReplicas: to, recommendedReplicas: asked } = decision;
+  if (to === undefined || from === undefined) return "failed";
+  if (to > from) return "up";
+  if (to < from) return "down";
+  return asked !== undefined && asked !== to ? "held" : "same";
+}
+
+// One line: what was decided.
+export function head(decision) {
+  const { currentReplicas: from, desiredReplicas: to, carriedOut } = decision;
+  const how = turn(decision);
+  if (how === "failed") return "No decision";
+  if (how === "same" || how === "held") return `Stays at ${replicas(to)}`;
+  const done = carriedOut?.written ? "Scaled" : "Would scale";
+  return `${done} ${how} from ${from} to ${replicas(to)}`;
+}
+
+export function replicas(count) {
+  return `${count} ${count === 1 ? "replica" : "replicas"}`;
+}
+
+// When it was, and how often in a row.
+export function when(decision) {
+  const { count, firstTime, lastTime } = decision;
+  if (count > 1) return `${moment(firstTime)} to ${moment(lastTime)}, ${count} times in a row`;
+  return moment(lastTime);
+}
+
+function unit(metric) {
+  return metric.targetType === "Utilization" ? " %" : "";
+}
+
+function measured(metric) {
+  const of = unit(metric);
+  const isRange = metric.minValue !== undefined && metric.minValue !== metric.maxValue;
+  const range = isRange ? ` (${plain(metric.minValue, of)} to ${plain(metric.maxValue, of)} in this run)` : "";
+  const average = metric.targetType === "AverageValue" ? " per pod" : "";
+  const target = metric.target === undefined ? "" : `, target ${plain(metric.target, of)}`;
+  return `${plain(metric.value, of)}${average}${target}${range}`;
+}
+
+function ofMetric(metric) {
+  if (metric.status === "Invalid") {
+    return `${metric.name} failed: ${metric.message ?? metric.reason ?? "no reason was given"}`;
+  }
+  const asks = metric.proposedReplicas === undefined ? "" : `; it asks for ${replicas(metric.proposedReplicas)}`;
+  return `${metric.name} was ${measured(metric)}${asks}.`;
+}
+
+function turnOf(turn, isMore) {
+  if (!turn || turn.replicas === undefined) {
+    return turn?.preventedBy ? `${isMore ? "More" : "Fewer"} are prevented by ${turn.preventedBy}.` : null;
+  }
+  const value = turn.value === undefined ? "" : ` ${isMore ? "from" : "at"} ${plain(turn.value)}${isMore ? " on" : " or less"}`;
+  const soon = turn.earliest && new Date(turn.earliest) > Date.now() ? `, from ${moment(turn.earliest)}` : "";
+  const bound = turn.preventedBy ? `, but ${turn.preventedBy} prevents it` : "";
+  return `It would be ${replicas(turn.replicas)}${value}${soon}${bound}.`;
+}
+
+// The sentences of the story, in the order of the decision.
+export function sentences(decision) {
+  const told = [];
+  if (decision.message) told.push(decision.message);
+  const metrics = decision.metrics ?? [];
+  const used = metrics.filter((metric) => metric.status === "Used");
+  const others = metrics.filter((metric) => metric.status !== "Used");
+  told.push(...[...used, ...others].map(ofMetric));
+  if (REASONS[decision.reason]) told.push(REASONS[decision.reason]);
+  for (const one of decision.constraints ?? []) {
+    const until = one.until ? `, until ${moment(one.until)}` : "";
+    told.push(`${constraint(one)}: ${one.replicasAfter} instead of ${one.replicasBefore}${until}.`);
+  }
+  const { carriedOut, wouldChange } = decision;
+  if (carriedOut?.written) {
+    told.push(`${carriedOut.by === "plimsoll" ? "Plimsoll" : carriedOut.by} wrote the scale.`);
+  } else if (NOT_CARRIED_OUT[carriedOut?.reason]) {
+    told.push(`Not written: ${NOT_CARRIED_OUT[carriedOut.reason]}.`);
+  }
+  const turns = [turnOf(wouldChange?.more, true), turnOf(wouldChange?.fewer, false)];
+  told.push(...turns.filter((sentence) => sentence !== null));
+  return told;
+}

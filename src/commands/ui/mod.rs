@@ -1,0 +1,87 @@
+//! `plimsoll ui`: a page in the browser that shows all autoscalers, and why each scales as it does. It is
+//! served on loopback, reads the cluster with the user's own kubeconfig, and writes nothing.
+
+mod access;
+mod assets;
+mod browser;
+mod earlier;
+mod error;
+mod listen;
+mod one;
+mod reflect;
+mod row;
+mod rows;
+mod serve;
+mod swings;
+
+pub use error::UiError;
+
+use crate::clock::{Clock, WallClock};
+use crate::config::UiFlags;
+use crate::connect;
+use crate::supervise::Tasks;
+use access::Access;
+use rows::Rows;
+use serve::Page;
+use std::io::Write;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use tokio::net::TcpListener;
+
+/// Serves the page until Ctrl-C, and opens it in the browser. Its address is written to `out`.
+///
+/// # Errors
+/// As [`UiError`] says.
+pub async fn run(flags: &UiFlags, out: &mut impl Write) -> Result<(), UiError> {
+    let (kubeconfig, context) = (flags.kubeconfig.as_deref(), flags.context.as_deref());
+    let (client, _) = connect::as_kubectl(kubeconfig, context, Clock::default()).await?;
+    let bind = |error| UiError::Bind { port: flags.port, error };
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, flags.port)).await.map_err(bind)?;
+    let port = listener.local_addr().map_err(bind)?.port();
+    let access = Access::new(port)?;
+    let address = access.address();
+    let rows = Rows::new(WallClock::default());
+    let scope = scope(flags);
+    let page = Page::new(access, client.clone(), rows.clone(), scope);
+
+    let mut tasks = Tasks::default();
+    let namespace = flags.namespace.as_deref();
+    for task in reflect::all(&client, namespace, &rows) {
+        tasks.spawn("watch", task);
+    }
+    tasks.spawn("sweep", rows.clone().run_sweeper());
+    tasks.spawn("earlier decisions", earlier::run(client, rows));
+    let _ = writeln!(out, "The page is at {address}\nCtrl-C ends it.");
+    let _ = out.flush();
+    let opened = match flags.no_browser {
+        true => None,
+        false => browser::open(&address)
+            .inspect_err(|error| {
+                let _ = writeln!(out, "No browser was opened ({error}): open that address in one.");
+            })
+            .ok(),
+    };
+    let router = serve::router(Arc::new(page));
+    let ended = tokio::select! {
+        () = listen::serve(listener, router) => Ok(()),
+        _ = tokio::signal::ctrl_c() => Ok(()),
+        ended = tasks.first_end() => Err(UiError::Ended(ended)),
+    };
+    // The file with the address.
+    drop(opened);
+    ended
+}
+
+/// What the page shows, in words.
+fn scope(flags: &UiFlags) -> String {
+    let file = match &flags.kubeconfig {
+        Some(path) => kube::config::Kubeconfig::read_from(path),
+        None => kube::config::Kubeconfig::read(),
+    };
+    let current = file.ok().and_then(|file| file.current_context);
+    let context = flags.context.clone().or(current).unwrap_or_default();
+    match &flags.namespace {
+        Some(namespace) => format!("Context {context}, namespace {namespace}"),
+        None => format!("Context {context}, all namespaces"),
+    }
+}

@@ -1,0 +1,133 @@
+//! The routes of the page: its files, and its data as streams of JSON lines.
+
+use super::access::Access;
+use super::one;
+use super::rows::Rows;
+use super::{assets, error::cut};
+use crate::watch::{AutoscalerKind, AutoscalerRef, ObjectKey};
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Query, Request, State};
+use axum::http::{HeaderName, HeaderValue, StatusCode, Uri, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use futures::{Stream, StreamExt};
+use kube::Client;
+use serde::Deserialize;
+use std::convert::Infallible;
+use std::sync::Arc;
+use tokio::sync::Semaphore;
+
+/// What the page is served from.
+pub struct Page {
+    access: Access,
+    client: Client,
+    rows: Rows,
+    scope: String,
+    streams: Arc<Semaphore>,
+}
+
+/// The streams at a time, of all tabs.
+const MAX_STREAMS: usize = 32;
+
+impl Page {
+    /// A page of this scope, such as the context and namespace.
+    pub fn new(access: Access, client: Client, rows: Rows, scope: String) -> Self {
+        Self { access, client, rows, scope, streams: Arc::new(Semaphore::new(MAX_STREAMS)) }
+    }
+}
+
+/// The routes of a page.
+pub fn router(page: Arc<Page>) -> Router {
+    Router::new()
+        .route("/api/autoscalers", get(autoscalers))
+        .route("/api/autoscaler", get(autoscaler))
+        .fallback(asset)
+        .layer(middleware::from_fn_with_state(page.clone(), guard))
+        .with_state(page)
+}
+
+/// The headers of each response. Nothing is loaded from elsewhere, no script is in a page but as a file, and no
+/// text becomes markup.
+const HEADERS: [(HeaderName, &str); 8] = [
+    (
+        header::CONTENT_SECURITY_POLICY,
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+         base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'",
+    ),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (header::X_FRAME_OPTIONS, "DENY"),
+    (header::REFERRER_POLICY, "no-referrer"),
+    (header::CACHE_CONTROL, "no-store"),
+    (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    (HeaderName::from_static("x-robots-tag"), "noindex"),
+];
+
+async fn guard(State(page): State<Arc<Page>>, request: Request, next: Next) -> Response {
+    let (parts, body) = request.into_parts();
+    let mut response = match page.access.check(&parts) {
+        Ok(()) => next.run(Request::from_parts(parts, body)).await,
+        Err(refusal) => refusal.into_response(),
+    };
+    for (name, value) in HEADERS {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+async fn asset(uri: Uri) -> Response {
+    match assets::at(uri.path()) {
+        Some(asset) => ([(header::CONTENT_TYPE, asset.content_type)], asset.text).into_response(),
+        None => {
+            let path = cut(uri.path(), 100);
+            (StatusCode::NOT_FOUND, format!("There is no {path} here.")).into_response()
+        }
+    }
+}
+
+async fn autoscalers(State(page): State<Arc<Page>>) -> Response {
+    respond(&page, page.rows.stream(page.scope.clone()))
+}
+
+/// Which autoscaler is asked for.
+#[derive(Deserialize)]
+struct Named {
+    namespace: String,
+    kind: String,
+    name: String,
+}
+
+async fn autoscaler(State(page): State<Arc<Page>>, Query(named): Query<Named>) -> Response {
+    let kinds = [AutoscalerKind::Autoscaler, AutoscalerKind::Hpa];
+    let kind = kinds.into_iter().find(|kind| kind.as_str() == named.kind);
+    // They get into paths and selectors of requests to kube-apiserver.
+    let is_name = |text: &str| {
+        let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
+        !text.is_empty() && text.len() <= 253 && text.bytes().all(is_part)
+    };
+    let Some(kind) = kind.filter(|_| is_name(&named.namespace) && is_name(&named.name)) else {
+        let text =
+            "namespace, kind (Autoscaler or HorizontalPodAutoscaler) and name say which one.";
+        return (StatusCode::BAD_REQUEST, text).into_response();
+    };
+    let key = ObjectKey { namespace: named.namespace, name: named.name };
+    let autoscaler = AutoscalerRef { kind, key };
+    let (client, rows, scope) = (page.client.clone(), page.rows.clone(), page.scope.clone());
+    respond(&page, one::stream(client, rows, scope, autoscaler))
+}
+
+/// A stream of lines, which ends when the client goes.
+fn respond(page: &Page, lines: impl Stream<Item = String> + Send + 'static) -> Response {
+    let Ok(seat) = page.streams.clone().try_acquire_owned() else {
+        let text = "Too many pages are open: close some.";
+        return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
+    };
+    let lines = lines.map(move |line| {
+        let _ = &seat;
+        Ok::<_, Infallible>(line + "\n")
+    });
+    let content_type = [(header::CONTENT_TYPE, "application/x-ndjson")];
+    (content_type, Body::from_stream(lines)).into_response()
+}

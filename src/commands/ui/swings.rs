@@ -1,0 +1,67 @@
+//! How often the replicas of an autoscaler turn back: whether it flaps.
+
+use crate::time::UnixMillis;
+use std::collections::VecDeque;
+
+/// How soon after a change one against its direction is a reversal, as in a backtest.
+const REVERSAL_MS: i64 = 600_000;
+/// How far back reversals count.
+pub const LOOK_BACK_MS: i64 = 3_600_000;
+/// As many reversals within that time are flapping.
+pub const FLAPPING: usize = 3;
+/// The reversals that are remembered.
+const MAX_REVERSALS: usize = 100;
+
+/// The changes of an autoscaler's replicas, as far as they matter.
+#[derive(Clone, Debug, Default)]
+pub struct Swings {
+    /// The time of the last change, and whether it was up.
+    last: Option<(UnixMillis, bool)>,
+    reversals: VecDeque<UnixMillis>,
+}
+
+impl Swings {
+    /// The replicas changed.
+    pub fn changed(&mut self, at: UnixMillis, is_up: bool) {
+        if let Some((before, was_up)) = self.last
+            && was_up != is_up
+            && at - before <= REVERSAL_MS
+        {
+            self.reversals.push_back(at);
+            if self.reversals.len() > MAX_REVERSALS {
+                self.reversals.pop_front();
+            }
+        }
+        self.last = Some((at, is_up));
+    }
+
+    /// The reversals within the last hour.
+    pub fn count(&self, now: UnixMillis) -> usize {
+        self.reversals.iter().filter(|at| now - **at <= LOOK_BACK_MS).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_soon_after_one_in_the_other_direction_is_a_reversal() {
+        let minute = 60_000;
+        let mut swings = Swings::default();
+        for (at, is_up) in [(0, true), (1, true), (2, false), (3, true), (14, false), (20, true)] {
+            swings.changed(at * minute, is_up);
+        }
+        // At 2, 3 and 20; what came 11 minutes later is none.
+        assert_eq!(swings.count(20 * minute), FLAPPING);
+        assert_eq!(swings.count(63 * minute), 2);
+        assert_eq!(swings.count(81 * minute), 0);
+    }
+
+    #[test]
+    fn the_memory_of_an_autoscaler_is_bounded() {
+        let mut swings = Swings::default();
+        (0..10_000).for_each(|at| swings.changed(at, at % 2 == 0));
+        assert_eq!(swings.reversals.len(), MAX_REVERSALS);
+    }
+}
