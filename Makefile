@@ -2,7 +2,7 @@
 CARGO ?= cargo
 export RUST_BACKTRACE ?= 0
 
-.PHONY: help build parts all-parts test test-all test-node lint unit conformance e2e duel query-costs bench bench-smoke bench-large bench-growth \
+.PHONY: help build parts all-parts test test-all test-node lint unit conformance e2e screenshots duel query-costs bench bench-smoke bench-large bench-growth \
 	bench-outage bench-fairness soak mutations mutations-apply simulate simulate-fixed demo demo-stop fuzz generate workflows static image release sbom licenses advisories clean
 
 help: ## List what there is
@@ -42,7 +42,7 @@ conformance: ## Every decision against the real controller's, and the properties
 # They wait more than they compute: four times the cores of CI.
 E2E_THREADS ?= 8
 # Tests that measure times run afterwards, apart from the others.
-ALONE := duel::plimsoll_decides faults::one_tenants_slow_queries
+ALONE := duel::plimsoll_decides faults::one_tenants_slow_queries page::ten_thousand
 
 # Cargo builds the binary of Plimsoll with the tests of its package, such as `cli`.
 E2E_BUILD := $(CARGO) test --locked --quiet --test cli --test e2e --no-run
@@ -55,6 +55,9 @@ e2e: all-parts ## End-to-end tests on the real parts
 
 test-node: image ## Plimsoll's image in pods of a real node, which needs root; NODE=require fails where it can't run, NODE_LOGS=DIR keeps its logs, PROFILE=demo builds sooner
 	@$(CARGO) test --locked --test node -- --nocapture $(NAME)
+
+screenshots: all-parts ## The pictures of the page in docs/images
+	@$(E2E_BUILD) && SCREENSHOTS=1 $(E2E_RUN) page::the_demos_story -- --nocapture
 
 duel: all-parts ## Plimsoll and kube-controller-manager side by side under the same load
 	@$(E2E) duel -- --nocapture

@@ -191,7 +191,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    const NOW: UnixMillis = 1_795_000_000_000;
+    const NOW: UnixMillis = 1_795_100_000_000;
 
     fn row(status: Value) -> Row {
         let spec = json!({"scaleTargetRef": {"kind": "Deployment", "name": "web"},

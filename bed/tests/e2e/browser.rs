@@ -1,0 +1,212 @@
+//! A real Chromium without a window, and `plimsoll ui` for it.
+
+use bed::plimsoll::binary;
+use bed::process::Process;
+use bed::{eventually, free_port, parts};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use thirtyfour::prelude::*;
+use thirtyfour::{ChromiumLikeCapabilities, LoggingPrefsLogLevel};
+
+/// How long a page may take to show something.
+const SHOWN: Duration = Duration::from_secs(60);
+
+/// `plimsoll ui`, and the address that it printed.
+pub struct Ui {
+    pub address: String,
+    _process: Process,
+}
+
+impl Ui {
+    /// Starts it with a kubeconfig and more arguments; its output goes to a file of the folder.
+    pub async fn start(folder: &Path, kubeconfig: &Path, arguments: &[&str]) -> Self {
+        let name = format!("ui-{}", free_port());
+        let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
+        let mut all = ["ui", "--no-browser", &kubeconfig].map(str::to_owned).to_vec();
+        all.extend(arguments.iter().map(|one| (*one).to_owned()));
+        let process = Process::start(&parts(&[]), folder, false, &name, &binary(), &all);
+        let address = eventually("plimsoll ui prints its address", SHOWN, async || {
+            let text = std::fs::read_to_string(&process.log).map_err(|error| error.to_string())?;
+            let word = text.split_whitespace().find(|word| word.starts_with("http://"));
+            word.filter(|_| text.ends_with('\n')).map(str::to_owned).ok_or(text)
+        })
+        .await;
+        Self { address, _process: process }
+    }
+
+    /// The address without the key.
+    pub fn origin(&self) -> &str {
+        self.address.split("/#").next().unwrap_or_default()
+    }
+}
+
+/// Chromium, driven by chromedriver.
+pub struct Browser {
+    pub driver: WebDriver,
+    _chromedriver: Process,
+    _profile: tempfile::TempDir,
+}
+
+/// How a page is looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    pub scheme: &'static str,
+    pub width: u32,
+    pub height: u32,
+}
+
+/// Dark and light, wide and narrow.
+pub const LOOKS: [Look; 4] = [
+    Look { scheme: "light", width: 1280, height: 900 },
+    Look { scheme: "dark", width: 1280, height: 900 },
+    Look { scheme: "light", width: 390, height: 800 },
+    Look { scheme: "dark", width: 390, height: 800 },
+];
+
+impl Browser {
+    /// Starts it. `bed/build all` installs its Debian packages.
+    pub async fn start(folder: &Path) -> Self {
+        let browser = ["chromium", "google-chrome"].iter().find_map(|name| program(name));
+        let missing =
+            "is missing: install the Debian packages chromium and chromium-driver (bed/build all)";
+        let browser = browser.unwrap_or_else(|| panic!("chromium {missing}"));
+        let chromedriver =
+            program("chromedriver").unwrap_or_else(|| panic!("chromedriver {missing}"));
+        let port = free_port();
+        let arguments = [format!("--port={port}")];
+        let name = format!("chromedriver-{port}");
+        let chromedriver =
+            Process::start(&parts(&[]), folder, false, &name, &chromedriver, &arguments);
+        let server = format!("http://127.0.0.1:{port}");
+        eventually("chromedriver is ready", SHOWN, async || {
+            let status = reqwest::get(format!("{server}/status")).await;
+            status.map(|_| ()).map_err(|error| format!("{error}\n{}", chromedriver.tail()))
+        })
+        .await;
+        let profile = tempfile::tempdir().expect("a folder");
+        let mut capabilities = DesiredCapabilities::chrome();
+        capabilities.set_binary(&browser.display().to_string()).expect("a capability");
+        let data = format!("--user-data-dir={}", profile.path().display());
+        // Chromium does not run as root in its sandbox.
+        for argument in
+            ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", &data]
+        {
+            capabilities.add_arg(argument).expect("a capability");
+        }
+        for log in ["browser", "performance"] {
+            capabilities.set_logging_prefs(log, LoggingPrefsLogLevel::All).expect("a capability");
+        }
+        let driver = WebDriver::new(&server, capabilities).await;
+        let driver = driver.unwrap_or_else(|error| panic!("{error}\n{}", chromedriver.tail()));
+        Self { driver, _chromedriver: chromedriver, _profile: profile }
+    }
+
+    /// Ends it.
+    pub async fn quit(self) {
+        self.driver.quit().await.expect("Chromium ends");
+    }
+
+    /// Opens an address.
+    pub async fn open(&self, address: &str) {
+        self.driver.goto(address).await.expect("a page");
+    }
+
+    /// A command of the DevTools protocol.
+    pub async fn devtools(&self, command: &str, arguments: Value) {
+        let done = self.driver.cdp().send_raw(command, arguments).await;
+        done.unwrap_or_else(|error| panic!("{command}: {error}"));
+    }
+
+    /// Looks at the page in this way.
+    pub async fn look(&self, look: Look) {
+        let Look { scheme, width, height } = look;
+        let metrics =
+            json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
+        self.devtools("Emulation.setDeviceMetricsOverride", metrics).await;
+        let features = json!([{"name": "prefers-color-scheme", "value": scheme},
+            {"name": "prefers-reduced-motion", "value": "reduce"}]);
+        self.devtools("Emulation.setEmulatedMedia", json!({"features": features})).await;
+    }
+
+    /// The value of a JavaScript expression in the page.
+    pub async fn value(&self, expression: &str) -> Value {
+        let script = format!("return {expression}");
+        let value = self.driver.execute(script, Vec::new()).await;
+        value.unwrap_or_else(|error| panic!("{expression}: {error}")).json().clone()
+    }
+
+    /// The text of an element, as it is shown.
+    pub async fn text(&self, selector: &str) -> String {
+        let expression = format!("document.querySelector({})?.innerText", json!(selector));
+        self.value(&expression).await.as_str().unwrap_or_default().to_owned()
+    }
+
+    /// Waits until an element shows a text.
+    pub async fn shows(&self, selector: &str, text: &str) {
+        eventually(&format!("{selector} shows {text:?}"), SHOWN, async || {
+            let shown = self.text(selector).await;
+            if shown.contains(text) { Ok(()) } else { Err(shown) }
+        })
+        .await;
+    }
+
+    /// Presses keys where the focus is.
+    pub async fn press(&self, keys: impl Into<TypingData>) {
+        let focused = self.driver.active_element().await.expect("an element");
+        focused.send_keys(keys).await.expect("keys");
+    }
+
+    /// Checks the page with axe in each look, and that nothing is wider than it.
+    pub async fn is_accessible(&self) {
+        let axe = include_str!("axe/axe.min.js");
+        self.driver.execute(axe, Vec::new()).await.expect("axe");
+        for look in LOOKS {
+            self.look(look).await;
+            let script = "const done = arguments[arguments.length - 1];
+                axe.run().then((found) => done(found.violations.map((one) =>
+                    [one.id, ...one.nodes.map((node) => node.html + ' ' + node.failureSummary)])),
+                    (error) => done(String(error)));";
+            let found = self.driver.execute_async(script, Vec::new()).await.expect("axe runs");
+            assert_eq!(found.json(), &json!([]), "{look:?}");
+            let wider =
+                "document.documentElement.scrollWidth - document.documentElement.clientWidth";
+            assert_eq!(self.value(wider).await, 0, "{look:?}");
+        }
+        self.look(LOOKS[0]).await;
+    }
+
+    /// Checks that the page has logged no error and sent requests to itself only.
+    pub async fn stayed_at(&self, origin: &str) {
+        let logged = self.driver.browser_log().await.expect("a log");
+        let errors: Vec<_> = logged.iter().filter(|entry| entry.level == "SEVERE").collect();
+        assert!(errors.is_empty(), "{errors:?}");
+        let mut seen = 0;
+        for entry in self.driver.get_log("performance").await.expect("a log") {
+            let event: Value = serde_json::from_str(&entry.message).expect("an event");
+            let message = &event["message"];
+            if message["method"] == "Network.requestWillBeSent" {
+                let url = message["params"]["request"]["url"].as_str().unwrap_or_default();
+                assert!(url.starts_with(&format!("{origin}/")), "{url}");
+                seen += 1;
+            }
+        }
+        assert!(seen > 5, "{seen} requests were seen");
+    }
+
+    /// Writes a picture to docs/images, if SCREENSHOTS is set.
+    pub async fn screenshot(&self, name: &str) {
+        if std::env::var_os("SCREENSHOTS").is_some() {
+            let folder = bed::root().join("docs/images");
+            std::fs::create_dir_all(&folder).expect("a folder");
+            let written = self.driver.screenshot(&folder.join(format!("{name}.png"))).await;
+            written.expect("a picture");
+        }
+    }
+}
+
+/// A program of `PATH`.
+fn program(name: &str) -> Option<PathBuf> {
+    let folders = std::env::var_os("PATH")?;
+    std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file())
+}
