@@ -95,8 +95,12 @@ export class List {
   change({ rows = [], removed = [], complete }) {
     for (const row of rows.map(read)) this.#rows.set(row.key, row);
     for (const [namespace, kind, name] of removed) this.#rows.delete(`${namespace}/${kind}/${name}`);
-    if (complete) this.#isComplete = true;
-    if (rows.length || removed.length || complete) this.#later();
+    if (complete && !this.#isComplete) {
+      this.#isComplete = true;
+      this.draw();
+    } else if (rows.length || removed.length) {
+      this.#later();
+    }
   }
 
   get(key) {

@@ -3,7 +3,7 @@
 import { Chart, SIGNS, legend } from "./chart.js";
 import { badge, replicasOf } from "./list.js";
 import { constraint, head, sentences, turn, when } from "./story.js";
-import { age, element, fill, moment, plain, setText } from "./text.js";
+import { age, element, fill, metricName, moment, plain, setText } from "./text.js";
 
 const SPANS = [["15 min", 900], ["1 h", 3_600], ["6 h", 21_600], ["All", null]];
 // As many as the server sends.
@@ -155,7 +155,9 @@ export class One {
     if (!names.includes(this.#metric)) this.#metric = (metrics.find((one) => one.status === "Used") ?? metrics[0])?.name ?? null;
     const select = find("metric");
     if ([...select.options].map((one) => one.value).join("\n") !== names.join("\n")) {
-      select.replaceChildren(...names.map((name) => element("option", { value: name }, name)));
+      const isOnly = (short) => names.filter((name) => metricName(name) === short).length === 1;
+      const shown = (name) => (isOnly(metricName(name)) ? metricName(name) : name);
+      select.replaceChildren(...names.map((name) => element("option", { value: name }, shown(name))));
     }
     if (this.#metric !== null) select.value = this.#metric;
   }
@@ -200,7 +202,7 @@ export class One {
       return [`${ready} ready`, ...others.map(([count, name]) => `${count} ${name}`)].join(", ");
     };
     const metrics = (decision?.metrics ?? []).map((one) => [
-      one.name, one.value === undefined ? (one.message ?? one.reason ?? "") : plain(one.value, of(one)), plain(one.target, of(one)),
+      metricName(one.name), one.value === undefined ? (one.message ?? one.reason ?? "") : plain(one.value, of(one)), plain(one.target, of(one)),
       one.proposedReplicas === undefined ? "" : String(one.proposedReplicas), one.status, one.pods ? pods(one.pods) : "", one.newestSampleAge ?? "", one.query ? element("code", {}, one.query) : "",
     ]);
     fill(find("metrics"), ["Metric", "Value", "Target", "Proposes", "Status", "Pods", "Age of the newest sample", "Query"], metrics, "None was evaluated.");

@@ -1,6 +1,6 @@
 // The story of a decision, from its fields (docs/decisions.md).
 
-import { moment, plain } from "./text.js";
+import { metricName, moment, plain } from "./text.js";
 
 const REASONS = {
   MetricRecommendation: "The metric that asks for most proposes it.",
@@ -92,10 +92,10 @@ function measured(metric) {
 
 function ofMetric(metric) {
   if (metric.status === "Invalid") {
-    return `${metric.name} failed: ${metric.message ?? metric.reason ?? "no reason was given"}`;
+    return `${metricName(metric.name)} failed: ${metric.message ?? metric.reason ?? "no reason was given"}`;
   }
   const asks = metric.proposedReplicas === undefined ? "" : `; it asks for ${replicas(metric.proposedReplicas)}`;
-  return `${metric.name} was ${measured(metric)}${asks}.`;
+  return `${metricName(metric.name)} was ${measured(metric)}${asks}.`;
 }
 
 function turnOf(turn, isMore) {
