@@ -91,9 +91,14 @@ impl Browser {
         capabilities.set_binary(&browser.display().to_string()).expect("a capability");
         let data = format!("--user-data-dir={}", profile.path().display());
         // Chromium does not run as root in its sandbox.
-        for argument in
-            ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", &data]
-        {
+        for argument in [
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-dev-shm-usage",
+            "--disable-gpu",
+            "--hide-scrollbars",
+            &data,
+        ] {
             capabilities.add_arg(argument).expect("a capability");
         }
         for log in ["browser", "performance"] {

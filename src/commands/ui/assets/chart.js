@@ -105,8 +105,9 @@ export class Chart {
     const { x } = this.#rows;
     const now = Date.now() / 1000;
     const end = Math.max(now, x.at(-1) ?? now);
-    const start = this.#span === null ? (x[0] ?? now - 900) : end - this.#span;
-    return [start, Math.max(end, start + 60)];
+    // Nothing is shown of the time before the first decision.
+    const start = Math.max(x[0] ?? end - 900, this.#span === null ? -Infinity : end - this.#span);
+    return [Math.min(start, end - 60), end];
   }
 
   #make() {
