@@ -59,9 +59,10 @@ mod tests {
             [HTML, JS].contains(&asset.content_type) && !asset.path.starts_with("/vendor")
         };
         for asset in ASSETS.iter().filter(names_files) {
-            for quoted in
-                asset.text.split('"').filter(|text| text.starts_with('/') || text.starts_with("./"))
-            {
+            let is_path = |text: &&str| {
+                !text.starts_with("//") && (text.starts_with('/') || text.starts_with("./"))
+            };
+            for quoted in asset.text.split('"').filter(is_path) {
                 let path = quoted.trim_start_matches('.');
                 let is_data = path.starts_with(super::super::access::DATA);
                 assert!(is_data || path == "/" || at(path).is_some(), "{}: {quoted}", asset.path);

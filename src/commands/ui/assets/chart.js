@@ -31,7 +31,7 @@ const days = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short"
 function timeOfDay(split, index, splits) {
   const date = new Date(split * 1000);
   const isNewDay = index > 0 && new Date(splits[index - 1] * 1000).getDate() !== date.getDate();
-  return (isNewDay ? days : hours).format(date) + (split % 60 === 0 ? "" : `:${String(date.getSeconds()).padStart(2, "0")}`);
+  return (isNewDay ? days : hours).format(date) + (splits.every((one) => one % 60 === 0) ? "" : `:${String(date.getSeconds()).padStart(2, "0")}`);
 }
 
 const seconds = (time) => new Date(time).getTime() / 1000;
@@ -136,8 +136,8 @@ export class Chart {
       series: [
         {},
         { scale: "load", stroke: load, width: 2, spanGaps: true, points: none },
-        { scale: "load", stroke: band, width: 1, points: none, paths: stepped },
-        { scale: "load", stroke: band, width: 1, points: none, paths: stepped },
+        { scale: "load", stroke: band, width: 0, points: none, paths: stepped },
+        { scale: "load", stroke: band, width: 0, points: none, paths: stepped },
         { scale: "load", stroke: target, width: 2, dash: [6, 4], points: none, paths: stepped },
         { scale: "replicas", stroke: desired, width: 2, points: none, paths: stepped },
         { scale: "replicas", stroke: bounds, width: 1.5, dash: [2, 3], points: none, paths: stepped },
@@ -165,6 +165,7 @@ export class Chart {
     const { x, desired, of } = this.#rows;
     const size = 4.5 * uPlot.pxRatio;
     ctx.save();
+    ctx.setLineDash([]);
     ctx.beginPath();
     ctx.rect(plot.bbox.left, plot.bbox.top - size, plot.bbox.width, plot.bbox.height + 2 * size);
     ctx.clip();
