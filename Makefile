@@ -2,7 +2,7 @@
 CARGO ?= cargo
 export RUST_BACKTRACE ?= 0
 
-.PHONY: help build parts all-parts test test-all test-node lint unit conformance e2e screenshots duel query-costs bench bench-smoke bench-large bench-growth \
+.PHONY: help build parts all-parts test test-all test-node test-node-short old-image lint unit conformance e2e screenshots duel query-costs bench bench-smoke bench-large bench-growth \
 	bench-outage bench-fairness soak mutations mutations-apply simulate simulate-fixed demo demo-stop fuzz generate workflows static image release sbom licenses advisories clean
 
 help: ## List what there is
@@ -21,9 +21,9 @@ test: ## Everything CI runs; how long each part took
 	@tests/timed $(PARTS)
 
 test-all: ## That, and what takes longer: whether the known faults still apply, MINUTES=5 of soak, the benchmark in small, SECONDS=60 of fuzzing each target
-	@MINUTES=$(or $(MINUTES),5) tests/timed $(PARTS) mutations-apply bench-smoke soak fuzz
+	@MINUTES=$(or $(MINUTES),5) tests/timed $(PARTS:test-node-short=test-node) mutations-apply bench-smoke soak fuzz
 
-PARTS := lint licenses unit conformance simulate-fixed all-parts e2e
+PARTS := lint licenses unit conformance simulate-fixed all-parts e2e test-node-short
 
 lint: ## Formatting, lints, the links of comments, and the workflows of CI
 	$(CARGO) fmt --all --check
@@ -53,8 +53,16 @@ e2e: all-parts ## End-to-end tests on the real parts
 	$(E2E) -- --test-threads=$(E2E_THREADS) $(addprefix --skip ,$(ALONE))
 	$(E2E) -- --test-threads=2 $(ALONE)
 
-test-node: image ## Plimsoll's image in pods of a real node, which needs root; NODE=require fails where it can't run, NODE_LOGS=DIR keeps its logs, PROFILE=demo builds sooner
-	@$(CARGO) test --locked --test node -- --nocapture $(NAME)
+# Where a node can run, they have the image built, and all else that they need.
+NODE_TESTS = PROFILE=$(PROFILE) $(CARGO) test --locked --test node --
+
+test-node-short: PROFILE = demo
+test-node-short: ## Plimsoll's image in pods of a real node: what takes a minute each at most. It needs root, cgroups and namespaces; NODE=require fails where there are none
+	@$(NODE_TESTS) --nocapture
+
+test-node: PROFILE = demo
+test-node: old-image ## All tests on a real node: 25 minutes; NAME=TEST for some, NODE_LOGS=DIR keeps the logs, PROFILE=dist is what is released
+	@$(NODE_TESTS) --include-ignored --nocapture $(NAME)
 
 screenshots: all-parts ## The pictures of the page in docs/images
 	@$(E2E_BUILD) && SCREENSHOTS=1 $(E2E_RUN) page::the_demos_story -- --nocapture
@@ -113,9 +121,13 @@ simulate: ## Simulated days under random faults: SEEDS=10 DAYS=30 (25 minutes, a
 simulate-fixed: ## The seeds of CI: 1 to 8, two days each, three faults an hour
 	@$(call SIMULATE,simulate) --shrink --days 2 --faults 3 --jobs 2 --seeds 8
 
-demo: ## The main job, live; KEEP=1 leaves it all up
+demo: ## The main job, live; KEEP=1 leaves it all up; NODE=1 has it in pods of a real node, which needs root
+ifeq ($(NODE),1)
+	@NODE=demo KEEP=$(KEEP) PROFILE=demo $(CARGO) test --locked --quiet --test node
+else
 	@bed/build demo >/dev/null
 	@target/demo/demo $(if $(KEEP),--keep)
+endif
 
 demo-stop: ## End what `make demo KEEP=1` left up
 	@target/demo/demo --stop
@@ -151,7 +163,7 @@ HOST := $(shell rustc -vV | sed -n 's/host: //p')
 TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 # `demo` is built sooner, and runs slower.
 PROFILE ?= dist
-STATIC := $(TARGET)/$(HOST)/$(PROFILE)/plimsoll
+STATIC = $(TARGET)/$(HOST)/$(PROFILE)/plimsoll
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 # No path of this machine is in the binary.
 REMAP := $(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo $(CURDIR)=/plimsoll $(TARGET)=/target
@@ -186,6 +198,19 @@ static:
 image: static ## The container image as an archive, target/image/plimsoll.tar, without Docker; PROFILE=demo is built sooner
 	@mkdir -p $(TARGET)/image
 	@$(CARGO) run --locked --quiet --package plimsoll-image -- $(STATIC) plimsoll:$(VERSION) $(TARGET)/image/plimsoll.tar
+	@cp $(STATIC) $(TARGET)/image/
+
+# The first chart, and Plimsoll of its commit.
+OLD := 0a110bb
+
+# Built as that of now is, so that most dependencies are compiled once.
+old-image: ## The image and the chart that the tests upgrade from
+	@mkdir -p $(TARGET)/image && rm -rf $(TARGET)/old && mkdir $(TARGET)/old
+	@git archive $(OLD) | tar -x -C $(TARGET)/old
+	@printf '\n[workspace]\n[profile.demo]\ninherits = "release"\nopt-level = 0\nlto = "off"\n' >> $(TARGET)/old/Cargo.toml
+	@cd $(TARGET)/old && RUSTFLAGS="-C target-feature=+crt-static $(addprefix --remap-path-prefix=,$(REMAP))" CFLAGS="$(addprefix -ffile-prefix-map=,$(REMAP))" \
+		CARGO_TARGET_DIR=$(TARGET) $(CARGO) build --locked --quiet --profile demo --target $(HOST)
+	@$(CARGO) run --locked --quiet --package plimsoll-image -- $(TARGET)/$(HOST)/demo/plimsoll plimsoll:old $(TARGET)/image/plimsoll-old.tar
 
 release: static sbom ## A static binary and its SBOM, in target/dist-release
 	@cp $(STATIC) target/dist-release/

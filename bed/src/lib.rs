@@ -21,6 +21,7 @@ pub mod ports;
 pub mod process;
 pub mod proxy;
 pub mod random;
+pub mod story;
 pub mod thanos;
 pub mod traffic;
 pub mod victoria_metrics;

@@ -12,6 +12,11 @@ pub struct Node {
 }
 
 impl Node {
+    /// The address of a second node.
+    pub fn second(&self) -> Ipv4Addr {
+        Ipv4Addr::from_bits(self.address.to_bits() + 1)
+    }
+
     /// The address of a Service by its last byte.
     pub fn service(&self, last: u8) -> Ipv4Addr {
         let [a, b, c, _] = self.services.octets();

@@ -19,6 +19,8 @@ pub struct Authority {
     pub certificate: PathBuf,
     /// What else than loopback its certificates are valid for.
     pub addresses: Vec<Ipv4Addr>,
+    /// The names that its certificates are valid for.
+    pub names: Vec<String>,
 }
 
 /// A certificate and its key, as files.
@@ -41,7 +43,8 @@ impl Authority {
         let certificate = folder.join(format!("{name}.crt"));
         write(&certificate, &signed.pem());
         let issuer = Issuer::new(params, key);
-        Self { issuer, folder: folder.to_owned(), certificate, addresses: Vec::new() }
+        let names = ["localhost", "kubernetes.default.svc"].map(str::to_owned).into();
+        Self { issuer, folder: folder.to_owned(), certificate, addresses: Vec::new(), names }
     }
 
     /// Signs a certificate for a user with groups, or a server on loopback.
@@ -51,11 +54,7 @@ impl Authority {
 
     /// The same, valid for `days` from now; negative: it has expired.
     pub fn sign_until(&self, name: &str, groups: &[&str], days: Option<i64>) -> Signed {
-        let mut params = CertificateParams::new(vec![
-            "localhost".to_owned(),
-            "kubernetes.default.svc".to_owned(),
-        ])
-        .expect("good names");
+        let mut params = CertificateParams::new(self.names.clone()).expect("good names");
         for address in self.addresses.iter().copied().chain([Ipv4Addr::LOCALHOST]) {
             params.subject_alt_names.push(SanType::IpAddress(address.into()));
         }

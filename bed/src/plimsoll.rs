@@ -67,7 +67,7 @@ pub fn binary() -> PathBuf {
 }
 
 /// Whether a file is there that is as new as the sources of the product.
-pub fn is_current(path: &Path) -> bool {
+fn is_current(path: &Path) -> bool {
     let built = modified(path);
     built.is_some() && built >= newest_source(&root().join("src"))
 }

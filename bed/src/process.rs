@@ -61,12 +61,7 @@ impl Process {
         let guard = self.guard.id();
         let start = Instant::now();
         loop {
-            let tasks = std::fs::read_dir(format!("/proc/{guard}/task")).into_iter().flatten();
-            let children = tasks
-                .flatten()
-                .filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
-            let found = children.flat_map(|c| c.split_whitespace().next()?.parse().ok()).next();
-            if let Some(program) = found {
+            if let Some(program) = child(guard) {
                 return program;
             }
             assert!(start.elapsed() < Duration::from_secs(5), "no program under {guard}");
@@ -117,6 +112,15 @@ impl Drop for Process {
             self.stop();
         }
     }
+}
+
+/// A process that another one has started, such as the program of a guard.
+pub fn child(process: u32) -> Option<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten();
+    let children = tasks
+        .flatten()
+        .filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    children.flat_map(|children| children.split_whitespace().next()?.parse().ok()).next()
 }
 
 /// The standard output of a finished command, or its standard error if it failed.

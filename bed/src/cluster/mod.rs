@@ -100,7 +100,9 @@ impl Cluster {
             Some(temporary)
         };
         let mut authority = Authority::new(&folder, "ca");
-        authority.addresses.extend(options.node.iter().flat_map(|n| [n.address, n.service(1)]));
+        authority
+            .addresses
+            .extend(options.node.iter().flat_map(|n| [n.address, n.second(), n.service(1)]));
         let [etcd_port, peer_port, api_port, prometheus_port, load_port] =
             std::array::from_fn(|_| free_port());
         let start = |name: &str, program: &str, arguments: &[String]| {

@@ -1,24 +1,34 @@
 //! A replica that hangs.
 
 use crate::install::replicas;
+use crate::installation::prepare;
 use crate::isolation::run;
 use crate::load::Load;
 use crate::node::{Node, PODS, Pod};
 use crate::processes;
-use crate::scaling::{pods, url};
+use crate::scaling::pods;
 use bed::eventually;
 use std::time::Instant;
 
 /// The pod that leads.
-async fn leader(node: &Node) -> Result<String, String> {
+pub async fn leader(node: &Node) -> Result<String, String> {
     let lease = ["-n", "plimsoll", "lease", "plimsoll"];
     let holder = node.field(&lease, "{.spec.holderIdentity}").await?;
     holder.split_once('_').map(|(pod, _)| pod.to_owned()).ok_or(holder)
 }
 
+/// Waits until another pod leads, and returns it.
+pub async fn led_by_another(node: &Node, before: &str) -> String {
+    eventually("another replica leads", PODS, async || {
+        let now = leader(node).await?;
+        if now == before { Err(now) } else { Ok(now) }
+    })
+    .await
+}
+
 pub fn stopped(node: &Node) {
     node.run(async {
-        node.prepare().await;
+        prepare(node).await;
         pods(node, 1).await;
         let stopped = leader(node).await.expect("a leader");
         let of = async |name: &str| {
@@ -29,13 +39,9 @@ pub fn stopped(node: &Node) {
         let process = processes::of_plimsoll(&stopped).expect("its process");
         run("kill", &["-STOP", &process.to_string()]);
         let started = Instant::now();
-        let next = eventually("another replica leads", PODS, async || {
-            let now = leader(node).await?;
-            if now == stopped { Err(now) } else { Ok(now) }
-        })
-        .await;
+        let next = led_by_another(node, &stopped).await;
         println!("{next} leads after {:.1} s", started.elapsed().as_secs_f64());
-        let load = Load::of_url(17, url(node).await);
+        let load = Load::of_url(17, node.url("shop", "web").await);
         pods(node, 2).await;
         println!("it scaled after {:.1} s", started.elapsed().as_secs_f64());
         eventually("kubelet restarts the stopped replica", PODS, async || {

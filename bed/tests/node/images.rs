@@ -4,11 +4,12 @@ use image::{Archive, Compression, Definition, File};
 use std::path::{Path, PathBuf};
 
 /// The names of images, the part that each runs, and its first arguments.
-const IMAGES: [(&str, &str, &[&str]); 4] = [
+const IMAGES: [(&str, &str, &[&str]); 5] = [
     ("localhost/pause:1", "pods", &["pause"]),
     ("localhost/app:1", "pods", &["serve"]),
     ("localhost/coredns:1", "coredns", &[]),
     ("localhost/prometheus:1", "prometheus", &[]),
+    ("localhost/prometheus-adapter:1", "prometheus-adapter", &[]),
 ];
 
 /// The image that holds the namespaces of each pod.

@@ -1,5 +1,6 @@
 //! Plimsoll is installed as docs/install.md says.
 
+use crate::installation::{By, Installation, namespace, prepare, remove};
 use crate::load::REQUESTS;
 use crate::node::{Node, PODS, Pod};
 use bed::eventually;
@@ -12,7 +13,8 @@ pub async fn replicas(node: &Node) -> Result<Vec<Pod>, String> {
     node.pods("plimsoll", "app.kubernetes.io/name=plimsoll").await
 }
 
-async fn works(node: &Node) {
+/// Checks that Plimsoll is ready, and that its APIs answer.
+pub async fn works(node: &Node) {
     node.rolled_out("plimsoll", "deployment/plimsoll").await;
     let pods = replicas(node).await.expect("pods");
     assert!(pods.len() == 2 && pods.iter().all(|pod| pod.ready && pod.restarts == 0), "{pods:?}");
@@ -38,28 +40,26 @@ pub fn kustomize(node: &Node) {
         let label = r#"{.metadata.labels.pod-security\.kubernetes\.io/enforce}"#;
         let level = node.field(&["namespace", "plimsoll"], label).await;
         assert_eq!(level.as_deref(), Ok("restricted"));
+        Installation::changed(node, Some(By::Kustomize)).await;
     });
 }
 
 pub fn helm(node: &Node) {
     node.run(async {
+        remove(node).await;
+        namespace(node).await;
         let pages = Pages::new(&node.cluster);
-        let remove =
-            "kubectl delete -k deploy/overlays/all-metrics --ignore-not-found --timeout=120s";
-        pages.run(remove).await.unwrap_or_else(|error| panic!("{error}"));
-        let namespace = "kubectl create namespace plimsoll && \
-             kubectl label namespace plimsoll pod-security.kubernetes.io/enforce=restricted";
-        pages.run(namespace).await.unwrap_or_else(|error| panic!("{error}"));
         let started = Instant::now();
         assert!(pages.follow("install.md").await > 3);
         works(node).await;
         println!("docs/install.md done after {:.1} s", started.elapsed().as_secs_f64());
+        Installation::changed(node, Some(By::Helm)).await;
     });
 }
 
 pub fn reload(node: &Node) {
     node.run(async {
-        node.prepare().await;
+        prepare(node).await;
         let pods = replicas(node).await.expect("pods");
         let object = ["-n", "plimsoll", "configmap", "plimsoll"];
         let present = node.field(&object, r"{.data.plimsoll\.yaml}").await.expect("it is there");

@@ -1,12 +1,14 @@
 //! Namespaces of processes, mounts and network for the node: what runs in them ends with them, and
 //! so do its mounts and its network.
 
-use bed::plimsoll::is_current;
+use bed::process::child;
 use bed::{parts, root};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
+use tokio::runtime::Builder;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// The name of the node's folder and cgroups, set inside its namespaces.
 const NAME: &str = "PLIMSOLL_NODE";
@@ -47,10 +49,32 @@ impl Isolated {
     }
 }
 
-/// The archive of the image that `make image` wrote.
-pub fn image() -> PathBuf {
+/// Has `make image` write the image, of the `PROFILE` in the environment.
+fn build_image() {
+    let made =
+        Command::new("make").args(["--no-print-directory", "image"]).current_dir(root()).status();
+    assert!(made.is_ok_and(|status| status.success()), "make image failed");
+}
+
+fn target() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    target.unwrap_or_else(|| root().join("target")).join("image/plimsoll.tar")
+    target.unwrap_or_else(|| root().join("target"))
+}
+
+/// The archives of the images that `make image` and `make old-image` wrote.
+pub fn built() -> impl Iterator<Item = PathBuf> {
+    let names = ["plimsoll.tar", "plimsoll-old.tar"];
+    names.map(|name| target().join("image").join(name)).into_iter().filter(|path| path.exists())
+}
+
+/// The chart of the old image, if there is one.
+pub fn old_chart() -> Option<PathBuf> {
+    Some(target().join("old/deploy/chart")).filter(|path| path.exists())
+}
+
+/// The program in the image.
+pub fn binary() -> PathBuf {
+    target().join("image/plimsoll")
 }
 
 /// The folder of the node.
@@ -58,17 +82,41 @@ pub fn folder() -> PathBuf {
     std::env::temp_dir()
 }
 
-/// The path of the node's cgroups below those of each controller.
-pub fn cgroup() -> String {
-    format!("/{}", std::env::var(NAME).expect("a process inside the namespaces"))
+/// Creates the cgroups of a machine, and returns their path below those of each controller.
+pub fn add_cgroups(machine: &str) -> String {
+    let name = std::env::var(NAME).expect("a process inside the namespaces");
+    let path = format!("{name}/{machine}");
+    create_cgroups(&path).expect("cgroups");
+    format!("/{path}")
+}
+
+/// The file with the limit of the memory of a process's cgroup.
+pub fn memory_of(process: u32) -> PathBuf {
+    let groups = fs::read_to_string(format!("/proc/{process}/cgroup")).expect("its cgroups");
+    // ID:CONTROLLERS:PATH, and no controllers in version 2.
+    let of = |line: &str, controllers: &str| {
+        let (_, line) = line.split_once(':')?;
+        line.strip_prefix(controllers)?.strip_prefix(":/").map(str::to_owned)
+    };
+    let version1 = groups.lines().find_map(|line| of(line, "memory"));
+    let version1 = version1
+        .map(|path| Path::new(CGROUPS).join("memory").join(path).join("memory.limit_in_bytes"));
+    version1.unwrap_or_else(|| {
+        let path = groups.lines().find_map(|line| of(line, "")).expect("a cgroup");
+        Path::new(CGROUPS).join(path).join("memory.max")
+    })
 }
 
 fn run_inside() -> Result<ExitCode, String> {
     can_run()?;
+    // Ctrl-C ends the guard, and with it what is inside. This process removes what that leaves.
+    let runtime = Builder::new_current_thread().enable_io().build().map_err(|e| e.to_string())?;
+    let _handler = runtime.block_on(async { signal(SignalKind::interrupt()) });
     for name in abandoned() {
         remove(&name);
     }
     let parts = parts(&["node"]);
+    build_image();
     let name = format!("{PREFIX}{}", std::process::id());
     let folder = std::env::temp_dir().join(&name);
     fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -81,6 +129,7 @@ fn run_inside() -> Result<ExitCode, String> {
         let inside = command.stdin(Stdio::piped()).spawn();
         let ended = inside.and_then(|mut inside| {
             let alive = inside.stdin.take();
+            write_id(inside.id(), &folder);
             let ended = inside.wait();
             drop(alive);
             ended
@@ -93,6 +142,27 @@ fn run_inside() -> Result<ExitCode, String> {
     remove(&name);
     let code = ended?.code().and_then(|code| u8::try_from(code).ok());
     Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+/// The file with the process id, seen from outside, of the process inside.
+const ID: &str = "id";
+
+/// Writes the process id of what `unshare` starts under the guard.
+fn write_id(guard: u32, folder: &Path) {
+    let start = Instant::now();
+    let inside = loop {
+        match child(guard).and_then(child) {
+            Some(inside) => break inside.to_string(),
+            None if start.elapsed() > Duration::from_secs(5) => return,
+            None => std::thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    fs::write(folder.join(ID), inside).expect("a file");
+}
+
+/// The process id, seen from outside, of this process.
+pub fn outside() -> String {
+    fs::read_to_string(folder().join(ID)).unwrap_or_default()
 }
 
 const UNSHARE: [&str; 8] = [
@@ -110,10 +180,6 @@ fn can_run() -> Result<(), String> {
     let user = Command::new("id").arg("-u").output().map_err(|error| format!("id: {error}"))?;
     if user.stdout.trim_ascii() != b"0" {
         return Err("it needs root".to_owned());
-    }
-    if !is_current(&image()) {
-        let image = image();
-        return Err(format!("{} is missing or older than src/: `make image`", image.display()));
     }
     let [unshare, flags @ ..] = UNSHARE;
     let tried = Command::new(unshare).args(flags).arg("true").output();

@@ -1,5 +1,6 @@
 //! Requests at a steady rate, whose outcomes are counted.
 
+use crate::node::Node;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
@@ -7,6 +8,19 @@ use tokio::time::{MissedTickBehavior, interval};
 
 /// The requests that the pods of `shop/web` count, by the name that its Autoscaler publishes them under.
 pub const REQUESTS: &str = "/apis/custom.metrics.k8s.io/v1beta2/namespaces/shop/pods/*/http_requests_total_74234e98afe7_shop_web";
+
+/// This many requests a second for [`REQUESTS`] to kube-apiserver, on connections that are kept.
+pub fn of_api(node: &Node, per_second: u32) -> Load {
+    let client = node.cluster.client.clone();
+    Load::start(per_second, move || {
+        let request = http::Request::get(REQUESTS).body(Vec::new()).expect("a request");
+        let client = client.clone();
+        async move {
+            let text = client.request_text(request).await.map_err(|error| error.to_string())?;
+            if text.contains("MetricValueList") { Ok(()) } else { Err(text) }
+        }
+    })
+}
 
 /// Requests that are sent until they are stopped.
 pub struct Load {
@@ -20,6 +34,14 @@ pub struct Outcome {
     pub sent: usize,
     /// Why some failed.
     pub failures: Vec<String>,
+}
+
+impl Outcome {
+    /// Checks that there were requests, and that none failed.
+    pub fn all_succeeded(&self) {
+        println!("{} requests, {} failed", self.sent, self.failures.len());
+        assert!(self.sent > 0 && self.failures.is_empty(), "{:?}", self.failures);
+    }
 }
 
 impl Load {

@@ -1,26 +1,28 @@
 //! The usage of CPU and memory that cAdvisor measures.
 
+use crate::applications::{application, remove_namespace};
+use crate::installation::{Installation, prepare};
 use crate::load::Load;
-use crate::node::{self, Node, PODS};
-use crate::scaling::url;
+use crate::machine;
+use crate::node::{Node, PODS};
+use crate::scaling::pods_of;
 use bed::eventually;
-use serde_json::Value;
+use std::time::Instant;
 
 /// The CPU usage of the pods of `shop` by cAdvisor, in thousandths of a core, as Prometheus has it.
 async fn measured(node: &Node) -> Result<f64, String> {
-    let query = "sum(rate(container_cpu_usage_seconds_total%7Bnamespace=%22shop%22,container!=%22%22%7D%5B1m%5D))*1000";
-    let service = "/api/v1/namespaces/monitoring/services/prometheus:9090/proxy";
-    let text = node.cluster.raw(&format!("{service}/api/v1/query?query={query}")).await?;
-    let response: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+    let query =
+        r#"sum(rate(container_cpu_usage_seconds_total{namespace="shop",container!=""}[1m]))*1000"#;
+    let response = node.query(query).await?;
     let value = response["data"]["result"][0]["value"][1].as_str().and_then(|v| v.parse().ok());
-    value.ok_or(text)
+    value.ok_or(response.to_string())
 }
 
 pub fn top(node: &Node) {
     node.run(async {
-        node.prepare().await;
+        prepare(node).await;
         // Each takes 20 ms of CPU time.
-        let load = Load::of_url(15, format!("{}/burn", url(node).await));
+        let load = Load::of_url(15, format!("{}/burn", node.url("shop", "web").await));
         let shown = eventually("kubectl top shows the load", PODS, async || {
             let words = ["-n", "shop", "top", "pods", "-l", "app=web", "--no-headers"];
             let text = node.cluster.try_kubectl(&words).await?;
@@ -50,10 +52,49 @@ pub fn top(node: &Node) {
         let words = ["top", "nodes", "--no-headers"];
         let shown = eventually("kubectl top shows the node", PODS, async || {
             let text = node.cluster.try_kubectl(&words).await?;
-            if text.starts_with(node::NAME) && text.contains("Mi") { Ok(text) } else { Err(text) }
+            if text.starts_with(machine::NAME) && text.contains("Mi") {
+                Ok(text)
+            } else {
+                Err(text)
+            }
         })
         .await;
         println!("{shown}");
         load.stop().await;
+    });
+}
+
+pub fn cpu(node: &Node) {
+    node.run(async {
+        Installation::chart(node).await;
+        let target = "scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name:";
+        let metric = "type: Resource, resource: {name: cpu, target: {type: Utilization, averageUtilization: 100}}";
+        let mut loads = Vec::new();
+        for (name, kind, fields) in [
+            ("ours", "plimsoll.dev/v1alpha1\nkind: Autoscaler", "syncPeriodSeconds: 2, "),
+            ("theirs", "autoscaling/v2\nkind: HorizontalPodAutoscaler", ""),
+        ] {
+            application(node, "burn", "Deployment", name, 1).await;
+            node.cluster
+                .apply(&format!(
+                    "apiVersion: {kind}\nmetadata: {{name: {name}, namespace: burn}}\n\
+                     spec: {{{target} {name}}}, maxReplicas: 5, {fields}metrics: [{{{metric}}}], \
+                     behavior: {{scaleDown: {{stabilizationWindowSeconds: 10}}}}}}\n"
+                ))
+                .await;
+            // 12 of 20 ms each second are 240m, and each pod is to take 100m.
+            loads.push(Load::of_url(12, format!("{}/burn", node.url("burn", name).await)));
+        }
+        for wanted in [3, 1] {
+            let started = Instant::now();
+            for name in ["ours", "theirs"] {
+                pods_of(node, "burn", name, wanted).await;
+                println!("{name}: {wanted} ready pods after {:.1} s", started.elapsed().as_secs_f64());
+            }
+            for load in loads.drain(..) {
+                load.stop().await;
+            }
+        }
+        remove_namespace(node, "burn").await;
     });
 }

@@ -1,9 +1,9 @@
 //! `make demo`: load rises and falls on a real cluster, and Plimsoll scales the workload to it.
 
-mod show;
-mod story;
+mod stage;
 
-use bed::{Bed, Options};
+use bed::{Bed, Options, story};
+use stage::Loopback;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -52,7 +52,7 @@ async fn run(keep: bool) -> Result<(), String> {
     if keep {
         record(&bed);
     }
-    let summary = story::run(&bed).await?;
+    let summary = story::run(&Loopback(&bed)).await?;
     println!("\n{summary}  whole demo          {:.0} s", start.elapsed().as_secs_f64());
     if keep {
         println!("\nThe cluster keeps running:\n");

@@ -1,13 +1,16 @@
 //! The steps of the demo: each changes something and waits for its effect.
 
-use crate::show::{Observation, Screen};
-use bed::Bed;
-use bed::workload::Namespace;
+mod show;
+
+use crate::cluster::Cluster;
+use crate::wait::eventually;
+use crate::workload::Namespace;
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::Api;
 use plimsoll::crd::Autoscaler;
 use plimsoll::promql::name::generated_name;
 use serde_json::Value;
+use show::{Observation, Screen};
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
@@ -15,32 +18,57 @@ const TARGET: f64 = 20.0;
 const METRIC: &str = "http_requests_total";
 const NEW_METRIC: &str = "checkouts_total";
 
+/// Where the story happens: a cluster whose applications count requests to `/hit/METRIC`.
+pub trait Stage {
+    /// The cluster.
+    fn cluster(&self) -> &Cluster;
+
+    /// Creates the Deployment of an application in a namespace, and waits until it is ready.
+    fn deployment(
+        &self,
+        namespace: &Namespace<'_>,
+        name: &str,
+        replicas: i32,
+    ) -> impl Future<Output = ()>;
+
+    /// Sets the requests a second that an application of the namespace `shop` gets, and the metric
+    /// that counts them.
+    fn load(&self, name: &str, metric: &str, qps: u32) -> impl Future<Output = ()>;
+
+    /// Prometheus's response to an instant query.
+    fn query(&self, query: &str) -> impl Future<Output = Option<Value>>;
+
+    /// What changes when Plimsoll is restarted.
+    fn processes(&self) -> impl Future<Output = String>;
+}
+
 /// Runs all steps. Returns the summary, or the step that failed.
-pub async fn run(bed: &Bed) -> Result<String, String> {
-    let shop = Namespace::new(&bed.cluster, "shop").await;
+pub async fn run(stage: &impl Stage) -> Result<String, String> {
+    let cluster = stage.cluster();
+    let shop = Namespace::new(cluster, "shop").await;
     let mut screen = Screen::new(TARGET);
-    let process = bed.plimsoll.process.id();
+    let processes = stage.processes().await;
 
     screen.chapter("A Deployment of 2 pods, an Autoscaler with a target of 20 requests/s per pod; 36 requests/s come in.");
-    shop.deployment("web", 2, "").await;
+    stage.deployment(&shop, "web", 2).await;
     autoscaler(&shop, "web", METRIC, "20").await;
-    load(bed, 36.0).await;
-    let calm = watch(bed, &mut screen, "2 pods serve 36 requests/s", 45, |observation| {
+    stage.load("web", METRIC, 36).await;
+    let calm = watch(stage, &mut screen, "2 pods serve 36 requests/s", 45, |observation| {
         observation.requests > 30.0 && observation.ready == 2
     })
     .await?;
 
     screen.chapter("Load rises to 115 requests/s: nearly three times the target of 2 pods.");
-    load(bed, 115.0).await;
+    stage.load("web", METRIC, 115).await;
     let (rose, mut peak) = (Instant::now(), 0.0_f64);
-    watch(bed, &mut screen, "the load per pod passes the target", 30, |observation| {
+    watch(stage, &mut screen, "the load per pod passes the target", 30, |observation| {
         peak = peak.max(observation.per_pod);
         observation.per_pod > TARGET * 1.1
     })
     .await?;
     let above = rose.elapsed();
     let high = watch(
-        bed,
+        stage,
         &mut screen,
         "6 pods, and the load per pod is back at the target",
         60,
@@ -55,12 +83,12 @@ pub async fn run(bed: &Bed) -> Result<String, String> {
     screen.chapter(
         "A second Autoscaler, on a metric that Plimsoll does not know yet, without a restart.",
     );
-    shop.deployment("checkout", 1, "").await;
-    bed.cluster.load("shop", "app=checkout", &format!("/hit/{NEW_METRIC}"), 8.0).await;
+    stage.deployment(&shop, "checkout", 1).await;
+    stage.load("checkout", NEW_METRIC, 8).await;
     // A rate needs two scrapes; until then there is nothing to serve.
     let query = format!("rate({NEW_METRIC}[8s])>0");
-    bed::eventually("Prometheus has the new metric", Duration::from_secs(20), async || {
-        if prometheus(bed, &query).await.is_some() { Ok(()) } else { Err("not yet".to_owned()) }
+    eventually("Prometheus has the new metric", Duration::from_secs(20), async || {
+        if prometheus(stage, &query).await.is_some() { Ok(()) } else { Err("not yet".to_owned()) }
     })
     .await;
     let created = Instant::now();
@@ -69,7 +97,7 @@ pub async fn run(bed: &Bed) -> Result<String, String> {
     let path = format!("/apis/custom.metrics.k8s.io/v1beta2/namespaces/shop/pods/*/{name}");
     let served = loop {
         let request = http::Request::get(&path).body(Vec::new()).map_err(|e| e.to_string())?;
-        if let Ok(list) = bed.cluster.client.request::<Value>(request).await
+        if let Ok(list) = cluster.client.request::<Value>(request).await
             && list["items"].as_array().is_some_and(|items| !items.is_empty())
         {
             break created.elapsed();
@@ -79,31 +107,30 @@ pub async fn run(bed: &Bed) -> Result<String, String> {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
-    if bed.plimsoll.process.id() != process {
+    if stage.processes().await != processes {
         return Err("Plimsoll was restarted".to_owned());
     }
     screen.say(&format!(
         "  served {:.2} s after `kubectl apply` began; no process was restarted.\n\n$ kubectl get --raw '{path}'",
         served.as_secs_f64()
     ));
-    let raw = bed.cluster.kubectl(&["get", "--raw", &path]).await;
+    let raw = cluster.kubectl(&["get", "--raw", &path]).await;
     screen.say(&raw);
     screen.say("\n$ kubectl -n shop get autoscalers");
     // Wait for the first decision on the new metric: kubectl shows it.
-    watch(bed, &mut screen, "the new Autoscaler decides", 20, |_| true).await?;
-    screen.say(bed.cluster.kubectl(&["-n", "shop", "get", "autoscalers"]).await.trim_end());
+    watch(stage, &mut screen, "the new Autoscaler decides", 20, |_| true).await?;
+    screen.say(cluster.kubectl(&["-n", "shop", "get", "autoscalers"]).await.trim_end());
 
     screen.chapter("Load falls to 36 requests/s; the stabilization window is 8 s here.");
-    load(bed, 36.0).await;
+    stage.load("web", METRIC, 36).await;
     let fell = Instant::now();
-    let low = watch(bed, &mut screen, "2 pods again", 60, |observation| {
+    let low = watch(stage, &mut screen, "2 pods again", 60, |observation| {
         observation.ready == 2 && observation.replicas == 2
     })
     .await?;
     let scaled_down = fell.elapsed();
 
-    let mut events = bed
-        .cluster
+    let mut events = cluster
         .kubectl(&[
             "-n",
             "shop",
@@ -151,10 +178,6 @@ pub async fn run(bed: &Bed) -> Result<String, String> {
     Ok(summary)
 }
 
-async fn load(bed: &Bed, qps: f64) {
-    bed.cluster.load("shop", "app=web", &format!("/hit/{METRIC}"), qps).await;
-}
-
 async fn autoscaler(shop: &Namespace<'_>, name: &str, metric: &str, average: &str) {
     let manifest = format!(
         "apiVersion: plimsoll.dev/v1alpha1\nkind: Autoscaler\nmetadata: {{name: {name}, namespace: shop}}\n\
@@ -169,7 +192,7 @@ async fn autoscaler(shop: &Namespace<'_>, name: &str, metric: &str, average: &st
 
 /// Shows the workload until a condition holds.
 async fn watch(
-    bed: &Bed,
+    stage: &impl Stage,
     screen: &mut Screen,
     what: &str,
     seconds: u64,
@@ -177,7 +200,7 @@ async fn watch(
 ) -> Result<Observation, String> {
     let start = Instant::now();
     loop {
-        let seen = observe(bed).await;
+        let seen = observe(stage).await;
         screen.show(seen.clone());
         if condition(&seen) {
             return Ok(seen);
@@ -189,13 +212,13 @@ async fn watch(
     }
 }
 
-async fn observe(bed: &Bed) -> Observation {
-    let client = &bed.cluster.client;
+async fn observe(stage: &impl Stage) -> Observation {
+    let client = &stage.cluster().client;
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), "shop");
     let autoscalers: Api<Autoscaler> = Api::namespaced(client.clone(), "shop");
     let query = format!("sum(rate({METRIC}{{namespace=\"shop\"}}[8s]))");
     let (deployment, autoscaler, requests) =
-        tokio::join!(deployments.get("web"), autoscalers.get("web"), prometheus(bed, &query));
+        tokio::join!(deployments.get("web"), autoscalers.get("web"), prometheus(stage, &query));
     let deployment = deployment.ok();
     let replicas = deployment.as_ref().and_then(|d| d.spec.as_ref()?.replicas).unwrap_or(0);
     let ready = deployment.as_ref().and_then(|d| d.status.as_ref()?.ready_replicas).unwrap_or(0);
@@ -210,10 +233,7 @@ async fn observe(bed: &Bed) -> Observation {
 }
 
 /// The first value of an instant query's result.
-async fn prometheus(bed: &Bed, query: &str) -> Option<f64> {
-    let url = format!("http://127.0.0.1:{}/api/v1/query", bed.cluster.prometheus_port);
-    let url = reqwest::Url::parse_with_params(&url, [("query", query)]).ok()?;
-    let response: Value =
-        serde_json::from_slice(&reqwest::get(url).await.ok()?.bytes().await.ok()?).ok()?;
+async fn prometheus(stage: &impl Stage, query: &str) -> Option<f64> {
+    let response = stage.query(query).await?;
     response["data"]["result"][0]["value"][1].as_str()?.parse().ok()
 }

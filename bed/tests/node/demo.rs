@@ -1,0 +1,73 @@
+//! `make demo NODE=1`: the demo's story with pods of the node.
+
+use crate::applications::application;
+use crate::install::replicas;
+use crate::installation::Installation;
+use crate::isolation::outside;
+use crate::load::Load;
+use crate::node::Node;
+use bed::cluster::Cluster;
+use bed::story::{self, Stage};
+use bed::workload::Namespace;
+use serde_json::Value;
+use std::collections::HashMap;
+use std::time::Instant;
+use tokio::sync::Mutex;
+
+/// The story on a node: applications are pods, and Plimsoll is installed.
+struct OnNode<'a> {
+    node: &'a Node,
+    loads: Mutex<HashMap<String, Load>>,
+}
+
+impl Stage for OnNode<'_> {
+    fn cluster(&self) -> &Cluster {
+        &self.node.cluster
+    }
+
+    async fn deployment(&self, namespace: &Namespace<'_>, name: &str, replicas: i32) {
+        application(self.node, &namespace.name, "Deployment", name, replicas).await;
+    }
+
+    async fn load(&self, name: &str, metric: &str, qps: u32) {
+        let url = format!("{}/hit/{metric}", self.node.url("shop", name).await);
+        let before = self.loads.lock().await.insert(name.to_owned(), Load::of_url(qps, url));
+        if let Some(before) = before {
+            before.stop().await;
+        }
+    }
+
+    async fn query(&self, query: &str) -> Option<Value> {
+        self.node.query(query).await.ok()
+    }
+
+    async fn processes(&self) -> String {
+        format!("{:?}", replicas(self.node).await)
+    }
+}
+
+/// Tells the story. With `keep` the node runs until this program is ended.
+pub fn tell(keep: bool) -> Result<(), String> {
+    let started = Instant::now();
+    println!(
+        "Plimsoll scales a workload, in pods of a real node: kubelet, kube-proxy, containerd, runc and CoreDNS,\n\
+         beside a control plane (v1.36.3) and Prometheus, in namespaces of their own.\n"
+    );
+    let node = Node::shared();
+    node.run(async {
+        Installation::kustomize(node).await;
+        println!("  ready after {:.1} s\n", started.elapsed().as_secs_f64());
+        let summary = story::run(&OnNode { node, loads: Mutex::default() }).await?;
+        println!("\n{summary}  whole demo          {:.0} s", started.elapsed().as_secs_f64());
+        if keep {
+            println!("\nThe node keeps running. A shell in its namespaces, in another terminal:\n");
+            println!("  nsenter --target={} --mount --net --wd bash", outside());
+            println!("  export KUBECONFIG={}", node.cluster.kubeconfig.display());
+            println!("  alias kubectl='{} kubectl'", node.cluster.parts.join("cluster").display());
+            println!("\nCtrl-C ends it.");
+            // The program is killed with its namespaces.
+            std::future::pending::<()>().await;
+        }
+        Ok(())
+    })
+}
