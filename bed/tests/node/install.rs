@@ -21,7 +21,8 @@ pub async fn works(node: &Node) {
     eventually("the APIServices are available", PODS, async || {
         let path = r#"{range .items[?(@.spec.service.name=="plimsoll")]}{.metadata.name}={.status.conditions[?(@.type=="Available")].status} {end}"#;
         let text = node.field(&["apiservices"], path).await?;
-        let all = text.split_whitespace().count() >= 2 && !text.contains("=False");
+        let mut services = text.split_whitespace();
+        let all = services.clone().count() >= 2 && services.all(|one| one.ends_with("=True"));
         if all { Ok(()) } else { Err(text) }
     })
     .await;

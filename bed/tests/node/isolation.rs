@@ -51,8 +51,15 @@ impl Isolated {
 
 /// Has `make image` write the image, of the `PROFILE` in the environment.
 fn build_image() {
-    let made =
-        Command::new("make").args(["--no-print-directory", "image"]).current_dir(root()).status();
+    let mut make = Command::new("make");
+    make.args(["--no-print-directory", "image"]).current_dir(root());
+    // Cargo's variables of this package would have build scripts run again.
+    let of_package =
+        |name: &String| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    for name in std::env::vars().map(|(name, _)| name).filter(of_package) {
+        make.env_remove(name);
+    }
+    let made = make.status();
     assert!(made.is_ok_and(|status| status.success()), "make image failed");
 }
 

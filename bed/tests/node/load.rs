@@ -82,7 +82,7 @@ impl Load {
             let request = client.get(&url).send();
             async move {
                 let response = request.await.and_then(reqwest::Response::error_for_status);
-                response.map(|_| ()).map_err(|error| error.to_string())
+                response.map(|_| ()).map_err(|error| format!("{error:?}"))
             }
         })
     }

@@ -94,7 +94,7 @@ pub fn design_document(node: &Node) {
             println!("{name}: 3 ready pods after {:.1} s", started.elapsed().as_secs_f64());
             let metric = format!("requests_in_flight_820193bd2d60_design_{name}");
             let path =
-                format!("/apis/custom.metrics.k8s.io/v1beta2/namespaces/design/pods/*/{metric}");
+                format!("/apis/custom.metrics.k8s.io/v1beta2/namespaces/design/pods/*/{metric}?labelSelector=app%3D{name}");
             let items = eventually("each pod has a value", PODS, async || {
                 let list: Value =
                     serde_json::from_str(&node.cluster.raw(&path).await?).expect("JSON");
