@@ -47,6 +47,8 @@ fn main() -> ExitCode {
         Command::Replay(flags) => run_replay(&flags),
         Command::Status(flags) => run_operate(operate::status(&flags)),
         Command::Explain(flags) => run_operate(operate::explain(&flags)),
+        Command::History(flags) => run_operate(operate::history(&flags)),
+        Command::Compare(flags) => run_operate(operate::compare(&flags)),
         Command::Ui(flags) => run_ui(&flags),
         Command::Pause(flags) => run_operate(operate::pause(&flags)),
         Command::Resume(flags) => run_operate(operate::resume(&flags)),

@@ -2,7 +2,7 @@
 
 use super::{convert, objects};
 use crate::backtest::{self, Candidate, Figures, Load, LowConfidence, Options, Run};
-use crate::config::{BacktestFlags, OutputFormat};
+use crate::config::{BacktestFlags, Moment, OutputFormat};
 use crate::time::UnixMillis;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -39,10 +39,12 @@ struct Tried {
 pub fn run(flags: &BacktestFlags) -> Result<String, String> {
     let in_file = |error: String| format!("{}: {error}", flags.load.display());
     let load = load(&flags.load).map_err(in_file)?;
-    let millis = |time: jiff::Timestamp| time.as_millisecond();
     let load = match (flags.from, flags.to) {
         (None, None) => load,
-        (from, to) => load.between(from.map(millis), to.map(millis)).map_err(in_file)?,
+        (from, to) => {
+            let time = |moment: Moment| moment.before(load.last());
+            load.between(from.map(time), to.map(time)).map_err(in_file)?
+        }
     };
     let mut candidates = Vec::new();
     for path in &flags.files {

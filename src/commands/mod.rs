@@ -15,4 +15,5 @@ mod objects;
 pub mod operate;
 pub mod reference;
 pub mod replay;
+mod story;
 pub mod ui;

@@ -9,8 +9,8 @@ mod rules;
 pub use adapter_flags::{IgnoredFlag, normalize_command, take_ignored};
 pub use file::{Config, ConfigError};
 pub use flags::{
-    BacktestFlags, CheckFlags, Cli, ClusterFlags, Command, ConvertFlags, FreezeFlags, ObjectFlags,
-    OutputFormat, PauseFlags, PrometheusFlags, PrometheusVerb, ReplayFlags, ServeFlags, TlsVersion,
-    UiFlags,
+    BacktestFlags, CheckFlags, Cli, ClusterFlags, Command, CompareFlags, ConvertFlags,
+    ExplainFlags, FreezeFlags, HistoryFlags, Moment, ObjectFlags, OutputFormat, PauseFlags,
+    PrometheusFlags, PrometheusVerb, ReplayFlags, ServeFlags, TlsVersion, UiFlags,
 };
 pub use live::LiveConfig;

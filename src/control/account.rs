@@ -10,7 +10,7 @@ use crate::hpa::{
 };
 use crate::ledger::{
     Basis, CarriedOut, Constraint, ConstraintKind, Entry, LoggedOutcome, Measured, MetricBasis,
-    MetricStatus, Reason, Target, bounded,
+    MetricStatus, Observed, Reason, Target, bounded,
 };
 use crate::time::UnixMillis;
 use crate::watch::AutoscalerRef;
@@ -32,8 +32,8 @@ pub struct Facts<'a> {
     pub raised: Option<i32>,
     /// When the policies that limited it first allow more, by the clock of this process.
     pub released: Option<UnixMillis>,
-    /// Whether kube-controller-manager carries out its own decisions.
-    pub is_observed: bool,
+    /// What kube-controller-manager decided, if it carries out its own decisions.
+    pub observed: Option<Observed>,
 }
 
 /// Records a decision in the ledger, and in the log, if there is one.
@@ -45,7 +45,8 @@ pub fn record(
     state: &mut AutoscalerState,
 ) {
     let basis = basis(facts.context, facts.status, state);
-    let entry = entry(&facts, &account, basis);
+    let mut entry = entry(&facts, &account, basis);
+    entry.observed = facts.observed;
     ctx.ledger.record(autoscaler, &entry);
     if let Some(log) = &ctx.decision_log {
         match account.inputs.take() {
@@ -359,7 +360,8 @@ fn carried(facts: &Facts<'_>, current: i32, reason: Reason) -> (CarriedOut, Reas
         (Some((reason, _)), _) if constraint_of(reason).is_none() => {
             (CarriedOut::Frozen, Reason::Frozen)
         }
-        _ if facts.is_observed => match facts.wanted.is_some_and(|wanted| wanted != current) {
+        _ if facts.observed.is_some() => match facts.wanted.is_some_and(|wanted| wanted != current)
+        {
             true => (CarriedOut::Observed, Reason::Observed),
             false => (CarriedOut::Observed, reason),
         },

@@ -122,7 +122,7 @@ pub async fn apply(
         wanted,
         raised,
         released,
-        is_observed: false,
+        observed: None,
     };
     account::record(ctx, apply.autoscaler, facts, account, state);
     Some(apply.report(context, decision, status, state))

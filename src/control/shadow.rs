@@ -11,9 +11,11 @@ use super::noted;
 use super::observe::needs_samples;
 use super::state::AutoscalerState;
 use crate::hpa::{Context, Metric, MetricSource, Outcome, Status, parse_group};
+use crate::ledger::{Observed, bounded};
 use crate::promql::query::PrometheusMetric;
 use crate::rules::{ObjectMetric, Rules};
 use crate::watch::{AutoscalerRef, GroupResource, HpaRecord, Workload};
+use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscalerCondition, MetricStatus};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -114,6 +116,46 @@ async fn claim(
     }
 }
 
+/// What kube-controller-manager decided, with its account where Plimsoll's decision is another one.
+fn observed(record: &HpaRecord, ours: Option<i32>) -> Observed {
+    let status = &record.status;
+    let conditions = || status.conditions.iter().flatten();
+    let holds = |kind: &str| conditions().any(|one| one.type_ == kind && one.status == "True");
+    let can_decide = holds("AbleToScale") && holds("ScalingActive");
+    let desired = can_decide.then_some(status.desired_replicas);
+    let account = (desired.is_none() || desired != ours).then(|| {
+        let values = status.current_metrics.iter().flatten().map(value);
+        let condition = |one: &HorizontalPodAutoscalerCondition| {
+            let [reason, message] =
+                [&one.reason, &one.message].map(|text| text.as_deref().unwrap_or_default());
+            format!("{} is {} ({reason}): {message}", one.type_, one.status)
+        };
+        let conditions: Vec<String> = conditions().map(condition).collect();
+        let values: Vec<String> = values.collect();
+        Box::new((bounded(&values.join(", ")), bounded(&conditions.join("; "))))
+    });
+    Observed { desired, account }
+}
+
+/// What kube-controller-manager measured of a metric.
+fn value(metric: &MetricStatus) -> String {
+    let current = [
+        metric.pods.as_ref().map(|metric| &metric.current),
+        metric.object.as_ref().map(|metric| &metric.current),
+        metric.external.as_ref().map(|metric| &metric.current),
+        metric.resource.as_ref().map(|metric| &metric.current),
+        metric.container_resource.as_ref().map(|metric| &metric.current),
+    ];
+    let Some(current) = current.into_iter().flatten().next() else { return "unknown".to_owned() };
+    match current.average_utilization {
+        Some(percent) => format!("{percent}%"),
+        None => {
+            let value = current.average_value.as_ref().or(current.value.as_ref());
+            value.map_or_else(|| "unknown".to_owned(), |value| value.0.clone())
+        }
+    }
+}
+
 /// Compares a decision with kube-controller-manager's and writes nothing.
 fn compare(
     ctx: &ControllerContext,
@@ -124,17 +166,20 @@ fn compare(
 ) -> SyncResult {
     let Evaluation { context, target, decision, history, status, at, account, .. } = evaluation;
     state.set_history(history, at, ctx.longest_window());
+    let wanted = noted::wanted(&decision);
+    let scale = target.as_ref().map(|target| target.replicas.spec_replicas);
+    let ours = wanted.or(scale.ok()).filter(|_| decision.outcome != Outcome::Failed);
     let facts = Facts {
         context,
         at,
         generation: None,
-        scale: target.as_ref().map(|target| target.replicas.spec_replicas),
+        scale,
         decision: &decision,
         status: &status,
-        wanted: noted::wanted(&decision),
+        wanted,
         raised: None,
         released: None,
-        is_observed: true,
+        observed: Some(observed(record, ours)),
     };
     account::record(ctx, autoscaler, facts, account, state);
     let failed = decision.outcome == Outcome::Failed;

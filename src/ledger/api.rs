@@ -76,6 +76,10 @@ pub struct Decision {
     pub would_change: Option<WouldChange>,
     /// carriedOut says whether the scale was written, by whom, or why not.
     pub carried_out: ApiCarriedOut,
+    /// observed is what kube-controller-manager decided, for a native HorizontalPodAutoscaler that it
+    /// executes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed: Option<ApiObserved>,
     /// basis is what the autoscaler's spec said at that time.
     pub basis: ApiBasis,
 }
@@ -237,6 +241,21 @@ pub struct ApiCarriedOut {
     pub by: String,
     /// reason is Written, Unchanged, NoDecision, WriteFailed, Frozen, Preview, Paused or Observed.
     pub reason: String,
+}
+
+/// What kube-controller-manager decided, as the status of the HorizontalPodAutoscaler said at that time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ApiObserved {
+    /// desiredReplicas of its status. Not set if its conditions say that it can't decide.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub desired_replicas: Option<i32>,
+    /// values that it measured, in the order of the spec, if it can't decide or Plimsoll desires other replicas.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub values: Option<String>,
+    /// conditions of its status then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conditions: Option<String>,
 }
 
 /// What the autoscaler's spec said.

@@ -2,7 +2,8 @@
 //! of decisions for a thousand restless workloads is millions of entries.
 
 use super::entry::{
-    Basis, CarriedOut, Constraint, ConstraintKind, Entry, Measured, MetricStatus, Reason, Target,
+    Basis, CarriedOut, Constraint, ConstraintKind, Entry, Measured, MetricStatus, Observed, Reason,
+    Target,
 };
 use std::sync::Arc;
 
@@ -32,6 +33,10 @@ const HAS_OTHER_PODS: u8 = 1 << 5;
 const HAS_FAILURE: u8 = 1 << 6;
 const HAS_TIMES: u8 = 1 << 7;
 
+// Beside `CarriedOut`.
+const IS_OBSERVED: u8 = 1 << 6;
+const HAS_ACCOUNT: u8 = 1 << 7;
+
 /// The ratio of a value and a target, in millionths.
 pub fn ratio_millionths(value: i64, target: i64) -> i64 {
     (value as f64 / target as f64 * 1e6).round() as i64
@@ -51,6 +56,11 @@ impl Encoded {
     /// The sequence of the last entry.
     pub fn sequence(&self) -> u64 {
         self.base.sequence
+    }
+
+    /// The time of the last decision of the last entry.
+    pub fn last_time(&self) -> i64 {
+        self.base.time
     }
 
     /// The size of the bytes alone.
@@ -98,9 +108,18 @@ impl Encoded {
         optional(out, entry.desired.map(|desired| i64::from(desired) - current));
         optional(out, entry.recommended.map(|replicas| i64::from(replicas) - current));
         out.push(entry.reason as u8 | u8::from(entry.message.is_some()) << 7);
-        out.push(entry.carried as u8);
+        let account = entry.observed.as_ref().and_then(|observed| observed.account.as_deref());
+        let observed = if entry.observed.is_some() { IS_OBSERVED } else { 0 };
+        out.push(entry.carried as u8 | observed | if account.is_some() { HAS_ACCOUNT } else { 0 });
         if let Some(message) = &entry.message {
             text(out, message);
+        }
+        if let Some(observed) = &entry.observed {
+            optional(out, observed.desired.map(|desired| i64::from(desired) - current));
+        }
+        if let Some((values, conditions)) = account {
+            text(out, values);
+            text(out, conditions);
         }
         unsigned(out, entry.constraints.len() as u64);
         for constraint in &entry.constraints {
@@ -277,12 +296,27 @@ impl Reader<'_> {
         let desired = self.replicas(present)?;
         let recommended = self.replicas(present)?;
         let reason = self.byte()?;
-        let carried = *CarriedOut::ALL.get(usize::from(self.byte()?))?;
+        let carried = self.byte()?;
+        let is = |flag| carried & flag != 0;
+        let (is_observed, has_account) = (is(IS_OBSERVED), is(HAS_ACCOUNT));
+        let carried = carried & !(IS_OBSERVED | HAS_ACCOUNT);
+        let carried = *CarriedOut::ALL.get(usize::from(carried))?;
         let message = match reason >> 7 {
             0 => None,
             _ => Some(self.text()?.into()),
         };
         let reason = *Reason::ALL.get(usize::from(reason & 0x7f))?;
+        let observed = match is_observed {
+            false => None,
+            true => {
+                let desired = self.replicas(present)?;
+                let account = match has_account {
+                    true => Some(Box::new((self.text()?, self.text()?))),
+                    false => None,
+                };
+                Some(Observed { desired, account })
+            }
+        };
         let constraint = |reader: &mut Self| {
             Some(Constraint {
                 kind: *ConstraintKind::ALL.get(usize::from(reader.byte()?))?,
@@ -315,6 +349,7 @@ impl Reader<'_> {
             carried,
             metrics,
             message,
+            observed,
             basis,
         })
     }

@@ -296,6 +296,15 @@ pub struct Measured {
     pub failure: Option<Box<(String, String)>>,
 }
 
+/// What kube-controller-manager decided for a native HPA, as its status says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Observed {
+    /// The replicas that it desires; none if its conditions say that it can't decide.
+    pub desired: Option<i32>,
+    /// What it measured, and its conditions: where it can't decide, or Plimsoll desires other replicas.
+    pub account: Option<Box<(String, String)>>,
+}
+
 /// The place of an entry in the order of lists.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
@@ -340,6 +349,8 @@ pub struct Entry {
     pub metrics: Vec<Measured>,
     /// Why there was no decision, or why it was not carried out.
     pub message: Option<Box<str>>,
+    /// What kube-controller-manager decided, if it carries out its own decisions.
+    pub observed: Option<Observed>,
     /// What it is based on.
     pub basis: Arc<Basis>,
 }
@@ -383,6 +394,7 @@ impl Entry {
             carried: CarriedOut::Failed,
             metrics: Vec::new(),
             message: None,
+            observed: None,
             basis,
         }
     }
@@ -399,6 +411,8 @@ impl Entry {
             && self.current == next.current
             && self.carried == next.carried
             && self.generation == next.generation
+            && self.observed.as_ref().map(|observed| observed.desired)
+                == next.observed.as_ref().map(|observed| observed.desired)
             && self.constraints.len() == next.constraints.len()
             && self.constraints.iter().zip(&next.constraints).all(|(a, b)| same_steps(a, b))
             && self.metrics.len() == next.metrics.len()
@@ -422,6 +436,9 @@ impl Entry {
         if self.message != next.message {
             self.message.clone_from(&next.message);
         }
+        if self.observed != next.observed {
+            self.observed.clone_from(&next.observed);
+        }
         if !Arc::ptr_eq(&self.basis, &next.basis) {
             self.basis = next.basis.clone();
         }
@@ -430,7 +447,9 @@ impl Entry {
     /// The approximate memory in bytes, without the basis.
     pub fn bytes(&self) -> usize {
         let failures = self.metrics.iter().filter_map(|metric| metric.failure.as_deref());
-        let failures: usize = failures.map(|(reason, cause)| reason.len() + cause.len() + 48).sum();
+        let account = self.observed.as_ref().and_then(|observed| observed.account.as_deref());
+        let failures: usize =
+            failures.chain(account).map(|(reason, cause)| reason.len() + cause.len() + 48).sum();
         size_of::<Self>()
             + self.metrics.capacity() * size_of::<Measured>()
             + self.constraints.capacity() * size_of::<Constraint>()

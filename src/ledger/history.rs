@@ -182,19 +182,27 @@ impl History {
         }
     }
 
-    /// The entries from a sequence on that changed after a resource version, the oldest first, as they are
-    /// shown.
-    pub fn entries(&self, from: u64, after: u64) -> impl Iterator<Item = Entry> + '_ {
+    /// The entries from a sequence on that changed after a resource version, and whose last decision is not before
+    /// `since`, if given; the oldest first, as they are shown.
+    pub fn entries(
+        &self,
+        from: u64,
+        after: u64,
+        since: Option<UnixMillis>,
+    ) -> impl Iterator<Item = Entry> + '_ {
         let shown = self.run.iter().map(|run| &run.shown);
         let all = self.blocks.iter().chain([&self.recent]).chain(shown);
         let from = from.max(self.floor);
+        let is_since = move |last| since.is_none_or(|since| last >= since);
         all.filter(move |block| block.sequence() >= from && block.version() > after)
+            .filter(move |block| is_since(block.last_time()))
             .flat_map(Encoded::iter)
             .filter(move |entry| entry.sequence >= from && entry.version > after)
+            .filter(move |entry| is_since(entry.last))
     }
 
     /// An entry.
     pub fn get(&self, sequence: u64) -> Option<Entry> {
-        self.entries(sequence, 0).next().filter(|entry| entry.sequence == sequence)
+        self.entries(sequence, 0, None).next().filter(|entry| entry.sequence == sequence)
     }
 }

@@ -20,7 +20,7 @@ mod would_change;
 pub use codec::ratio_millionths;
 pub use entry::{
     Basis, CarriedOut, Constraint, ConstraintKind, Entry, Measured, MetricBasis, MetricStatus,
-    Position, Reason, Target, bounded,
+    Observed, Position, Reason, Target, bounded,
 };
 pub use inputs::{LoggedInputs, LoggedOutcome};
 pub use log::{DecisionLog, DecisionLogWriter, MAX_LINE_BYTES, MIN_LOG_BYTES, decision_log};

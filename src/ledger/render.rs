@@ -1,12 +1,12 @@
 //! From entries to decisions as the API shows them, and back.
 
 use super::api::{
-    AUTOSCALER_LABEL, ApiBasis, ApiCarriedOut, ApiConstraint, Decision, GROUP, KIND_LABEL,
-    Metadata, Metric, Pods, SINCE_ANNOTATION, Turn, Until, VERSION, WouldChange,
+    AUTOSCALER_LABEL, ApiBasis, ApiCarriedOut, ApiConstraint, ApiObserved, Decision, GROUP,
+    KIND_LABEL, Metadata, Metric, Pods, SINCE_ANNOTATION, Turn, Until, VERSION, WouldChange,
 };
 use super::entry::{
     Basis, CarriedOut, Constraint, ConstraintKind, Entry, Measured, MetricBasis, MetricStatus,
-    Position, Reason, Target,
+    Observed, Position, Reason, Target,
 };
 use super::would_change::{Turning, would_change};
 use crate::k8s::Quantity;
@@ -146,6 +146,10 @@ pub fn decision(autoscaler: &AutoscalerRef, entry: &Entry, since: UnixMillis) ->
             by: entry.carried.by().to_owned(),
             reason: entry.carried.as_str().to_owned(),
         },
+        observed: entry.observed.as_ref().map(|observed| {
+            let (values, conditions) = observed.account.as_deref().cloned().unzip();
+            ApiObserved { desired_replicas: observed.desired, values, conditions }
+        }),
         basis: ApiBasis {
             min_replicas: basis.min,
             max_replicas: basis.max,
@@ -264,6 +268,10 @@ pub fn entry(decision: Decision, known: Option<Arc<Basis>>) -> Option<(Autoscale
         },
         metrics: decision.metrics.into_iter().map(measured).collect::<Option<_>>()?,
         message: decision.message.map(Into::into),
+        observed: decision.observed.map(|observed| Observed {
+            desired: observed.desired_replicas,
+            account: observed.values.zip(observed.conditions).map(Box::new),
+        }),
         basis,
     };
     Some((AutoscalerRef { kind, key }, entry))

@@ -54,6 +54,8 @@ struct Tombstone {
 pub struct Scope {
     /// Those of one namespace; all, if none.
     pub namespace: Option<String>,
+    /// In a list, those whose last decision is not before this time; all, if none.
+    pub since: Option<UnixMillis>,
 }
 
 /// An entry, and whose it is.
@@ -315,7 +317,7 @@ impl Ledger {
                 Some((last, sequence)) if place == last => sequence + 1,
                 _ => 0,
             };
-            for entry in history.entries(from, 0) {
+            for entry in history.entries(from, 0, scope.since) {
                 if !is_selected(&autoscaler, Some(entry.sequence)) {
                     continue;
                 }
@@ -353,7 +355,7 @@ impl Ledger {
             if history.version() <= version {
                 continue;
             }
-            let entries = history.entries(0, version);
+            let entries = history.entries(0, version, None);
             changes.extend(entries.map(|entry| {
                 Change::Set(Box::new(Listed { autoscaler: autoscaler.clone(), entry }))
             }));

@@ -187,7 +187,7 @@ fn lists_continue_where_they_ended() {
             }
         }
     }
-    let scope = Scope { namespace: Some("shop".to_owned()) };
+    let scope = Scope { namespace: Some("shop".to_owned()), since: None };
     let (mut after, mut names) = (None, Vec::new());
     loop {
         let (page, is_more) = ledger.list(&scope, after.as_ref(), 4, |_, _| true);
@@ -200,6 +200,10 @@ fn lists_continue_where_they_ended() {
         after = Some(Position { key, kind, sequence: entry.sequence });
     }
     assert_eq!(names.len(), 15);
+    let recent = Scope { since: Some(START + 3), ..scope };
+    let (recent, _) = ledger.list(&recent, None, usize::MAX, |_, _| true);
+    assert_eq!(recent.len(), 6);
+    assert!(recent.iter().all(|listed| listed.entry.last >= START + 3));
     assert!(names.is_sorted() && names[14] == "c.autoscaler.5");
     let found = position("shop", "c.autoscaler.5").and_then(|position| ledger.get(&position));
     assert_eq!(found.map(|entry| entry.sequence), Some(5));

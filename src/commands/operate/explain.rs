@@ -1,46 +1,173 @@
-//! `plimsoll explain`: why an Autoscaler scales as it does.
+//! `plimsoll explain`: why an autoscaler has the replicas that it has.
 
-use super::age::age;
-use super::cluster::autoscalers;
-use super::error::{OperateError, api_error};
-use crate::config::ObjectFlags;
-use std::fmt::Write;
+use super::super::story::{
+    Account, Change, Changes, Subject, clean, no_decision, paint, standing, story,
+};
+use super::decisions::{Unreadable, Wanted, history_since, read};
+use super::error::OperateError;
+use super::named::{Known, Named};
+use super::terminal::screen;
+use crate::config::{ExplainFlags, Moment, OutputFormat};
+use crate::ledger::api::Decision;
+use crate::ledger::{parse_time, time};
+use crate::time::UnixMillis;
+use serde_json::{Value, json};
 
-/// Explains the status of an Autoscaler.
+/// How far back the decision and the last change are looked for, in ms: the nearest first.
+const WINDOWS: [i64; 2] = [3_600_000, 86_400_000];
+
+/// A decision, and what led to it.
+struct Found {
+    decision: Decision,
+    change: Option<Change>,
+    /// The begin of the first decision that was looked at.
+    since: UnixMillis,
+}
+
+/// Tells of a decision for an autoscaler, or of its status where decisions can't be read.
 ///
 /// # Errors
 /// As [`OperateError`] says.
-pub async fn explain(flags: &ObjectFlags) -> Result<String, OperateError> {
-    let (api, object, _) = autoscalers(flags).await?;
-    let object = api.get(&flags.name).await.map_err(api_error(object))?;
-    let spec = &object.spec;
-    let status = object.status.clone().unwrap_or_default();
-    let mut text = String::new();
-    let target = &spec.scale_target_ref;
-    let _ = writeln!(text, "Target      {}/{}", target.kind, target.name);
-    let bounds = status.schedule.as_ref().map(|now| (now.min_replicas, now.max_replicas));
-    let (min, max) = bounds.unwrap_or((spec.min_replicas, spec.max_replicas));
-    let current = status.current_replicas.map_or_else(|| "?".to_owned(), |n| n.to_string());
-    let _ = writeln!(
-        text,
-        "Replicas    {current} now, {} wanted, {min} to {max} allowed",
-        status.desired_replicas.map_or_else(|| "?".to_owned(), |n| n.to_string())
-    );
-    let _ =
-        writeln!(text, "Metrics     {}", status.targets.as_deref().unwrap_or("not looked at yet"));
-    let last = status
-        .last_scale_time
-        .as_ref()
-        .map_or_else(|| "never".to_owned(), |time| format!("{} ago", age(time.0)));
-    let _ = writeln!(text, "Last scaled {last}");
-    for condition in status.conditions.iter().flatten() {
-        let since = age(condition.last_transition_time.0);
-        let _ = writeln!(
-            text,
-            "{} is {}, for {since}: {}",
-            condition.type_, condition.status, condition.reason
-        );
-        let _ = writeln!(text, "    {}", condition.message);
+pub async fn explain(flags: &ExplainFlags) -> Result<String, OperateError> {
+    let named = Named::of(&flags.object).await?;
+    let known = named.read().await;
+    let now = named.now();
+    let at = flags.at.map_or(now, |at| at.before(now)).min(now);
+    let found = match find(&named, at).await {
+        Ok(Some(found)) => found,
+        unfound => return without(&named, flags, known, unfound.map(|_| ()), (at, now)).await,
+    };
+    let mut subject = match known {
+        Ok(known) => known.subject,
+        // It may be gone, or only its decisions may be read.
+        Err(error) => Subject { notes: vec![error.to_string()], ..named.unknown() },
+    };
+    if at != now {
+        // What is said of it now is not what was.
+        (subject.faults, subject.notes) = (Vec::new(), Vec::new());
     }
-    Ok(text)
+    let Found { decision, change, since } = found;
+    let account = Account { subject, decision, change, since, at, now };
+    let text = story(&account);
+    match flags.output {
+        OutputFormat::Text => Ok(emphasized(&text)),
+        OutputFormat::Json => Ok(printed(&as_json(&account, &text))),
+    }
+}
+
+/// The text with its first line in bold, where colors are shown.
+pub fn emphasized(text: &str) -> String {
+    let (head, rest) = text.split_once('\n').unwrap_or((text, ""));
+    format!("{}\n{rest}", paint(head, "1", screen().color))
+}
+
+/// A result for programs.
+pub fn printed(value: &Value) -> String {
+    let mut value = value.clone();
+    clean(&mut value);
+    format!("{value:#}\n")
+}
+
+fn as_json(account: &Account, text: &str) -> Value {
+    let change = account.change.as_ref().map(|change| {
+        json!({
+            "time": time(change.at),
+            "from": change.from,
+            "to": change.to,
+            "by": change.by.as_str(),
+            "why": change.why(),
+            "decision": change.decision,
+        })
+    });
+    let Subject { kind, namespace, name, target, .. } = &account.subject;
+    json!({
+        "kind": kind,
+        "namespace": namespace,
+        "name": name,
+        "target": target,
+        "at": time(account.at),
+        "decision": account.decision,
+        "lastChange": change,
+        "story": text.lines().collect::<Vec<_>>(),
+    })
+}
+
+/// The decision at a time, and the last change until then.
+async fn find(named: &Named, at: UnixMillis) -> Result<Option<Found>, Unreadable> {
+    let labels = named.labels();
+    let mut found = None;
+    for window in WINDOWS {
+        let (mut changes, mut change, mut latest, mut since) =
+            (Changes::default(), None, None, None);
+        let wanted =
+            Wanted { namespace: Some(&named.namespace), labels: &labels, since: Some(at - window) };
+        read(&named.client, wanted, |decision| {
+            let first = parse_time(&decision.first_time).unwrap_or_default();
+            if first > at {
+                return false;
+            }
+            since.get_or_insert(first);
+            change = changes.next(&decision).filter(|one| one.at <= at).last().or(change.take());
+            latest = Some(decision);
+            true
+        })
+        .await?;
+        found = latest.zip(since).map(|(decision, since)| Found { decision, change, since });
+        if found.as_ref().is_some_and(|found| found.change.is_some()) {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+/// What is told where there is no decision to tell of.
+async fn without(
+    named: &Named,
+    flags: &ExplainFlags,
+    known: Result<Known, OperateError>,
+    unfound: Result<(), Unreadable>,
+    (at, now): (UnixMillis, UnixMillis),
+) -> Result<String, OperateError> {
+    let known = known?;
+    let mut first = None;
+    if unfound.is_ok() {
+        let labels = named.labels();
+        let wanted = Wanted { namespace: Some(&named.namespace), labels: &labels, since: None };
+        read(&named.client, wanted, |decision| {
+            first = Some(decision);
+            false
+        })
+        .await?;
+    }
+    let began = first.as_ref().and_then(history_since);
+    let first = first.and_then(|first| parse_time(&first.first_time));
+    let is_past = matches!(flags.at, Some(Moment::At(_) | Moment::Ago(_)));
+    let text = match unfound {
+        Err(error) if is_past => return Err(error.into()),
+        Ok(()) if is_past => no_decision(&known.subject, at, first, began),
+        Err(error) => standing(&known.subject, &known.status, &error.to_string(), now),
+        Ok(()) if known.is_native => {
+            let why = format!(
+                "kube-controller-manager decides (executor: NativeHPA): explain hpa/{} has more",
+                named.name
+            );
+            standing(&known.subject, &known.status, &why, now)
+        }
+        Ok(()) => {
+            let why = "there is no decision in the last 24h";
+            standing(&known.subject, &known.status, why, now)
+        }
+    };
+    match flags.output {
+        OutputFormat::Text => Ok(emphasized(&text)),
+        OutputFormat::Json => Ok(printed(&json!({
+            "kind": known.subject.kind,
+            "namespace": known.subject.namespace,
+            "name": known.subject.name,
+            "at": time(at),
+            "decision": null,
+            "status": known.json,
+            "story": text.lines().collect::<Vec<_>>(),
+        }))),
+    }
 }

@@ -3,14 +3,21 @@
 
 mod age;
 mod cluster;
+mod compare;
+mod decisions;
 mod error;
 mod explain;
 mod freeze;
+mod history;
+mod named;
 mod pause;
 mod status;
+mod terminal;
 
+pub use compare::compare;
 pub use error::OperateError;
 pub use explain::explain;
 pub use freeze::{freeze, thaw};
+pub use history::history;
 pub use pause::{pause, resume};
 pub use status::status;

@@ -1,6 +1,6 @@
 //! The flags of the commands other than `serve`.
 
-use super::parse::{duration, time};
+use super::parse::{Moment, duration, moment};
 use super::prometheus::PrometheusFlags;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
@@ -35,6 +35,62 @@ pub struct ObjectFlags {
     /// Its namespace; without one, that of the context.
     #[arg(short, long, value_name = "NAME")]
     pub namespace: Option<String>,
+
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub cluster: ClusterFlags,
+}
+
+/// The flags of `plimsoll explain`.
+#[derive(Clone, Debug, Args)]
+pub struct ExplainFlags {
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub object: ObjectFlags,
+
+    /// The time to explain, in RFC 3339 or as a duration ago, such as -2h. Without it, now.
+    #[arg(long, value_name = "TIME", value_parser = moment, allow_hyphen_values = true)]
+    pub at: Option<Moment>,
+
+    /// How the result is printed.
+    #[arg(short, long, value_enum, default_value_t = OutputFormat::Text)]
+    pub output: OutputFormat,
+}
+
+/// The flags of `plimsoll history`.
+#[derive(Clone, Debug, Args)]
+pub struct HistoryFlags {
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub object: ObjectFlags,
+
+    /// How far back it goes.
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "24h")]
+    pub since: Duration,
+
+    /// How the result is printed.
+    #[arg(short, long, value_enum, default_value_t = OutputFormat::Text)]
+    pub output: OutputFormat,
+}
+
+/// The flags of `plimsoll compare`.
+#[derive(Clone, Debug, Args)]
+pub struct CompareFlags {
+    /// The namespace; without one, that of the context.
+    #[arg(short, long, value_name = "NAME")]
+    pub namespace: Option<String>,
+
+    /// Look into all namespaces.
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    pub all_namespaces: bool,
+
+    /// How far back it goes.
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "24h")]
+    pub since: Duration,
+
+    /// How the result is printed.
+    #[arg(short, long, value_enum, default_value_t = OutputFormat::Text)]
+    pub output: OutputFormat,
 
     #[command(flatten)]
     #[doc(hidden)]
@@ -101,13 +157,14 @@ pub struct BacktestFlags {
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "60s")]
     pub pod_start: Duration,
 
-    /// The part of the load to begin with: a time as in 2026-11-02T08:00:00Z, or Unix seconds.
-    #[arg(long, value_name = "TIME", value_parser = time)]
-    pub from: Option<jiff::Timestamp>,
+    /// The part of the load to begin with: a time such as 2026-11-02T08:00:00Z, Unix seconds, or a duration before the
+    /// end of the load, such as -24h.
+    #[arg(long, value_name = "TIME", value_parser = moment, allow_hyphen_values = true)]
+    pub from: Option<Moment>,
 
     /// The part of the load to end with, as --from.
-    #[arg(long, value_name = "TIME", value_parser = time)]
-    pub to: Option<jiff::Timestamp>,
+    #[arg(long, value_name = "TIME", value_parser = moment, allow_hyphen_values = true)]
+    pub to: Option<Moment>,
 
     /// The window of the metric: each sample is the mean of the load over it.
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "60s")]

@@ -7,9 +7,10 @@ mod prometheus;
 mod serve;
 
 pub use commands::{
-    BacktestFlags, CheckFlags, ClusterFlags, ConvertFlags, FreezeFlags, ObjectFlags, OutputFormat,
-    PauseFlags, ReplayFlags, UiFlags,
+    BacktestFlags, CheckFlags, ClusterFlags, CompareFlags, ConvertFlags, ExplainFlags, FreezeFlags,
+    HistoryFlags, ObjectFlags, OutputFormat, PauseFlags, ReplayFlags, UiFlags,
 };
+pub use parse::Moment;
 pub use prometheus::{PrometheusFlags, PrometheusVerb};
 pub use serve::{ServeFlags, TlsVersion};
 
@@ -46,8 +47,13 @@ pub enum Command {
     /// Decide again on the inputs of each line of a decision log (--decision-log), and fail if another decision
     /// is made, or a line was changed.
     Replay(ReplayFlags),
-    /// Tell why an Autoscaler scales as it does.
-    Explain(ObjectFlags),
+    /// Tell why an Autoscaler, or a native HPA (hpa/NAME), has the replicas that it has, now or at a time.
+    Explain(ExplainFlags),
+    /// List the changes of the replicas of an Autoscaler, or of a native HPA (hpa/NAME), with a chart.
+    History(HistoryFlags),
+    /// Compare the decisions for native HPAs with those of kube-controller-manager, which executes them
+    /// (--native-hpas=observe).
+    Compare(CompareFlags),
     /// Show all autoscalers, and why each scales as it does, on a page in the browser. It is served on 127.0.0.1, reads
     /// the cluster with the rights of the kubeconfig, and writes nothing.
     Ui(UiFlags),

@@ -1,5 +1,6 @@
 //! Parsers of flag values.
 
+use crate::time::UnixMillis;
 use std::time::Duration;
 
 /// Normalizes a log filter. A single word must be a level: as the name of a module, a misspelt
@@ -34,11 +35,42 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from(duration).map_err(|_| format!("{expected}; it can't be negative"))
 }
 
-/// Parses a time: RFC 3339, or Unix seconds.
-pub fn time(text: &str) -> Result<jiff::Timestamp, String> {
-    let expected = "a time was expected, such as 2026-11-02T08:00:00Z, or Unix seconds";
-    let of_seconds = || jiff::Timestamp::from_second(text.parse().ok()?).ok();
-    text.parse().ok().or_else(of_seconds).ok_or_else(|| expected.to_owned())
+/// A point in time as a user names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// A time.
+    At(UnixMillis),
+    /// A duration ago, in ms.
+    Ago(i64),
+}
+
+impl Moment {
+    /// The time that it is, at another.
+    pub fn before(self, now: UnixMillis) -> UnixMillis {
+        match self {
+            Self::At(time) => time,
+            Self::Ago(ms) => now.saturating_sub(ms),
+        }
+    }
+}
+
+/// Parses a time in RFC 3339 or Unix seconds, or a duration ago: `2026-11-24T03:05:10Z`, `1795489510`, `-2h`.
+pub fn moment(text: &str) -> Result<Moment, String> {
+    let expected = || {
+        "a time was expected, such as 2026-11-24T03:05:10Z, or a duration ago, such as -2h"
+            .to_owned()
+    };
+    match text.strip_prefix('-') {
+        Some(ago) => {
+            let ago = duration(ago).map_err(|_| expected())?;
+            i64::try_from(ago.as_millis()).map(Moment::Ago).map_err(|_| expected())
+        }
+        None => {
+            let of_seconds = || jiff::Timestamp::from_second(text.parse().ok()?).ok();
+            let time = text.parse().ok().or_else(of_seconds).ok_or_else(expected)?;
+            Ok(Moment::At(time.as_millisecond()))
+        }
+    }
 }
 
 #[cfg(test)]
@@ -55,12 +87,15 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_rfc_3339_or_unix_seconds() {
-        let expected = jiff::Timestamp::from_second(1_793_606_400).unwrap();
-        for text in ["2026-11-02T08:00:00Z", "2026-11-02T09:00:00+01:00", "1793606400"] {
-            assert_eq!(time(text), Ok(expected), "{text}");
+    fn a_moment_is_a_time_or_a_duration_ago() {
+        assert_eq!(moment("-2h"), Ok(Moment::Ago(7_200_000)));
+        assert_eq!(moment("1970-01-01T00:01:00Z"), Ok(Moment::At(60_000)));
+        assert_eq!(moment("60"), Ok(Moment::At(60_000)));
+        assert_eq!(moment("1970-01-01T01:01:00.5+01:00"), Ok(Moment::At(60_500)));
+        assert_eq!(moment("-90s").map(|moment| moment.before(100_000)), Ok(10_000));
+        for wrong in ["2h", "yesterday", "12:30", "--2h", "2026-11-24"] {
+            assert!(moment(wrong).unwrap_err().contains("such as -2h"), "{wrong}");
         }
-        assert!(time("yesterday").unwrap_err().contains("such as"));
     }
 
     #[test]

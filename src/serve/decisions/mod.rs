@@ -17,10 +17,10 @@ use super::seats::FlowSeats;
 use super::seats::SeatPool;
 use super::user::UserInfo;
 use crate::ledger::api::{GROUP, VERSION};
-use crate::ledger::{self, Ledger, Listed, Position, Versions, decision};
+use crate::ledger::{self, Ledger, Listed, Position, Scope, Versions, decision};
 use crate::watch::{AutoscalerKind, ObjectKey};
 use axum::http::request::Parts;
-use options::{check_version, rendered, value};
+use options::{check_version, rendered, since, value};
 use selection::Selection;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -98,7 +98,7 @@ impl Decisions {
             limit @ 1.. => usize::try_from(limit).unwrap_or(MAX_PAGE).min(MAX_PAGE),
             _ => MAX_PAGE,
         };
-        let scope = selection.scope(namespace);
+        let scope = Scope { since: since(options)?, ..selection.scope(namespace) };
         let selects = selection.filter();
         let (found, is_more) = self.ledger.list(&scope, after.as_ref(), limit, selects);
         let mut metadata = json!({"resourceVersion": versions.last.to_string()});

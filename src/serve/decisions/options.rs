@@ -2,7 +2,8 @@
 
 use super::super::error::ApiError;
 use crate::ledger::api::Decision;
-use crate::ledger::{Listed, Versions, decision};
+use crate::ledger::{Listed, Versions, decision, parse_time};
+use crate::time::UnixMillis;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -20,6 +21,9 @@ pub struct DecisionOptions {
     pub allow_watch_bookmarks: Option<String>,
     pub send_initial_events: Option<String>,
     pub timeout_seconds: Option<u64>,
+    /// Ours beyond `ListOptions`, as `kubectl logs --since-time` has it: a list has no decisions, or runs that ended,
+    /// before this time.
+    pub since_time: String,
     /// What the rows of a table have of their object.
     pub include_object: String,
 }
@@ -27,6 +31,17 @@ pub struct DecisionOptions {
 /// Whether a flag of a query is set. Source: `Convert_Slice_string_To_bool` of k8s.io/apimachinery.
 pub fn is_set(flag: Option<&String>) -> bool {
     flag.is_some_and(|flag| flag != "0" && !flag.eq_ignore_ascii_case("false"))
+}
+
+/// The time since which a list is asked for.
+pub fn since(options: &DecisionOptions) -> Result<Option<UnixMillis>, ApiError> {
+    match options.since_time.as_str() {
+        "" => Ok(None),
+        text => parse_time(text).map(Some).ok_or_else(|| {
+            let expected = "a time was expected, such as 2026-11-24T03:05:10Z";
+            ApiError::bad_request(format!("sinceTime: {text:?} is not one: {expected}"))
+        }),
+    }
 }
 
 /// Checks the resource version that a list is asked at.

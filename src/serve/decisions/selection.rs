@@ -61,7 +61,7 @@ impl Selection {
     pub fn scope(&self, namespace: Option<&str>) -> Scope {
         let selected = || self.namespaces.iter().find(|term| term.is_equal);
         let selected = || selected().map(|term| term.value.as_str());
-        Scope { namespace: namespace.or_else(selected).map(str::to_owned) }
+        Scope { namespace: namespace.or_else(selected).map(str::to_owned), since: None }
     }
 
     /// Whether the decisions of an autoscaler are selected, and whether one of them is.

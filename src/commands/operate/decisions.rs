@@ -1,0 +1,109 @@
+//! Reads decisions, as the user of the kubeconfig may.
+
+use super::super::story::clean;
+use super::error::OperateError;
+use crate::ledger::api::{Decision, GROUP, SINCE_ANNOTATION, VERSION};
+use crate::ledger::{parse_time, time};
+use crate::time::UnixMillis;
+use kube::Client;
+use kube::api::ListParams;
+use kube::core::Request;
+use serde_json::Value;
+
+/// Which decisions are read.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// Those of one namespace; all, if none.
+    pub namespace: Option<&'a str>,
+    /// A label selector.
+    pub labels: &'a str,
+    /// Those since a time, if given.
+    pub since: Option<UnixMillis>,
+}
+
+/// Why no decisions can be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unreadable {
+    /// The API is not there.
+    #[error("the API of decisions is not there: apply the APIService v1alpha1.{GROUP}")]
+    NotInstalled,
+    /// The user may not.
+    #[error("you may not read decisions in {0}: the ClusterRole view may")]
+    Forbidden(String),
+    /// Nobody serves it now, or a request failed.
+    #[error("decisions can't be read now: {0}")]
+    Failed(String),
+}
+
+/// The decisions of a request.
+const PAGE: u32 = 1_000;
+/// The most requests for one question: the newest decisions of an autoscaler may be 40,000.
+const MAX_PAGES: usize = 40;
+
+/// Gives `take` all decisions that are wanted, in their order, until it returns false.
+///
+/// # Errors
+/// If they can't be read.
+pub async fn read(
+    client: &Client,
+    wanted: Wanted<'_>,
+    mut take: impl FnMut(Decision) -> bool,
+) -> Result<(), Unreadable> {
+    let path = match wanted.namespace {
+        Some(namespace) => format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/decisions"),
+        None => format!("/apis/{GROUP}/{VERSION}/decisions"),
+    };
+    let mut params = ListParams::default().labels(wanted.labels).limit(PAGE);
+    for _ in 0..MAX_PAGES {
+        let failed = |error: &dyn std::fmt::Display| Unreadable::Failed(error.to_string());
+        let mut request = Request::new(&*path).list(&params).map_err(|error| failed(&error))?;
+        if let Some(since) = wanted.since {
+            let uri = format!("{}&sinceTime={}", request.uri(), time(since));
+            *request.uri_mut() = uri.parse().map_err(|error| failed(&error))?;
+        }
+        let list = client.request::<Value>(request).await;
+        let mut list = list.map_err(|error| unreadable(error, wanted.namespace))?;
+        clean(&mut list);
+        let more = list["metadata"]["continue"].as_str().map(str::to_owned);
+        let Value::Array(items) = list["items"].take() else { return Ok(()) };
+        for item in items {
+            let decision = serde_json::from_value(item).map_err(|error| {
+                let error = format!("a decision is of another version than this command: {error}");
+                Unreadable::Failed(error)
+            })?;
+            if !take(decision) {
+                return Ok(());
+            }
+        }
+        match more.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(()),
+        }
+    }
+    Ok(())
+}
+
+fn unreadable(error: kube::Error, namespace: Option<&str>) -> Unreadable {
+    let failed = |text: String| Unreadable::Failed(super::super::story::plain(&text).into_owned());
+    match error {
+        kube::Error::Api(status) if status.code == 404 => Unreadable::NotInstalled,
+        kube::Error::Api(status) if status.code == 403 => {
+            let of = namespace
+                .map_or_else(|| "all namespaces".to_owned(), |of| format!("namespace {of}"));
+            Unreadable::Forbidden(of)
+        }
+        kube::Error::Api(status) => failed(status.message.trim().to_owned()),
+        other => failed(other.to_string()),
+    }
+}
+
+impl From<Unreadable> for OperateError {
+    fn from(error: Unreadable) -> Self {
+        Self::Refused(error.to_string())
+    }
+}
+
+/// Since when there are decisions, as one of them says.
+pub fn history_since(decision: &Decision) -> Option<UnixMillis> {
+    parse_time(decision.metadata.annotations.get(SINCE_ANNOTATION)?)
+}
