@@ -91,7 +91,8 @@ fn what_makes_a_decision_another_ends_the_run() {
     let basis = basis();
     let one = || decision_at(START, 5, 5, 100_000, &basis);
     assert!(one().is_continued_by(&decision_at(START + 1, 5, 5, 90_000, &basis)));
-    let others: [fn(&mut Entry); 9] = [
+    let others: [fn(&mut Entry); 10] = [
+        |entry| entry.observed = Some(Observed { desired: Some(6), account: None }),
         |entry| entry.reason = Reason::Stabilized,
         |entry| entry.desired = Some(6),
         |entry| entry.current = Some(4),
@@ -293,25 +294,33 @@ fn entries() -> impl Strategy<Value = Vec<Entry>> {
         proptest::collection::vec(measured, 0..3),
         proptest::collection::vec(constraint, 0..3),
         any::<bool>(),
+        proptest::option::of((proptest::option::of(0..50), proptest::option::of("[a-z]{0,9}"))),
     );
     proptest::collection::vec(entry, 1..20).prop_map(|all| {
         let bases = [basis(), Arc::new(Basis { max: 9, ..(*basis()).clone() })];
         let mut version = 1_u64 << 50;
         (1_u64..)
             .zip(all)
-            .map(|(sequence, (times, replicas, words, metrics, constraints, is_other))| {
-                let mut entry = Entry::at(START + times.0, bases[usize::from(is_other)].clone());
-                version += 3;
-                (entry.sequence, entry.added, entry.version) = (sequence, version - 1, version);
-                (entry.last, entry.count) = (entry.first + times.1, times.2);
-                entry.generation = times.3;
-                (entry.current, entry.recommended, entry.desired) = replicas;
-                entry.reason = Reason::ALL[words.0];
-                entry.carried = CarriedOut::ALL[words.1];
-                entry.message = words.2.map(Into::into);
-                (entry.metrics, entry.constraints) = (metrics, constraints);
-                entry
-            })
+            .map(
+                |(sequence, (times, replicas, words, metrics, constraints, is_other, observed))| {
+                    let mut entry =
+                        Entry::at(START + times.0, bases[usize::from(is_other)].clone());
+                    version += 3;
+                    (entry.sequence, entry.added, entry.version) = (sequence, version - 1, version);
+                    (entry.last, entry.count) = (entry.first + times.1, times.2);
+                    entry.generation = times.3;
+                    (entry.current, entry.recommended, entry.desired) = replicas;
+                    entry.reason = Reason::ALL[words.0];
+                    entry.observed = observed.map(|(desired, account)| Observed {
+                        desired,
+                        account: account.map(|text| Box::new((text.clone(), text))),
+                    });
+                    entry.carried = CarriedOut::ALL[words.1];
+                    entry.message = words.2.map(Into::into);
+                    (entry.metrics, entry.constraints) = (metrics, constraints);
+                    entry
+                },
+            )
             .collect()
     })
 }

@@ -178,6 +178,31 @@ pub async fn run(stage: &impl Stage) -> Result<String, String> {
     Ok(summary)
 }
 
+/// The command that explains the first scale-up of the story, and what it prints.
+pub async fn explanation(cluster: &Cluster) -> Result<String, String> {
+    let history = plimsoll(cluster, &["history", "web", "-n", "shop", "-o", "json"]).await?;
+    let history: Value = serde_json::from_str(&history).map_err(|error| error.to_string())?;
+    let changes = history["changes"].as_array().cloned().unwrap_or_default();
+    let up = changes.iter().find(|change| change["to"].as_i64() > change["from"].as_i64());
+    let at = up.and_then(|up| up["time"].as_str()).ok_or("there is no scale-up in the history")?;
+    let explain = ["explain", "web", "-n", "shop", "--at", at];
+    let text = plimsoll(cluster, &explain).await?;
+    Ok(format!(
+        "Why it was scaled up first
+
+$ kubectl plimsoll {}
+{text}",
+        explain.join(" ")
+    ))
+}
+
+/// What a command of Plimsoll prints.
+async fn plimsoll(cluster: &Cluster, arguments: &[&str]) -> Result<String, String> {
+    let mut command = tokio::process::Command::new(crate::plimsoll::binary());
+    command.args(arguments).env("KUBECONFIG", &cluster.kubeconfig);
+    crate::process::printed(&command.output().await.map_err(|error| error.to_string())?)
+}
+
 async fn autoscaler(shop: &Namespace<'_>, name: &str, metric: &str, average: &str) {
     let manifest = format!(
         "apiVersion: plimsoll.dev/v1alpha1\nkind: Autoscaler\nmetadata: {{name: {name}, namespace: shop}}\n\

@@ -10,6 +10,7 @@ mod decisions;
 mod docs;
 mod drop_in;
 mod duel;
+mod explain;
 mod faults;
 mod fixture;
 mod freeze;

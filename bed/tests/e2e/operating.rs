@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::process::Command;
 
 /// Runs a command of Plimsoll as a kubectl plugin.
-async fn plugin(bed: &Bed, arguments: &[&str]) -> Result<String, String> {
+pub async fn plugin(bed: &Bed, arguments: &[&str]) -> Result<String, String> {
     let folder = bed.cluster.folder.join("plugins");
     std::fs::create_dir_all(&folder).expect("a folder");
     let link = folder.join("kubectl-plimsoll");
@@ -37,7 +37,7 @@ fn kubectl_plimsoll_shows_explains_pauses_and_freezes() {
         assert!(status.contains("plugin/gone   FailedGetScale: "), "{status}");
         eventually("it is explained", SOON, async || {
             let explained = plugin(bed, &["explain", "web", "-n", "plugin"]).await?;
-            let said = ["Target      Deployment/web", "2 now, 2 wanted, 1 to 2", "TooManyReplicas"];
+            let said = ["2 replicas of Deployment/web (1 to 2 allowed)", "TooManyReplicas"];
             let all = said.iter().all(|said| explained.contains(said));
             if all { Ok(()) } else { Err(explained) }
         })

@@ -54,10 +54,12 @@ async fn run(keep: bool) -> Result<(), String> {
     }
     let summary = story::run(&Loopback(&bed)).await?;
     println!("\n{summary}  whole demo          {:.0} s", start.elapsed().as_secs_f64());
+    println!("\n{}", story::explanation(&bed.cluster).await?);
     if keep {
         println!("\nThe cluster keeps running:\n");
         println!("  export KUBECONFIG={}", bed.cluster.kubeconfig.display());
         println!("  {} kubectl get autoscalers -A", bed.cluster.parts.join("cluster").display());
+        println!("  {} ui     the page", bed::plimsoll::binary().display());
         println!("  Prometheus  http://127.0.0.1:{}", bed.cluster.prometheus_port);
         println!("  Plimsoll    https://127.0.0.1:{}", bed.plimsoll.port);
         println!("  logs        {}", bed.cluster.folder.display());
