@@ -186,7 +186,6 @@ impl One {
                 if is_refused(&error) {
                     self.lines.push_back(json!({"complete": true}).to_string());
                 }
-                return;
             }
             Ok(Event::InitApply(decision) | Event::Apply(decision))
                 if !is_of(&decision, &self.autoscaler) => {}
