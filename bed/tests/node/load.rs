@@ -40,7 +40,7 @@ impl Outcome {
     /// Checks that there were requests, and that none failed.
     pub fn all_succeeded(&self) {
         println!("{} requests, {} failed", self.sent, self.failures.len());
-        assert!(self.sent > 0 && self.failures.is_empty(), "{:?}", self.failures);
+        assert!(self.sent > 0 && self.failures.is_empty(), "{:?}", self.failures.first());
     }
 }
 

@@ -5,8 +5,8 @@ use crate::images;
 use crate::installation::Installation;
 use crate::isolation::{built, folder};
 use crate::machine::{ADDRESSES, Machine, Running, write};
-use bed::Options;
 use bed::cluster::Cluster;
+use bed::{Options, eventually};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -72,10 +72,16 @@ impl Node {
         Ok(list["items"].as_array().expect("a list").iter().map(pod).collect())
     }
 
-    /// The URL of an application, by the address of its Service.
+    /// The URL of an application, by the address of its Service, once that leads to a pod.
     pub async fn url(&self, namespace: &str, name: &str) -> String {
         let address = self.field(&["-n", namespace, "service", name], "{.spec.clusterIP}").await;
-        format!("http://{}", address.expect("a Service"))
+        let url = format!("http://{}", address.expect("a Service"));
+        eventually("kube-proxy knows a pod", PODS, async || {
+            let response = reqwest::get(format!("{url}/healthz")).await;
+            response.map(|_| ()).map_err(|error| error.to_string())
+        })
+        .await;
+        url
     }
 
     /// Prometheus's response to an instant query.

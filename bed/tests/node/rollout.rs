@@ -50,7 +50,7 @@ pub fn requests(node: &Node) {
         eventually("the metric is served", PODS, async || node.cluster.raw(REQUESTS).await).await;
         let before = replicas(node).await.expect("pods");
         let loads =
-            [of_api(node, 100), direct(node, 20, true).await, direct(node, 20, false).await];
+            [of_api(node, 100), direct(node, 10, true).await, direct(node, 10, false).await];
         let started = Instant::now();
         node.cluster
             .kubectl(&["-n", "plimsoll", "rollout", "restart", "deployment/plimsoll"])
