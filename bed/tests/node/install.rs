@@ -16,8 +16,14 @@ pub async fn replicas(node: &Node) -> Result<Vec<Pod>, String> {
 /// Checks that Plimsoll is ready, and that its APIs answer.
 pub async fn works(node: &Node) {
     node.rolled_out("plimsoll", "deployment/plimsoll").await;
+    eventually("there are two ready pods, and none of before", PODS, async || {
+        let pods = replicas(node).await?;
+        let all = pods.len() == 2 && pods.iter().all(|pod| pod.ready);
+        if all { Ok(()) } else { Err(format!("{pods:?}")) }
+    })
+    .await;
     let pods = replicas(node).await.expect("pods");
-    assert!(pods.len() == 2 && pods.iter().all(|pod| pod.ready && pod.restarts == 0), "{pods:?}");
+    assert!(pods.iter().all(|pod| pod.restarts == 0), "{pods:?}");
     eventually("the APIServices are available", PODS, async || {
         let path = r#"{range .items[?(@.spec.service.name=="plimsoll")]}{.metadata.name}={.status.conditions[?(@.type=="Available")].status} {end}"#;
         let text = node.field(&["apiservices"], path).await?;
