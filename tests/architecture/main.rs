@@ -22,7 +22,7 @@ const CRATES: [(&str, usize); 11] = [
     ("src", 200),
     ("bed/src", 15),
     ("bed/src/bin/bench", 10),
-    ("bed/src/bin/demo", 3),
+    ("bed/src/bin/demo", 2),
     ("bed/src/bin/soak", 5),
     ("bed/tests/e2e", 25),
     ("bed/tests/node", 8),

@@ -53,7 +53,7 @@ impl Gap {
 pub fn replaced(node: &'static Node) {
     node.run(async {
         remove(node).await;
-        Installation::changed(node, None).await;
+        Installation::changed(None).await;
         let objects = root().join("bed/tests/node/objects/prometheus-adapter.yaml");
         let objects = objects.display().to_string();
         node.cluster.kubectl(&["apply", "-f", &objects]).await;
@@ -112,7 +112,7 @@ pub fn replaced(node: &'static Node) {
         ))
         .await;
         node.rolled_out("plimsoll", "deployment/plimsoll").await;
-        Installation::changed(node, Some(By::Helm)).await;
+        Installation::changed(Some(By::Helm)).await;
         gap.take();
         run("kubectl delete apiservice v1beta1.custom.metrics.k8s.io").await;
         run("helm upgrade plimsoll deploy/chart -n plimsoll --reset-then-reuse-values --set apiServices.custom=true").await;

@@ -52,7 +52,7 @@ pub fn secret(node: &Node) {
         write_secret(node, &authority.sign("plimsoll", &[])).await;
         let ca = format!("--set-file=tls.caBundle={}", authority.certificate.display());
         upgrade(node, &["--set=tls.secret=serving", &ca]).await;
-        Installation::changed(node, Some(By::Helm)).await;
+        Installation::changed(Some(By::Helm)).await;
         works(node).await;
         let before = replicas(node).await.expect("pods");
         let first = served(node, &before[0].name).await.expect("a certificate");
@@ -93,7 +93,7 @@ pub fn token(node: &Node) {
         );
         node.cluster.kubectl(&["-n=plimsoll", "patch", "deployment", "plimsoll", "-p", &patch]).await;
         node.rolled_out("plimsoll", "deployment/plimsoll").await;
-        Installation::changed(node, Some(By::Kustomize)).await;
+        Installation::changed(Some(By::Kustomize)).await;
         let started = Instant::now();
         let mut before = Vec::new();
         eventually("the pods of before are gone", PODS, async || {

@@ -47,7 +47,7 @@ pub fn kustomize(node: &Node) {
         let label = r#"{.metadata.labels.pod-security\.kubernetes\.io/enforce}"#;
         let level = node.field(&["namespace", "plimsoll"], label).await;
         assert_eq!(level.as_deref(), Ok("restricted"));
-        Installation::changed(node, Some(By::Kustomize)).await;
+        Installation::changed(Some(By::Kustomize)).await;
     });
 }
 
@@ -60,7 +60,7 @@ pub fn helm(node: &Node) {
         assert!(pages.follow("install.md").await > 3);
         works(node).await;
         println!("docs/install.md done after {:.1} s", started.elapsed().as_secs_f64());
-        Installation::changed(node, Some(By::Helm)).await;
+        Installation::changed(Some(By::Helm)).await;
     });
 }
 

@@ -2,14 +2,18 @@
 
 use crate::node::{Node, PODS};
 use bed::{eventually, root};
+use tokio::sync::Mutex;
 
 /// What is installed.
-#[derive(Default)]
 pub struct Installation {
     by: Option<By>,
     /// Whether with the configuration of these tests.
     configured: bool,
 }
+
+/// What is installed on the node.
+static PRESENT: Mutex<Installation> =
+    Mutex::const_new(Installation { by: None, configured: false });
 
 /// What it was installed with.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,7 +28,7 @@ const VALUES: &str = "bed/tests/node/objects/values.yaml";
 impl Installation {
     /// Has it installed by kustomize, with all its APIs and the configuration of these tests.
     pub async fn kustomize(node: &Node) {
-        let mut present = node.installation.lock().await;
+        let mut present = PRESENT.lock().await;
         if present.by == Some(By::Helm) {
             remove(node).await;
         } else if present.by.is_some() && present.configured {
@@ -38,7 +42,7 @@ impl Installation {
     /// Has the chart installed, with all its APIs and for a Prometheus that names pods by
     /// `kubernetes_pod_name`.
     pub async fn chart(node: &Node) {
-        let mut present = node.installation.lock().await;
+        let mut present = PRESENT.lock().await;
         if present.by == Some(By::Helm) && present.configured {
             return;
         }
@@ -51,8 +55,8 @@ impl Installation {
     }
 
     /// A test has changed it.
-    pub async fn changed(node: &Node, by: Option<By>) {
-        *node.installation.lock().await = Self { by, configured: false };
+    pub async fn changed(by: Option<By>) {
+        *PRESENT.lock().await = Self { by, configured: false };
     }
 }
 

@@ -3,7 +3,6 @@
 
 use crate::images;
 use crate::isolation::{add_cgroups, run};
-use crate::node::PODS;
 use bed::cluster::Cluster;
 use bed::eventually;
 use bed::process::{Process, printed};
@@ -19,6 +18,8 @@ pub const ADDRESSES: bed::Node =
 const PODS_RANGE: &str = "198.18.0.0/23";
 /// Where cAdvisor looks for containerd. `/run` is the machine's own.
 const SOCKET: &str = "/run/containerd/containerd.sock";
+/// How long anything may take that pods are started for.
+pub const PODS: Duration = Duration::from_secs(180);
 /// The name of the first machine.
 pub const NAME: &str = "node";
 /// The name of the second machine.

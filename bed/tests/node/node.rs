@@ -2,27 +2,21 @@
 //! that has no way out.
 
 use crate::images;
-use crate::installation::Installation;
 use crate::isolation::{built, folder};
+pub use crate::machine::PODS;
 use crate::machine::{ADDRESSES, Machine, Running, write};
 use bed::cluster::Cluster;
 use bed::{Options, eventually};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::runtime::Runtime;
-use tokio::sync::Mutex;
-
-/// How long anything may take that pods are started for.
-pub const PODS: Duration = Duration::from_secs(180);
 
 /// A running node with its control plane, CoreDNS and Prometheus.
 pub struct Node {
     /// Its control plane.
     pub cluster: Cluster,
-    /// How Plimsoll is installed.
-    pub installation: Mutex<Installation>,
     runtime: Runtime,
     /// The archives of all images.
     pub archives: Vec<PathBuf>,
@@ -36,8 +30,7 @@ impl Node {
         NODE.get_or_init(|| {
             let runtime = Runtime::new().expect("a runtime");
             let (cluster, archives, machine) = runtime.block_on(start());
-            let installation = Mutex::default();
-            Self { cluster, installation, runtime, archives, _machine: machine }
+            Self { cluster, runtime, archives, _machine: machine }
         })
     }
 

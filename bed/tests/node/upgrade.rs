@@ -80,7 +80,7 @@ pub fn chart(node: &'static Node) {
         ))
         .await;
         node.rolled_out("plimsoll", "deployment/plimsoll").await;
-        Installation::changed(node, Some(By::Helm)).await;
+        Installation::changed(Some(By::Helm)).await;
         for (name, replicas, fields) in [
             ("busy", 1, "fallback: {failedRounds: 3, replicas: 3}"),
             ("idle", 3, "paused: true"),
@@ -143,7 +143,7 @@ pub fn chart(node: &'static Node) {
         // Nothing keeps the namespaces.
         run("kubectl -n plimsoll delete lease/plimsoll configmap/plimsoll-memory").await;
         run("kubectl delete namespace plimsoll --timeout=60s").await;
-        Installation::changed(node, None).await;
+        Installation::changed(None).await;
         remove_namespace(node, "legacy").await;
     });
 }
