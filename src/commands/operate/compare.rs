@@ -16,6 +16,8 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
+/// The most decisions that are read, in thousands. None is kept.
+const THOUSANDS: usize = 2_000;
 /// The HPAs of a request.
 const PAGE: u32 = 500;
 /// How near an event has to be to the first difference, in ms, and how many are shown.
@@ -37,8 +39,9 @@ pub async fn compare(flags: &CompareFlags) -> Result<String, OperateError> {
     let now = clock.server().unwrap_or_else(|| clock.wall_ms());
     let from = now.saturating_sub(i64::try_from(flags.since.as_millis()).unwrap_or(i64::MAX));
     let labels = format!("{KIND_LABEL}={}", AutoscalerKind::Hpa.as_str());
-    let wanted = Wanted { namespace, labels: &labels, since: Some(from.max(0)) };
-    read(&client, wanted, |decision| {
+    let wanted =
+        Wanted { namespace, labels: &labels, since: Some(from.max(0)), thousands: THOUSANDS };
+    let is_whole = read(&client, wanted, |decision| {
         let metadata = &decision.metadata;
         let name = metadata.name.rsplitn(3, '.').nth(2).unwrap_or_default().to_owned();
         // One that was deleted meanwhile is not compared.
@@ -67,6 +70,11 @@ pub async fn compare(flags: &CompareFlags) -> Result<String, OperateError> {
     }
     if all.values().any(Agreement::is_empty) {
         text += "Compared are HPAs of Deployments and StatefulSets whose metrics Plimsoll serves, under --native-hpas=observe\n";
+    }
+    if !is_whole {
+        text += &format!(
+            "Not all were read, after {THOUSANDS},000 decisions: a shorter --since or --namespace has them\n"
+        );
     }
     Ok(text + &total(all.values()))
 }

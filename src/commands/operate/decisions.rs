@@ -19,6 +19,8 @@ pub struct Wanted<'a> {
     pub labels: &'a str,
     /// Those since a time, if given.
     pub since: Option<UnixMillis>,
+    /// How many thousand at most, the oldest first.
+    pub thousands: usize,
 }
 
 /// Why no decisions can be read.
@@ -37,10 +39,9 @@ pub enum Unreadable {
 
 /// The decisions of a request.
 const PAGE: u32 = 1_000;
-/// The most requests for one question: the newest decisions of an autoscaler may be 40,000.
-const MAX_PAGES: usize = 40;
 
-/// Gives `take` all decisions that are wanted, in their order, until it returns false.
+/// Gives `take` all decisions that are wanted, in their order, until it returns false. Returns false if there are more
+/// than that.
 ///
 /// # Errors
 /// If they can't be read.
@@ -48,13 +49,13 @@ pub async fn read(
     client: &Client,
     wanted: Wanted<'_>,
     mut take: impl FnMut(Decision) -> bool,
-) -> Result<(), Unreadable> {
+) -> Result<bool, Unreadable> {
     let path = match wanted.namespace {
         Some(namespace) => format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/decisions"),
         None => format!("/apis/{GROUP}/{VERSION}/decisions"),
     };
     let mut params = ListParams::default().labels(wanted.labels).limit(PAGE);
-    for _ in 0..MAX_PAGES {
+    for _ in 0..wanted.thousands {
         let failed = |error: &dyn std::fmt::Display| Unreadable::Failed(error.to_string());
         let mut request = Request::new(&*path).list(&params).map_err(|error| failed(&error))?;
         if let Some(since) = wanted.since {
@@ -65,22 +66,22 @@ pub async fn read(
         let mut list = list.map_err(|error| unreadable(error, wanted.namespace))?;
         clean(&mut list);
         let more = list["metadata"]["continue"].as_str().map(str::to_owned);
-        let Value::Array(items) = list["items"].take() else { return Ok(()) };
+        let Value::Array(items) = list["items"].take() else { return Ok(true) };
         for item in items {
             let decision = serde_json::from_value(item).map_err(|error| {
                 let error = format!("a decision is of another version than this command: {error}");
                 Unreadable::Failed(error)
             })?;
             if !take(decision) {
-                return Ok(());
+                return Ok(true);
             }
         }
         match more.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),
-            None => return Ok(()),
+            None => return Ok(true),
         }
     }
-    Ok(())
+    Ok(false)
 }
 
 fn unreadable(error: kube::Error, namespace: Option<&str>) -> Unreadable {

@@ -16,6 +16,9 @@ use serde_json::{Value, json};
 /// How far back the decision and the last change are looked for, in ms: the nearest first.
 const WINDOWS: [i64; 2] = [3_600_000, 86_400_000];
 
+/// The most decisions of a window that are read, in thousands: more than an hour has.
+const THOUSANDS: usize = 40;
+
 /// A decision, and what led to it.
 struct Found {
     decision: Decision,
@@ -99,9 +102,10 @@ async fn find(named: &Named, at: UnixMillis) -> Result<Option<Found>, Unreadable
     for window in WINDOWS {
         let (mut changes, mut change, mut latest, mut since) =
             (Changes::default(), None, None, None);
+        let namespace = Some(&*named.namespace);
         let wanted =
-            Wanted { namespace: Some(&named.namespace), labels: &labels, since: Some(at - window) };
-        read(&named.client, wanted, |decision| {
+            Wanted { namespace, labels: &labels, since: Some(at - window), thousands: THOUSANDS };
+        let is_whole = read(&named.client, wanted, |decision| {
             let first = parse_time(&decision.first_time).unwrap_or_default();
             if first > at {
                 return false;
@@ -112,6 +116,10 @@ async fn find(named: &Named, at: UnixMillis) -> Result<Option<Found>, Unreadable
             true
         })
         .await?;
+        // The newest are missing then: an hour's are known.
+        if !is_whole && found.is_some() {
+            break;
+        }
         found = latest.zip(since).map(|(decision, since)| Found { decision, change, since });
         if found.as_ref().is_some_and(|found| found.change.is_some()) {
             break;
@@ -132,7 +140,8 @@ async fn without(
     let mut first = None;
     if unfound.is_ok() {
         let labels = named.labels();
-        let wanted = Wanted { namespace: Some(&named.namespace), labels: &labels, since: None };
+        let namespace = Some(&*named.namespace);
+        let wanted = Wanted { namespace, labels: &labels, since: None, thousands: 1 };
         read(&named.client, wanted, |decision| {
             first = Some(decision);
             false

@@ -8,6 +8,9 @@ use super::named::Named;
 use super::terminal::screen;
 use crate::config::{HistoryFlags, OutputFormat};
 
+/// The most decisions that are read, in thousands.
+const THOUSANDS: usize = 100;
+
 /// Lists the changes of a span of time, with a chart.
 ///
 /// # Errors
@@ -18,9 +21,10 @@ pub async fn history(flags: &HistoryFlags) -> Result<String, OperateError> {
     let now = named.now();
     let from = now.saturating_sub(i64::try_from(flags.since.as_millis()).unwrap_or(i64::MAX));
     let (labels, mut listing) = (named.labels(), Listing::default());
-    let wanted =
-        Wanted { namespace: Some(&named.namespace), labels: &labels, since: Some(from.max(0)) };
-    read(&named.client, wanted, |decision| {
+    let namespace = Some(&*named.namespace);
+    let since = Some(from.max(0));
+    let wanted = Wanted { namespace, labels: &labels, since, thousands: THOUSANDS };
+    let is_whole = read(&named.client, wanted, |decision| {
         listing.push(&decision, (from, now));
         true
     })
@@ -31,7 +35,13 @@ pub async fn history(flags: &HistoryFlags) -> Result<String, OperateError> {
     }
     let subject = known.map_or_else(|_| named.unknown(), |known| known.subject);
     match flags.output {
-        OutputFormat::Text => Ok(listing.text(&subject, (from, now), screen())),
+        OutputFormat::Text => {
+            let text = listing.text(&subject, (from, now), screen());
+            let cut = format!(
+                "The newest are missing, after {THOUSANDS},000 decisions: a shorter --since has them\n"
+            );
+            Ok(if is_whole { text } else { text + &cut })
+        }
         OutputFormat::Json => Ok(printed(&listing.json(&subject, (from, now)))),
     }
 }

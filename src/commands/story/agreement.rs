@@ -133,7 +133,8 @@ impl Agreement {
 
     /// The share of equal decisions in percent, rounded down to a tenth.
     pub fn percent(&self) -> f64 {
-        if self.decisions == 0 { 0.0 } else { (self.equal * 1000 / self.decisions) as f64 / 10.0 }
+        let thousandths = (self.equal * 1000).checked_div(self.decisions);
+        thousandths.unwrap_or_default() as f64 / 10.0
     }
 
     /// When the first difference was.
@@ -249,8 +250,8 @@ fn cause(decision: &Decision) -> String {
     let limits = ["ScaleUpLimit", "ScaleDownLimit", "ScaleUpStabilized", "ScaleDownStabilized"];
     let conditions = conditions.unwrap_or_default();
     let theirs = limits.iter().find(|limit| conditions.contains(&format!("({limit})")));
-    let ours = decision.constraints.iter().map(|one| one.kind.as_str());
-    let ours = ours.filter(|kind| limits.contains(kind)).last();
+    let mut ours = decision.constraints.iter().map(|one| one.kind.as_str());
+    let ours = ours.rfind(|kind| limits.contains(kind));
     if theirs.copied() != ours {
         return format!(
             "different limits: kube-controller-manager {}, Plimsoll {}; after a restart of either, its \

@@ -49,7 +49,6 @@ const MAX_METRICS: usize = 3;
 const STALE: (i64, i64) = (4, 300_000);
 
 /// A story in lines, each with a label, or none where the line before goes on.
-#[derive(Default)]
 struct Lines(String);
 
 impl Lines {
@@ -63,8 +62,7 @@ impl Lines {
 /// The story: at most 24 lines.
 pub fn story(account: &Account) -> String {
     let Account { subject, decision, .. } = account;
-    let mut lines = Lines::default();
-    lines.0 = format!("{}\n", headline(account));
+    let mut lines = Lines(format!("{}\n", headline(account)));
     if let Some(since) = since(account) {
         lines.say("Since", since);
     }

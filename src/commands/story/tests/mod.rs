@@ -165,7 +165,7 @@ fn what_scales() {
         "metrics": [metric(json!({"name": "queue_length", "value": "0", "ratio": 0.0, "proposedReplicas": 0,
             "pods": {"ready": 0}, "query": "sum(queue_length{namespace=\"shop\"})"}))]}),
     );
-    golden("to-zero", &tell(subject(), &[zero.clone()], NOW));
+    golden("to-zero", &tell(subject(), std::slice::from_ref(&zero), NOW));
     let mut asleep = zero.clone();
     merge(
         &mut asleep,
@@ -188,7 +188,7 @@ fn what_scales() {
 #[test]
 fn what_holds() {
     let tolerance = decision(json!({}));
-    golden("within-tolerance", &tell(subject(), &[tolerance.clone()], NOW));
+    golden("within-tolerance", &tell(subject(), &[tolerance], NOW));
     // Rounded up: 3.2 pods are 4.
     let whole = decision(json!({
         "metrics": [metric(json!({"value": "8", "minValue": "8", "maxValue": "8", "ratio": 0.8}))]}));
