@@ -55,7 +55,9 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
         clock: clients.clock.clone(),
         metrics: metrics.clone(),
     })?;
-    let server = server(&flags, &clients, replica.shared(), &trust, &ca_bundles);
+    let own_name = Arc::default();
+    let decisions = Decisions::new(replica.shared().ledger.clone(), Arc::clone(&own_name));
+    let server = server(&flags, &clients, replica.shared(), &trust, (&ca_bundles, decisions));
 
     let lookup = (!flags.authentication_skip_lookup).then(|| clients.authentication.clone());
     replica.spawn("trust", run_trust_reflector(lookup, trust, trust_options, ca_files));
@@ -84,7 +86,8 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
     let ledger = replica.shared().ledger.clone();
     if flags.leader_elect {
         let (ledger, leader) = (ledger.clone(), replica.leader().clone());
-        let copy = LedgerCopy { ledger, leader, api: clients.api, flags: flags.clone() };
+        let (api, flags) = (clients.api, flags.clone());
+        let copy = LedgerCopy { ledger, leader, api, flags, own_name };
         replica.spawn("ledger copy", copy.run());
     }
     tracing::info!(version = env!("CARGO_PKG_VERSION"), %address, prometheus = redact_url(&flags.prometheus_url), "Started serving");
@@ -152,7 +155,7 @@ fn server(
     clients: &Clients,
     shared: &Shared,
     trust: &TrustStore,
-    ca_bundles: &CaBundleStatus,
+    (ca_bundles, decisions): (&CaBundleStatus, Decisions),
 ) -> Router {
     let Shared { cluster, samples, rules, config, metrics, .. } = shared;
     router(Server {
@@ -162,7 +165,7 @@ fn server(
         forward: config.forward.clone(),
         rules: rules.clone(),
         groups: [&flags.metrics_apis[..], &[ApiGroup::Decisions]].concat(),
-        decisions: Decisions::new(shared.ledger.clone()),
+        decisions,
         authenticator: Authenticator::new(
             trust.clone(),
             TokenAuthenticator::new(
@@ -184,6 +187,7 @@ fn server(
             synced: shared.synced.clone(),
             trust: trust.clone(),
             ca_bundles: ca_bundles.clone(),
+            ledger: shared.ledger.clone(),
             heartbeat: shared.heartbeat.clone(),
             config_error: config.error.clone(),
             rules: rules.clone(),

@@ -5,14 +5,18 @@ use crate::config::ServeFlags;
 use crate::connect;
 use crate::leader::{LeaderAddress, LeaderElector};
 use crate::ledger::api::{Decision, GROUP, LEADERSHIP_ANNOTATION, SINCE_ANNOTATION, VERSION};
-use crate::ledger::{Ledger, Versions, parse_time, position};
+use crate::ledger::{CopyError, CopyId, Ledger, Versions, parse_time, position};
 use crate::watch::{FailureLog, ResettableBackoff};
 use futures::StreamExt;
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
+use kube::api::PostParams;
 use kube::core::WatchEvent;
 use kube::{Api, Client};
 use serde_json::Value;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use tokio::time::{sleep, timeout};
 
 /// What a copy needs.
 pub struct LedgerCopy {
@@ -24,52 +28,120 @@ pub struct LedgerCopy {
     pub api: Client,
     /// How to authenticate, and by which name to verify the leader.
     pub flags: ServeFlags,
+    /// By which name kube-apiserver knows this replica, and so the others; it is found out.
+    pub own_name: Arc<OnceLock<String>>,
 }
 
 /// How long the leader may take to accept a watch.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long to wait where only an administrator, or another version, can help.
+const HOPELESS_WAIT: Duration = Duration::from_secs(300);
+/// How long a new replica is not ready for want of a leader that it could copy.
+const LEADER_WAIT: Duration = Duration::from_secs(5);
+/// How long it is not ready until it has copied the leader's decisions.
+const COPY_WAIT: Duration = Duration::from_secs(120);
 
-/// Why a watch of the leader has ended.
-enum Ended {
-    /// It went on, and may be continued.
-    Continue,
+/// What was copied so far.
+#[derive(Clone)]
+struct Copied {
+    leader: LeaderAddress,
+    id: CopyId,
+    /// Whether all that there was has come: after that, a watch goes on where one has ended.
+    is_complete: bool,
+}
+
+/// Why a watch of the leader has ended, other than that its time was over.
+#[derive(Debug)]
+enum Failed {
     /// What was copied is not known to the leader: it is to be copied again.
     Again,
+    /// It may succeed in a moment.
+    Retry(String),
+    /// It will fail again.
+    Hopeless(String),
+}
+
+impl From<CopyError> for Failed {
+    fn from(error: CopyError) -> Self {
+        match error {
+            CopyError::Superseded => Self::Again,
+            CopyError::Unreadable(_) => Self::Hopeless(error.to_string()),
+        }
+    }
+}
+
+fn retry(error: impl std::fmt::Display) -> Failed {
+    Failed::Retry(error.to_string())
 }
 
 impl LedgerCopy {
     /// Copies the ledger of whoever leads, unless that is this replica, for ever.
     pub async fn run(self) {
+        self.ledger.await_copy(LEADER_WAIT);
+        tokio::join!(self.learn_own_name(), self.copy_leaders());
+    }
+
+    /// Asks kube-apiserver who this replica is, so that it knows the other replicas by it.
+    async fn learn_own_name(&self) {
+        let (mut backoff, _) = ResettableBackoff::new();
+        let reviews: Api<SelfSubjectReview> = Api::all(self.api.clone());
+        while self.own_name.get().is_none() {
+            let (params, review) = (PostParams::default(), SelfSubjectReview::default());
+            let reviewed = timeout(CONNECT_TIMEOUT, reviews.create(&params, &review)).await;
+            let name = match reviewed {
+                Ok(Ok(review)) => review.status.and_then(|status| status.user_info?.username),
+                Ok(Err(kube::Error::Api(status))) if matches!(status.code, 403 | 404) => return,
+                Ok(Err(_)) | Err(_) => None,
+            };
+            match name {
+                Some(name) => drop(self.own_name.set(name)),
+                None => sleep(backoff.next().unwrap_or(CONNECT_TIMEOUT)).await,
+            }
+        }
+    }
+
+    async fn copy_leaders(&self) {
         let mut leaders = self.leader.leaders();
         let mut failures = FailureLog::default();
         let (mut backoff, progress) = ResettableBackoff::new();
-        let mut known: Option<LeaderAddress> = None;
+        let mut copied: Option<Copied> = None;
         loop {
             let leader = leaders.borrow_and_update().clone();
             let Some(leader) = leader.filter(|leader| !self.leader.is(leader)) else {
-                known = None;
+                copied = None;
                 if leaders.changed().await.is_err() {
                     return std::future::pending().await;
                 }
                 continue;
             };
-            if known.as_ref() != Some(&leader) {
-                known = None;
-            }
-            let copied = tokio::select! {
-                copied = self.copy(&leader, known.is_some()) => copied,
+            copied = copied.filter(|copied| copied.leader == leader && copied.is_complete);
+            let ended = tokio::select! {
+                ended = self.copy(&leader, &mut copied) => ended,
                 changed = leaders.changed() => match changed {
                     Ok(()) => continue,
                     Err(_) => return std::future::pending().await,
                 },
             };
-            match copied {
-                Ok(ended) => {
+            let mut wait = backoff.next().unwrap_or(CONNECT_TIMEOUT);
+            let error = match ended {
+                Ok(()) => None,
+                Err(Failed::Again) => {
+                    copied = None;
+                    None
+                }
+                Err(Failed::Retry(error)) => Some(error),
+                Err(Failed::Hopeless(error)) => {
+                    wait = HOPELESS_WAIT;
+                    Some(error)
+                }
+            };
+            match error {
+                None => {
                     progress.made();
                     failures.succeeded();
-                    known = matches!(ended, Ended::Continue).then_some(leader);
                 }
-                Err(error) => {
+                Some(error) => {
+                    self.ledger.await_copy(Duration::ZERO);
                     if let Some(failures) = failures.failed() {
                         let (leader, address) = (&leader.identity, &leader.address);
                         tracing::warn!(
@@ -82,9 +154,8 @@ impl LedgerCopy {
                     }
                 }
             }
-            let wait = backoff.next().unwrap_or(CONNECT_TIMEOUT);
             tokio::select! {
-                () = tokio::time::sleep(wait) => {}
+                () = sleep(wait) => {}
                 changed = leaders.changed() => if changed.is_err() {
                     return std::future::pending().await;
                 },
@@ -92,41 +163,49 @@ impl LedgerCopy {
         }
     }
 
-    /// Watches a leader until that ends. `continues` says that what there is was copied from it.
-    async fn copy(&self, leader: &LeaderAddress, continues: bool) -> Result<Ended, String> {
+    /// Watches a leader until that ends, from where the last watch has ended if that was complete.
+    async fn copy(
+        &self,
+        leader: &LeaderAddress,
+        copied: &mut Option<Copied>,
+    ) -> Result<(), Failed> {
         let client = self.client(leader).await?;
         let path = format!("/apis/{GROUP}/{VERSION}/decisions?watch=1&allowWatchBookmarks=true");
-        let version = self.ledger.versions();
-        let continues = continues && version.is_complete;
-        let path = match continues {
-            true => format!("{path}&resourceVersion={}", version.last),
-            false => format!("{path}&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"),
+        let path = match copied {
+            Some(_) => format!("{path}&resourceVersion={}", self.ledger.version()),
+            None => format!("{path}&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"),
         };
-        let request =
-            http::Request::get(path).body(Vec::new()).map_err(|error| error.to_string())?;
+        let request = http::Request::get(path).body(Vec::new()).map_err(retry)?;
         let events = client.request_events::<Value>(request);
-        let events = match tokio::time::timeout(CONNECT_TIMEOUT, events).await {
+        let events = match timeout(CONNECT_TIMEOUT, events).await {
             Ok(Ok(events)) => events,
-            Ok(Err(kube::Error::Api(status))) if status.code == 410 => return Ok(Ended::Again),
-            Ok(Err(error)) => return Err(error.to_string()),
-            Err(_) => return Err(format!("no response within {CONNECT_TIMEOUT:?}")),
+            Ok(Err(kube::Error::Api(status))) if status.code == 410 => return Err(Failed::Again),
+            Ok(Err(error)) => return Err(retry(error)),
+            Err(_) => return Err(retry(format!("no response within {CONNECT_TIMEOUT:?}"))),
         };
-        if !continues {
-            self.ledger.begin_copy();
+        if copied.is_none() {
+            // Of one that leads since, nothing is copied; the watch of leaders will say so.
+            let id = self.ledger.begin_copy().ok_or(Failed::Again)?;
+            if self.ledger.awaits_copy() {
+                self.ledger.await_copy(COPY_WAIT);
+            }
+            *copied = Some(Copied { leader: leader.clone(), id, is_complete: false });
         }
+        let Some(Copied { id, is_complete, .. }) = copied else { return Err(Failed::Again) };
         let mut events = std::pin::pin!(events);
         while let Some(event) = events.next().await {
-            match event.map_err(|error| error.to_string())? {
+            match event.map_err(retry)? {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                    let version = version_of(&object);
-                    let decision: Decision =
-                        serde_json::from_value(object).map_err(|error| error.to_string())?;
-                    self.ledger.copy([decision], version);
+                    let name = object["metadata"]["name"].to_string();
+                    let decision = serde_json::from_value(object);
+                    let decision: Decision = decision.map_err(|_| CopyError::Unreadable(name))?;
+                    self.ledger.copy(*id, decision)?;
                 }
                 WatchEvent::Deleted(object) => {
                     let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
                     if let Some(position) = position(text("namespace"), text("name")) {
-                        self.ledger.copy_dropped(&position, version_of(&object));
+                        let version = text("resourceVersion").parse().unwrap_or(0);
+                        self.ledger.copy_dropped(*id, &position, version)?;
                     }
                 }
                 WatchEvent::Bookmark(bookmark) => {
@@ -135,37 +214,45 @@ impl LedgerCopy {
                     let since = of(SINCE_ANNOTATION).and_then(|since| parse_time(since));
                     let last = bookmark.metadata.resource_version.parse().ok();
                     let (Some(began), Some(since), Some(last)) = (began, since, last) else {
-                        return Err("the leader's bookmarks do not say which leadership".to_owned());
+                        return Err(retry("the leader's bookmarks do not say which leadership"));
                     };
-                    self.ledger.complete_copy(Versions { last, began, since, is_complete: true });
+                    self.ledger.copied(*id, Versions { last, began, since })?;
+                    *is_complete = true;
                 }
-                WatchEvent::Error(status) if status.code == 410 => return Ok(Ended::Again),
-                WatchEvent::Error(status) => return Err(status.message),
+                WatchEvent::Error(status) if status.code == 410 => return Err(Failed::Again),
+                WatchEvent::Error(status) => return Err(retry(status.message)),
             }
         }
-        Ok(Ended::Continue)
+        Ok(())
     }
 
-    /// A client of the leader, which authenticates as at kube-apiserver and trusts the CAs of the APIService:
-    /// those that kube-apiserver itself trusts.
-    async fn client(&self, leader: &LeaderAddress) -> Result<Client, String> {
+    /// A client of the leader, which authenticates as at kube-apiserver and trusts the CAs of the APIService, or those
+    /// of the system if it has none: those that kube-apiserver itself trusts.
+    async fn client(&self, leader: &LeaderAddress) -> Result<Client, Failed> {
         let services: Api<APIService> = Api::all(self.api.clone());
         let name = format!("{VERSION}.{GROUP}");
-        let service = services.get(&name);
-        let service = tokio::time::timeout(CONNECT_TIMEOUT, service).await;
-        let service = service
-            .map_err(|_| format!("no response within {CONNECT_TIMEOUT:?}"))?
-            .map_err(|error| format!("the APIService {name} can't be read: {error}"))?;
-        let bundle = service.spec.and_then(|spec| spec.ca_bundle);
-        let bundle = bundle.ok_or_else(|| format!("the APIService {name} has no caBundle"))?;
+        let service = match timeout(CONNECT_TIMEOUT, services.get(&name)).await {
+            Ok(Ok(service)) => service,
+            Ok(Err(error)) => {
+                let text = format!("the APIService {name} can't be read: {error}");
+                return Err(match error {
+                    kube::Error::Api(status) if matches!(status.code, 403 | 404) => {
+                        Failed::Hopeless(text)
+                    }
+                    _ => Failed::Retry(text),
+                });
+            }
+            Err(_) => return Err(retry(format!("no response within {CONNECT_TIMEOUT:?}"))),
+        };
+        let spec = service.spec.unwrap_or_default();
+        if spec.insecure_skip_tls_verify == Some(true) {
+            return Err(Failed::Hopeless(format!(
+                "the APIService {name} has insecureSkipTLSVerify, so that the leader's certificate can't be verified: give it a caBundle"
+            )));
+        }
+        let bundle = spec.ca_bundle.map(|bundle| bundle.0);
         let flags = &self.flags;
         let host = format!("{}.{}.svc", flags.service_name, flags.service_namespace());
-        let client = connect::peer(flags, &leader.address, host, &bundle.0).await;
-        client.map_err(|error| error.to_string())
+        connect::peer(flags, &leader.address, host, bundle.as_deref()).await.map_err(retry)
     }
-}
-
-fn version_of(object: &Value) -> u64 {
-    let version = object["metadata"]["resourceVersion"].as_str();
-    version.and_then(|version| version.parse().ok()).unwrap_or(0)
 }

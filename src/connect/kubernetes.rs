@@ -66,7 +66,7 @@ async fn configuration(
 }
 
 /// The client of another replica at this address, which authenticates as at the API server. Its certificate
-/// must be of this host, and of one of the CAs of a bundle as PEM.
+/// must be of this host, and of one of the CAs of a bundle as PEM, or of those of the system if there is none.
 ///
 /// # Errors
 /// As [`ConnectError`] says, and if the address or the bundle is invalid.
@@ -74,15 +74,17 @@ pub async fn peer(
     flags: &ServeFlags,
     address: &str,
     host: String,
-    bundle: &[u8],
+    bundle: Option<&[u8]>,
 ) -> Result<Client, ConnectError> {
     let mut config = configuration("--kubeconfig", flags.kubeconfig.as_deref()).await?;
     let invalid = |error: String| ConnectError::NotConfigured(format!("{address}: {error}"));
     let url = format!("https://{address}").parse();
     config.cluster_url = url.map_err(|error: http::uri::InvalidUri| invalid(error.to_string()))?;
-    let roots = CertificateDer::pem_slice_iter(bundle).map(|root| root.map(|root| root.to_vec()));
-    let roots: Result<Vec<_>, _> = roots.collect();
-    config.root_cert = Some(roots.map_err(|error| invalid(error.to_string()))?);
+    let roots = bundle.map(|bundle| {
+        let roots = CertificateDer::pem_slice_iter(bundle);
+        roots.map(|root| root.map(|root| root.to_vec())).collect::<Result<Vec<_>, _>>()
+    });
+    config.root_cert = roots.transpose().map_err(|error| invalid(error.to_string()))?;
     (config.root_cert_file, config.accept_invalid_certs) = (None, false);
     (config.tls_server_name, config.proxy_url) = (Some(host), None);
     config.connect_timeout = Some(Duration::from_secs(10));

@@ -203,7 +203,7 @@ fn metric_basis(metric: &Metric, query: Option<Arc<str>>) -> MetricBasis {
         }
         MetricSource::Unknown(kind) => (kind.as_str(), Target::Invalid),
     };
-    MetricBasis { name: name.into(), query, target }
+    MetricBasis::new(name, query, target)
 }
 
 fn entry(facts: &Facts<'_>, account: &Account, basis: Arc<Basis>) -> Entry {

@@ -357,13 +357,37 @@ pub struct Entry {
 
 /// The longest text of a failure, in bytes: users write queries, and backends errors.
 const MAX_TEXT: usize = 512;
+/// The longest name and query of a metric, in bytes.
+const MAX_NAME: usize = 256;
+const MAX_QUERY: usize = 2048;
 
-/// A text of a failure within `MAX_TEXT`.
+/// A text of a failure within 512 bytes.
 pub fn bounded(text: &str) -> String {
-    let end = (0..=MAX_TEXT.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    within(text, MAX_TEXT)
+}
+
+/// A text of at most so many bytes, and an ellipsis.
+fn within(text: &str, most: usize) -> String {
+    let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     match end.filter(|end| *end < text.len()) {
         Some(end) => format!("{}...", &text[..end]),
         None => text.to_owned(),
+    }
+}
+
+impl MetricBasis {
+    /// A metric. A name of more than 256 bytes and a query of more than 2,048 are cut: they are shown with each
+    /// decision.
+    pub fn new(name: &str, query: Option<Arc<str>>, target: Target) -> Self {
+        let cut = |text: Arc<str>| match text.len() > MAX_QUERY + "...".len() {
+            true => within(&text, MAX_QUERY).into(),
+            false => text,
+        };
+        let name = match name.len() > MAX_NAME + "...".len() {
+            true => within(name, MAX_NAME).into(),
+            false => name.into(),
+        };
+        Self { name, query: query.map(cut), target }
     }
 }
 
@@ -406,7 +430,8 @@ impl Entry {
         };
         let same_metric =
             |a: &Measured, b: &Measured| (a.status, a.proposed) == (b.status, b.proposed);
-        self.reason == next.reason
+        self.is_of_the_spec_of(next)
+            && self.reason == next.reason
             && self.desired == next.desired
             && self.current == next.current
             && self.carried == next.carried
@@ -419,9 +444,18 @@ impl Entry {
             && self.metrics.iter().zip(&next.metrics).all(|(a, b)| same_metric(a, b))
     }
 
+    /// Whether a later decision is on the same spec, as far as that is seen in it: a native HPA has no generation.
+    fn is_of_the_spec_of(&self, next: &Self) -> bool {
+        let (old, new) = (&*self.basis, &*next.basis);
+        let bounds = |basis: &Basis| (basis.min, basis.max, basis.windows, basis.tolerance);
+        std::ptr::eq(old, new)
+            || ((Arc::ptr_eq(&old.metrics, &new.metrics) || old.metrics == new.metrics)
+                && (self.generation.is_some() || bounds(old) == bounds(new)))
+    }
+
     /// Continues this run with a later decision, which it shows from now on.
     pub fn continue_with(&mut self, next: &Self) {
-        self.last = next.last.max(self.last);
+        self.last = next.last;
         self.count += next.count;
         self.recommended = next.recommended;
         self.constraints.clone_from(&next.constraints);

@@ -1,26 +1,29 @@
 //! The entries of one autoscaler.
 
+use super::changes::Changes;
 use super::codec::Encoded;
 use super::entry::{Basis, Entry};
 use crate::time::UnixMillis;
+use crate::watch::AutoscalerRef;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The entries of one autoscaler: the run that goes on, and those before it in blocks.
-#[derive(Debug, Default)]
+/// The entries of one autoscaler: the run that goes on, and those before it in blocks. What is dropped is the oldest
+/// part: a block, or the entries since the last block, or the run.
+#[derive(Debug)]
 pub(super) struct History {
+    /// Whose they are.
+    pub of: Arc<AutoscalerRef>,
     /// Blocks of entries, the oldest first.
     blocks: VecDeque<Encoded>,
+    /// The approximate memory of these in bytes.
+    bytes_of_blocks: usize,
     /// The entries since the last block.
     recent: Encoded,
     /// The run that goes on.
     run: Option<Run>,
-    /// The approximate memory of all that in bytes.
-    bytes: usize,
-    /// The number of entries.
-    entries: usize,
-    /// The sequence below which entries are dropped, though their block is still there.
-    floor: u64,
+    /// The sequence of the oldest entry: those before it are dropped, though their block may still be there.
+    first: u64,
 }
 
 /// A run that goes on: all decisions of it, and what is shown of them.
@@ -34,14 +37,9 @@ struct Run {
     shown_time: UnixMillis,
 }
 
-/// A block that was dropped.
-pub(super) struct Dropped {
-    /// The sequences of its first and last entry.
-    pub sequences: (u64, u64),
-}
-
-/// The size from which on entries become a block, in bytes.
+/// The size from which on entries become a block, in bytes; and that with all that they are based on.
 const BLOCK_BYTES: usize = 2048;
+const WHOLE_BLOCK_BYTES: usize = 32 * 1024;
 /// The least time between two updates of a run that are shown, in ms.
 pub(super) const SHOW_INTERVAL_MS: i64 = 60_000;
 
@@ -67,19 +65,21 @@ impl Run {
 }
 
 impl History {
-    /// The approximate memory in bytes.
+    /// That of an autoscaler, which has none yet.
+    pub fn new(of: Arc<AutoscalerRef>) -> Self {
+        let (blocks, recent) = (VecDeque::new(), Encoded::default());
+        Self { of, blocks, bytes_of_blocks: 0, recent, run: None, first: 1 }
+    }
+
+    /// The approximate memory in bytes, with its place in the ledger.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        let key = &self.of.key;
+        let place = size_of::<Self>() + 160 + 2 * (key.namespace.len() + key.name.len());
+        let run = self.run.as_ref().map_or(0, Run::bytes);
+        place + self.bytes_of_blocks + self.recent.bytes(None) + run
     }
 
-    /// The resource version of the last entry that is shown.
-    pub fn version(&self) -> u64 {
-        let run = self.run.as_ref().map_or(0, |run| run.shown.version());
-        let last = self.blocks.back().map_or(0, Encoded::version);
-        run.max(self.recent.version()).max(last)
-    }
-
-    /// The sequence of the last entry.
+    /// The sequence of the last entry; 0 if there is none.
     pub fn sequence(&self) -> u64 {
         let run = self.run.as_ref().map_or(0, |run| run.entry.sequence);
         let last = self.blocks.back().map_or(0, Encoded::sequence);
@@ -88,7 +88,14 @@ impl History {
 
     /// The number of entries.
     pub fn len(&self) -> usize {
-        self.entries
+        (self.sequence() + 1).saturating_sub(self.first) as usize
+    }
+
+    /// The resource version of the last entry of the oldest part; none if there is nothing.
+    pub fn age(&self) -> Option<u64> {
+        let recent = (self.recent.len() > 0).then_some(&self.recent);
+        let shown = self.run.as_ref().map(|run| &run.shown);
+        self.blocks.front().or(recent).or(shown).map(Encoded::version)
     }
 
     /// What the last run is based on.
@@ -96,113 +103,127 @@ impl History {
         self.run.as_ref().map(|run| &run.entry.basis)
     }
 
-    /// Records a decision. `version` gives the next resource version. Returns whether there is a new block.
-    pub fn record(&mut self, decision: &Entry, mut version: impl FnMut() -> u64) -> bool {
+    /// Records a decision, and notes what is shown of it.
+    pub fn record(&mut self, decision: &Entry, changes: &mut Changes) {
         if let Some(run) = self.run.as_mut().filter(|run| run.entry.is_continued_by(decision)) {
-            let before = run.bytes();
             run.entry.continue_with(decision);
-            if run.entry.last - run.shown_time >= SHOW_INTERVAL_MS {
-                run.entry.version = version();
+            // A clock that jumps back is no reason to wait until it is where it was.
+            if !(0..SHOW_INTERVAL_MS).contains(&(run.entry.last - run.shown_time)) {
+                run.entry.version = changes.next(&self.of, run.entry.sequence, None);
                 run.show();
             }
-            self.bytes = (self.bytes + run.bytes()).saturating_sub(before);
-            return false;
+            return;
         }
-        let sealed = self.end(&mut version);
-        let now = version();
+        self.end(changes);
         let mut entry = decision.clone();
-        (entry.sequence, entry.added, entry.version) = (self.sequence() + 1, now, now);
-        let run = Run::new(entry);
-        self.bytes += run.bytes();
-        self.entries += 1;
-        self.run = Some(run);
-        sealed
+        entry.sequence = self.sequence() + 1;
+        entry.version = changes.next(&self.of, entry.sequence, None);
+        entry.added = entry.version;
+        self.run = Some(Run::new(entry));
     }
 
-    /// Takes an entry of the leader's ledger as it is. Returns whether there is a new block.
+    /// Takes an entry of the leader's ledger as it is. Returns whether it was not known.
     pub fn copy(&mut self, mut entry: Entry) -> bool {
-        if entry.sequence < self.sequence() {
-            return false;
+        if entry.sequence < self.first || entry.sequence < self.sequence() {
+            return self.replace(entry);
         }
-        let mut sealed = false;
+        if self.len() == 0 {
+            self.first = entry.sequence;
+        }
         match self.run.take_if(|run| run.entry.sequence == entry.sequence) {
-            Some(run) => {
-                self.bytes = self.bytes.saturating_sub(run.bytes());
-                entry.added = run.entry.added;
-            }
-            None => {
-                sealed = self.close();
-                self.entries += 1;
-            }
+            Some(run) => entry.added = run.entry.added,
+            None => self.close(),
         }
-        let run = Run::new(entry);
-        self.bytes += run.bytes();
-        self.run = Some(run);
-        sealed
-    }
-
-    /// Ends the run, as the next decision is another or there is none. Returns whether there is a new block.
-    pub fn end(&mut self, version: impl FnOnce() -> u64) -> bool {
-        if let Some(run) = &mut self.run
-            && run.shown_count != run.entry.count
-        {
-            run.entry.version = version();
-        }
-        self.close()
-    }
-
-    fn close(&mut self) -> bool {
-        let Some(run) = self.run.take() else { return false };
-        self.bytes = self.bytes.saturating_sub(run.bytes() + self.recent.bytes(None));
-        self.recent.push(&run.entry);
-        if self.recent.data_bytes() < BLOCK_BYTES {
-            self.bytes += self.recent.bytes(None);
-            return false;
-        }
-        let block = std::mem::take(&mut self.recent).sealed();
-        self.bytes += block.bytes(None);
-        self.blocks.push_back(block);
+        self.run = Some(Run::new(entry));
         true
     }
 
-    /// Drops the oldest block.
-    pub fn drop_oldest(&mut self) -> Option<Dropped> {
-        let block = self.blocks.pop_front()?;
-        self.bytes = self.bytes.saturating_sub(block.bytes(None));
-        self.entries = self.entries.saturating_sub(block.len());
-        let last = block.sequence();
-        Some(Dropped { sequences: (last + 1 - block.len() as u64, last) })
+    /// Replaces an entry since the last block: the run of which it is the end was closed by the next one.
+    fn replace(&mut self, mut entry: Entry) -> bool {
+        let mut all: Vec<Entry> = self.recent.iter().collect();
+        let Some(known) = all.iter_mut().find(|known| known.sequence == entry.sequence) else {
+            return false;
+        };
+        entry.added = known.added;
+        *known = entry;
+        self.recent = Encoded::default();
+        all.iter().for_each(|entry| self.recent.push(entry));
+        true
     }
 
-    /// Hides the entries before a sequence, and drops blocks of no others.
-    pub fn drop_before(&mut self, floor: u64) {
-        self.floor = self.floor.max(floor);
-        while self.blocks.front().is_some_and(|block| block.sequence() < self.floor) {
-            self.drop_oldest();
+    /// Ends the run, as the next decision is another or there is none.
+    pub fn end(&mut self, changes: &mut Changes) {
+        if let Some(run) = &mut self.run
+            && run.shown_count != run.entry.count
+        {
+            run.entry.version = changes.next(&self.of, run.entry.sequence, None);
+        }
+        self.close();
+    }
+
+    fn close(&mut self) {
+        let Some(run) = self.run.take() else { return };
+        self.recent.push(&run.entry);
+        let is_full =
+            self.recent.data_bytes() >= BLOCK_BYTES || self.recent.bytes(None) >= WHOLE_BLOCK_BYTES;
+        if is_full {
+            let block = std::mem::take(&mut self.recent).sealed();
+            self.bytes_of_blocks += block.bytes(None);
+            self.blocks.push_back(block);
         }
     }
 
-    /// The entries from a sequence on that changed after a resource version, and whose last decision is not before
-    /// `since`, if given; the oldest first, as they are shown.
+    fn pop_block(&mut self) -> Option<Encoded> {
+        let block = self.blocks.pop_front()?;
+        self.bytes_of_blocks = self.bytes_of_blocks.saturating_sub(block.bytes(None));
+        Some(block)
+    }
+
+    /// Drops the oldest part, and returns the sequences of its entries and the times of their first decisions.
+    pub fn drop_oldest(&mut self) -> Vec<(u64, UnixMillis)> {
+        let part = match self.pop_block() {
+            Some(block) => block,
+            None if self.recent.len() > 0 => std::mem::take(&mut self.recent),
+            None => self.run.take().map(|run| run.shown).unwrap_or_default(),
+        };
+        let first = self.first;
+        self.first = first.max(part.sequence() + 1);
+        let is_shown = |entry: &Entry| entry.sequence >= first;
+        part.iter().filter(is_shown).map(|entry| (entry.sequence, entry.first)).collect()
+    }
+
+    /// Drops the entries up to a sequence.
+    pub fn drop_through(&mut self, last: u64) {
+        self.first = self.first.max(last + 1);
+        while self.blocks.front().is_some_and(|block| block.sequence() <= last) {
+            self.pop_block();
+        }
+        if self.recent.len() > 0 && self.recent.sequence() <= last {
+            self.recent = Encoded::default();
+        }
+        self.run.take_if(|run| run.entry.sequence <= last);
+    }
+
+    /// The entries from a sequence on whose last decision is not before `since`, if given; the oldest first, as they are
+    /// shown.
     pub fn entries(
         &self,
         from: u64,
-        after: u64,
         since: Option<UnixMillis>,
     ) -> impl Iterator<Item = Entry> + '_ {
+        let from = from.max(self.first);
         let shown = self.run.iter().map(|run| &run.shown);
-        let all = self.blocks.iter().chain([&self.recent]).chain(shown);
-        let from = from.max(self.floor);
+        let begin = self.blocks.partition_point(|block| block.sequence() < from);
+        let all = self.blocks.range(begin..).chain([&self.recent]).chain(shown);
         let is_since = move |last| since.is_none_or(|since| last >= since);
-        all.filter(move |block| block.sequence() >= from && block.version() > after)
-            .filter(move |block| is_since(block.last_time()))
+        all.filter(move |part| part.sequence() >= from)
+            .filter(move |part| is_since(part.last_time()))
             .flat_map(Encoded::iter)
-            .filter(move |entry| entry.sequence >= from && entry.version > after)
-            .filter(move |entry| is_since(entry.last))
+            .filter(move |entry| entry.sequence >= from && is_since(entry.last))
     }
 
     /// An entry.
     pub fn get(&self, sequence: u64) -> Option<Entry> {
-        self.entries(sequence, 0, None).next().filter(|entry| entry.sequence == sequence)
+        self.entries(sequence, None).next().filter(|entry| entry.sequence == sequence)
     }
 }

@@ -4,7 +4,11 @@
 //! equal ones to runs. The API server renders entries as objects when they are read.
 
 pub mod api;
+mod changes;
 mod codec;
+mod content;
+#[cfg(test)]
+mod copy_tests;
 mod entry;
 mod history;
 mod inputs;
@@ -13,11 +17,15 @@ mod render;
 mod replay;
 mod store;
 #[cfg(test)]
+mod store_tests;
+#[cfg(test)]
 mod tests;
 mod trace;
 mod would_change;
 
+pub use changes::Expired;
 pub use codec::ratio_millionths;
+pub use content::{Change, ChangesAfter, Listed, Page, Scope, Sequences};
 pub use entry::{
     Basis, CarriedOut, Constraint, ConstraintKind, Entry, Measured, MetricBasis, MetricStatus,
     Observed, Position, Reason, Target, bounded,
@@ -26,5 +34,5 @@ pub use inputs::{LoggedInputs, LoggedOutcome};
 pub use log::{DecisionLog, DecisionLogWriter, MAX_LINE_BYTES, MIN_LOG_BYTES, decision_log};
 pub use render::{autoscaler_label, decision, metadata, name, parse_time, position, time};
 pub use replay::{Difference, replay_line};
-pub use store::{Change, Expired, Ledger, Listed, Scope, Size, Versions};
+pub use store::{Behind, CopyError, CopyId, Ledger, Size, Versions};
 pub use trace::DecisionTrace;

@@ -289,11 +289,8 @@ fn basis(decision: &Decision) -> Option<Basis> {
         })
     };
     let metric = |metric: &Metric| {
-        Some(MetricBasis {
-            name: metric.name.as_str().into(),
-            query: metric.query.as_deref().map(Into::into),
-            target: target(metric)?,
-        })
+        let query = metric.query.as_deref().map(Into::into);
+        Some(MetricBasis::new(&metric.name, query, target(metric)?))
     };
     let schedules = [&of.min_replicas_schedule, &of.max_replicas_schedule];
     Some(Basis {

@@ -1,15 +1,16 @@
-//! The ledger of a replica: the entries of all autoscalers, within a number of bytes.
+//! The ledger of a replica: what it decided as the leader, or a copy of what the leader did.
 
 use super::api::{Decision, Metadata};
+use super::changes::Expired;
+use super::content::{ChangesAfter, Content, Page, Scope, Sequences};
 use super::entry::{Entry, Position};
-use super::history::History;
 use super::render;
 use crate::time::UnixMillis;
-use crate::watch::{AutoscalerKind, AutoscalerRef, ObjectKey};
-use std::collections::{BTreeMap, VecDeque};
-use std::ops::Bound;
+use crate::watch::AutoscalerRef;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
 
 /// The decisions of all autoscalers, as the leader made them. Cheap to clone.
 #[derive(Clone)]
@@ -22,58 +23,40 @@ struct Shared {
 }
 
 struct State {
-    histories: BTreeMap<ObjectKey, [Option<Box<History>>; 2]>,
-    /// Whose blocks there are, in the order in which they were made.
-    blocks: VecDeque<Arc<AutoscalerRef>>,
-    bytes: usize,
+    content: Content,
     max_bytes: usize,
-    entries: usize,
-    version: u64,
-    /// The resource version with which this leadership began.
-    began: u64,
-    /// Since when there are entries.
-    since: UnixMillis,
-    dropped: u64,
-    /// The entries that were dropped last, and the resource version before which others were.
-    tombstones: VecDeque<Tombstone>,
-    forgotten: u64,
-    /// Whether it is the leader's, or a complete copy of it.
-    is_complete: bool,
+    role: Role,
+    /// How many roles there were: what is meant for another one comes too late.
+    epoch: u64,
+    /// When it last had all of the leader's; none if it never had.
+    synced: Option<Instant>,
+    /// Until when the first copy is waited for.
+    awaited: Option<Instant>,
     is_closed: bool,
 }
 
-#[derive(Clone)]
-struct Tombstone {
-    version: u64,
-    autoscaler: Arc<AutoscalerRef>,
-    sequences: (u64, u64),
+enum Role {
+    /// This replica decides.
+    Leads,
+    /// Another one does, or none.
+    Follows,
+    /// A copy that is not complete yet. What was there before is shown until it is.
+    Copies(Box<Content>),
 }
 
-/// Which entries are asked for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Scope {
-    /// Those of one namespace; all, if none.
-    pub namespace: Option<String>,
-    /// In a list, those whose last decision is not before this time; all, if none.
-    pub since: Option<UnixMillis>,
-}
+/// A copy of the leader's ledger, until another begins or this replica leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopyId(u64);
 
-/// An entry, and whose it is.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Listed {
-    /// The autoscaler.
-    pub autoscaler: Arc<AutoscalerRef>,
-    /// The entry.
-    pub entry: Entry,
-}
-
-/// A change since a resource version.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Change {
-    /// An entry that was added or changed.
-    Set(Box<Listed>),
-    /// An entry that was dropped.
-    Dropped(Position, u64),
+/// Why a copy can't go on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CopyError {
+    /// This replica leads, or another copy has begun.
+    #[error("this replica leads, or copies another leader's decisions")]
+    Superseded,
+    /// The leader is of another version.
+    #[error("the leader's decision {0} can't be read: is it of another version?")]
+    Unreadable(String),
 }
 
 /// The resource versions of a ledger.
@@ -85,12 +68,21 @@ pub struct Versions {
     pub began: u64,
     /// Since when there are entries.
     pub since: UnixMillis,
-    /// Whether there is all of the leader's.
-    pub is_complete: bool,
+}
+
+/// This replica does not know what the leader knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Behind {
+    /// It never did.
+    #[error("this replica does not have the leader's decisions yet; try again")]
+    NotCopied,
+    /// It has not heard from the leader for so long.
+    #[error("this replica has not heard from the leader for {} s; try again", .0.as_secs())]
+    For(Duration),
 }
 
 /// What the ledger holds, for metrics.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Size {
     /// The approximate memory in bytes.
     pub bytes: usize,
@@ -98,34 +90,28 @@ pub struct Size {
     pub entries: usize,
     /// How many entries were dropped so far.
     pub dropped: u64,
+    /// Since when there are entries.
+    pub since: UnixMillis,
+    /// For how long it has not known all of the leader's; none if it never did.
+    pub behind: Option<Duration>,
 }
 
-/// A watch from a resource version whose changes are no longer known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Expired;
-
-/// The tombstones that are kept.
-const MAX_TOMBSTONES: usize = 4096;
-/// The most changes that a watch may be behind.
-const MAX_CHANGES: usize = 20_000;
+/// For how long a replica answers that does not hear from the leader: two bookmarks are missing.
+const MAX_BEHIND: Duration = Duration::from_secs(75);
+/// How long a request waits for a resource version that is not known here yet, as at kube-apiserver.
+const VERSION_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl Ledger {
     /// An empty ledger of at most `max_bytes`, which began at `now`.
     pub fn new(max_bytes: usize, now: UnixMillis) -> Self {
         let version = first_version(now);
         let state = State {
-            histories: BTreeMap::new(),
-            blocks: VecDeque::new(),
-            bytes: 0,
+            content: Content::new(version, now, max_bytes),
             max_bytes,
-            entries: 0,
-            version,
-            began: version,
-            since: now,
-            dropped: 0,
-            tombstones: VecDeque::new(),
-            forgotten: 0,
-            is_complete: false,
+            role: Role::Follows,
+            epoch: 0,
+            synced: None,
+            awaited: None,
             is_closed: false,
         };
         Self(Arc::new(Shared { state: Mutex::new(state), changes: watch::Sender::new(version) }))
@@ -135,142 +121,205 @@ impl Ledger {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Tells of a resource version.
     fn changed(&self, version: u64) {
         self.0.changes.send_if_modified(|last| std::mem::replace(last, version) != version);
     }
 
-    /// A leadership of this replica begins: its decisions follow those that it has.
+    /// Changes the state, and tells of it.
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.state();
+        let changed = change(&mut state);
+        let version = state.content.changes.version();
+        drop(state);
+        self.0.changes.send_modify(|last| *last = version);
+        changed
+    }
+
+    /// A leadership of this replica begins: its decisions follow those that it has. If it never had all of the leader's,
+    /// the history begins now.
     pub fn begin_term(&self, now: UnixMillis) {
-        let mut state = self.state();
-        state.version = first_version(now).max(state.version + 1);
-        (state.began, state.is_complete) = (state.version, true);
-        let version = state.version;
-        drop(state);
-        self.changed(version);
+        self.change(|state| {
+            let copied = match &state.role {
+                Role::Copies(copy) => copy.changes.version(),
+                Role::Leads | Role::Follows => 0,
+            };
+            let last = state.content.changes.version().max(copied);
+            let version = first_version(now).max(last + 1);
+            state.content.changes.restart(version);
+            state.content.began = version;
+            if state.synced.is_none() {
+                state.content.since = now;
+            }
+            state.begin(Role::Leads);
+            state.synced = Some(Instant::now());
+        });
     }
 
-    /// Another replica leads: what there is, is no longer complete.
+    /// Another replica leads: what it decides is not here yet.
     pub fn end_term(&self) {
-        self.state().is_complete = false;
-        self.0.changes.send_modify(|_| {});
+        self.change(|state| {
+            if let Role::Leads = state.role {
+                state.begin(Role::Follows);
+                state.synced = Some(Instant::now());
+            }
+        });
     }
 
-    /// Records a decision of this replica, which leads.
+    /// Records a decision of this replica, if it still leads.
     pub fn record(&self, autoscaler: &AutoscalerRef, decision: &Entry) {
-        let version = {
-            let mut state = self.state();
-            let before = state.version;
-            let mut version = before;
-            let sealed = state.edit(autoscaler, |history| {
-                history.record(decision, || {
-                    version += 1;
-                    version
-                })
-            });
-            state.version = version;
-            if sealed == Some(true) {
-                state.blocks.push_back(Arc::new(autoscaler.clone()));
-            }
-            state.make_room();
-            state.version
-        };
-        self.changed(version);
+        self.edit(|content| {
+            content.edit(autoscaler, |history, changes| history.record(decision, changes));
+        });
     }
 
-    /// The autoscaler is gone: its last run ends.
+    /// The autoscaler is gone: its last run ends, if this replica leads.
     pub fn end(&self, autoscaler: &AutoscalerRef) {
-        let version = {
-            let mut state = self.state();
-            if !state.is_complete || state.history(autoscaler).is_none() {
-                return;
-            }
-            let mut version = state.version;
-            let sealed = state.edit(autoscaler, |history| {
-                history.end(|| {
-                    version += 1;
-                    version
-                })
-            });
-            state.version = version;
-            if sealed == Some(true) {
-                state.blocks.push_back(Arc::new(autoscaler.clone()));
-            }
-            version
-        };
-        self.changed(version);
+        self.edit(|content| {
+            content.edit(autoscaler, |history, changes| history.end(changes));
+        });
     }
 
-    /// Takes over decisions that the leader shows, up to a resource version.
-    pub fn copy(&self, decisions: impl IntoIterator<Item = Decision>, version: u64) {
+    fn edit(&self, change: impl FnOnce(&mut Content)) {
         let mut state = self.state();
-        for decision in decisions {
-            let Metadata { namespace, name, .. } = &decision.metadata;
-            let known = render::position(namespace, name).and_then(|of| {
-                let autoscaler = AutoscalerRef { kind: of.kind, key: of.key };
-                state.history(&autoscaler)?.basis().cloned()
-            });
-            let Some((autoscaler, entry)) = render::entry(decision, known) else { continue };
-            if state.edit(&autoscaler, |history| history.copy(entry)) == Some(true) {
-                state.blocks.push_back(Arc::new(autoscaler));
-            }
+        let max_bytes = state.max_bytes;
+        if let Role::Leads = state.role {
+            change(&mut state.content);
+            state.content.make_room(max_bytes, true);
         }
-        state.version = state.version.max(version);
-        // The leader says what is dropped, but whatever it says, the memory is bounded.
-        let limit = state.max_bytes;
-        state.max_bytes = limit + limit / 8;
-        state.make_room();
-        state.max_bytes = limit;
-        let version = state.version;
+        let version = state.content.changes.version();
         drop(state);
         self.changed(version);
+    }
+
+    /// A copy of the ledger of a leader begins; none while this replica leads. What there is, is shown until it is
+    /// complete.
+    pub fn begin_copy(&self) -> Option<CopyId> {
+        let mut state = self.state();
+        let State { max_bytes, content, .. } = &*state;
+        if let Role::Leads = state.role {
+            return None;
+        }
+        let copy = Box::new(Content::new(0, content.since, *max_bytes));
+        state.begin(Role::Copies(copy));
+        Some(CopyId(state.epoch))
+    }
+
+    /// Takes over a decision that the leader shows.
+    ///
+    /// # Errors
+    /// If the copy has been superseded, or the decision can't be read.
+    pub fn copy(&self, id: CopyId, decision: Decision) -> Result<(), CopyError> {
+        let Metadata { namespace, name, .. } = &decision.metadata;
+        let full_name = format!("{namespace}/{name}");
+        let position = render::position(namespace, name);
+        self.of_copy(id, |content, is_live| {
+            let known = position.and_then(|Position { kind, key, .. }| {
+                content.basis(&AutoscalerRef { kind, key }).cloned()
+            });
+            let (autoscaler, entry) =
+                render::entry(decision, known).ok_or(CopyError::Unreadable(full_name))?;
+            let (sequence, version) = (entry.sequence, entry.version);
+            content.edit(&autoscaler, |history, changes| match history.copy(entry) {
+                true if is_live => changes.note(version, &history.of, sequence, None),
+                _ => {}
+            });
+            content.changes.reach(version);
+            Ok(())
+        })?
     }
 
     /// Drops an entry, and those before it, as the leader did.
-    pub fn copy_dropped(&self, position: &Position, version: u64) {
-        let mut state = self.state();
-        let autoscaler = AutoscalerRef { kind: position.kind, key: position.key.clone() };
-        if state.history(&autoscaler).is_some() {
-            state.edit(&autoscaler, |history| {
-                history.drop_before(position.sequence + 1);
-                false
-            });
-            let sequences = (position.sequence, position.sequence);
-            state.bury(Tombstone { version, autoscaler: Arc::new(autoscaler), sequences });
-        }
-        state.version = state.version.max(version);
-        let version = state.version;
-        drop(state);
-        self.changed(version);
-    }
-
-    /// A copy of the ledger of another leadership begins.
-    pub fn begin_copy(&self) {
-        let mut state = self.state();
-        state.histories.clear();
-        state.blocks.clear();
-        state.tombstones.clear();
-        (state.bytes, state.entries, state.forgotten) = (0, 0, 0);
-        (state.version, state.began) = (0, 0);
-        state.is_complete = false;
-        drop(state);
-        self.0.changes.send_modify(|_| {});
+    ///
+    /// # Errors
+    /// If the copy has been superseded.
+    pub fn copy_dropped(
+        &self,
+        id: CopyId,
+        position: &Position,
+        version: u64,
+    ) -> Result<(), CopyError> {
+        let Position { kind, key, sequence } = position;
+        let autoscaler = AutoscalerRef { kind: *kind, key: key.clone() };
+        self.of_copy(id, |content, _| {
+            if let Some(entry) = content.get(&autoscaler, *sequence) {
+                content.edit(&autoscaler, |history, changes| {
+                    history.drop_through(*sequence);
+                    changes.note(version, &history.of, *sequence, Some(entry.first));
+                });
+            }
+            content.changes.reach(version);
+        })
     }
 
     /// The copy has all that the leader had at this resource version.
-    pub fn complete_copy(&self, versions: Versions) {
+    ///
+    /// # Errors
+    /// If the copy has been superseded.
+    pub fn copied(&self, id: CopyId, versions: Versions) -> Result<(), CopyError> {
+        self.change(|state| {
+            if state.epoch != id.0 {
+                return Err(CopyError::Superseded);
+            }
+            if let Role::Copies(mut copy) = std::mem::replace(&mut state.role, Role::Follows) {
+                copy.dropped += state.content.dropped;
+                copy.changes.restart(versions.last);
+                state.content = *copy;
+            }
+            state.content.changes.reach(versions.last);
+            (state.content.began, state.content.since) = (versions.began, versions.since);
+            (state.synced, state.awaited) = (Some(Instant::now()), None);
+            Ok(())
+        })
+    }
+
+    /// Changes what a copy has; the closure is told whether that is shown.
+    fn of_copy<T>(
+        &self,
+        id: CopyId,
+        change: impl FnOnce(&mut Content, bool) -> T,
+    ) -> Result<T, CopyError> {
         let mut state = self.state();
-        state.version = state.version.max(versions.last);
-        (state.began, state.since) = (versions.began, versions.since);
-        state.is_complete = true;
-        let version = state.version;
+        let State { content, max_bytes, role, epoch, synced, .. } = &mut *state;
+        if *epoch != id.0 {
+            return Err(CopyError::Superseded);
+        }
+        // The leader says what is dropped, but whatever it says, the memory is bounded.
+        let limit = *max_bytes + *max_bytes / 8;
+        let changed = match role {
+            Role::Copies(copy) => {
+                let changed = change(copy, false);
+                copy.make_room(limit, false);
+                content.make_room((limit + *max_bytes / 2).saturating_sub(copy.bytes()), false);
+                changed
+            }
+            Role::Leads | Role::Follows => {
+                let changed = change(content, true);
+                content.make_room(limit, false);
+                *synced = Some(Instant::now());
+                changed
+            }
+        };
+        let version = state.content.changes.version();
         drop(state);
         self.changed(version);
+        Ok(changed)
+    }
+
+    /// Waits for the first copy before this replica is ready, for so long at most.
+    pub fn await_copy(&self, at_most: Duration) {
+        self.state().awaited = Some(Instant::now() + at_most);
+    }
+
+    /// Whether the first copy is waited for.
+    pub fn awaits_copy(&self) -> bool {
+        let State { awaited, synced, .. } = *self.state();
+        synced.is_none() && awaited.is_some_and(|until| Instant::now() < until)
     }
 
     /// Ends all watches, as the process ends.
     pub fn close(&self) {
-        self.state().is_closed = true;
-        self.0.changes.send_modify(|_| {});
+        self.change(|state| state.is_closed = true);
     }
 
     /// Whether the process ends.
@@ -279,10 +328,30 @@ impl Ledger {
     }
 
     /// The resource versions.
-    pub fn versions(&self) -> Versions {
+    ///
+    /// # Errors
+    /// If this replica does not know what the leader knows.
+    pub fn versions(&self) -> Result<Versions, Behind> {
         let state = self.state();
-        let State { version, began, since, is_complete, .. } = *state;
-        Versions { last: version, began, since, is_complete }
+        match state.behind() {
+            None => Err(Behind::NotCopied),
+            Some(behind) if behind > MAX_BEHIND => Err(Behind::For(behind)),
+            Some(_) => {
+                let Content { changes, began, since, .. } = &state.content;
+                Ok(Versions { last: changes.version(), began: *began, since: *since })
+            }
+        }
+    }
+
+    /// The resource version, whether or not this replica knows what the leader knows.
+    pub fn version(&self) -> u64 {
+        self.state().content.changes.version()
+    }
+
+    /// Waits a little until a resource version is known here: another replica may have told of it.
+    pub async fn reached(&self, version: u64) {
+        let mut changes = self.0.changes.subscribe();
+        let _ = timeout(VERSION_TIMEOUT, changes.wait_for(|last| *last >= version)).await;
     }
 
     /// Tells of changes: the value is the resource version.
@@ -292,94 +361,63 @@ impl Ledger {
 
     /// What it holds.
     pub fn size(&self) -> Size {
-        let State { bytes, entries, dropped, .. } = *self.state();
-        Size { bytes, entries, dropped }
+        let state = self.state();
+        let content = &state.content;
+        let copy = match &state.role {
+            Role::Copies(copy) => copy.bytes(),
+            Role::Leads | Role::Follows => 0,
+        };
+        Size {
+            bytes: content.bytes() + copy,
+            entries: content.entries,
+            dropped: content.dropped,
+            since: content.since,
+            behind: state.behind(),
+        }
     }
 
-    /// At most `limit` entries that are selected, in their order, from the one after `after` on; and whether
-    /// there are more.
+    /// Entries after a place that are selected, in their order: about 64 KiB of them, at least one.
     pub fn list(
         &self,
         scope: &Scope,
         after: Option<&Position>,
-        limit: usize,
-        is_selected: impl Fn(&AutoscalerRef, Option<u64>) -> bool,
-    ) -> (Vec<Listed>, bool) {
-        let state = self.state();
-        let mut found = Vec::new();
-        for (autoscaler, history) in state.within(scope, after.map(|after| &after.key)) {
-            if !is_selected(&autoscaler, None) {
-                continue;
-            }
-            let place = (&autoscaler.key, autoscaler.kind);
-            let from = match after.map(|after| ((&after.key, after.kind), after.sequence)) {
-                Some((last, _)) if place < last => continue,
-                Some((last, sequence)) if place == last => sequence + 1,
-                _ => 0,
-            };
-            for entry in history.entries(from, 0, scope.since) {
-                if !is_selected(&autoscaler, Some(entry.sequence)) {
-                    continue;
-                }
-                if found.len() == limit {
-                    return (found, true);
-                }
-                found.push(Listed { autoscaler: autoscaler.clone(), entry });
-            }
-        }
-        (found, false)
+        select: impl Fn(&AutoscalerRef) -> Sequences,
+    ) -> Page {
+        self.state().content.list(scope, after, select)
     }
 
     /// One entry.
     pub fn get(&self, position: &Position) -> Option<Entry> {
         let autoscaler = AutoscalerRef { kind: position.kind, key: position.key.clone() };
-        self.state().history(&autoscaler)?.get(position.sequence)
+        self.state().content.get(&autoscaler, position.sequence)
     }
 
-    /// What has changed after a resource version, in the order of versions; and the resource version up to which
-    /// these are the changes.
+    /// What has changed after a resource version, in the order of versions: about 64 KiB of it.
     ///
     /// # Errors
-    /// If these changes are not known any more: others were dropped since, or another leadership began.
+    /// If these changes are not known any more, or another leadership has begun since.
     pub fn changes_after(
         &self,
-        scope: &Scope,
         version: u64,
-    ) -> Result<(Vec<Change>, u64), Expired> {
-        let state = self.state();
-        if version < state.began || version < state.forgotten {
-            return Err(Expired);
+        select: impl Fn(&AutoscalerRef) -> Sequences,
+    ) -> Result<ChangesAfter, Expired> {
+        self.state().content.changes_after(version, select)
+    }
+}
+
+impl State {
+    /// Takes another role.
+    fn begin(&mut self, role: Role) {
+        self.role = role;
+        self.epoch += 1;
+    }
+
+    /// For how long it has not known all of the leader's.
+    fn behind(&self) -> Option<Duration> {
+        match self.role {
+            Role::Leads => Some(Duration::ZERO),
+            Role::Follows | Role::Copies(_) => self.synced.map(|at| at.elapsed()),
         }
-        let mut changes = Vec::new();
-        for (autoscaler, history) in state.within(scope, None) {
-            if history.version() <= version {
-                continue;
-            }
-            let entries = history.entries(0, version, None);
-            changes.extend(entries.map(|entry| {
-                Change::Set(Box::new(Listed { autoscaler: autoscaler.clone(), entry }))
-            }));
-            if changes.len() > MAX_CHANGES {
-                return Err(Expired);
-            }
-        }
-        let is_within = |tombstone: &&Tombstone| {
-            let namespace = &tombstone.autoscaler.key.namespace;
-            tombstone.version > version && scope.namespace.as_ref().is_none_or(|n| n == namespace)
-        };
-        for tombstone in state.tombstones.iter().filter(is_within) {
-            let (first, last) = tombstone.sequences;
-            let AutoscalerRef { kind, key } = &*tombstone.autoscaler;
-            changes.extend((first..=last).map(|sequence| {
-                let position = Position { key: key.clone(), kind: *kind, sequence };
-                Change::Dropped(position, tombstone.version)
-            }));
-        }
-        changes.sort_by_key(|change| match change {
-            Change::Set(listed) => listed.entry.version,
-            Change::Dropped(_, version) => *version,
-        });
-        Ok((changes, state.version))
     }
 }
 
@@ -387,92 +425,4 @@ impl Ledger {
 /// are fewer than 16 million changes a second.
 fn first_version(now: UnixMillis) -> u64 {
     u64::try_from(now / 1000).unwrap_or(0) << 24
-}
-
-fn slot(kind: AutoscalerKind) -> usize {
-    match kind {
-        AutoscalerKind::Autoscaler => 0,
-        AutoscalerKind::Hpa => 1,
-    }
-}
-
-impl State {
-    fn history(&self, autoscaler: &AutoscalerRef) -> Option<&History> {
-        self.histories.get(&autoscaler.key)?[slot(autoscaler.kind)].as_deref()
-    }
-
-    /// Changes the history of an autoscaler. None if it has none, and there is no room for one.
-    fn edit(
-        &mut self,
-        autoscaler: &AutoscalerRef,
-        change: impl FnOnce(&mut History) -> bool,
-    ) -> Option<bool> {
-        let overhead = size_of::<History>() + 160 + 2 * autoscaler.key.name.len();
-        if !self.histories.contains_key(&autoscaler.key) {
-            if self.bytes + overhead > self.max_bytes && self.blocks.is_empty() {
-                self.dropped += 1;
-                return None;
-            }
-            self.histories.insert(autoscaler.key.clone(), [None, None]);
-        }
-        let slots = self.histories.get_mut(&autoscaler.key)?;
-        let history = slots[slot(autoscaler.kind)].get_or_insert_with(|| {
-            self.bytes += overhead;
-            Box::default()
-        });
-        let (bytes, entries) = (history.bytes(), history.len());
-        let changed = change(history);
-        self.bytes = (self.bytes + history.bytes()).saturating_sub(bytes);
-        self.entries = (self.entries + history.len()).saturating_sub(entries);
-        Some(changed)
-    }
-
-    /// Drops the oldest blocks until the rest is within the limit.
-    fn make_room(&mut self) {
-        while self.bytes > self.max_bytes {
-            let Some(autoscaler) = self.blocks.pop_front() else { return };
-            let mut dropped = None;
-            self.edit(&autoscaler, |history| {
-                dropped = history.drop_oldest();
-                false
-            });
-            let Some(dropped) = dropped else { continue };
-            let (first, last) = dropped.sequences;
-            self.dropped += last + 1 - first;
-            self.version += 1;
-            let version = self.version;
-            self.bury(Tombstone { version, autoscaler, sequences: dropped.sequences });
-        }
-    }
-
-    fn bury(&mut self, tombstone: Tombstone) {
-        self.tombstones.push_back(tombstone);
-        if self.tombstones.len() > MAX_TOMBSTONES {
-            let oldest = self.tombstones.pop_front();
-            self.forgotten = oldest.map_or(self.forgotten, |oldest| oldest.version);
-        }
-    }
-
-    /// The histories of a scope in their order, from this key on.
-    fn within<'a>(
-        &'a self,
-        scope: &'a Scope,
-        from: Option<&ObjectKey>,
-    ) -> impl Iterator<Item = (Arc<AutoscalerRef>, &'a History)> {
-        let namespace = scope.namespace.as_deref();
-        let first = || ObjectKey {
-            namespace: namespace.unwrap_or_default().to_owned(),
-            name: String::new(),
-        };
-        let from = from.cloned().unwrap_or_else(first);
-        let range = self.histories.range((Bound::Included(from), Bound::Unbounded));
-        let is_within = move |key: &ObjectKey| namespace.is_none_or(|name| key.namespace == name);
-        range.take_while(move |(key, _)| is_within(key)).flat_map(|(key, slots)| {
-            let kinds = [AutoscalerKind::Autoscaler, AutoscalerKind::Hpa];
-            kinds.into_iter().zip(slots).filter_map(|(kind, history)| {
-                let autoscaler = AutoscalerRef { kind, key: key.clone() };
-                Some((Arc::new(autoscaler), history.as_deref()?))
-            })
-        })
-    }
 }

@@ -9,13 +9,13 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-const START: i64 = 1_800_000_000_000;
+pub(super) const START: i64 = 1_800_000_000_000;
 
-fn autoscaler(namespace: &str, name: &str) -> AutoscalerRef {
+pub(super) fn autoscaler(namespace: &str, name: &str) -> AutoscalerRef {
     AutoscalerRef::autoscaler(ObjectKey { namespace: namespace.into(), name: name.into() })
 }
 
-fn basis() -> Arc<Basis> {
+pub(super) fn basis() -> Arc<Basis> {
     let query = "sum by (namespace, pod) (rate(http_requests_total{namespace=\"shop\"}[2m]))";
     let target = Target::Average(100_000);
     let metric =
@@ -32,7 +32,13 @@ fn basis() -> Arc<Basis> {
 }
 
 /// A decision from `current` to `desired` replicas on a value.
-fn decision_at(time: i64, current: i32, desired: i32, value: i64, basis: &Arc<Basis>) -> Entry {
+pub(super) fn decision_at(
+    time: i64,
+    current: i32,
+    desired: i32,
+    value: i64,
+    basis: &Arc<Basis>,
+) -> Entry {
     let mut entry = Entry::at(time, basis.clone());
     entry.generation = Some(3);
     entry.current = Some(current);
@@ -50,40 +56,6 @@ fn decision_at(time: i64, current: i32, desired: i32, value: i64, basis: &Arc<Ba
     metric.pods = [current.into(), 0, 0, 0];
     entry.metrics = vec![metric];
     entry
-}
-
-fn ledger(max_bytes: usize) -> Ledger {
-    let ledger = Ledger::new(max_bytes, START);
-    ledger.begin_term(START);
-    ledger
-}
-
-fn all(ledger: &Ledger) -> Vec<Entry> {
-    let (found, is_more) = ledger.list(&Scope::default(), None, usize::MAX, |_, _| true);
-    assert!(!is_more);
-    found.into_iter().map(|listed| listed.entry).collect()
-}
-
-#[test]
-fn equal_decisions_are_one_run_with_the_smallest_and_the_largest_value() {
-    let (ledger, basis, web) = (ledger(1 << 20), basis(), autoscaler("shop", "web"));
-    let values = [101, 95, 107, 99];
-    for (n, value) in (0_i64..).zip(values) {
-        ledger.record(&web, &decision_at(START + n * 15_000, 5, 5, value * 1000, &basis));
-    }
-    let [shown] = &all(&ledger)[..] else { panic!("not one") };
-    assert_eq!(shown.count, 1, "an update is shown once a minute at most");
-    ledger.record(&web, &decision_at(START + 60_000, 5, 5, 100_000, &basis));
-    let [shown] = &all(&ledger)[..] else { panic!("not one") };
-    assert_eq!((shown.count, shown.first, shown.last), (5, START, START + 60_000));
-    assert_eq!(shown.metrics[0].range, Some((95_000, 107_000)));
-    assert_eq!(shown.metrics[0].value, Some(100_000));
-    ledger.record(&web, &decision_at(START + 75_000, 5, 5, 90_500, &basis));
-    ledger.record(&web, &decision_at(START + 90_000, 5, 7, 130_000, &basis));
-    let [run, up] = &all(&ledger)[..] else { panic!("not two") };
-    assert_eq!((run.count, run.sequence, up.sequence), (6, 1, 2), "its end is shown at once");
-    assert_eq!(run.metrics[0].range, Some((90_500, 107_000)));
-    assert!(run.version < up.version && run.added < run.version && up.added == up.version);
 }
 
 #[test]
@@ -111,152 +83,21 @@ fn what_makes_a_decision_another_ends_the_run() {
         change(&mut other);
         assert!(!one().is_continued_by(&other), "{other:?}");
     }
-}
-
-/// Two thousand decisions of a workload that moves every minute, with a period of 15 s.
-fn restless(decisions: i64, mut record: impl FnMut(Entry)) {
-    let basis = basis();
-    let (mut replicas, mut random) = (20, 7_u64);
-    for n in 0..decisions {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let noise = (random >> 33) as i64;
-        let time = START + n * 15_000 + noise % 7;
-        let desired = if n % 4 == 0 { 10 + (noise % 30) as i32 } else { replicas };
-        record(decision_at(time, replicas, desired, 80_000 + noise % 40_000, &basis));
-        replicas = desired;
+    // A native HPA has no generation.
+    let hpa = |basis: Basis| Entry { generation: None, basis: Arc::new(basis), ..one() };
+    assert!(hpa((*basis).clone()).is_continued_by(&hpa((*basis).clone())));
+    let metric = MetricBasis { target: Target::Utilization(70), ..basis.metrics[0].clone() };
+    let others = [
+        Basis { metrics: [metric].into(), ..(*basis).clone() },
+        Basis { max: 51, ..(*basis).clone() },
+        Basis { windows: [0, 0], ..(*basis).clone() },
+    ];
+    for other in others {
+        assert!(!hpa((*basis).clone()).is_continued_by(&hpa(other.clone())), "{other:?}");
     }
-}
-
-#[test]
-fn a_day_of_steady_and_of_restless_autoscalers_fits() {
-    const DAY: i64 = 24 * 3600 / 15;
-    let ledger = ledger(usize::MAX);
-    let busy = autoscaler("shop", "busy");
-    restless(DAY, |entry| ledger.record(&busy, &entry));
-    let size = ledger.size();
-    let per_entry = size.bytes as f64 / size.entries as f64;
-    println!("{per_entry:.1} bytes for each of {} entries", size.entries);
-    let basis = basis();
-    let before = ledger.size().bytes;
-    for n in 0..100 {
-        let steady = autoscaler("shop", &format!("steady-workload-{n:04}"));
-        for round in 0..10 {
-            let time = START + round * 15_000;
-            ledger.record(&steady, &decision_at(time, 5, 5, 100_000 + round, &basis));
-        }
-    }
-    let steady = (ledger.size().bytes - before) as f64 / 100.0;
-    println!("{steady:.0} bytes for a steady autoscaler");
-    let day = size.bytes as f64 * 1_000.0 + steady * 10_000.0;
-    assert!(day < 150e6, "{:.0} MB a day", day / 1e6);
-}
-
-#[test]
-fn the_oldest_are_dropped_and_counted_and_a_watch_is_told() {
-    let ledger = ledger(100_000);
-    let (busy, quiet) = (autoscaler("shop", "busy"), autoscaler("shop", "quiet"));
-    ledger.record(&quiet, &decision_at(START, 1, 1, 100_000, &basis()));
-    let begun = ledger.versions().last;
-    restless(40_000, |entry| ledger.record(&busy, &entry));
-    let size = ledger.size();
-    assert!(size.bytes <= 100_000 && size.dropped > 10_000, "{size:?}");
-    let entries = all(&ledger);
-    assert_eq!(entries.len(), size.entries);
-    let sequences: Vec<u64> = entries.iter().map(|entry| entry.sequence).collect();
-    assert_eq!(sequences.last(), Some(&1), "that of the quiet one is still there");
-    assert!(sequences[..sequences.len() - 1].is_sorted_by(|a, b| a + 1 == *b));
-    let (changes, version) = ledger.changes_after(&Scope::default(), begun).expect("all changes");
-    assert_eq!(version, ledger.versions().last);
-    let dropped = changes.iter().filter(|change| matches!(change, Change::Dropped(..))).count();
-    assert_eq!(dropped as u64, size.dropped);
-    let before = ledger.versions().began - 1;
-    assert!(ledger.changes_after(&Scope::default(), before).is_err());
-    // Another leadership begins: what was before is not known.
-    ledger.begin_term(START + 1_000_000_000);
-    assert_eq!(ledger.changes_after(&Scope::default(), version), Err(Expired));
-}
-
-#[test]
-fn lists_continue_where_they_ended() {
-    let ledger = ledger(1 << 20);
-    for name in ["a", "b", "c"] {
-        for namespace in ["bank", "shop"] {
-            let one = autoscaler(namespace, name);
-            for n in 0..5 {
-                let current = n as i32;
-                ledger.record(&one, &decision_at(START + n, current, current + 1, 1, &basis()));
-            }
-        }
-    }
-    let scope = Scope { namespace: Some("shop".to_owned()), since: None };
-    let (mut after, mut names) = (None, Vec::new());
-    loop {
-        let (page, is_more) = ledger.list(&scope, after.as_ref(), 4, |_, _| true);
-        for Listed { autoscaler, entry } in &page {
-            assert_eq!(autoscaler.key.namespace, "shop");
-            names.push(name(autoscaler, entry.sequence));
-        }
-        let Some(Listed { autoscaler, entry }) = page.last().filter(|_| is_more) else { break };
-        let AutoscalerRef { kind, key } = (**autoscaler).clone();
-        after = Some(Position { key, kind, sequence: entry.sequence });
-    }
-    assert_eq!(names.len(), 15);
-    let recent = Scope { since: Some(START + 3), ..scope };
-    let (recent, _) = ledger.list(&recent, None, usize::MAX, |_, _| true);
-    assert_eq!(recent.len(), 6);
-    assert!(recent.iter().all(|listed| listed.entry.last >= START + 3));
-    assert!(names.is_sorted() && names[14] == "c.autoscaler.5");
-    let found = position("shop", "c.autoscaler.5").and_then(|position| ledger.get(&position));
-    assert_eq!(found.map(|entry| entry.sequence), Some(5));
-    for wrong in ["c.autoscaler.05", "c.autoscaler.6", "c.5", "c.deployment.5", "c.autoscaler.+5"] {
-        assert_eq!(position("shop", wrong).and_then(|position| ledger.get(&position)), None);
-    }
-}
-
-#[test]
-fn a_copy_shows_what_the_leader_showed() {
-    let (ledger, copy) = (ledger(60_000), Ledger::new(60_000, START + 5));
-    let busy = autoscaler("shop", "busy");
-    let mut version = ledger.versions().began;
-    copy.begin_copy();
-    copy.complete_copy(ledger.versions());
-    let mut n = 0;
-    restless(12_000, |entry| {
-        ledger.record(&busy, &entry);
-        n += 1;
-        if n % 500 != 0 {
-            return;
-        }
-        let (changes, now) = ledger.changes_after(&Scope::default(), version).expect("changes");
-        for change in changes {
-            match change {
-                Change::Set(listed) => {
-                    let shown = decision(&listed.autoscaler, &listed.entry, START);
-                    let text = serde_json::to_string(&shown).expect("JSON");
-                    let read = serde_json::from_str(&text).expect("a decision");
-                    copy.copy([read], listed.entry.version);
-                }
-                Change::Dropped(position, version) => copy.copy_dropped(&position, version),
-            }
-        }
-        version = now;
-        copy.complete_copy(ledger.versions());
-        assert_eq!(copy.versions(), ledger.versions());
-    });
-    let shown = |ledger: &Ledger| -> Vec<Value> {
-        let all = all(ledger);
-        all.iter().map(|entry| json!(decision(&busy, entry, START))).collect()
-    };
-    assert!(ledger.size().dropped > 0);
-    let (copied, original) = (shown(&copy), shown(&ledger));
-    assert_eq!(copied.len(), original.len());
-    let other = copied.iter().zip(&original).find(|(a, b)| a != b);
-    assert_eq!(other, None);
-    // It goes on where the leader was.
-    let last = all(&copy).last().map(|entry| entry.sequence);
-    copy.begin_term(START + 1_000_000_000);
-    copy.record(&busy, &decision_at(START + 1_000_000_000, 90, 91, 1, &basis()));
-    assert_eq!(all(&copy).last().map(|entry| entry.sequence), last.map(|last| last + 1));
+    // Bounds of an Autoscaler change with its schedules, too.
+    let scheduled = Basis { max: 51, ..(*basis).clone() };
+    assert!(one().is_continued_by(&Entry { basis: Arc::new(scheduled), ..one() }));
 }
 
 fn entries() -> impl Strategy<Value = Vec<Entry>> {

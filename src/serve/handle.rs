@@ -58,7 +58,7 @@ async fn dispatch(
     if is_watch && let RequestInfo::Decisions { namespace, .. } = &info {
         let user = parts.extensions.get::<RequestUser>().and_then(|user| user.0.as_ref());
         let options = parameters(&parts.uri)?;
-        return server.decisions.watch(namespace.as_deref(), &options, parts, user);
+        return server.decisions.watch(namespace.as_deref(), &options, parts, user).await;
     }
     resource(server, info, parts).await
 }
@@ -139,7 +139,7 @@ async fn resource(
             let options = parameters(&parts.uri)?;
             match (&namespace, &name) {
                 (Some(namespace), Some(name)) => server.decisions.get(namespace, name, &options),
-                _ => server.decisions.list(namespace.as_deref(), &options),
+                _ => server.decisions.list(namespace.as_deref(), &options, parts).await,
             }
         }
         RequestInfo::Nodes { .. } | RequestInfo::Pods { .. }

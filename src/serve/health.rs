@@ -3,6 +3,7 @@
 
 use super::ca_injector::CaBundleStatus;
 use super::trust::TrustStore;
+use crate::ledger::Ledger;
 use crate::reload::Reloadable;
 use crate::rules::Rules;
 use crate::supervise::Heartbeat;
@@ -25,6 +26,8 @@ pub struct Health {
     pub trust: TrustStore,
     /// Whether the APIServices have the CA of the serving certificate.
     pub ca_bundles: CaBundleStatus,
+    /// The leader's decisions, which a new replica copies before it is ready.
+    pub ledger: Ledger,
     /// Whether the control loop makes progress.
     pub heartbeat: Heartbeat,
     /// The error of the last reload of the configuration file; none if it succeeded.
@@ -140,6 +143,12 @@ impl Health {
                 "caBundle",
                 (!untrusted.is_empty())
                     .then(|| format!("our CA is not in APIService {} yet", untrusted.join(", "))),
+            ),
+            (
+                "decisions",
+                self.ledger
+                    .awaits_copy()
+                    .then(|| "the leader's decisions were not copied yet".to_owned()),
             ),
         ];
         let failed = checks.iter().any(|(_, fault)| fault.is_some());

@@ -1,5 +1,6 @@
 //! The listener: accepts connections, serves TLS and HTTP on them, and shuts down gracefully.
 
+use super::body::AwaitedBody;
 use super::connections::{
     ConnectionHandle, ConnectionLimiter, MAX_CONNECTIONS, MAX_FRONT_PROXY_CONNECTIONS, MAX_QUEUED,
     OVERFLOW_SLOTS, Peer,
@@ -224,13 +225,14 @@ async fn serve_connection(
         certificates.iter().map(|certificate| certificate.clone().into_owned()).collect();
     let peer = Peer { certificates, connection: handle.clone(), source };
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
-        let in_flight = peer.connection.clone().begin_request();
+        let connection = peer.connection.clone();
+        let in_flight = connection.clone().begin_request();
         request.extensions_mut().insert(peer.clone());
         let response = router.clone().oneshot(request);
         async move {
             let response = response.await;
             drop(in_flight);
-            response
+            response.map(|response| AwaitedBody::of(response, connection))
         }
     });
     let builder = builder(http2, max_streams, handle.is_overflow());

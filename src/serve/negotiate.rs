@@ -158,10 +158,23 @@ const ENCODINGS: [(&str, Encoding); 3] = [
 
 /// The encoding of a response; none if the client accepts none of the encodings.
 pub fn encoding(headers: &HeaderMap, has_table: bool) -> Option<Encoding> {
+    encoding_among(headers, has_table, &ENCODINGS)
+}
+
+/// The encoding of the events of a watch with tables: JSON, or none.
+pub fn encoding_of_events(headers: &HeaderMap) -> Option<Encoding> {
+    encoding_among(headers, true, &ENCODINGS[..1])
+}
+
+fn encoding_among(
+    headers: &HeaderMap,
+    has_table: bool,
+    encodings: &[(&str, Encoding)],
+) -> Option<Encoding> {
     let Some(clauses) = accept(headers) else { return Some(Encoding::Json) };
     clauses.iter().find_map(|clause| {
-        ENCODINGS.into_iter().filter(|(media_type, _)| clause.matches(media_type)).find_map(
-            |(_, encoding)| {
+        encodings.iter().filter(|(media_type, _)| clause.matches(media_type)).find_map(
+            |&(_, encoding)| {
                 let tabular = has_table && encoding == Encoding::Json;
                 match tabular && clause.accepts(encoding, true) {
                     true => Some(Encoding::Table),

@@ -19,13 +19,23 @@ impl Debug for DecisionCollector {
     }
 }
 
-const DECISIONS: [(&str, &str, &str); 5] = [
+const DECISIONS: [(&str, &str, &str); 7] = [
     ("plimsoll_decision_ledger_bytes", "gauge", "Memory that the accounts of decisions take"),
     ("plimsoll_decision_ledger_entries", "gauge", "Number of accounts of decisions in memory"),
     (
         "plimsoll_decision_ledger_dropped",
         "counter",
         "Total number of accounts of decisions that were dropped to make room",
+    ),
+    (
+        "plimsoll_decision_ledger_since_timestamp_seconds",
+        "gauge",
+        "When the accounts of decisions that this replica has began, in seconds since 1970",
+    ),
+    (
+        "plimsoll_decision_ledger_behind_seconds",
+        "gauge",
+        "For how long this replica has not known all of the leader's accounts of decisions; -1 if it never did",
     ),
     ("plimsoll_decision_log_lines", "counter", "Total number of lines written to the decision log"),
     (
@@ -51,7 +61,9 @@ impl Collector for DecisionCollector {
         let size = ledger.size();
         let (lines, unwritten) = log.as_ref().map_or((0, 0), DecisionLog::counts);
         let values = [size.bytes as f64, size.entries as f64, size.dropped as f64];
-        let values = values.into_iter().chain([lines as f64, unwritten as f64]);
+        let behind = size.behind.map_or(-1.0, |behind| behind.as_secs_f64());
+        let values = values.into_iter().chain([size.since as f64 / 1000.0, behind]);
+        let values = values.chain([lines as f64, unwritten as f64]);
         for ((name, kind, help), value) in DECISIONS.iter().zip(values) {
             if *kind == "counter" {
                 let metric = ConstCounter::new(value);

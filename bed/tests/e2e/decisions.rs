@@ -101,7 +101,11 @@ fn a_scale_up_says_by_which_metric_and_query() {
 #[test]
 fn decisions_are_explained_and_watched_by_kubectl() {
     on_shared_bed("decisions-watch", async |bed, ns| {
-        let explained = bed.cluster.kubectl(&["explain", "decisions"]).await;
+        // kube-apiserver asks for the schema now and then.
+        let explained = eventually("decisions are explained", FOLLOWS, async || {
+            bed.cluster.try_kubectl(&["explain", "decisions"]).await
+        })
+        .await;
         assert!(explained.contains("KIND:       Decision"), "{explained}");
         assert!(explained.contains("recommendedReplicas"), "{explained}");
         let field = bed.cluster.kubectl(&["explain", "decisions.metrics.query"]).await;

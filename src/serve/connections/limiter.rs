@@ -132,7 +132,8 @@ impl ConnectionHandle {
         RequestInFlight(self)
     }
 
-    /// The time at which it is closed, unless there is a request before.
+    /// The time at which it is closed, unless there is a request before. While one is in flight, an authenticated client
+    /// waits.
     pub fn deadline(&self) -> Instant {
         let state = self.limiter.state();
         let Some(connection) = state.open.get(&self.number) else { return Instant::now() };
@@ -143,7 +144,10 @@ impl ConnectionHandle {
             (Class::Anonymous, Some(active)) => {
                 (active + ANONYMOUS_IDLE_TIMEOUT).min(accepted + ANONYMOUS_MAX_AGE)
             }
-            (Class::Authenticated | Class::FrontProxy, Some(active)) => active + IDLE_TIMEOUT,
+            (Class::Authenticated | Class::FrontProxy, Some(active)) => {
+                let waits = connection.in_flight > 0;
+                (if waits { Instant::now() } else { active }) + IDLE_TIMEOUT
+            }
         }
     }
 }

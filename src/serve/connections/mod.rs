@@ -17,5 +17,5 @@ mod limiter;
 mod limits;
 mod table;
 
-pub use limiter::{ConnectionHandle, ConnectionLimiter, Peer};
+pub use limiter::{ConnectionHandle, ConnectionLimiter, Peer, RequestInFlight};
 pub use limits::{MAX_CONNECTIONS, MAX_FRONT_PROXY_CONNECTIONS, MAX_QUEUED, OVERFLOW_SLOTS};

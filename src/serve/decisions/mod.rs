@@ -1,9 +1,12 @@
 //! The API `decisions.plimsoll.dev`: the decision ledger as objects that can be read and watched.
 
+mod list;
 mod options;
 mod schema;
 mod selection;
 mod table;
+#[cfg(test)]
+mod tests;
 mod watch;
 
 pub use options::DecisionOptions;
@@ -16,14 +19,14 @@ use super::negotiate::{self, Encoding};
 use super::seats::FlowSeats;
 use super::seats::SeatPool;
 use super::user::UserInfo;
-use crate::ledger::api::{GROUP, VERSION};
-use crate::ledger::{self, Ledger, Listed, Position, Scope, Versions, decision};
-use crate::watch::{AutoscalerKind, ObjectKey};
+use crate::ledger::api::GROUP;
+use crate::ledger::{self, Ledger, Position, Scope, Versions, decision};
+use crate::watch::AutoscalerRef;
 use axum::http::request::Parts;
-use options::{check_version, rendered, since, value};
+use list::{Form, List, Place};
+use options::{check_version, since, value};
 use selection::Selection;
-use serde_json::{Value, json};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// The decisions that are served, and the seats of those who watch them. Cheap to clone.
 #[derive(Clone)]
@@ -32,29 +35,36 @@ pub struct Decisions {
     /// Watches last, so that they do not take the seats of requests.
     watches: SeatPool,
     of_tenant: Arc<FlowSeats<String>>,
+    /// Those of other replicas, which have the same name as this one.
+    of_replicas: SeatPool,
+    own_name: Arc<OnceLock<String>>,
 }
 
 /// The most watches, and those of one tenant.
 const MAX_WATCHES: usize = 500;
 const MAX_WATCHES_OF_TENANT: usize = 50;
-/// The most decisions of a response, whatever the client asks for: it says how to continue.
-const MAX_PAGE: usize = 2_000;
+/// The most watches of other replicas, besides.
+const MAX_WATCHES_OF_REPLICAS: usize = 32;
 
 impl Decisions {
-    /// The decisions of a ledger.
-    pub fn new(ledger: Ledger) -> Self {
+    /// The decisions of a ledger. `own_name` is the user name of the replicas, once it is known.
+    pub fn new(ledger: Ledger, own_name: Arc<OnceLock<String>>) -> Self {
         let of_tenant = Arc::new(FlowSeats::new(MAX_WATCHES_OF_TENANT));
-        Self { ledger, watches: SeatPool::new(MAX_WATCHES), of_tenant }
+        let of_replicas = SeatPool::new(MAX_WATCHES_OF_REPLICAS);
+        Self { ledger, watches: SeatPool::new(MAX_WATCHES), of_tenant, of_replicas, own_name }
     }
 
     /// The resource versions, if this replica knows all that the leader knows.
     fn versions(&self) -> Result<Versions, ApiError> {
-        let versions = self.ledger.versions();
-        if versions.is_complete {
-            return Ok(versions);
+        self.ledger.versions().map_err(|behind| ApiError::unavailable(behind.to_string()))
+    }
+
+    /// The same; waits a little if a later one is asked for, of which another replica may have told.
+    async fn versions_for(&self, options: &DecisionOptions) -> Result<Versions, ApiError> {
+        if let Some(wanted) = options.version()? {
+            self.ledger.reached(wanted).await;
         }
-        let message = "this replica does not have the leader's decisions yet; try again";
-        Err(ApiError::unavailable(message))
+        self.versions()
     }
 
     /// One decision.
@@ -72,111 +82,71 @@ impl Decisions {
         let position = ledger::position(namespace, name).ok_or_else(missing)?;
         let entry = self.ledger.get(&position).ok_or_else(missing)?;
         let Position { key, kind, .. } = position;
-        let autoscaler = crate::watch::AutoscalerRef { kind, key };
-        let object = value(&decision(&autoscaler, &entry, versions.since));
+        let object = value(&decision(&AutoscalerRef { kind, key }, &entry, versions.since));
         Ok(ResponseContent::Tabular(object, table::of(&options.include_object)?))
     }
 
     /// The decisions of a namespace, or of all.
     ///
     /// # Errors
-    /// 400 if a parameter is invalid, 410 if the list can't be continued, 503 if this replica does not
-    /// know.
-    pub fn list(
+    /// 400 or 422 if a parameter is invalid, 406 if no form of it is accepted, 410 if the list can't be continued, 503 if
+    /// this replica does not know.
+    pub async fn list(
         &self,
         namespace: Option<&str>,
         options: &DecisionOptions,
+        parts: &Parts,
     ) -> Result<ResponseContent, ApiError> {
+        options.check(false)?;
         let selection = Selection::parse(&options.label_selector, &options.field_selector)?;
-        let versions = self.versions()?;
+        let form = Form::accepted(parts, &options.include_object)?;
+        let versions = self.versions_for(options).await?;
         check_version(options, versions)?;
-        let after = match options.continue_from.as_str() {
-            "" => None,
-            token => Some(continued(token, versions)?),
+        let place = match options.continue_from.as_str() {
+            "" => Place { version: versions.last, after: None },
+            token => Place::of(token, versions)?,
         };
-        let limit = match options.limit.unwrap_or(0) {
-            limit @ 1.. => usize::try_from(limit).unwrap_or(MAX_PAGE).min(MAX_PAGE),
-            _ => MAX_PAGE,
-        };
+        let left = options.limit.and_then(|limit| usize::try_from(limit).ok());
+        let left = left.filter(|limit| *limit > 0);
+        let ledger = self.ledger.clone();
         let scope = Scope { since: since(options)?, ..selection.scope(namespace) };
-        let selects = selection.filter();
-        let (found, is_more) = self.ledger.list(&scope, after.as_ref(), limit, selects);
-        let mut metadata = json!({"resourceVersion": versions.last.to_string()});
-        if let Some(last) = found.last().filter(|_| is_more) {
-            metadata["continue"] = continue_token(last, versions).into();
-        }
-        let items: Vec<Value> =
-            found.iter().map(|one| value(&rendered(one, versions.since))).collect();
-        let list = json!({
-            "kind": "DecisionList",
-            "apiVersion": format!("{GROUP}/{VERSION}"),
-            "metadata": metadata,
-            "items": items,
-        });
-        Ok(ResponseContent::Tabular(list, table::of(&options.include_object)?))
+        let list = List { ledger, scope, selection, form, versions, place, left };
+        Ok(ResponseContent::Response(list.respond()))
     }
 
     /// Watches the decisions of a namespace, or of all.
     ///
     /// # Errors
-    /// 400 if a parameter is invalid, 406 if neither JSON nor a table is accepted, 410 if the changes since the
+    /// 400 or 422 if a parameter is invalid, 406 if neither JSON nor a table is accepted, 410 if the changes since the
     /// resource version are not known, 429 if the tenant has too many watches, 503 if this replica does not know.
-    pub fn watch(
+    pub async fn watch(
         &self,
         namespace: Option<&str>,
         options: &DecisionOptions,
         parts: &Parts,
         user: Option<&UserInfo>,
     ) -> Result<ResponseContent, ApiError> {
+        options.check(true)?;
         let selection = Selection::parse(&options.label_selector, &options.field_selector)?;
-        let table = match negotiate::encoding(&parts.headers, true) {
-            Some(Encoding::Json) => None,
+        let table = match negotiate::encoding_of_events(&parts.headers) {
             Some(Encoding::Table) => Some(table::of(&options.include_object)?),
-            Some(Encoding::Yaml | Encoding::Protobuf) | None => {
-                return Err(ApiError::not_acceptable());
+            Some(_) => None,
+            None => return Err(ApiError::not_acceptable()),
+        };
+        let is_replica = user.is_some_and(|user| self.own_name.get() == Some(&user.name));
+        let seats = match is_replica {
+            true => self.of_replicas.try_acquire().map(|seat| vec![seat]),
+            false => {
+                let of_tenant = self.of_tenant.of(user.map_or("", tenant).to_owned());
+                let seats = of_tenant.try_acquire().zip(self.watches.try_acquire());
+                seats.map(|(of_tenant, seat)| vec![of_tenant, seat])
             }
         };
-        let versions = self.versions()?;
-        let begin = watch::Begin::parse(options, versions)?;
-        let tenant = user.map_or("", tenant).to_owned();
-        let of_tenant = self.of_tenant.of(tenant).try_acquire();
-        let seats = of_tenant.zip(self.watches.try_acquire());
         let seats = seats.ok_or_else(ApiError::too_many_requests)?;
+        let versions = self.versions_for(options).await?;
+        let begin = watch::Begin::parse(options, versions)?;
         let scope = selection.scope(namespace);
         let watch = watch::Watch::new(self.ledger.clone(), scope, selection, table, seats);
-        Ok(ResponseContent::Response(watch.respond(begin, options)?))
-    }
-}
-
-/// Where a list goes on after an entry.
-fn continue_token(last: &Listed, versions: Versions) -> String {
-    let Listed { autoscaler, entry } = last;
-    let kind = match autoscaler.kind {
-        AutoscalerKind::Autoscaler => 'a',
-        AutoscalerKind::Hpa => 'h',
-    };
-    format!("{}/{}/{kind}/{}", versions.began, autoscaler.key, entry.sequence)
-}
-
-fn continued(token: &str, versions: Versions) -> Result<Position, ApiError> {
-    let parts: Vec<&str> = token.split('/').collect();
-    let parsed = match parts.as_slice() {
-        [began, namespace, name, kind, sequence] => {
-            let kind = match *kind {
-                "a" => Some(AutoscalerKind::Autoscaler),
-                "h" => Some(AutoscalerKind::Hpa),
-                _ => None,
-            };
-            let key = ObjectKey { namespace: (*namespace).to_owned(), name: (*name).to_owned() };
-            kind.zip(began.parse::<u64>().ok().zip(sequence.parse().ok()))
-                .map(|(kind, (began, sequence))| (began, Position { key, kind, sequence }))
-        }
-        _ => None,
-    };
-    let (began, position) =
-        parsed.ok_or_else(|| ApiError::bad_request("continue: the token is not one of a list"))?;
-    match began == versions.began {
-        true => Ok(position),
-        false => Err(ApiError::expired("another leader has begun: list again")),
+        Ok(ResponseContent::Response(watch.respond(begin, versions, options, is_replica)?))
     }
 }

@@ -44,12 +44,61 @@ pub fn since(options: &DecisionOptions) -> Result<Option<UnixMillis>, ApiError> 
     }
 }
 
+impl DecisionOptions {
+    /// Checks what is asked for together. Source: `ValidateListOptions` of k8s.io/apimachinery.
+    ///
+    /// # Errors
+    /// 422 if parameters exclude each other, 400 if a list goes on at a resource version.
+    pub fn check(&self, is_watch: bool) -> Result<(), ApiError> {
+        let version = self.resource_version.as_str();
+        let sends_initial = self.send_initial_events.is_some();
+        let refused = match (self.resource_version_match.as_str(), is_watch) {
+            (_, false) if sends_initial => "sendInitialEvents: forbidden for a list",
+            ("", true) if sends_initial => {
+                "sendInitialEvents: requires resourceVersionMatch=NotOlderThan"
+            }
+            ("", _) => "",
+            (_, true) if !sends_initial => {
+                "resourceVersionMatch: forbidden for a watch without sendInitialEvents"
+            }
+            ("NotOlderThan", true) => "",
+            (_, true) => "resourceVersionMatch: must be NotOlderThan for a watch",
+            (_, false) if version.is_empty() => {
+                "resourceVersionMatch: forbidden without resourceVersion"
+            }
+            (_, false) if !self.continue_from.is_empty() => {
+                "resourceVersionMatch: forbidden together with continue"
+            }
+            ("Exact", false) if version == "0" => {
+                "resourceVersionMatch: Exact is forbidden for resourceVersion 0"
+            }
+            ("Exact" | "NotOlderThan", false) => "",
+            (_, false) => "resourceVersionMatch: must be Exact or NotOlderThan",
+        };
+        if !refused.is_empty() {
+            return Err(ApiError::invalid(refused));
+        }
+        if !self.continue_from.is_empty() && !matches!(version, "" | "0") {
+            return Err(ApiError::bad_request("resourceVersion: forbidden together with continue"));
+        }
+        Ok(())
+    }
+
+    /// The resource version that is asked for; none for any.
+    ///
+    /// # Errors
+    /// 400 if it is not a number.
+    pub fn version(&self) -> Result<Option<u64>, ApiError> {
+        match self.resource_version.as_str() {
+            "" | "0" => Ok(None),
+            text => text.parse().map(Some).map_err(|_| invalid_version(text)),
+        }
+    }
+}
+
 /// Checks the resource version that a list is asked at.
 pub fn check_version(options: &DecisionOptions, versions: Versions) -> Result<(), ApiError> {
-    let wanted = match options.resource_version.as_str() {
-        "" | "0" => return Ok(()),
-        text => text.parse().map_err(|_| invalid_version(text))?,
-    };
+    let Some(wanted) = options.version()? else { return Ok(()) };
     if wanted > versions.last {
         return Err(ApiError::too_large_resource_version(wanted, versions.last));
     }
@@ -60,7 +109,7 @@ pub fn check_version(options: &DecisionOptions, versions: Versions) -> Result<()
 }
 
 /// 400: a resource version is not one.
-pub fn invalid_version(text: &str) -> ApiError {
+fn invalid_version(text: &str) -> ApiError {
     ApiError::bad_request(format!("resourceVersion: {text:?} is not a number"))
 }
 

@@ -4,7 +4,7 @@ use super::super::error::ApiError;
 use super::super::options::label_selector;
 use crate::k8s::Selector;
 use crate::ledger::api::{AUTOSCALER_LABEL, KIND_LABEL};
-use crate::ledger::{Scope, autoscaler_label, name};
+use crate::ledger::{Position, Scope, Sequences, autoscaler_label, name, position};
 use crate::watch::AutoscalerRef;
 
 /// The decisions that a request selects.
@@ -64,40 +64,37 @@ impl Selection {
         Scope { namespace: namespace.or_else(selected).map(str::to_owned), since: None }
     }
 
-    /// Whether the decisions of an autoscaler are selected, and whether one of them is.
-    pub fn filter(&self) -> impl Fn(&AutoscalerRef, Option<u64>) -> bool + '_ {
-        move |autoscaler, sequence| match sequence {
-            Some(sequence) => self.selects_name(autoscaler, sequence),
-            None => self.selects_all_of(autoscaler),
+    /// Of an autoscaler, the sequences that may be selected: see [`Self::selects`].
+    pub fn filter(&self) -> impl Fn(&AutoscalerRef) -> Sequences + '_ {
+        let named = self.names.iter().filter(|term| term.is_equal);
+        let named: Vec<_> = named.map(|term| position("", &term.value)).collect();
+        move |autoscaler| {
+            let name = autoscaler_label(&autoscaler.key.name);
+            let label = |key: &str| match key {
+                AUTOSCALER_LABEL => Some(&*name),
+                KIND_LABEL => Some(autoscaler.kind.as_str()),
+                _ => None,
+            };
+            if !self.labels.matches(label) {
+                return None;
+            }
+            // A name is that of one decision, or of none.
+            named.iter().try_fold((0, u64::MAX), |(first, last), name| {
+                let is_of = |name: &&Position| {
+                    (&name.key.name, name.kind) == (&autoscaler.key.name, autoscaler.kind)
+                };
+                let sequence = name.as_ref().filter(is_of)?.sequence;
+                Some((first.max(sequence), last.min(sequence)))
+            })
         }
     }
 
-    /// Whether decisions of an autoscaler are selected at all.
-    pub fn selects_all_of(&self, autoscaler: &AutoscalerRef) -> bool {
-        let name = autoscaler_label(&autoscaler.key.name);
-        let label = |key: &str| match key {
-            AUTOSCALER_LABEL => Some(&*name),
-            KIND_LABEL => Some(autoscaler.kind.as_str()),
-            _ => None,
-        };
-        self.labels.matches(label)
-            && self.namespaces.iter().all(|term| term.matches(&autoscaler.key.namespace))
-            // A name begins with that of its autoscaler.
-            && self
-                .names
-                .iter()
-                .all(|term| !term.is_equal || term.value.starts_with(&autoscaler.key.name))
-    }
-
-    fn selects_name(&self, autoscaler: &AutoscalerRef, sequence: u64) -> bool {
-        self.names.is_empty() || {
-            let name = name(autoscaler, sequence);
-            self.names.iter().all(|term| term.matches(&name))
-        }
-    }
-
-    /// Whether a decision is selected.
+    /// Whether a decision is selected, of those that the filter lets through.
     pub fn selects(&self, autoscaler: &AutoscalerRef, sequence: u64) -> bool {
-        self.selects_all_of(autoscaler) && self.selects_name(autoscaler, sequence)
+        self.namespaces.iter().all(|term| term.matches(&autoscaler.key.namespace))
+            && (self.names.is_empty() || {
+                let name = name(autoscaler, sequence);
+                self.names.iter().all(|term| term.matches(&name))
+            })
     }
 }

@@ -5,18 +5,30 @@ use crate::clock::WallClock;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-/// The table of a decision or a list of them, with so much of each object as `includeObject` asks for.
+/// What the row of a decision has of it, as `includeObject` asks for.
 ///
 /// # Errors
 /// 400 if that is none of `None`, `Metadata` and `Object`.
+pub fn object(include_object: &str) -> Result<fn(&Value) -> Value, ApiError> {
+    match include_object {
+        "" | "Metadata" => Ok(metadata),
+        "Object" => Ok(Clone::clone),
+        "None" => Ok(|_| Value::Null),
+        other => Err(ApiError::bad_request(format!(
+            "includeObject: {other:?} is none of None, Metadata, Object"
+        ))),
+    }
+}
+
+/// The table of one decision.
+///
+/// # Errors
+/// As [`object`].
 pub fn of(include_object: &str) -> Result<fn(&Value) -> Value, ApiError> {
     match include_object {
         "" | "Metadata" => Ok(|of| table(of, metadata)),
         "Object" => Ok(|of| table(of, Clone::clone)),
-        "None" => Ok(|of| table(of, |_| Value::Null)),
-        other => Err(ApiError::bad_request(format!(
-            "includeObject: {other:?} is none of None, Metadata, Object"
-        ))),
+        other => object(other).map(|_| (|of| table(of, |_| Value::Null)) as fn(&Value) -> Value),
     }
 }
 
@@ -29,15 +41,8 @@ fn metadata(object: &Value) -> Value {
 }
 
 fn table(of: &Value, object: fn(&Value) -> Value) -> Value {
-    let items = of["items"].as_array();
-    let rows: Vec<Value> = match items {
-        Some(items) => items.iter().map(|item| row(item, object)).collect(),
-        None => vec![row(of, object)],
-    };
-    let metadata = match items {
-        Some(_) => of["metadata"].clone(),
-        None => json!({"resourceVersion": of["metadata"]["resourceVersion"]}),
-    };
+    let rows = [row(of, object)];
+    let metadata = json!({"resourceVersion": of["metadata"]["resourceVersion"]});
     json!({
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
@@ -47,7 +52,8 @@ fn table(of: &Value, object: fn(&Value) -> Value) -> Value {
     })
 }
 
-fn columns() -> Value {
+/// The columns.
+pub fn columns() -> Value {
     let column = |name: &str, of: &str, format: &str, priority: i32, description: &str| json!({"name": name, "type": of, "format": format, "priority": priority, "description": description});
     json!([
         column("Name", "string", "name", 0, "Name of the decision: AUTOSCALER.KIND.SEQUENCE"),
@@ -65,7 +71,8 @@ fn columns() -> Value {
     ])
 }
 
-fn row(decision: &Value, object: fn(&Value) -> Value) -> Value {
+/// A row.
+pub fn row(decision: &Value, object: fn(&Value) -> Value) -> Value {
     let labels = &decision["metadata"]["labels"];
     let number = |field: &str| match decision[field].as_i64() {
         Some(number) => number.to_string(),

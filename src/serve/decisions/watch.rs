@@ -1,34 +1,35 @@
-//! A watch of decisions. It holds no queue: each time it looks into the ledger for what has changed since, so
-//! that a client that reads slowly costs nothing but its place.
+//! A watch of decisions. It holds no queue: when the client can take more, it looks into the ledger for a page of what
+//! has changed since, so that a client that reads slowly costs nothing but its place and that page.
 
 use super::super::error::ApiError;
 use super::super::layers::LongRunning;
-use super::options::{DecisionOptions, invalid_version, is_set, rendered, value};
+use super::options::{DecisionOptions, is_set, rendered, value};
 use super::selection::Selection;
 
 use crate::ledger::api::{GROUP, LEADERSHIP_ANNOTATION, SINCE_ANNOTATION, VERSION};
-use crate::ledger::{Change, Ledger, Listed, Position, Scope, Versions, metadata, time};
-use crate::watch::AutoscalerRef;
+use crate::ledger::{
+    Change, ChangesAfter, Ledger, Listed, Position, Scope, Versions, metadata, time,
+};
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, header};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use futures::stream;
+use serde::Serialize;
 use serde_json::{Value, json};
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-/// How long a watch lasts unless it asks for less: clients go on with another.
+/// How long a watch lasts unless it asks for less: clients go on with another. One of a replica has the time to copy
+/// a large ledger.
 const MAX_DURATION: Duration = Duration::from_secs(600);
-/// The time between two looks into the ledger.
+const MAX_DURATION_OF_REPLICA: Duration = Duration::from_secs(3600);
+/// The time between two looks into the ledger, once all was sent.
 const INTERVAL: Duration = Duration::from_millis(250);
 /// The time between two bookmarks.
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(30);
-/// The decisions that are rendered at a time.
-const PAGE: usize = 200;
 
 /// With what a watch begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,13 +49,13 @@ impl Begin {
     pub fn parse(options: &DecisionOptions, versions: Versions) -> Result<Self, ApiError> {
         let initial = options.send_initial_events.as_ref();
         let ends_with_bookmark = is_set(initial) && is_set(options.allow_watch_bookmarks.as_ref());
-        let wanted = match options.resource_version.as_str() {
+        let wanted = match options.version()? {
             // As in kube-apiserver: without a version, or at any, all come first.
-            "" | "0" if initial.is_none() || is_set(initial) => {
+            None if initial.is_none() || is_set(initial) => {
                 return Ok(Self::WithAll { ends_with_bookmark });
             }
-            "" | "0" => versions.last,
-            text => text.parse().map_err(|_| invalid_version(text))?,
+            None => versions.last,
+            Some(wanted) => wanted,
         };
         if wanted > versions.last {
             return Err(ApiError::too_large_resource_version(wanted, versions.last));
@@ -80,18 +81,25 @@ pub struct Watch {
     changes: watch::Receiver<u64>,
     /// The resource version up to which all was sent.
     version: u64,
+    /// The last one up to which there was nothing else: what was added after it may not have been sent.
+    known: u64,
+    /// With which the leadership began that it is of.
+    began: u64,
     /// While all that there are are sent: those after this one are left.
     initial: Option<Option<Position>>,
     ends_with_bookmark: bool,
     bookmarks: bool,
-    pending: VecDeque<Change>,
-    /// Up to where `pending` leads.
-    pending_version: u64,
     next_look: Instant,
     next_bookmark: Instant,
     end: Instant,
     is_over: bool,
-    _seats: (OwnedSemaphorePermit, OwnedSemaphorePermit),
+    _seats: Vec<OwnedSemaphorePermit>,
+}
+
+#[derive(Serialize)]
+struct Event<'a, T> {
+    r#type: &'a str,
+    object: &'a T,
 }
 
 impl Watch {
@@ -101,11 +109,10 @@ impl Watch {
         scope: Scope,
         selection: Selection,
         table: Option<fn(&Value) -> Value>,
-        seats: (OwnedSemaphorePermit, OwnedSemaphorePermit),
+        seats: Vec<OwnedSemaphorePermit>,
     ) -> Self {
         let now = Instant::now();
-        let mut changes = ledger.changes();
-        changes.mark_changed();
+        let changes = ledger.changes();
         Self {
             ledger,
             scope,
@@ -113,11 +120,11 @@ impl Watch {
             table,
             changes,
             version: 0,
+            known: 0,
+            began: 0,
             initial: None,
             ends_with_bookmark: false,
             bookmarks: false,
-            pending: VecDeque::new(),
-            pending_version: 0,
             next_look: now,
             next_bookmark: now + BOOKMARK_INTERVAL,
             end: now + MAX_DURATION,
@@ -133,22 +140,29 @@ impl Watch {
     pub fn respond(
         mut self,
         begin: Begin,
+        versions: Versions,
         options: &DecisionOptions,
+        is_replica: bool,
     ) -> Result<Response<Body>, ApiError> {
-        if let Some(seconds) = options.timeout_seconds.filter(|seconds| *seconds > 0) {
-            self.end = Instant::now() + MAX_DURATION.min(Duration::from_secs(seconds));
-        }
+        let now = Instant::now();
+        let longest = if is_replica { MAX_DURATION_OF_REPLICA } else { MAX_DURATION };
+        let wanted = options.timeout_seconds.filter(|seconds| *seconds > 0);
+        self.end =
+            now + wanted.map_or(longest, |seconds| longest.min(Duration::from_secs(seconds)));
         self.bookmarks = is_set(options.allow_watch_bookmarks.as_ref());
+        self.began = versions.began;
         match begin {
             Begin::After(version) => {
                 self.version = version;
-                self.look()?;
+                // Nothing is selected: it is only asked whether these changes are known.
+                self.ledger.changes_after(version, |_| None).map_err(|_| expired())?;
             }
             Begin::WithAll { ends_with_bookmark } => {
-                self.version = self.ledger.versions().last;
+                self.version = versions.last;
                 (self.initial, self.ends_with_bookmark) = (Some(None), ends_with_bookmark);
             }
         }
+        self.known = self.version;
         let events = stream::unfold(self, async |mut watch| {
             let events = watch.next().await?;
             Some((Ok::<_, Infallible>(events), watch))
@@ -160,34 +174,48 @@ impl Watch {
         Ok(response)
     }
 
-    /// Takes what has changed.
-    fn look(&mut self) -> Result<(), ApiError> {
-        let versions = self.ledger.versions();
-        let expired =
-            || ApiError::expired("the changes since then are no longer known: list again");
-        if !versions.is_complete {
-            return Err(expired());
-        }
-        let changes = self.ledger.changes_after(&self.scope, self.version);
-        let (changes, version) = changes.map_err(|_| expired())?;
-        (self.pending, self.pending_version) = (changes.into(), version);
-        Ok(())
-    }
-
     /// The next events; none at the end.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if self.is_over || Instant::now() >= self.end || self.ledger.is_closed() {
                 return None;
             }
-            if let Some(events) = self.initial_events() {
-                if !events.is_empty() {
-                    return Some(events);
-                }
-                continue;
+            // A replica that does not hear from the leader has nothing to tell.
+            let versions = self.ledger.versions().ok()?;
+            if versions.began != self.began {
+                self.is_over = true;
+                return Some(error_event(&expired()));
             }
-            if let Some(events) = self.pending_events() {
-                return Some(events);
+            if let Some(after) = self.initial.take() {
+                let events = self.initial_events(after, versions);
+                if events.is_empty() {
+                    continue;
+                }
+                return Some(events.into());
+            }
+            sleep_until(self.next_look.min(self.end)).await;
+            self.changes.mark_unchanged();
+            let filter = self.selection.filter();
+            let namespace = self.scope.namespace.as_ref();
+            let found = self.ledger.changes_after(self.version, |of| {
+                filter(of).filter(|_| namespace.is_none_or(|name| *name == of.key.namespace))
+            });
+            drop(filter);
+            let Ok(ChangesAfter { changes, version, is_all }) = found else {
+                self.is_over = true;
+                return Some(error_event(&expired()));
+            };
+            let events = self.events(changes, versions);
+            self.version = version;
+            if is_all {
+                self.known = version;
+                self.next_look = Instant::now() + INTERVAL;
+            }
+            if !events.is_empty() {
+                return Some(events.into());
+            }
+            if !is_all {
+                continue;
             }
             if Instant::now() >= self.next_bookmark {
                 self.next_bookmark = Instant::now() + BOOKMARK_INTERVAL;
@@ -195,94 +223,71 @@ impl Watch {
                     return Some(self.bookmark(false));
                 }
             }
-            sleep_until(self.next_look.min(self.end)).await;
             let until = self.end.min(self.next_bookmark);
-            match timeout_at(until, self.changes.changed()).await {
-                Ok(Ok(())) => {}
-                Ok(Err(_)) => return None,
-                Err(_) => continue,
-            }
-            self.changes.mark_unchanged();
-            self.next_look = Instant::now() + INTERVAL;
-            if let Err(error) = self.look() {
-                self.is_over = true;
-                return Some(error_event(&error));
+            if let Ok(Err(_)) = timeout_at(until, self.changes.changed()).await {
+                return None;
             }
         }
     }
 
     /// A page of what there was when the watch began.
-    fn initial_events(&mut self) -> Option<Bytes> {
-        let after = self.initial.take()?;
-        let versions = self.ledger.versions();
-        if !versions.is_complete || versions.began > self.version {
-            self.is_over = true;
-            return Some(error_event(&ApiError::expired("another leader has begun: list again")));
-        }
-        let filter = self.selection.filter();
-        let (page, is_more) = self.ledger.list(&self.scope, after.as_ref(), PAGE, filter);
+    fn initial_events(&mut self, after: Option<Position>, versions: Versions) -> Vec<u8> {
+        let page = self.ledger.list(&self.scope, after.as_ref(), self.selection.filter());
         let mut events = Vec::new();
-        for listed in &page {
-            self.write(&mut events, "ADDED", &value(&rendered(listed, versions.since)));
+        for listed in &page.found {
+            self.write_entry(&mut events, "ADDED", listed, versions);
         }
-        if let Some(Listed { autoscaler, entry }) = page.last().filter(|_| is_more) {
-            let AutoscalerRef { kind, key } = &**autoscaler;
-            let last = Position { key: key.clone(), kind: *kind, sequence: entry.sequence };
-            self.initial = Some(Some(last));
+        if page.next.is_some() {
+            self.initial = Some(page.next);
         } else if self.ends_with_bookmark {
             events.extend_from_slice(&self.bookmark(true));
         }
-        Some(events.into())
+        events
     }
 
-    /// The events of some of the changes that were found.
-    fn pending_events(&mut self) -> Option<Bytes> {
-        let since = self.ledger.versions().since;
+    /// The events of changes.
+    fn events(&self, changes: Vec<Change>, versions: Versions) -> Vec<u8> {
         let mut events = Vec::new();
-        let mut count = 0;
-        while count < PAGE
-            && let Some(change) = self.pending.pop_front()
-        {
+        for change in changes {
             match change {
                 Change::Set(listed) => {
-                    let Listed { autoscaler, entry } = &*listed;
-                    if self.selection.selects(autoscaler, entry.sequence) {
-                        let kind = if entry.added > self.version { "ADDED" } else { "MODIFIED" };
-                        self.write(&mut events, kind, &value(&rendered(&listed, since)));
-                        count += 1;
-                    }
+                    let kind = if listed.entry.added > self.known { "ADDED" } else { "MODIFIED" };
+                    self.write_entry(&mut events, kind, &listed, versions);
                 }
-                Change::Dropped(Position { key, kind, sequence }, version) => {
-                    let autoscaler = AutoscalerRef { kind, key };
+                Change::Dropped { autoscaler, sequence, first, version } => {
                     if self.selection.selects(&autoscaler, sequence) {
-                        let metadata = metadata(&autoscaler, (sequence, 0, version), since);
+                        let stamps = (sequence, first, version);
+                        let metadata = metadata(&autoscaler, stamps, versions.since);
                         let object = object("Decision", &json!(metadata));
-                        self.write(&mut events, "DELETED", &object);
-                        count += 1;
+                        match self.table {
+                            None => write(&mut events, "DELETED", &object),
+                            Some(table) => write(&mut events, "DELETED", &table(&object)),
+                        }
                     }
                 }
             }
         }
-        if self.pending.is_empty() {
-            self.version = self.version.max(self.pending_version);
-        }
-        (!events.is_empty()).then(|| events.into())
+        events
     }
 
-    fn write(&self, events: &mut Vec<u8>, kind: &str, object: &Value) {
-        let table = self.table.map(|table| table(object));
-        let event = json!({"type": kind, "object": table.as_ref().unwrap_or(object)});
-        serde_json::to_writer(&mut *events, &event).expect("an event can be written as JSON");
-        events.push(b'\n');
+    fn write_entry(&self, events: &mut Vec<u8>, kind: &str, listed: &Listed, versions: Versions) {
+        if !self.selection.selects(&listed.autoscaler, listed.entry.sequence) {
+            return;
+        }
+        let decision = rendered(listed, versions.since);
+        match self.table {
+            None => write(events, kind, &decision),
+            Some(table) => write(events, kind, &table(&value(&decision))),
+        }
     }
 
     /// A bookmark: all was sent up to this resource version.
     fn bookmark(&self, ends_initial: bool) -> Bytes {
         let mut metadata = json!({"resourceVersion": self.version.to_string()});
-        let versions = self.ledger.versions();
+        let since = self.ledger.versions().map_or(0, |versions| versions.since);
         metadata["annotations"] = json!({
-            SINCE_ANNOTATION: time(versions.since),
-            LEADERSHIP_ANNOTATION: versions.began.to_string(),
+            SINCE_ANNOTATION: time(since),
+            LEADERSHIP_ANNOTATION: self.began.to_string(),
         });
         if ends_initial {
             metadata["annotations"]["k8s.io/initial-events-end"] = "true".into();
@@ -298,11 +303,20 @@ impl Watch {
                     "metadata": metadata}}],
             }),
         };
-        let mut event = serde_json::to_vec(&json!({"type": "BOOKMARK", "object": object}))
-            .expect("an event can be written as JSON");
-        event.push(b'\n');
+        let mut event = Vec::new();
+        write(&mut event, "BOOKMARK", &object);
         event.into()
     }
+}
+
+fn expired() -> ApiError {
+    ApiError::expired("the changes since then are no longer known: list again")
+}
+
+fn write(events: &mut Vec<u8>, kind: &str, object: &impl Serialize) {
+    let event = Event { r#type: kind, object };
+    serde_json::to_writer(&mut *events, &event).expect("an event can be written as JSON");
+    events.push(b'\n');
 }
 
 fn object(kind: &str, metadata: &Value) -> Value {
@@ -315,8 +329,7 @@ fn error_event(error: &ApiError) -> Bytes {
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "message": error.message, "reason": error.reason, "code": error.code.as_u16(),
     });
-    let mut event = serde_json::to_vec(&json!({"type": "ERROR", "object": status}))
-        .expect("an event can be written as JSON");
-    event.push(b'\n');
+    let mut event = Vec::new();
+    write(&mut event, "ERROR", &status);
     event.into()
 }

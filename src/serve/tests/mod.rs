@@ -18,6 +18,7 @@ use super::token_review::TokenAuthenticator;
 use super::trust::TrustStore;
 use super::user::UserInfo;
 use crate::fake::{self, Log};
+use crate::ledger::Ledger;
 use crate::live::LiveStatus;
 use crate::promql::query::PodQueries;
 use crate::promql::template::Template;
@@ -84,7 +85,7 @@ fn server(client: &Client) -> Server {
         shared: Vec::new(),
     };
     Server {
-        decisions: Decisions::new(crate::ledger::Ledger::new(1 << 20, 0)),
+        decisions: Decisions::new(Ledger::new(1 << 20, 0), Arc::default()),
         cluster,
         samples,
         pod_queries: Reloadable::new(pod_queries),
@@ -97,6 +98,7 @@ fn server(client: &Client) -> Server {
             synced: WatchStatuses::default(),
             trust: TrustStore::default(),
             ca_bundles: Default::default(),
+            ledger: Ledger::new(1 << 20, 0),
             heartbeat: Heartbeat::default(),
             config_error: Reloadable::default(),
             rules,
