@@ -61,7 +61,7 @@ test-node-short: ## Plimsoll's image in pods of a real node: what takes a minute
 	@$(NODE_TESTS) --nocapture
 
 test-node: PROFILE = demo
-test-node: old-image ## All tests on a real node: 25 minutes; NAME=TEST for some, NODE_LOGS=DIR keeps the logs, PROFILE=dist is what is released
+test-node: old-image ## All tests on a real node: half an hour; NAME=TEST for some, NODE_LOGS=DIR keeps the logs, PROFILE=dist is what is released
 	@$(NODE_TESTS) --include-ignored --nocapture $(NAME)
 
 screenshots: all-parts ## The pictures of the page in docs/images

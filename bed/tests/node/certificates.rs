@@ -106,10 +106,10 @@ pub fn token(node: &Node) {
             let path = "root/var/run/secrets/kubernetes.io/serviceaccount/token";
             std::fs::read_to_string(format!("/proc/{process}/{path}")).map_err(|e| e.to_string())
         };
-        for pod in &before {
-            let first = token(&pod.name).expect("a token");
+        let first: Vec<_> = before.iter().map(|pod| token(&pod.name).expect("a token")).collect();
+        for (pod, first) in before.iter().zip(&first) {
             eventually("kubelet renews the token", Duration::from_secs(900), async || {
-                let renewed = token(&pod.name)? != first;
+                let renewed = token(&pod.name)? != *first;
                 if renewed { Ok(()) } else { Err("it is that of before".to_owned()) }
             })
             .await;
