@@ -1,7 +1,7 @@
 //! Decisions in words: pure, from objects of the decision ledger to text.
 //!
-//! [`story`] tells of one decision, [`Listing`] of the changes of a span of time with a [`chart`](chart::chart),
-//! [`Agreement`] of decisions beside those of kube-controller-manager, and [`standing`] of an autoscaler without decisions. The cluster is read in `operate`.
+//! [`story()`] tells of one decision, [`Listing`] of the changes of a span of time with a [`chart`](chart::chart),
+//! [`Agreement`] of decisions beside those of kube-controller-manager, and [`standing()`] of an autoscaler without decisions. The cluster is read in `operate`.
 
 mod advice;
 mod agreement;
