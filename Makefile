@@ -21,9 +21,9 @@ test: ## Everything CI runs; how long each part took
 	@tests/timed $(PARTS)
 
 test-all: ## That, and what takes longer: whether the known faults still apply, MINUTES=5 of soak, the benchmark in small, SECONDS=60 of fuzzing each target
-	@MINUTES=$(or $(MINUTES),5) tests/timed $(PARTS:test-node-short=test-node) mutations-apply bench-smoke soak fuzz
+	@MINUTES=$(or $(MINUTES),5) tests/timed $(PARTS) test-node mutations-apply bench-smoke soak fuzz
 
-PARTS := lint licenses unit conformance simulate-fixed all-parts e2e test-node-short
+PARTS := lint licenses unit conformance simulate-fixed all-parts e2e
 
 lint: ## Formatting, lints, the links of comments, and the workflows of CI
 	$(CARGO) fmt --all --check

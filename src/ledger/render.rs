@@ -60,8 +60,9 @@ pub fn autoscaler_label(name: &str) -> Cow<'_, str> {
     }
     let hash = Sha256::digest(name);
     let hex: String = hash.iter().take(5).map(|byte| format!("{byte:02x}")).collect();
-    // Names are ASCII. A label value has a letter or digit at either end.
-    format!("{}-{hex}", &name[..name.floor_char_boundary(MAX - hex.len() - 1)]).into()
+    // A label value has a letter or digit at either end. Names are ASCII: a character is a byte.
+    let kept: String = name.chars().take(MAX - hex.len() - 1).collect();
+    format!("{kept}-{hex}").into()
 }
 
 /// The metadata of an entry.
