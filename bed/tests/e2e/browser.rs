@@ -3,11 +3,13 @@
 use bed::plimsoll::binary;
 use bed::process::Process;
 use bed::{eventually, free_port, parts};
+use fantoccini::wd::WebDriverCompatibleCommand;
+use fantoccini::{Client, ClientBuilder};
+use hyper_util::client::legacy::connect::HttpConnector;
+use reqwest::Url;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use thirtyfour::prelude::*;
-use thirtyfour::{ChromiumLikeCapabilities, LoggingPrefsLogLevel};
 
 /// How long a page may take to show something.
 const SHOWN: Duration = Duration::from_secs(60);
@@ -43,7 +45,7 @@ impl Ui {
 
 /// Chromium, driven by chromedriver.
 pub struct Browser {
-    pub driver: WebDriver,
+    client: Client,
     _chromedriver: Process,
     _profile: tempfile::TempDir,
 }
@@ -73,7 +75,7 @@ impl Browser {
         let browser = browser.unwrap_or_else(|| panic!("chromium {missing}"));
         let chromedriver =
             program("chromedriver").unwrap_or_else(|| panic!("chromedriver {missing}"));
-        // For the client of chromedriver, whichever test begins.
+        // For `reqwest`, whichever test begins.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let port = free_port();
         let arguments = [format!("--port={port}")];
@@ -87,41 +89,54 @@ impl Browser {
         })
         .await;
         let profile = tempfile::tempdir().expect("a folder");
-        let mut capabilities = DesiredCapabilities::chrome();
-        capabilities.set_binary(&browser.display().to_string()).expect("a capability");
         let data = format!("--user-data-dir={}", profile.path().display());
         // Chromium does not run as root in its sandbox.
-        for argument in [
+        let arguments = json!([
             "--headless=new",
             "--no-sandbox",
             "--disable-dev-shm-usage",
             "--disable-gpu",
             "--hide-scrollbars",
-            &data,
-        ] {
-            capabilities.add_arg(argument).expect("a capability");
-        }
-        for log in ["browser", "performance"] {
-            capabilities.set_logging_prefs(log, LoggingPrefsLogLevel::All).expect("a capability");
-        }
-        let driver = WebDriver::new(&server, capabilities).await;
-        let driver = driver.unwrap_or_else(|error| panic!("{error}\n{}", chromedriver.tail()));
-        Self { driver, _chromedriver: chromedriver, _profile: profile }
+            data
+        ]);
+        let capabilities = json!({
+            "browserName": "chrome",
+            "goog:chromeOptions": {"binary": browser, "args": arguments},
+            "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"},
+        });
+        let Value::Object(capabilities) = capabilities else { unreachable!("it is written so") };
+        let mut builder = ClientBuilder::new(HttpConnector::new());
+        let client = builder.capabilities(capabilities).connect(&server).await;
+        let client = client.unwrap_or_else(|error| panic!("{error}\n{}", chromedriver.tail()));
+        Self { client, _chromedriver: chromedriver, _profile: profile }
+    }
+
+    /// The entries of a log since the last look into it.
+    async fn log(&self, name: &str) -> Vec<Value> {
+        let command = OfChromedriver { path: "se/log", body: json!({"type": name}) };
+        let log = self.client.issue_cmd(command).await.expect("a log");
+        log.as_array().cloned().unwrap_or_default()
     }
 
     /// Ends it.
     pub async fn quit(self) {
-        self.driver.quit().await.expect("Chromium ends");
+        self.client.close().await.expect("Chromium ends");
     }
 
     /// Opens an address.
     pub async fn open(&self, address: &str) {
-        self.driver.goto(address).await.expect("a page");
+        self.client.goto(address).await.expect("a page");
+    }
+
+    /// Loads the page again.
+    pub async fn refresh(&self) {
+        self.client.refresh().await.expect("the page again");
     }
 
     /// A command of the DevTools protocol.
     pub async fn devtools(&self, command: &str, arguments: Value) {
-        let done = self.driver.cdp().send_raw(command, arguments).await;
+        let body = json!({"cmd": command, "params": arguments});
+        let done = self.client.issue_cmd(OfChromedriver { path: "goog/cdp/execute", body }).await;
         done.unwrap_or_else(|error| panic!("{command}: {error}"));
     }
 
@@ -138,9 +153,8 @@ impl Browser {
 
     /// The value of a JavaScript expression in the page.
     pub async fn value(&self, expression: &str) -> Value {
-        let script = format!("return {expression}");
-        let value = self.driver.execute(script, Vec::new()).await;
-        value.unwrap_or_else(|error| panic!("{expression}: {error}")).json().clone()
+        let value = self.client.execute(&format!("return {expression}"), Vec::new()).await;
+        value.unwrap_or_else(|error| panic!("{expression}: {error}"))
     }
 
     /// The text of an element, as it is shown.
@@ -159,23 +173,36 @@ impl Browser {
     }
 
     /// Presses keys where the focus is.
-    pub async fn press(&self, keys: impl Into<TypingData>) {
-        let focused = self.driver.active_element().await.expect("an element");
+    pub async fn press(&self, keys: &str) {
+        let focused = self.client.active_element().await.expect("an element");
         focused.send_keys(keys).await.expect("keys");
+    }
+
+    /// Points at an element, so many pixels right of its middle.
+    pub async fn point(&self, selector: &str, right: f64) {
+        let expression = format!(
+            "(() => {{ const at = document.querySelector({}).getBoundingClientRect();
+                return [at.x + at.width / 2, at.y + at.height / 2]; }})()",
+            json!(selector)
+        );
+        let middle = self.value(&expression).await;
+        let [x, y] = [0, 1].map(|one| middle[one].as_f64().expect("a number"));
+        let event = json!({"type": "mouseMoved", "x": x + right, "y": y});
+        self.devtools("Input.dispatchMouseEvent", event).await;
     }
 
     /// Checks the page with axe in each look, and that nothing is wider than it.
     pub async fn is_accessible(&self) {
         let axe = include_str!("axe/axe.min.js");
-        self.driver.execute(axe, Vec::new()).await.expect("axe");
+        self.client.execute(axe, Vec::new()).await.expect("axe");
         for look in LOOKS {
             self.look(look).await;
             let script = "const done = arguments[arguments.length - 1];
                 axe.run().then((found) => done(found.violations.map((one) =>
                     [one.id, ...one.nodes.map((node) => node.html + ' ' + node.failureSummary)])),
                     (error) => done(String(error)));";
-            let found = self.driver.execute_async(script, Vec::new()).await.expect("axe runs");
-            assert_eq!(found.json(), &json!([]), "{look:?}");
+            let found = self.client.execute_async(script, Vec::new()).await.expect("axe runs");
+            assert_eq!(found, json!([]), "{look:?}");
             let wider = "[...document.querySelectorAll('body *')].filter((node) => !node.closest('.scroll, .unseen')
                 && node.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
                 .map((node) => node.outerHTML.slice(0, 200))";
@@ -186,12 +213,13 @@ impl Browser {
 
     /// Checks that the page has logged no error and sent requests to itself only.
     pub async fn stayed_at(&self, origin: &str) {
-        let logged = self.driver.browser_log().await.expect("a log");
-        let errors: Vec<_> = logged.iter().filter(|entry| entry.level == "SEVERE").collect();
+        let logged = self.log("browser").await;
+        let errors: Vec<_> = logged.iter().filter(|entry| entry["level"] == "SEVERE").collect();
         assert!(errors.is_empty(), "{errors:?}");
         let mut seen = 0;
-        for entry in self.driver.get_log("performance").await.expect("a log") {
-            let event: Value = serde_json::from_str(&entry.message).expect("an event");
+        for entry in self.log("performance").await {
+            let text = entry["message"].as_str().unwrap_or_default();
+            let event: Value = serde_json::from_str(text).expect("an event");
             let message = &event["message"];
             if message["method"] == "Network.requestWillBeSent" {
                 let url = message["params"]["request"]["url"].as_str().unwrap_or_default();
@@ -210,9 +238,30 @@ impl Browser {
         if std::env::var_os("SCREENSHOTS").is_some() {
             let folder = bed::root().join("docs/images");
             std::fs::create_dir_all(&folder).expect("a folder");
-            let written = self.driver.screenshot(&folder.join(format!("{name}.png"))).await;
-            written.expect("a picture");
+            let picture = self.client.screenshot().await.expect("a picture");
+            std::fs::write(folder.join(format!("{name}.png")), picture).expect("a file");
         }
+    }
+}
+
+/// A command that only chromedriver has.
+#[derive(Debug)]
+struct OfChromedriver {
+    path: &'static str,
+    body: Value,
+}
+
+impl WebDriverCompatibleCommand for OfChromedriver {
+    fn endpoint(
+        &self,
+        base: &Url,
+        session: Option<&str>,
+    ) -> Result<Url, <Url as std::str::FromStr>::Err> {
+        base.join(&format!("session/{}/{}", session.unwrap_or_default(), self.path))
+    }
+
+    fn method_and_body(&self, _: &Url) -> (http::Method, Option<String>) {
+        (http::Method::POST, Some(self.body.to_string()))
     }
 }
 

@@ -219,7 +219,7 @@ fn kubectl_top_shows_the_usage_by_rules() {
                  \x20   resources: {{overrides: {{namespace: {{resource: namespace}}, pod: {{resource: pod}}, node: {{resource: node}}}}}}\n"
             )
         };
-        let rules = [rule("cpu", "cpu_usage"), rule("memory", "container_memory_bytes")].concat();
+        let rules = rule("cpu", "cpu_usage") + &rule("memory", "container_memory_bytes");
         let ours = ours(fixture, "top", &format!("resourceRules:\n  window: 1m\n{rules}")).await;
         ours.register(&fixture.cluster, "metrics.k8s.io", "v1beta1").await;
         let top = eventually("kubectl top", SOON, async || {
@@ -416,7 +416,7 @@ fn monitoring_finds_the_endpoints_of_other_api_servers() {
                  \x20   resources: {{overrides: {{namespace: {{resource: namespace}}, pod: {{resource: pod}}, node: {{resource: node}}}}}}\n"
             )
         };
-        let rules = [usage("cpu", "cpu_usage"), usage("memory", "container_memory_bytes")].concat();
+        let rules = usage("cpu", "cpu_usage") + &usage("memory", "container_memory_bytes");
         let ours =
             ours(fixture, "monitored", &format!("resourceRules:\n  window: 1m\n{rules}")).await;
         for path in ["/livez/ping", "/readyz/ping", "/healthz/ping", "/livez"] {

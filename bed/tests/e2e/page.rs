@@ -6,11 +6,11 @@ use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
 use bed::eventually;
+use fantoccini::key::Key;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use thirtyfour::Key;
 
 #[test]
 fn the_demos_story_is_seen_on_the_page() {
@@ -59,8 +59,8 @@ fn the_demos_story_is_seen_on_the_page() {
         browser.press("/").await;
         browser.press("web").await;
         browser.shows("#count", "1 of 1 shown").await;
-        browser.press(Key::Down).await;
-        browser.press(Key::Enter).await;
+        browser.press(&char::from(Key::Down).to_string()).await;
+        browser.press(&char::from(Key::Enter).to_string()).await;
         browser.shows("#one-title", "web in shop").await;
         browser.shows("#story-head", "Stays at 2 replicas").await;
 
@@ -76,9 +76,9 @@ fn the_demos_story_is_seen_on_the_page() {
 
         // The story of the decision, by keys.
         let focus = "document.getElementById('chart').focus()";
-        browser.driver.execute(focus, Vec::new()).await.expect("the focus");
+        browser.value(focus).await;
         eventually("the keys lead to the scale-up", SOON, async || {
-            browser.press(Key::Left).await;
+            browser.press(&char::from(Key::Left).to_string()).await;
             let head = browser.text("#story-head").await;
             if head.starts_with("Scaled up from 2 to") { Ok(()) } else { Err(head) }
         })
@@ -93,17 +93,11 @@ fn the_demos_story_is_seen_on_the_page() {
         browser.shows("#conditions", "ScalingActive").await;
 
         // And under the pointer.
-        let chart =
-            browser.driver.find(thirtyfour::By::Css("#chart .u-over")).await.expect("a chart");
-        browser.press(Key::End).await;
+        browser.press(&char::from(Key::End).to_string()).await;
         let last = browser.text("#story-when").await;
         eventually("the pointer chooses a decision", SOON, async || {
-            let move_to = async |x: i64| {
-                let chain = browser.driver.action_chain();
-                chain.move_to_element_with_offset(&chart, x, 0).perform().await
-            };
-            for x in [0, 40, 80, 120, 160] {
-                move_to(x).await.map_err(|error| error.to_string())?;
+            for right in [0.0, 40.0, 80.0, 120.0, 160.0] {
+                browser.point("#chart .u-over", right).await;
                 let when = browser.text("#story-when").await;
                 if !when.is_empty() && when != last {
                     return Ok(());
@@ -118,10 +112,10 @@ fn the_demos_story_is_seen_on_the_page() {
         browser.shows("#decisions", "Scaled down from").await;
         browser.shows("#decisions", "Stabilized").await;
         browser.is_accessible().await;
-        browser.driver.execute(focus, Vec::new()).await.expect("the focus");
-        browser.press(Key::End).await;
+        browser.value(focus).await;
+        browser.press(&char::from(Key::End).to_string()).await;
         eventually("the keys lead to a decision that is held", SOON, async || {
-            browser.press(Key::Left).await;
+            browser.press(&char::from(Key::Left).to_string()).await;
             let text = browser.text("#story-text").await;
             if text.contains("stabilization window") { Ok(()) } else { Err(text) }
         })
@@ -148,7 +142,7 @@ fn the_page_says_what_its_user_may_not_read() {
         browser.shows("#problems", "horizontalpodautoscalers.autoscaling").await;
         browser.shows("#problems", "-n NAMESPACE").await;
         // Who has not the key reads nothing.
-        browser.driver.execute("localStorage.clear()", Vec::new()).await.expect("a script");
+        browser.value("localStorage.clear()").await;
         browser.open("about:blank").await;
         browser.open(ui.origin()).await;
         browser.shows("#problems", "Open the address that plimsoll ui printed").await;
@@ -235,7 +229,7 @@ fn ten_thousand_autoscalers_are_shown_within_a_second() {
         // The best of three: other tests use the same cores.
         let mut took = Vec::new();
         for _ in 0..3 {
-            browser.driver.refresh().await.expect("the page again");
+            browser.refresh().await;
             let filled = eventually("the list is filled", Duration::from_secs(30), async || {
                 let marks = "performance.getEntriesByName('filled')[0]?.startTime ?? null";
                 browser.value(marks).await.as_f64().ok_or_else(|| "not yet".to_owned())
