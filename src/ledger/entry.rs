@@ -425,23 +425,18 @@ impl Entry {
 
     /// Whether a later decision continues this run.
     pub fn is_continued_by(&self, next: &Self) -> bool {
-        let same_steps = |a: &Constraint, b: &Constraint| {
-            (a.kind, a.before, a.after) == (b.kind, b.before, b.after)
-        };
-        let same_metric =
-            |a: &Measured, b: &Measured| (a.status, a.proposed) == (b.status, b.proposed);
+        let step = |one: &Constraint| (one.kind, one.before, one.after);
+        let metric = |one: &Measured| (one.status, one.proposed);
         self.is_of_the_spec_of(next)
-            && self.reason == next.reason
-            && self.desired == next.desired
-            && self.current == next.current
-            && self.carried == next.carried
-            && self.generation == next.generation
+            && (self.reason, self.carried, self.generation)
+                == (next.reason, next.carried, next.generation)
+            && (self.current, self.desired) == (next.current, next.desired)
             && self.observed.as_ref().map(|observed| observed.desired)
                 == next.observed.as_ref().map(|observed| observed.desired)
             && self.constraints.len() == next.constraints.len()
-            && self.constraints.iter().zip(&next.constraints).all(|(a, b)| same_steps(a, b))
+            && self.constraints.iter().zip(&next.constraints).all(|(a, b)| step(a) == step(b))
             && self.metrics.len() == next.metrics.len()
-            && self.metrics.iter().zip(&next.metrics).all(|(a, b)| same_metric(a, b))
+            && self.metrics.iter().zip(&next.metrics).all(|(a, b)| metric(a) == metric(b))
     }
 
     /// Whether a later decision is on the same spec, as far as that is seen in it: a native HPA has no generation.

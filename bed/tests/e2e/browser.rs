@@ -3,10 +3,6 @@
 use bed::plimsoll::binary;
 use bed::process::Process;
 use bed::{eventually, free_port, parts};
-use fantoccini::wd::WebDriverCompatibleCommand;
-use fantoccini::{Client, ClientBuilder};
-use hyper_util::client::legacy::connect::HttpConnector;
-use reqwest::Url;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -45,7 +41,9 @@ impl Ui {
 
 /// Chromium, driven by chromedriver.
 pub struct Browser {
-    client: Client,
+    /// The address of the session.
+    session: String,
+    http: reqwest::Client,
     _chromedriver: Process,
     _profile: tempfile::TempDir,
 }
@@ -104,40 +102,49 @@ impl Browser {
             "goog:chromeOptions": {"binary": browser, "args": arguments},
             "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"},
         });
-        let Value::Object(capabilities) = capabilities else { unreachable!("it is written so") };
-        let mut builder = ClientBuilder::new(HttpConnector::new());
-        let client = builder.capabilities(capabilities).connect(&server).await;
-        let client = client.unwrap_or_else(|error| panic!("{error}\n{}", chromedriver.tail()));
-        Self { client, _chromedriver: chromedriver, _profile: profile }
+        let http = reqwest::Client::new();
+        let wanted = json!({"capabilities": {"alwaysMatch": capabilities}}).to_string();
+        let session = command(http.post(format!("{server}/session")).body(wanted)).await;
+        let id = session["sessionId"].as_str().expect("a session");
+        let session = format!("{server}/session/{id}");
+        Self { session, http, _chromedriver: chromedriver, _profile: profile }
     }
 
     /// The entries of a log since the last look into it.
     async fn log(&self, name: &str) -> Vec<Value> {
-        let command = OfChromedriver { path: "se/log", body: json!({"type": name}) };
-        let log = self.client.issue_cmd(command).await.expect("a log");
+        let log = self.post("se/log", json!({"type": name})).await;
         log.as_array().cloned().unwrap_or_default()
+    }
+
+    /// A command of WebDriver, and what it returns.
+    async fn post(&self, path: &str, body: Value) -> Value {
+        command(self.http.post(format!("{}/{path}", self.session)).body(body.to_string())).await
+    }
+
+    /// Runs a script in the page: `sync`, or `async` with a callback as its last argument.
+    async fn run(&self, kind: &str, script: &str) -> Value {
+        self.post(&format!("execute/{kind}"), json!({"script": script, "args": []})).await
     }
 
     /// Ends it.
     pub async fn quit(self) {
-        self.client.close().await.expect("Chromium ends");
+        command(self.http.delete(&self.session)).await;
     }
 
     /// Opens an address.
     pub async fn open(&self, address: &str) {
-        self.client.goto(address).await.expect("a page");
+        self.post("url", json!({"url": address})).await;
     }
 
     /// Loads the page again.
     pub async fn refresh(&self) {
-        self.client.refresh().await.expect("the page again");
+        self.post("refresh", json!({})).await;
     }
 
     /// A command of the DevTools protocol.
     pub async fn devtools(&self, command: &str, arguments: Value) {
         let body = json!({"cmd": command, "params": arguments});
-        let done = self.client.issue_cmd(OfChromedriver { path: "goog/cdp/execute", body }).await;
-        done.unwrap_or_else(|error| panic!("{command}: {error}"));
+        self.post("goog/cdp/execute", body).await;
     }
 
     /// Looks at the page in this way.
@@ -153,8 +160,7 @@ impl Browser {
 
     /// The value of a JavaScript expression in the page.
     pub async fn value(&self, expression: &str) -> Value {
-        let value = self.client.execute(&format!("return {expression}"), Vec::new()).await;
-        value.unwrap_or_else(|error| panic!("{expression}: {error}"))
+        self.run("sync", &format!("return {expression}")).await
     }
 
     /// The text of an element, as it is shown.
@@ -174,8 +180,9 @@ impl Browser {
 
     /// Presses keys where the focus is.
     pub async fn press(&self, keys: &str) {
-        let focused = self.client.active_element().await.expect("an element");
-        focused.send_keys(keys).await.expect("keys");
+        let focused = self.value("document.activeElement").await;
+        let element = focused[ELEMENT].as_str().expect("an element");
+        self.post(&format!("element/{element}/value"), json!({"text": keys})).await;
     }
 
     /// Points at an element, so many pixels right of its middle.
@@ -194,14 +201,14 @@ impl Browser {
     /// Checks the page with axe in each look, and that nothing is wider than it.
     pub async fn is_accessible(&self) {
         let axe = include_str!("axe/axe.min.js");
-        self.client.execute(axe, Vec::new()).await.expect("axe");
+        self.run("sync", axe).await;
         for look in LOOKS {
             self.look(look).await;
             let script = "const done = arguments[arguments.length - 1];
                 axe.run().then((found) => done(found.violations.map((one) =>
                     [one.id, ...one.nodes.map((node) => node.html + ' ' + node.failureSummary)])),
                     (error) => done(String(error)));";
-            let found = self.client.execute_async(script, Vec::new()).await.expect("axe runs");
+            let found = self.run("async", script).await;
             assert_eq!(found, json!([]), "{look:?}");
             let wider = "[...document.querySelectorAll('body *')].filter((node) => !node.closest('.scroll, .unseen')
                 && node.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
@@ -238,31 +245,25 @@ impl Browser {
         if std::env::var_os("SCREENSHOTS").is_some() {
             let folder = bed::root().join("docs/images");
             std::fs::create_dir_all(&folder).expect("a folder");
-            let picture = self.client.screenshot().await.expect("a picture");
-            std::fs::write(folder.join(format!("{name}.png")), picture).expect("a file");
+            let screenshot = self.http.get(format!("{}/screenshot", self.session));
+            let picture = command(screenshot).await;
+            let picture: k8s_openapi::ByteString = serde_json::from_value(picture).expect("base64");
+            std::fs::write(folder.join(format!("{name}.png")), picture.0).expect("a file");
         }
     }
 }
 
-/// A command that only chromedriver has.
-#[derive(Debug)]
-struct OfChromedriver {
-    path: &'static str,
-    body: Value,
-}
+/// The field with the id of an element (WebDriver, 12.1).
+const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
-impl WebDriverCompatibleCommand for OfChromedriver {
-    fn endpoint(
-        &self,
-        base: &Url,
-        session: Option<&str>,
-    ) -> Result<Url, <Url as std::str::FromStr>::Err> {
-        base.join(&format!("session/{}/{}", session.unwrap_or_default(), self.path))
-    }
-
-    fn method_and_body(&self, _: &Url) -> (http::Method, Option<String>) {
-        (http::Method::POST, Some(self.body.to_string()))
-    }
+/// Sends a command to chromedriver; what it returns.
+async fn command(request: reqwest::RequestBuilder) -> Value {
+    let response = request.send().await.expect("chromedriver answers");
+    let is_done = response.status().is_success();
+    let body = response.bytes().await.expect("a body");
+    let mut answer: Value = serde_json::from_slice(&body).expect("JSON");
+    assert!(is_done, "{answer:#}");
+    answer["value"].take()
 }
 
 /// A program of `PATH`.

@@ -6,11 +6,16 @@ use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
 use bed::eventually;
-use fantoccini::key::Key;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Keys as WebDriver writes them (17.4.2).
+const ENTER: &str = "\u{E007}";
+const END: &str = "\u{E010}";
+const LEFT: &str = "\u{E012}";
+const DOWN: &str = "\u{E015}";
 
 #[test]
 fn the_demos_story_is_seen_on_the_page() {
@@ -59,8 +64,8 @@ fn the_demos_story_is_seen_on_the_page() {
         browser.press("/").await;
         browser.press("web").await;
         browser.shows("#count", "1 of 1 shown").await;
-        browser.press(&char::from(Key::Down).to_string()).await;
-        browser.press(&char::from(Key::Enter).to_string()).await;
+        browser.press(DOWN).await;
+        browser.press(ENTER).await;
         browser.shows("#one-title", "web in shop").await;
         browser.shows("#story-head", "Stays at 2 replicas").await;
 
@@ -78,7 +83,7 @@ fn the_demos_story_is_seen_on_the_page() {
         let focus = "document.getElementById('chart').focus()";
         browser.value(focus).await;
         eventually("the keys lead to the scale-up", SOON, async || {
-            browser.press(&char::from(Key::Left).to_string()).await;
+            browser.press(LEFT).await;
             let head = browser.text("#story-head").await;
             if head.starts_with("Scaled up from 2 to") { Ok(()) } else { Err(head) }
         })
@@ -93,7 +98,7 @@ fn the_demos_story_is_seen_on_the_page() {
         browser.shows("#conditions", "ScalingActive").await;
 
         // And under the pointer.
-        browser.press(&char::from(Key::End).to_string()).await;
+        browser.press(END).await;
         let last = browser.text("#story-when").await;
         eventually("the pointer chooses a decision", SOON, async || {
             for right in [0.0, 40.0, 80.0, 120.0, 160.0] {
@@ -113,9 +118,9 @@ fn the_demos_story_is_seen_on_the_page() {
         browser.shows("#decisions", "Stabilized").await;
         browser.is_accessible().await;
         browser.value(focus).await;
-        browser.press(&char::from(Key::End).to_string()).await;
+        browser.press(END).await;
         eventually("the keys lead to a decision that is held", SOON, async || {
-            browser.press(&char::from(Key::Left).to_string()).await;
+            browser.press(LEFT).await;
             let text = browser.text("#story-text").await;
             if text.contains("stabilization window") { Ok(()) } else { Err(text) }
         })
