@@ -46,7 +46,7 @@ const COPY_WAIT: Duration = Duration::from_secs(120);
 struct Copied {
     leader: LeaderAddress,
     id: CopyId,
-    /// Whether all that there was has come: after that, a watch goes on where one has ended.
+    /// Whether all that there was has come: after that, a watch continues where one has ended.
     is_complete: bool,
 }
 

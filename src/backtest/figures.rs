@@ -1,11 +1,8 @@
 //! What a run costs, and what it leaves short.
 
+use super::reversal::Reversals;
 use crate::hpa::{Context, Spec};
-use crate::time::UnixMillis;
 use serde::Serialize;
-
-/// A change against the direction of the one before is a reversal within this time, in ms.
-const REVERSAL_MS: i64 = 600_000;
 
 /// The figures of a candidate: sums over decisions, with the state after each, times the period.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -50,8 +47,7 @@ pub struct WorstUnder {
 pub(super) struct Tally {
     period: i64,
     wanted: i32,
-    /// The last change: when, and whether it was up.
-    last_change: Option<(UnixMillis, bool)>,
+    turns: Reversals,
     /// The bounds are those of schedules.
     is_scheduled: bool,
     replicas: i64,
@@ -72,7 +68,7 @@ impl Tally {
         Self {
             period,
             wanted,
-            last_change: None,
+            turns: Reversals::default(),
             is_scheduled: !spec.schedules.is_empty(),
             replicas: 0,
             needed: 0,
@@ -100,12 +96,7 @@ impl Tally {
         let now = context.now;
         let before = std::mem::replace(&mut self.wanted, wanted);
         let change = (wanted != before).then_some(wanted > before);
-        let is_reversal = change.is_some_and(|is_up| {
-            self.last_change.is_some_and(|(at, was_up)| was_up != is_up && now - at <= REVERSAL_MS)
-        });
-        if let Some(is_up) = change {
-            self.last_change = Some((now, is_up));
-        }
+        let is_reversal = change.is_some_and(|is_up| self.turns.changed(now, is_up));
         if !is_counted {
             return;
         }

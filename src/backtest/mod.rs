@@ -6,6 +6,7 @@
 mod candidate;
 mod figures;
 mod load;
+mod reversal;
 mod run;
 mod saturation;
 #[cfg(test)]
@@ -15,5 +16,6 @@ mod workload;
 pub use candidate::Candidate;
 pub use figures::{Figures, WorstUnder};
 pub use load::{Load, LoadError};
+pub use reversal::Reversals;
 pub use run::{MAX_TICKS, Options, Run, run};
 pub use saturation::{LowConfidence, low_confidence};

@@ -51,7 +51,6 @@ pub struct Run {
 /// # Errors
 /// If that is more than [`MAX_TICKS`] decisions, or the load needs more replicas than can be simulated.
 pub fn run(candidate: &Candidate, load: &Load, options: &Options) -> Result<Run, String> {
-    let millis = |duration: Duration| i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
     let period = millis(options.period.or(candidate.period).unwrap_or(PERIOD)).max(1);
     let (first, end) = (load.first(), load.last());
     let ticks = (end - first) / period + 1;
@@ -129,6 +128,10 @@ pub fn run(candidate: &Candidate, load: &Load, options: &Options) -> Result<Run,
     Ok(Run { figures, replicas, last: now - period, ticks })
 }
 
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
 /// The flags by default. An Autoscaler that allows zero is decided as where `--scale-to-zero` is on.
 fn config(candidate: &Candidate) -> ControllerConfig {
     ControllerConfig { scale_to_zero: candidate.min() == 0, ..ControllerConfig::default() }
@@ -145,7 +148,6 @@ struct Metric<'a> {
 
 impl<'a> Metric<'a> {
     fn new(load: &'a Load, window: Duration, scrape_interval: Duration) -> Self {
-        let millis = |duration: Duration| i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
         let means = Means::new(load, millis(window));
         Self { means, first: load.first(), interval: millis(scrape_interval).max(1), last: None }
     }

@@ -1,5 +1,6 @@
 //! `plimsoll backtest`: autoscalers on recorded load.
 
+use super::table::{Align, table};
 use super::{convert, objects};
 use crate::backtest::{self, Candidate, Figures, Load, LowConfidence, Options, Run};
 use crate::config::{BacktestFlags, Moment, OutputFormat};
@@ -190,7 +191,7 @@ fn text(runs: &[Run], load: &Load, low_confidence: &[LowConfidence]) -> String {
             format!("{:.1}", figures.minutes_at_max),
         ]);
     }
-    text += &table(&rows);
+    text += &table(&rows, Align::Right);
     if !low_confidence.is_empty() {
         let minutes: f64 = low_confidence.iter().map(|part| (part.to - part.from) / 60.0).sum();
         let parts = low_confidence.len();
@@ -236,21 +237,4 @@ fn comparison(first: &Figures, second: &Figures) -> String {
         second.under_pod_minutes - first.under_pod_minutes,
         second.scale_events as i64 - first.scale_events as i64
     )
-}
-
-/// Columns under each other: the first to the left, numbers to the right.
-fn table<const N: usize>(rows: &[[String; N]]) -> String {
-    let width = |column: usize| {
-        rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default()
-    };
-    let widths: Vec<usize> = (0..N).map(width).collect();
-    let mut text = String::new();
-    for row in rows {
-        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
-            if column == 0 { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
-        });
-        text += cells.collect::<Vec<_>>().join("  ").trim_end();
-        text.push('\n');
-    }
-    text
 }

@@ -16,4 +16,5 @@ pub mod operate;
 pub mod reference;
 pub mod replay;
 mod story;
+mod table;
 pub mod ui;

@@ -62,7 +62,7 @@ impl Listed {
 pub struct Page {
     /// The entries in their order; there may be none, though there are more.
     pub found: Vec<Listed>,
-    /// Where it goes on, unless these were the last.
+    /// Where the list continues, unless these were the last.
     pub next: Option<Position>,
 }
 

@@ -63,7 +63,7 @@ fn a_copy_shows_what_the_leader_showed() {
     let late = Ledger::new(100_000, START);
     copy_all(&ledger, &late);
     assert_eq!(shown(&late), original);
-    // It goes on where the leader was.
+    // It continues where the leader was.
     let last = all(&copy).last().map(|entry| entry.sequence);
     copy.begin_term(START + 1_000_000_000);
     assert_eq!(shown(&copy), original, "a failover changes nothing of that");

@@ -8,7 +8,7 @@ use crate::watch::AutoscalerRef;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The entries of one autoscaler: the run that goes on, and those before it in blocks. What is dropped is the oldest
+/// The entries of one autoscaler: the run in progress, and those before it in blocks. What is dropped is the oldest
 /// part: a block, or the entries since the last block, or the run.
 #[derive(Debug)]
 pub(super) struct History {
@@ -20,13 +20,13 @@ pub(super) struct History {
     bytes_of_blocks: usize,
     /// The entries since the last block.
     recent: Encoded,
-    /// The run that goes on.
+    /// The run in progress.
     run: Option<Run>,
     /// The sequence of the oldest entry: those before it are dropped, though their block may still be there.
     first: u64,
 }
 
-/// A run that goes on: all decisions of it, and what is shown of them.
+/// A run in progress: all decisions of it, and what is shown of them.
 #[derive(Debug)]
 struct Run {
     entry: Entry,

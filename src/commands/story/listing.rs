@@ -4,6 +4,7 @@ use super::changes::{Change, Changes, short_name, used};
 use super::chart::{Point, Screen, chart, paint};
 use super::tell::Subject;
 use super::words::{clock, counted, date, number, parsed, span};
+use crate::commands::table::{Align, table};
 use crate::ledger::api::{Decision, Metric};
 use crate::ledger::parse_time;
 use crate::time::UnixMillis;
@@ -123,7 +124,7 @@ impl Listing {
             [clock(change.at, to), from, to_replicas, by, reason, change.why()]
         });
         let rows: Vec<[String; 6]> = std::iter::once(header).chain(rows).collect();
-        table(&rows)
+        table(&rows, Align::Left)
     }
 
     /// The list for programs.
@@ -149,20 +150,4 @@ impl Listing {
             "changes": self.changes.iter().map(change).collect::<Vec<_>>(),
         })
     }
-}
-
-/// Rows with columns of equal width, the last one as it is.
-pub fn table<const N: usize>(rows: &[[String; N]]) -> String {
-    let width = |column: usize| {
-        rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default()
-    };
-    let widths: Vec<usize> = (0..N).map(width).collect();
-    let mut text = String::new();
-    for row in rows {
-        let line: String =
-            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}  ")).collect();
-        text += line.trim_end();
-        text.push('\n');
-    }
-    text
 }

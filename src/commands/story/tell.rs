@@ -48,7 +48,7 @@ const MAX_METRICS: usize = 3;
 /// How old the last decision may be in periods, and at least in ms, before that is said.
 const STALE: (i64, i64) = (4, 300_000);
 
-/// A story in lines, each with a label, or none where the line before goes on.
+/// A story in lines, each with a label, or none where the line before continues.
 struct Lines(String);
 
 impl Lines {

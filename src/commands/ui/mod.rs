@@ -8,6 +8,7 @@ mod earlier;
 mod error;
 mod listen;
 mod one;
+mod problems;
 mod reflect;
 mod row;
 mod rows;

@@ -1,6 +1,7 @@
 //! One autoscaler as a stream of JSON lines: its status, and its decisions.
 
 use super::error::{cut, is_refused, problem};
+use super::problems::Problems;
 use super::reflect::{api, resource};
 use super::row::Row;
 use super::rows::Rows;
@@ -13,7 +14,7 @@ use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use serde_json::{Map, Value, json};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -80,7 +81,7 @@ pub fn stream(
         object: None,
         is_found: false,
         listing: VecDeque::new(),
-        problems: BTreeMap::new(),
+        problems: Problems::default(),
         happenings: select(objects, decided).boxed(),
         lines: VecDeque::from([json!({"scope": scope}).to_string()]),
     };
@@ -105,7 +106,7 @@ struct One {
     is_found: bool,
     /// The decisions of the list that is read.
     listing: VecDeque<Value>,
-    problems: BTreeMap<&'static str, String>,
+    problems: Problems,
     happenings: BoxStream<'static, Happening>,
     lines: VecDeque<String>,
 }
@@ -213,15 +214,10 @@ impl One {
     }
 
     fn problem(&mut self, source: &'static str, problem: Option<String>) {
-        if self.problems.get(source) == problem.as_ref() {
-            return;
+        if self.problems.set(source, problem) {
+            let problems = self.problems.texts();
+            self.lines.push_back(json!({"problems": problems}).to_string());
         }
-        match problem {
-            Some(problem) => self.problems.insert(source, problem),
-            None => self.problems.remove(source),
-        };
-        let problems: Vec<_> = self.problems.values().collect();
-        self.lines.push_back(json!({"problems": problems}).to_string());
     }
 }
 

@@ -1,6 +1,7 @@
 //! All autoscalers that the page shows, and what has changed since a client saw them last. No client has a queue:
 //! each looks here for what is newer than what it has, so that a slow one costs nothing.
 
+use super::problems::Problems;
 use super::row::{Row, State};
 use super::swings::{LOOK_BACK_MS, Swings};
 use crate::clock::WallClock;
@@ -42,7 +43,7 @@ struct Inner {
     removed: VecDeque<(u64, AutoscalerRef)>,
     /// The version of the last removal that was forgotten.
     forgotten: u64,
-    problems: BTreeMap<&'static str, String>,
+    problems: Problems,
     problems_version: u64,
     listed: BTreeSet<AutoscalerKind>,
     version: u64,
@@ -230,15 +231,10 @@ impl Inner {
     }
 
     fn problem(&mut self, source: &'static str, problem: Option<String>) {
-        if self.problems.get(source) == problem.as_ref() {
-            return;
+        if self.problems.set(source, problem) {
+            self.version += 1;
+            self.problems_version = self.version;
         }
-        match problem {
-            Some(problem) => self.problems.insert(source, problem),
-            None => self.problems.remove(source),
-        };
-        self.version += 1;
-        self.problems_version = self.version;
     }
 
     /// What has changed since a version, as lines; what needs a person first.
@@ -247,7 +243,7 @@ impl Inner {
         let since = seen.unwrap_or(0);
         let mut lines = VecDeque::new();
         let is_new = |version: u64| seen.is_none() || version > since;
-        let problems = || self.problems.values().cloned().collect();
+        let problems = || self.problems.texts();
         let head = Line {
             scope: seen.is_none().then_some(scope),
             problems: is_new(self.problems_version).then(problems),

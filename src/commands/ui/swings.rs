@@ -1,10 +1,9 @@
 //! How often the replicas of an autoscaler turn back: whether it flaps.
 
+use crate::backtest::Reversals;
 use crate::time::UnixMillis;
 use std::collections::VecDeque;
 
-/// How soon after a change one against its direction is a reversal, as in a backtest.
-const REVERSAL_MS: i64 = 600_000;
 /// How far back reversals count.
 pub const LOOK_BACK_MS: i64 = 3_600_000;
 /// As many reversals within that time are flapping.
@@ -15,24 +14,20 @@ const MAX_REVERSALS: usize = 100;
 /// The changes of an autoscaler's replicas, as far as they matter.
 #[derive(Clone, Debug, Default)]
 pub struct Swings {
-    /// The time of the last change, and whether it was up.
-    last: Option<(UnixMillis, bool)>,
+    /// A reversal is the same as in a backtest.
+    turns: Reversals,
     reversals: VecDeque<UnixMillis>,
 }
 
 impl Swings {
     /// The replicas changed.
     pub fn changed(&mut self, at: UnixMillis, is_up: bool) {
-        if let Some((before, was_up)) = self.last
-            && was_up != is_up
-            && at - before <= REVERSAL_MS
-        {
+        if self.turns.changed(at, is_up) {
             self.reversals.push_back(at);
             if self.reversals.len() > MAX_REVERSALS {
                 self.reversals.pop_front();
             }
         }
-        self.last = Some((at, is_up));
     }
 
     /// The reversals within the last hour.

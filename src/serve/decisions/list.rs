@@ -133,14 +133,14 @@ impl Form {
     }
 }
 
-/// Where a list goes on, and the resource version of its first page: a watch from it misses nothing.
+/// Where a list continues, and the resource version of its first page: a watch from it misses nothing.
 pub struct Place {
     pub version: u64,
     pub after: Option<Position>,
 }
 
 impl Place {
-    /// The token of a list that goes on here.
+    /// The token of a list that continues here.
     fn token(&self, began: u64) -> String {
         let Some(Position { key, kind, sequence }) = &self.after else { return String::new() };
         let kind = match kind {
@@ -192,7 +192,7 @@ pub struct List {
     pub form: Form,
     /// The resource versions at its first page.
     pub versions: Versions,
-    /// Where it goes on.
+    /// Where it continues.
     pub place: Place,
     /// How many decisions may follow, if there is a limit.
     pub left: Option<usize>,

@@ -48,7 +48,7 @@ impl DecisionOptions {
     /// Checks what is asked for together. Source: `ValidateListOptions` of k8s.io/apimachinery.
     ///
     /// # Errors
-    /// 422 if parameters exclude each other, 400 if a list goes on at a resource version.
+    /// 422 if parameters exclude each other, 400 if a list continues at a resource version.
     pub fn check(&self, is_watch: bool) -> Result<(), ApiError> {
         let version = self.resource_version.as_str();
         let sends_initial = self.send_initial_events.is_some();
