@@ -1,0 +1,54 @@
+//! The report as JSON: a contract.
+
+use crate::backtest::{Figures, Load, LowConfidence, Run};
+use crate::time::UnixMillis;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// The result for all candidates, as `--output json` has it.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Report {
+    candidates: Vec<Tried>,
+    from: Value,
+    to: Value,
+    ticks: i64,
+    low_confidence: Vec<LowConfidence>,
+}
+
+#[derive(Serialize)]
+struct Tried {
+    #[serde(flatten)]
+    figures: Figures,
+    replicas: Vec<(Value, usize, i32)>,
+}
+
+/// The report, for a program.
+pub fn json(runs: Vec<Run>, load: &Load, low_confidence: Vec<LowConfidence>) -> String {
+    let last = runs.iter().map(|run| run.last).max().unwrap_or(load.last());
+    let ticks = runs.iter().map(|run| run.ticks).max().unwrap_or_default();
+    let tried = |run: Run| Tried {
+        figures: run.figures,
+        replicas: run
+            .replicas
+            .into_iter()
+            .map(|(time, ready, wanted)| (seconds(time), ready, wanted))
+            .collect(),
+    };
+    let report = Report {
+        candidates: runs.into_iter().map(tried).collect(),
+        from: seconds(load.first()),
+        to: seconds(last),
+        ticks,
+        low_confidence,
+    };
+    serde_json::to_string(&report).expect("numbers and texts are JSON") + "\n"
+}
+
+/// Unix seconds: a whole number where it is one.
+fn seconds(time: UnixMillis) -> Value {
+    match time % 1000 {
+        0 => json!(time / 1000),
+        _ => json!(time as f64 / 1000.0),
+    }
+}

@@ -1,0 +1,94 @@
+//! `plimsoll backtest`: autoscalers on recorded load.
+
+mod json;
+mod text;
+
+use super::{convert, objects};
+use crate::backtest::{self, Candidate, Load, Options};
+use crate::config::{BacktestFlags, Moment, OutputFormat};
+use serde_json::Value;
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::Path;
+
+/// The most bytes of a file of load after it is decompressed.
+const MAX_LOAD_BYTES: u64 = 512 << 20;
+
+/// Tries the Autoscalers of files on a load, and returns what is to be printed.
+///
+/// # Errors
+/// If a file can't be read, or has no autoscaler that can be tried.
+pub fn run(flags: &BacktestFlags) -> Result<String, String> {
+    let in_file = |error: String| format!("{}: {error}", flags.load.display());
+    let load = load(&flags.load).map_err(in_file)?;
+    let load = match (flags.from, flags.to) {
+        (None, None) => load,
+        (from, to) => {
+            let time = |moment: Moment| moment.before(load.last());
+            load.between(from.map(time), to.map(time)).map_err(in_file)?
+        }
+    };
+    let mut candidates = Vec::new();
+    for path in &flags.files {
+        let found = read(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        candidates.extend(found.into_iter().map(|candidate| (path, candidate)));
+    }
+    // Of the same name, the file tells them apart.
+    let names: Vec<String> = candidates.iter().map(|(_, one)| one.name.clone()).collect();
+    for (path, candidate) in &mut candidates {
+        if names.iter().filter(|name| **name == candidate.name).count() > 1 {
+            candidate.name = format!("{} ({})", candidate.name, path.display());
+        }
+    }
+    let options = Options {
+        pod_start: flags.pod_start,
+        window: flags.window,
+        scrape_interval: flags.scrape_interval,
+        warm_up: flags.warm_up,
+        period: flags.period,
+    };
+    let mut runs = Vec::new();
+    for (_, candidate) in &candidates {
+        let run = backtest::run(candidate, &load, &options);
+        runs.push(run.map_err(|error| format!("{}: {error}", candidate.name))?);
+    }
+    let low_confidence = backtest::low_confidence(&load);
+    Ok(match flags.output {
+        OutputFormat::Text => text::text(&runs, &load, &low_confidence),
+        OutputFormat::Json => json::json(runs, &load, low_confidence),
+    })
+}
+
+fn load(path: &Path) -> Result<Load, String> {
+    let file: Box<dyn Read> = match path.as_os_str() == "-" {
+        true => Box::new(std::io::stdin().lock()),
+        false => Box::new(File::open(path).map_err(|error| error.to_string())?),
+    };
+    let is_gzip = path.extension().is_some_and(|extension| extension == "gz");
+    let bytes: Box<dyn Read> = match is_gzip {
+        true => Box::new(flate2::read::MultiGzDecoder::new(file)),
+        false => file,
+    };
+    Load::read(BufReader::new(bytes.take(MAX_LOAD_BYTES))).map_err(|error| error.to_string())
+}
+
+/// The candidates of a file: Autoscalers, and what becomes one.
+fn read(path: &Path) -> Result<Vec<Candidate>, String> {
+    let text = objects::read(path)?;
+    let mut converted = convert::Converted::default();
+    convert::convert(&text, &mut converted)?;
+    if let Some(error) = converted.errors.first() {
+        return Err(error.clone());
+    }
+    let mut candidates = Vec::new();
+    for object in converted.objects {
+        let text = |path: &str| object.pointer(path).and_then(Value::as_str).unwrap_or_default();
+        let (name, namespace) = (text("/metadata/name"), text("/metadata/namespace"));
+        let candidate = Candidate::new(name, namespace, object["spec"].clone());
+        candidates.push(candidate.map_err(|error| format!("{name}: {error}"))?);
+    }
+    if candidates.is_empty() {
+        return Err("there is no Autoscaler, HorizontalPodAutoscaler or ScaledObject in it".into());
+    }
+    Ok(candidates)
+}

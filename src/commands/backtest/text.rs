@@ -1,0 +1,101 @@
+//! The report for a person.
+
+use crate::backtest::{Figures, Load, LowConfidence, Run};
+use crate::commands::table::{Align, table};
+use crate::time::UnixMillis;
+use std::fmt::Write;
+
+fn shown(time: UnixMillis) -> String {
+    jiff::Timestamp::from_second(time.div_euclid(1000)).unwrap_or_default().to_string()
+}
+
+/// For a person: the verdict, and a table below.
+pub fn text(runs: &[Run], load: &Load, low_confidence: &[LowConfidence]) -> String {
+    let mut text = String::new();
+    for run in runs {
+        text += &verdict(&run.figures);
+    }
+    if let [first, others @ ..] = runs {
+        for other in others {
+            text += &comparison(&first.figures, &other.figures);
+        }
+    }
+    let last = runs.iter().map(|run| run.last).max().unwrap_or(load.last());
+    let days = (last - load.first()) as f64 / 86_400_000.0;
+    let ticks = runs.first().map_or(0, |run| run.ticks);
+    let (from, to) = (shown(load.first()), shown(last));
+    let _ = writeln!(text, "\n{ticks} decisions in {days:.1} days, from {from} to {to}\n");
+    let header = [
+        "NAME",
+        "REPLICA-HOURS",
+        "NEEDED",
+        "MIN SHORT",
+        "POD-MIN SHORT",
+        "POD-MIN OVER",
+        "CHANGES",
+        "REVERSALS",
+        "MIN AT MIN",
+        "MIN AT MAX",
+    ];
+    let mut rows = vec![header.map(str::to_owned)];
+    for Run { figures, .. } in runs {
+        rows.push([
+            figures.name.clone(),
+            format!("{:.1}", figures.replica_hours),
+            format!("{:.1}", figures.needed_replica_hours),
+            format!("{:.1}", figures.under_minutes),
+            format!("{:.1}", figures.under_pod_minutes),
+            format!("{:.1}", figures.over_pod_minutes),
+            figures.scale_events.to_string(),
+            figures.reversals.to_string(),
+            format!("{:.1}", figures.minutes_at_min),
+            format!("{:.1}", figures.minutes_at_max),
+        ]);
+    }
+    text += &table(&rows, Align::Right);
+    if !low_confidence.is_empty() {
+        let minutes: f64 = low_confidence.iter().map(|part| (part.to - part.from) / 60.0).sum();
+        let parts = low_confidence.len();
+        let _ = writeln!(text, "\nLow confidence: {minutes:.0} minutes in {parts} parts");
+        const SHOWN: usize = 5;
+        for part in low_confidence.iter().take(SHOWN) {
+            let at = |seconds: f64| shown((seconds * 1000.0) as UnixMillis);
+            let _ = writeln!(text, "  {} to {}: {}", at(part.from), at(part.to), part.reason);
+        }
+        if parts > SHOWN {
+            let _ = writeln!(text, "  and {} more (--output json)", parts - SHOWN);
+        }
+    }
+    text
+}
+
+fn verdict(figures: &Figures) -> String {
+    let name = figures.name.escape_debug();
+    let cost = figures.replica_hours;
+    match figures.worst_under {
+        None => format!("{name}: {cost:.1} replica-hours, and never short of pods\n"),
+        Some(worst) => format!(
+            "{name}: {cost:.1} replica-hours, and short of pods for {:.1} minutes: at worst {} of {} ready, at {}\n",
+            figures.under_minutes,
+            worst.ready,
+            worst.needed,
+            shown((worst.time * 1000.0) as UnixMillis)
+        ),
+    }
+}
+
+/// The second against the first.
+fn comparison(first: &Figures, second: &Figures) -> String {
+    let share = (second.replica_hours / first.replica_hours - 1.0) * 100.0;
+    let cost = match share.is_finite() {
+        true => format!("{share:+.1} % replica-hours"),
+        false => "replica-hours that can't be compared".to_owned(),
+    };
+    format!(
+        "{} against {}: {cost}, {:+.1} pod-minutes short, {:+} changes\n",
+        second.name.escape_debug(),
+        first.name.escape_debug(),
+        second.under_pod_minutes - first.under_pod_minutes,
+        second.scale_events as i64 - first.scale_events as i64
+    )
+}
