@@ -16,8 +16,9 @@ pub struct Candidate {
     pub spec: Spec,
     /// Its `syncPeriodSeconds`.
     pub period: Option<Duration>,
-    /// What one pod carries: the `averageValue` as it is written, in the metric's unit.
-    pub average: f64,
+    /// What one pod carries, in the metric's unit: the `averageValue` as it is written, unless that is a target with
+    /// headroom and something else is set here.
+    pub pod_carries: f64,
     /// Whether the metric is one of each pod, or the total of the workload.
     pub is_per_pod: bool,
 }
@@ -46,10 +47,10 @@ impl Candidate {
         }
         let hpa = crd.as_hpa(namespace, name);
         let written = hpa.metrics.iter().flatten().next().and_then(written_average);
-        let average = written.unwrap_or(milli as f64 / 1000.0);
+        let pod_carries = written.unwrap_or(milli as f64 / 1000.0);
         let period = crd.sync_period_seconds;
         let period = period.map(|seconds| Duration::from_secs(seconds.unsigned_abs().into()));
-        Ok(Self { name: name.to_owned(), spec, period, average, is_per_pod })
+        Ok(Self { name: name.to_owned(), spec, period, pod_carries, is_per_pod })
     }
 
     /// The least replicas.
@@ -59,7 +60,7 @@ impl Candidate {
 
     /// The pods that a load needs.
     pub fn needed(&self, load: f64) -> i64 {
-        ((load / self.average).ceil() as i64).max(self.min().into())
+        ((load / self.pod_carries).ceil() as i64).max(self.min().into())
     }
 }
 

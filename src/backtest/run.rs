@@ -65,8 +65,8 @@ pub fn run(candidate: &Candidate, load: &Load, options: &Options) -> Result<Run,
     let start = now_load.at(first).map_or(0, |load| candidate.needed(load));
     if start > MAX_REPLICAS {
         return Err(format!(
-            "{start} replicas at the beginning: at most {MAX_REPLICAS} are simulated; is averageValue {} in the unit of the load?",
-            candidate.average
+            "{start} replicas at the beginning: at most {MAX_REPLICAS} are simulated; is what a pod carries, {}, in the unit of the load?",
+            candidate.pod_carries
         ));
     }
     let requests = Requests::default();

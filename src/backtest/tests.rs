@@ -125,6 +125,20 @@ fn the_warm_up_is_decided_on_and_not_counted() {
 }
 
 #[test]
+fn a_target_with_headroom_is_short_of_what_pods_carry() {
+    let load = read("time,value\n0,20\n3600,200\n7200,20\n").unwrap();
+    let headroom = json!({"customMetrics": [{"metricName": "requests", "averageValue": "7"}]});
+    let full = run(&candidate(json!({})), &load, &options()).unwrap();
+    let of_target = run(&candidate(headroom.clone()), &load, &options()).unwrap();
+    let carrying = Candidate { pod_carries: 10.0, ..candidate(headroom) };
+    let carrying = run(&carrying, &load, &options()).unwrap();
+    assert_eq!(carrying.figures.needed_replica_hours, full.figures.needed_replica_hours);
+    assert!(of_target.figures.needed_replica_hours > full.figures.needed_replica_hours);
+    assert!(full.figures.under_pod_minutes > 0.0);
+    assert_eq!(carrying.figures.under_pod_minutes, 0.0);
+}
+
+#[test]
 fn a_gap_of_the_load_scales_nothing_and_needs_nothing() {
     let load = read("time,value\n0,80\n600,80\n4200,\n4800,80\n5400,80\n").unwrap();
     let run = run(&candidate(json!({})), &load, &options()).unwrap();

@@ -33,6 +33,11 @@ pub fn run(flags: &BacktestFlags) -> Result<String, String> {
         let found = read(path).map_err(|error| format!("{}: {error}", path.display()))?;
         candidates.extend(found.into_iter().map(|candidate| (path, candidate)));
     }
+    if let Some(pod_carries) = flags.pod_carries {
+        for (_, candidate) in &mut candidates {
+            candidate.pod_carries = pod_carries;
+        }
+    }
     // Of the same name, the file tells them apart.
     let names: Vec<String> = candidates.iter().map(|(_, one)| one.name.clone()).collect();
     for (path, candidate) in &mut candidates {

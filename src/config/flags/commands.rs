@@ -1,6 +1,6 @@
 //! The flags of the commands other than `serve`.
 
-use super::parse::{Moment, duration, moment};
+use super::parse::{Moment, above_zero, duration, moment};
 use super::prometheus::PrometheusFlags;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
@@ -156,6 +156,11 @@ pub struct BacktestFlags {
     /// How long a pod takes until it is ready.
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "60s")]
     pub pod_start: Duration,
+
+    /// What one pod carries of the load, in its unit: the pods that are needed go by it. Without it, the averageValue of
+    /// each Autoscaler, so that a target with headroom is short of its own target.
+    #[arg(long, value_name = "NUMBER", value_parser = above_zero)]
+    pub pod_carries: Option<f64>,
 
     /// The part of the load to begin with: a time such as 2026-11-02T08:00:00Z, Unix seconds, or a duration before the
     /// end of the load, such as -24h.

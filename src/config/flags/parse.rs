@@ -1,5 +1,6 @@
 //! Parsers of flag values.
 
+use crate::k8s::Quantity;
 use crate::time::UnixMillis;
 use std::time::Duration;
 
@@ -33,6 +34,14 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     let expected = "a duration was expected, such as 250ms, 15s or 5m";
     let duration: jiff::SignedDuration = text.parse().map_err(|_| expected.to_owned())?;
     Duration::try_from(duration).map_err(|_| format!("{expected}; it can't be negative"))
+}
+
+/// Parses a number above 0, which may be a quantity: `100`, `0.25`, `250m`.
+pub fn above_zero(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().or_else(|| text.parse().ok().map(Quantity::as_f64));
+    number
+        .filter(|number: &f64| number.is_finite() && *number > 0.0)
+        .ok_or_else(|| "a number above 0 was expected, such as 100 or 250m".to_owned())
 }
 
 /// A point in time as a user names it.
@@ -95,6 +104,16 @@ mod tests {
         assert_eq!(moment("-90s").map(|moment| moment.before(100_000)), Ok(10_000));
         for wrong in ["2h", "yesterday", "12:30", "--2h", "2026-11-24"] {
             assert!(moment(wrong).unwrap_err().contains("such as -2h"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_a_pod_carries_is_a_number_above_zero() {
+        assert_eq!(above_zero("100"), Ok(100.0));
+        assert_eq!(above_zero("0.25"), above_zero("250m"));
+        assert_eq!(above_zero("1e3"), above_zero("1k"));
+        for wrong in ["0", "-1", "NaN", "inf", "", "80%"] {
+            assert!(above_zero(wrong).unwrap_err().contains("above 0"), "{wrong}");
         }
     }
 
