@@ -1,6 +1,6 @@
 //! The embedded executor: this replica leads and writes the scale, events and status itself.
 
-use super::account::{self, Facts};
+use super::account;
 use super::context::{ApplyContext, ControllerContext, SyncResult};
 use super::decision_time::DecisionTime;
 use super::evaluate::Evaluation;
@@ -14,6 +14,7 @@ use super::targets::WriteError;
 use super::update_status::update_status;
 use super::zero;
 use crate::hpa::{self, ConditionKind, Context, Decision, Outcome, Spec, Status};
+use crate::ledger::account::Facts;
 use crate::watch::{AutoscalerKind, AutoscalerRef, ScalingSpec};
 use k8s_openapi::api::autoscaling::v1::Scale;
 use kube::Api;
@@ -114,14 +115,14 @@ pub async fn apply(
     }
     let facts = Facts {
         context,
-        at,
+        at: at.wall,
         generation: apply.execution.generation,
         scale: target.as_ref().map(|target| target.replicas.spec_replicas),
         decision: &decision,
         status: &status,
         wanted,
         raised,
-        released,
+        released: released.map(|release| release - at.process + at.wall),
         observed: None,
     };
     account::record(ctx, apply.autoscaler, facts, account, state);

@@ -2,7 +2,7 @@
 //! That costs the cluster next to nothing: only the leader does, and only if it watches the scale
 //! and serves all metrics itself.
 
-use super::account::{self, Facts};
+use super::account;
 use super::comparison::{ComparisonResult, Decisions};
 use super::context::{Cancelled, ControllerContext, Execution, SyncResult};
 use super::evaluate::{Evaluation, evaluate};
@@ -11,6 +11,7 @@ use super::noted;
 use super::observe::needs_samples;
 use super::state::AutoscalerState;
 use crate::hpa::{Context, Metric, MetricSource, Outcome, Status, parse_group};
+use crate::ledger::account::Facts;
 use crate::ledger::{Observed, bounded};
 use crate::promql::query::PrometheusMetric;
 use crate::rules::{ObjectMetric, Rules};
@@ -171,7 +172,7 @@ fn compare(
     let ours = wanted.or(scale.ok()).filter(|_| decision.outcome != Outcome::Failed);
     let facts = Facts {
         context,
-        at,
+        at: at.wall,
         generation: None,
         scale,
         decision: &decision,

@@ -3,6 +3,7 @@
 //! The control loop builds an [`Entry`] of each decision and records it in the [`Ledger`], which merges
 //! equal ones to runs. The API server renders entries as objects when they are read.
 
+pub mod account;
 pub mod api;
 mod changes;
 mod codec;
