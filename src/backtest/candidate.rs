@@ -1,11 +1,15 @@
 //! An autoscaler that is tried.
 
+use super::run::millis;
 use crate::hpa::{Metric, MetricSource, ScalarTarget, Spec};
 use crate::k8s::Quantity;
 use crate::watch::parse_spec;
 use k8s_openapi::api::autoscaling::v2::MetricSpec;
 use serde_json::Value;
 use std::time::Duration;
+
+/// The period where neither the flag nor the Autoscaler says another one.
+const PERIOD: Duration = Duration::from_secs(15);
 
 /// An autoscaler that is tried, with one metric.
 #[derive(Clone, Debug)]
@@ -51,6 +55,11 @@ impl Candidate {
         let period = crd.sync_period_seconds;
         let period = period.map(|seconds| Duration::from_secs(seconds.unsigned_abs().into()));
         Ok(Self { name: name.to_owned(), spec, period, pod_carries, is_per_pod })
+    }
+
+    /// The period of its decisions in ms, if a flag does not say another one.
+    pub fn period_ms(&self, flag: Option<Duration>) -> i64 {
+        millis(flag.or(self.period).unwrap_or(PERIOD)).max(1)
     }
 
     /// The least replicas.

@@ -6,6 +6,8 @@
 mod candidate;
 mod figures;
 mod load;
+mod observer;
+mod recording;
 mod reversal;
 mod run;
 mod saturation;
@@ -16,6 +18,8 @@ mod workload;
 pub use candidate::Candidate;
 pub use figures::{Figures, WorstUnder};
 pub use load::{Load, LoadError};
+pub use observer::{Decided, Observer};
+pub use recording::{Grid, Recording, Slot};
 pub use reversal::Reversals;
-pub use run::{MAX_TICKS, Options, Run, run};
+pub use run::{MAX_TICKS, Options, Run, run, run_observed};
 pub use saturation::{LowConfidence, low_confidence};

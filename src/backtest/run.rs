@@ -3,6 +3,7 @@
 use super::candidate::Candidate;
 use super::figures::{Figures, Tally};
 use super::load::{Load, Means};
+use super::observer::{Decided, Observer};
 use super::workload::Workload;
 use crate::hpa::{
     self, AlignedSamples, Context, ControllerConfig, Input, Outcome, Requests, Sample, Samples,
@@ -15,8 +16,6 @@ use std::time::Duration;
 pub const MAX_TICKS: i64 = 4_300_000;
 /// The most replicas that are simulated.
 const MAX_REPLICAS: i64 = 100_000;
-/// The period where neither the flag nor the Autoscaler says another one.
-const PERIOD: Duration = Duration::from_secs(15);
 
 /// How the workload and its metric behave.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +50,20 @@ pub struct Run {
 /// # Errors
 /// If that is more than [`MAX_TICKS`] decisions, or the load needs more replicas than can be simulated.
 pub fn run(candidate: &Candidate, load: &Load, options: &Options) -> Result<Run, String> {
-    let period = millis(options.period.or(candidate.period).unwrap_or(PERIOD)).max(1);
+    run_observed(candidate, load, options, &mut ())
+}
+
+/// The same, with someone who sees each decision.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_observed(
+    candidate: &Candidate,
+    load: &Load,
+    options: &Options,
+    observer: &mut impl Observer,
+) -> Result<Run, String> {
+    let period = candidate.period_ms(options.period);
     let (first, end) = (load.first(), load.last());
     let ticks = (end - first) / period + 1;
     if ticks > MAX_TICKS {
@@ -106,7 +118,7 @@ pub fn run(candidate: &Candidate, load: &Load, options: &Options) -> Result<Run,
             selected: Selected::Pods(workload.pods()),
             samples: &[samples],
         };
-        let mut decision = hpa::decide(&input, &mut history, &mut status, &mut ());
+        let mut decision = hpa::decide(&input, &mut history, &mut status, observer);
         if let Outcome::Rescale { to, .. } = decision.outcome {
             hpa::complete_rescale(context, &mut decision, Ok(()), &mut history, &mut status);
             wanted = to;
@@ -120,15 +132,29 @@ pub fn run(candidate: &Candidate, load: &Load, options: &Options) -> Result<Run,
         if replicas.last().is_none_or(|(_, ready, wanted)| (*ready, *wanted) != after) {
             replicas.push((now, after.0, after.1));
         }
-        let needed = now_load.at(now).map(|load| candidate.needed(load));
+        let load = now_load.at(now);
+        let needed = load.map(|load| candidate.needed(load));
         tally.count(context, needed, workload.ready(), wanted, now >= counted_from);
+        observer.decided(&Decided {
+            context,
+            current: scale.spec_replicas,
+            decision: &decision,
+            status: &status,
+            history: &history,
+            period,
+            loads: &[load],
+            needed,
+            ready: workload.ready(),
+            wanted,
+        });
         now += period;
     }
     let figures = tally.figures(&candidate.name);
     Ok(Run { figures, replicas, last: now - period, ticks })
 }
 
-fn millis(duration: Duration) -> i64 {
+/// A duration in ms.
+pub(super) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
