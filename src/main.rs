@@ -7,6 +7,7 @@ use clap::{CommandFactory, Parser};
 use plimsoll::commands::operate::{self, OperateError};
 use plimsoll::commands::{backtest, check, convert, reference, replay, ui};
 use plimsoll::config::{Cli, Command, IgnoredFlag, ServeFlags};
+use std::io::Write;
 use std::process::ExitCode;
 
 /// jemalloc returns the memory of large lists. The system's allocator keeps half as much again as
@@ -114,10 +115,10 @@ fn run_convert(flags: &plimsoll::config::ConvertFlags) -> ExitCode {
 
 fn run_backtest(flags: &plimsoll::config::BacktestFlags) -> ExitCode {
     match backtest::run(flags) {
-        Ok(text) => {
-            print!("{text}");
-            ExitCode::SUCCESS
-        }
+        Ok(report) => match std::io::stdout().write_all(&report) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => failed(format!("the standard output: {error}")),
+        },
         Err(error) => failed(error),
     }
 }

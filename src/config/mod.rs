@@ -11,6 +11,6 @@ pub use file::{Config, ConfigError};
 pub use flags::{
     BacktestFlags, CheckFlags, Cli, ClusterFlags, Command, CompareFlags, ConvertFlags,
     ExplainFlags, FreezeFlags, HistoryFlags, Moment, ObjectFlags, OutputFormat, PauseFlags,
-    PrometheusFlags, PrometheusVerb, ReplayFlags, ServeFlags, TlsVersion, UiFlags,
+    PrometheusFlags, PrometheusVerb, ReplayFlags, ReportFormat, ServeFlags, TlsVersion, UiFlags,
 };
 pub use live::LiveConfig;

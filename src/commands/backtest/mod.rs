@@ -1,24 +1,42 @@
 //! `plimsoll backtest`: autoscalers on recorded load.
 
+mod glyphs;
+mod html;
 mod json;
+mod page_data;
+mod picture;
+mod png;
+mod report;
+mod scene;
+mod svg;
 mod text;
 
 use super::{convert, objects};
-use crate::backtest::{self, Candidate, Load, Options};
-use crate::config::{BacktestFlags, Moment, OutputFormat};
+use crate::backtest::{self, Candidate, Load, Options, Run};
+use crate::config::{BacktestFlags, Moment, ReportFormat};
+use report::{Bounds, Report};
 use serde_json::Value;
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::{BufReader, IsTerminal, Read};
 use std::path::Path;
 
 /// The most bytes of a file of load after it is decompressed.
 const MAX_LOAD_BYTES: u64 = 512 << 20;
 
+/// What the page keeps. The file is below 5 MB: at most 2.2 MB for the slots (of four candidates or more 16,384 with
+/// four numbers of each candidate, and two of the load), and 2.4 MB for decisions of 60 bytes.
+const PAGE: Bounds = Bounds { slots: 16_384, decisions: 20_000 };
+/// What a picture keeps: it has no accounts.
+const PICTURE: Bounds = Bounds { slots: picture::SLOTS, decisions: 1 };
+
 /// Tries the Autoscalers of files on a load, and returns what is to be printed.
 ///
 /// # Errors
-/// If a file can't be read, or has no autoscaler that can be tried.
-pub fn run(flags: &BacktestFlags) -> Result<String, String> {
+/// If a file can't be read, or has no autoscaler that can be tried, or a picture would go to a terminal.
+pub fn run(flags: &BacktestFlags) -> Result<Vec<u8>, String> {
+    if flags.output == ReportFormat::Png && std::io::stdout().is_terminal() {
+        return Err("--output png: the standard output is a terminal, and a PNG is binary; write it to a file: > report.png".to_owned());
+    }
     let in_file = |error: String| format!("{}: {error}", flags.load.display());
     let load = load(&flags.load).map_err(in_file)?;
     let load = match (flags.from, flags.to) {
@@ -28,19 +46,19 @@ pub fn run(flags: &BacktestFlags) -> Result<String, String> {
             load.between(from.map(time), to.map(time)).map_err(in_file)?
         }
     };
-    let mut candidates = Vec::new();
+    let mut named = Vec::new();
     for path in &flags.files {
         let found = read(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        candidates.extend(found.into_iter().map(|candidate| (path, candidate)));
+        named.extend(found.into_iter().map(|candidate| (path, candidate)));
     }
     if let Some(pod_carries) = flags.pod_carries {
-        for (_, candidate) in &mut candidates {
+        for (_, candidate) in &mut named {
             candidate.pod_carries = pod_carries;
         }
     }
     // Of the same name, the file tells them apart.
-    let names: Vec<String> = candidates.iter().map(|(_, one)| one.name.clone()).collect();
-    for (path, candidate) in &mut candidates {
+    let names: Vec<String> = named.iter().map(|(_, one)| one.name.clone()).collect();
+    for (path, candidate) in &mut named {
         if names.iter().filter(|name| **name == candidate.name).count() > 1 {
             candidate.name = format!("{} ({})", candidate.name, path.display());
         }
@@ -52,15 +70,22 @@ pub fn run(flags: &BacktestFlags) -> Result<String, String> {
         warm_up: flags.warm_up,
         period: flags.period,
     };
-    let mut runs = Vec::new();
-    for (_, candidate) in &candidates {
-        let run = backtest::run(candidate, &load, &options);
-        runs.push(run.map_err(|error| format!("{}: {error}", candidate.name))?);
-    }
+    let candidates: Vec<Candidate> = named.into_iter().map(|(_, candidate)| candidate).collect();
     let low_confidence = backtest::low_confidence(&load);
+    let runs = || -> Result<Vec<Run>, String> {
+        let run = |candidate: &Candidate| {
+            let run = backtest::run(candidate, &load, &options);
+            run.map_err(|error| format!("{}: {error}", candidate.name))
+        };
+        candidates.iter().map(run).collect()
+    };
+    let report = |bounds| Report::new(&candidates, &load, &options, low_confidence.clone(), bounds);
     Ok(match flags.output {
-        OutputFormat::Text => text::text(&runs, &load, &low_confidence),
-        OutputFormat::Json => json::json(runs, &load, low_confidence),
+        ReportFormat::Text => text::text(&runs()?, &load, &low_confidence).into_bytes(),
+        ReportFormat::Json => json::json(runs()?, &load, low_confidence.clone()).into_bytes(),
+        ReportFormat::Html => html::html(&report(PAGE)?).into_bytes(),
+        ReportFormat::Svg => svg::svg(&picture::picture(&report(PICTURE)?)).into_bytes(),
+        ReportFormat::Png => png::png(&picture::picture(&report(PICTURE)?)),
     })
 }
 

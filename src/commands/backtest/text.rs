@@ -1,30 +1,57 @@
 //! The report for a person.
 
 use crate::backtest::{Figures, Load, LowConfidence, Run};
+use crate::commands::story::plain;
 use crate::commands::table::{Align, table};
 use crate::time::UnixMillis;
 use std::fmt::Write;
 
-fn shown(time: UnixMillis) -> String {
-    jiff::Timestamp::from_second(time.div_euclid(1000)).unwrap_or_default().to_string()
-}
+/// What the columns of the table mean.
+pub const TERMS: &str = "NEEDED: hours of the pods that the load needs. MIN SHORT: minutes with fewer pods ready than needed. POD-MIN SHORT, POD-MIN OVER: the pods that are short or too many, times minutes. REVERSALS: changes against the one before within 10 minutes.";
 
 /// For a person: the verdict, and a table below.
 pub fn text(runs: &[Run], load: &Load, low_confidence: &[LowConfidence]) -> String {
     let mut text = String::new();
-    for run in runs {
-        text += &verdict(&run.figures);
-    }
-    if let [first, others @ ..] = runs {
-        for other in others {
-            text += &comparison(&first.figures, &other.figures);
-        }
+    for line in verdicts(runs) {
+        text += &line;
+        text.push('\n');
     }
     let last = runs.iter().map(|run| run.last).max().unwrap_or(load.last());
-    let days = (last - load.first()) as f64 / 86_400_000.0;
+    let _ = writeln!(text, "\n{}\n", span(runs, load.first(), last));
+    text += &table(&rows(runs), Align::Right);
+    if !low_confidence.is_empty() {
+        let minutes: f64 = low_confidence.iter().map(|part| (part.to - part.from) / 60.0).sum();
+        let parts = low_confidence.len();
+        let _ = writeln!(text, "\nLow confidence: {minutes:.0} minutes in {parts} parts");
+        const SHOWN: usize = 5;
+        for one in low_confidence.iter().take(SHOWN) {
+            let _ = writeln!(text, "  {}", part(one));
+        }
+        if parts > SHOWN {
+            let _ = writeln!(text, "  and {} more (--output json)", parts - SHOWN);
+        }
+    }
+    text
+}
+
+/// What each candidate costs and leaves short, and each against the first one.
+pub fn verdicts(runs: &[Run]) -> Vec<String> {
+    let mut lines: Vec<String> = runs.iter().map(|run| verdict(&run.figures)).collect();
+    if let [first, others @ ..] = runs {
+        lines.extend(others.iter().map(|other| comparison(&first.figures, &other.figures)));
+    }
+    lines
+}
+
+/// How many decisions were made, and when.
+pub fn span(runs: &[Run], first: UnixMillis, last: UnixMillis) -> String {
+    let days = (last - first) as f64 / 86_400_000.0;
     let ticks = runs.first().map_or(0, |run| run.ticks);
-    let (from, to) = (shown(load.first()), shown(last));
-    let _ = writeln!(text, "\n{ticks} decisions in {days:.1} days, from {from} to {to}\n");
+    format!("{ticks} decisions in {days:.1} days, from {} to {}", shown(first), shown(last))
+}
+
+/// The table of figures, its header first.
+pub fn rows(runs: &[Run]) -> Vec<[String; 10]> {
     let header = [
         "NAME",
         "REPLICA-HOURS",
@@ -40,7 +67,7 @@ pub fn text(runs: &[Run], load: &Load, low_confidence: &[LowConfidence]) -> Stri
     let mut rows = vec![header.map(str::to_owned)];
     for Run { figures, .. } in runs {
         rows.push([
-            figures.name.clone(),
+            plain(&figures.name).into_owned(),
             format!("{:.1}", figures.replica_hours),
             format!("{:.1}", figures.needed_replica_hours),
             format!("{:.1}", figures.under_minutes),
@@ -52,30 +79,27 @@ pub fn text(runs: &[Run], load: &Load, low_confidence: &[LowConfidence]) -> Stri
             format!("{:.1}", figures.minutes_at_max),
         ]);
     }
-    text += &table(&rows, Align::Right);
-    if !low_confidence.is_empty() {
-        let minutes: f64 = low_confidence.iter().map(|part| (part.to - part.from) / 60.0).sum();
-        let parts = low_confidence.len();
-        let _ = writeln!(text, "\nLow confidence: {minutes:.0} minutes in {parts} parts");
-        const SHOWN: usize = 5;
-        for part in low_confidence.iter().take(SHOWN) {
-            let at = |seconds: f64| shown((seconds * 1000.0) as UnixMillis);
-            let _ = writeln!(text, "  {} to {}: {}", at(part.from), at(part.to), part.reason);
-        }
-        if parts > SHOWN {
-            let _ = writeln!(text, "  and {} more (--output json)", parts - SHOWN);
-        }
-    }
-    text
+    rows
+}
+
+/// A part of low confidence, and why.
+pub fn part(part: &LowConfidence) -> String {
+    let at = |seconds: f64| shown((seconds * 1000.0) as UnixMillis);
+    format!("{} to {}: {}", at(part.from), at(part.to), part.reason)
+}
+
+/// A time to the second.
+pub fn shown(time: UnixMillis) -> String {
+    jiff::Timestamp::from_second(time.div_euclid(1000)).unwrap_or_default().to_string()
 }
 
 fn verdict(figures: &Figures) -> String {
-    let name = figures.name.escape_debug();
+    let name = plain(&figures.name);
     let cost = figures.replica_hours;
     match figures.worst_under {
-        None => format!("{name}: {cost:.1} replica-hours, and never short of pods\n"),
+        None => format!("{name}: {cost:.1} replica-hours, and never short of pods"),
         Some(worst) => format!(
-            "{name}: {cost:.1} replica-hours, and short of pods for {:.1} minutes: at worst {} of {} ready, at {}\n",
+            "{name}: {cost:.1} replica-hours, and short of pods for {:.1} minutes: at worst {} of {} ready, at {}",
             figures.under_minutes,
             worst.ready,
             worst.needed,
@@ -92,9 +116,9 @@ fn comparison(first: &Figures, second: &Figures) -> String {
         false => "replica-hours that can't be compared".to_owned(),
     };
     format!(
-        "{} against {}: {cost}, {:+.1} pod-minutes short, {:+} changes\n",
-        second.name.escape_debug(),
-        first.name.escape_debug(),
+        "{} against {}: {cost}, {:+.1} pod-minutes short, {:+} changes",
+        plain(&second.name),
+        plain(&first.name),
         second.under_pod_minutes - first.under_pod_minutes,
         second.scale_events as i64 - first.scale_events as i64
     )

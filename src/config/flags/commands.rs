@@ -187,9 +187,25 @@ pub struct BacktestFlags {
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub period: Option<Duration>,
 
-    /// How the result is printed.
-    #[arg(short, long, value_enum, default_value_t = OutputFormat::Text)]
-    pub output: OutputFormat,
+    /// How the result is printed: html is one file with charts and the account of each decision, svg and png are a chart
+    /// for a pull request.
+    #[arg(short, long, value_enum, default_value_t = ReportFormat::Text)]
+    pub output: ReportFormat,
+}
+
+/// How the report of a backtest is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ReportFormat {
+    /// For a person.
+    Text,
+    /// For a program.
+    Json,
+    /// A page in one file.
+    Html,
+    /// A chart.
+    Svg,
+    /// The same chart in pixels.
+    Png,
 }
 
 /// The flags of `plimsoll ui`.

@@ -8,7 +8,7 @@ mod serve;
 
 pub use commands::{
     BacktestFlags, CheckFlags, ClusterFlags, CompareFlags, ConvertFlags, ExplainFlags, FreezeFlags,
-    HistoryFlags, ObjectFlags, OutputFormat, PauseFlags, ReplayFlags, UiFlags,
+    HistoryFlags, ObjectFlags, OutputFormat, PauseFlags, ReplayFlags, ReportFormat, UiFlags,
 };
 pub use parse::Moment;
 pub use prometheus::{PrometheusFlags, PrometheusVerb};

@@ -46,8 +46,10 @@ export function age(seconds) {
   return `${Math.floor(passed / 86_400)} d ago`;
 }
 
-const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
-const dated = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+// Of the reader, unless the page has one.
+const { timeZone } = document.documentElement.dataset;
+const clock = new Intl.DateTimeFormat(undefined, { timeZone, hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+const dated = new Intl.DateTimeFormat(undefined, { timeZone, day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
 
 // The time of day, with the date if it is not of the last twelve hours.
 export function moment(time) {

@@ -1,0 +1,137 @@
+//! The report as a page: one file, which needs nothing from elsewhere and asks for nothing.
+
+use super::page_data;
+use super::report::{MAX_SHOWN, Report};
+use super::text;
+use crate::commands::story::plain;
+use k8s_openapi::ByteString;
+use sha2::{Digest, Sha256};
+use std::fmt::Write;
+
+/// The page, with `{{NAME}}` where something is put in.
+const PAGE: &str = include_str!("assets/report.html");
+/// The styles: of `plimsoll ui` and of uPlot, and those of this page.
+const STYLES: [&str; 3] = [
+    include_str!("../ui/assets/vendor/uPlot.min.css"),
+    include_str!("../ui/assets/style.css"),
+    include_str!("assets/report.css"),
+];
+const UPLOT: &str = include_str!("../ui/assets/vendor/uPlot.iife.min.js");
+const UPLOT_LICENSE: &str = include_str!("../ui/assets/vendor/uPlot.LICENSE");
+/// The modules that tell of decisions, as `plimsoll ui` has them.
+const MODULES: [&str; 2] =
+    [include_str!("../ui/assets/text.js"), include_str!("../ui/assets/story.js")];
+const SCRIPT: &str = include_str!("assets/report.js");
+
+/// The page.
+pub fn html(report: &Report) -> String {
+    let style = STYLES.join("\n");
+    let uplot = format!("/*\n{}\n*/\n{UPLOT}", UPLOT_LICENSE.trim());
+    let scripts = [uplot, script()];
+    let policy = format!(
+        "default-src 'none'; script-src {}; style-src {}; img-src data:; base-uri 'none'; form-action 'none'",
+        scripts.each_ref().map(|script| hash(script)).join(" "),
+        hash(&style)
+    );
+    let scripts = scripts.map(|script| format!("<script>{script}</script>")).join("\n");
+    let data = serde_json::to_string(&page_data::data(report)).expect("numbers and texts are JSON");
+    fill(PAGE, |name| match name {
+        "policy" => policy.clone(),
+        "title" => escape(&title(report)),
+        "style" => style.clone(),
+        "span" => escape(&text::span(&report.runs, report.span.0, report.span.1)),
+        "verdict" => items(&text::verdicts(&report.runs)),
+        "figures" => figures(report),
+        "terms" => escape(text::TERMS),
+        "low_confidence" => low_confidence(report),
+        "assumptions" => format!("<ul>\n{}</ul>", items(&report.assumptions())),
+        // No text of it ends the element.
+        "data" => data.replace('<', "\\u003c"),
+        "scripts" => scripts.clone(),
+        other => unreachable!("the page has {other}"),
+    })
+}
+
+fn title(report: &Report) -> String {
+    let names: Vec<&str> = report.runs.iter().map(|run| &*run.figures.name).collect();
+    format!("Backtest of {}", names.join(", "))
+}
+
+/// Puts texts in where the template has `{{NAME}}`. What is put in is not looked at again.
+fn fill(template: &str, value: impl Fn(&str) -> String) -> String {
+    let mut parts = template.split("{{");
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (name, rest) = part.split_once("}}").expect("each name ends");
+        text += &value(name);
+        text += rest;
+    }
+    text
+}
+
+/// The modules in one script: what a page imports from another file, it can't from its own.
+fn script() -> String {
+    let module = |text: &str| -> String {
+        let lines = text.lines().filter(|line| !line.starts_with("import "));
+        let lines = lines.map(|line| line.strip_prefix("export ").unwrap_or(line));
+        lines.fold(String::new(), |text, line| text + line + "\n")
+    };
+    let modules: String = MODULES.iter().map(|text| module(text)).collect();
+    format!("(() => {{\n\"use strict\";\n{modules}{{\n{SCRIPT}}}\n}})();\n")
+}
+
+/// The hash of an inline script or style, as a Content-Security-Policy names it.
+fn hash(text: &str) -> String {
+    let hash = serde_json::to_value(ByteString(Sha256::digest(text).to_vec()));
+    let base64 = hash.ok().and_then(|hash| hash.as_str().map(str::to_owned)).unwrap_or_default();
+    format!("'sha256-{base64}'")
+}
+
+/// A text of others as text of HTML or XML, in attributes, too.
+pub fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in plain(text).chars() {
+        match character {
+            '&' => escaped += "&amp;",
+            '<' => escaped += "&lt;",
+            '>' => escaped += "&gt;",
+            '"' => escaped += "&quot;",
+            '\'' => escaped += "&#39;",
+            other => escaped.push(other),
+        }
+    }
+    escaped
+}
+
+fn items(texts: &[String]) -> String {
+    texts.iter().fold(String::new(), |items, text| items + "<li>" + &escape(text) + "</li>\n")
+}
+
+fn figures(report: &Report) -> String {
+    let mut table = "<table id=\"figures\" aria-labelledby=\"figures-title\">\n".to_owned();
+    let [header, rows @ ..] = &*text::rows(&report.runs) else { return table };
+    let head = header
+        .iter()
+        .fold(String::new(), |head, name| head + "<th scope=\"col\">" + name + "</th>");
+    let _ = writeln!(table, "<thead><tr>{head}</tr></thead>\n<tbody>");
+    for [name, figures @ ..] in rows {
+        let _ = write!(table, "<tr><th scope=\"row\">{}</th>", escape(name));
+        for figure in figures {
+            let _ = write!(table, "<td>{figure}</td>");
+        }
+        table += "</tr>\n";
+    }
+    table + "</tbody></table>"
+}
+
+fn low_confidence(report: &Report) -> String {
+    let parts = &report.low_confidence;
+    if parts.is_empty() {
+        return "<p>None: the load is known all the time, and is cut off nowhere.</p>".to_owned();
+    }
+    let mut texts: Vec<String> = parts.iter().take(MAX_SHOWN).map(text::part).collect();
+    if parts.len() > MAX_SHOWN {
+        texts.push(format!("and {} more (--output json)", parts.len() - MAX_SHOWN));
+    }
+    format!("<ul>\n{}</ul>", items(&texts))
+}

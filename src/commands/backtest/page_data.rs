@@ -1,0 +1,211 @@
+//! The data of the page: numbers in columns, and decisions as short rows.
+
+use super::report::Report;
+use crate::backtest::{LowConfidence, Recording, Slot};
+use crate::k8s::Quantity;
+use crate::ledger::{
+    Basis, ConstraintKind, Entry, Measured, MetricBasis, MetricStatus, Reason, Target,
+};
+use crate::time::UnixMillis;
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// The data of the page. Times are Unix seconds; those of decisions count from the beginning.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Data<'a> {
+    from: f64,
+    /// The seconds of a slot.
+    step: f64,
+    loads: Vec<LoadColumns>,
+    candidates: Vec<Shown<'a>>,
+    /// The same number is needed of all candidates.
+    is_need_shared: bool,
+    /// Some changes are left out.
+    is_thinned: bool,
+    low_confidence: &'a [LowConfidence],
+    reasons: Vec<&'static str>,
+    statuses: Vec<&'static str>,
+    constraints: Vec<&'static str>,
+    /// Why decisions and metrics failed.
+    texts: Vec<String>,
+}
+
+/// Texts that many decisions share, by their numbers.
+#[derive(Default)]
+struct Texts(HashMap<String, usize>);
+
+impl Texts {
+    fn number(&mut self, text: &str) -> usize {
+        let next = self.0.len();
+        *self.0.entry(text.to_owned()).or_insert(next)
+    }
+
+    fn in_order(self) -> Vec<String> {
+        let mut texts: Vec<_> = self.0.into_iter().collect();
+        texts.sort_by_key(|(_, number)| *number);
+        texts.into_iter().map(|(text, _)| text).collect()
+    }
+}
+
+#[derive(Serialize)]
+struct LoadColumns {
+    name: String,
+    low: Vec<Option<f64>>,
+    high: Vec<Option<f64>>,
+}
+
+#[derive(Serialize)]
+struct Shown<'a> {
+    name: &'a str,
+    needed: Vec<Option<i64>>,
+    ready: Vec<usize>,
+    wanted: Vec<i32>,
+    short: Vec<i64>,
+    metrics: Vec<Value>,
+    bases: Vec<Value>,
+    decisions: Vec<Value>,
+}
+
+/// The data of a report.
+pub fn data(report: &Report) -> Data<'_> {
+    let first = report.span.0;
+    let step = report.recordings.first().map_or(1, |one| one.grid.width);
+    let names = report.runs.iter().map(|run| &*run.figures.name);
+    let mut texts = Texts::default();
+    let recordings = names.zip(&report.recordings);
+    let shown = recordings.map(|(name, one)| shown(name, one, first, &mut texts));
+    let candidates: Vec<Shown<'_>> = shown.collect();
+    let is_need_shared = candidates.windows(2).all(|pair| pair[0].needed == pair[1].needed);
+    Data {
+        from: first as f64 / 1000.0,
+        step: step as f64 / 1000.0,
+        loads: loads(report),
+        candidates,
+        is_need_shared,
+        is_thinned: report.recordings.iter().any(|one| one.every_change > 0),
+        low_confidence: &report.low_confidence,
+        reasons: Reason::ALL.map(Reason::as_str).to_vec(),
+        statuses: MetricStatus::ALL.map(MetricStatus::as_str).to_vec(),
+        constraints: ConstraintKind::ALL.map(ConstraintKind::as_str).to_vec(),
+        texts: texts.in_order(),
+    }
+}
+
+/// The slots, each without a decision as the one before it.
+fn slots(recording: &Recording) -> impl Iterator<Item = &Slot> {
+    let mut last = recording.slots.iter().flatten().next();
+    recording.slots.iter().filter_map(move |slot| {
+        last = slot.as_ref().or(last);
+        last
+    })
+}
+
+/// The load, of the candidate with the most decisions.
+fn loads(report: &Report) -> Vec<LoadColumns> {
+    let known = |one: &&Recording| one.slots.iter().flatten().count();
+    let Some(recording) = report.recordings.iter().max_by_key(known) else { return Vec::new() };
+    let metrics = recording.metrics().iter().enumerate();
+    let columns = metrics.map(|(index, metric)| {
+        let values = || slots(recording).map(move |slot| slot.loads.get(index).copied().flatten());
+        LoadColumns {
+            name: metric.name.to_string(),
+            low: values().map(|load| load.map(|(low, _)| short(low))).collect(),
+            high: values().map(|load| load.map(|(_, high)| short(high))).collect(),
+        }
+    });
+    columns.collect()
+}
+
+/// A number with six significant digits.
+fn short(number: f64) -> f64 {
+    format!("{number:.5e}").parse().unwrap_or(number)
+}
+
+fn shown<'a>(
+    name: &'a str,
+    recording: &'a Recording,
+    first: UnixMillis,
+    texts: &mut Texts,
+) -> Shown<'a> {
+    let mut known: Vec<&Arc<Basis>> = Vec::new();
+    let decisions = recording.decisions.iter().map(|entry| {
+        if !known.last().is_some_and(|basis| Arc::ptr_eq(basis, &entry.basis)) {
+            known.push(&entry.basis);
+        }
+        decision(entry, known.len() - 1, first, texts)
+    });
+    let decisions = decisions.collect();
+    Shown {
+        name,
+        needed: slots(recording).map(|slot| slot.needed).collect(),
+        ready: slots(recording).map(|slot| slot.ready).collect(),
+        wanted: slots(recording).map(|slot| slot.wanted).collect(),
+        short: slots(recording).map(|slot| slot.short).collect(),
+        metrics: recording.metrics().iter().map(metric).collect(),
+        bases: known.into_iter().map(|basis| basis_of(basis)).collect(),
+        decisions,
+    }
+}
+
+fn metric(metric: &MetricBasis) -> Value {
+    let quantity = |milli: i64| Quantity::from_milli(milli).to_string();
+    let (kind, target) = match metric.target {
+        Target::Average(milli) => ("AverageValue", quantity(milli)),
+        Target::Value(milli) => ("Value", quantity(milli)),
+        Target::Utilization(percent) => ("Utilization", format!("{percent}%")),
+        Target::Invalid => ("", String::new()),
+    };
+    json!({"name": &*metric.name, "type": kind, "target": target})
+}
+
+fn basis_of(basis: &Basis) -> Value {
+    let schedules = basis.schedules.each_ref().map(|name| name.as_deref());
+    json!({"min": basis.min, "max": basis.max, "schedules": schedules})
+}
+
+/// `[time, basis, current, recommended, desired, reason, metrics, constraints, message]`, without a message where there
+/// is none; it is the number of a text.
+fn decision(entry: &Entry, basis: usize, first: UnixMillis, texts: &mut Texts) -> Value {
+    let constraints = entry.constraints.iter().map(|one| {
+        let until = one.until.map(|until| seconds(until - first));
+        json!([one.kind as u8, one.before, one.after, until])
+    });
+    let constraints: Vec<Value> = constraints.collect();
+    let metrics: Vec<Value> = entry.metrics.iter().map(|one| measured(one, texts)).collect();
+    let mut row = json!([
+        seconds(entry.first - first),
+        basis,
+        entry.current,
+        entry.recommended,
+        entry.desired,
+        entry.reason as u8,
+        metrics,
+        constraints,
+    ]);
+    if let (Some(message), Some(row)) = (&entry.message, row.as_array_mut()) {
+        row.push(json!(texts.number(message)));
+    }
+    row
+}
+
+/// `[status, proposed, value, ready, unready, missing, ignored, why]`, without a number of a text where it did not fail.
+fn measured(measured: &Measured, texts: &mut Texts) -> Value {
+    let [ready, unready, missing, ignored] = measured.pods;
+    let (status, proposed, value) = (measured.status as u8, measured.proposed, measured.value);
+    let mut row = json!([status, proposed, value, ready, unready, missing, ignored]);
+    if let (Some(failure), Some(row)) = (&measured.failure, row.as_array_mut()) {
+        row.push(json!(texts.number(&failure.1)));
+    }
+    row
+}
+
+/// Whole seconds where they are.
+fn seconds(ms: i64) -> Value {
+    match ms % 1000 {
+        0 => json!(ms / 1000),
+        _ => json!(ms as f64 / 1000.0),
+    }
+}

@@ -1,0 +1,311 @@
+//! The picture of a report: the load, and below it each candidate's replicas on the same scales.
+
+use super::glyphs::width;
+use super::report::Report;
+use super::scene::{Anchor, Ink, Mark, Scene};
+use super::text;
+use crate::backtest::{Figures, Recording, Slot};
+use crate::commands::story::plain;
+use crate::time::UnixMillis;
+use jiff::Timestamp;
+
+const WIDTH: f64 = 960.0;
+const LEFT: f64 = 56.0;
+const RIGHT: f64 = 16.0;
+const LOAD_HEIGHT: f64 = 84.0;
+const SIZE: f64 = 12.0;
+/// The most slots of a picture: one for each pixel of the width.
+pub const SLOTS: usize = (WIDTH - LEFT - RIGHT) as usize;
+
+/// The distances of marks on the axis of time, in seconds.
+const STEPS: [i64; 15] = [
+    60, 300, 900, 1_800, 3_600, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800, 1_209_600,
+    2_592_000, 7_776_000, 31_536_000,
+];
+
+/// From values to pixels.
+#[derive(Clone, Copy)]
+struct Axes {
+    first: UnixMillis,
+    last: UnixMillis,
+    top: f64,
+    height: f64,
+    most: f64,
+}
+
+impl Axes {
+    fn left(&self, time: UnixMillis) -> f64 {
+        let share = (time - self.first) as f64 / (self.last - self.first).max(1) as f64;
+        LEFT + share.clamp(0.0, 1.0) * (WIDTH - LEFT - RIGHT)
+    }
+
+    fn up(&self, value: f64) -> f64 {
+        self.top + self.height * (1.0 - (value / self.most).clamp(0.0, 1.0))
+    }
+
+    fn bottom(&self) -> f64 {
+        self.top + self.height
+    }
+}
+
+/// The picture.
+pub fn picture(report: &Report) -> Scene {
+    let count = report.runs.len();
+    let height = match count {
+        0 | 1 => 240.0,
+        2 => 180.0,
+        3 | 4 => 140.0,
+        _ => 100.0,
+    };
+    let mut marks = Vec::new();
+    let (first, last) = report.span;
+    let title = text::span(&report.runs, first, last);
+    put(&mut marks, Ink::Text, [LEFT, 24.0], 14.0, Anchor::Start, title.clone());
+    let axes = |top, height, most| Axes { first, last, top, height, most };
+    let mut top = 44.0;
+    load(&mut marks, report, |most| axes(top, LOAD_HEIGHT, most));
+    top += LOAD_HEIGHT;
+    let most = most_replicas(report);
+    for (index, (run, recording)) in report.runs.iter().zip(&report.recordings).enumerate() {
+        top += 46.0;
+        let axes = axes(top, height, most);
+        let [name, cost] = heading(&run.figures, report.runs.first().map(|first| &first.figures));
+        let name = within(&name, SIZE + 1.0, WIDTH - LEFT - RIGHT);
+        put(&mut marks, Ink::Ready(index), [LEFT, top - 24.0], SIZE + 1.0, Anchor::Start, name);
+        put(&mut marks, Ink::Muted, [LEFT, top - 8.0], SIZE, Anchor::Start, cost);
+        needed(&mut marks, axes, recording);
+        low_confidence(&mut marks, report, axes);
+        grid(&mut marks, axes, &replica_steps(most));
+        lines(&mut marks, axes, recording, index);
+        top += height;
+    }
+    times(&mut marks, axes(44.0, top - 44.0, 1.0));
+    top += 44.0;
+    legend(&mut marks, top);
+    top += 18.0;
+    let page = Mark::Rect { ink: Ink::Page, at: [0.0, 0.0, WIDTH, top] };
+    marks.insert(0, page);
+    let names: Vec<String> =
+        report.runs.iter().map(|run| plain(&run.figures.name).into_owned()).collect();
+    Scene {
+        width: WIDTH,
+        height: top,
+        title: format!("Backtest of {}: {title}", names.join(", ")),
+        description: text::verdicts(&report.runs).join(". "),
+        marks,
+    }
+}
+
+fn put(
+    marks: &mut Vec<Mark>,
+    ink: Ink,
+    at: [f64; 2],
+    size: f64,
+    anchor: Anchor,
+    text: impl Into<String>,
+) {
+    marks.push(Mark::Text { ink, at, size, anchor, text: text.into() });
+}
+
+/// A text within a width, with an ellipsis where it is cut.
+fn within(text: &str, size: f64, most: f64) -> String {
+    let mut text = plain(text).into_owned();
+    if width(&text, size) <= most {
+        return text;
+    }
+    while !text.is_empty() && width(&text, size) + width("…", size) > most {
+        text.pop();
+    }
+    text + "…"
+}
+
+/// The name of a candidate, and what it costs and leaves short.
+fn heading(figures: &Figures, first: Option<&Figures>) -> [String; 2] {
+    let against = first.filter(|first| !std::ptr::eq(*first, figures)).and_then(|first| {
+        let share = (figures.replica_hours / first.replica_hours - 1.0) * 100.0;
+        share.is_finite().then(|| format!(" ({share:+.1} %)"))
+    });
+    let worst = figures
+        .worst_under
+        .map(|worst| format!(", at worst {} of {} ready", worst.ready, worst.needed));
+    let cost = format!(
+        "{:.1} replica-hours{}; short for {:.1} minutes, {:.1} pod-minutes{}; {} changes, {} reversals",
+        figures.replica_hours,
+        against.unwrap_or_default(),
+        figures.under_minutes,
+        figures.under_pod_minutes,
+        worst.unwrap_or_default(),
+        figures.scale_events,
+        figures.reversals
+    );
+    [figures.name.clone(), cost]
+}
+
+/// The slots with a decision, and when each begins.
+fn slots(recording: &Recording) -> impl DoubleEndedIterator<Item = (UnixMillis, &Slot)> {
+    let grid = recording.grid;
+    let slots = recording.slots.iter().enumerate();
+    slots.filter_map(move |(index, slot)| {
+        Some((grid.first + index as i64 * grid.width, slot.as_ref()?))
+    })
+}
+
+fn most_replicas(report: &Report) -> f64 {
+    let all = report.recordings.iter().flat_map(|one| one.slots.iter().flatten());
+    let most =
+        all.map(|slot| (slot.needed.unwrap_or(0)).max(slot.ready as i64).max(slot.wanted.into()));
+    most.max().unwrap_or(0).max(1) as f64 * 1.05
+}
+
+/// A distance of marks such that there are five at most: 1, 2 or 5, times a power of ten.
+fn nice(most: f64) -> f64 {
+    let power = 10_f64.powf((most / 5.0).log10().floor());
+    let factors = [1.0, 2.0, 5.0, 10.0];
+    factors.into_iter().map(|factor| factor * power).find(|step| most / step <= 5.0).unwrap_or(most)
+}
+
+fn replica_steps(most: f64) -> Vec<f64> {
+    let step = nice(most).max(1.0);
+    (0..=5).map(|index| f64::from(index) * step).take_while(|value| *value <= most).collect()
+}
+
+/// Lines at values, with their numbers.
+fn grid(marks: &mut Vec<Mark>, axes: Axes, values: &[f64]) {
+    for value in values {
+        let up = axes.up(*value);
+        let at = [LEFT, up - 0.5, WIDTH - LEFT - RIGHT, 1.0];
+        marks.push(Mark::Rect { ink: Ink::Grid, at });
+        put(marks, Ink::Muted, [LEFT - 8.0, up + 4.0], SIZE - 1.0, Anchor::End, quantity(*value));
+    }
+}
+
+/// A number in a few characters: `250`, `1.5k`, `0.2`.
+fn quantity(value: f64) -> String {
+    let (scaled, unit) = match value.abs() {
+        1e9.. => (value / 1e9, "G"),
+        1e6.. => (value / 1e6, "M"),
+        1e4.. => (value / 1e3, "k"),
+        _ => (value, ""),
+    };
+    let text = format!("{scaled:.3}");
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    // Of small numbers the digits that count.
+    if text == "0" && value != 0.0 { format!("{value:.0e}") } else { format!("{text}{unit}") }
+}
+
+/// The load of the first metric.
+fn load(marks: &mut Vec<Mark>, report: &Report, axes: impl Fn(f64) -> Axes) {
+    let known = |one: &&Recording| one.slots.iter().flatten().count();
+    let Some(recording) = report.recordings.iter().max_by_key(known) else { return };
+    let load = |slot: &Slot| slot.loads.first().copied().flatten();
+    let most = slots(recording).filter_map(|(_, slot)| load(slot)).map(|(_, high)| high);
+    let most = most.fold(0.0, f64::max).max(f64::MIN_POSITIVE) * 1.05;
+    let axes = axes(most);
+    let name = recording.metrics().first().map_or("load", |metric| &metric.name);
+    let name = within(&format!("Load ({name})"), SIZE, WIDTH / 2.0);
+    put(marks, Ink::Muted, [LEFT, axes.top - 6.0], SIZE, Anchor::Start, name);
+    low_confidence(marks, report, axes);
+    let mut steps: Vec<[f64; 3]> = Vec::new();
+    let close = |marks: &mut Vec<Mark>, steps: &mut Vec<[f64; 3]>, end: f64| {
+        if !steps.is_empty() {
+            marks.push(Mark::Area { ink: Ink::Load, steps: std::mem::take(steps), end });
+        }
+    };
+    for (time, slot) in slots(recording) {
+        match load(slot) {
+            Some((_, high)) => steps.push([axes.left(time), axes.up(high), axes.bottom()]),
+            None => close(marks, &mut steps, axes.left(time)),
+        }
+    }
+    close(marks, &mut steps, WIDTH - RIGHT);
+    let step = nice(most);
+    let values: Vec<f64> = (0..=5).map(|index| f64::from(index) * step).collect();
+    let values: Vec<f64> = values.into_iter().filter(|value| *value <= most).step_by(2).collect();
+    grid(marks, axes, &values);
+}
+
+fn low_confidence(marks: &mut Vec<Mark>, report: &Report, axes: Axes) {
+    for part in &report.low_confidence {
+        let [from, to] = [part.from, part.to].map(|time| axes.left((time * 1000.0) as i64));
+        let at = [from, axes.top, (to - from).max(1.0), axes.height];
+        marks.push(Mark::Rect { ink: Ink::Low, at });
+    }
+}
+
+/// What the load needs, below the grid.
+fn needed(marks: &mut Vec<Mark>, axes: Axes, recording: &Recording) {
+    let steps = slots(recording).map(|(time, slot)| {
+        [axes.left(time), axes.up(slot.needed.unwrap_or(0) as f64), axes.bottom()]
+    });
+    let steps = steps.collect();
+    marks.push(Mark::Area { ink: Ink::Needed, steps, end: WIDTH - RIGHT });
+}
+
+/// What is short, wanted and ready.
+fn lines(marks: &mut Vec<Mark>, axes: Axes, recording: &Recording, index: usize) {
+    let line = |value: fn(&Slot) -> f64| {
+        slots(recording).map(|(time, slot)| [axes.left(time), axes.up(value(slot))]).collect()
+    };
+    let end = WIDTH - RIGHT;
+    let wanted = line(|slot| f64::from(slot.wanted));
+    marks.push(Mark::Steps { ink: Ink::Wanted, steps: wanted, end, width: 1.0 });
+    let ready = line(|slot| slot.ready as f64);
+    marks.push(Mark::Steps { ink: Ink::Ready(index), steps: ready, end, width: 1.5 });
+    let width = (WIDTH - LEFT - RIGHT) / recording.grid.slots as f64;
+    for (time, slot) in slots(recording).filter(|(_, slot)| slot.short > 0) {
+        let left = axes.left(time);
+        let [upper, lower] = [slot.ready as i64 + slot.short, slot.ready as i64];
+        let [upper, lower] = [upper, lower].map(|value| axes.up(value as f64));
+        let width = width.max(1.0).min(end - left);
+        let at = [left, upper, width, (lower - upper).max(1.0)];
+        marks.push(Mark::Rect { ink: Ink::Short, at });
+        marks.push(Mark::Rect { ink: Ink::Short, at: [left, axes.bottom() - 4.0, width, 4.0] });
+    }
+}
+
+/// The axis of time below all, with a line at each mark.
+fn times(marks: &mut Vec<Mark>, axes: Axes) {
+    let span = (axes.last - axes.first) / 1000;
+    let step = STEPS.into_iter().find(|step| span / step <= 8).unwrap_or(STEPS[STEPS.len() - 1]);
+    let mut second = axes.first.div_euclid(1000).div_euclid(step) * step;
+    let mut last_day = None;
+    while second * 1000 <= axes.last {
+        if second * 1000 >= axes.first {
+            let time = Timestamp::from_second(second).unwrap_or_default();
+            let day = time.strftime("%-d %b").to_string();
+            let is_new = last_day.replace(day.clone()).is_none_or(|last| last != day);
+            let of_day = time.strftime("%H:%M").to_string();
+            let left = axes.left(second * 1000);
+            let top = axes.bottom();
+            marks.push(Mark::Rect { ink: Ink::Muted, at: [left - 0.5, top, 1.0, 5.0] });
+            let place = [left, top + 18.0];
+            let text = match (step >= 86_400, is_new) {
+                (true, _) => day,
+                (false, true) => format!("{day} {of_day}"),
+                (false, false) => of_day,
+            };
+            let wide = width(&text, SIZE - 1.0) / 2.0;
+            let anchor = if left + wide > WIDTH - 2.0 { Anchor::End } else { Anchor::Middle };
+            put(marks, Ink::Muted, place, SIZE - 1.0, anchor, text);
+        }
+        second += step;
+    }
+}
+
+fn legend(marks: &mut Vec<Mark>, top: f64) {
+    let mut left = LEFT;
+    for (ink, name) in [
+        (Ink::Load, "load"),
+        (Ink::Needed, "needed pods"),
+        (Ink::Ready(0), "ready (a color each)"),
+        (Ink::Wanted, "wanted"),
+        (Ink::Short, "short: needed, but not ready"),
+        (Ink::Low, "low confidence"),
+    ] {
+        let height = if matches!(ink, Ink::Ready(_) | Ink::Wanted) { 2.5 } else { 10.0 };
+        let at = [left, top - 4.0 - height / 2.0, 16.0, height];
+        marks.push(Mark::Rect { ink, at });
+        put(marks, Ink::Muted, [left + 22.0, top], SIZE - 1.0, Anchor::Start, name);
+        left += 22.0 + width(name, SIZE - 1.0) + 22.0;
+    }
+}
