@@ -4,8 +4,13 @@
 //! decided at a time depends on later load.
 
 mod candidate;
+mod feedback;
 mod figures;
+mod history;
 mod load;
+mod measured;
+mod recorded;
+mod reproduce;
 mod reversal;
 mod run;
 mod saturation;
@@ -13,9 +18,12 @@ mod saturation;
 mod tests;
 mod workload;
 
-pub use candidate::Candidate;
+pub use candidate::{Candidate, Measure, Of};
 pub use figures::{Figures, WorstUnder};
-pub use load::{Load, LoadError};
+pub use history::{Grid, History, PodStart, WasThere};
+pub use load::{Cursor, Load, LoadError};
+pub use recorded::{Change, Recorded, Replayed, Replicas};
+pub use reproduce::{Agreement, Comparison, Reproduction, Trust, phase, reproduce};
 pub use reversal::Reversals;
-pub use run::{MAX_TICKS, Options, Run, run};
+pub use run::{MAX_TICKS, Options, Run, Source, Span, run, simulate};
 pub use saturation::{LowConfidence, low_confidence};

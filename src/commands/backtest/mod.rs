@@ -1,42 +1,46 @@
 //! `plimsoll backtest`: autoscalers on recorded load.
 
 mod json;
+mod recorded;
 mod text;
 
 use super::{convert, objects};
-use crate::backtest::{self, Candidate, Load, Options};
+use crate::backtest::{self, Candidate, Load, LowConfidence, Options, Run};
 use crate::config::{BacktestFlags, Moment, OutputFormat};
+use recorded::FromPrometheus;
 use serde_json::Value;
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
+use std::time::Duration;
 
 /// The most bytes of a file of load after it is decompressed.
 const MAX_LOAD_BYTES: u64 = 512 << 20;
+/// How long a pod takes until it is ready, where nothing says it.
+const POD_START: Duration = Duration::from_secs(60);
+
+/// What was tried, and on which load.
+#[derive(Debug)]
+pub struct Tried {
+    /// The run of each candidate.
+    runs: Vec<Run>,
+    /// The load of the first candidate's first metric.
+    load: Load,
+    /// Where it can't be trusted.
+    low_confidence: Vec<LowConfidence>,
+    /// What Prometheus says besides; none for a file of load.
+    recorded: Option<FromPrometheus>,
+}
 
 /// Tries the Autoscalers of files on a load, and returns what is to be printed.
 ///
 /// # Errors
 /// If a file can't be read, or has no autoscaler that can be tried.
-pub fn run(flags: &BacktestFlags) -> Result<String, String> {
-    let in_file = |error: String| format!("{}: {error}", flags.load.display());
-    let load = load(&flags.load).map_err(in_file)?;
-    let load = match (flags.from, flags.to) {
-        (None, None) => load,
-        (from, to) => {
-            let time = |moment: Moment| moment.before(load.last());
-            load.between(from.map(time), to.map(time)).map_err(in_file)?
-        }
-    };
+pub async fn run(flags: &BacktestFlags) -> Result<String, String> {
     let mut candidates = Vec::new();
     for path in &flags.files {
         let found = read(path).map_err(|error| format!("{}: {error}", path.display()))?;
         candidates.extend(found.into_iter().map(|candidate| (path, candidate)));
-    }
-    if let Some(pod_carries) = flags.pod_carries {
-        for (_, candidate) in &mut candidates {
-            candidate.pod_carries = pod_carries;
-        }
     }
     // Of the same name, the file tells them apart.
     let names: Vec<String> = candidates.iter().map(|(_, one)| one.name.clone()).collect();
@@ -45,23 +49,55 @@ pub fn run(flags: &BacktestFlags) -> Result<String, String> {
             candidate.name = format!("{} ({})", candidate.name, path.display());
         }
     }
-    let options = Options {
-        pod_start: flags.pod_start,
-        window: flags.window,
-        scrape_interval: flags.scrape_interval,
-        warm_up: flags.warm_up,
-        period: flags.period,
+    let mut candidates: Vec<Candidate> = candidates.into_iter().map(|(_, one)| one).collect();
+    if let Some(pod_carries) = flags.pod_carries {
+        for candidate in &mut candidates {
+            candidate.only_metric().map_err(|error| format!("--pod-carries: {error}"))?;
+            candidate.metrics[0].pod_carries = Some(pod_carries);
+        }
+    }
+    let tried = match (&flags.load, &flags.prometheus_url) {
+        (Some(path), _) => on_file(flags, path, &candidates)?,
+        (None, Some(url)) => recorded::run(flags, url, candidates).await?,
+        (None, None) => return Err("--load or --prometheus-url was expected".to_owned()),
     };
+    Ok(match flags.output {
+        OutputFormat::Text => text::text(&tried),
+        OutputFormat::Json => json::json(tried),
+    })
+}
+
+fn on_file(flags: &BacktestFlags, path: &Path, candidates: &[Candidate]) -> Result<Tried, String> {
+    let in_file = |error: String| format!("{}: {error}", path.display());
+    let load = load(path).map_err(in_file)?;
+    let load = match (flags.from, flags.to) {
+        (None, None) => load,
+        (from, to) => {
+            let time = |moment: Moment| moment.before(load.last());
+            load.between(from.map(time), to.map(time)).map_err(in_file)?
+        }
+    };
+    let options = flags.options(POD_START);
     let mut runs = Vec::new();
-    for (_, candidate) in &candidates {
+    for candidate in candidates {
         let run = backtest::run(candidate, &load, &options);
         runs.push(run.map_err(|error| format!("{}: {error}", candidate.name))?);
     }
     let low_confidence = backtest::low_confidence(&load);
-    Ok(match flags.output {
-        OutputFormat::Text => text::text(&runs, &load, &low_confidence),
-        OutputFormat::Json => json::json(runs, &load, low_confidence),
-    })
+    Ok(Tried { runs, load, low_confidence, recorded: None })
+}
+
+impl BacktestFlags {
+    /// How the workload and its metric behave; how long its pods take to start, if no flag says it.
+    fn options(&self, pod_start: Duration) -> Options {
+        Options {
+            pod_start: self.pod_start.unwrap_or(pod_start),
+            window: self.window,
+            scrape_interval: self.scrape_interval,
+            warm_up: self.warm_up,
+            period: self.period,
+        }
+    }
 }
 
 fn load(path: &Path) -> Result<Load, String> {

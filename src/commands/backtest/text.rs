@@ -1,6 +1,7 @@
 //! The report for a person.
 
-use crate::backtest::{Figures, Load, LowConfidence, Run};
+use super::{FromPrometheus, Tried};
+use crate::backtest::{Agreement, Figures, Run, Trust};
 use crate::commands::table::{Align, table};
 use crate::time::UnixMillis;
 use std::fmt::Write;
@@ -10,12 +11,16 @@ fn shown(time: UnixMillis) -> String {
 }
 
 /// For a person: the verdict, and a table below.
-pub fn text(runs: &[Run], load: &Load, low_confidence: &[LowConfidence]) -> String {
+pub fn text(tried: &Tried) -> String {
+    let Tried { runs, load, low_confidence, recorded } = tried;
     let mut text = String::new();
+    if let Some(recorded) = recorded {
+        text += &reproduced(recorded);
+    }
     for run in runs {
         text += &verdict(&run.figures);
     }
-    if let [first, others @ ..] = runs {
+    if let [first, others @ ..] = &**runs {
         for other in others {
             text += &comparison(&first.figures, &other.figures);
         }
@@ -98,4 +103,58 @@ fn comparison(first: &Figures, second: &Figures) -> String {
         second.under_pod_minutes - first.under_pod_minutes,
         second.scale_events as i64 - first.scale_events as i64
     )
+}
+
+/// What of the past was reproduced, and how much the rest can be trusted.
+fn reproduced(recorded: &FromPrometheus) -> String {
+    let mut text = String::new();
+    match &recorded.reproduction {
+        None => {
+            text += "Not compared with what was: neither kube-state-metrics nor samples of pods say how many replicas there were\n"
+        }
+        Some(reproduction) => {
+            let share = |share: f64| format!("{:.1} %", share * 100.0);
+            let of = |agreement: &Agreement| {
+                format!(
+                    "{} equal, {} within one",
+                    share(agreement.equal),
+                    share(agreement.within_one)
+                )
+            };
+            let agreement = &reproduction.agreement;
+            let _ = writeln!(
+                text,
+                "Reproduced by {}: of {} decisions {}, {:.2} replicas apart on average ({}, {} changes)",
+                reproduction.name.escape_debug(),
+                agreement.ticks,
+                of(agreement),
+                agreement.mean_difference,
+                reproduction.source,
+                reproduction.changes,
+            );
+            let _ = writeln!(
+                text,
+                "  beside it, replicas as at the start: {}; as many as the load needs: {}",
+                of(&reproduction.stay),
+                of(&reproduction.needed)
+            );
+            text += match reproduction.trust {
+                Trust::High => "  trust: high\n",
+                Trust::Medium => {
+                    "  trust: medium: figures below are near, single decisions are not\n"
+                }
+                Trust::Low => "  trust: low: what follows is not what would have been\n",
+            };
+            for unknown in &reproduction.unknown {
+                let _ = writeln!(text, "  not known: {unknown}");
+            }
+        }
+    }
+    let start = &recorded.pod_start;
+    let _ = write!(text, "Pods take {:.0} s to become ready", start.seconds);
+    if let Some(p90) = start.p90 {
+        let _ = write!(text, " (median; nine of ten at most {p90:.0} s)");
+    }
+    let _ = writeln!(text, ": {}\n", start.source);
+    text
 }
