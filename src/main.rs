@@ -114,7 +114,11 @@ fn run_convert(flags: &plimsoll::config::ConvertFlags) -> ExitCode {
 }
 
 fn run_backtest(flags: &plimsoll::config::BacktestFlags) -> ExitCode {
-    match backtest::run(flags) {
+    let done = start_tls().and_then(|()| {
+        let runtime = tokio::runtime::Runtime::new()?;
+        runtime.block_on(backtest::run(flags)).map_err(Into::into)
+    });
+    match done {
         Ok(report) => match std::io::stdout().write_all(&report) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => failed(format!("the standard output: {error}")),

@@ -1,60 +1,150 @@
 //! An autoscaler that is tried.
 
 use super::run::millis;
-use crate::hpa::{Metric, MetricSource, ScalarTarget, Spec};
+use crate::hpa::{
+    MetricSource, PodContainer, Requests, ResourceList, ResourceTarget, ScalarTarget, Spec,
+};
 use crate::k8s::Quantity;
+use crate::promql::query::PrometheusMetric;
 use crate::watch::parse_spec;
-use k8s_openapi::api::autoscaling::v2::MetricSpec;
+use k8s_openapi::api::autoscaling::v2::{MetricSpec, MetricTarget};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The period where neither the flag nor the Autoscaler says another one.
 const PERIOD: Duration = Duration::from_secs(15);
 
-/// An autoscaler that is tried, with one metric.
+/// An autoscaler that is tried.
 #[derive(Clone, Debug)]
 pub struct Candidate {
     /// Its name.
     pub name: String,
+    /// Its namespace; empty if it is not known.
+    pub namespace: String,
     /// Its spec, as the decision reads it.
     pub spec: Spec,
     /// Its `syncPeriodSeconds`.
     pub period: Option<Duration>,
-    /// What one pod carries, in the metric's unit: the `averageValue` as it is written, unless that is a target with
-    /// headroom and something else is set here.
-    pub pod_carries: f64,
-    /// Whether the metric is one of each pod, or the total of the workload.
-    pub is_per_pod: bool,
+    /// The metrics of the spec, in its order.
+    pub metrics: Vec<Measure>,
+    /// The requests of each of its pods, in the unit of the resource, by resource and container.
+    requests: BTreeMap<(String, Option<String>), f64>,
+}
+
+/// A metric of an autoscaler that is tried.
+#[derive(Clone, Debug)]
+pub struct Measure {
+    /// Its name in messages.
+    pub name: String,
+    /// What it is a metric of.
+    pub of: Of,
+    /// What is queried in Prometheus; none for metrics of rules, and for resources.
+    pub query: Option<PrometheusMetric>,
+    /// The load of one pod by the target as it is written, in the metric's unit. For a utilization it is the percentage
+    /// until the request is known.
+    target: f64,
+    /// What one pod carries, if that is not the target.
+    pub pod_carries: Option<f64>,
+    /// The target is a utilization.
+    pub is_utilization: bool,
+}
+
+/// What a metric has one value for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Of {
+    /// Each pod.
+    Pods,
+    /// The workload as a whole.
+    Workload,
+    /// CPU or memory of each pod, or of one container of it.
+    Resource {
+        /// The resource: `cpu` or `memory`.
+        resource: String,
+        /// The container; none for all of a pod.
+        container: Option<String>,
+    },
 }
 
 impl Candidate {
     /// The candidate of an Autoscaler's spec.
     ///
     /// # Errors
-    /// If the spec is invalid, or its metrics are not one with an `averageValue`.
+    /// If the spec is invalid, or the need for pods does not follow from the value of one of its metrics.
     pub fn new(name: &str, namespace: &str, spec: Value) -> Result<Self, String> {
         let parsed = parse_spec(spec, namespace, name).map_err(|error| error.to_string())?;
-        let (crd, spec) = (parsed.spec, parsed.scaling.spec);
-        let [Metric { source, .. }] = &*spec.metrics else {
-            let count = spec.metrics.len();
-            return Err(format!("{count} metrics: one was expected, with an averageValue"));
-        };
-        let (milli, is_per_pod) = match source {
-            MetricSource::Pods { average_milli, .. } => (*average_milli, true),
-            MetricSource::External { target: ScalarTarget::Average(milli), .. } => (*milli, false),
-            _ => {
-                return Err("its metric: one of pods, or an External metric with an averageValue was expected: a file of load says nothing of others".to_owned());
-            }
-        };
-        if milli <= 0 {
-            return Err("its averageValue: more than 0 was expected".to_owned());
+        let (crd, scaling) = (parsed.spec, parsed.scaling);
+        let written = crd.as_hpa(namespace, name).metrics.unwrap_or_default();
+        let mut metrics = Vec::new();
+        for (index, metric) in scaling.spec.metrics.iter().enumerate() {
+            let written = written.get(index).and_then(written_average);
+            let measure = Measure::new(&metric.source, written)?;
+            let query = scaling.prometheus_metrics.get(index).cloned().flatten();
+            metrics.push(Measure { query, ..measure });
         }
-        let hpa = crd.as_hpa(namespace, name);
-        let written = hpa.metrics.iter().flatten().next().and_then(written_average);
-        let pod_carries = written.unwrap_or(milli as f64 / 1000.0);
+        if metrics.is_empty() {
+            return Err("it has no metric".to_owned());
+        }
         let period = crd.sync_period_seconds;
         let period = period.map(|seconds| Duration::from_secs(seconds.unsigned_abs().into()));
-        Ok(Self { name: name.to_owned(), spec, period, pod_carries, is_per_pod })
+        Ok(Self {
+            name: name.to_owned(),
+            namespace: namespace.to_owned(),
+            spec: scaling.spec,
+            period,
+            metrics,
+            requests: BTreeMap::new(),
+        })
+    }
+
+    /// Its only metric, of which a file has the load.
+    ///
+    /// # Errors
+    /// If there are more, or its load is in no file.
+    pub fn only_metric(&self) -> Result<&Measure, String> {
+        match &*self.metrics {
+            [metric] if matches!(metric.of, Of::Pods | Of::Workload) => Ok(metric),
+            [_] => Err("its metric: one of pods, or an External metric with an averageValue was expected: a file of load says nothing of others".to_owned()),
+            more => Err(format!("{} metrics: one was expected, with an averageValue", more.len())),
+        }
+    }
+
+    /// The request of a resource that each pod has, in the unit of the resource. The utilization of it becomes what a
+    /// pod carries.
+    pub fn set_request(&mut self, resource: &str, container: Option<&str>, request: f64) {
+        let key = (resource.to_owned(), container.map(str::to_owned));
+        if self.requests.insert(key, request).is_some() {
+            return;
+        }
+        for metric in &mut self.metrics {
+            let Of::Resource { resource: of, container: only } = &metric.of else { continue };
+            if of == resource && only.as_deref() == container && metric.is_utilization {
+                metric.target *= request / 100.0;
+            }
+        }
+    }
+
+    /// The requests of each of its pods.
+    pub fn requests(&self) -> Requests {
+        let mut of_pod = ResourceList::new();
+        let mut containers: BTreeMap<&str, ResourceList> = BTreeMap::new();
+        for ((resource, container), request) in &self.requests {
+            let list = match container {
+                Some(container) => containers.entry(container).or_default(),
+                None => &mut of_pod,
+            };
+            let quantity = Quantity::from_milli((request * 1000.0).round() as i64);
+            list.insert(resource.clone(), quantity);
+        }
+        let containers = containers.into_iter();
+        let container =
+            |(name, requests): (&str, _)| PodContainer { name: name.to_owned(), requests };
+        Requests::new(
+            containers.map(container).collect(),
+            Vec::new(),
+            &of_pod,
+            &ResourceList::new(),
+        )
     }
 
     /// The period of its decisions in ms, if a flag does not say another one.
@@ -67,16 +157,81 @@ impl Candidate {
         self.spec.min_replicas
     }
 
-    /// The pods that a load needs.
-    pub fn needed(&self, load: f64) -> i64 {
-        ((load / self.pod_carries).ceil() as i64).max(self.min().into())
+    /// The pods that a load of each metric needs; none if all are unknown.
+    pub fn needed(&self, loads: &[Option<f64>]) -> Option<i64> {
+        self.pods(loads, Measure::carries)
+    }
+
+    /// The pods that the targets ask for with a load of each metric; none if all are unknown.
+    pub fn asked(&self, loads: &[Option<f64>]) -> Option<i64> {
+        self.pods(loads, |metric| metric.target)
+    }
+
+    fn pods(&self, loads: &[Option<f64>], of_pod: impl Fn(&Measure) -> f64) -> Option<i64> {
+        let of = |(metric, load): (&Measure, &Option<f64>)| {
+            load.map(|load| (load / of_pod(metric)).ceil() as i64)
+        };
+        let pods = self.metrics.iter().zip(loads).filter_map(of).max();
+        pods.map(|pods| pods.max(self.min().into()))
+    }
+}
+
+impl Measure {
+    /// What one pod carries, in the metric's unit.
+    pub fn carries(&self) -> f64 {
+        self.pod_carries.unwrap_or(self.target)
+    }
+
+    fn new(source: &MetricSource, written: Option<f64>) -> Result<Self, String> {
+        let metric = |name: &str, of: Of, target: f64| Self {
+            name: name.to_owned(),
+            of,
+            query: None,
+            target,
+            pod_carries: None,
+            is_utilization: false,
+        };
+        let average = |milli: i64| written.unwrap_or(milli as f64 / 1000.0);
+        let resource = |name: &str, container: Option<&String>, target: ResourceTarget| {
+            let of = Of::Resource { resource: name.to_owned(), container: container.cloned() };
+            match target {
+                ResourceTarget::Average(milli) => Ok(metric(name, of, average(milli))),
+                ResourceTarget::Utilization(percent) => {
+                    Ok(Self { is_utilization: true, ..metric(name, of, percent.into()) })
+                }
+                ResourceTarget::Invalid => Err(format!("the metric {name}: it has no target")),
+            }
+        };
+        let measure = match source {
+            MetricSource::Pods { average_milli, metric: id } => {
+                metric(&id.name, Of::Pods, average(*average_milli))
+            }
+            MetricSource::External { target: ScalarTarget::Average(milli), metric: id } => {
+                metric(&id.name, Of::Workload, average(*milli))
+            }
+            MetricSource::Resource { name, target } => resource(name, None, *target)?,
+            MetricSource::ContainerResource { name, container, target } => {
+                resource(name, Some(container), *target)?
+            }
+            _ => {
+                return Err("its metric: one of pods, CPU or memory, or an External metric with an averageValue was expected: nothing says how others follow from the load".to_owned());
+            }
+        };
+        match measure.target > 0.0 {
+            true => Ok(measure),
+            false => Err("its averageValue: more than 0 was expected".to_owned()),
+        }
     }
 }
 
 /// The `averageValue` of a metric, which the decision reads in whole thousandths.
 fn written_average(metric: &MetricSpec) -> Option<f64> {
-    let of_pods = metric.pods.as_ref().map(|pods| &pods.target);
-    let target = of_pods.or_else(|| metric.external.as_ref().map(|external| &external.target))?;
-    let text = &target.average_value.as_ref()?.0;
+    let targets: [Option<&MetricTarget>; 4] = [
+        metric.pods.as_ref().map(|pods| &pods.target),
+        metric.external.as_ref().map(|external| &external.target),
+        metric.resource.as_ref().map(|resource| &resource.target),
+        metric.container_resource.as_ref().map(|resource| &resource.target),
+    ];
+    let text = &targets.into_iter().flatten().next()?.average_value.as_ref()?.0;
     text.parse().ok().or_else(|| text.parse().ok().map(Quantity::as_f64))
 }

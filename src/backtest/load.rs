@@ -203,6 +203,16 @@ impl Cursor<'_> {
         Some(between(start, end, time))
     }
 
+    /// The value of the last row that is not later than a time; none before the first one, and after a row for longer
+    /// than this, in ms.
+    pub fn held(&mut self, time: UnixMillis, longest: i64) -> Option<f64> {
+        while self.rows.get(self.end).is_some_and(|row| row.time <= time) {
+            self.end += 1;
+        }
+        let row = self.rows.get(self.end.checked_sub(1)?)?;
+        (time - row.time < longest).then_some(row.value)
+    }
+
     /// The integral since the first row until a time, and the load there; in a gap, until its beginning.
     fn integral(&mut self, time: UnixMillis) -> Option<f64> {
         let (start, end) = self.around(time)?;

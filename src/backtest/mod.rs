@@ -4,10 +4,15 @@
 //! decided at a time depends on later load.
 
 mod candidate;
+mod feedback;
 mod figures;
+mod history;
 mod load;
+mod measured;
 mod observer;
+mod recorded;
 mod recording;
+mod reproduce;
 mod reversal;
 mod run;
 mod saturation;
@@ -15,11 +20,14 @@ mod saturation;
 mod tests;
 mod workload;
 
-pub use candidate::Candidate;
+pub use candidate::{Candidate, Measure, Of};
 pub use figures::{Figures, WorstUnder};
-pub use load::{Load, LoadError};
+pub use history::{Grid, History, PodStart, WasThere};
+pub use load::{Cursor, Load, LoadError};
 pub use observer::{Decided, Observer};
-pub use recording::{Grid, Recording, Slot};
+pub use recorded::{Change, Recorded, Replayed, Replicas};
+pub use recording::{Recording, Slot, TimeAxis};
+pub use reproduce::{Agreement, Comparison, Reproduction, Trust, phase, reproduce};
 pub use reversal::Reversals;
-pub use run::{MAX_TICKS, Options, Run, run, run_observed};
+pub use run::{MAX_TICKS, Options, Run, Source, Span, run, run_observed, simulate};
 pub use saturation::{LowConfidence, low_confidence};

@@ -13,6 +13,15 @@ impl Observer for () {
     fn decided(&mut self, _: &Decided<'_>) {}
 }
 
+impl<T: Observer> Observer for Option<T> {
+    #[inline]
+    fn decided(&mut self, decided: &Decided<'_>) {
+        if let Some(observer) = self {
+            observer.decided(decided);
+        }
+    }
+}
+
 /// A decision of a run, and the state after it.
 #[derive(Clone, Copy, Debug)]
 pub struct Decided<'a> {

@@ -1,4 +1,4 @@
-//! What a chart shows of a run: the state at the slots of a grid, and accounts of decisions. Bounded, however long the
+//! What a chart shows of a run: the state in slots of time, and accounts of decisions. Bounded, however long the
 //! run is.
 
 use super::candidate::Candidate;
@@ -10,9 +10,9 @@ use crate::time::UnixMillis;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The times of a chart: slots of equal width.
+/// The time axis of a chart: slots of equal width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grid {
+pub struct TimeAxis {
     /// The beginning of the first slot.
     pub first: UnixMillis,
     /// The width of a slot, in ms.
@@ -21,7 +21,7 @@ pub struct Grid {
     pub slots: usize,
 }
 
-impl Grid {
+impl TimeAxis {
     /// At most so many slots between two times, each of one period (in ms) or a multiple of it.
     pub fn new(first: UnixMillis, last: UnixMillis, period: i64, most: usize) -> Self {
         let period = period.max(1);
@@ -84,7 +84,7 @@ impl Slot {
 #[derive(Clone, Debug)]
 pub struct Recording {
     /// The times of the slots.
-    pub grid: Grid,
+    pub axis: TimeAxis,
     /// The slots; none where no decision was made.
     pub slots: Vec<Option<Slot>>,
     /// The decisions that changed the replicas, and one in each [`every`](Self::every) beside, by their times.
@@ -103,22 +103,22 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Of a candidate's run on a grid, with at most so many decisions that change the replicas, and as many that don't.
-    pub fn new(candidate: &Candidate, grid: Grid, most: usize) -> Self {
+    /// Of a candidate's run on a time axis, with at most so many decisions that change the replicas, and as many that don't.
+    pub fn new(candidate: &Candidate, axis: TimeAxis, most: usize) -> Self {
         let metrics = candidate.spec.metrics.iter();
         let metrics = metrics.map(|metric| account::metric_basis(metric, None)).collect();
-        let span = grid.width.saturating_mul(grid.slots as i64);
+        let span = axis.width.saturating_mul(axis.slots as i64);
         let most = most.max(1);
         Self {
-            grid,
-            slots: vec![None; grid.slots],
+            axis,
+            slots: vec![None; axis.slots],
             decisions: Vec::new(),
             every: (span as u64).div_ceil(most as u64) as i64,
             every_change: 0,
             most,
             changes: 0,
             last_change: None,
-            next: grid.first,
+            next: axis.first,
             metrics,
             basis: None,
             trace: DecisionTrace::default(),
@@ -199,7 +199,7 @@ impl Observer for Recording {
     fn decided(&mut self, decided: &Decided<'_>) {
         let now = decided.context.now;
         let slot = Slot::of(decided);
-        match &mut self.slots[self.grid.slot(now)] {
+        match &mut self.slots[self.axis.slot(now)] {
             Some(known) => known.add(slot),
             none => *none = Some(slot),
         }

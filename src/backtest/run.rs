@@ -1,13 +1,13 @@
 //! The closed loop: decisions on recorded load, and the workload that follows them.
 
-use super::candidate::Candidate;
+use super::candidate::{Candidate, Measure};
 use super::figures::{Figures, Tally};
-use super::load::{Load, Means};
+use super::load::{Cursor, Load, Means};
+use super::measured::Measured;
 use super::observer::{Decided, Observer};
 use super::workload::Workload;
 use crate::hpa::{
-    self, AlignedSamples, Context, ControllerConfig, Input, Outcome, Requests, Sample, Samples,
-    Scale, ScalingHistory, Selected, Status,
+    self, Context, ControllerConfig, Input, Outcome, Scale, ScalingHistory, Selected, Status,
 };
 use crate::time::UnixMillis;
 use std::time::Duration;
@@ -45,10 +45,33 @@ pub struct Run {
     pub ticks: i64,
 }
 
-/// Runs a candidate on a load.
+/// What a run knows of the load, at times that increase.
+pub trait Source {
+    /// The value of each metric for all of the workload, as a decision sees it, with so many ready pods. None where it
+    /// is unknown.
+    fn measured(&mut self, now: UnixMillis, ready: usize, values: &mut Vec<Option<f64>>);
+    /// The load of each metric, by which the need for pods is counted.
+    fn load(&mut self, now: UnixMillis, loads: &mut Vec<Option<f64>>);
+}
+
+/// The times of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    /// The first decision.
+    pub first: UnixMillis,
+    /// No decision is later.
+    pub end: UnixMillis,
+    /// The window of the metrics, in ms.
+    pub window_ms: i64,
+    /// The ready pods at the beginning; none for those that the targets ask for.
+    pub start: Option<i64>,
+}
+
+/// Runs a candidate on the load of a file.
 ///
 /// # Errors
-/// If that is more than [`MAX_TICKS`] decisions, or the load needs more replicas than can be simulated.
+/// If that is more than [`MAX_TICKS`] decisions, the load needs more replicas than can be simulated, or the candidate
+/// has more than one metric.
 pub fn run(candidate: &Candidate, load: &Load, options: &Options) -> Result<Run, String> {
     run_observed(candidate, load, options, &mut ())
 }
@@ -63,8 +86,26 @@ pub fn run_observed(
     options: &Options,
     observer: &mut impl Observer,
 ) -> Result<Run, String> {
+    candidate.only_metric()?;
+    let window_ms = millis(options.window);
+    let span = Span { first: load.first(), end: load.last(), window_ms, start: None };
+    let mut scraped = Scraped::new(load, window_ms, millis(options.scrape_interval));
+    simulate(candidate, &mut scraped, span, options, observer)
+}
+
+/// Runs a candidate on what a source knows of the load, with someone who sees each decision; `()` is none.
+///
+/// # Errors
+/// If that is more than [`MAX_TICKS`] decisions, or the load needs more replicas than can be simulated.
+pub fn simulate(
+    candidate: &Candidate,
+    source: &mut impl Source,
+    span: Span,
+    options: &Options,
+    observer: &mut impl Observer,
+) -> Result<Run, String> {
     let period = candidate.period_ms(options.period);
-    let (first, end) = (load.first(), load.last());
+    let Span { first, end, window_ms, .. } = span;
     let ticks = (end - first) / period + 1;
     if ticks > MAX_TICKS {
         return Err(format!(
@@ -72,51 +113,38 @@ pub fn run_observed(
         ));
     }
     let (spec, config) = (&candidate.spec, config(candidate));
-    let mut now_load = load.cursor();
-    let mut metric = Metric::new(load, options.window, options.scrape_interval);
-    let start = now_load.at(first).map_or(0, |load| candidate.needed(load));
+    let (mut values, mut loads) = (Vec::new(), Vec::new());
+    source.load(first, &mut loads);
+    let start = span.start.or_else(|| candidate.asked(&loads)).unwrap_or_default();
     if start > MAX_REPLICAS {
+        let carries: Vec<f64> = candidate.metrics.iter().map(Measure::carries).collect();
         return Err(format!(
-            "{start} replicas at the beginning: at most {MAX_REPLICAS} are simulated; is what a pod carries, {}, in the unit of the load?",
-            candidate.pod_carries
+            "{start} replicas at the beginning: at most {MAX_REPLICAS} are simulated; is what a pod carries, {carries:?}, in the unit of the load?"
         ));
     }
-    let requests = Requests::default();
+    let requests = candidate.requests();
     let pod_start = millis(options.pod_start);
     let mut workload = Workload::new(start as usize, first, pod_start, &requests);
     let mut wanted = start as i32;
     let (mut history, mut status) = (ScalingHistory::default(), Status::default());
     let mut tally = Tally::new(spec, period, wanted);
     let mut replicas: Vec<(UnixMillis, usize, i32)> = Vec::new();
-    let mut of_pods: Vec<Option<Sample>> = Vec::new();
+    let mut measured = Measured::new(candidate);
     let counted_from = first.saturating_add(millis(options.warm_up));
     let mut now = first;
     for _ in 0..ticks {
         workload.advance(now);
-        let mean = metric.at(now);
-        of_pods.clear();
-        let ready = workload.ready();
-        if let Some(mean) = mean.filter(|_| ready > 0) {
-            let milli = (1000.0 * mean / ready as f64 - 0.001).ceil() as i64;
-            let window_ms = millis(options.window);
-            of_pods.resize(ready, Some(Sample { milli, time: now, window_ms }));
-        }
-        of_pods.resize(workload.pods().len(), None);
-        let aligned = AlignedSamples::of_pods(std::mem::take(&mut of_pods));
-        let total = mean.map(|mean| [(1000.0 * mean - 0.001).ceil() as i64]);
-        let samples = if candidate.is_per_pod {
-            Samples::PerPod(Ok(aligned.view()))
-        } else {
-            Samples::Values(total.as_ref().map(<[i64; 1]>::as_slice).ok_or("there is no load"))
-        };
+        source.measured(now, workload.ready(), &mut values);
+        measured.set(&values, &workload, now, window_ms);
+        let samples = measured.samples();
         let scale = Scale { spec_replicas: wanted, status_replicas: wanted };
         let context = Context::new(spec, &config, now);
         let input = Input {
-            namespace: "",
+            namespace: &candidate.namespace,
             context,
             scale: Ok(scale),
             selected: Selected::Pods(workload.pods()),
-            samples: &[samples],
+            samples: &samples,
         };
         let mut decision = hpa::decide(&input, &mut history, &mut status, observer);
         if let Outcome::Rescale { to, .. } = decision.outcome {
@@ -126,14 +154,14 @@ pub fn run_observed(
                 return Err(format!("{wanted} replicas: at most {MAX_REPLICAS} are simulated"));
             }
         }
-        of_pods = aligned.into_of_pods();
+        drop(samples);
         workload.scale(wanted.unsigned_abs() as usize, now);
         let after = (workload.ready(), wanted);
         if replicas.last().is_none_or(|(_, ready, wanted)| (*ready, *wanted) != after) {
             replicas.push((now, after.0, after.1));
         }
-        let load = now_load.at(now);
-        let needed = load.map(|load| candidate.needed(load));
+        source.load(now, &mut loads);
+        let needed = candidate.needed(&loads);
         tally.count(context, needed, workload.ready(), wanted, now >= counted_from);
         observer.decided(&Decided {
             context,
@@ -142,7 +170,7 @@ pub fn run_observed(
             status: &status,
             history: &history,
             period,
-            loads: &[load],
+            loads: &loads,
             needed,
             ready: workload.ready(),
             wanted,
@@ -163,23 +191,24 @@ fn config(candidate: &Candidate) -> ControllerConfig {
     ControllerConfig { scale_to_zero: candidate.min() == 0, ..ControllerConfig::default() }
 }
 
-/// The metric as it is scraped: the mean over a window until the last scrape.
-struct Metric<'a> {
+/// The load of a file as it is scraped: the mean over a window until the last scrape.
+struct Scraped<'a> {
     means: Means<'a>,
+    now: Cursor<'a>,
     first: UnixMillis,
     interval: i64,
     /// The last scrape, and what it found.
     last: Option<(UnixMillis, Option<f64>)>,
 }
 
-impl<'a> Metric<'a> {
-    fn new(load: &'a Load, window: Duration, scrape_interval: Duration) -> Self {
-        let means = Means::new(load, millis(window));
-        Self { means, first: load.first(), interval: millis(scrape_interval).max(1), last: None }
+impl<'a> Scraped<'a> {
+    fn new(load: &'a Load, window_ms: i64, interval: i64) -> Self {
+        let means = Means::new(load, window_ms);
+        let (now, first) = (load.cursor(), load.first());
+        Self { means, now, first, interval: interval.max(1), last: None }
     }
 
-    /// What is known at a time, which increases from call to call. Before the first scrape it is the load at the
-    /// beginning.
+    /// What is known at a time. Before the first scrape it is the load at the beginning.
     fn at(&mut self, now: UnixMillis) -> Option<f64> {
         let scrape = now - (now - self.first) % self.interval;
         match self.last {
@@ -190,5 +219,17 @@ impl<'a> Metric<'a> {
                 value
             }
         }
+    }
+}
+
+impl Source for Scraped<'_> {
+    fn measured(&mut self, now: UnixMillis, _ready: usize, values: &mut Vec<Option<f64>>) {
+        values.clear();
+        values.push(self.at(now));
+    }
+
+    fn load(&mut self, now: UnixMillis, loads: &mut Vec<Option<f64>>) {
+        loads.clear();
+        loads.push(self.now.at(now));
     }
 }

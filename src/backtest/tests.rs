@@ -130,7 +130,8 @@ fn a_target_with_headroom_is_short_of_what_pods_carry() {
     let headroom = json!({"customMetrics": [{"metricName": "requests", "averageValue": "7"}]});
     let full = run(&candidate(json!({})), &load, &options()).unwrap();
     let of_target = run(&candidate(headroom.clone()), &load, &options()).unwrap();
-    let carrying = Candidate { pod_carries: 10.0, ..candidate(headroom) };
+    let mut carrying = candidate(headroom);
+    carrying.metrics[0].pod_carries = Some(10.0);
     let carrying = run(&carrying, &load, &options()).unwrap();
     assert_eq!(carrying.figures.needed_replica_hours, full.figures.needed_replica_hours);
     assert!(of_target.figures.needed_replica_hours > full.figures.needed_replica_hours);
@@ -177,7 +178,9 @@ fn what_a_file_of_load_says_nothing_of_is_refused() {
     };
     let cpu = json!([{"type": "Resource", "resource": {"name": "cpu",
         "target": {"type": "Utilization", "averageUtilization": 60}}}]);
-    let error = Candidate::new("web", "shop", spec(cpu)).unwrap_err();
+    let cpu = Candidate::new("web", "shop", spec(cpu)).unwrap();
+    let load = read("time,value\n0,20\n60,20\n").unwrap();
+    let error = run(&cpu, &load, &options()).unwrap_err();
     assert!(error.contains("says nothing of others"), "{error}");
     let load = read("time,value\n0,20\n99999999999,20\n").unwrap();
     assert!(run(&candidate(json!({})), &load, &options()).unwrap_err().contains("--period"));

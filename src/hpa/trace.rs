@@ -24,6 +24,26 @@ impl Trace for () {
     fn step(&mut self, _: Step) {}
 }
 
+impl<T: Trace> Trace for Option<T> {
+    #[inline]
+    fn metric(&mut self, index: usize, trace: MetricTrace) {
+        if let Some(receiver) = self {
+            receiver.metric(index, trace);
+        }
+    }
+    #[inline]
+    fn step(&mut self, step: Step) {
+        if let Some(receiver) = self {
+            receiver.step(step);
+        }
+    }
+    fn failure(&mut self, index: usize, reason: &'static str, cause: &str) {
+        if let Some(receiver) = self {
+            receiver.failure(index, reason, cause);
+        }
+    }
+}
+
 /// The counts for one metric. Sums are in milli-units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 #[serde(rename_all = "camelCase")]

@@ -218,12 +218,12 @@ impl Browser {
         self.look(LOOKS[0]).await;
     }
 
-    /// Checks that the page has logged no error and sent requests to itself only.
-    pub async fn stayed_at(&self, origin: &str) {
+    /// Checks that the page has logged no error, and returns the addresses of its requests.
+    pub async fn requests(&self) -> Vec<String> {
         let logged = self.log("browser").await;
         let errors: Vec<_> = logged.iter().filter(|entry| entry["level"] == "SEVERE").collect();
         assert!(errors.is_empty(), "{errors:?}");
-        let mut seen = 0;
+        let mut seen = Vec::new();
         for entry in self.log("performance").await {
             let text = entry["message"].as_str().unwrap_or_default();
             let event: Value = serde_json::from_str(text).expect("an event");
@@ -232,12 +232,19 @@ impl Browser {
                 let url = message["params"]["request"]["url"].as_str().unwrap_or_default();
                 // Chromium's own pages are no part of this one.
                 if !["chrome:", "about:", "data:"].iter().any(|scheme| url.starts_with(scheme)) {
-                    assert!(url.starts_with(&format!("{origin}/")), "{url}");
-                    seen += 1;
+                    seen.push(url.to_owned());
                 }
             }
         }
-        assert!(seen > 5, "{seen} requests were seen");
+        seen
+    }
+
+    /// Checks that the page has logged no error and sent requests to itself only.
+    pub async fn stayed_at(&self, origin: &str) {
+        let seen = self.requests().await;
+        let elsewhere = seen.iter().find(|url| !url.starts_with(&format!("{origin}/")));
+        assert_eq!(elsewhere, None);
+        assert!(seen.len() > 5, "{seen:?}");
     }
 
     /// Writes a picture to docs/images, if SCREENSHOTS is set.

@@ -1,12 +1,18 @@
 //! The report as a page: one file, which needs nothing from elsewhere and asks for nothing.
 
 use super::page_data;
-use super::report::{MAX_SHOWN, Report};
-use super::text;
+use super::report::Bounds;
+use super::{Tried, text};
 use crate::commands::story::plain;
 use k8s_openapi::ByteString;
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
+
+/// What the page keeps, so that it is below 5 MB: two numbers of the load and four of each candidate for each slot of
+/// time, and about 60 bytes for each decision.
+pub const BOUNDS: Bounds = Bounds { slots: 16_384, decisions: 20_000 };
+/// The most parts of low confidence that are listed.
+const MAX_PARTS: usize = 100;
 
 /// The page, with `{{NAME}}` where something is put in.
 const PAGE: &str = include_str!("assets/report.html");
@@ -24,7 +30,7 @@ const MODULES: [&str; 2] =
 const SCRIPT: &str = include_str!("assets/report.js");
 
 /// The page.
-pub fn html(report: &Report) -> String {
+pub fn html(tried: &Tried) -> String {
     let style = STYLES.join("\n");
     let uplot = format!("/*\n{}\n*/\n{UPLOT}", UPLOT_LICENSE.trim());
     let scripts = [uplot, script()];
@@ -34,17 +40,18 @@ pub fn html(report: &Report) -> String {
         hash(&style)
     );
     let scripts = scripts.map(|script| format!("<script>{script}</script>")).join("\n");
-    let data = serde_json::to_string(&page_data::data(report)).expect("numbers and texts are JSON");
+    let data = serde_json::to_string(&page_data::data(tried)).expect("numbers and texts are JSON");
     fill(PAGE, |name| match name {
         "policy" => policy.clone(),
-        "title" => escape(&title(report)),
+        "title" => escape(&title(tried)),
         "style" => style.clone(),
-        "span" => escape(&text::span(&report.runs, report.span.0, report.span.1)),
-        "verdict" => items(&text::verdicts(&report.runs)),
-        "figures" => figures(report),
+        "span" => escape(&text::span(tried)),
+        "verdict" => items(&text::verdicts(&tried.runs)),
+        "reproduced" => reproduced(tried),
+        "figures" => figures(tried),
         "terms" => escape(text::TERMS),
-        "low_confidence" => low_confidence(report),
-        "assumptions" => format!("<ul>\n{}</ul>", items(&report.assumptions())),
+        "low_confidence" => low_confidence(tried),
+        "assumptions" => format!("<ul>\n{}</ul>", items(&tried.assumptions())),
         // No text of it ends the element.
         "data" => data.replace('<', "\\u003c"),
         "scripts" => scripts.clone(),
@@ -52,8 +59,8 @@ pub fn html(report: &Report) -> String {
     })
 }
 
-fn title(report: &Report) -> String {
-    let names: Vec<&str> = report.runs.iter().map(|run| &*run.figures.name).collect();
+fn title(tried: &Tried) -> String {
+    let names: Vec<&str> = tried.runs.iter().map(|run| &*run.figures.name).collect();
     format!("Backtest of {}", names.join(", "))
 }
 
@@ -81,7 +88,7 @@ fn script() -> String {
 }
 
 /// The hash of an inline script or style, as a Content-Security-Policy names it.
-fn hash(text: &str) -> String {
+pub fn hash(text: &str) -> String {
     let hash = serde_json::to_value(ByteString(Sha256::digest(text).to_vec()));
     let base64 = hash.ok().and_then(|hash| hash.as_str().map(str::to_owned)).unwrap_or_default();
     format!("'sha256-{base64}'")
@@ -107,9 +114,9 @@ fn items(texts: &[String]) -> String {
     texts.iter().fold(String::new(), |items, text| items + "<li>" + &escape(text) + "</li>\n")
 }
 
-fn figures(report: &Report) -> String {
+fn figures(tried: &Tried) -> String {
     let mut table = "<table id=\"figures\" aria-labelledby=\"figures-title\">\n".to_owned();
-    let [header, rows @ ..] = &*text::rows(&report.runs) else { return table };
+    let [header, rows @ ..] = &*text::rows(&tried.runs) else { return table };
     let head = header
         .iter()
         .fold(String::new(), |head, name| head + "<th scope=\"col\">" + name + "</th>");
@@ -124,14 +131,22 @@ fn figures(report: &Report) -> String {
     table + "</tbody></table>"
 }
 
-fn low_confidence(report: &Report) -> String {
-    let parts = &report.low_confidence;
+/// What was, beside what would have been.
+fn reproduced(tried: &Tried) -> String {
+    let Some(recorded) = &tried.recorded else { return String::new() };
+    let lines: Vec<String> =
+        text::reproduced(recorded).lines().map(|line| line.trim().to_owned()).collect();
+    format!("<h2>Reproduction</h2>\n<ul>\n{}</ul>", items(&lines))
+}
+
+fn low_confidence(tried: &Tried) -> String {
+    let parts = &tried.low_confidence;
     if parts.is_empty() {
         return "<p>None: the load is known all the time, and is cut off nowhere.</p>".to_owned();
     }
-    let mut texts: Vec<String> = parts.iter().take(MAX_SHOWN).map(text::part).collect();
-    if parts.len() > MAX_SHOWN {
-        texts.push(format!("and {} more (--output json)", parts.len() - MAX_SHOWN));
+    let mut texts: Vec<String> = parts.iter().take(MAX_PARTS).map(text::part).collect();
+    if parts.len() > MAX_PARTS {
+        texts.push(format!("and {} more (--output json)", parts.len() - MAX_PARTS));
     }
     format!("<ul>\n{}</ul>", items(&texts))
 }

@@ -1,6 +1,7 @@
 //! The report as JSON: a contract.
 
-use crate::backtest::{Figures, Load, LowConfidence, Run};
+use super::{FromPrometheus, Tried};
+use crate::backtest::{Figures, LowConfidence, Run};
 use crate::time::UnixMillis;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -9,25 +10,28 @@ use serde_json::{Value, json};
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Report {
-    candidates: Vec<Tried>,
+    candidates: Vec<OfCandidate>,
     from: Value,
     to: Value,
     ticks: i64,
     low_confidence: Vec<LowConfidence>,
+    #[serde(flatten)]
+    recorded: Option<FromPrometheus>,
 }
 
 #[derive(Serialize)]
-struct Tried {
+struct OfCandidate {
     #[serde(flatten)]
     figures: Figures,
     replicas: Vec<(Value, usize, i32)>,
 }
 
 /// The report, for a program.
-pub fn json(runs: Vec<Run>, load: &Load, low_confidence: Vec<LowConfidence>) -> String {
+pub fn json(tried: Tried) -> String {
+    let Tried { runs, load, low_confidence, recorded, .. } = tried;
     let last = runs.iter().map(|run| run.last).max().unwrap_or(load.last());
     let ticks = runs.iter().map(|run| run.ticks).max().unwrap_or_default();
-    let tried = |run: Run| Tried {
+    let of_candidate = |run: Run| OfCandidate {
         figures: run.figures,
         replicas: run
             .replicas
@@ -36,11 +40,12 @@ pub fn json(runs: Vec<Run>, load: &Load, low_confidence: Vec<LowConfidence>) -> 
             .collect(),
     };
     let report = Report {
-        candidates: runs.into_iter().map(tried).collect(),
+        candidates: runs.into_iter().map(of_candidate).collect(),
         from: seconds(load.first()),
         to: seconds(last),
         ticks,
         low_confidence,
+        recorded,
     };
     serde_json::to_string(&report).expect("numbers and texts are JSON") + "\n"
 }

@@ -6,39 +6,115 @@ mod json;
 mod page_data;
 mod picture;
 mod png;
+mod recorded;
 mod report;
 mod scene;
 mod svg;
+#[cfg(test)]
+mod tests;
 mod text;
 
 use super::{convert, objects};
-use crate::backtest::{self, Candidate, Load, Options, Run};
+use crate::backtest::{self, Candidate, Load, LowConfidence, Options, Recording, Run};
 use crate::config::{BacktestFlags, Moment, ReportFormat};
-use report::{Bounds, Report};
+use recorded::FromPrometheus;
+use report::Bounds;
 use serde_json::Value;
 use std::fs::File;
 use std::io::{BufReader, IsTerminal, Read};
 use std::path::Path;
+use std::time::Duration;
 
 /// The most bytes of a file of load after it is decompressed.
 const MAX_LOAD_BYTES: u64 = 512 << 20;
+/// How long a pod takes until it is ready, where nothing says it.
+const POD_START: Duration = Duration::from_secs(60);
 
-/// What the page keeps. The file is below 5 MB: at most 2.2 MB for the slots (of four candidates or more 16,384 with
-/// four numbers of each candidate, and two of the load), and 2.4 MB for decisions of 60 bytes.
-const PAGE: Bounds = Bounds { slots: 16_384, decisions: 20_000 };
-/// What a picture keeps: it has no accounts.
-const PICTURE: Bounds = Bounds { slots: picture::SLOTS, decisions: 1 };
+/// What was tried, and on which load.
+#[derive(Debug)]
+pub struct Tried {
+    /// The run of each candidate.
+    runs: Vec<Run>,
+    /// The load of the first candidate's first metric.
+    load: Load,
+    /// Where it can't be trusted.
+    low_confidence: Vec<LowConfidence>,
+    /// What Prometheus says besides; none for a file of load.
+    recorded: Option<FromPrometheus>,
+    /// What charts show of each run; none where the report has no chart.
+    recordings: Vec<Recording>,
+    /// What was tried.
+    candidates: Vec<Candidate>,
+    /// How the workload behaves.
+    options: Options,
+}
 
 /// Tries the Autoscalers of files on a load, and returns what is to be printed.
 ///
 /// # Errors
 /// If a file can't be read, or has no autoscaler that can be tried, or a picture would go to a terminal.
-pub fn run(flags: &BacktestFlags) -> Result<Vec<u8>, String> {
-    if flags.output == ReportFormat::Png && std::io::stdout().is_terminal() {
-        return Err("--output png: the standard output is a terminal, and a PNG is binary; write it to a file: > report.png".to_owned());
+pub async fn run(flags: &BacktestFlags) -> Result<Vec<u8>, String> {
+    refuse(flags.output, std::io::stdout().is_terminal())?;
+    let mut candidates = Vec::new();
+    for path in &flags.files {
+        let found = read(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        candidates.extend(found.into_iter().map(|candidate| (path, candidate)));
     }
-    let in_file = |error: String| format!("{}: {error}", flags.load.display());
-    let load = load(&flags.load).map_err(in_file)?;
+    // Of the same name, the file tells them apart.
+    let names: Vec<String> = candidates.iter().map(|(_, one)| one.name.clone()).collect();
+    for (path, candidate) in &mut candidates {
+        if names.iter().filter(|name| **name == candidate.name).count() > 1 {
+            candidate.name = format!("{} ({})", candidate.name, path.display());
+        }
+    }
+    let mut candidates: Vec<Candidate> = candidates.into_iter().map(|(_, one)| one).collect();
+    if let Some(pod_carries) = flags.pod_carries {
+        for candidate in &mut candidates {
+            candidate.only_metric().map_err(|error| format!("--pod-carries: {error}"))?;
+            candidate.metrics[0].pod_carries = Some(pod_carries);
+        }
+    }
+    if let Some(bounds) = bounds(flags.output) {
+        bounds.check(candidates.len())?;
+    }
+    let tried = match (&flags.load, &flags.prometheus_url) {
+        (Some(path), _) => on_file(flags, path, candidates)?,
+        (None, Some(url)) => recorded::run(flags, url, candidates).await?,
+        (None, None) => return Err("--load or --prometheus-url was expected".to_owned()),
+    };
+    Ok(match flags.output {
+        ReportFormat::Text => text::text(&tried).into_bytes(),
+        ReportFormat::Json => json::json(tried).into_bytes(),
+        ReportFormat::Html => html::html(&tried).into_bytes(),
+        ReportFormat::Svg => svg::svg(&picture::picture(&tried)).into_bytes(),
+        ReportFormat::Png => png::png(&picture::picture(&tried)),
+    })
+}
+
+/// Refuses what a terminal can't show.
+fn refuse(format: ReportFormat, is_terminal: bool) -> Result<(), String> {
+    match (format, is_terminal) {
+        (ReportFormat::Png, true) => Err("--output png: the standard output is a terminal, and a PNG is binary; write it to a file: > report.png".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+/// What charts of this format keep of runs; none where it has no chart.
+fn bounds(format: ReportFormat) -> Option<Bounds> {
+    match format {
+        ReportFormat::Text | ReportFormat::Json => None,
+        ReportFormat::Html => Some(html::BOUNDS),
+        ReportFormat::Svg | ReportFormat::Png => Some(picture::BOUNDS),
+    }
+}
+
+fn on_file(
+    flags: &BacktestFlags,
+    path: &Path,
+    candidates: Vec<Candidate>,
+) -> Result<Tried, String> {
+    let in_file = |error: String| format!("{}: {error}", path.display());
+    let load = load(path).map_err(in_file)?;
     let load = match (flags.from, flags.to) {
         (None, None) => load,
         (from, to) => {
@@ -46,47 +122,31 @@ pub fn run(flags: &BacktestFlags) -> Result<Vec<u8>, String> {
             load.between(from.map(time), to.map(time)).map_err(in_file)?
         }
     };
-    let mut named = Vec::new();
-    for path in &flags.files {
-        let found = read(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        named.extend(found.into_iter().map(|candidate| (path, candidate)));
+    let options = flags.options(POD_START);
+    let bounds = bounds(flags.output);
+    let (mut runs, mut recordings) = (Vec::new(), Vec::new());
+    for candidate in &candidates {
+        let span = (load.first(), load.last());
+        let mut recording = bounds.map(|one| one.recording(candidate, &candidates, &options, span));
+        let run = backtest::run_observed(candidate, &load, &options, &mut recording);
+        runs.push(run.map_err(|error| format!("{}: {error}", candidate.name))?);
+        recordings.extend(recording);
     }
-    if let Some(pod_carries) = flags.pod_carries {
-        for (_, candidate) in &mut named {
-            candidate.pod_carries = pod_carries;
-        }
-    }
-    // Of the same name, the file tells them apart.
-    let names: Vec<String> = named.iter().map(|(_, one)| one.name.clone()).collect();
-    for (path, candidate) in &mut named {
-        if names.iter().filter(|name| **name == candidate.name).count() > 1 {
-            candidate.name = format!("{} ({})", candidate.name, path.display());
-        }
-    }
-    let options = Options {
-        pod_start: flags.pod_start,
-        window: flags.window,
-        scrape_interval: flags.scrape_interval,
-        warm_up: flags.warm_up,
-        period: flags.period,
-    };
-    let candidates: Vec<Candidate> = named.into_iter().map(|(_, candidate)| candidate).collect();
     let low_confidence = backtest::low_confidence(&load);
-    let runs = || -> Result<Vec<Run>, String> {
-        let run = |candidate: &Candidate| {
-            let run = backtest::run(candidate, &load, &options);
-            run.map_err(|error| format!("{}: {error}", candidate.name))
-        };
-        candidates.iter().map(run).collect()
-    };
-    let report = |bounds| Report::new(&candidates, &load, &options, low_confidence.clone(), bounds);
-    Ok(match flags.output {
-        ReportFormat::Text => text::text(&runs()?, &load, &low_confidence).into_bytes(),
-        ReportFormat::Json => json::json(runs()?, &load, low_confidence.clone()).into_bytes(),
-        ReportFormat::Html => html::html(&report(PAGE)?).into_bytes(),
-        ReportFormat::Svg => svg::svg(&picture::picture(&report(PICTURE)?)).into_bytes(),
-        ReportFormat::Png => png::png(&picture::picture(&report(PICTURE)?)),
-    })
+    Ok(Tried { runs, load, low_confidence, recorded: None, recordings, candidates, options })
+}
+
+impl BacktestFlags {
+    /// How the workload and its metric behave; how long its pods take to start, if no flag says it.
+    fn options(&self, pod_start: Duration) -> Options {
+        Options {
+            pod_start: self.pod_start.unwrap_or(pod_start),
+            window: self.window,
+            scrape_interval: self.scrape_interval,
+            warm_up: self.warm_up,
+            period: self.period,
+        }
+    }
 }
 
 fn load(path: &Path) -> Result<Load, String> {

@@ -1,6 +1,6 @@
 //! The data of the page: numbers in columns, and decisions as short rows.
 
-use super::report::Report;
+use super::Tried;
 use crate::backtest::{LowConfidence, Recording, Slot};
 use crate::k8s::Quantity;
 use crate::ledger::{
@@ -25,7 +25,8 @@ pub struct Data<'a> {
     is_need_shared: bool,
     /// Some changes are left out.
     is_thinned: bool,
-    low_confidence: &'a [LowConfidence],
+    /// Where the load says less: from and to; parts that are closer than a slot are one.
+    low: Vec<[f64; 2]>,
     reasons: Vec<&'static str>,
     statuses: Vec<&'static str>,
     constraints: Vec<&'static str>,
@@ -69,29 +70,40 @@ struct Shown<'a> {
     decisions: Vec<Value>,
 }
 
-/// The data of a report.
-pub fn data(report: &Report) -> Data<'_> {
-    let first = report.span.0;
-    let step = report.recordings.first().map_or(1, |one| one.grid.width);
-    let names = report.runs.iter().map(|run| &*run.figures.name);
+/// The data of what was tried.
+pub fn data(tried: &Tried) -> Data<'_> {
+    let axis = tried.recordings.first().map(|one| one.axis);
+    let (first, step) = axis.map_or((0, 1), |axis| (axis.first, axis.width));
+    let names = tried.runs.iter().map(|run| &*run.figures.name);
     let mut texts = Texts::default();
-    let recordings = names.zip(&report.recordings);
+    let recordings = names.zip(&tried.recordings);
     let shown = recordings.map(|(name, one)| shown(name, one, first, &mut texts));
     let candidates: Vec<Shown<'_>> = shown.collect();
     let is_need_shared = candidates.windows(2).all(|pair| pair[0].needed == pair[1].needed);
     Data {
         from: first as f64 / 1000.0,
         step: step as f64 / 1000.0,
-        loads: loads(report),
+        loads: loads(tried),
         candidates,
         is_need_shared,
-        is_thinned: report.recordings.iter().any(|one| one.every_change > 0),
-        low_confidence: &report.low_confidence,
+        is_thinned: tried.recordings.iter().any(|one| one.every_change > 0),
+        low: low(&tried.low_confidence, step as f64 / 1000.0),
         reasons: Reason::ALL.map(Reason::as_str).to_vec(),
         statuses: MetricStatus::ALL.map(MetricStatus::as_str).to_vec(),
         constraints: ConstraintKind::ALL.map(ConstraintKind::as_str).to_vec(),
         texts: texts.in_order(),
     }
+}
+
+fn low(parts: &[LowConfidence], step: f64) -> Vec<[f64; 2]> {
+    let mut joined: Vec<[f64; 2]> = Vec::new();
+    for part in parts {
+        match joined.last_mut() {
+            Some(last) if part.from <= last[1] + step => last[1] = last[1].max(part.to),
+            _ => joined.push([part.from, part.to]),
+        }
+    }
+    joined
 }
 
 /// The slots, each without a decision as the one before it.
@@ -104,9 +116,9 @@ fn slots(recording: &Recording) -> impl Iterator<Item = &Slot> {
 }
 
 /// The load, of the candidate with the most decisions.
-fn loads(report: &Report) -> Vec<LoadColumns> {
+fn loads(tried: &Tried) -> Vec<LoadColumns> {
     let known = |one: &&Recording| one.slots.iter().flatten().count();
-    let Some(recording) = report.recordings.iter().max_by_key(known) else { return Vec::new() };
+    let Some(recording) = tried.recordings.iter().max_by_key(known) else { return Vec::new() };
     let metrics = recording.metrics().iter().enumerate();
     let columns = metrics.map(|(index, metric)| {
         let values = || slots(recording).map(move |slot| slot.loads.get(index).copied().flatten());

@@ -1,9 +1,9 @@
 //! The picture of a report: the load, and below it each candidate's replicas on the same scales.
 
 use super::glyphs::width;
-use super::report::Report;
+use super::report::Bounds;
 use super::scene::{Anchor, Ink, Mark, Scene};
-use super::text;
+use super::{Tried, text};
 use crate::backtest::{Figures, Recording, Slot};
 use crate::commands::story::plain;
 use crate::time::UnixMillis;
@@ -14,8 +14,8 @@ const LEFT: f64 = 56.0;
 const RIGHT: f64 = 16.0;
 const LOAD_HEIGHT: f64 = 84.0;
 const SIZE: f64 = 12.0;
-/// The most slots of a picture: one for each pixel of the width.
-pub const SLOTS: usize = (WIDTH - LEFT - RIGHT) as usize;
+/// What a picture keeps: one slot for each pixel of the width and no accounts.
+pub const BOUNDS: Bounds = Bounds { slots: (WIDTH - LEFT - RIGHT) as usize, decisions: 1 };
 
 /// The distances of marks on the axis of time, in seconds.
 const STEPS: [i64; 15] = [
@@ -49,8 +49,8 @@ impl Axes {
 }
 
 /// The picture.
-pub fn picture(report: &Report) -> Scene {
-    let count = report.runs.len();
+pub fn picture(tried: &Tried) -> Scene {
+    let count = tried.runs.len();
     let height = match count {
         0 | 1 => 240.0,
         2 => 180.0,
@@ -58,40 +58,41 @@ pub fn picture(report: &Report) -> Scene {
         _ => 100.0,
     };
     let mut marks = Vec::new();
-    let (first, last) = report.span;
-    let title = text::span(&report.runs, first, last);
+    let (first, last) = tried.span();
+    let first = tried.recordings.first().map_or(first, |one| one.axis.first);
+    let title = text::span(tried);
     put(&mut marks, Ink::Text, [LEFT, 24.0], 14.0, Anchor::Start, title.clone());
     let axes = |top, height, most| Axes { first, last, top, height, most };
-    let mut top = 44.0;
-    load(&mut marks, report, |most| axes(top, LOAD_HEIGHT, most));
+    let mut top = 56.0;
+    load(&mut marks, tried, |most| axes(top, LOAD_HEIGHT, most));
     top += LOAD_HEIGHT;
-    let most = most_replicas(report);
-    for (index, (run, recording)) in report.runs.iter().zip(&report.recordings).enumerate() {
+    let most = most_replicas(tried);
+    for (index, (run, recording)) in tried.runs.iter().zip(&tried.recordings).enumerate() {
         top += 46.0;
         let axes = axes(top, height, most);
-        let [name, cost] = heading(&run.figures, report.runs.first().map(|first| &first.figures));
+        let [name, cost] = heading(&run.figures, tried.runs.first().map(|first| &first.figures));
         let name = within(&name, SIZE + 1.0, WIDTH - LEFT - RIGHT);
         put(&mut marks, Ink::Ready(index), [LEFT, top - 24.0], SIZE + 1.0, Anchor::Start, name);
         put(&mut marks, Ink::Muted, [LEFT, top - 8.0], SIZE, Anchor::Start, cost);
+        low_confidence(&mut marks, tried, axes);
         needed(&mut marks, axes, recording);
-        low_confidence(&mut marks, report, axes);
         grid(&mut marks, axes, &replica_steps(most));
         lines(&mut marks, axes, recording, index);
         top += height;
     }
-    times(&mut marks, axes(44.0, top - 44.0, 1.0));
+    times(&mut marks, axes(56.0, top - 56.0, 1.0));
     top += 44.0;
     legend(&mut marks, top);
     top += 18.0;
-    let page = Mark::Rect { ink: Ink::Page, at: [0.0, 0.0, WIDTH, top] };
+    let page = Mark::Rects { ink: Ink::Page, at: vec![[0.0, 0.0, WIDTH, top]] };
     marks.insert(0, page);
     let names: Vec<String> =
-        report.runs.iter().map(|run| plain(&run.figures.name).into_owned()).collect();
+        tried.runs.iter().map(|run| plain(&run.figures.name).into_owned()).collect();
     Scene {
         width: WIDTH,
         height: top,
         title: format!("Backtest of {}: {title}", names.join(", ")),
-        description: text::verdicts(&report.runs).join(". "),
+        description: text::verdicts(&tried.runs).join(". "),
         marks,
     }
 }
@@ -143,15 +144,15 @@ fn heading(figures: &Figures, first: Option<&Figures>) -> [String; 2] {
 
 /// The slots with a decision, and when each begins.
 fn slots(recording: &Recording) -> impl DoubleEndedIterator<Item = (UnixMillis, &Slot)> {
-    let grid = recording.grid;
+    let grid = recording.axis;
     let slots = recording.slots.iter().enumerate();
     slots.filter_map(move |(index, slot)| {
         Some((grid.first + index as i64 * grid.width, slot.as_ref()?))
     })
 }
 
-fn most_replicas(report: &Report) -> f64 {
-    let all = report.recordings.iter().flat_map(|one| one.slots.iter().flatten());
+fn most_replicas(tried: &Tried) -> f64 {
+    let all = tried.recordings.iter().flat_map(|one| one.slots.iter().flatten());
     let most =
         all.map(|slot| (slot.needed.unwrap_or(0)).max(slot.ready as i64).max(slot.wanted.into()));
     most.max().unwrap_or(0).max(1) as f64 * 1.05
@@ -173,8 +174,8 @@ fn replica_steps(most: f64) -> Vec<f64> {
 fn grid(marks: &mut Vec<Mark>, axes: Axes, values: &[f64]) {
     for value in values {
         let up = axes.up(*value);
-        let at = [LEFT, up - 0.5, WIDTH - LEFT - RIGHT, 1.0];
-        marks.push(Mark::Rect { ink: Ink::Grid, at });
+        let at = vec![[LEFT, up - 0.5, WIDTH - LEFT - RIGHT, 1.0]];
+        marks.push(Mark::Rects { ink: Ink::Grid, at });
         put(marks, Ink::Muted, [LEFT - 8.0, up + 4.0], SIZE - 1.0, Anchor::End, quantity(*value));
     }
 }
@@ -194,17 +195,17 @@ fn quantity(value: f64) -> String {
 }
 
 /// The load of the first metric.
-fn load(marks: &mut Vec<Mark>, report: &Report, axes: impl Fn(f64) -> Axes) {
+fn load(marks: &mut Vec<Mark>, tried: &Tried, axes: impl Fn(f64) -> Axes) {
     let known = |one: &&Recording| one.slots.iter().flatten().count();
-    let Some(recording) = report.recordings.iter().max_by_key(known) else { return };
+    let Some(recording) = tried.recordings.iter().max_by_key(known) else { return };
     let load = |slot: &Slot| slot.loads.first().copied().flatten();
     let most = slots(recording).filter_map(|(_, slot)| load(slot)).map(|(_, high)| high);
     let most = most.fold(0.0, f64::max).max(f64::MIN_POSITIVE) * 1.05;
     let axes = axes(most);
-    let name = recording.metrics().first().map_or("load", |metric| &metric.name);
+    let name = recording.metrics().first().map_or("load", |metric| metric_name(&metric.name));
     let name = within(&format!("Load ({name})"), SIZE, WIDTH / 2.0);
     put(marks, Ink::Muted, [LEFT, axes.top - 6.0], SIZE, Anchor::Start, name);
-    low_confidence(marks, report, axes);
+    low_confidence(marks, tried, axes);
     let mut steps: Vec<[f64; 3]> = Vec::new();
     let close = |marks: &mut Vec<Mark>, steps: &mut Vec<[f64; 3]>, end: f64| {
         if !steps.is_empty() {
@@ -224,11 +225,27 @@ fn load(marks: &mut Vec<Mark>, report: &Report, axes: impl Fn(f64) -> Axes) {
     grid(marks, axes, &values);
 }
 
-fn low_confidence(marks: &mut Vec<Mark>, report: &Report, axes: Axes) {
-    for part in &report.low_confidence {
+/// The metric of a generated name, METRIC_HASH_NAMESPACE_AUTOSCALER, or the name as it is.
+fn metric_name(name: &str) -> &str {
+    let is_hash = |part: &str| part.len() == 12 && part.bytes().all(|b| b.is_ascii_hexdigit());
+    let parts = name.match_indices('_').map(|(at, _)| at);
+    let cut = parts.clone().zip(parts.skip(1)).find(|(start, end)| is_hash(&name[start + 1..*end]));
+    cut.map_or(name, |(start, _)| &name[..start])
+}
+
+fn low_confidence(marks: &mut Vec<Mark>, tried: &Tried, axes: Axes) {
+    let (mut at, mut end) = (Vec::new(), f64::NEG_INFINITY);
+    for part in &tried.low_confidence {
         let [from, to] = [part.from, part.to].map(|time| axes.left((time * 1000.0) as i64));
-        let at = [from, axes.top, (to - from).max(1.0), axes.height];
-        marks.push(Mark::Rect { ink: Ink::Low, at });
+        // Those within a pixel are one.
+        if to <= end {
+            continue;
+        }
+        end = to.max(from + 1.0);
+        at.push([from, axes.top, (to - from).max(1.0), axes.height]);
+    }
+    if !at.is_empty() {
+        marks.push(Mark::Rects { ink: Ink::Low, at });
     }
 }
 
@@ -251,15 +268,18 @@ fn lines(marks: &mut Vec<Mark>, axes: Axes, recording: &Recording, index: usize)
     marks.push(Mark::Steps { ink: Ink::Wanted, steps: wanted, end, width: 1.0 });
     let ready = line(|slot| slot.ready as f64);
     marks.push(Mark::Steps { ink: Ink::Ready(index), steps: ready, end, width: 1.5 });
-    let width = (WIDTH - LEFT - RIGHT) / recording.grid.slots as f64;
+    let width = (WIDTH - LEFT - RIGHT) / recording.axis.slots as f64;
+    let mut short = Vec::new();
     for (time, slot) in slots(recording).filter(|(_, slot)| slot.short > 0) {
         let left = axes.left(time);
         let [upper, lower] = [slot.ready as i64 + slot.short, slot.ready as i64];
         let [upper, lower] = [upper, lower].map(|value| axes.up(value as f64));
         let width = width.max(1.0).min(end - left);
-        let at = [left, upper, width, (lower - upper).max(1.0)];
-        marks.push(Mark::Rect { ink: Ink::Short, at });
-        marks.push(Mark::Rect { ink: Ink::Short, at: [left, axes.bottom() - 4.0, width, 4.0] });
+        short.push([left, upper, width, (lower - upper).max(1.0)]);
+        short.push([left, axes.bottom() - 4.0, width, 4.0]);
+    }
+    if !short.is_empty() {
+        marks.push(Mark::Rects { ink: Ink::Short, at: short });
     }
 }
 
@@ -277,7 +297,7 @@ fn times(marks: &mut Vec<Mark>, axes: Axes) {
             let of_day = time.strftime("%H:%M").to_string();
             let left = axes.left(second * 1000);
             let top = axes.bottom();
-            marks.push(Mark::Rect { ink: Ink::Muted, at: [left - 0.5, top, 1.0, 5.0] });
+            marks.push(Mark::Rects { ink: Ink::Muted, at: vec![[left - 0.5, top, 1.0, 5.0]] });
             let place = [left, top + 18.0];
             let text = match (step >= 86_400, is_new) {
                 (true, _) => day,
@@ -303,8 +323,8 @@ fn legend(marks: &mut Vec<Mark>, top: f64) {
         (Ink::Low, "low confidence"),
     ] {
         let height = if matches!(ink, Ink::Ready(_) | Ink::Wanted) { 2.5 } else { 10.0 };
-        let at = [left, top - 4.0 - height / 2.0, 16.0, height];
-        marks.push(Mark::Rect { ink, at });
+        let at = vec![[left, top - 4.0 - height / 2.0, 16.0, height]];
+        marks.push(Mark::Rects { ink, at });
         put(marks, Ink::Muted, [left + 22.0, top], SIZE - 1.0, Anchor::Start, name);
         left += 22.0 + width(name, SIZE - 1.0) + 22.0;
     }

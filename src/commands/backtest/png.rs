@@ -39,8 +39,10 @@ impl Canvas {
 
     fn draw(&mut self, mark: &Mark) {
         match mark {
-            Mark::Rect { ink, at: [left, top, width, height] } => {
-                self.rect([*left, *top], [left + width, top + height]);
+            Mark::Rects { ink, at } => {
+                for [left, top, width, height] in at {
+                    self.rect([*left, *top], [left + width, top + height]);
+                }
                 self.fill(*ink);
             }
             Mark::Area { ink, steps, end } => {

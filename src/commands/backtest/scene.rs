@@ -82,8 +82,8 @@ pub enum Anchor {
 /// A part of a picture. Lengths are in pixels, from the left and from the top.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Mark {
-    /// A rectangle: left, top, width and height.
-    Rect { ink: Ink, at: [f64; 4] },
+    /// Rectangles: left, top, width and height.
+    Rects { ink: Ink, at: Vec<[f64; 4]> },
     /// The area between two lines of the same steps: the left, the upper and the lower end of each, and the right end
     /// of the last.
     Area { ink: Ink, steps: Vec<[f64; 3]>, end: f64 },

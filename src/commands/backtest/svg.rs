@@ -30,15 +30,13 @@ pub fn svg(scene: &Scene) -> String {
     );
     for mark in marks {
         let _ = match mark {
-            Mark::Rect { ink, at: [left, top, width, height] } => writeln!(
-                text,
-                "<rect class=\"{}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"/>",
-                ink.class(),
-                number(*left),
-                number(*top),
-                number(*width),
-                number(*height)
-            ),
+            Mark::Rects { ink, at } => {
+                let path = at.iter().fold(String::new(), |path, [left, top, width, height]| {
+                    let [left, top, width, height] = [left, top, width, height].map(|it| number(*it));
+                    path + &format!("M{left} {top}h{width}v{height}h-{width}z")
+                });
+                writeln!(text, "<path class=\"{}\" d=\"{path}\"/>", ink.class())
+            }
             Mark::Area { ink, steps, end } => {
                 writeln!(text, "<path class=\"{}\" d=\"{}\"/>", ink.class(), area(steps, *end))
             }

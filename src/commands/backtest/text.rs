@@ -1,6 +1,7 @@
 //! The report for a person.
 
-use crate::backtest::{Figures, Load, LowConfidence, Run};
+use super::{FromPrometheus, Tried};
+use crate::backtest::{Agreement, Figures, LowConfidence, Run, Trust};
 use crate::commands::story::plain;
 use crate::commands::table::{Align, table};
 use crate::time::UnixMillis;
@@ -10,14 +11,18 @@ use std::fmt::Write;
 pub const TERMS: &str = "NEEDED: hours of the pods that the load needs. MIN SHORT: minutes with fewer pods ready than needed. POD-MIN SHORT, POD-MIN OVER: the pods that are short or too many, times minutes. REVERSALS: changes against the one before within 10 minutes.";
 
 /// For a person: the verdict, and a table below.
-pub fn text(runs: &[Run], load: &Load, low_confidence: &[LowConfidence]) -> String {
+pub fn text(tried: &Tried) -> String {
+    let Tried { runs, low_confidence, recorded, .. } = tried;
     let mut text = String::new();
+    if let Some(recorded) = recorded {
+        text += &reproduced(recorded);
+        text.push('\n');
+    }
     for line in verdicts(runs) {
         text += &line;
         text.push('\n');
     }
-    let last = runs.iter().map(|run| run.last).max().unwrap_or(load.last());
-    let _ = writeln!(text, "\n{}\n", span(runs, load.first(), last));
+    let _ = writeln!(text, "\n{}\n", span(tried));
     text += &table(&rows(runs), Align::Right);
     if !low_confidence.is_empty() {
         let minutes: f64 = low_confidence.iter().map(|part| (part.to - part.from) / 60.0).sum();
@@ -44,7 +49,9 @@ pub fn verdicts(runs: &[Run]) -> Vec<String> {
 }
 
 /// How many decisions were made, and when.
-pub fn span(runs: &[Run], first: UnixMillis, last: UnixMillis) -> String {
+pub fn span(tried: &Tried) -> String {
+    let Tried { runs, .. } = tried;
+    let (first, last) = tried.span();
     let days = (last - first) as f64 / 86_400_000.0;
     let ticks = runs.first().map_or(0, |run| run.ticks);
     format!("{ticks} decisions in {days:.1} days, from {} to {}", shown(first), shown(last))
@@ -122,4 +129,58 @@ fn comparison(first: &Figures, second: &Figures) -> String {
         second.under_pod_minutes - first.under_pod_minutes,
         second.scale_events as i64 - first.scale_events as i64
     )
+}
+
+/// What of the past was reproduced, and how much the rest can be trusted.
+pub fn reproduced(recorded: &FromPrometheus) -> String {
+    let mut text = String::new();
+    match &recorded.reproduction {
+        None => {
+            text += "Not compared with what was: neither kube-state-metrics nor samples of pods say how many replicas there were\n"
+        }
+        Some(reproduction) => {
+            let share = |share: f64| format!("{:.1} %", share * 100.0);
+            let of = |agreement: &Agreement| {
+                format!(
+                    "{} equal, {} within one",
+                    share(agreement.equal),
+                    share(agreement.within_one)
+                )
+            };
+            let agreement = &reproduction.agreement;
+            let _ = writeln!(
+                text,
+                "Reproduced by {}: of {} decisions {}, {:.2} replicas apart on average ({}, {} changes)",
+                plain(&reproduction.name),
+                agreement.ticks,
+                of(agreement),
+                agreement.mean_difference,
+                reproduction.source,
+                reproduction.changes,
+            );
+            let _ = writeln!(
+                text,
+                "  beside it, replicas as at the start: {}; as many as the load needs: {}",
+                of(&reproduction.stay),
+                of(&reproduction.needed)
+            );
+            text += match reproduction.trust {
+                Trust::High => "  trust: high\n",
+                Trust::Medium => {
+                    "  trust: medium: figures below are near, single decisions are not\n"
+                }
+                Trust::Low => "  trust: low: what follows is not what would have been\n",
+            };
+            for unknown in &reproduction.unknown {
+                let _ = writeln!(text, "  not known: {unknown}");
+            }
+        }
+    }
+    let start = &recorded.pod_start;
+    let _ = write!(text, "Pods take {:.0} s to become ready", start.seconds);
+    if let Some(p90) = start.p90 {
+        let _ = write!(text, " (median; nine of ten at most {p90:.0} s)");
+    }
+    let _ = writeln!(text, ": {}", start.source);
+    text
 }

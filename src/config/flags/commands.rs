@@ -1,6 +1,6 @@
 //! The flags of the commands other than `serve`.
 
-use super::parse::{Moment, above_zero, duration, moment};
+use super::parse::{Moment, above_zero, duration, moment, named, named_quantity};
 use super::prometheus::PrometheusFlags;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
@@ -145,17 +145,43 @@ pub struct ReplayFlags {
 pub struct BacktestFlags {
     /// The recorded load: time,value rows under a header, in Unix seconds and the unit of the metric for the whole
     /// workload; .gz is decompressed.
-    #[arg(long, value_name = "LOAD.csv[.gz]")]
-    pub load: PathBuf,
+    #[arg(long, value_name = "LOAD.csv[.gz]", required_unless_present = "prometheus_url")]
+    pub load: Option<PathBuf>,
+
+    /// The Prometheus that has the load: the metrics of each Autoscaler are read from it. First the spec that was in
+    /// force, the first of -f, is compared with the replicas that there were.
+    #[arg(long, value_name = "URL", conflicts_with = "load")]
+    pub prometheus_url: Option<String>,
+
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub prometheus: PrometheusFlags,
+
+    /// The configuration file of the server: its labels and templates (podMetrics) are those of the queries.
+    #[arg(long, value_name = "FILE", requires = "prometheus_url")]
+    pub config: Option<PathBuf>,
+
+    /// The query for the total of a metric, in place of the one that is made of it; may be repeated. METRIC is a name in
+    /// metrics, or a resource.
+    #[arg(long = "query", value_name = "METRIC=PROMQL", value_parser = named, requires = "prometheus_url")]
+    pub queries: Vec<(String, String)>,
+
+    /// What each pod requests of a resource, where kube-state-metrics does not say it, such as cpu=500m; may be repeated.
+    #[arg(long = "request", value_name = "RESOURCE=QUANTITY", value_parser = named_quantity, requires = "prometheus_url")]
+    pub requests: Vec<(String, f64)>,
+
+    /// The namespace of Autoscalers that have none.
+    #[arg(short, long, value_name = "NAME", requires = "prometheus_url")]
+    pub namespace: Option<String>,
 
     /// Files with the Autoscalers to try, HorizontalPodAutoscalers or ScaledObjects, each with one metric and an
     /// averageValue; - is the standard input.
     #[arg(short = 'f', long = "filename", value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
 
-    /// How long a pod takes until it is ready.
-    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "60s")]
-    pub pod_start: Duration,
+    /// How long a pod takes until it is ready. Without it, as long as in the history of Prometheus, or 60s.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub pod_start: Option<Duration>,
 
     /// What one pod carries of the load, in its unit: the pods that are needed go by it. Without it, the averageValue of
     /// each Autoscaler, so that a target with headroom is short of its own target.
@@ -163,7 +189,7 @@ pub struct BacktestFlags {
     pub pod_carries: Option<f64>,
 
     /// The part of the load to begin with: a time such as 2026-11-02T08:00:00Z, Unix seconds, or a duration before the
-    /// end of the load, such as -24h.
+    /// end of the load, such as -24h or -7d. Of Prometheus, a week without it.
     #[arg(long, value_name = "TIME", value_parser = moment, allow_hyphen_values = true)]
     pub from: Option<Moment>,
 

@@ -44,6 +44,32 @@ pub fn above_zero(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "a number above 0 was expected, such as 100 or 250m".to_owned())
 }
 
+/// Whole days or weeks of 24 hours each, as Prometheus has them: `7d`, `2w`.
+fn days(text: &str) -> Option<Duration> {
+    let (number, days) = match text.strip_suffix('d') {
+        Some(number) => (number, 1),
+        None => (text.strip_suffix('w')?, 7),
+    };
+    let hours = number.parse::<u32>().ok()?.checked_mul(24 * days)?;
+    Some(Duration::from_secs(u64::from(hours) * 3_600))
+}
+
+/// Parses a name and a text: `METRIC=PROMQL`.
+pub fn named(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() && !value.is_empty() => {
+            Ok((name.to_owned(), value.to_owned()))
+        }
+        _ => Err("NAME=VALUE was expected".to_owned()),
+    }
+}
+
+/// Parses a name and a number above 0, which may be a quantity: `cpu=500m`.
+pub fn named_quantity(text: &str) -> Result<(String, f64), String> {
+    let (name, value) = named(text)?;
+    Ok((name, above_zero(&value)?))
+}
+
 /// A point in time as a user names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
@@ -71,7 +97,7 @@ pub fn moment(text: &str) -> Result<Moment, String> {
     };
     match text.strip_prefix('-') {
         Some(ago) => {
-            let ago = duration(ago).map_err(|_| expected())?;
+            let ago = days(ago).map_or_else(|| duration(ago), Ok).map_err(|_| expected())?;
             i64::try_from(ago.as_millis()).map(Moment::Ago).map_err(|_| expected())
         }
         None => {

@@ -75,6 +75,8 @@ function podsOf(decision) {
   return counts.length === 0 ? [] : [`Pods that it was measured of: ${counts.join(", ")}.`];
 }
 
+const did = (decision) => head(decision).replace("Would scale", "Scaled");
+
 function why(decision) {
   return [...sentences(decision), ...podsOf(decision)];
 }
@@ -256,7 +258,7 @@ class Report {
     const { ctx, bbox } = plot;
     ctx.save();
     ctx.fillStyle = color("low");
-    for (const { from, to } of page.lowConfidence) {
+    for (const [from, to] of page.low) {
       const [left, right] = [from, to].map((time) => Math.min(Math.max(plot.valToPos(time, "x", true), bbox.left), bbox.left + bbox.width));
       if (right > left) ctx.fillRect(left, bbox.top, Math.max(right - left, 1), bbox.height);
     }
@@ -290,6 +292,7 @@ class Report {
     const left = plot.valToPos(this.#time, "x", true);
     if (left < bbox.left || left > bbox.left + bbox.width) return;
     ctx.save();
+    ctx.setLineDash([]);
     ctx.strokeStyle = color("text");
     ctx.lineWidth = uPlot.pxRatio;
     ctx.beginPath();
@@ -387,9 +390,9 @@ class Report {
         of.push(element("p", {}, "No decision yet."));
         return;
       }
-      const said = `${written(page.from + decisions[at][0])}: ${head(decision)}`;
+      const said = `${written(page.from + decisions[at][0])}: ${did(decision)}`;
       of.push(element("p", { class: "head" }, said), element("ul", {}, ...why(decision).map((sentence) => element("li", {}, sentence))));
-      spoken.push(`${candidate.name}: ${state}; ${head(decision)}`);
+      spoken.push(`${candidate.name}: ${state}; ${did(decision)}`);
     });
     find("story-of").replaceChildren(...of);
     const chart = find("chart");
@@ -436,7 +439,7 @@ class Report {
     const all = changes.filter(({ time, of }) => shown[of] && time >= from && time <= to);
     const rows = all.slice(0, this.#limit).map(({ time, of, row }) => {
       const decision = decisionOf(page.candidates[of], row);
-      return [this.#button(written(time), time), names[of], head(decision).replace("Would scale", "Scaled"), why(decision).join(" ")];
+      return [this.#button(written(time), time), names[of], did(decision), why(decision).join(" ")];
     });
     fill(find("changes"), ["Time", "Candidate", "Change", "Why"], rows, "None.");
     setText(find("changes-count"), `${Math.min(this.#limit, all.length)} of ${all.length} changes, from ${written(from)} to ${written(to)}${page.isThinned ? " (some of the changes are left out: see Assumptions)" : ""}`);

@@ -1,0 +1,148 @@
+//! `plimsoll backtest --prometheus-url`: load and replicas from Prometheus, and what was is reproduced first.
+
+use super::{POD_START, Tried, bounds};
+use crate::backtest::{self, Candidate, Grid, History, PodStart, Recorded, Reproduction, Span};
+use crate::clock::WallClock;
+use crate::config::{BacktestFlags, Config, Moment};
+use crate::connect;
+use crate::time::UnixMillis;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// The history that is tried without `--from`, in ms: a week.
+const DEFAULT_SPAN: i64 = 7 * 86_400_000;
+
+/// What Prometheus says besides the load.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FromPrometheus {
+    /// How far the first candidate's run is what was; none if the replicas of then are unknown.
+    pub reproduction: Option<Reproduction>,
+    /// How long pods take to become ready, in seconds, and where that is from.
+    pub pod_start: Start,
+}
+
+/// How long pods take to become ready.
+#[derive(Debug, Serialize)]
+pub struct Start {
+    /// What is simulated, in seconds.
+    pub seconds: f64,
+    /// What nine of ten took at most, if it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p90: Option<f64>,
+    /// Where that is from.
+    pub source: String,
+}
+
+/// Tries candidates on what Prometheus recorded.
+///
+/// # Errors
+/// If Prometheus can't be read, or has nothing of the metrics in this time.
+pub async fn run(
+    flags: &BacktestFlags,
+    url: &str,
+    mut candidates: Vec<Candidate>,
+) -> Result<Tried, String> {
+    let prometheus =
+        connect::prometheus(url, &flags.prometheus).map_err(|error| error.to_string())?;
+    let config = match &flags.config {
+        Some(file) => Config::read(file).map_err(|error| error.with_lines())?,
+        None => Config::default(),
+    };
+    let requests: BTreeMap<String, f64> = flags.requests.iter().cloned().collect();
+    let totals: BTreeMap<String, String> = flags.queries.iter().cloned().collect();
+    let history = History {
+        prometheus: &prometheus,
+        queries: &config.pod_queries,
+        totals: &totals,
+        requests: &requests,
+    };
+    for candidate in &mut candidates {
+        if candidate.namespace.is_empty() {
+            let given = flags.namespace.clone();
+            candidate.namespace = given.ok_or_else(|| {
+                format!(
+                    "{}: it has no namespace: give metadata.namespace or --namespace",
+                    candidate.name
+                )
+            })?;
+        }
+        candidate.refuse_feedback()?;
+    }
+    let now = WallClock::default().timestamp().as_millisecond();
+    let time = |moment: Option<Moment>| moment.map(|moment| moment.before(now));
+    let last = time(flags.to).unwrap_or(now).min(now);
+    let first = time(flags.from).unwrap_or(last.saturating_sub(DEFAULT_SPAN));
+    let steps = candidates.iter().map(|candidate| candidate.period_ms(flags.period));
+    let step = steps.min().unwrap_or(1_000);
+    if first + step > last {
+        return Err("--from: a time before --to, and before now, was expected".to_owned());
+    }
+    let mut grid = Grid { first, last, step };
+    let in_force = candidates.first().ok_or("there is no candidate")?;
+    let was_there = history.was_there(in_force, grid).await?;
+    let changes: Vec<_> = was_there.replicas.changes().collect();
+    grid.first += backtest::phase(&changes, grid.first, in_force.period_ms(flags.period));
+    let known = match flags.pod_start {
+        Some(_) => None,
+        None => history.pod_start(in_force, &was_there, grid).await?,
+    };
+    let options = flags.options(known.as_ref().map_or(POD_START, |start| start.p50));
+    let mut tried = Vec::new();
+    for candidate in &mut candidates {
+        let recorded = history.recorded(candidate, grid).await;
+        tried.push(recorded.map_err(|error| format!("{}: {error}", candidate.name))?);
+    }
+    let bounds = bounds(flags.output);
+    let firsts = tried.iter().map(Recorded::first).min();
+    let lasts = tried.iter().map(Recorded::last).max();
+    let whole = firsts.zip(lasts).ok_or("there is no candidate")?;
+    let (mut runs, mut recordings) = (Vec::new(), Vec::new());
+    let mut reproduction = None;
+    for (candidate, recorded) in candidates.iter().zip(&tried) {
+        let start = was_there.replicas.within(recorded.first(), UnixMillis::MAX);
+        let span = Span {
+            first: recorded.first(),
+            end: recorded.last(),
+            window_ms: step,
+            start: start.filter(|replicas| *replicas >= 0),
+        };
+        let mut recording =
+            bounds.map(|one| one.recording(candidate, &candidates, &options, whole));
+        let source = &mut recorded.source();
+        let run = backtest::simulate(candidate, source, span, &options, &mut recording);
+        recordings.extend(recording);
+        let run = run.map_err(|error| format!("{}: {error}", candidate.name))?;
+        if runs.is_empty() {
+            let period = candidate.period_ms(flags.period);
+            reproduction = backtest::reproduce(candidate, recorded, &run, &was_there, period);
+        }
+        runs.push(run);
+    }
+    let load = tried.first().and_then(|recorded| recorded.loads.first()).cloned();
+    let load = load.ok_or("there is no load")?;
+    let low_confidence = backtest::low_confidence(&load);
+    let recorded = FromPrometheus { reproduction, pod_start: Start::of(flags, known) };
+    let recorded = Some(recorded);
+    Ok(Tried { runs, load, low_confidence, recorded, recordings, candidates, options })
+}
+
+impl Start {
+    fn of(flags: &BacktestFlags, known: Option<PodStart>) -> Self {
+        match (flags.pod_start, known) {
+            (Some(given), _) => {
+                Self { seconds: given.as_secs_f64(), p90: None, source: "--pod-start".to_owned() }
+            }
+            (None, Some(known)) => Self {
+                seconds: known.p50.as_secs_f64(),
+                p90: Some(known.p90.as_secs_f64()),
+                source: known.source.to_owned(),
+            },
+            (None, None) => Self {
+                seconds: POD_START.as_secs_f64(),
+                p90: None,
+                source: "assumed: nothing was recorded; give --pod-start".to_owned(),
+            },
+        }
+    }
+}
