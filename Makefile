@@ -3,7 +3,7 @@ CARGO ?= cargo
 export RUST_BACKTRACE ?= 0
 
 .PHONY: help build parts all-parts test test-all test-node test-node-short old-image lint unit conformance e2e screenshots duel query-costs bench bench-smoke bench-large bench-growth \
-	bench-outage bench-fairness soak mutations mutations-apply simulate simulate-fixed demo demo-stop fuzz generate workflows static image release sbom licenses advisories clean
+	bench-outage bench-fairness soak mutations mutations-apply simulate simulate-fixed demo demo-stop fuzz backtests generate workflows static image release sbom licenses advisories clean
 
 help: ## List what there is
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -66,6 +66,10 @@ test-node: old-image ## All tests on a real node: half an hour; NAME=TEST for so
 
 screenshots: all-parts ## The pictures of the page in docs/images
 	@$(E2E_BUILD) && SCREENSHOTS=1 $(E2E_RUN) page::the_demos_story -- --nocapture
+
+backtests: ## The charts and the table of traces in docs/backtest.md, with the program as it is
+	@$(PROGRAM) plimsoll
+	@docs/images/backtests target/release/plimsoll
 
 duel: all-parts ## Plimsoll and kube-controller-manager side by side under the same load
 	@$(E2E) duel -- --nocapture
@@ -189,6 +193,8 @@ lint: workflows
 workflows: $(ACTIONLINT)
 	@# The programs that it finds on one machine and not on another are left out.
 	$(ACTIONLINT) -shellcheck= -pyflakes=
+	@# And the one that docs/backtest.md has for others.
+	sed -n '/^name: backtest$$/,/^```$$/{/^```$$/!p}' docs/backtest.md | $(ACTIONLINT) -shellcheck= -pyflakes= -
 
 static:
 	RUSTFLAGS="-C target-feature=+crt-static $(addprefix --remap-path-prefix=,$(REMAP))" CFLAGS="$(addprefix -ffile-prefix-map=,$(REMAP))" \

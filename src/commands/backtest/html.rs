@@ -10,7 +10,7 @@ use std::fmt::Write;
 
 /// What the page keeps, so that it is below 5 MB: two numbers of the load and four of each candidate for each slot of
 /// time, and about 60 bytes for each decision.
-pub const BOUNDS: Bounds = Bounds { slots: 16_384, decisions: 20_000 };
+pub const BOUNDS: Bounds = Bounds { slots: 16_384, decisions: 16_000 };
 /// The most parts of low confidence that are listed.
 const MAX_PARTS: usize = 100;
 

@@ -2,6 +2,7 @@
 
 use super::Tried;
 use crate::backtest::{LowConfidence, Recording, Slot};
+use crate::commands::story::plain;
 use crate::k8s::Quantity;
 use crate::ledger::{
     Basis, ConstraintKind, Entry, Measured, MetricBasis, MetricStatus, Reason, Target,
@@ -15,12 +16,12 @@ use std::sync::Arc;
 /// The data of the page. Times are Unix seconds; those of decisions count from the beginning.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Data<'a> {
+pub struct Data {
     from: f64,
     /// The seconds of a slot.
     step: f64,
     loads: Vec<LoadColumns>,
-    candidates: Vec<Shown<'a>>,
+    candidates: Vec<Shown>,
     /// The same number is needed of all candidates.
     is_need_shared: bool,
     /// Some changes are left out.
@@ -41,7 +42,7 @@ struct Texts(HashMap<String, usize>);
 impl Texts {
     fn number(&mut self, text: &str) -> usize {
         let next = self.0.len();
-        *self.0.entry(text.to_owned()).or_insert(next)
+        *self.0.entry(plain(text).into_owned()).or_insert(next)
     }
 
     fn in_order(self) -> Vec<String> {
@@ -59,8 +60,8 @@ struct LoadColumns {
 }
 
 #[derive(Serialize)]
-struct Shown<'a> {
-    name: &'a str,
+struct Shown {
+    name: String,
     needed: Vec<Option<i64>>,
     ready: Vec<usize>,
     wanted: Vec<i32>,
@@ -71,14 +72,14 @@ struct Shown<'a> {
 }
 
 /// The data of what was tried.
-pub fn data(tried: &Tried) -> Data<'_> {
+pub fn data(tried: &Tried) -> Data {
     let axis = tried.recordings.first().map(|one| one.axis);
     let (first, step) = axis.map_or((0, 1), |axis| (axis.first, axis.width));
     let names = tried.runs.iter().map(|run| &*run.figures.name);
     let mut texts = Texts::default();
     let recordings = names.zip(&tried.recordings);
     let shown = recordings.map(|(name, one)| shown(name, one, first, &mut texts));
-    let candidates: Vec<Shown<'_>> = shown.collect();
+    let candidates: Vec<Shown> = shown.collect();
     let is_need_shared = candidates.windows(2).all(|pair| pair[0].needed == pair[1].needed);
     Data {
         from: first as f64 / 1000.0,
@@ -123,7 +124,7 @@ fn loads(tried: &Tried) -> Vec<LoadColumns> {
     let columns = metrics.map(|(index, metric)| {
         let values = || slots(recording).map(move |slot| slot.loads.get(index).copied().flatten());
         LoadColumns {
-            name: metric.name.to_string(),
+            name: plain(&metric.name).into_owned(),
             low: values().map(|load| load.map(|(low, _)| short(low))).collect(),
             high: values().map(|load| load.map(|(_, high)| short(high))).collect(),
         }
@@ -136,12 +137,7 @@ fn short(number: f64) -> f64 {
     format!("{number:.5e}").parse().unwrap_or(number)
 }
 
-fn shown<'a>(
-    name: &'a str,
-    recording: &'a Recording,
-    first: UnixMillis,
-    texts: &mut Texts,
-) -> Shown<'a> {
+fn shown(name: &str, recording: &Recording, first: UnixMillis, texts: &mut Texts) -> Shown {
     let mut known: Vec<&Arc<Basis>> = Vec::new();
     let decisions = recording.decisions.iter().map(|entry| {
         if !known.last().is_some_and(|basis| Arc::ptr_eq(basis, &entry.basis)) {
@@ -151,7 +147,7 @@ fn shown<'a>(
     });
     let decisions = decisions.collect();
     Shown {
-        name,
+        name: plain(name).into_owned(),
         needed: slots(recording).map(|slot| slot.needed).collect(),
         ready: slots(recording).map(|slot| slot.ready).collect(),
         wanted: slots(recording).map(|slot| slot.wanted).collect(),
@@ -170,7 +166,7 @@ fn metric(metric: &MetricBasis) -> Value {
         Target::Utilization(percent) => ("Utilization", format!("{percent}%")),
         Target::Invalid => ("", String::new()),
     };
-    json!({"name": &*metric.name, "type": kind, "target": target})
+    json!({"name": plain(&metric.name), "type": kind, "target": target})
 }
 
 fn basis_of(basis: &Basis) -> Value {

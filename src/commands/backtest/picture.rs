@@ -14,8 +14,10 @@ const LEFT: f64 = 56.0;
 const RIGHT: f64 = 16.0;
 const LOAD_HEIGHT: f64 = 84.0;
 const SIZE: f64 = 12.0;
-/// What a picture keeps: one slot for each pixel of the width and no accounts.
-pub const BOUNDS: Bounds = Bounds { slots: (WIDTH - LEFT - RIGHT) as usize, decisions: 1 };
+/// How much wider a text may be in the reader's font than in ours.
+const OTHER_FONTS: f64 = 1.2;
+/// What a picture keeps: one slot for two pixels of the width, and no accounts.
+pub const BOUNDS: Bounds = Bounds { slots: ((WIDTH - LEFT - RIGHT) / 2.0) as usize, decisions: 1 };
 
 /// The distances of marks on the axis of time, in seconds.
 const STEPS: [i64; 15] = [
@@ -71,7 +73,8 @@ pub fn picture(tried: &Tried) -> Scene {
         top += 46.0;
         let axes = axes(top, height, most);
         let [name, cost] = heading(&run.figures, tried.runs.first().map(|first| &first.figures));
-        let name = within(&name, SIZE + 1.0, WIDTH - LEFT - RIGHT);
+        let most = (WIDTH - LEFT - RIGHT) / OTHER_FONTS;
+        let [name, cost] = [within(&name, SIZE + 1.0, most), within(&cost, SIZE, most)];
         put(&mut marks, Ink::Ready(index), [LEFT, top - 24.0], SIZE + 1.0, Anchor::Start, name);
         put(&mut marks, Ink::Muted, [LEFT, top - 8.0], SIZE, Anchor::Start, cost);
         low_confidence(&mut marks, tried, axes);
@@ -304,7 +307,7 @@ fn times(marks: &mut Vec<Mark>, axes: Axes) {
                 (false, true) => format!("{day} {of_day}"),
                 (false, false) => of_day,
             };
-            let wide = width(&text, SIZE - 1.0) / 2.0;
+            let wide = width(&text, SIZE - 1.0) * OTHER_FONTS / 2.0;
             let anchor = if left + wide > WIDTH - 2.0 { Anchor::End } else { Anchor::Middle };
             put(marks, Ink::Muted, place, SIZE - 1.0, anchor, text);
         }
@@ -326,6 +329,6 @@ fn legend(marks: &mut Vec<Mark>, top: f64) {
         let at = vec![[left, top - 4.0 - height / 2.0, 16.0, height]];
         marks.push(Mark::Rects { ink, at });
         put(marks, Ink::Muted, [left + 22.0, top], SIZE - 1.0, Anchor::Start, name);
-        left += 22.0 + width(name, SIZE - 1.0) + 22.0;
+        left += 22.0 + width(name, SIZE - 1.0) * OTHER_FONTS + 16.0;
     }
 }

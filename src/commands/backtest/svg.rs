@@ -32,7 +32,8 @@ pub fn svg(scene: &Scene) -> String {
         let _ = match mark {
             Mark::Rects { ink, at } => {
                 let path = at.iter().fold(String::new(), |path, [left, top, width, height]| {
-                    let [left, top, width, height] = [left, top, width, height].map(|it| number(*it));
+                    let [left, top, width, height] =
+                        [left, top, width, height].map(|it| number(*it));
                     path + &format!("M{left} {top}h{width}v{height}h-{width}z")
                 });
                 writeln!(text, "<path class=\"{}\" d=\"{path}\"/>", ink.class())

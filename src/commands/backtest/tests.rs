@@ -3,6 +3,7 @@
 use super::html::escape;
 use super::report::Bounds;
 use super::*;
+use crate::commands::story::plain;
 use serde_json::json;
 use std::io::Read as _;
 
@@ -74,7 +75,7 @@ fn no_name_becomes_markup() {
     }
     let data = between(&page, "<script type=\"application/json\" id=\"data\">", "</script>");
     let data: Value = serde_json::from_str(data).expect("JSON");
-    assert_eq!(data["candidates"][0]["name"], HOSTILE);
+    assert_eq!(data["candidates"][0]["name"], *plain(HOSTILE));
     // What is put in is not looked at again.
     assert_eq!(page.matches("\"candidates\":").count(), 1);
     assert!(picture::picture(&tried).marks.len() > 20);
@@ -93,7 +94,9 @@ fn a_page_runs_only_its_own_scripts_and_asks_for_nothing() {
         }
     }
     assert_eq!(page.matches("<script").count(), 3);
-    for way in [" src=", "url(", "@import", "innerHTML", "fetch(", "XMLHttpRequest", "style=\"", "onclick"] {
+    for way in
+        [" src=", "url(", "@import", "innerHTML", "fetch(", "XMLHttpRequest", "style=\"", "onclick"]
+    {
         let own = page.replace(include_str!("../ui/assets/vendor/uPlot.iife.min.js"), "");
         assert!(!own.contains(way), "{way}");
     }
@@ -111,23 +114,28 @@ fn a_change_is_told_of_as_the_ledger_tells_of_it() {
         .as_array()
         .expect("decisions")
         .iter()
-        .filter(|row| row[2] != row[4])
+        .filter(|row| !row[4].is_null() && row[2] != row[4])
         .collect();
     assert_eq!(changes.len() as u64, tried.runs[0].figures.scale_events);
-    let limit = data["constraints"].as_array().expect("names").iter().position(|one| one == "ScaleUpLimit");
-    let limited = changes.iter().find(|row| row[7][0][0] == json!(limit)).expect("a limited change");
+    let limit =
+        data["constraints"].as_array().expect("names").iter().position(|one| one == "ScaleUpLimit");
+    let limited =
+        changes.iter().find(|row| row[7][0][0] == json!(limit)).expect("a limited change");
     // The metric asked for more than the policy allows, two pods a minute.
     assert!(limited[3].as_i64() > limited[4].as_i64(), "{limited}");
     assert_eq!(limited[4].as_i64().unwrap() - limited[2].as_i64().unwrap(), 2);
     assert_eq!(data["reasons"][limited[5].as_u64().unwrap() as usize], "PolicyLimited");
     let [status, proposed, value] = [0, 1, 2].map(|index| &limited[6][0][index]);
-    assert_eq!((&data["statuses"][status.as_u64().unwrap() as usize], proposed), (&json!("Used"), &limited[3]));
+    assert_eq!(
+        (&data["statuses"][status.as_u64().unwrap() as usize], proposed),
+        (&json!("Used"), &limited[3])
+    );
     assert!(value.as_i64() > Some(10_000), "{value}");
     // A gap has no load, and a decision says why it is none.
     let high = data["loads"][0]["high"].as_array().expect("loads");
     assert_eq!(high.iter().filter(|load| load.is_null()).count(), 9, "{high:?}");
     let texts = data["texts"].as_array().expect("texts");
-    assert!(!texts.is_empty() && texts.len() < 4, "{texts:?}");
+    assert!(!texts.is_empty() && texts.len() <= 4, "{texts:?}");
     assert_eq!(data["low"], json!([[2400.0, 3000.0]]));
 }
 
@@ -135,7 +143,8 @@ fn a_change_is_told_of_as_the_ledger_tells_of_it() {
 fn a_chart_has_the_worst_of_each_slot() {
     let all = tried(two("web"), html::BOUNDS);
     let few = tried(two("web"), Bounds { slots: 10, decisions: 4 });
-    let most = |tried: &Tried| tried.recordings[0].slots.iter().flatten().map(|slot| slot.short).max();
+    let most =
+        |tried: &Tried| tried.recordings[0].slots.iter().flatten().map(|slot| slot.short).max();
     assert_eq!((all.recordings[0].axis.slots, few.recordings[0].axis.slots), (61, 9));
     assert_eq!(most(&all), most(&few));
     let worst = all.runs[0].figures.worst_under.expect("short of pods");
@@ -162,7 +171,8 @@ fn the_picture_is_as_it_was() {
 fn the_pixels_are_those_of_the_picture() {
     let scene = picture::picture(&tried(two("web"), picture::BOUNDS));
     let png = png::png(&scene);
-    let length = |at: usize| u32::from_be_bytes(png[at..at + 4].try_into().expect("four bytes")) as usize;
+    let length =
+        |at: usize| u32::from_be_bytes(png[at..at + 4].try_into().expect("four bytes")) as usize;
     let (width, height) = (length(16), length(20));
     assert_eq!((width as f64, height as f64), (scene.width * 2.0, scene.height * 2.0));
     let data = &png[41..41 + length(33)];

@@ -162,7 +162,7 @@ class Report {
   #legend() {
     const keys = [["key area", "Load (left axis)"], ...names.flatMap((name, of) => [[`key of${of}`, `${name}: ready (right axis)`], [`key dashed of${of}`, `${name}: wanted`]]),
       ["key dashed", page.isNeedShared ? "Needed pods (right axis)" : "Needed pods of each (right axis, thin)"],
-      ["key short", "Fewer ready than needed (marks at the bottom, a row each)"], ["key low", "Low confidence"]];
+      ["key short", "Fewer ready than needed (marks at the bottom, in the color of each)"], ["key low", "Low confidence"]];
     for (const [classes, title] of keys) {
       find("legend").append(element("li", {}, element("span", { class: classes, "aria-hidden": "true" }), ` ${title}`));
     }
