@@ -1,6 +1,5 @@
 //! An autoscaler that is tried.
 
-use super::run::millis;
 use crate::hpa::{
     MetricSource, PodContainer, Requests, ResourceList, ResourceTarget, ScalarTarget, Spec,
 };
@@ -234,4 +233,9 @@ fn written_average(metric: &MetricSpec) -> Option<f64> {
     ];
     let text = &targets.into_iter().flatten().next()?.average_value.as_ref()?.0;
     text.parse().ok().or_else(|| text.parse().ok().map(Quantity::as_f64))
+}
+
+/// A duration in ms.
+pub(super) fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }

@@ -1,6 +1,6 @@
 //! The closed loop: decisions on recorded load, and the workload that follows them.
 
-use super::candidate::{Candidate, Measure};
+use super::candidate::{Candidate, Measure, millis};
 use super::figures::{Figures, Tally};
 use super::load::{Cursor, Load, Means};
 use super::measured::Measured;
@@ -179,11 +179,6 @@ pub fn simulate(
     }
     let figures = tally.figures(&candidate.name);
     Ok(Run { figures, replicas, last: now - period, ticks })
-}
-
-/// A duration in ms.
-pub(super) fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// The flags by default. An Autoscaler that allows zero is decided as where `--scale-to-zero` is on.
