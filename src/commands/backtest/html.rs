@@ -1,16 +1,13 @@
 //! The report as a page: one file, which needs nothing from elsewhere and asks for nothing.
 
 use super::page_data;
-use super::report::Bounds;
-use super::{Tried, text};
+use super::report::Tried;
+use super::text;
 use crate::commands::story::plain;
 use k8s_openapi::ByteString;
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
 
-/// What the page keeps, so that it is below 5 MB: two numbers of the load and four of each candidate for each slot of
-/// time, and about 60 bytes for each decision.
-pub const BOUNDS: Bounds = Bounds { slots: 16_384, decisions: 16_000 };
 /// The most parts of low confidence that are listed.
 const MAX_PARTS: usize = 100;
 

@@ -1,6 +1,6 @@
 //! The report as JSON: a contract.
 
-use super::{FromPrometheus, Tried};
+use super::report::{FromPrometheus, Tried};
 use crate::backtest::{Figures, LowConfidence, Run};
 use crate::time::UnixMillis;
 use serde::Serialize;

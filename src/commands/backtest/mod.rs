@@ -15,40 +15,16 @@ mod tests;
 mod text;
 
 use super::{convert, objects};
-use crate::backtest::{self, Candidate, Load, LowConfidence, Options, Recording, Run};
+use crate::backtest::{self, Candidate, Load};
 use crate::config::{BacktestFlags, Moment, ReportFormat};
-use recorded::FromPrometheus;
-use report::Bounds;
+use report::{Bounds, POD_START, Tried};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{BufReader, IsTerminal, Read};
 use std::path::Path;
-use std::time::Duration;
 
 /// The most bytes of a file of load after it is decompressed.
 const MAX_LOAD_BYTES: u64 = 512 << 20;
-/// How long a pod takes until it is ready, where nothing says it.
-const POD_START: Duration = Duration::from_secs(60);
-
-/// What was tried, and on which load.
-#[derive(Debug)]
-pub struct Tried {
-    /// The run of each candidate.
-    runs: Vec<Run>,
-    /// The load of the first candidate's first metric.
-    load: Load,
-    /// Where it can't be trusted.
-    low_confidence: Vec<LowConfidence>,
-    /// What Prometheus says besides; none for a file of load.
-    recorded: Option<FromPrometheus>,
-    /// What charts show of each run; none where the report has no chart.
-    recordings: Vec<Recording>,
-    /// What was tried.
-    candidates: Vec<Candidate>,
-    /// How the workload behaves.
-    options: Options,
-}
-
 /// Tries the Autoscalers of files on a load, and returns what is to be printed.
 ///
 /// # Errors
@@ -74,7 +50,7 @@ pub async fn run(flags: &BacktestFlags) -> Result<Vec<u8>, String> {
             candidate.metrics[0].pod_carries = Some(pod_carries);
         }
     }
-    if let Some(bounds) = bounds(flags.output) {
+    if let Some(bounds) = Bounds::of(flags.output) {
         bounds.check(candidates.len())?;
     }
     let tried = match (&flags.load, &flags.prometheus_url) {
@@ -99,15 +75,6 @@ fn refuse(format: ReportFormat, is_terminal: bool) -> Result<(), String> {
     }
 }
 
-/// What charts of this format keep of runs; none where it has no chart.
-fn bounds(format: ReportFormat) -> Option<Bounds> {
-    match format {
-        ReportFormat::Text | ReportFormat::Json => None,
-        ReportFormat::Html => Some(html::BOUNDS),
-        ReportFormat::Svg | ReportFormat::Png => Some(picture::BOUNDS),
-    }
-}
-
 fn on_file(
     flags: &BacktestFlags,
     path: &Path,
@@ -123,7 +90,7 @@ fn on_file(
         }
     };
     let options = flags.options(POD_START);
-    let bounds = bounds(flags.output);
+    let bounds = Bounds::of(flags.output);
     let (mut runs, mut recordings) = (Vec::new(), Vec::new());
     for candidate in &candidates {
         let span = (load.first(), load.last());
@@ -134,19 +101,6 @@ fn on_file(
     }
     let low_confidence = backtest::low_confidence(&load);
     Ok(Tried { runs, load, low_confidence, recorded: None, recordings, candidates, options })
-}
-
-impl BacktestFlags {
-    /// How the workload and its metric behave; how long its pods take to start, if no flag says it.
-    fn options(&self, pod_start: Duration) -> Options {
-        Options {
-            pod_start: self.pod_start.unwrap_or(pod_start),
-            window: self.window,
-            scrape_interval: self.scrape_interval,
-            warm_up: self.warm_up,
-            period: self.period,
-        }
-    }
 }
 
 fn load(path: &Path) -> Result<Load, String> {

@@ -1,6 +1,6 @@
 //! The data of the page: numbers in columns, and decisions as short rows.
 
-use super::Tried;
+use super::report::Tried;
 use crate::backtest::{LowConfidence, Recording, Slot};
 use crate::commands::story::plain;
 use crate::k8s::Quantity;

@@ -1,9 +1,9 @@
 //! The picture of a report: the load, and below it each candidate's replicas on the same scales.
 
 use super::glyphs::width;
-use super::report::Bounds;
+use super::report::Tried;
 use super::scene::{Anchor, Ink, Mark, Scene};
-use super::{Tried, text};
+use super::text;
 use crate::backtest::{Figures, Recording, Slot};
 use crate::commands::story::plain;
 use crate::time::UnixMillis;
@@ -16,9 +16,6 @@ const LOAD_HEIGHT: f64 = 84.0;
 const SIZE: f64 = 12.0;
 /// How much wider a text may be in the reader's font than in ours.
 const OTHER_FONTS: f64 = 1.2;
-/// What a picture keeps: one slot for two pixels of the width, and no accounts.
-pub const BOUNDS: Bounds = Bounds { slots: ((WIDTH - LEFT - RIGHT) / 2.0) as usize, decisions: 1 };
-
 /// The distances of marks on the axis of time, in seconds.
 const STEPS: [i64; 15] = [
     60, 300, 900, 1_800, 3_600, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800, 1_209_600,

@@ -1,38 +1,15 @@
 //! `plimsoll backtest --prometheus-url`: load and replicas from Prometheus, and what was is reproduced first.
 
-use super::{POD_START, Tried, bounds};
-use crate::backtest::{self, Candidate, Grid, History, PodStart, Recorded, Reproduction, Span};
+use super::report::{Bounds, FromPrometheus, POD_START, Start, Tried};
+use crate::backtest::{self, Candidate, Grid, History, PodStart, Recorded, Span};
 use crate::clock::WallClock;
 use crate::config::{BacktestFlags, Config, Moment};
 use crate::connect;
 use crate::time::UnixMillis;
-use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// The history that is tried without `--from`, in ms: a week.
 const DEFAULT_SPAN: i64 = 7 * 86_400_000;
-
-/// What Prometheus says besides the load.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct FromPrometheus {
-    /// How far the first candidate's run is what was; none if the replicas of then are unknown.
-    pub reproduction: Option<Reproduction>,
-    /// How long pods take to become ready, in seconds, and where that is from.
-    pub pod_start: Start,
-}
-
-/// How long pods take to become ready.
-#[derive(Debug, Serialize)]
-pub struct Start {
-    /// What is simulated, in seconds.
-    pub seconds: f64,
-    /// What nine of ten took at most, if it is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub p90: Option<f64>,
-    /// Where that is from.
-    pub source: String,
-}
 
 /// Tries candidates on what Prometheus recorded.
 ///
@@ -93,7 +70,7 @@ pub async fn run(
         let recorded = history.recorded(candidate, grid).await;
         tried.push(recorded.map_err(|error| format!("{}: {error}", candidate.name))?);
     }
-    let bounds = bounds(flags.output);
+    let bounds = Bounds::of(flags.output);
     let firsts = tried.iter().map(Recorded::first).min();
     let lasts = tried.iter().map(Recorded::last).max();
     let whole = firsts.zip(lasts).ok_or("there is no candidate")?;

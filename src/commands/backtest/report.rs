@@ -1,12 +1,60 @@
-//! What charts keep of runs, and what they leave out.
+//! What a report is made of, and what its charts keep of runs.
 
-use super::Tried;
-use crate::backtest::{Candidate, Measure, Options, Recording, TimeAxis};
+use crate::backtest::{
+    Candidate, Load, LowConfidence, Measure, Options, Recording, Reproduction, Run, TimeAxis,
+};
 use crate::commands::story::span;
+use crate::config::{BacktestFlags, ReportFormat};
 use crate::time::UnixMillis;
+use serde::Serialize;
+use std::time::Duration;
 
 /// The most candidates of a chart: each has a color of its own.
 const MAX_CANDIDATES: usize = 8;
+
+/// How long a pod takes until it is ready, where nothing says it.
+pub const POD_START: Duration = Duration::from_secs(60);
+
+/// What was tried, and on which load.
+#[derive(Debug)]
+pub struct Tried {
+    /// The run of each candidate.
+    pub runs: Vec<Run>,
+    /// The load of the first candidate's first metric.
+    pub load: Load,
+    /// Where it can't be trusted.
+    pub low_confidence: Vec<LowConfidence>,
+    /// What Prometheus says besides; none for a file of load.
+    pub recorded: Option<FromPrometheus>,
+    /// What charts show of each run; none where the report has no chart.
+    pub recordings: Vec<Recording>,
+    /// What was tried.
+    pub candidates: Vec<Candidate>,
+    /// How the workload behaves.
+    pub options: Options,
+}
+
+/// What Prometheus says besides the load.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FromPrometheus {
+    /// How far the first candidate's run is what was; none if the replicas of then are unknown.
+    pub reproduction: Option<Reproduction>,
+    /// How long pods take to become ready, in seconds, and where that is from.
+    pub pod_start: Start,
+}
+
+/// How long pods take to become ready.
+#[derive(Debug, Serialize)]
+pub struct Start {
+    /// What is simulated, in seconds.
+    pub seconds: f64,
+    /// What nine of ten took at most, if it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p90: Option<f64>,
+    /// Where that is from.
+    pub source: String,
+}
 
 /// How much a report keeps of all candidates together.
 #[derive(Clone, Copy, Debug)]
@@ -17,7 +65,22 @@ pub struct Bounds {
     pub decisions: usize,
 }
 
+/// What the page keeps, so that it is below 5 MB: two numbers of the load and four of each candidate for each slot of
+/// time, and about 60 bytes for each decision.
+const PAGE: Bounds = Bounds { slots: 16_384, decisions: 16_000 };
+/// What a picture keeps, which has no accounts: one slot for two pixels of its width.
+const PICTURE: Bounds = Bounds { slots: 444, decisions: 1 };
+
 impl Bounds {
+    /// What charts of this format keep of runs; none where it has no chart.
+    pub fn of(format: ReportFormat) -> Option<Self> {
+        match format {
+            ReportFormat::Text | ReportFormat::Json => None,
+            ReportFormat::Html => Some(PAGE),
+            ReportFormat::Svg | ReportFormat::Png => Some(PICTURE),
+        }
+    }
+
     /// # Errors
     /// If so many candidates don't fit in a chart.
     pub fn check(self, candidates: usize) -> Result<(), String> {
@@ -46,13 +109,13 @@ impl Bounds {
 
 impl Tried {
     /// The time of the first and of the last decision.
-    pub(super) fn span(&self) -> (UnixMillis, UnixMillis) {
+    pub fn span(&self) -> (UnixMillis, UnixMillis) {
         let last = self.runs.iter().map(|run| run.last).max();
         (self.load.first(), last.unwrap_or(self.load.last()))
     }
 
     /// What is assumed and left out.
-    pub(super) fn assumptions(&self) -> Vec<String> {
+    pub fn assumptions(&self) -> Vec<String> {
         let Options { pod_start, window, scrape_interval, warm_up, .. } = self.options;
         let [pod_start, window, scrape_interval, warm_up] =
             [pod_start, window, scrape_interval, warm_up].map(|one| span(one.as_millis() as i64));
@@ -96,5 +159,18 @@ impl Tried {
             "Queues, failing pods, rollouts and scaling by hand are not simulated.".to_owned(),
         );
         texts
+    }
+}
+
+impl BacktestFlags {
+    /// How the workload and its metric behave; how long its pods take to start, if no flag says it.
+    pub(super) fn options(&self, pod_start: Duration) -> Options {
+        Options {
+            pod_start: self.pod_start.unwrap_or(pod_start),
+            window: self.window,
+            scrape_interval: self.scrape_interval,
+            warm_up: self.warm_up,
+            period: self.period,
+        }
     }
 }

@@ -3,9 +3,11 @@
 use super::html::escape;
 use super::report::Bounds;
 use super::*;
+use crate::backtest::Options;
 use crate::commands::story::plain;
 use serde_json::json;
 use std::io::Read as _;
+use std::time::Duration;
 
 /// Would be markup where it is not a text.
 const HOSTILE: &str = "</script></style><img src=x onerror=alert(1)>{{data}}\" '\u{202e}&";
@@ -54,6 +56,14 @@ fn tried(candidates: Vec<Candidate>, bounds: Bounds) -> Tried {
     tried
 }
 
+fn page() -> Bounds {
+    Bounds::of(ReportFormat::Html).expect("a page has charts")
+}
+
+fn small() -> Bounds {
+    Bounds::of(ReportFormat::Svg).expect("a picture is a chart")
+}
+
 fn two(name: &str) -> Vec<Candidate> {
     vec![candidate(name, "10"), candidate("headroom", "8")]
 }
@@ -66,7 +76,7 @@ fn between<'a>(text: &'a str, start: &str, end: &str) -> &'a str {
 
 #[test]
 fn no_name_becomes_markup() {
-    let tried = tried(two(HOSTILE), html::BOUNDS);
+    let tried = tried(two(HOSTILE), page());
     let page = html::html(&tried);
     let svg = svg::svg(&picture::picture(&tried));
     for text in [&page, &svg] {
@@ -83,7 +93,7 @@ fn no_name_becomes_markup() {
 
 #[test]
 fn a_page_runs_only_its_own_scripts_and_asks_for_nothing() {
-    let page = html::html(&tried(two("web"), html::BOUNDS));
+    let page = html::html(&tried(two("web"), page()));
     let policy = between(&page, "Content-Security-Policy\" content=\"", "\"");
     assert!(policy.starts_with("default-src 'none'; script-src 'sha256-"), "{policy}");
     assert!(!policy.contains("unsafe"), "{policy}");
@@ -107,7 +117,7 @@ fn a_page_runs_only_its_own_scripts_and_asks_for_nothing() {
 
 #[test]
 fn a_change_is_told_of_as_the_ledger_tells_of_it() {
-    let tried = tried(two("web"), html::BOUNDS);
+    let tried = tried(two("web"), page());
     let data = serde_json::to_value(page_data::data(&tried)).expect("JSON");
     let of = &data["candidates"][0];
     let changes: Vec<&Value> = of["decisions"]
@@ -141,7 +151,7 @@ fn a_change_is_told_of_as_the_ledger_tells_of_it() {
 
 #[test]
 fn a_chart_has_the_worst_of_each_slot() {
-    let all = tried(two("web"), html::BOUNDS);
+    let all = tried(two("web"), page());
     let few = tried(two("web"), Bounds { slots: 10, decisions: 4 });
     let most =
         |tried: &Tried| tried.recordings[0].slots.iter().flatten().map(|slot| slot.short).max();
@@ -156,7 +166,7 @@ fn a_chart_has_the_worst_of_each_slot() {
 
 #[test]
 fn the_picture_is_as_it_was() {
-    let svg = svg::svg(&picture::picture(&tried(two("web"), picture::BOUNDS)));
+    let svg = svg::svg(&picture::picture(&tried(two("web"), small())));
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/backtest.svg");
     if std::env::var_os("UPDATE_PICTURES").is_some() {
         std::fs::write(&path, &svg).expect("a file");
@@ -169,7 +179,7 @@ fn the_picture_is_as_it_was() {
 
 #[test]
 fn the_pixels_are_those_of_the_picture() {
-    let scene = picture::picture(&tried(two("web"), picture::BOUNDS));
+    let scene = picture::picture(&tried(two("web"), small()));
     let png = png::png(&scene);
     let length =
         |at: usize| u32::from_be_bytes(png[at..at + 4].try_into().expect("four bytes")) as usize;
@@ -204,5 +214,5 @@ fn a_picture_is_not_written_to_a_terminal() {
     assert!(error.contains("> report.png"), "{error}");
     assert_eq!(refuse(ReportFormat::Png, false), Ok(()));
     assert_eq!(refuse(ReportFormat::Svg, true), Ok(()));
-    assert!(html::BOUNDS.check(9).unwrap_err().contains("at most 8"));
+    assert!(page().check(9).unwrap_err().contains("at most 8"));
 }

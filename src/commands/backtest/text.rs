@@ -1,6 +1,6 @@
 //! The report for a person.
 
-use super::{FromPrometheus, Tried};
+use super::report::{FromPrometheus, Tried};
 use crate::backtest::{Agreement, Figures, LowConfidence, Run, Trust};
 use crate::commands::story::plain;
 use crate::commands::table::{Align, table};
