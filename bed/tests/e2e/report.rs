@@ -29,7 +29,7 @@ fn autoscaler(name: &str, target: f64) -> String {
 /// The report on three days of a trace, written to a file of the folder.
 fn report(folder: &Path, format: &str) -> std::path::PathBuf {
     for (name, text) in
-        [("web.yaml", autoscaler("web", 50.0)), ("other.yaml", autoscaler(HOSTILE, 40.0))]
+        [("web.yaml", autoscaler("web", 5.0)), ("other.yaml", autoscaler(HOSTILE, 4.0))]
     {
         std::fs::write(folder.join(name), text).expect("a file");
     }
@@ -38,7 +38,7 @@ fn report(folder: &Path, format: &str) -> std::path::PathBuf {
         .arg("backtest")
         .arg("--load")
         .arg(root().join("tests/data/traces/crane-14.csv.gz"))
-        .args(["-f", "web.yaml", "-f", "other.yaml", "--pod-carries", "50", "--to"])
+        .args(["-f", "web.yaml", "-f", "other.yaml", "--pod-carries", "5", "--to"])
         .args(["2021-10-19T00:00:00Z", "--output", format])
         .output()
         .expect("plimsoll");
@@ -63,7 +63,7 @@ fn the_report_of_a_backtest_needs_nothing_but_its_file() {
         browser.shows("#changes-count", "changes, from").await;
         // The first change is told of.
         browser.shows("#story-of", "Scaled").await;
-        browser.shows("#story-of", "target 50").await;
+        browser.shows("#story-of", "target 5").await;
         let drawn = browser.value("document.querySelectorAll('#chart canvas, #difference canvas').length");
         assert_eq!(drawn.await, 2);
         let blank = "(() => { const canvas = document.querySelector('#chart canvas');
