@@ -64,8 +64,8 @@ test-node: PROFILE = demo
 test-node: old-image ## All tests on a real node: half an hour; NAME=TEST for some, NODE_LOGS=DIR keeps the logs, PROFILE=dist is what is released
 	@$(NODE_TESTS) --include-ignored --nocapture $(NAME)
 
-screenshots: all-parts ## The pictures of the page in docs/images
-	@$(E2E_BUILD) && SCREENSHOTS=1 $(E2E_RUN) page::the_demos_story -- --nocapture
+screenshots: all-parts ## The pictures of the pages in docs/images
+	@$(E2E_BUILD) && SCREENSHOTS=1 $(E2E_RUN) page::the_demos_story -- --nocapture report::
 
 backtests: ## The charts and the table of traces in docs/backtest.md, with the program as it is
 	@$(PROGRAM) plimsoll

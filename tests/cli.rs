@@ -253,6 +253,38 @@ fn convert_fails_if_an_object_was_left_out() {
 }
 
 #[test]
+fn a_backtest_is_written_in_each_format() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let autoscaler = r#"{"apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
+        "metadata": {"name": "web", "namespace": "shop"}, "spec": {"minReplicas": 1, "maxReplicas": 9,
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+        "customMetrics": [{"metricName": "requests", "averageValue": "10"}]}}"#;
+    std::fs::write(path("web.yaml"), autoscaler).unwrap();
+    std::fs::write(path("load.csv"), "time,value\n0,20\n600,60\n1200,20\n").unwrap();
+    let run = |format: &str, files: usize| {
+        let (load, file) = (path("load.csv"), path("web.yaml"));
+        let mut arguments = vec!["backtest", "--load", &load, "--output", format];
+        (0..files).for_each(|_| arguments.extend(["-f", &file]));
+        plimsoll(&arguments)
+    };
+    for (format, start) in [
+        ("text", &b"web: 1."[..]),
+        ("json", b"{\"candidates\":[{\"name\":\"web\""),
+        ("html", b"<!doctype html>"),
+        ("svg", b"<svg xmlns="),
+        ("png", b"\x89PNG\r\n\x1a\n"),
+    ] {
+        let output = run(format, 1);
+        assert!(output.status.success() && output.stderr.is_empty(), "{format}");
+        let shown = String::from_utf8_lossy(&output.stdout[..80]);
+        assert!(output.stdout.starts_with(start), "{format}: {shown}");
+    }
+    let error = String::from_utf8(run("svg", 9).stderr).unwrap();
+    assert!(error.contains("9 candidates: at most 8 fit in a chart"), "{error}");
+}
+
+#[test]
 fn an_invalid_configuration_is_refused_with_file_line_and_field() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("wrong.yaml");

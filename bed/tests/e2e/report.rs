@@ -26,10 +26,11 @@ fn autoscaler(name: &str, target: f64) -> String {
     .to_string()
 }
 
-/// The report on three days of a trace, written to a file of the folder.
-fn report(folder: &Path, format: &str) -> std::path::PathBuf {
+/// The report on eleven days of a trace, of an Autoscaler and one with headroom, written to a file of the folder; its
+/// address.
+fn report(folder: &Path, format: &str, other: &str) -> String {
     for (name, text) in
-        [("web.yaml", autoscaler("web", 5.0)), ("other.yaml", autoscaler(HOSTILE, 4.0))]
+        [("web.yaml", autoscaler("web", 5.0)), ("other.yaml", autoscaler(other, 4.0))]
     {
         std::fs::write(folder.join(name), text).expect("a file");
     }
@@ -43,18 +44,22 @@ fn report(folder: &Path, format: &str) -> std::path::PathBuf {
         .output()
         .expect("plimsoll");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let path = folder.join(format!("report.{format}"));
+    let path = folder.join(format!("{}.{format}", other.len()));
     std::fs::write(&path, output.stdout).expect("a file");
-    path
+    format!("file://{}", path.display())
 }
 
 #[test]
 fn the_report_of_a_backtest_needs_nothing_but_its_file() {
     runtime().block_on(async {
         let folder = tempfile::tempdir().expect("a folder");
-        let page = format!("file://{}", report(folder.path(), "html").display());
         let browser = Browser::start(folder.path()).await;
         browser.look(LOOKS[0]).await;
+        let plain = report(folder.path(), "html", "headroom");
+        browser.open(&plain).await;
+        browser.shows("#story-of", "Scaled").await;
+        browser.screenshot("backtest-page").await;
+        let page = report(folder.path(), "html", HOSTILE);
         browser.open(&page).await;
 
         browser.shows("h1", &format!("Backtest of web, {HOSTILE}")).await;
@@ -72,7 +77,6 @@ fn the_report_of_a_backtest_needs_nothing_but_its_file() {
                 data[at * 4] << 16 | data[at * 4 + 1] << 8 | data[at * 4 + 2])).size; })()";
         let colors = browser.value(blank).await;
         assert!(colors.as_u64().is_some_and(|colors| colors > 20), "{colors} colors");
-        browser.screenshot("report").await;
 
         // By keys, from change to change; what is chosen is spoken.
         browser.value("document.getElementById('chart').focus()").await;
@@ -117,13 +121,10 @@ fn the_report_of_a_backtest_needs_nothing_but_its_file() {
         .await;
         browser.is_accessible().await;
         assert_eq!(browser.value("document.title.startsWith('Backtest of')").await, true);
-        assert_eq!(browser.requests().await, [page.clone()]);
-        browser.look(LOOKS[1]).await;
-        browser.screenshot("report-dark").await;
+        assert_eq!(browser.requests().await, [plain, page]);
 
         // The picture is an image that Chromium takes.
-        let picture = format!("file://{}", report(folder.path(), "svg").display());
-        browser.open(&picture).await;
+        browser.open(&report(folder.path(), "svg", HOSTILE)).await;
         assert_eq!(browser.value("document.documentElement.tagName").await, "svg");
         assert_eq!(browser.value("document.querySelectorAll('parsererror, script, image').length").await, 0);
         let shown = "[...document.querySelectorAll('text')].map((one) => one.textContent).join()";
