@@ -66,6 +66,11 @@ impl Replicas {
         Self { samples }
     }
 
+    /// The samples.
+    pub fn samples(&self) -> &[(UnixMillis, i64)] {
+        &self.samples
+    }
+
     /// Whether nothing was recorded.
     pub fn is_empty(&self) -> bool {
         self.samples.is_empty()

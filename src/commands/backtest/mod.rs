@@ -100,7 +100,8 @@ fn on_file(
         recordings.extend(recording);
     }
     let low_confidence = backtest::low_confidence(&load);
-    Ok(Tried { runs, load, low_confidence, recorded: None, recordings, candidates, options })
+    let was = Vec::new();
+    Ok(Tried { runs, load, low_confidence, recorded: None, was, recordings, candidates, options })
 }
 
 fn load(path: &Path) -> Result<Load, String> {

@@ -26,6 +26,8 @@ pub struct Data {
     is_need_shared: bool,
     /// Some changes are left out.
     is_thinned: bool,
+    /// The replicas that there were; empty if that is unknown.
+    was: Vec<Option<i64>>,
     /// Where the load says less: from and to; parts that are closer than a slot are one.
     low: Vec<[f64; 2]>,
     reasons: Vec<&'static str>,
@@ -88,6 +90,7 @@ pub fn data(tried: &Tried) -> Data {
         candidates,
         is_need_shared,
         is_thinned: tried.recordings.iter().any(|one| one.every_change > 0),
+        was: tried.was_in_slots(),
         low: low(&tried.low_confidence, step as f64 / 1000.0),
         reasons: Reason::ALL.map(Reason::as_str).to_vec(),
         statuses: MetricStatus::ALL.map(MetricStatus::as_str).to_vec(),

@@ -78,11 +78,12 @@ pub fn picture(tried: &Tried) -> Scene {
         needed(&mut marks, axes, recording);
         grid(&mut marks, axes, &replica_steps(most));
         lines(&mut marks, axes, recording, index);
+        was(&mut marks, axes, tried, recording);
         top += height;
     }
     times(&mut marks, axes(56.0, top - 56.0, 1.0));
     top += 44.0;
-    legend(&mut marks, top);
+    legend(&mut marks, top, !tried.was.is_empty());
     top += 18.0;
     let page = Mark::Rects { ink: Ink::Page, at: vec![[0.0, 0.0, WIDTH, top]] };
     marks.insert(0, page);
@@ -155,7 +156,8 @@ fn most_replicas(tried: &Tried) -> f64 {
     let all = tried.recordings.iter().flat_map(|one| one.slots.iter().flatten());
     let most =
         all.map(|slot| (slot.needed.unwrap_or(0)).max(slot.ready as i64).max(slot.wanted.into()));
-    most.max().unwrap_or(0).max(1) as f64 * 1.05
+    let was = tried.was.iter().map(|(_, replicas)| *replicas).max().unwrap_or(0);
+    most.max().unwrap_or(0).max(was).max(1) as f64 * 1.05
 }
 
 /// A distance of marks such that there are five at most: 1, 2 or 5, times a power of ten.
@@ -283,6 +285,20 @@ fn lines(marks: &mut Vec<Mark>, axes: Axes, recording: &Recording, index: usize)
     }
 }
 
+/// What there was.
+fn was(marks: &mut Vec<Mark>, axes: Axes, tried: &Tried, recording: &Recording) {
+    let axis = recording.axis;
+    let slots = tried.was_in_slots().into_iter().enumerate();
+    let steps = slots.filter_map(|(index, replicas)| {
+        let left = axes.left(axis.first + index as i64 * axis.width);
+        Some([left, axes.up(replicas? as f64)])
+    });
+    let steps: Vec<[f64; 2]> = steps.collect();
+    if !steps.is_empty() {
+        marks.push(Mark::Steps { ink: Ink::Was, steps, end: WIDTH - RIGHT, width: 0.75 });
+    }
+}
+
 /// The axis of time below all, with a line at each mark.
 fn times(marks: &mut Vec<Mark>, axes: Axes) {
     let span = (axes.last - axes.first) / 1000;
@@ -312,17 +328,22 @@ fn times(marks: &mut Vec<Mark>, axes: Axes) {
     }
 }
 
-fn legend(marks: &mut Vec<Mark>, top: f64) {
+fn legend(marks: &mut Vec<Mark>, top: f64, has_was: bool) {
     let mut left = LEFT;
     for (ink, name) in [
         (Ink::Load, "load"),
         (Ink::Needed, "needed pods"),
         (Ink::Ready(0), "ready (a color each)"),
         (Ink::Wanted, "wanted"),
+        (Ink::Was, "there were"),
         (Ink::Short, "short: needed, but not ready"),
         (Ink::Low, "low confidence"),
     ] {
-        let height = if matches!(ink, Ink::Ready(_) | Ink::Wanted) { 2.5 } else { 10.0 };
+        if ink == Ink::Was && !has_was {
+            continue;
+        }
+        let is_line = matches!(ink, Ink::Ready(_) | Ink::Wanted | Ink::Was);
+        let height = if is_line { 2.5 } else { 10.0 };
         let at = vec![[left, top - 4.0 - height / 2.0, 16.0, height]];
         marks.push(Mark::Rects { ink, at });
         put(marks, Ink::Muted, [left + 22.0, top], SIZE - 1.0, Anchor::Start, name);

@@ -101,7 +101,8 @@ pub async fn run(
     let low_confidence = backtest::low_confidence(&load);
     let recorded = FromPrometheus { reproduction, pod_start: Start::of(flags, known) };
     let recorded = Some(recorded);
-    Ok(Tried { runs, load, low_confidence, recorded, recordings, candidates, options })
+    let was = was_there.replicas.samples().to_vec();
+    Ok(Tried { runs, load, low_confidence, recorded, was, recordings, candidates, options })
 }
 
 impl Start {

@@ -26,6 +26,8 @@ pub struct Tried {
     pub low_confidence: Vec<LowConfidence>,
     /// What Prometheus says besides; none for a file of load.
     pub recorded: Option<FromPrometheus>,
+    /// How many replicas there were, from each of these times on; empty if that is unknown.
+    pub was: Vec<(UnixMillis, i64)>,
     /// What charts show of each run; none where the report has no chart.
     pub recordings: Vec<Recording>,
     /// What was tried.
@@ -112,6 +114,24 @@ impl Tried {
     pub fn span(&self) -> (UnixMillis, UnixMillis) {
         let last = self.runs.iter().map(|run| run.last).max();
         (self.load.first(), last.unwrap_or(self.load.last()))
+    }
+
+    /// The replicas that there were in each slot of the charts: the last ones. None before the first that are known.
+    pub fn was_in_slots(&self) -> Vec<Option<i64>> {
+        let Some(axis) =
+            self.recordings.first().map(|one| one.axis).filter(|_| !self.was.is_empty())
+        else {
+            return Vec::new();
+        };
+        let (mut next, mut last) = (self.was.iter().peekable(), None);
+        let ends = (1..=axis.slots as i64).map(|slot| axis.first + slot * axis.width);
+        ends.map(|end| {
+            while let Some((_, replicas)) = next.next_if(|(time, _)| *time < end) {
+                last = Some(*replicas);
+            }
+            last
+        })
+        .collect()
     }
 
     /// What is assumed and left out.

@@ -10,6 +10,7 @@ pub enum Ink {
     Load,
     Needed,
     Wanted,
+    Was,
     Short,
     Low,
     /// The ready pods of a candidate.
@@ -30,6 +31,7 @@ impl Ink {
             Self::Load,
             Self::Needed,
             Self::Wanted,
+            Self::Was,
             Self::Short,
             Self::Low,
         ];
@@ -64,6 +66,7 @@ impl Ink {
             Self::Load => ["b9c2cc", "4b555f"],
             Self::Needed => ["d5dbe1", "3a424a"],
             Self::Wanted => ["6b7480", "8f99a4"],
+            Self::Was => ["1a1d21", "e8eaed"],
             Self::Short => ["d93025", "ff6f61"],
             Self::Low => ["fbe3c4", "4a3716"],
             Self::Ready(of) => READY[of % COLORS],

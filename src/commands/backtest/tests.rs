@@ -41,6 +41,7 @@ fn tried(candidates: Vec<Candidate>, bounds: Bounds) -> Tried {
         load,
         low_confidence,
         recorded: None,
+        was: Vec::new(),
         recordings: Vec::new(),
         candidates: Vec::new(),
         options,
@@ -162,6 +163,22 @@ fn a_chart_has_the_worst_of_each_slot() {
     // Of each kind two for each of two candidates, and the one that begins.
     assert!(few.recordings.iter().all(|one| one.decisions.len() <= 5));
     assert!(few.recordings[0].every_change > 0 && all.recordings[0].every_change == 0);
+}
+
+#[test]
+fn what_there_was_is_beside_what_would_have_been() {
+    let mut tried = tried(two("web"), Bounds { slots: 10, decisions: 4 });
+    let before = picture::picture(&tried).marks.len();
+    assert_eq!(tried.was_in_slots(), []);
+    // Slots of seven minutes.
+    tried.was = vec![(500_000, 3), (600_000, 4), (1_300_000, 9)];
+    let was = [None, Some(4), Some(4), Some(9)];
+    let slots = tried.was_in_slots();
+    assert_eq!((&slots[..4], slots.len()), (&was[..], 9));
+    let data = serde_json::to_value(page_data::data(&tried)).expect("JSON");
+    assert_eq!(data["was"][3], 9);
+    // A line in each panel, and two marks of the legend.
+    assert_eq!(picture::picture(&tried).marks.len(), before + 4);
 }
 
 #[test]

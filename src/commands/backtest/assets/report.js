@@ -162,6 +162,7 @@ class Report {
   #legend() {
     const keys = [["key area", "Load (left axis)"], ...names.flatMap((name, of) => [[`key of${of}`, `${name}: ready (right axis)`], [`key dashed of${of}`, `${name}: wanted`]]),
       ["key dashed", page.isNeedShared ? "Needed pods (right axis)" : "Needed pods of each (right axis, thin)"],
+      ...(page.was.length > 0 ? [["key was", "Replicas that there were (right axis)"]] : []),
       ["key short", "Fewer ready than needed (marks at the bottom, in the color of each)"], ["key low", "Low confidence"]];
     for (const [classes, title] of keys) {
       find("legend").append(element("li", {}, element("span", { class: classes, "aria-hidden": "true" }), ` ${title}`));
@@ -194,6 +195,7 @@ class Report {
       all.push([candidate.wanted, { ...replicas, stroke, width: 1.25, dash: [6, 4] }]);
       all.push([candidate.ready, { ...replicas, stroke, width: 2 }]);
     });
+    if (page.was.length > 0) all.push([page.was, { ...replicas, stroke: text, width: 3 }]);
     if (page.isNeedShared) all.push([page.candidates[0].needed, { ...replicas, stroke: text, width: 1.25, dash: [2, 3] }]);
     return all;
   }
@@ -374,7 +376,8 @@ class Report {
   #choose(time) {
     this.#time = Math.min(Math.max(time, times[0]), times[slots - 1] + page.step);
     const slot = slotOf(this.#time);
-    setText(find("story-when"), written(this.#time));
+    const was = page.was[slot] ?? null;
+    setText(find("story-when"), written(this.#time) + (was === null ? "" : `; there were ${replicas(was)}`));
     const of = [];
     const spoken = [written(this.#time)];
     page.candidates.forEach((candidate, index) => {
