@@ -185,17 +185,37 @@ impl Browser {
         self.post(&format!("element/{element}/value"), json!({"text": keys})).await;
     }
 
-    /// Points at an element, so many pixels right of its middle.
-    pub async fn point(&self, selector: &str, right: f64) {
+    /// The middle of an element.
+    async fn middle(&self, selector: &str) -> [f64; 2] {
         let expression = format!(
             "(() => {{ const at = document.querySelector({}).getBoundingClientRect();
                 return [at.x + at.width / 2, at.y + at.height / 2]; }})()",
             json!(selector)
         );
         let middle = self.value(&expression).await;
-        let [x, y] = [0, 1].map(|one| middle[one].as_f64().expect("a number"));
+        [0, 1].map(|one| middle[one].as_f64().expect("a number"))
+    }
+
+    /// Points at an element, so many pixels right of its middle.
+    pub async fn point(&self, selector: &str, right: f64) {
+        let [x, y] = self.middle(selector).await;
         let event = json!({"type": "mouseMoved", "x": x + right, "y": y});
         self.devtools("Input.dispatchMouseEvent", event).await;
+    }
+
+    /// Drags within an element, between two places so many pixels right of its middle.
+    pub async fn drag(&self, selector: &str, from: f64, to: f64) {
+        let middle = self.middle(selector).await;
+        for (kind, right, buttons) in [
+            ("mouseMoved", from, 0),
+            ("mousePressed", from, 1),
+            ("mouseMoved", to, 1),
+            ("mouseReleased", to, 0),
+        ] {
+            let event = json!({"type": kind, "x": middle[0] + right, "y": middle[1],
+                "button": "left", "buttons": buttons, "clickCount": 1});
+            self.devtools("Input.dispatchMouseEvent", event).await;
+        }
     }
 
     /// Checks the page with axe in each look, and that nothing is wider than it.

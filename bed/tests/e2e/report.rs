@@ -100,12 +100,23 @@ fn the_report_of_a_backtest_needs_nothing_but_its_file() {
             text.split(' ').nth(2).and_then(|count| count.parse().ok()).unwrap_or_default()
         };
         let all = count().await;
+        let fewer = async || {
+            eventually("fewer changes are listed", SOON, async || {
+                let now = count().await;
+                if now < all { Ok(()) } else { Err(format!("{now} of {all}")) }
+            })
+            .await;
+        };
         browser.press("+++").await;
-        eventually("fewer changes are listed", SOON, async || {
+        fewer().await;
+        browser.press("---").await;
+        eventually("all are listed again", SOON, async || {
             let now = count().await;
-            if now < all { Ok(()) } else { Err(format!("{now} of {all}")) }
+            if now == all { Ok(()) } else { Err(format!("{now} of {all}")) }
         })
         .await;
+        browser.drag("#chart .u-over", -100.0, 50.0).await;
+        fewer().await;
 
         // And under the pointer.
         let last = chosen().await;

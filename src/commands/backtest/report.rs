@@ -58,20 +58,22 @@ pub struct Start {
     pub source: String,
 }
 
-/// How much a report keeps of all candidates together.
+/// How much a report keeps.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// The most slots of time, of four candidates or fewer; of more, the fewer.
+    /// The most slots of time.
     pub slots: usize,
-    /// The most decisions that change replicas, and the most others.
+    /// The most slots of all candidates together.
+    pub of_all: usize,
+    /// The most decisions of all candidates together that change replicas, and the most others.
     pub decisions: usize,
 }
 
 /// What the page keeps, so that it is below 5 MB: two numbers of the load and four of each candidate for each slot of
 /// time, and about 60 bytes for each decision.
-const PAGE: Bounds = Bounds { slots: 16_384, decisions: 16_000 };
+const PAGE: Bounds = Bounds { slots: 16_384, of_all: 65_536, decisions: 16_000 };
 /// What a picture keeps, which has no accounts: one slot for two pixels of its width.
-const PICTURE: Bounds = Bounds { slots: 444, decisions: 1 };
+const PICTURE: Bounds = Bounds { slots: 444, of_all: usize::MAX, decisions: 1 };
 
 impl Bounds {
     /// What charts of this format keep of runs; none where it has no chart.
@@ -103,7 +105,7 @@ impl Bounds {
         (first, last): (UnixMillis, UnixMillis),
     ) -> Recording {
         let periods = all.iter().map(|candidate| candidate.period_ms(options.period));
-        let slots = self.slots * 4 / all.len().max(4);
+        let slots = self.slots.min(self.of_all / all.len().max(1));
         let axis = TimeAxis::new(first, last, periods.min().unwrap_or(1), slots);
         Recording::new(candidate, axis, self.decisions / all.len().max(1))
     }

@@ -10,7 +10,7 @@ use std::io::Read as _;
 use std::time::Duration;
 
 /// Would be markup where it is not a text.
-const HOSTILE: &str = "</script></style><img src=x onerror=alert(1)>{{data}}\" '\u{202e}&";
+const HOSTILE: &str = "</script></style><img src=x onerror=alert(1)>{{data}}\" '\u{202e}\u{ffff}&";
 
 fn candidate(name: &str, target: &str) -> Candidate {
     let spec = json!({
@@ -82,6 +82,7 @@ fn no_name_becomes_markup() {
     let svg = svg::svg(&picture::picture(&tried));
     for text in [&page, &svg] {
         assert!(!text.contains("<img") && !text.contains('\u{202e}'));
+        assert!(text == &page || !text.contains('\u{ffff}'));
         assert!(text.contains(&escape(HOSTILE)));
     }
     let data = between(&page, "<script type=\"application/json\" id=\"data\">", "</script>");
@@ -153,7 +154,7 @@ fn a_change_is_told_of_as_the_ledger_tells_of_it() {
 #[test]
 fn a_chart_has_the_worst_of_each_slot() {
     let all = tried(two("web"), page());
-    let few = tried(two("web"), Bounds { slots: 10, decisions: 4 });
+    let few = tried(two("web"), Bounds { slots: 10, of_all: 20, decisions: 4 });
     let most =
         |tried: &Tried| tried.recordings[0].slots.iter().flatten().map(|slot| slot.short).max();
     assert_eq!((all.recordings[0].axis.slots, few.recordings[0].axis.slots), (61, 9));
@@ -167,7 +168,7 @@ fn a_chart_has_the_worst_of_each_slot() {
 
 #[test]
 fn what_there_was_is_beside_what_would_have_been() {
-    let mut tried = tried(two("web"), Bounds { slots: 10, decisions: 4 });
+    let mut tried = tried(two("web"), Bounds { slots: 10, of_all: 20, decisions: 4 });
     let before = picture::picture(&tried).marks.len();
     assert_eq!(tried.was_in_slots(), []);
     // Slots of seven minutes.
