@@ -1,8 +1,8 @@
 //! An autoscaler that is tried.
 
-use super::run::millis;
 use crate::hpa::{
-    MetricSource, PodContainer, Requests, ResourceList, ResourceTarget, ScalarTarget, Spec,
+    Context, ControllerConfig, MetricSource, PodContainer, Requests, ResourceList, ResourceTarget,
+    ScalarTarget, Spec,
 };
 use crate::k8s::Quantity;
 use crate::promql::query::PrometheusMetric;
@@ -152,6 +152,13 @@ impl Candidate {
         millis(flag.or(self.period).unwrap_or(PERIOD)).max(1)
     }
 
+    /// The longest time that its decisions look back, in ms.
+    pub fn window_ms(&self) -> i64 {
+        let config = ControllerConfig::default();
+        let context = Context::new(&self.spec, &config, 0);
+        context.windows().into_iter().max().unwrap_or_default()
+    }
+
     /// The least replicas.
     pub fn min(&self) -> i32 {
         self.spec.min_replicas
@@ -234,4 +241,9 @@ fn written_average(metric: &MetricSpec) -> Option<f64> {
     ];
     let text = &targets.into_iter().flatten().next()?.average_value.as_ref()?.0;
     text.parse().ok().or_else(|| text.parse().ok().map(Quantity::as_f64))
+}
+
+/// A duration in ms.
+pub(super) fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }

@@ -23,7 +23,7 @@ pub use figures::{Figures, WorstUnder};
 pub use history::{Grid, History, PodStart, WasThere};
 pub use load::{Cursor, Load, LoadError};
 pub use recorded::{Change, Recorded, Replayed, Replicas};
-pub use reproduce::{Agreement, Comparison, Reproduction, Trust, phase, reproduce};
+pub use reproduce::{Agreement, Comparison, Reproduction, Trust, reproduce};
 pub use reversal::Reversals;
 pub use run::{MAX_TICKS, Options, Run, Source, Span, run, simulate};
 pub use saturation::{LowConfidence, low_confidence};

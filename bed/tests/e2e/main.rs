@@ -27,6 +27,7 @@ mod parity_cases;
 mod planned;
 mod relist;
 mod reload;
+mod reproduced;
 mod rollouts;
 mod scaling;
 mod schedules;
