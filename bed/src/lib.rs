@@ -12,6 +12,7 @@ pub mod adapter;
 pub mod clock;
 pub mod cluster;
 mod installed;
+pub mod kube_state_metrics;
 mod options;
 pub mod pages;
 mod parts;

@@ -1,7 +1,8 @@
 //! An autoscaler that is tried.
 
 use crate::hpa::{
-    MetricSource, PodContainer, Requests, ResourceList, ResourceTarget, ScalarTarget, Spec,
+    Context, ControllerConfig, MetricSource, PodContainer, Requests, ResourceList, ResourceTarget,
+    ScalarTarget, Spec,
 };
 use crate::k8s::Quantity;
 use crate::promql::query::PrometheusMetric;
@@ -149,6 +150,13 @@ impl Candidate {
     /// The period of its decisions in ms, if a flag does not say another one.
     pub fn period_ms(&self, flag: Option<Duration>) -> i64 {
         millis(flag.or(self.period).unwrap_or(PERIOD)).max(1)
+    }
+
+    /// The longest time that its decisions look back, in ms.
+    pub fn window_ms(&self) -> i64 {
+        let config = ControllerConfig::default();
+        let context = Context::new(&self.spec, &config, 0);
+        context.windows().into_iter().max().unwrap_or_default()
     }
 
     /// The least replicas.

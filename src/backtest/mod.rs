@@ -27,7 +27,7 @@ pub use load::{Cursor, Load, LoadError};
 pub use observer::{Decided, Observer};
 pub use recorded::{Change, Recorded, Replayed, Replicas};
 pub use recording::{Recording, Slot, TimeAxis};
-pub use reproduce::{Agreement, Comparison, Reproduction, Trust, phase, reproduce};
+pub use reproduce::{Agreement, Comparison, Reproduction, Trust, reproduce};
 pub use reversal::Reversals;
 pub use run::{MAX_TICKS, Options, Run, Source, Span, run, run_observed, simulate};
 pub use saturation::{LowConfidence, low_confidence};

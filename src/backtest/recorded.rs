@@ -76,6 +76,13 @@ impl Replicas {
         self.samples.is_empty()
     }
 
+    /// The last sample that is not later than a time, or else the first one.
+    pub fn at(&self, time: UnixMillis) -> Option<i64> {
+        let index = self.samples.partition_point(|(sample, _)| *sample <= time);
+        let sample = self.samples.get(index.saturating_sub(1));
+        sample.map(|(_, replicas)| (*replicas).max(0))
+    }
+
     /// The first sample at or after a time and before another one.
     pub fn within(&self, from: UnixMillis, to: UnixMillis) -> Option<i64> {
         let index = self.samples.partition_point(|(time, _)| *time < from);

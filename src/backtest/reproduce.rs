@@ -3,14 +3,12 @@
 use super::candidate::Candidate;
 use super::history::WasThere;
 use super::recorded::{Change, Recorded, Replicas};
-use super::run::{Run, Source};
+use super::run::{Options, Source, Span, simulate};
 use crate::time::UnixMillis;
 use serde::Serialize;
 
 /// How long after a decision its replicas may be seen at the earliest, in ms.
 const WRITE_MS: i64 = 250;
-/// The resolution at which the times of decisions are looked for, in ms.
-const PHASE_STEP: i64 = 250;
 
 /// How far simulated replicas are those that there were.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -112,41 +110,58 @@ pub fn after(replicas: &Replicas, decision: UnixMillis, period: i64) -> Option<i
     replicas.within(decision + WRITE_MS.min(period / 2), decision + period)
 }
 
-/// When within a period the recorded decisions were made, in ms after a time: where most changes can have been
-/// decided. Changes that are seen long after they were made say little; where none says more, it is the middle of the
-/// times that are possible.
-pub fn phase(changes: &[Change], start: UnixMillis, period: i64) -> i64 {
-    let mut best = (f64::NEG_INFINITY, 0);
-    let mut phase = 0;
-    while phase < period {
-        let score = changes.iter().map(|change| fit(change, start + phase, period)).sum();
-        if score > best.0 {
-            best = (score, phase);
+/// When decisions were made, by the changes that were recorded: each a period after the one before, but at a time at
+/// which a change near it can have been decided. kube-controller-manager waits for a period after each decision, so
+/// that its own are a little longer than that.
+fn decision_times(
+    changes: &[Change],
+    first: UnixMillis,
+    last: UnixMillis,
+    period: i64,
+) -> Vec<UnixMillis> {
+    // The times at which each change can have been decided.
+    let possible: Vec<(UnixMillis, UnixMillis)> = changes
+        .iter()
+        .map(|change| (change.after, (change.seen - WRITE_MS).max(change.after)))
+        .filter(|(earliest, _)| *earliest >= first)
+        .collect();
+    let middle = possible.first().map_or(first, |(from, to)| i64::midpoint(*from, *to));
+    let mut time = first + (middle - first) % period;
+    let (mut times, mut next) = (Vec::new(), 0);
+    while time <= last {
+        times.push(time);
+        time += period;
+        while possible.get(next).is_some_and(|(_, latest)| *latest < time - period / 2) {
+            next += 1;
         }
-        phase += PHASE_STEP;
+        if let Some((earliest, latest)) = possible.get(next)
+            && *earliest <= time + period / 2
+        {
+            time = time.clamp(*earliest, *latest);
+        }
     }
-    best.1
+    times
 }
 
-/// How well a change can have been decided at a time that is a whole number of periods from this one: 1 in the middle
-/// of the possible times, and nothing outside of them.
-fn fit(change: &Change, time: UnixMillis, period: i64) -> f64 {
-    let (after, seen) = (change.after, change.seen - WRITE_MS.min(period / 2));
-    let middle = i64::midpoint(after, seen);
-    let distance = (middle - time).rem_euclid(period);
-    let distance = distance.min(period - distance) as f64;
-    let half = ((seen - after) as f64 / 2.0).max(PHASE_STEP as f64);
-    (1.0 - distance / half).max(0.0)
-}
-
-/// Compares a run of the spec that was in force with what was; none if that is unknown.
+/// Runs the spec that was in force, and compares it with what was from a time on; none if that is unknown. What was
+/// recorded before that is decided on, so that stabilization windows know of it, and not compared.
+///
+/// # Errors
+/// As [`simulate`].
 pub fn reproduce(
     candidate: &Candidate,
     recorded: &Recorded,
-    run: &Run,
     was_there: &WasThere,
-    period: i64,
-) -> Option<Reproduction> {
+    from: UnixMillis,
+    options: &Options,
+) -> Result<Option<Reproduction>, String> {
+    let period = candidate.period_ms(options.period);
+    let changes: Vec<Change> = was_there.replicas.changes().collect();
+    let times = decision_times(&changes, recorded.first(), recorded.last(), period);
+    let Some(first) = times.first().copied() else { return Ok(None) };
+    let start = was_there.replicas.at(first);
+    let span = Span { first, end: recorded.last(), window_ms: period, start, times: Some(&times) };
+    let run = simulate(candidate, &mut recorded.source(), span, options, &mut ())?;
     let mut source = recorded.source();
     let mut loads = Vec::new();
     let (mut simulated, mut stay, mut needed) = <(Comparison, Comparison, Comparison)>::default();
@@ -155,63 +170,90 @@ pub fn reproduce(
     let mut at_start = None;
     let mut states = run.replicas.iter().peekable();
     let mut state = (0, 0);
-    let mut now = recorded.first();
-    while now <= run.last {
+    for now in times {
         while let Some((_, ready, wanted)) = states.next_if(|(time, ..)| *time <= now) {
             state = (*ready as i64, i64::from(*wanted));
         }
         source.load(now, &mut loads);
-        if let Some(was) = after(&was_there.replicas, now, period) {
-            // Pods that are counted by their samples are those that are ready.
-            let number = if was_there.is_counted { state.0 } else { state.1 };
-            simulated.count(number, was);
-            stay.count(*at_start.get_or_insert(was), was);
-            if let Some(load) = candidate.needed(&loads) {
-                needed.count(load.clamp(0, candidate.spec.max_replicas.into()), was);
-            }
-            let spec = &candidate.spec;
-            let bounds = i64::from(spec.min_replicas)..=i64::from(spec.max_replicas);
-            outside += i64::from(!bounds.contains(&was));
-            let ready = after(&was_there.ready, now, period);
-            not_ready += i64::from(ready.is_some_and(|ready| ready < state.0));
-            let row = (now as f64 / 1000.0, was, number);
-            if replicas.last().is_none_or(|last| (last.1, last.2) != (row.1, row.2)) {
-                replicas.push(row);
-            }
+        if now < from {
+            continue;
         }
-        now += period;
+        let Some(was) = after(&was_there.replicas, now, period) else { continue };
+        // Pods that are counted by their samples are those that are ready.
+        let number = if was_there.is_counted { state.0 } else { state.1 };
+        simulated.count(number, was);
+        stay.count(*at_start.get_or_insert(was), was);
+        if let Some(load) = candidate.needed(&loads) {
+            needed.count(load.clamp(0, candidate.spec.max_replicas.into()), was);
+        }
+        let bounds =
+            i64::from(candidate.spec.min_replicas)..=i64::from(candidate.spec.max_replicas);
+        outside += i64::from(!bounds.contains(&was));
+        let ready = after(&was_there.ready, now, period);
+        not_ready += i64::from(ready.is_some_and(|ready| ready < state.0));
+        let row = (now as f64 / 1000.0, was, number);
+        if replicas.last().is_none_or(|last| (last.1, last.2) != (row.1, row.2)) {
+            replicas.push(row);
+        }
     }
-    let agreement = simulated.agreement()?;
-    let [stay, needed] = [stay, needed].map(|guess| guess.agreement());
-    let (stay, needed) = (stay?, needed.unwrap_or(stay?));
+    let Some((agreement, stay)) = simulated.agreement().zip(stay.agreement()) else {
+        return Ok(None);
+    };
+    let needed = needed.agreement().unwrap_or(stay);
     let better = if needed.mean_difference < stay.mean_difference { &needed } else { &stay };
     let trust = Trust::of(&agreement, better);
+    let minutes = |ticks: i64| (ticks * period) as f64 / 60_000.0;
     let mut unknown = Vec::new();
-    let minutes = |ticks: i64| ticks * period / 60_000;
     if outside > 0 && candidate.spec.schedules.is_empty() {
         unknown.push(format!(
-            "who set the replicas outside of the bounds for {} minutes: a hand, another autoscaler, or a spec with other bounds",
+            "who set the replicas outside of the bounds for {:.1} minutes: a hand, another autoscaler, or a spec with other bounds",
             minutes(outside)
         ));
     }
-    if not_ready > 0 && trust != Trust::High {
-        unknown.push(format!(
-            "why fewer pods were ready for {} minutes than are simulated: a rollout, pods that failed, or a slower start",
-            minutes(not_ready)
-        ));
-    }
     if trust != Trust::High {
+        if not_ready > 0 {
+            unknown.push(format!(
+                "why fewer pods were ready for {:.1} minutes than are simulated: a rollout, pods that failed, or a slower start",
+                minutes(not_ready)
+            ));
+        }
         unknown.push("whether the spec, the query or the replicas were changed by hand".to_owned());
     }
-    Some(Reproduction {
-        name: candidate.name.clone(),
-        source: was_there.source.clone(),
+    let changes = changes.iter().filter(|change| change.seen >= from).count();
+    let (name, source) = (candidate.name.clone(), was_there.source.clone());
+    Ok(Some(Reproduction {
+        name,
+        source,
         agreement,
-        changes: was_there.replicas.changes().count(),
+        changes,
         stay,
         needed,
         trust,
         unknown,
         replicas,
-    })
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decisions_are_at_the_times_at_which_changes_can_have_been_decided() {
+        // Each decision is 15.1 s after the one before; replicas are scraped every second.
+        let decided: Vec<i64> = (0..400).map(|k| 7_300 + k * 15_100).collect();
+        let change = |time: &i64| {
+            let seen = (time + WRITE_MS).div_euclid(1_000) * 1_000 + 1_000;
+            Change { after: seen - 1_000, seen, from: 1, to: 2 }
+        };
+        let changes: Vec<Change> = decided.iter().step_by(6).map(change).collect();
+        let times = decision_times(&changes, 0, 400 * 15_100, 15_000);
+        let near = times.iter().zip(&decided).filter(|(one, other)| (*one - *other).abs() <= 1_250);
+        assert_eq!(near.count(), 400, "{times:?}");
+        // Scrapes that are as long as a period say nothing of the time within it.
+        let rare = [Change { after: 15_000, seen: 30_000, from: 1, to: 2 }];
+        let times = decision_times(&rare, 0, 60_000, 15_000);
+        assert_eq!(times, [7_375, 22_375, 37_375, 52_375]);
+        assert_eq!(decision_times(&[], 5, 40_000, 15_000), [5, 15_005, 30_005]);
+    }
 }

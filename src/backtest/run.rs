@@ -56,7 +56,7 @@ pub trait Source {
 
 /// The times of a run.
 #[derive(Clone, Copy, Debug)]
-pub struct Span {
+pub struct Span<'a> {
     /// The first decision.
     pub first: UnixMillis,
     /// No decision is later.
@@ -65,6 +65,8 @@ pub struct Span {
     pub window_ms: i64,
     /// The ready pods at the beginning; none for those that the targets ask for.
     pub start: Option<i64>,
+    /// The times of the decisions, if they are not one period after another.
+    pub times: Option<&'a [UnixMillis]>,
 }
 
 /// Runs a candidate on the load of a file.
@@ -88,7 +90,7 @@ pub fn run_observed(
 ) -> Result<Run, String> {
     candidate.only_metric()?;
     let window_ms = millis(options.window);
-    let span = Span { first: load.first(), end: load.last(), window_ms, start: None };
+    let span = Span { first: load.first(), end: load.last(), window_ms, start: None, times: None };
     let mut scraped = Scraped::new(load, window_ms, millis(options.scrape_interval));
     simulate(candidate, &mut scraped, span, options, observer)
 }
@@ -100,13 +102,13 @@ pub fn run_observed(
 pub fn simulate(
     candidate: &Candidate,
     source: &mut impl Source,
-    span: Span,
+    span: Span<'_>,
     options: &Options,
     observer: &mut impl Observer,
 ) -> Result<Run, String> {
     let period = candidate.period_ms(options.period);
     let Span { first, end, window_ms, .. } = span;
-    let ticks = (end - first) / period + 1;
+    let ticks = span.times.map_or((end - first) / period + 1, |times| times.len() as i64);
     if ticks > MAX_TICKS {
         return Err(format!(
             "{ticks} decisions: at most {MAX_TICKS} were expected; choose a part with --from and --to, or a longer --period"
@@ -131,8 +133,10 @@ pub fn simulate(
     let mut replicas: Vec<(UnixMillis, usize, i32)> = Vec::new();
     let mut measured = Measured::new(candidate);
     let counted_from = first.saturating_add(millis(options.warm_up));
-    let mut now = first;
-    for _ in 0..ticks {
+    let mut last = first;
+    for tick in 0..ticks {
+        let now = span.times.map_or(first + tick * period, |times| times[tick as usize]);
+        last = now;
         workload.advance(now);
         source.measured(now, workload.ready(), &mut values);
         measured.set(&values, &workload, now, window_ms);
@@ -175,10 +179,9 @@ pub fn simulate(
             ready: workload.ready(),
             wanted,
         });
-        now += period;
     }
     let figures = tally.figures(&candidate.name);
-    Ok(Run { figures, replicas, last: now - period, ticks })
+    Ok(Run { figures, replicas, last, ticks })
 }
 
 /// The flags by default. An Autoscaler that allows zero is decided as where `--scale-to-zero` is on.

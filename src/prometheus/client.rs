@@ -7,7 +7,6 @@ use super::queue::{Completion, Flow, RequestQueue};
 use super::transport::{Transport, TransportError};
 use super::{Error, Options, Token, decode};
 use crate::telemetry::Metrics;
-use crate::time::UnixMillis;
 use bytes::Bytes;
 use futures::StreamExt;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
@@ -23,8 +22,8 @@ pub struct Client {
     transport: Arc<dyn Transport>,
     base: Url,
     token: Option<Token>,
-    get: bool,
-    timeout: Duration,
+    pub(super) get: bool,
+    pub(super) timeout: Duration,
     max_response_bytes: usize,
     queue: RequestQueue,
     budget: Budget,
@@ -64,12 +63,12 @@ impl Deref for Body {
 }
 
 /// A request.
-struct Request<'a> {
-    path: &'static str,
-    form: &'a [(&'a str, &'a str)],
-    flows: &'a [Flow],
+pub(super) struct Request<'a> {
+    pub(super) path: &'static str,
+    pub(super) form: &'a [(&'a str, &'a str)],
+    pub(super) flows: &'a [Flow],
     /// Whether it may be sent with GET.
-    get: bool,
+    pub(super) get: bool,
 }
 
 impl Client {
@@ -138,47 +137,6 @@ impl Client {
         self.body(Request { path: "api/v1/query", form, flows, get: self.get }).await
     }
 
-    /// Sends an instant query for a time.
-    ///
-    /// # Errors
-    /// As [`Error`] says.
-    pub async fn query_at(&self, query: &str, time: UnixMillis) -> Result<Body, Error> {
-        let timeout = format!("{}ms", self.timeout.as_millis());
-        let time = seconds(time);
-        let form = [
-            ("query", query),
-            ("timeout", &timeout),
-            ("partial_response", "false"),
-            ("time", &time),
-        ];
-        self.body(Request { path: "api/v1/query", form: &form, flows: &[], get: self.get }).await
-    }
-
-    /// Sends a range query: for the times from one to another, both included, with a step in ms.
-    ///
-    /// # Errors
-    /// As [`Error`] says.
-    pub async fn query_range(
-        &self,
-        query: &str,
-        start: UnixMillis,
-        end: UnixMillis,
-        step: i64,
-    ) -> Result<Body, Error> {
-        let timeout = format!("{}ms", self.timeout.as_millis());
-        let [start, end, step] = [start, end, step].map(seconds);
-        let form = [
-            ("query", query),
-            ("timeout", &timeout),
-            ("partial_response", "false"),
-            ("start", &start),
-            ("end", &end),
-            ("step", &step),
-        ];
-        let path = "api/v1/query_range";
-        self.body(Request { path, form: &form, flows: &[], get: self.get }).await
-    }
-
     /// The error of Prometheus's own parser for a query, with line and
     /// column; none if it accepts the query.
     ///
@@ -242,7 +200,7 @@ impl Client {
     }
 
     /// Sends a request once it has a seat. Returns the body of a response with status 200.
-    async fn body(&self, request: Request<'_>) -> Result<Body, Error> {
+    pub(super) async fn body(&self, request: Request<'_>) -> Result<Body, Error> {
         let timeout = self.timeout_of(request.flows);
         let seat = tokio::time::timeout(timeout, self.queue.acquire(request.flows)).await;
         let seat = seat.ok().flatten().ok_or(Error::Overloaded(timeout))?;
@@ -365,11 +323,6 @@ impl Client {
             _ => Err(failure(status, &bytes, timeout)),
         }
     }
-}
-
-/// Milliseconds in seconds, as Prometheus reads times and steps.
-fn seconds(millis: i64) -> String {
-    format!("{}.{:03}", millis.div_euclid(1000), millis.rem_euclid(1000))
 }
 
 /// The URL of the server, which ends with a slash.

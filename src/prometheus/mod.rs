@@ -4,6 +4,7 @@ mod budget;
 mod client;
 mod decode;
 mod error;
+mod history;
 mod http;
 mod options;
 mod queue;

@@ -4,7 +4,7 @@ use super::bounds;
 use super::guard::within_namespace;
 use super::matcher::regex_of;
 use super::tree;
-use promql_parser::label::MatchOp;
+use promql_parser::label::{MatchOp, Matcher};
 use promql_parser::parser::Expr;
 
 /// Stands for the names of several objects in a query until it is known to stay in its namespace: the bounds of a
@@ -76,6 +76,21 @@ pub fn with_objects(query: &str, names: &[String]) -> Result<String, String> {
     }
 }
 
+/// A query of one of our templates whose selectors take only series with a value of a label that this regular expression
+/// matches.
+///
+/// # Errors
+/// If our parser does not read the query.
+pub fn with_label(query: &str, label: &str, regex: &str) -> Result<String, String> {
+    let mut tree = tree::parse(query, &bounds::PLANNED_QUERY).map_err(|error| error.to_string())?;
+    tree::selectors(&mut tree, &mut |selector| {
+        for branch in tree::or_alternatives(selector) {
+            branch.push(Matcher::new(MatchOp::Re(tree::uncompiled()), label, regex));
+        }
+    });
+    Ok(tree.to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -94,6 +109,14 @@ mod tests {
         {
             assert!(narrowed(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_label_is_matched_in_each_selector() {
+        assert_eq!(
+            with_label(r#"sum by (pod) (rate(x{a="1"}[2m]))"#, "pod", "web-.+").unwrap(),
+            r#"sum by (pod) (rate(x{a="1",pod=~"web-.+"}[2m]))"#
+        );
     }
 
     #[test]

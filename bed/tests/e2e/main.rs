@@ -28,6 +28,7 @@ mod planned;
 mod relist;
 mod reload;
 mod report;
+mod reproduced;
 mod rollouts;
 mod scaling;
 mod schedules;

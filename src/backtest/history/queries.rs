@@ -2,12 +2,10 @@
 
 use crate::backtest::{Candidate, Measure, Of};
 use crate::hpa::TargetRef;
-use crate::promql::bounds;
 use crate::promql::matcher::{Matcher, label_name, regex_of};
+use crate::promql::narrow::with_label;
 use crate::promql::query::{MetricType, PodQueries, PrometheusMetric};
 use crate::promql::quote::quoted;
-use crate::promql::tree;
-use promql_parser::label::{self, MatchOp};
 
 /// The label that marks the series of the workload's own pods. A name of a Kubernetes label can't be it.
 pub const OWN: &str = "plimsoll_own_pod";
@@ -73,15 +71,7 @@ pub fn custom(
             is_marked: true,
         });
     }
-    let mut of_pods = tree::parse(&values, &bounds::PLANNED_QUERY)
-        .map_err(|error| format!("{values}: {error}"))?;
-    tree::selectors(&mut of_pods, &mut |selector| {
-        for branch in tree::or_alternatives(selector) {
-            let regex = MatchOp::Re(tree::uncompiled());
-            branch.push(label::Matcher::new(regex, &queries.pod_label, &names));
-        }
-    });
-    let values = of_pods.to_string();
+    let values = with_label(&values, &queries.pod_label, &names)?;
     let count = Some(format!("count({values})"));
     Ok(Total { sum: format!("sum({values})"), count, is_marked: false })
 }

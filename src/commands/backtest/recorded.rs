@@ -5,11 +5,15 @@ use crate::backtest::{self, Candidate, Grid, History, PodStart, Recorded, Span};
 use crate::clock::WallClock;
 use crate::config::{BacktestFlags, Config, Moment};
 use crate::connect;
-use crate::time::UnixMillis;
 use std::collections::BTreeMap;
 
 /// The history that is tried without `--from`, in ms: a week.
 const DEFAULT_SPAN: i64 = 7 * 86_400_000;
+/// The last part of the history that is reproduced, in ms: a day.
+const REPRODUCED_SPAN: i64 = 86_400_000;
+/// At how many points of it the load is read, and their least distance in ms.
+const REPRODUCED_POINTS: i64 = 28_800;
+const REPRODUCED_STEP: i64 = 1_000;
 
 /// Tries candidates on what Prometheus recorded.
 ///
@@ -51,20 +55,26 @@ pub async fn run(
     let last = time(flags.to).unwrap_or(now).min(now);
     let first = time(flags.from).unwrap_or(last.saturating_sub(DEFAULT_SPAN));
     let steps = candidates.iter().map(|candidate| candidate.period_ms(flags.period));
-    let step = steps.min().unwrap_or(1_000);
+    let step = steps.min().unwrap_or(REPRODUCED_STEP);
     if first + step > last {
         return Err("--from: a time before --to, and before now, was expected".to_owned());
     }
-    let mut grid = Grid { first, last, step };
-    let in_force = candidates.first().ok_or("there is no candidate")?;
-    let was_there = history.was_there(in_force, grid).await?;
-    let changes: Vec<_> = was_there.replicas.changes().collect();
-    grid.first += backtest::phase(&changes, grid.first, in_force.period_ms(flags.period));
+    let grid = Grid { first, last, step };
+    let in_force = candidates.first_mut().ok_or("there is no candidate")?;
+    // What its stabilization windows hold at the beginning was before it.
+    let earlier = in_force.window_ms() + 2 * step;
+    let was_there = history.was_there(in_force, Grid { first: first - earlier, ..grid }).await?;
     let known = match flags.pod_start {
         Some(_) => None,
         None => history.pod_start(in_force, &was_there, grid).await?,
     };
     let options = flags.options(known.as_ref().map_or(POD_START, |start| start.p50));
+    // What was decided was decided on values of that very time.
+    let from = first.max(last - REPRODUCED_SPAN);
+    let step = ((last - from) / REPRODUCED_POINTS).clamp(REPRODUCED_STEP, step);
+    let fine = Grid { first: from - earlier, last, step };
+    let recorded = history.recorded(in_force, fine).await?;
+    let reproduction = backtest::reproduce(in_force, &recorded, &was_there, from, &options)?;
     let mut tried = Vec::new();
     for candidate in &mut candidates {
         let recorded = history.recorded(candidate, grid).await;
@@ -75,26 +85,16 @@ pub async fn run(
     let lasts = tried.iter().map(Recorded::last).max();
     let whole = firsts.zip(lasts).ok_or("there is no candidate")?;
     let (mut runs, mut recordings) = (Vec::new(), Vec::new());
-    let mut reproduction = None;
     for (candidate, recorded) in candidates.iter().zip(&tried) {
-        let start = was_there.replicas.within(recorded.first(), UnixMillis::MAX);
-        let span = Span {
-            first: recorded.first(),
-            end: recorded.last(),
-            window_ms: step,
-            start: start.filter(|replicas| *replicas >= 0),
-        };
+        let (first, end) = (recorded.first(), recorded.last());
+        let start = was_there.replicas.at(first);
+        let span = Span { first, end, window_ms: step, start, times: None };
         let mut recording =
             bounds.map(|one| one.recording(candidate, &candidates, &options, whole));
         let source = &mut recorded.source();
         let run = backtest::simulate(candidate, source, span, &options, &mut recording);
         recordings.extend(recording);
-        let run = run.map_err(|error| format!("{}: {error}", candidate.name))?;
-        if runs.is_empty() {
-            let period = candidate.period_ms(flags.period);
-            reproduction = backtest::reproduce(candidate, recorded, &run, &was_there, period);
-        }
-        runs.push(run);
+        runs.push(run.map_err(|error| format!("{}: {error}", candidate.name))?);
     }
     let load = tried.first().and_then(|recorded| recorded.loads.first()).cloned();
     let load = load.ok_or("there is no load")?;
