@@ -1,0 +1,381 @@
+//! Looks for a better spec of an autoscaler on recorded load: it is chosen on the first part, and shown on the rest.
+
+use super::candidate::Candidate;
+use super::figures::Figures;
+use super::load::Load;
+use super::run::{Options, run};
+use crate::time::UnixMillis;
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The headroom of the targets that are tried, in percent of the target: a pod carries so much more than it.
+const HEADROOM: [f64; 8] = [0.0, 2.0, 5.0, 8.0, 12.0, 16.0, 20.0, 30.0];
+/// The headroom whose cost is the budget, if no other one is given, in percent.
+pub const BUDGET: f64 = 8.0;
+/// The stabilization windows of scale-down that are tried, in seconds.
+const DOWN_WINDOWS: [i64; 4] = [120, 300, 600, 900];
+/// The part of the load that is tuned on.
+const TUNED_SHARE: f64 = 2.0 / 3.0;
+/// A gain that is less than this share of what is short is none.
+const GAIN: f64 = 0.05;
+/// The windows of a schedule, in hours of UTC: each of these has its own minimum.
+const SLOT_HOURS: i64 = 3;
+
+/// What a spec may cost and risk.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// The replica-hours may be those of a target with this much headroom, in percent, at most.
+    pub budget: f64,
+    /// The minutes of a week in which fewer pods are ready than the load needs, at most.
+    pub under_minutes: Option<f64>,
+    /// The least headroom of the target, in percent.
+    pub headroom: f64,
+}
+
+/// A spec that was tried.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Trial {
+    /// What it changes, in words.
+    pub label: String,
+    /// Its fields.
+    pub spec: Value,
+    /// How much more a pod carries than the target, in percent.
+    pub headroom: f64,
+    /// It changes nothing but the target.
+    pub is_plain: bool,
+    /// On the part that was tuned on.
+    pub tuned: Figures,
+    /// On the rest.
+    pub later: Figures,
+    /// What ruled it out; none for the one that is recommended.
+    pub ruled_out: Option<String>,
+}
+
+/// The result of a search.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Recommendation {
+    /// The present spec.
+    pub present: Trial,
+    /// What is recommended in its place; none to keep it.
+    pub recommended: Option<Trial>,
+    /// Why.
+    pub reason: String,
+    /// All others that were tried.
+    pub others: Vec<Trial>,
+    /// The end of the part that was tuned on.
+    pub split: UnixMillis,
+}
+
+/// Looks for a spec that is better than the present one, on the metric of one autoscaler.
+///
+/// # Errors
+/// If the load is too short, or the spec can't be tried.
+pub fn search(
+    (name, namespace): (&str, &str),
+    spec: &Value,
+    pod_carries: Option<f64>,
+    load: &Load,
+    options: &Options,
+    limits: Limits,
+) -> Result<Recommendation, String> {
+    let present = Candidate::new(name, namespace, spec.clone())?;
+    let metric = present.only_metric()?;
+    let carries = pod_carries.unwrap_or(metric.carries());
+    let length = load.last() - load.first();
+    let split = load.first() + (length as f64 * TUNED_SHARE) as i64;
+    let parts = [load.between(None, Some(split))?, load.between(Some(split), None)?];
+    let mut specs = vec![(String::from("present"), spec.clone(), true)];
+    let schedules = schedules(&parts[0], carries, present.spec.max_replicas);
+    for headroom in HEADROOM {
+        let target = carries / (1.0 + headroom / 100.0);
+        let targeted = with_target(spec, target)?;
+        let label = format!("{headroom} % of headroom");
+        specs.push((label.clone(), targeted.clone(), true));
+        for window in DOWN_WINDOWS {
+            let mut windowed = targeted.clone();
+            windowed["behavior"]["scaleDown"]["stabilizationWindowSeconds"] = json!(window);
+            specs.push((format!("{label}, scale-down window {window} s"), windowed, false));
+        }
+        if !schedules.is_empty() && spec["schedules"].as_array().is_none_or(Vec::is_empty) {
+            let mut scheduled = targeted;
+            scheduled["schedules"] = Value::Array(schedules.clone());
+            specs.push((format!("{label}, a minimum by the time of day"), scheduled, false));
+        }
+    }
+    let try_one = |(label, spec, is_plain): &(String, Value, bool)| -> Result<Trial, String> {
+        let mut candidate = Candidate::new(name, namespace, spec.clone())?;
+        let target = candidate.only_metric()?.carries();
+        candidate.metrics[0].pod_carries = Some(carries);
+        let [tuned, later] = [&parts[0], &parts[1]].map(|part| run(&candidate, part, options));
+        Ok(Trial {
+            label: label.clone(),
+            spec: spec.clone(),
+            headroom: (carries / target - 1.0) * 100.0,
+            is_plain: *is_plain,
+            tuned: tuned?.figures,
+            later: later?.figures,
+            ruled_out: None,
+        })
+    };
+    let mut trials = in_parallel(&specs, try_one)?;
+    let present = trials.remove(0);
+    let weeks = (split - load.first()) as f64 / 604_800_000.0;
+    Ok(choose(present, trials, limits, weeks, split))
+}
+
+/// Runs something for each of these on all cores, in their order.
+fn in_parallel<T: Sync, R: Send>(
+    all: &[T],
+    each: impl Fn(&T) -> Result<R, String> + Sync,
+) -> Result<Vec<R>, String> {
+    let threads = std::thread::available_parallelism().map_or(1, Into::into).min(all.len());
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut done = Vec::new();
+        while let Some((index, one)) = Some(next.fetch_add(1, Ordering::Relaxed))
+            .and_then(|index| all.get(index).map(|one| (index, one)))
+        {
+            done.push((index, each(one)));
+        }
+        done
+    };
+    let mut results = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        running.into_iter().flat_map(|one| one.join().expect("no panic")).collect::<Vec<_>>()
+    });
+    results.sort_by_key(|(index, _)| *index);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+fn choose(
+    present: Trial,
+    mut trials: Vec<Trial>,
+    limits: Limits,
+    weeks: f64,
+    split: UnixMillis,
+) -> Recommendation {
+    let plain = trials.iter().filter(|trial| trial.is_plain);
+    let budget = plain.filter(|trial| trial.headroom <= limits.budget + 0.01);
+    let budget = budget.map(|trial| trial.tuned.replica_hours);
+    let budget = budget.fold(present.tuned.replica_hours, f64::max);
+    for trial in &mut trials {
+        trial.ruled_out = ruled_out(trial, limits, budget, weeks);
+    }
+    let allowed = || trials.iter().enumerate().filter(|(_, trial)| trial.ruled_out.is_none());
+    let short = |trial: &Trial| trial.tuned.under_pod_minutes;
+    let least = allowed().map(|(_, trial)| short(trial)).fold(f64::INFINITY, f64::min);
+    // Of those that are about as good, the cheapest, and of these one that changes the target alone.
+    let near = |trial: &Trial| short(trial) <= least * (1.0 + GAIN) + 1.0;
+    let cost = |trial: &Trial| trial.tuned.replica_hours * if trial.is_plain { 0.995 } else { 1.0 };
+    let best = allowed()
+        .filter(|(_, trial)| near(trial))
+        .min_by(|(_, one), (_, other)| cost(one).total_cmp(&cost(other)))
+        .map(|(index, _)| index);
+    let Some(best) = best else {
+        let reason = "every other spec that was tried is ruled out".to_owned();
+        return Recommendation { present, recommended: None, reason, others: trials, split };
+    };
+    for (index, trial) in trials.iter_mut().enumerate() {
+        if index != best && trial.ruled_out.is_none() {
+            trial.ruled_out = Some(match short(trial) > least * (1.0 + GAIN) + 1.0 {
+                true => format!("short of more pods: {:.0} pod-minutes", short(trial)),
+                false => "no better, and it costs or changes more".to_owned(),
+            });
+        }
+    }
+    let mut chosen = trials.remove(best);
+    let reason = match (gains(&present.tuned, &chosen.tuned), gains(&present.later, &chosen.later))
+    {
+        (false, _) => "nothing that was tried is better where it was tuned on",
+        (true, false) => "what is better where it was tuned on is not better on the rest",
+        (true, true) => "it is better where it was tuned on, and on the rest",
+    };
+    if !gains(&present.tuned, &chosen.tuned) || !gains(&present.later, &chosen.later) {
+        chosen.ruled_out = Some(reason.to_owned());
+        trials.insert(0, chosen);
+        let reason = reason.to_owned();
+        return Recommendation { present, recommended: None, reason, others: trials, split };
+    }
+    let reason = reason.to_owned();
+    Recommendation { present, recommended: Some(chosen), reason, others: trials, split }
+}
+
+/// Whether fewer pods are short, or as many are at less cost.
+fn gains(present: &Figures, other: &Figures) -> bool {
+    let (before, after) = (present.under_pod_minutes, other.under_pod_minutes);
+    match after < before * (1.0 - GAIN) - 1.0 {
+        true => true,
+        false => after <= before && other.replica_hours < present.replica_hours * 0.99,
+    }
+}
+
+/// The limit that rules a trial out, if one does.
+fn ruled_out(trial: &Trial, limits: Limits, budget: f64, weeks: f64) -> Option<String> {
+    let cost = trial.tuned.replica_hours;
+    if cost > budget * 1.000_001 {
+        let above = (cost / budget - 1.0) * 100.0;
+        return Some(format!(
+            "it costs {above:.1} % more than {} % of headroom: --budget",
+            limits.budget
+        ));
+    }
+    if trial.headroom < limits.headroom - 0.01 {
+        return Some(format!(
+            "{:.1} % of headroom: --min-headroom {}",
+            trial.headroom, limits.headroom
+        ));
+    }
+    let minutes = trial.tuned.under_minutes / weeks.max(f64::MIN_POSITIVE);
+    match limits.under_minutes.filter(|most| minutes > *most) {
+        Some(most) => Some(format!(
+            "short of pods for {minutes:.0} minutes a week: --max-under-minutes {most}"
+        )),
+        None => None,
+    }
+}
+
+/// The spec with another target of its only metric.
+fn with_target(spec: &Value, target: f64) -> Result<Value, String> {
+    let mut spec = spec.clone();
+    let places = [
+        "/customMetrics/0/averageValue",
+        "/metrics/0/pods/target/averageValue",
+        "/metrics/0/external/target/averageValue",
+    ];
+    let place = places.into_iter().find(|place| spec.pointer(place).is_some());
+    let place = place.ok_or("its metric has no averageValue")?;
+    // Rounded down, as the decision reads whole thousandths.
+    let milli = (target * 1000.0).floor().max(1.0) as i64;
+    let text = match milli % 1000 {
+        0 => (milli / 1000).to_string(),
+        _ => format!("{milli}m"),
+    };
+    *spec.pointer_mut(place).expect("it was found") = json!(text);
+    Ok(spec)
+}
+
+/// Minimums by the time of day: for each slot of hours of which the load knows at least two days, what all but the
+/// lowest quarter of the days needed at most. None where that is the same all day.
+fn schedules(load: &Load, carries: f64, most: i32) -> Vec<Value> {
+    const SLOT_MS: i64 = SLOT_HOURS * 3_600_000;
+    const DAY_MS: i64 = 86_400_000;
+    let slots = (DAY_MS / SLOT_MS) as usize;
+    let mut peaks: Vec<std::collections::BTreeMap<i64, f64>> = vec![Default::default(); slots];
+    for (time, value) in load.points() {
+        let slot = (time.rem_euclid(DAY_MS) / SLOT_MS) as usize;
+        let peak = peaks[slot].entry(time.div_euclid(DAY_MS)).or_insert(0.0);
+        *peak = peak.max(value);
+    }
+    let minimum = |days: &std::collections::BTreeMap<i64, f64>| {
+        let mut peaks: Vec<f64> = days.values().copied().collect();
+        peaks.sort_by(f64::total_cmp);
+        let low = peaks.get(peaks.len() / 4).filter(|_| peaks.len() >= 2)?;
+        Some(((low / carries).ceil() as i64).clamp(1, most.into()))
+    };
+    let minimums: Option<Vec<i64>> = peaks.iter().map(minimum).collect();
+    let Some(minimums) = minimums else { return Vec::new() };
+    if minimums.iter().all(|minimum| *minimum == minimums[0]) {
+        return Vec::new();
+    }
+    let schedule = |(slot, minimum): (usize, &i64)| {
+        let start = slot as i64 * SLOT_HOURS;
+        let end = (start + SLOT_HOURS) % 24;
+        json!({"name": format!("from-{start:02}"), "timeZone": "UTC",
+            "start": format!("0 {start} * * *"), "end": format!("0 {end} * * *"),
+            "minReplicas": minimum})
+    };
+    minimums.iter().enumerate().map(schedule).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn spec() -> Value {
+        json!({
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+            "minReplicas": 1, "maxReplicas": 100,
+            "customMetrics": [{"metricName": "requests", "averageValue": "10"}],
+        })
+    }
+
+    fn options() -> Options {
+        Options {
+            pod_start: Duration::from_secs(60),
+            window: Duration::from_secs(60),
+            scrape_interval: Duration::from_secs(15),
+            warm_up: Duration::ZERO,
+            period: Some(Duration::from_secs(60)),
+        }
+    }
+
+    const LIMITS: Limits = Limits { budget: BUDGET, under_minutes: None, headroom: 0.0 };
+
+    fn searched(load: &Load, limits: Limits) -> Recommendation {
+        search(("web", "shop"), &spec(), None, load, &options(), limits).unwrap()
+    }
+
+    /// Twelve days of waves with some noise.
+    fn waves() -> Load {
+        Load::of((0..12 * 1_440).map(|minute: i64| {
+            let noise = ((minute * 7_919) % 101) as f64 / 100.0 - 0.5;
+            let wave = (minute as f64 / 1_440.0 * std::f64::consts::TAU).sin();
+            (minute * 60_000, 120.0 + 80.0 * wave + 12.0 * noise, false)
+        }))
+    }
+
+    #[test]
+    fn what_is_recommended_is_better_on_both_parts_and_within_the_budget() {
+        let found = searched(&waves(), LIMITS);
+        let chosen = found.recommended.expect("headroom is better");
+        assert!(chosen.tuned.under_pod_minutes < found.present.tuned.under_pod_minutes * 0.5);
+        assert!(chosen.later.under_pod_minutes < found.present.later.under_pod_minutes * 0.5);
+        assert!(chosen.tuned.replica_hours < found.present.tuned.replica_hours * 1.09);
+        assert!(found.others.iter().all(|trial| trial.ruled_out.is_some()));
+        let reasons: Vec<_> = found.others.iter().filter_map(|t| t.ruled_out.as_deref()).collect();
+        assert!(reasons.iter().any(|reason| reason.contains("--budget")), "{reasons:?}");
+        assert!(chosen.spec["customMetrics"][0]["averageValue"] != "10");
+        Candidate::new("web", "shop", chosen.spec).expect("it can be applied");
+    }
+
+    #[test]
+    fn limits_rule_out_and_are_named() {
+        let limits = Limits { headroom: 12.0, ..LIMITS };
+        let found = searched(&waves(), limits);
+        assert!(found.recommended.is_none(), "{:?}", found.recommended);
+        let ruled_out = |text: &str| {
+            found.others.iter().any(|t| t.ruled_out.as_ref().is_some_and(|why| why.contains(text)))
+        };
+        assert!(ruled_out("--min-headroom 12") && ruled_out("--budget"));
+        let limits = Limits { budget: 30.0, under_minutes: Some(0.0), ..LIMITS };
+        let found = searched(&waves(), limits);
+        let why = found.others.iter().filter_map(|trial| trial.ruled_out.as_ref());
+        assert!(why.into_iter().any(|why| why.contains("--max-under-minutes 0")));
+    }
+
+    #[test]
+    fn a_spec_that_is_never_short_and_as_cheap_as_can_be_is_kept() {
+        let flat = Load::of((0..6 * 1_440).map(|minute| (minute * 60_000, 95.0, false)));
+        let found = searched(&flat, LIMITS);
+        assert!(found.recommended.is_none(), "{:?}", found.recommended);
+        assert_eq!(found.present.tuned.under_pod_minutes, 0.0);
+    }
+
+    #[test]
+    fn nothing_of_the_part_that_is_shown_enters_the_choice() {
+        let load = waves();
+        let first = searched(&load, LIMITS).recommended.expect("one");
+        // The rest is another load: what would be chosen is the same, or the present spec is kept.
+        let changed = load.points().map(|(time, value)| {
+            let later = time > load.last() * 2 / 3;
+            (time, if later { 200.0 - value / 2.0 } else { value }, false)
+        });
+        let second = searched(&Load::of(changed), LIMITS);
+        let chosen = second.recommended.unwrap_or_else(|| second.others[0].clone());
+        assert_eq!(chosen.label, first.label);
+    }
+}
