@@ -5,7 +5,7 @@
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use plimsoll::commands::operate::{self, OperateError};
-use plimsoll::commands::{backtest, check, convert, reference, replay, ui};
+use plimsoll::commands::{backtest, check, convert, recommend, reference, replay, ui};
 use plimsoll::config::{Cli, Command, IgnoredFlag, ServeFlags};
 use std::io::Write;
 use std::process::ExitCode;
@@ -45,6 +45,13 @@ fn main() -> ExitCode {
         Command::Check(flags) => run_check(&flags),
         Command::Convert(flags) => run_convert(&flags),
         Command::Backtest(flags) => run_backtest(&flags),
+        Command::Recommend(flags) => match recommend::run(&flags) {
+            Ok(text) => {
+                print!("{text}");
+                ExitCode::SUCCESS
+            }
+            Err(error) => failed(error),
+        },
         Command::Replay(flags) => run_replay(&flags),
         Command::Status(flags) => run_operate(operate::status(&flags)),
         Command::Explain(flags) => run_operate(operate::explain(&flags)),

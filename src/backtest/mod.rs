@@ -32,4 +32,4 @@ pub use reproduce::{Agreement, Comparison, Reproduction, Trust, reproduce};
 pub use reversal::Reversals;
 pub use run::{MAX_TICKS, Options, Run, Source, Span, run, run_observed, simulate};
 pub use saturation::{LowConfidence, low_confidence};
-pub use search::{BUDGET, Limits, Recommendation, Trial, search};
+pub use search::{Limits, Recommendation, Trial, search};

@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The headroom of the targets that are tried, in percent of the target: a pod carries so much more than it.
 const HEADROOM: [f64; 8] = [0.0, 2.0, 5.0, 8.0, 12.0, 16.0, 20.0, 30.0];
-/// The headroom whose cost is the budget, if no other one is given, in percent.
-pub const BUDGET: f64 = 8.0;
 /// The stabilization windows of scale-down that are tried, in seconds.
 const DOWN_WINDOWS: [i64; 4] = [120, 300, 600, 900];
 /// The part of the load that is tuned on.
 const TUNED_SHARE: f64 = 2.0 / 3.0;
 /// A gain that is less than this share of what is short is none.
 const GAIN: f64 = 0.05;
+/// How much targets that are rounded to thousandths may change the headroom, in percent.
+const ROUNDING: f64 = 0.1;
 /// The windows of a schedule, in hours of UTC: each of these has its own minimum.
 const SLOT_HOURS: i64 = 3;
 
@@ -158,7 +158,7 @@ fn choose(
     split: UnixMillis,
 ) -> Recommendation {
     let plain = trials.iter().filter(|trial| trial.is_plain);
-    let budget = plain.filter(|trial| trial.headroom <= limits.budget + 0.01);
+    let budget = plain.filter(|trial| trial.headroom <= limits.budget + ROUNDING);
     let budget = budget.map(|trial| trial.tuned.replica_hours);
     let budget = budget.fold(present.tuned.replica_hours, f64::max);
     for trial in &mut trials {
@@ -222,7 +222,7 @@ fn ruled_out(trial: &Trial, limits: Limits, budget: f64, weeks: f64) -> Option<S
             limits.budget
         ));
     }
-    if trial.headroom < limits.headroom - 0.01 {
+    if trial.headroom < limits.headroom - ROUNDING {
         return Some(format!(
             "{:.1} % of headroom: --min-headroom {}",
             trial.headroom, limits.headroom
@@ -313,7 +313,7 @@ mod tests {
         }
     }
 
-    const LIMITS: Limits = Limits { budget: BUDGET, under_minutes: None, headroom: 0.0 };
+    const LIMITS: Limits = Limits { budget: 8.0, under_minutes: None, headroom: 0.0 };
 
     fn searched(load: &Load, limits: Limits) -> Recommendation {
         search(("web", "shop"), &spec(), None, load, &options(), limits).unwrap()

@@ -11,6 +11,7 @@ pub use file::{Config, ConfigError};
 pub use flags::{
     BacktestFlags, CheckFlags, Cli, ClusterFlags, Command, CompareFlags, ConvertFlags,
     ExplainFlags, FreezeFlags, HistoryFlags, Moment, ObjectFlags, OutputFormat, PauseFlags,
-    PrometheusFlags, PrometheusVerb, ReplayFlags, ReportFormat, ServeFlags, TlsVersion, UiFlags,
+    PrometheusFlags, PrometheusVerb, RecommendFlags, RecommendFormat, ReplayFlags, ReportFormat,
+    ServeFlags, TlsVersion, UiFlags,
 };
 pub use live::LiveConfig;

@@ -5,6 +5,7 @@
 //! `:`, each `.jsonl` or `.jsonl.gz`.
 
 mod loops;
+mod recommended;
 mod replay;
 mod scenario;
 

@@ -14,6 +14,8 @@ mod svg;
 mod tests;
 mod text;
 
+pub(super) use text::shown;
+
 use super::{convert, objects};
 use crate::backtest::{self, Candidate, Load};
 use crate::config::{BacktestFlags, Moment, ReportFormat};
@@ -104,7 +106,8 @@ fn on_file(
     Ok(Tried { runs, load, low_confidence, recorded: None, was, recordings, candidates, options })
 }
 
-fn load(path: &Path) -> Result<Load, String> {
+/// The load of a file.
+pub(super) fn load(path: &Path) -> Result<Load, String> {
     let file: Box<dyn Read> = match path.as_os_str() == "-" {
         true => Box::new(std::io::stdin().lock()),
         false => Box::new(File::open(path).map_err(|error| error.to_string())?),
@@ -120,13 +123,8 @@ fn load(path: &Path) -> Result<Load, String> {
 /// The candidates of a file: Autoscalers, and what becomes one.
 fn read(path: &Path) -> Result<Vec<Candidate>, String> {
     let text = objects::read(path)?;
-    let mut converted = convert::Converted::default();
-    convert::convert(&text, &mut converted)?;
-    if let Some(error) = converted.errors.first() {
-        return Err(error.clone());
-    }
     let mut candidates = Vec::new();
-    for object in converted.objects {
+    for object in convert::convert_all(&text)? {
         let text = |path: &str| object.pointer(path).and_then(Value::as_str).unwrap_or_default();
         let (name, namespace) = (text("/metadata/name"), text("/metadata/namespace"));
         let candidate = Candidate::new(name, namespace, object["spec"].clone());

@@ -51,8 +51,22 @@ pub fn run(flags: &ConvertFlags) -> Result<(String, Converted), String> {
     Ok((text, converted))
 }
 
-fn yaml(value: &Value) -> String {
+/// An object as YAML.
+pub(super) fn yaml(value: &Value) -> String {
     serde_saphyr::to_string(value).expect("plain data has nothing that YAML can't say")
+}
+
+/// The Autoscalers that the objects of a YAML text are, or become.
+///
+/// # Errors
+/// If it is not YAML, or one can't be converted.
+pub(super) fn convert_all(text: &str) -> Result<Vec<Value>, String> {
+    let mut converted = Converted::default();
+    convert(text, &mut converted)?;
+    match converted.errors.first() {
+        Some(error) => Err(error.clone()),
+        None => Ok(converted.objects),
+    }
 }
 
 /// Converts all objects of a YAML text, which may have several documents and lists.

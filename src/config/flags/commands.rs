@@ -234,6 +234,74 @@ pub enum ReportFormat {
     Png,
 }
 
+/// The flags of `plimsoll recommend`.
+#[derive(Clone, Debug, Args)]
+pub struct RecommendFlags {
+    /// The recorded load, as for plimsoll backtest: time,value rows under a header; .gz is decompressed.
+    #[arg(long, value_name = "LOAD.csv[.gz]")]
+    pub load: PathBuf,
+
+    /// The file with the present Autoscaler, HorizontalPodAutoscaler or ScaledObject, with one metric and an
+    /// averageValue; - is the standard input.
+    #[arg(short = 'f', long = "filename", value_name = "FILE")]
+    pub file: PathBuf,
+
+    /// What one pod carries of the load, in its unit. Without it, the present averageValue.
+    #[arg(long, value_name = "NUMBER", value_parser = above_zero)]
+    pub pod_carries: Option<f64>,
+
+    /// What it may cost: as many replica-hours as a target with this much headroom, in percent.
+    #[arg(long, value_name = "PERCENT", default_value_t = 8.0)]
+    pub budget: f64,
+
+    /// In how many minutes of a week fewer pods may be ready than the load needs.
+    #[arg(long, value_name = "MINUTES")]
+    pub max_under_minutes: Option<f64>,
+
+    /// The least headroom of the target, in percent.
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.0)]
+    pub min_headroom: f64,
+
+    /// How long a pod takes until it is ready.
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "60s")]
+    pub pod_start: Duration,
+
+    /// The part of the load to begin with, as for plimsoll backtest.
+    #[arg(long, value_name = "TIME", value_parser = moment, allow_hyphen_values = true)]
+    pub from: Option<Moment>,
+
+    /// The part of the load to end with, as --from.
+    #[arg(long, value_name = "TIME", value_parser = moment, allow_hyphen_values = true)]
+    pub to: Option<Moment>,
+
+    /// The window of the metric: each sample is the mean of the load over it.
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "60s")]
+    pub window: Duration,
+
+    /// How often the metric is scraped.
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "15s")]
+    pub scrape_interval: Duration,
+
+    /// The period of decisions. Without it, that of the Autoscaler, or 15s.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub period: Option<Duration>,
+
+    /// How the result is printed; yaml is the object alone.
+    #[arg(short, long, value_enum, default_value_t = RecommendFormat::Text)]
+    pub output: RecommendFormat,
+}
+
+/// How a recommendation is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RecommendFormat {
+    /// For a person.
+    Text,
+    /// For a program.
+    Json,
+    /// The recommended object, or the present one where it is kept.
+    Yaml,
+}
+
 /// The flags of `plimsoll ui`.
 #[derive(Clone, Debug, Args)]
 pub struct UiFlags {

@@ -8,7 +8,8 @@ mod serve;
 
 pub use commands::{
     BacktestFlags, CheckFlags, ClusterFlags, CompareFlags, ConvertFlags, ExplainFlags, FreezeFlags,
-    HistoryFlags, ObjectFlags, OutputFormat, PauseFlags, ReplayFlags, ReportFormat, UiFlags,
+    HistoryFlags, ObjectFlags, OutputFormat, PauseFlags, RecommendFlags, RecommendFormat,
+    ReplayFlags, ReportFormat, UiFlags,
 };
 pub use parse::Moment;
 pub use prometheus::{PrometheusFlags, PrometheusVerb};
@@ -42,6 +43,8 @@ pub enum Command {
     /// Try Autoscalers on recorded load: what they would have cost, and where pods would have been short. Decided by
     /// the code that decides live.
     Backtest(BacktestFlags),
+    /// Look for a better spec of an Autoscaler on recorded load: chosen on its first two thirds, shown on the rest.
+    Recommend(RecommendFlags),
     /// Show who leads, whether scales are frozen, and which Autoscalers fail.
     Status(ClusterFlags),
     /// Decide again on the inputs of each line of a decision log (--decision-log), and fail if another decision
