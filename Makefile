@@ -2,7 +2,7 @@
 CARGO ?= cargo
 export RUST_BACKTRACE ?= 0
 
-.PHONY: help build parts all-parts test test-all test-node test-node-short old-image lint unit conformance e2e screenshots duel query-costs bench bench-smoke bench-large bench-growth \
+.PHONY: help build parts all-parts test test-all test-node test-node-short old-image lint unit conformance e2e screenshots reproduce duel query-costs bench bench-smoke bench-large bench-growth \
 	bench-outage bench-fairness soak mutations mutations-apply simulate simulate-fixed demo demo-stop fuzz backtests generate workflows static image release sbom licenses advisories clean
 
 help: ## List what there is
@@ -63,6 +63,9 @@ test-node-short: ## Plimsoll's image in pods of a real node: what takes a minute
 test-node: PROFILE = demo
 test-node: old-image ## All tests on a real node: half an hour; NAME=TEST for some, NODE_LOGS=DIR keeps the logs, PROFILE=dist is what is released
 	@$(NODE_TESTS) --include-ignored --nocapture $(NAME)
+
+reproduce: all-parts ## MINUTES=20 of kube-controller-manager's own HPA under a load, backtested from Prometheus
+	@$(E2E_BUILD) && REPRODUCE=$(or $(MINUTES),20) $(E2E_RUN) reproduced:: -- --nocapture
 
 screenshots: all-parts ## The pictures of the pages in docs/images
 	@$(E2E_BUILD) && SCREENSHOTS=1 $(E2E_RUN) page::the_demos_story -- --nocapture report::

@@ -56,7 +56,7 @@ fn a_live_run_of_kube_controller_managers_hpa_is_reproduced() {
         let values: Vec<String> = (0..epochs).map(|epoch| format!("{:.3}", load(epoch))).collect();
         let recording = format!("{start} {period}; requests {}", values.join(" "));
         deploy(&ns, &recording).await;
-        ns.wait_ready("Deployment", "web", 1).await;
+        ns.wait_ready("Deployment", "web", 8).await;
         let metric = generated_name("requests", None, &ns.name, "web");
         let behavior = json!({"scaleDown": {"stabilizationWindowSeconds": 2 * period}});
         let hpa = json!({"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
@@ -96,7 +96,7 @@ async fn deploy(ns: &Namespace<'_>, recording: &str) {
     let deployment = json!({
         "apiVersion": "apps/v1", "kind": "Deployment",
         "metadata": {"name": "web", "namespace": ns.name},
-        "spec": {"replicas": 1, "selector": {"matchLabels": labels}, "template": {
+        "spec": {"replicas": 8, "selector": {"matchLabels": labels}, "template": {
             "metadata": {"labels": labels, "annotations": annotations},
             "spec": {"terminationGracePeriodSeconds": 0,
                 "containers": [{"name": "app", "image": "fleet"}]}}},
