@@ -229,12 +229,8 @@ fn ruled_out(trial: &Trial, limits: Limits, budget: f64, weeks: f64) -> Option<S
         ));
     }
     let minutes = trial.tuned.under_minutes / weeks.max(f64::MIN_POSITIVE);
-    match limits.under_minutes.filter(|most| minutes > *most) {
-        Some(most) => Some(format!(
-            "short of pods for {minutes:.0} minutes a week: --max-under-minutes {most}"
-        )),
-        None => None,
-    }
+    let most = limits.under_minutes.filter(|most| minutes > *most)?;
+    Some(format!("short of pods for {minutes:.0} minutes a week: --max-under-minutes {most}"))
 }
 
 /// The spec with another target of its only metric.
