@@ -42,7 +42,7 @@ conformance: ## Every decision against the real controller's, and the properties
 # They wait more than they compute: four times the cores of CI.
 E2E_THREADS ?= 8
 # Tests that measure times run afterwards, apart from the others.
-ALONE := duel::plimsoll_decides faults::one_tenants_slow_queries page::ten_thousand
+ALONE := duel::plimsoll_decides faults::one_tenants_slow_queries page::ten_thousand reproduced::
 
 # Cargo builds the binary of Plimsoll with the tests of its package, such as `cli`.
 E2E_BUILD := $(CARGO) test --locked --quiet --test cli --test e2e --no-run
