@@ -190,6 +190,15 @@ fn what_a_file_of_load_says_nothing_of_is_refused() {
 }
 
 #[test]
+fn a_load_without_bounds_adds_up() {
+    let load = read("time,value\n0,20\n60,1e300\n600,1e300\n").unwrap();
+    let run = run(&candidate(json!({})), &load, &options()).unwrap();
+    let figures = run.figures;
+    assert!(figures.needed_replica_hours > 1e6 && figures.needed_replica_hours.is_finite());
+    assert!(figures.minutes_at_max > 0.0, "{figures:?}");
+}
+
+#[test]
 fn load_that_was_cut_off_is_marked() {
     // A day with waves and some noise.
     let wave = |n: i64| {
