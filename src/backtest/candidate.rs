@@ -15,6 +15,9 @@ use std::time::Duration;
 /// The period where neither the flag nor the Autoscaler says another one.
 const PERIOD: Duration = Duration::from_secs(15);
 
+/// The most pods that a load needs, so that sums over decisions stay whole numbers.
+const MAX_PODS: i64 = 1_000_000_000;
+
 /// An autoscaler that is tried.
 #[derive(Clone, Debug)]
 pub struct Candidate {
@@ -176,7 +179,7 @@ impl Candidate {
 
     fn pods(&self, loads: &[Option<f64>], of_pod: impl Fn(&Measure) -> f64) -> Option<i64> {
         let of = |(metric, load): (&Measure, &Option<f64>)| {
-            load.map(|load| (load / of_pod(metric)).ceil() as i64)
+            load.map(|load| ((load / of_pod(metric)).ceil() as i64).min(MAX_PODS))
         };
         let pods = self.metrics.iter().zip(loads).filter_map(of).max();
         pods.map(|pods| pods.max(self.min().into()))

@@ -30,6 +30,6 @@ pub use recorded::{Change, Recorded, Replayed, Replicas};
 pub use recording::{Recording, Slot, TimeAxis};
 pub use reproduce::{Agreement, Comparison, Reproduction, Trust, reproduce};
 pub use reversal::Reversals;
-pub use run::{MAX_TICKS, Options, Run, Source, Span, run, run_observed, simulate};
+pub use run::{MAX_TICKS, Options, Run, Source, Span, check_ticks, run, run_observed, simulate};
 pub use saturation::{LowConfidence, low_confidence};
 pub use search::{Limits, Recommendation, Trial, search};

@@ -95,6 +95,19 @@ pub fn run_observed(
     simulate(candidate, &mut scraped, span, options, observer)
 }
 
+/// Refuses runs that are too long.
+///
+/// # Errors
+/// If they have more than [`MAX_TICKS`] decisions.
+pub fn check_ticks(ticks: i64) -> Result<(), String> {
+    match ticks > MAX_TICKS {
+        false => Ok(()),
+        true => Err(format!(
+            "{ticks} decisions: at most {MAX_TICKS} were expected; choose a part with --from and --to, or a longer --period"
+        )),
+    }
+}
+
 /// Runs a candidate on what a source knows of the load, with someone who sees each decision; `()` is none.
 ///
 /// # Errors
@@ -109,11 +122,7 @@ pub fn simulate(
     let period = candidate.period_ms(options.period);
     let Span { first, end, window_ms, .. } = span;
     let ticks = span.times.map_or((end - first) / period + 1, |times| times.len() as i64);
-    if ticks > MAX_TICKS {
-        return Err(format!(
-            "{ticks} decisions: at most {MAX_TICKS} were expected; choose a part with --from and --to, or a longer --period"
-        ));
-    }
+    check_ticks(ticks)?;
     let (spec, config) = (&candidate.spec, config(candidate));
     let (mut values, mut loads) = (Vec::new(), Vec::new());
     source.load(first, &mut loads);

@@ -88,7 +88,8 @@ pub fn search(
     let split = load.first() + (length as f64 * TUNED_SHARE) as i64;
     let parts = [load.between(None, Some(split))?, load.between(Some(split), None)?];
     let mut specs = vec![(String::from("present"), spec.clone(), true)];
-    let schedules = schedules(&parts[0], carries, present.spec.max_replicas);
+    let bounds = (present.min().max(1), present.spec.max_replicas);
+    let schedules = schedules(&parts[0], carries, bounds);
     for headroom in HEADROOM {
         let target = carries / (1.0 + headroom / 100.0);
         let targeted = with_target(spec, target)?;
@@ -105,6 +106,9 @@ pub fn search(
             specs.push((format!("{label}, a minimum by the time of day"), scheduled, false));
         }
     }
+    // What an autoscaler may not have, such as schedules of one that another executor decides, is not tried.
+    let is_valid = |spec: &Value| Candidate::new(name, namespace, spec.clone()).is_ok();
+    specs.retain(|(_, spec, _)| is_valid(spec));
     let try_one = |(label, spec, is_plain): &(String, Value, bool)| -> Result<Trial, String> {
         let mut candidate = Candidate::new(name, namespace, spec.clone())?;
         let target = candidate.only_metric()?.carries();
@@ -255,7 +259,7 @@ fn with_target(spec: &Value, target: f64) -> Result<Value, String> {
 
 /// Minimums by the time of day: for each slot of hours of which the load knows at least two days, what all but the
 /// lowest quarter of the days needed at most. None where that is the same all day.
-fn schedules(load: &Load, carries: f64, most: i32) -> Vec<Value> {
+fn schedules(load: &Load, carries: f64, (least, most): (i32, i32)) -> Vec<Value> {
     const SLOT_MS: i64 = SLOT_HOURS * 3_600_000;
     const DAY_MS: i64 = 86_400_000;
     let slots = (DAY_MS / SLOT_MS) as usize;
@@ -269,7 +273,7 @@ fn schedules(load: &Load, carries: f64, most: i32) -> Vec<Value> {
         let mut peaks: Vec<f64> = days.values().copied().collect();
         peaks.sort_by(f64::total_cmp);
         let low = peaks.get(peaks.len() / 4).filter(|_| peaks.len() >= 2)?;
-        Some(((low / carries).ceil() as i64).clamp(1, most.into()))
+        Some(((low / carries).ceil() as i64).min(most.into()).max(least.into()))
     };
     let minimums: Option<Vec<i64>> = peaks.iter().map(minimum).collect();
     let Some(minimums) = minimums else { return Vec::new() };
@@ -359,6 +363,18 @@ mod tests {
         let found = searched(&flat, LIMITS);
         assert!(found.recommended.is_none(), "{:?}", found.recommended);
         assert_eq!(found.present.tuned.under_pod_minutes, 0.0);
+    }
+
+    #[test]
+    fn minimums_by_the_time_of_day_are_within_the_bounds() {
+        let schedules = schedules(&waves(), 10.0, (8, 15));
+        let minimums: Vec<i64> =
+            schedules.iter().filter_map(|one| one["minReplicas"].as_i64()).collect();
+        assert_eq!(minimums.len(), 8);
+        assert_eq!(minimums.iter().min().zip(minimums.iter().max()), Some((&8, &15)));
+        let mut scheduled = spec();
+        scheduled["schedules"] = Value::Array(schedules);
+        Candidate::new("web", "shop", scheduled).expect("valid schedules");
     }
 
     #[test]

@@ -59,6 +59,8 @@ pub async fn run(
     if first + step > last {
         return Err("--from: a time before --to, and before now, was expected".to_owned());
     }
+    // Before it is all read.
+    backtest::check_ticks((last - first) / step)?;
     let grid = Grid { first, last, step };
     let in_force = candidates.first_mut().ok_or("there is no candidate")?;
     // What its stabilization windows hold at the beginning was before it.
