@@ -43,6 +43,9 @@ pub struct Trial {
     pub spec: Value,
     /// How much more a pod carries than the target, in percent.
     pub headroom: f64,
+    /// The same before the target was rounded to thousandths.
+    #[serde(skip)]
+    pub nominal: f64,
     /// It changes nothing but the target.
     pub is_plain: bool,
     /// On the part that was tuned on.
@@ -86,47 +89,72 @@ pub fn search(
     let carries = pod_carries.unwrap_or(metric.carries());
     let length = load.last() - load.first();
     let split = load.first() + (length as f64 * TUNED_SHARE) as i64;
-    let parts = [load.between(None, Some(split))?, load.between(Some(split), None)?];
-    let mut specs = vec![(String::from("present"), spec.clone(), true)];
+    let parts = [load.between(None, Some(split)), load.between(Some(split), None)];
+    let [Ok(tuned), Ok(later)] = parts else {
+        return Err(
+            "the load is too short to be tuned on and to be shown: days were expected".to_owned()
+        );
+    };
+    let parts = [tuned, later];
+    let mut specs = vec![(String::from("present"), spec.clone(), true, 0.0)];
     let bounds = (present.min().max(1), present.spec.max_replicas);
     let schedules = schedules(&parts[0], carries, bounds);
-    for headroom in HEADROOM {
-        let target = carries / (1.0 + headroom / 100.0);
+    for nominal in HEADROOM {
+        let target = carries / (1.0 + nominal / 100.0);
         let targeted = with_target(spec, target)?;
-        let label = format!("{headroom} % of headroom");
-        specs.push((label.clone(), targeted.clone(), true));
+        // Targets are whole thousandths.
+        let target = Candidate::new(name, namespace, targeted.clone())?.only_metric()?.carries();
+        let headroom = (carries / target - 1.0) * 100.0;
+        let label = match (headroom - headroom.round()).abs() < 0.05 {
+            true => format!("{:.0} % of headroom", headroom.abs()),
+            false => format!("{headroom:.1} % of headroom"),
+        };
+        specs.push((label.clone(), targeted.clone(), true, nominal));
         for window in DOWN_WINDOWS {
             let mut windowed = targeted.clone();
             windowed["behavior"]["scaleDown"]["stabilizationWindowSeconds"] = json!(window);
-            specs.push((format!("{label}, scale-down window {window} s"), windowed, false));
+            specs.push((
+                format!("{label}, scale-down window {window} s"),
+                windowed,
+                false,
+                nominal,
+            ));
         }
         if !schedules.is_empty() && spec["schedules"].as_array().is_none_or(Vec::is_empty) {
             let mut scheduled = targeted;
             scheduled["schedules"] = Value::Array(schedules.clone());
-            specs.push((format!("{label}, a minimum by the time of day"), scheduled, false));
+            specs.push((
+                format!("{label}, a minimum by the time of day"),
+                scheduled,
+                false,
+                nominal,
+            ));
         }
     }
     // What an autoscaler may not have, such as schedules of one that another executor decides, is not tried.
     let is_valid = |spec: &Value| Candidate::new(name, namespace, spec.clone()).is_ok();
-    specs.retain(|(_, spec, _)| is_valid(spec));
-    let try_one = |(label, spec, is_plain): &(String, Value, bool)| -> Result<Trial, String> {
-        let mut candidate = Candidate::new(name, namespace, spec.clone())?;
-        let target = candidate.only_metric()?.carries();
-        candidate.metrics[0].pod_carries = Some(carries);
-        let [tuned, later] = [&parts[0], &parts[1]].map(|part| run(&candidate, part, options));
-        Ok(Trial {
-            label: label.clone(),
-            spec: spec.clone(),
-            headroom: (carries / target - 1.0) * 100.0,
-            is_plain: *is_plain,
-            tuned: tuned?.figures,
-            later: later?.figures,
-            ruled_out: None,
-        })
-    };
+    specs.retain(|(_, spec, ..)| is_valid(spec));
+    let try_one =
+        |(label, spec, is_plain, nominal): &(String, Value, bool, f64)| -> Result<Trial, String> {
+            let mut candidate = Candidate::new(name, namespace, spec.clone())?;
+            let target = candidate.only_metric()?.carries();
+            candidate.metrics[0].pod_carries = Some(carries);
+            let [tuned, later] = [&parts[0], &parts[1]].map(|part| run(&candidate, part, options));
+            Ok(Trial {
+                label: label.clone(),
+                spec: spec.clone(),
+                headroom: (carries / target - 1.0) * 100.0,
+                is_plain: *is_plain,
+                nominal: *nominal,
+                tuned: tuned?.figures,
+                later: later?.figures,
+                ruled_out: None,
+            })
+        };
     let mut trials = in_parallel(&specs, try_one)?;
     let present = trials.remove(0);
-    let weeks = (split - load.first()) as f64 / 604_800_000.0;
+    let weeks = |part: &Load| (part.last() - part.first()) as f64 / 604_800_000.0;
+    let weeks = Weeks { tuned: weeks(&parts[0]), later: weeks(&parts[1]) };
     Ok(choose(present, trials, limits, weeks, split))
 }
 
@@ -158,62 +186,84 @@ fn choose(
     present: Trial,
     mut trials: Vec<Trial>,
     limits: Limits,
-    weeks: f64,
+    weeks: Weeks,
     split: UnixMillis,
 ) -> Recommendation {
     let plain = trials.iter().filter(|trial| trial.is_plain);
-    let budget = plain.filter(|trial| trial.headroom <= limits.budget + ROUNDING);
+    let budget = plain.filter(|trial| trial.nominal <= limits.budget);
     let budget = budget.map(|trial| trial.tuned.replica_hours);
     let budget = budget.fold(present.tuned.replica_hours, f64::max);
     for trial in &mut trials {
-        trial.ruled_out = ruled_out(trial, limits, budget, weeks);
+        trial.ruled_out = ruled_out(trial, limits, budget, weeks.tuned);
     }
-    let allowed = || trials.iter().enumerate().filter(|(_, trial)| trial.ruled_out.is_none());
     let short = |trial: &Trial| trial.tuned.under_pod_minutes;
+    let better = |trial: &Trial| gains(&present.tuned, &trial.tuned, limits, weeks.tuned);
+    let allowed = || {
+        let allowed = trials.iter().enumerate();
+        allowed.filter(|(_, trial)| trial.ruled_out.is_none() && better(trial))
+    };
     let least = allowed().map(|(_, trial)| short(trial)).fold(f64::INFINITY, f64::min);
-    // Of those that are about as good, the cheapest, and of these one that changes the target alone.
-    let near = |trial: &Trial| short(trial) <= least * (1.0 + GAIN) + 1.0;
+    // Of those that are about as good, or as good as they shall be, the cheapest, and of these one that changes the
+    // target alone.
+    let near = |trial: &Trial| {
+        limits.under_minutes.is_some() || short(trial) <= least * (1.0 + GAIN) + 1.0
+    };
     let cost = |trial: &Trial| trial.tuned.replica_hours * if trial.is_plain { 0.995 } else { 1.0 };
     let best = allowed()
         .filter(|(_, trial)| near(trial))
         .min_by(|(_, one), (_, other)| cost(one).total_cmp(&cost(other)))
         .map(|(index, _)| index);
-    let Some(best) = best else {
-        let reason = "every other spec that was tried is ruled out".to_owned();
-        return Recommendation { present, recommended: None, reason, others: trials, split };
-    };
     for (index, trial) in trials.iter_mut().enumerate() {
-        if index != best && trial.ruled_out.is_none() {
+        if Some(index) != best && trial.ruled_out.is_none() {
             trial.ruled_out = Some(match short(trial) > least * (1.0 + GAIN) + 1.0 {
                 true => format!("short of more pods: {:.0} pod-minutes", short(trial)),
-                false => "no better, and it costs or changes more".to_owned(),
+                false => "no better, or it costs or changes more".to_owned(),
             });
         }
     }
-    let mut chosen = trials.remove(best);
-    let reason = match (gains(&present.tuned, &chosen.tuned), gains(&present.later, &chosen.later))
-    {
-        (false, _) => "nothing that was tried is better where it was tuned on",
-        (true, false) => "what is better where it was tuned on is not better on the rest",
-        (true, true) => "it is better where it was tuned on, and on the rest",
+    let keep = |reason: &str, others: Vec<Trial>| Recommendation {
+        present: present.clone(),
+        recommended: None,
+        reason: reason.to_owned(),
+        others,
+        split,
     };
-    if !gains(&present.tuned, &chosen.tuned) || !gains(&present.later, &chosen.later) {
+    let Some(best) = best else {
+        return keep("nothing that was tried, and is not ruled out, is better", trials);
+    };
+    let mut chosen = trials.remove(best);
+    if !gains(&present.later, &chosen.later, limits, weeks.later) {
+        let reason = "what is better where it was tuned on is not better on the rest";
         chosen.ruled_out = Some(reason.to_owned());
         trials.insert(0, chosen);
-        let reason = reason.to_owned();
-        return Recommendation { present, recommended: None, reason, others: trials, split };
+        return keep(reason, trials);
     }
-    let reason = reason.to_owned();
+    let reason = "it is better where it was tuned on, and on the rest".to_owned();
     Recommendation { present, recommended: Some(chosen), reason, others: trials, split }
 }
 
-/// Whether fewer pods are short, or as many are at less cost.
-fn gains(present: &Figures, other: &Figures) -> bool {
-    let (before, after) = (present.under_pod_minutes, other.under_pod_minutes);
-    match after < before * (1.0 - GAIN) - 1.0 {
-        true => true,
-        false => after <= before && other.replica_hours < present.replica_hours * 0.99,
+/// Whether fewer pods are short, or as many are at less cost. Where a limit says how long they may be, it is whether
+/// that is kept, at less cost if it was kept before.
+fn gains(present: &Figures, other: &Figures, limits: Limits, weeks: f64) -> bool {
+    let is_cheaper = other.replica_hours < present.replica_hours * 0.99;
+    if let Some(most) = limits.under_minutes {
+        let keeps = |figures: &Figures| minutes_a_week(figures, weeks) <= most;
+        return keeps(other) && (is_cheaper || !keeps(present));
     }
+    let (before, after) = (present.under_pod_minutes, other.under_pod_minutes);
+    after < before * (1.0 - GAIN) - 1.0 || (after <= before && is_cheaper)
+}
+
+/// In how many minutes of a week pods are short.
+fn minutes_a_week(figures: &Figures, weeks: f64) -> f64 {
+    figures.under_minutes / weeks.max(f64::MIN_POSITIVE)
+}
+
+/// How many weeks the parts of the load are.
+#[derive(Clone, Copy, Debug)]
+struct Weeks {
+    tuned: f64,
+    later: f64,
 }
 
 /// The limit that rules a trial out, if one does.
@@ -232,7 +282,7 @@ fn ruled_out(trial: &Trial, limits: Limits, budget: f64, weeks: f64) -> Option<S
             trial.headroom, limits.headroom
         ));
     }
-    let minutes = trial.tuned.under_minutes / weeks.max(f64::MIN_POSITIVE);
+    let minutes = minutes_a_week(&trial.tuned, weeks);
     let most = limits.under_minutes.filter(|most| minutes > *most)?;
     Some(format!("short of pods for {minutes:.0} minutes a week: --max-under-minutes {most}"))
 }
@@ -363,6 +413,20 @@ mod tests {
         let found = searched(&flat, LIMITS);
         assert!(found.recommended.is_none(), "{:?}", found.recommended);
         assert_eq!(found.present.tuned.under_pod_minutes, 0.0);
+    }
+
+    #[test]
+    fn what_is_cheaper_and_good_enough_is_found() {
+        // Pods carry far more than the present target.
+        let found = |limits: Limits| {
+            search(("web", "shop"), &spec(), Some(14.0), &waves(), &options(), limits).unwrap()
+        };
+        let chosen = found(LIMITS).recommended.expect("a target with less headroom is as good");
+        assert!(chosen.headroom < 35.0 && chosen.tuned.under_pod_minutes <= 1.0, "{chosen:?}");
+        let limits = Limits { under_minutes: Some(200.0), ..LIMITS };
+        let cheaper = found(limits).recommended.expect("less will do");
+        assert!(cheaper.tuned.replica_hours < chosen.tuned.replica_hours, "{cheaper:?}");
+        assert!(cheaper.tuned.under_minutes > 0.0);
     }
 
     #[test]

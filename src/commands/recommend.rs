@@ -3,7 +3,9 @@
 use super::convert;
 use super::table::{Align, table};
 use super::{backtest, objects};
-use crate::backtest::{Figures, Limits, Load, Options, Recommendation, Trial, search};
+use crate::backtest::{
+    Figures, Limits, Load, Options, Recommendation, Trial, low_confidence, search,
+};
 use crate::config::{Moment, RecommendFlags, RecommendFormat};
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -30,6 +32,8 @@ pub fn run(flags: &RecommendFlags) -> Result<String, String> {
         let count = converted.len();
         return Err(in_file(format!("{count} autoscalers: one was expected")));
     };
+    let written = objects::parse(&text).unwrap_or_default();
+    let kind = written.first().and_then(|written| written["kind"].as_str()).unwrap_or_default();
     let options = Options {
         pod_start: flags.pod_start,
         window: flags.window,
@@ -46,12 +50,12 @@ pub fn run(flags: &RecommendFlags) -> Result<String, String> {
     let (name, namespace) = (part("/metadata/name"), part("/metadata/namespace"));
     let spec = &object["spec"];
     let found = search((name, namespace), spec, flags.pod_carries, &load, &options, limits);
-    let found = found.map_err(in_file)?;
+    let found = found.map_err(|error| format!("{}: {error}", name.escape_debug()))?;
     let chosen = found.recommended.as_ref().unwrap_or(&found.present);
     let mut better = object.clone();
     better["spec"] = chosen.spec.clone();
     Ok(match flags.output {
-        RecommendFormat::Text => text_of(name, &found, &load, spec, &better),
+        RecommendFormat::Text => text_of(name, &found, &load, (spec, kind), &better),
         RecommendFormat::Json => {
             let mut report = json!(found);
             report["object"] = better;
@@ -65,7 +69,7 @@ fn text_of(
     name: &str,
     found: &Recommendation,
     load: &Load,
-    spec: &Value,
+    (spec, kind): (&Value, &str),
     object: &Value,
 ) -> String {
     let mut text = String::new();
@@ -89,8 +93,20 @@ fn text_of(
             let _ = writeln!(text, "{name}: keep the present spec: {}", found.reason);
         }
     }
-    for warning in lint(present, spec) {
+    let tuned_minutes = (found.split - load.first()) as f64 / 60_000.0;
+    for warning in lint(present, spec, tuned_minutes) {
         let _ = writeln!(text, "warning: {warning}");
+    }
+    if tuned_minutes < 2.0 * 1_440.0 {
+        let hours = tuned_minutes / 60.0;
+        let _ = writeln!(text, "warning: tuned on {hours:.0} hours: a day is no week");
+    }
+    let untrusted: f64 = low_confidence(load).iter().map(|part| (part.to - part.from) / 60.0).sum();
+    if untrusted > 0.0 {
+        let _ = writeln!(
+            text,
+            "warning: {untrusted:.0} minutes of the load can't be trusted: gaps, or more was asked for than pods could carry (plimsoll backtest lists them)"
+        );
     }
     let shown = backtest::shown;
     let _ = writeln!(
@@ -110,7 +126,7 @@ fn text_of(
     ];
     let mut rows = vec![header.map(str::to_owned)];
     let plain = found.others.iter().filter(|trial| trial.is_plain);
-    let plain = plain.filter(|trial| [5.0, 8.0].iter().any(|h| (trial.headroom - h).abs() < 0.1));
+    let plain = plain.filter(|trial| [5.0, 8.0, 20.0].contains(&trial.nominal));
     let recommended = found.recommended.iter().map(|trial| (trial, "recommended: "));
     let trials = std::iter::once((present, "")).chain(recommended);
     for (trial, mark) in trials.chain(plain.map(|trial| (trial, ""))) {
@@ -130,7 +146,10 @@ fn text_of(
         ]);
     }
     text += &table(&rows, Align::Right);
-    let rejected: Vec<&Trial> = found.others.iter().filter(|t| t.ruled_out.is_some()).collect();
+    let mut rejected: Vec<&Trial> = found.others.iter().collect();
+    rejected.sort_by(|one, other| {
+        one.tuned.under_pod_minutes.total_cmp(&other.tuned.under_pod_minutes)
+    });
     let _ = writeln!(text, "\nNot recommended:");
     for trial in rejected.iter().take(SHOWN) {
         let why = trial.ruled_out.as_deref().unwrap_or_default();
@@ -140,6 +159,10 @@ fn text_of(
         let _ = writeln!(text, "  and {} more (--output json)", rejected.len() - SHOWN);
     }
     if found.recommended.is_some() {
+        if spec != &object["spec"] && kind != "Autoscaler" {
+            let _ =
+                writeln!(text, "\nIt was a {}, and becomes an Autoscaler:", kind.escape_debug());
+        }
         let _ = write!(text, "\n{}", convert::yaml(object));
     }
     text
@@ -154,7 +177,7 @@ fn change(before: f64, after: f64, what: &str) -> String {
 }
 
 /// What is probably a mistake in the present spec.
-fn lint(present: &Trial, spec: &Value) -> Vec<String> {
+fn lint(present: &Trial, spec: &Value, minutes: f64) -> Vec<String> {
     let mut warnings = Vec::new();
     let figures = &present.tuned;
     let most = spec["maxReplicas"].as_i64().unwrap_or_default();
@@ -165,8 +188,7 @@ fn lint(present: &Trial, spec: &Value) -> Vec<String> {
             hours(figures.minutes_at_max)
         ));
     }
-    let total = figures.replica_hours;
-    if total > 0.0 && figures.minutes_at_min / 60.0 > 0.95 * total {
+    if figures.minutes_at_min > 0.95 * minutes {
         warnings.push("always at minReplicas: nothing is scaled by this load".to_owned());
     }
     if present.headroom < -0.1 {

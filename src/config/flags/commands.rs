@@ -1,6 +1,6 @@
 //! The flags of the commands other than `serve`.
 
-use super::parse::{Moment, above_zero, duration, moment, named, named_quantity};
+use super::parse::{Moment, above_zero, at_least_zero, duration, moment, named, named_quantity};
 use super::prometheus::PrometheusFlags;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
@@ -251,15 +251,16 @@ pub struct RecommendFlags {
     pub pod_carries: Option<f64>,
 
     /// What it may cost: as many replica-hours as a target with this much headroom, in percent.
-    #[arg(long, value_name = "PERCENT", default_value_t = 8.0)]
+    #[arg(long, value_name = "PERCENT", value_parser = at_least_zero, default_value = "8")]
     pub budget: f64,
 
-    /// In how many minutes of a week fewer pods may be ready than the load needs.
-    #[arg(long, value_name = "MINUTES")]
+    /// In how many minutes of a week fewer pods may be ready than the load needs. With it the cheapest is chosen of those
+    /// that keep to it; without it, the one with which the fewest are short.
+    #[arg(long, value_name = "MINUTES", value_parser = at_least_zero)]
     pub max_under_minutes: Option<f64>,
 
     /// The least headroom of the target, in percent.
-    #[arg(long, value_name = "PERCENT", default_value_t = 0.0)]
+    #[arg(long, value_name = "PERCENT", value_parser = at_least_zero, default_value = "0")]
     pub min_headroom: f64,
 
     /// How long a pod takes until it is ready.

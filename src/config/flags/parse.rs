@@ -44,6 +44,14 @@ pub fn above_zero(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "a number above 0 was expected, such as 100 or 250m".to_owned())
 }
 
+/// Parses a number of 0 or more, which may have a percent sign: `8`, `7.5%`.
+pub fn at_least_zero(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).trim().parse().ok();
+    number
+        .filter(|number: &f64| number.is_finite() && *number >= 0.0)
+        .ok_or_else(|| "a number of 0 or more was expected, such as 8".to_owned())
+}
+
 /// Whole days or weeks of 24 hours each, as Prometheus has them: `7d`, `2w`.
 fn days(text: &str) -> Option<Duration> {
     let (number, days) = match text.strip_suffix('d') {
@@ -140,6 +148,14 @@ mod tests {
         assert_eq!(above_zero("1e3"), above_zero("1k"));
         for wrong in ["0", "-1", "NaN", "inf", "", "80%"] {
             assert!(above_zero(wrong).unwrap_err().contains("above 0"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn limits_are_numbers_of_zero_or_more() {
+        assert_eq!((at_least_zero("10%"), at_least_zero("0")), (Ok(10.0), Ok(0.0)));
+        for wrong in ["-1", "nan", "inf", "", "%"] {
+            assert!(at_least_zero(wrong).is_err(), "{wrong}");
         }
     }
 
