@@ -44,14 +44,10 @@ fn main() -> ExitCode {
         }
         Command::Check(flags) => run_check(&flags),
         Command::Convert(flags) => run_convert(&flags),
-        Command::Backtest(flags) => run_backtest(&flags),
-        Command::Recommend(flags) => match recommend::run(&flags) {
-            Ok(text) => {
-                print!("{text}");
-                ExitCode::SUCCESS
-            }
-            Err(error) => failed(error),
-        },
+        Command::Backtest(flags) => run_report(backtest::run(&flags)),
+        Command::Recommend(flags) => {
+            run_report(async { recommend::run(&flags).await.map(String::into_bytes) })
+        }
         Command::Replay(flags) => run_replay(&flags),
         Command::Status(flags) => run_operate(operate::status(&flags)),
         Command::Explain(flags) => run_operate(operate::explain(&flags)),
@@ -120,10 +116,10 @@ fn run_convert(flags: &plimsoll::config::ConvertFlags) -> ExitCode {
     }
 }
 
-fn run_backtest(flags: &plimsoll::config::BacktestFlags) -> ExitCode {
+fn run_report(report: impl Future<Output = Result<Vec<u8>, String>>) -> ExitCode {
     let done = start_tls().and_then(|()| {
         let runtime = tokio::runtime::Runtime::new()?;
-        runtime.block_on(backtest::run(flags)).map_err(Into::into)
+        runtime.block_on(report).map_err(Into::into)
     });
     match done {
         Ok(report) => match std::io::stdout().write_all(&report) {

@@ -169,20 +169,42 @@ impl Candidate {
 
     /// The pods that a load of each metric needs; none if all are unknown.
     pub fn needed(&self, loads: &[Option<f64>]) -> Option<i64> {
+        self.carried_by(loads).map(|pods| pods.max(self.min().into()))
+    }
+
+    /// The same without the least replicas.
+    pub fn carried_by(&self, loads: &[Option<f64>]) -> Option<i64> {
         self.pods(loads, Measure::carries)
     }
 
     /// The pods that the targets ask for with a load of each metric; none if all are unknown.
     pub fn asked(&self, loads: &[Option<f64>]) -> Option<i64> {
-        self.pods(loads, |metric| metric.target)
+        self.pods(loads, |metric| metric.target).map(|pods| pods.max(self.min().into()))
+    }
+
+    /// The candidate of another spec for the same pods: they request and carry as much as those of this one.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), or if it has other metrics.
+    pub fn with_spec(&self, spec: Value) -> Result<Self, String> {
+        let mut other = Self::new(&self.name, &self.namespace, spec)?;
+        if other.metrics.len() != self.metrics.len() {
+            return Err("as many metrics were expected".to_owned());
+        }
+        for ((resource, container), request) in &self.requests {
+            other.set_request(resource, container.as_deref(), *request);
+        }
+        for (metric, own) in other.metrics.iter_mut().zip(&self.metrics) {
+            metric.pod_carries = Some(own.carries());
+        }
+        Ok(other)
     }
 
     fn pods(&self, loads: &[Option<f64>], of_pod: impl Fn(&Measure) -> f64) -> Option<i64> {
         let of = |(metric, load): (&Measure, &Option<f64>)| {
             load.map(|load| ((load / of_pod(metric)).ceil() as i64).min(MAX_PODS))
         };
-        let pods = self.metrics.iter().zip(loads).filter_map(of).max();
-        pods.map(|pods| pods.max(self.min().into()))
+        self.metrics.iter().zip(loads).filter_map(of).max()
     }
 }
 
@@ -190,6 +212,11 @@ impl Measure {
     /// What one pod carries, in the metric's unit.
     pub fn carries(&self) -> f64 {
         self.pod_carries.unwrap_or(self.target)
+    }
+
+    /// How much more a pod carries than the target, in percent.
+    pub fn headroom(&self) -> f64 {
+        (self.carries() / self.target - 1.0) * 100.0
     }
 
     fn new(source: &MetricSource, written: Option<f64>) -> Result<Self, String> {

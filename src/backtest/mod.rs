@@ -19,6 +19,7 @@ mod saturation;
 mod search;
 #[cfg(test)]
 mod tests;
+mod trace;
 mod workload;
 
 pub use candidate::{Candidate, Measure, Of};
@@ -33,3 +34,4 @@ pub use reversal::Reversals;
 pub use run::{MAX_TICKS, Options, Run, Source, Span, check_ticks, run, run_observed, simulate};
 pub use saturation::{LowConfidence, low_confidence};
 pub use search::{Limits, Recommendation, Trial, search};
+pub use trace::Trace;

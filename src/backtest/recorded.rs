@@ -24,6 +24,19 @@ impl Recorded {
         self.loads.iter().map(Load::last).max().unwrap_or_default()
     }
 
+    /// The part from a time to another one, both included.
+    ///
+    /// # Errors
+    /// If fewer than two points of a metric are in it.
+    pub fn between(
+        &self,
+        from: Option<UnixMillis>,
+        to: Option<UnixMillis>,
+    ) -> Result<Self, String> {
+        let loads = self.loads.iter().map(|load| load.between(from, to));
+        Ok(Self { loads: loads.collect::<Result<_, _>>()?, step: self.step })
+    }
+
     /// The source of a run.
     pub fn source(&self) -> Replayed<'_> {
         let cursors = || self.loads.iter().map(Load::cursor).collect();

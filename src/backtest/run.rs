@@ -1,6 +1,7 @@
 //! The closed loop: decisions on recorded load, and the workload that follows them.
 
 use super::candidate::{Candidate, Measure, millis};
+use super::feedback::Queue;
 use super::figures::{Figures, Tally};
 use super::load::{Cursor, Load, Means};
 use super::measured::Measured;
@@ -30,6 +31,9 @@ pub struct Options {
     pub warm_up: Duration,
     /// The period of decisions, if not the Autoscaler's own, which is 15 s by default.
     pub period: Option<Duration>,
+    /// The metric is the length of a queue, and the load is what arrives in a second: how many entries a ready pod
+    /// completes in a second.
+    pub service_rate: Option<f64>,
 }
 
 /// The run of a candidate.
@@ -52,6 +56,8 @@ pub trait Source {
     fn measured(&mut self, now: UnixMillis, ready: usize, values: &mut Vec<Option<f64>>);
     /// The load of each metric, by which the need for pods is counted.
     fn load(&mut self, now: UnixMillis, loads: &mut Vec<Option<f64>>);
+    /// So many pods are ready after a decision.
+    fn decided(&mut self, _now: UnixMillis, _ready: usize) {}
 }
 
 /// The times of a run.
@@ -91,7 +97,7 @@ pub fn run_observed(
     candidate.only_metric()?;
     let window_ms = millis(options.window);
     let span = Span { first: load.first(), end: load.last(), window_ms, start: None, times: None };
-    let mut scraped = Scraped::new(load, window_ms, millis(options.scrape_interval));
+    let mut scraped = Scraped::new(load, options);
     simulate(candidate, &mut scraped, span, options, observer)
 }
 
@@ -113,6 +119,26 @@ pub fn check_ticks(ticks: i64) -> Result<(), String> {
 /// # Errors
 /// If that is more than [`MAX_TICKS`] decisions, or the load needs more replicas than can be simulated.
 pub fn simulate(
+    candidate: &Candidate,
+    source: &mut impl Source,
+    span: Span<'_>,
+    options: &Options,
+    observer: &mut impl Observer,
+) -> Result<Run, String> {
+    let Some(rate) = options.service_rate else {
+        return closed_loop(candidate, source, span, options, observer);
+    };
+    candidate.only_metric()?;
+    let mut candidate = candidate.clone();
+    candidate.metrics[0].pod_carries = Some(rate);
+    let mut arrivals = Vec::new();
+    source.load(span.first, &mut arrivals);
+    let start = span.start.or_else(|| candidate.needed(&arrivals));
+    let mut queue = Queue::new(source, rate, span.first);
+    closed_loop(&candidate, &mut queue, Span { start, ..span }, options, observer)
+}
+
+fn closed_loop(
     candidate: &Candidate,
     source: &mut impl Source,
     span: Span<'_>,
@@ -169,6 +195,7 @@ pub fn simulate(
         }
         drop(samples);
         workload.scale(wanted.unsigned_abs() as usize, now);
+        source.decided(now, workload.ready());
         let after = (workload.ready(), wanted);
         if replicas.last().is_none_or(|(_, ready, wanted)| (*ready, *wanted) != after) {
             replicas.push((now, after.0, after.1));
@@ -199,7 +226,7 @@ fn config(candidate: &Candidate) -> ControllerConfig {
 }
 
 /// The load of a file as it is scraped: the mean over a window until the last scrape.
-struct Scraped<'a> {
+pub(super) struct Scraped<'a> {
     means: Means<'a>,
     now: Cursor<'a>,
     first: UnixMillis,
@@ -209,10 +236,11 @@ struct Scraped<'a> {
 }
 
 impl<'a> Scraped<'a> {
-    fn new(load: &'a Load, window_ms: i64, interval: i64) -> Self {
-        let means = Means::new(load, window_ms);
+    pub(super) fn new(load: &'a Load, options: &Options) -> Self {
+        let means = Means::new(load, millis(options.window));
         let (now, first) = (load.cursor(), load.first());
-        Self { means, now, first, interval: interval.max(1), last: None }
+        let interval = millis(options.scrape_interval).max(1);
+        Self { means, now, first, interval, last: None }
     }
 
     /// What is known at a time. Before the first scrape it is the load at the beginning.

@@ -23,6 +23,7 @@ fn options() -> Options {
         scrape_interval: Duration::from_secs(15),
         warm_up: Duration::ZERO,
         period: None,
+        service_rate: None,
     }
 }
 

@@ -13,6 +13,7 @@ mod check_schema;
 pub mod convert;
 mod objects;
 pub mod operate;
+mod progress;
 pub mod recommend;
 pub mod reference;
 pub mod replay;

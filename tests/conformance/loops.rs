@@ -46,6 +46,7 @@ fn a_backtest_equals_the_real_controllers_loop_at_every_tick() {
             scrape_interval: Duration::from_secs(expected.scrape_interval_seconds),
             warm_up: Duration::ZERO,
             period: None,
+            service_rate: None,
         };
         let ours = run(&candidate, &load, &options).expect("a run");
         let of_seconds = |(time, ready, wanted): &(i64, usize, i32)| (time / 1000, *ready, *wanted);

@@ -1,6 +1,6 @@
 //! What `plimsoll recommend` finds on recorded traces, beside the rival that counts: a target with some headroom.
 
-use plimsoll::backtest::{Limits, Load, Options, Trial, search};
+use plimsoll::backtest::{Candidate, Limits, Load, Options, Trace, Trial, search};
 use serde_json::json;
 use std::fs::File;
 use std::io::BufReader;
@@ -36,6 +36,7 @@ fn what_is_recommended_is_no_worse_than_headroom_on_what_it_was_not_tuned_on() {
         scrape_interval: Duration::from_secs(15),
         warm_up: Duration::ZERO,
         period: Some(minute),
+        service_rate: None,
     };
     let limits = Limits { budget: 8.0, under_minutes: None, headroom: 0.0 };
     for trace in TRACES {
@@ -47,7 +48,8 @@ fn what_is_recommended_is_no_worse_than_headroom_on_what_it_was_not_tuned_on() {
             "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
             "minReplicas": 1, "maxReplicas": 1000,
             "customMetrics": [{"metricName": "requests", "averageValue": format!("{carries:.6}")}]});
-        let found = search(("web", "shop"), &spec, None, &load, &options, limits).unwrap();
+        let present = Candidate::new("web", "shop", spec.clone()).unwrap();
+        let found = search(&present, &spec, &Trace::File(load), &options, limits).unwrap();
         let chosen = found.recommended.expect(&found.reason);
         let plain: Vec<&Trial> = found.others.iter().filter(|trial| trial.is_plain).collect();
         let plain: Vec<&Trial> =

@@ -1,5 +1,6 @@
 //! `plimsoll backtest`: autoscalers on recorded load.
 
+mod fleet;
 mod glyphs;
 mod html;
 mod json;
@@ -9,45 +10,47 @@ mod png;
 mod recorded;
 mod report;
 mod scene;
+mod subjects;
 mod svg;
 #[cfg(test)]
 mod tests;
 mod text;
 
-pub(super) use text::shown;
+pub(super) use fleet::{Member, each, not_tried};
+pub(super) use recorded::OfWorkload;
+pub(super) use report::POD_START;
+pub(super) use subjects::{Subject, Subjects};
+pub(super) use text::{reproduced, shown};
 
-use super::{convert, objects};
 use crate::backtest::{self, Candidate, Load};
-use crate::config::{BacktestFlags, Moment, ReportFormat};
-use report::{Bounds, POD_START, Tried};
-use serde_json::Value;
+use crate::config::{BacktestFlags, Feedback, Moment, RecordedFlags, ReportFormat};
+use report::{Bounds, Tried};
 use std::fs::File;
 use std::io::{BufReader, IsTerminal, Read};
 use std::path::Path;
 
 /// The most bytes of a file of load after it is decompressed.
 const MAX_LOAD_BYTES: u64 = 512 << 20;
-/// Tries the Autoscalers of files on a load, and returns what is to be printed.
+/// Tries the autoscalers of files on a load, and returns what is to be printed.
 ///
 /// # Errors
 /// If a file can't be read, or has no autoscaler that can be tried, or a picture would go to a terminal.
 pub async fn run(flags: &BacktestFlags) -> Result<Vec<u8>, String> {
     refuse(flags.output, std::io::stdout().is_terminal())?;
-    let mut candidates = Vec::new();
-    for path in &flags.files {
-        let found = read(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        candidates.extend(found.into_iter().map(|candidate| (path, candidate)));
+    let recorded = &flags.recorded;
+    let subjects = Subjects::read(&flags.files, recorded.namespace.as_deref())?;
+    let url = recorded.prometheus_url.as_deref();
+    if let Some(url) = url.filter(|_| subjects.are_of_several_workloads()) {
+        return fleet::backtest(flags, url, subjects).await.map(String::into_bytes);
     }
-    // Of the same name, the file tells them apart.
-    let names: Vec<String> = candidates.iter().map(|(_, one)| one.name.clone()).collect();
-    for (path, candidate) in &mut candidates {
-        if names.iter().filter(|name| **name == candidate.name).count() > 1 {
-            candidate.name = format!("{} ({})", candidate.name, path.display());
+    let subjects = subjects.all()?;
+    let mut candidates: Vec<Candidate> = subjects.into_iter().map(|one| one.candidate).collect();
+    for candidate in &mut candidates {
+        match flags.feedback {
+            None => candidate.refuse_feedback()?,
+            Some(Feedback::Queue) => check_queue(flags, candidate)?,
         }
-    }
-    let mut candidates: Vec<Candidate> = candidates.into_iter().map(|(_, one)| one).collect();
-    if let Some(pod_carries) = flags.pod_carries {
-        for candidate in &mut candidates {
+        if let Some(pod_carries) = recorded.pod_carries {
             candidate.only_metric().map_err(|error| format!("--pod-carries: {error}"))?;
             candidate.metrics[0].pod_carries = Some(pod_carries);
         }
@@ -55,7 +58,7 @@ pub async fn run(flags: &BacktestFlags) -> Result<Vec<u8>, String> {
     if let Some(bounds) = Bounds::of(flags.output) {
         bounds.check(candidates.len())?;
     }
-    let tried = match (&flags.load, &flags.prometheus_url) {
+    let tried = match (&recorded.load, url) {
         (Some(path), _) => on_file(flags, path, candidates)?,
         (None, Some(url)) => recorded::run(flags, url, candidates).await?,
         (None, None) => return Err("--load or --prometheus-url was expected".to_owned()),
@@ -67,6 +70,19 @@ pub async fn run(flags: &BacktestFlags) -> Result<Vec<u8>, String> {
         ReportFormat::Svg => svg::svg(&picture::picture(&tried)).into_bytes(),
         ReportFormat::Png => png::png(&picture::picture(&tried)),
     })
+}
+
+/// Refuses what is no queue, or of which Prometheus is not asked what arrives.
+fn check_queue(flags: &BacktestFlags, candidate: &Candidate) -> Result<(), String> {
+    let metric = candidate.only_metric().map_err(|error| format!("--feedback queue: {error}"))?;
+    let is_asked = || flags.recorded.queries.iter().any(|(name, _)| *name == metric.name);
+    match flags.recorded.load.is_some() || is_asked() {
+        true => Ok(()),
+        false => Err(format!(
+            "--feedback queue: the query for what arrives in a second was expected: --query {}=PROMQL",
+            metric.name
+        )),
+    }
 }
 
 /// Refuses what a terminal can't show.
@@ -82,16 +98,8 @@ fn on_file(
     path: &Path,
     candidates: Vec<Candidate>,
 ) -> Result<Tried, String> {
-    let in_file = |error: String| format!("{}: {error}", path.display());
-    let load = load(path).map_err(in_file)?;
-    let load = match (flags.from, flags.to) {
-        (None, None) => load,
-        (from, to) => {
-            let time = |moment: Moment| moment.before(load.last());
-            load.between(from.map(time), to.map(time)).map_err(in_file)?
-        }
-    };
-    let options = flags.options(POD_START);
+    let load = load_of(path, &flags.recorded)?;
+    let options = flags.modeled(flags.recorded.options(POD_START));
     let bounds = Bounds::of(flags.output);
     let (mut runs, mut recordings) = (Vec::new(), Vec::new());
     for candidate in &candidates {
@@ -106,8 +114,21 @@ fn on_file(
     Ok(Tried { runs, load, low_confidence, recorded: None, was, recordings, candidates, options })
 }
 
-/// The load of a file.
-pub(super) fn load(path: &Path) -> Result<Load, String> {
+/// The part of the load of a file that flags choose.
+///
+/// # Errors
+/// If it can't be read, or has no load in that part.
+pub(super) fn load_of(path: &Path, flags: &RecordedFlags) -> Result<Load, String> {
+    let in_file = |error: String| format!("{}: {error}", path.display());
+    let load = load(path).map_err(in_file)?;
+    let time = |moment: Moment| moment.before(load.last());
+    match (flags.from, flags.to) {
+        (None, None) => Ok(load),
+        (from, to) => load.between(from.map(time), to.map(time)).map_err(in_file),
+    }
+}
+
+fn load(path: &Path) -> Result<Load, String> {
     let file: Box<dyn Read> = match path.as_os_str() == "-" {
         true => Box::new(std::io::stdin().lock()),
         false => Box::new(File::open(path).map_err(|error| error.to_string())?),
@@ -118,20 +139,4 @@ pub(super) fn load(path: &Path) -> Result<Load, String> {
         false => file,
     };
     Load::read(BufReader::new(bytes.take(MAX_LOAD_BYTES))).map_err(|error| error.to_string())
-}
-
-/// The candidates of a file: Autoscalers, and what becomes one.
-fn read(path: &Path) -> Result<Vec<Candidate>, String> {
-    let text = objects::read(path)?;
-    let mut candidates = Vec::new();
-    for object in convert::convert_all(&text)? {
-        let text = |path: &str| object.pointer(path).and_then(Value::as_str).unwrap_or_default();
-        let (name, namespace) = (text("/metadata/name"), text("/metadata/namespace"));
-        let candidate = Candidate::new(name, namespace, object["spec"].clone());
-        candidates.push(candidate.map_err(|error| format!("{name}: {error}"))?);
-    }
-    if candidates.is_empty() {
-        return Err("there is no Autoscaler, HorizontalPodAutoscaler or ScaledObject in it".into());
-    }
-    Ok(candidates)
 }

@@ -1,10 +1,14 @@
 //! `plimsoll backtest --prometheus-url`: load and replicas from Prometheus, and what was is reproduced first.
 
 use super::report::{Bounds, FromPrometheus, POD_START, Start, Tried};
-use crate::backtest::{self, Candidate, Grid, History, PodStart, Recorded, Span};
+use crate::backtest::{
+    self, Candidate, Grid, History, Options, PodStart, Recorded, Span, WasThere,
+};
 use crate::clock::WallClock;
-use crate::config::{BacktestFlags, Config, Moment};
+use crate::config::{BacktestFlags, Config, Moment, RecordedFlags};
 use crate::connect;
+use crate::prometheus::Client;
+use crate::time::UnixMillis;
 use std::collections::BTreeMap;
 
 /// The history that is tried without `--from`, in ms: a week.
@@ -15,7 +19,115 @@ const REPRODUCED_SPAN: i64 = 86_400_000;
 const REPRODUCED_POINTS: i64 = 28_800;
 const REPRODUCED_STEP: i64 = 1_000;
 
-/// Tries candidates on what Prometheus recorded.
+/// The Prometheus that has the load, and the part of it that is tried.
+#[derive(Debug)]
+pub struct Backend<'a> {
+    flags: &'a RecordedFlags,
+    prometheus: Client,
+    config: Config,
+    totals: BTreeMap<String, String>,
+    requests: BTreeMap<String, f64>,
+    first: UnixMillis,
+    last: UnixMillis,
+}
+
+/// What Prometheus has of the workload of an autoscaler.
+#[derive(Debug)]
+pub struct OfWorkload {
+    /// Its load.
+    pub recorded: Recorded,
+    /// What is said of it besides.
+    pub about: FromPrometheus,
+    /// How its pods behave.
+    pub options: Options,
+}
+
+impl<'a> Backend<'a> {
+    /// # Errors
+    /// If a flag or the configuration is invalid.
+    pub fn open(flags: &'a RecordedFlags, url: &str) -> Result<Self, String> {
+        let prometheus =
+            connect::prometheus(url, &flags.prometheus).map_err(|error| error.to_string())?;
+        let config = match &flags.config {
+            Some(file) => Config::read(file).map_err(|error| error.with_lines())?,
+            None => Config::default(),
+        };
+        let now = WallClock::default().timestamp().as_millisecond();
+        let time = |moment: Option<Moment>| moment.map(|moment| moment.before(now));
+        let last = time(flags.to).unwrap_or(now).min(now);
+        let first = time(flags.from).unwrap_or(last.saturating_sub(DEFAULT_SPAN));
+        let requests = flags.requests.iter().cloned().collect();
+        let totals = flags.queries.iter().cloned().collect();
+        Ok(Self { flags, prometheus, config, totals, requests, first, last })
+    }
+
+    fn history(&self) -> History<'_> {
+        History {
+            prometheus: &self.prometheus,
+            queries: &self.config.pod_queries,
+            totals: &self.totals,
+            requests: &self.requests,
+        }
+    }
+
+    /// The times at which the load is read for decisions of this period.
+    fn grid(&self, step: i64) -> Result<Grid, String> {
+        let Self { first, last, .. } = *self;
+        if first + step > last {
+            return Err("--from: a time before --to, and before now, was expected".to_owned());
+        }
+        // Before it is all read.
+        backtest::check_ticks((last - first) / step)?;
+        Ok(Grid { first, last, step })
+    }
+
+    /// The beginning of the part that is reproduced.
+    fn reproduced_from(&self) -> UnixMillis {
+        self.first.max(self.last - REPRODUCED_SPAN)
+    }
+
+    /// The behavior of a workload's pods, and where it is from.
+    async fn options(
+        &self,
+        candidate: &Candidate,
+        was_there: &WasThere,
+        grid: Grid,
+    ) -> Result<(Options, Start), String> {
+        let known = match self.flags.pod_start {
+            Some(_) => None,
+            None => self.history().pod_start(candidate, was_there, grid).await?,
+        };
+        let options = self.flags.options(known.as_ref().map_or(POD_START, |start| start.p50));
+        Ok((options, Start::of(self.flags, known)))
+    }
+
+    /// What there is of the workload of one of many autoscalers. The part that is reproduced has as many points as the
+    /// rest, so that decisions of then are reproduced less exactly than [`run`] does.
+    ///
+    /// # Errors
+    /// If Prometheus can't be read, or has nothing of the metrics in this time.
+    pub async fn of_workload(&self, candidate: &mut Candidate) -> Result<OfWorkload, String> {
+        if candidate.namespace.is_empty() {
+            return Err("it has no namespace: give metadata.namespace or --namespace".to_owned());
+        }
+        let step = candidate.period_ms(self.flags.period);
+        let (grid, history) = (self.grid(step)?, self.history());
+        let from = self.reproduced_from();
+        let earlier = candidate.window_ms() + 2 * step;
+        let was_there =
+            history.was_there(candidate, Grid { first: from - earlier, ..grid }).await?;
+        let (options, start) = self.options(candidate, &was_there, grid).await?;
+        let recorded = history.recorded(candidate, grid).await?;
+        let reproduction = match recorded.between(Some(from - earlier), None) {
+            Ok(part) => backtest::reproduce(candidate, &part, &was_there, from, &options)?,
+            Err(_) => None,
+        };
+        let about = FromPrometheus { reproduction, pod_start: start };
+        Ok(OfWorkload { recorded, about, options })
+    }
+}
+
+/// Tries candidates for one workload on what Prometheus recorded.
 ///
 /// # Errors
 /// If Prometheus can't be read, or has nothing of the metrics in this time.
@@ -24,55 +136,28 @@ pub async fn run(
     url: &str,
     mut candidates: Vec<Candidate>,
 ) -> Result<Tried, String> {
-    let prometheus =
-        connect::prometheus(url, &flags.prometheus).map_err(|error| error.to_string())?;
-    let config = match &flags.config {
-        Some(file) => Config::read(file).map_err(|error| error.with_lines())?,
-        None => Config::default(),
-    };
-    let requests: BTreeMap<String, f64> = flags.requests.iter().cloned().collect();
-    let totals: BTreeMap<String, String> = flags.queries.iter().cloned().collect();
-    let history = History {
-        prometheus: &prometheus,
-        queries: &config.pod_queries,
-        totals: &totals,
-        requests: &requests,
-    };
-    for candidate in &mut candidates {
+    let backend = Backend::open(&flags.recorded, url)?;
+    let history = backend.history();
+    for candidate in &candidates {
         if candidate.namespace.is_empty() {
-            let given = flags.namespace.clone();
-            candidate.namespace = given.ok_or_else(|| {
-                format!(
-                    "{}: it has no namespace: give metadata.namespace or --namespace",
-                    candidate.name
-                )
-            })?;
+            return Err(format!(
+                "{}: it has no namespace: give metadata.namespace or --namespace",
+                candidate.name
+            ));
         }
-        candidate.refuse_feedback()?;
     }
-    let now = WallClock::default().timestamp().as_millisecond();
-    let time = |moment: Option<Moment>| moment.map(|moment| moment.before(now));
-    let last = time(flags.to).unwrap_or(now).min(now);
-    let first = time(flags.from).unwrap_or(last.saturating_sub(DEFAULT_SPAN));
-    let steps = candidates.iter().map(|candidate| candidate.period_ms(flags.period));
+    let steps = candidates.iter().map(|candidate| candidate.period_ms(flags.recorded.period));
     let step = steps.min().unwrap_or(REPRODUCED_STEP);
-    if first + step > last {
-        return Err("--from: a time before --to, and before now, was expected".to_owned());
-    }
-    // Before it is all read.
-    backtest::check_ticks((last - first) / step)?;
-    let grid = Grid { first, last, step };
+    let grid = backend.grid(step)?;
+    let Grid { first, last, .. } = grid;
     let in_force = candidates.first_mut().ok_or("there is no candidate")?;
     // What its stabilization windows hold at the beginning was before it.
     let earlier = in_force.window_ms() + 2 * step;
     let was_there = history.was_there(in_force, Grid { first: first - earlier, ..grid }).await?;
-    let known = match flags.pod_start {
-        Some(_) => None,
-        None => history.pod_start(in_force, &was_there, grid).await?,
-    };
-    let options = flags.options(known.as_ref().map_or(POD_START, |start| start.p50));
+    let (options, start) = backend.options(in_force, &was_there, grid).await?;
+    let options = flags.modeled(options);
     // What was decided was decided on values of that very time.
-    let from = first.max(last - REPRODUCED_SPAN);
+    let from = backend.reproduced_from();
     let step = ((last - from) / REPRODUCED_POINTS).clamp(REPRODUCED_STEP, step);
     let fine = Grid { first: from - earlier, last, step };
     let recorded = history.recorded(in_force, fine).await?;
@@ -101,14 +186,13 @@ pub async fn run(
     let load = tried.first().and_then(|recorded| recorded.loads.first()).cloned();
     let load = load.ok_or("there is no load")?;
     let low_confidence = backtest::low_confidence(&load);
-    let recorded = FromPrometheus { reproduction, pod_start: Start::of(flags, known) };
-    let recorded = Some(recorded);
+    let recorded = Some(FromPrometheus { reproduction, pod_start: start });
     let was = was_there.replicas.samples().to_vec();
     Ok(Tried { runs, load, low_confidence, recorded, was, recordings, candidates, options })
 }
 
 impl Start {
-    fn of(flags: &BacktestFlags, known: Option<PodStart>) -> Self {
+    fn of(flags: &RecordedFlags, known: Option<PodStart>) -> Self {
         match (flags.pod_start, known) {
             (Some(given), _) => {
                 Self { seconds: given.as_secs_f64(), p90: None, source: "--pod-start".to_owned() }

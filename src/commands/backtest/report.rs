@@ -4,7 +4,7 @@ use crate::backtest::{
     Candidate, Load, LowConfidence, Measure, Options, Recording, Reproduction, Run, TimeAxis,
 };
 use crate::commands::story::span;
-use crate::config::{BacktestFlags, ReportFormat};
+use crate::config::{BacktestFlags, RecordedFlags, ReportFormat};
 use crate::time::UnixMillis;
 use serde::Serialize;
 use std::time::Duration;
@@ -177,22 +177,39 @@ impl Tried {
                 span(recording.every)
             ));
         }
-        texts.push(
-            "Queues, failing pods, rollouts and scaling by hand are not simulated.".to_owned(),
-        );
+        texts.push(match self.options.service_rate {
+            Some(rate) => queue(rate),
+            None => "Queues are not simulated.".to_owned(),
+        });
+        texts.push("Failing pods, rollouts and scaling by hand are not simulated.".to_owned());
         texts
     }
 }
 
-impl BacktestFlags {
+/// What is assumed of a queue.
+pub fn queue(rate: f64) -> String {
+    format!(
+        "Assumed: the load is what arrives in a queue, each ready pod completes {rate} of it in a second however much waits, nothing is dropped, the queue is empty at the beginning, and its length is known at each decision."
+    )
+}
+
+impl RecordedFlags {
     /// How the workload and its metric behave; how long its pods take to start, if no flag says it.
-    pub(super) fn options(&self, pod_start: Duration) -> Options {
+    pub(in crate::commands) fn options(&self, pod_start: Duration) -> Options {
         Options {
             pod_start: self.pod_start.unwrap_or(pod_start),
             window: self.window,
             scrape_interval: self.scrape_interval,
-            warm_up: self.warm_up,
+            warm_up: Duration::ZERO,
             period: self.period,
+            service_rate: None,
         }
+    }
+}
+
+impl BacktestFlags {
+    /// The same with what only a backtest has.
+    pub(super) fn modeled(&self, options: Options) -> Options {
+        Options { warm_up: self.warm_up, service_rate: self.service_rate, ..options }
     }
 }

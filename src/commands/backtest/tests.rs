@@ -5,7 +5,7 @@ use super::report::Bounds;
 use super::*;
 use crate::backtest::Options;
 use crate::commands::story::plain;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::io::Read as _;
 use std::time::Duration;
 
@@ -34,6 +34,7 @@ fn tried(candidates: Vec<Candidate>, bounds: Bounds) -> Tried {
         scrape_interval: seconds(15),
         warm_up: Duration::ZERO,
         period: Some(seconds(60)),
+        service_rate: None,
     };
     let low_confidence = backtest::low_confidence(&load);
     let mut tried = Tried {

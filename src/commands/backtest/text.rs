@@ -1,6 +1,6 @@
 //! The report for a person.
 
-use super::report::{FromPrometheus, Tried};
+use super::report::{FromPrometheus, Tried, queue};
 use crate::backtest::{Agreement, Figures, LowConfidence, Run, Trust};
 use crate::commands::story::plain;
 use crate::commands::table::{Align, table};
@@ -21,6 +21,9 @@ pub fn text(tried: &Tried) -> String {
     for line in verdicts(runs) {
         text += &line;
         text.push('\n');
+    }
+    if let Some(rate) = tried.options.service_rate {
+        let _ = writeln!(text, "{}", queue(rate));
     }
     let _ = writeln!(text, "\n{}\n", span(tried));
     text += &table(&rows(runs), Align::Right);

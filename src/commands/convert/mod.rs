@@ -56,16 +56,16 @@ pub(super) fn yaml(value: &Value) -> String {
     serde_saphyr::to_string(value).expect("plain data has nothing that YAML can't say")
 }
 
-/// The Autoscalers that the objects of a YAML text are, or become.
+/// The Autoscaler that an object is or becomes; none of an object that becomes none.
 ///
 /// # Errors
-/// If it is not YAML, or one can't be converted.
-pub(super) fn convert_all(text: &str) -> Result<Vec<Value>, String> {
+/// If it can't be converted.
+pub(super) fn convert_one(object: &Value) -> Result<Option<Value>, String> {
     let mut converted = Converted::default();
-    convert(text, &mut converted)?;
+    convert_object(object, &mut converted);
     match converted.errors.first() {
         Some(error) => Err(error.clone()),
-        None => Ok(converted.objects),
+        None => Ok(converted.objects.pop()),
     }
 }
 

@@ -1,15 +1,18 @@
 //! The command line. A flag that prometheus-adapter or kube-controller-manager has, too, has the
 //! same name here.
 
+mod backtest;
 mod commands;
 mod parse;
 mod prometheus;
 mod serve;
 
+pub use backtest::{
+    BacktestFlags, Feedback, RecommendFlags, RecommendFormat, RecordedFlags, ReportFormat,
+};
 pub use commands::{
-    BacktestFlags, CheckFlags, ClusterFlags, CompareFlags, ConvertFlags, ExplainFlags, FreezeFlags,
-    HistoryFlags, ObjectFlags, OutputFormat, PauseFlags, RecommendFlags, RecommendFormat,
-    ReplayFlags, ReportFormat, UiFlags,
+    CheckFlags, ClusterFlags, CompareFlags, ConvertFlags, ExplainFlags, FreezeFlags, HistoryFlags,
+    ObjectFlags, OutputFormat, PauseFlags, ReplayFlags, UiFlags,
 };
 pub use parse::Moment;
 pub use prometheus::{PrometheusFlags, PrometheusVerb};
@@ -42,9 +45,9 @@ pub enum Command {
     Convert(ConvertFlags),
     /// Try Autoscalers on recorded load: what they would have cost, and where pods would have been short. Decided by
     /// the code that decides live.
-    Backtest(BacktestFlags),
+    Backtest(Box<BacktestFlags>),
     /// Look for a better spec of an Autoscaler on recorded load: chosen on its first two thirds, shown on the rest.
-    Recommend(RecommendFlags),
+    Recommend(Box<RecommendFlags>),
     /// Show who leads, whether scales are frozen, and which Autoscalers fail.
     Status(ClusterFlags),
     /// Decide again on the inputs of each line of a decision log (--decision-log), and fail if another decision

@@ -1,0 +1,181 @@
+//! Looks for a better spec of an autoscaler on recorded load: it is chosen on the first part, and shown on the rest.
+
+mod choice;
+#[cfg(test)]
+mod tests;
+mod variant;
+
+use super::candidate::Candidate;
+use super::figures::Figures;
+use super::run::Options;
+use super::trace::Trace;
+use crate::time::UnixMillis;
+use choice::{Choice, Weeks};
+use serde::Serialize;
+use serde_json::Value;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use variant::Variant;
+
+/// The part of the load that is tuned on.
+const TUNED_SHARE: f64 = 2.0 / 3.0;
+
+/// What a spec may cost and risk.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// The replica-hours may be those of a target with this much headroom, in percent, at most.
+    pub budget: f64,
+    /// The minutes of a week in which fewer pods are ready than the load needs, at most.
+    pub under_minutes: Option<f64>,
+    /// The least headroom of the target, in percent.
+    pub headroom: f64,
+}
+
+/// A spec that was tried.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Trial {
+    /// What it changes, in words.
+    pub label: String,
+    /// Its fields.
+    pub spec: Value,
+    /// How much more a pod carries than the target of the first metric, in percent.
+    pub headroom: f64,
+    /// The same before the target was rounded.
+    #[serde(skip)]
+    pub nominal: f64,
+    /// It changes nothing but targets.
+    pub is_plain: bool,
+    /// On the part that was tuned on.
+    pub tuned: Figures,
+    /// On the rest.
+    pub later: Figures,
+    /// What ruled it out; none for the one that is recommended.
+    pub ruled_out: Option<String>,
+}
+
+/// The result of a search.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Recommendation {
+    /// The present spec.
+    pub present: Trial,
+    /// What is recommended in its place; none to keep it.
+    pub recommended: Option<Trial>,
+    /// Why.
+    pub reason: String,
+    /// All others that were tried.
+    pub others: Vec<Trial>,
+    /// The end of the part that was tuned on.
+    pub split: UnixMillis,
+    /// The most pods that the load needs in that part.
+    pub most_needed: i64,
+}
+
+impl Trial {
+    /// Pods are short while the maximum is reached.
+    pub fn is_capped(&self) -> bool {
+        self.tuned.minutes_at_max > 0.0 && self.tuned.under_minutes > 0.0
+    }
+
+    fn variant(&self) -> Variant {
+        let Self { label, spec, is_plain, nominal, .. } = self.clone();
+        Variant { label, spec, is_plain, nominal }
+    }
+}
+
+/// Looks for a spec that is better than the present one. `spec` has the fields of the candidate.
+///
+/// # Errors
+/// If the load is too short, or the spec can't be tried.
+pub fn search(
+    present: &Candidate,
+    spec: &Value,
+    trace: &Trace,
+    options: &Options,
+    limits: Limits,
+) -> Result<Recommendation, String> {
+    let length = trace.last() - trace.first();
+    let split = trace.first() + (length as f64 * TUNED_SHARE) as i64;
+    let parts = [trace.between(None, Some(split)), trace.between(Some(split), None)];
+    let [Ok(tuned), Ok(later)] = parts else {
+        return Err(
+            "the load is too short to be tuned on and to be shown: days were expected".to_owned()
+        );
+    };
+    let weeks = |part: &Trace| (part.last() - part.first()) as f64 / 604_800_000.0;
+    let weeks = Weeks { tuned: weeks(&tuned), later: weeks(&later) };
+    let try_one = |variant: &Variant| {
+        let candidate = present.with_spec(variant.spec.clone())?;
+        Ok(Trial {
+            label: variant.label.clone(),
+            spec: variant.spec.clone(),
+            headroom: candidate.metrics[0].headroom(),
+            is_plain: variant.is_plain,
+            nominal: variant.nominal,
+            tuned: tuned.run(&candidate, options)?.figures,
+            later: later.run(&candidate, options)?.figures,
+            ruled_out: None,
+        })
+    };
+    // What an autoscaler may not have, such as schedules of one that another executor decides, is not tried.
+    let is_valid = |variant: &Variant| present.with_spec(variant.spec.clone()).is_ok();
+    let now = Variant {
+        label: "present".to_owned(),
+        spec: spec.clone(),
+        is_plain: true,
+        nominal: present.metrics[0].headroom(),
+    };
+    let now = try_one(&now)?;
+    let mut variants = variant::targets(present, spec, &tuned.loads()[0])?;
+    variants.retain(is_valid);
+    let mut trials = in_parallel(&variants, try_one)?;
+    let choice = Choice::new(now.clone(), &trials, limits, weeks);
+    // Bounds and policies of the best so far, one after the other.
+    let needs = tuned.needs(present, options);
+    for further in [Further::Maximum, Further::ScaleUp, Further::Minimum] {
+        let base = choice.best(&trials).map_or(&now, |best| &trials[best]);
+        let variant = match further {
+            Further::Maximum if !base.is_capped() => None,
+            Further::Maximum => variant::maximum(&base.variant(), &needs),
+            Further::ScaleUp => variant::scale_up(&base.variant()),
+            Further::Minimum => variant::minimum(&base.variant(), &needs),
+        };
+        if let Some(variant) = variant.filter(is_valid) {
+            trials.push(try_one(&variant)?);
+        }
+    }
+    let most_needed = needs.last().copied().unwrap_or_default();
+    Ok(choice.recommend(trials, split, most_needed))
+}
+
+/// What is tried on the best of all targets, windows and schedules.
+#[derive(Clone, Copy, Debug)]
+enum Further {
+    Maximum,
+    ScaleUp,
+    Minimum,
+}
+
+/// Runs something for each of these on all cores, in their order.
+fn in_parallel<T: Sync, R: Send>(
+    all: &[T],
+    each: impl Fn(&T) -> Result<R, String> + Sync,
+) -> Result<Vec<R>, String> {
+    let threads = std::thread::available_parallelism().map_or(1, Into::into).min(all.len());
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut done = Vec::new();
+        while let Some((index, one)) = Some(next.fetch_add(1, Ordering::Relaxed))
+            .and_then(|index| all.get(index).map(|one| (index, one)))
+        {
+            done.push((index, each(one)));
+        }
+        done
+    };
+    let mut results = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        running.into_iter().flat_map(|one| one.join().expect("no panic")).collect::<Vec<_>>()
+    });
+    results.sort_by_key(|(index, _)| *index);
+    results.into_iter().map(|(_, result)| result).collect()
+}

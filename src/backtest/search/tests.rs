@@ -1,0 +1,183 @@
+use super::super::load::Load;
+use super::super::recorded::Recorded;
+use super::variant::schedules;
+use super::*;
+use serde_json::json;
+use std::time::Duration;
+
+fn spec() -> Value {
+    json!({
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+        "minReplicas": 1, "maxReplicas": 100,
+        "customMetrics": [{"metricName": "requests", "averageValue": "10"}],
+    })
+}
+
+fn options() -> Options {
+    Options {
+        pod_start: Duration::from_secs(60),
+        window: Duration::from_secs(60),
+        scrape_interval: Duration::from_secs(15),
+        warm_up: Duration::ZERO,
+        period: Some(Duration::from_secs(60)),
+        service_rate: None,
+    }
+}
+
+const LIMITS: Limits = Limits { budget: 8.0, under_minutes: None, headroom: 0.0 };
+
+fn searched(load: &Load, limits: Limits) -> Recommendation {
+    searched_from(&spec(), None, load, limits)
+}
+
+fn searched_from(
+    spec: &Value,
+    carries: Option<f64>,
+    load: &Load,
+    limits: Limits,
+) -> Recommendation {
+    let mut present = Candidate::new("web", "shop", spec.clone()).unwrap();
+    present.metrics[0].pod_carries = carries;
+    search(&present, spec, &Trace::File(load.clone()), &options(), limits).unwrap()
+}
+
+/// Twelve days of waves with some noise.
+fn waves() -> Load {
+    Load::of((0..12 * 1_440).map(|minute: i64| {
+        let noise = ((minute * 7_919) % 101) as f64 / 100.0 - 0.5;
+        let wave = (minute as f64 / 1_440.0 * std::f64::consts::TAU).sin();
+        (minute * 60_000, 120.0 + 80.0 * wave + 12.0 * noise, false)
+    }))
+}
+
+#[test]
+fn what_is_recommended_is_better_on_both_parts_and_within_the_budget() {
+    let found = searched(&waves(), LIMITS);
+    let chosen = found.recommended.expect("headroom is better");
+    assert!(chosen.tuned.under_pod_minutes < found.present.tuned.under_pod_minutes * 0.5);
+    assert!(chosen.later.under_pod_minutes < found.present.later.under_pod_minutes * 0.5);
+    assert!(chosen.tuned.replica_hours < found.present.tuned.replica_hours * 1.09);
+    assert!(found.others.iter().all(|trial| trial.ruled_out.is_some()));
+    let reasons: Vec<_> = found.others.iter().filter_map(|t| t.ruled_out.as_deref()).collect();
+    assert!(reasons.iter().any(|reason| reason.contains("--budget")), "{reasons:?}");
+    assert!(chosen.spec["customMetrics"][0]["averageValue"] != "10");
+    Candidate::new("web", "shop", chosen.spec).expect("it can be applied");
+}
+
+#[test]
+fn limits_rule_out_and_are_named() {
+    let limits = Limits { headroom: 12.0, ..LIMITS };
+    let found = searched(&waves(), limits);
+    assert!(found.recommended.is_none(), "{:?}", found.recommended);
+    let ruled_out = |text: &str| {
+        found.others.iter().any(|t| t.ruled_out.as_ref().is_some_and(|why| why.contains(text)))
+    };
+    assert!(ruled_out("--min-headroom 12") && ruled_out("--budget"));
+    let limits = Limits { budget: 30.0, under_minutes: Some(0.0), ..LIMITS };
+    let found = searched(&waves(), limits);
+    let why = found.others.iter().filter_map(|trial| trial.ruled_out.as_ref());
+    assert!(why.into_iter().any(|why| why.contains("--max-under-minutes 0")));
+}
+
+#[test]
+fn a_spec_that_is_never_short_and_as_cheap_as_can_be_is_kept() {
+    let flat = Load::of((0..6 * 1_440).map(|minute| (minute * 60_000, 95.0, false)));
+    let found = searched(&flat, LIMITS);
+    assert!(found.recommended.is_none(), "{:?}", found.recommended);
+    assert_eq!(found.present.tuned.under_pod_minutes, 0.0);
+}
+
+#[test]
+fn what_is_cheaper_and_good_enough_is_found() {
+    // Pods carry far more than the present target.
+    let found = |limits: Limits| searched_from(&spec(), Some(14.0), &waves(), limits);
+    let chosen = found(LIMITS).recommended.expect("a target with less headroom is as good");
+    assert!(chosen.headroom < 35.0 && chosen.tuned.under_pod_minutes <= 1.0, "{chosen:?}");
+    let limits = Limits { under_minutes: Some(200.0), ..LIMITS };
+    let cheaper = found(limits).recommended.expect("less will do");
+    assert!(cheaper.tuned.replica_hours < chosen.tuned.replica_hours, "{cheaper:?}");
+    assert!(cheaper.tuned.under_minutes > 0.0);
+}
+
+#[test]
+fn minimums_by_the_time_of_day_are_within_the_bounds() {
+    let schedules = schedules(&waves(), 10.0, (8, 15));
+    let minimums: Vec<i64> =
+        schedules.iter().filter_map(|one| one["minReplicas"].as_i64()).collect();
+    assert_eq!(minimums.len(), 8);
+    assert_eq!(minimums.iter().min().zip(minimums.iter().max()), Some((&8, &15)));
+    let mut scheduled = spec();
+    scheduled["schedules"] = Value::Array(schedules);
+    Candidate::new("web", "shop", scheduled).expect("valid schedules");
+}
+
+#[test]
+fn nothing_of_the_part_that_is_shown_enters_the_choice() {
+    let load = waves();
+    let first = searched(&load, LIMITS).recommended.expect("one");
+    // The rest is another load: what would be chosen is the same, or the present spec is kept.
+    let changed = load.points().map(|(time, value)| {
+        let later = time > load.last() * 2 / 3;
+        (time, if later { 200.0 - value / 2.0 } else { value }, false)
+    });
+    let second = searched(&Load::of(changed), LIMITS);
+    let chosen = second.recommended.unwrap_or_else(|| second.others[0].clone());
+    assert_eq!(chosen.label, first.label);
+}
+
+#[test]
+fn a_maximum_that_holds_pods_back_is_raised_above_what_the_load_needs() {
+    let mut capped = spec();
+    capped["maxReplicas"] = json!(15);
+    let found = searched_from(&capped, None, &waves(), LIMITS);
+    let chosen = found.recommended.expect(&found.reason);
+    let most = chosen.spec["maxReplicas"].as_i64().unwrap();
+    assert!(most > found.most_needed && found.most_needed > 15, "{most}");
+    assert!(chosen.later.under_pod_minutes < found.present.later.under_pod_minutes * 0.2);
+}
+
+#[test]
+fn a_minimum_that_the_load_never_needs_is_lowered_but_not_to_one_pod() {
+    let mut high = spec();
+    high["minReplicas"] = json!(30);
+    let found = searched_from(&high, None, &waves(), LIMITS);
+    let chosen = found.recommended.expect(&found.reason);
+    assert!(chosen.spec["minReplicas"].as_i64().unwrap() < 10, "{}", chosen.label);
+    assert!(chosen.later.replica_hours < found.present.later.replica_hours * 0.7);
+    let idle = Load::of((0..6 * 1_440).map(|minute| (minute * 60_000, 3.0, false)));
+    let found = searched_from(&high, None, &idle, LIMITS);
+    assert_eq!(found.recommended.expect(&found.reason).spec["minReplicas"], 2);
+}
+
+#[test]
+fn rules_of_scale_up_that_are_too_slow_are_left_out() {
+    let mut slow = spec();
+    slow["behavior"] = json!({"scaleUp": {"policies": [
+        {"type": "Pods", "value": 1, "periodSeconds": 1800}]}});
+    let found = searched_from(&slow, None, &waves(), Limits { budget: 40.0, ..LIMITS });
+    let chosen = found.recommended.expect(&found.reason);
+    assert!(chosen.label.contains("scale-up as by default"), "{}", chosen.label);
+    assert!(chosen.spec["behavior"].get("scaleUp").is_none());
+}
+
+#[test]
+fn all_targets_of_several_metrics_get_the_headroom() {
+    let spec = json!({
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+        "minReplicas": 1, "maxReplicas": 100,
+        "metrics": [{"type": "Resource", "resource": {
+            "name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}],
+        "customMetrics": [{"metricName": "requests", "averageValue": "10"}],
+    });
+    let mut present = Candidate::new("web", "shop", spec.clone()).unwrap();
+    present.set_request("cpu", None, 0.5);
+    let cpu = Load::of(waves().points().map(|(time, value)| (time, value * 0.04, false)));
+    let recorded = Recorded { loads: vec![cpu, waves()], step: 60_000 };
+    let trace = Trace::Recorded(recorded);
+    let found = search(&present, &spec, &trace, &options(), LIMITS).unwrap();
+    let chosen = found.recommended.expect(&found.reason);
+    let percent = &chosen.spec["metrics"][0]["resource"]["target"]["averageUtilization"];
+    assert!(percent.as_i64().unwrap() < 80, "{}", chosen.spec);
+    assert_ne!(chosen.spec["customMetrics"][0]["averageValue"], "10");
+    assert!(chosen.later.under_pod_minutes < found.present.later.under_pod_minutes);
+}

@@ -1,0 +1,192 @@
+//! The changes of a spec that are tried.
+
+use super::super::candidate::Candidate;
+use super::super::load::Load;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// The headroom of the targets that are tried, in percent of the target: a pod carries so much more than it.
+const HEADROOM: [f64; 8] = [0.0, 2.0, 5.0, 8.0, 12.0, 16.0, 20.0, 30.0];
+/// The stabilization windows of scale-down that are tried, in seconds.
+const DOWN_WINDOWS: [i64; 4] = [120, 300, 600, 900];
+/// The windows of a schedule, in hours of UTC: each of these has its own minimum.
+const SLOT_HOURS: i64 = 3;
+/// The share of the time in which the load needs fewer pods than a minimum that is tried.
+const LEAST_SHARE: f64 = 0.05;
+/// How much more than the highest need a maximum is that is tried.
+const MOST_SHARE: f64 = 1.25;
+/// A minimum is not lowered below this: one pod that fails would be all of them.
+const LEAST_REPLICAS: i64 = 2;
+
+/// A spec that is tried.
+#[derive(Clone, Debug)]
+pub struct Variant {
+    /// What it changes, in words.
+    pub label: String,
+    /// Its fields.
+    pub spec: Value,
+    /// It changes nothing but targets.
+    pub is_plain: bool,
+    /// The headroom before targets were rounded, in percent.
+    pub nominal: f64,
+}
+
+impl Variant {
+    fn and(&self, what: &str, change: impl FnOnce(&mut Value)) -> Self {
+        let mut spec = self.spec.clone();
+        change(&mut spec);
+        Self { label: format!("{}, {what}", self.label), spec, is_plain: false, ..self.clone() }
+    }
+}
+
+/// Targets, windows of scale-down, and minimums by the time of day of the first metric's load.
+///
+/// # Errors
+/// If a metric has no target that can be changed.
+pub fn targets(present: &Candidate, spec: &Value, load: &Load) -> Result<Vec<Variant>, String> {
+    let bounds = (present.min().max(1), present.spec.max_replicas);
+    let carries = present.metrics.first().map_or(f64::INFINITY, |metric| metric.carries());
+    let schedules = match spec["schedules"].as_array() {
+        Some(some) if !some.is_empty() => Vec::new(),
+        _ => schedules(load, carries, bounds),
+    };
+    let mut variants = Vec::new();
+    for nominal in HEADROOM {
+        let spec = with_headroom(present, spec, nominal)?;
+        let headroom = present.with_spec(spec.clone())?.metrics[0].headroom();
+        let label = match (headroom - headroom.round()).abs() < 0.05 {
+            true => format!("{:.0} % of headroom", headroom.abs()),
+            false => format!("{headroom:.1} % of headroom"),
+        };
+        let plain = Variant { label, spec, is_plain: true, nominal };
+        for window in DOWN_WINDOWS {
+            variants.push(plain.and(&format!("scale-down window {window} s"), |spec| {
+                spec["behavior"]["scaleDown"]["stabilizationWindowSeconds"] = json!(window);
+            }));
+        }
+        if !schedules.is_empty() {
+            variants.push(plain.and("a minimum by the time of day", |spec| {
+                spec["schedules"] = Value::Array(schedules.clone());
+            }));
+        }
+        variants.push(plain);
+    }
+    Ok(variants)
+}
+
+/// The maximum above what the load needs at most, if the present one is below.
+pub fn maximum(base: &Variant, needs: &[i64]) -> Option<Variant> {
+    let most = base.spec["maxReplicas"].as_i64()?;
+    let peak = needs.last().copied().filter(|peak| *peak > most)?;
+    let raised = ((peak as f64 * MOST_SHARE).ceil() as i64).min(i32::MAX.into());
+    Some(base.and(&format!("maxReplicas {raised}"), |spec| spec["maxReplicas"] = json!(raised)))
+}
+
+/// The rules of scale-up by default, if the spec has others.
+pub fn scale_up(base: &Variant) -> Option<Variant> {
+    base.spec.pointer("/behavior/scaleUp").filter(|rules| !rules.is_null())?;
+    Some(base.and("scale-up as by default", |spec| {
+        let _ = spec["behavior"].as_object_mut().map(|behavior| behavior.remove("scaleUp"));
+    }))
+}
+
+/// The minimum that the load needs nearly always.
+pub fn minimum(base: &Variant, needs: &[i64]) -> Option<Variant> {
+    let (present, most) =
+        (base.spec["minReplicas"].as_i64().unwrap_or(1), &base.spec["maxReplicas"]);
+    // From zero it is another question: whether there is load at all.
+    if present == 0 {
+        return None;
+    }
+    let need = *needs.get((needs.len() as f64 * LEAST_SHARE) as usize)?;
+    let least = need.max(LEAST_REPLICAS.min(present)).min(most.as_i64()?);
+    (least != present).then(|| {
+        base.and(&format!("minReplicas {least}"), |spec| spec["minReplicas"] = json!(least))
+    })
+}
+
+/// The spec with targets below what a pod carries by a headroom in percent.
+fn with_headroom(present: &Candidate, spec: &Value, headroom: f64) -> Result<Value, String> {
+    let mut changed = spec.clone();
+    let places = places(spec);
+    if places.len() != present.metrics.len() {
+        return Err(
+            "each of its metrics: an averageValue or averageUtilization was expected".into()
+        );
+    }
+    for (metric, place) in present.metrics.iter().zip(&places) {
+        let written = changed.pointer_mut(place).expect("it was found");
+        if let Some(percent) = written.as_i64().filter(|_| place.ends_with("averageUtilization")) {
+            let factor = (1.0 + metric.headroom() / 100.0) / (1.0 + headroom / 100.0);
+            // What floating point takes away is given back.
+            *written = json!(((percent as f64 * factor + 1e-6).floor() as i64).max(1));
+            continue;
+        }
+        // Rounded down, as the decision reads whole thousandths.
+        let target = metric.carries() / (1.0 + headroom / 100.0);
+        let milli = (target * 1000.0).floor().max(1.0) as i64;
+        let text = match milli % 1000 {
+            0 => (milli / 1000).to_string(),
+            _ => format!("{milli}m"),
+        };
+        *written = json!(text);
+    }
+    Ok(changed)
+}
+
+/// Where the targets of a spec are, in the order of its metrics.
+fn places(spec: &Value) -> Vec<String> {
+    let mut places = Vec::new();
+    let mut add = |metric: String| {
+        let fields =
+            ["averageValue", "averageUtilization"].map(|field| format!("{metric}/{field}"));
+        places.extend(
+            fields
+                .into_iter()
+                .find(|place| spec.pointer(place).is_some_and(|target| !target.is_null())),
+        );
+    };
+    let count = |list: &str| 0..spec[list].as_array().map_or(0, Vec::len);
+    for index in count("metrics") {
+        for kind in ["pods", "external", "resource", "containerResource"] {
+            add(format!("/metrics/{index}/{kind}/target"));
+        }
+    }
+    for list in ["resourceMetrics", "customMetrics"] {
+        count(list).for_each(|index| add(format!("/{list}/{index}")));
+    }
+    places
+}
+
+/// Minimums by the time of day: for each slot of hours of which the load knows at least two days, what all but the
+/// lowest quarter of the days needed at most. None where that is the same all day.
+pub fn schedules(load: &Load, carries: f64, (least, most): (i32, i32)) -> Vec<Value> {
+    const SLOT_MS: i64 = SLOT_HOURS * 3_600_000;
+    const DAY_MS: i64 = 86_400_000;
+    let slots = (DAY_MS / SLOT_MS) as usize;
+    let mut peaks: Vec<BTreeMap<i64, f64>> = vec![BTreeMap::new(); slots];
+    for (time, value) in load.points() {
+        let slot = (time.rem_euclid(DAY_MS) / SLOT_MS) as usize;
+        let peak = peaks[slot].entry(time.div_euclid(DAY_MS)).or_insert(0.0);
+        *peak = peak.max(value);
+    }
+    let minimum = |days: &BTreeMap<i64, f64>| {
+        let mut peaks: Vec<f64> = days.values().copied().collect();
+        peaks.sort_by(f64::total_cmp);
+        let low = peaks.get(peaks.len() / 4).filter(|_| peaks.len() >= 2)?;
+        Some(((low / carries).ceil() as i64).min(most.into()).max(least.into()))
+    };
+    let minimums: Option<Vec<i64>> = peaks.iter().map(minimum).collect();
+    let Some(minimums) = minimums else { return Vec::new() };
+    if minimums.iter().all(|minimum| *minimum == minimums[0]) {
+        return Vec::new();
+    }
+    let schedule = |(slot, minimum): (usize, &i64)| {
+        let start = slot as i64 * SLOT_HOURS;
+        let end = (start + SLOT_HOURS) % 24;
+        json!({"name": format!("from-{start:02}"), "timeZone": "UTC",
+            "start": format!("0 {start} * * *"), "end": format!("0 {end} * * *"),
+            "minReplicas": minimum})
+    };
+    minimums.iter().enumerate().map(schedule).collect()
+}

@@ -1,0 +1,208 @@
+//! Many autoscalers, each on the load of its own workload.
+
+use super::recorded::{Backend, OfWorkload};
+use super::subjects::{Subject, Subjects};
+use crate::backtest::{self, Agreement, Figures, Load, Span, Trust};
+use crate::blocking;
+use crate::commands::progress::Progress;
+use crate::commands::table::{Align, table};
+use crate::config::{BacktestFlags, RecordedFlags, ReportFormat};
+use futures::StreamExt;
+use serde::Serialize;
+use serde_json::json;
+use std::fmt::Write;
+
+/// How many are read at the same time.
+const AT_ONCE: usize = 4;
+
+/// What was made of an autoscaler, or why nothing was.
+#[derive(Debug)]
+pub struct Member<T> {
+    /// The autoscaler.
+    pub subject: Subject,
+    /// What was made of it.
+    pub result: Result<T, String>,
+}
+
+/// Reads the load of each autoscaler, a few at a time, and makes something of it. Only that is kept.
+///
+/// # Errors
+/// If a flag is only for one workload, or Prometheus can't be asked.
+pub async fn each<T>(
+    subjects: Vec<Subject>,
+    flags: &RecordedFlags,
+    url: &str,
+    make: impl Fn(&Subject, OfWorkload) -> Result<T, String>,
+) -> Result<Vec<Member<T>>, String> {
+    let several = subjects.len() > 1;
+    let of_one =
+        [("--query", !flags.queries.is_empty()), ("--pod-carries", flags.pod_carries.is_some())];
+    if let Some((flag, _)) = of_one.into_iter().find(|(_, is_given)| several && *is_given) {
+        return Err(format!("{flag}: it is for one workload, and there are {}", subjects.len()));
+    }
+    let backend = Backend::open(flags, url)?;
+    let mut progress = several.then(|| Progress::new("autoscalers", subjects.len()));
+    let read = |mut subject: Subject| async {
+        let read = match subject.candidate.refuse_feedback() {
+            Ok(()) => backend.of_workload(&mut subject.candidate).await,
+            Err(error) => Err(error),
+        };
+        (subject, read)
+    };
+    let mut all = futures::stream::iter(subjects).map(read).buffered(AT_ONCE);
+    let mut members = Vec::new();
+    while let Some((subject, read)) = all.next().await {
+        let result = read.and_then(|read| blocking::run(|| make(&subject, read)));
+        members.push(Member { subject, result });
+        progress.iter_mut().for_each(Progress::one);
+    }
+    Ok(members)
+}
+
+/// A backtest of one of many.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Tried {
+    namespace: String,
+    kind: String,
+    #[serde(flatten)]
+    figures: Figures,
+    /// In how many minutes the load can't be trusted.
+    low_confidence_minutes: f64,
+    /// The simulated replicas beside those that there were; none if these are unknown.
+    reproduced: Option<Agreement>,
+    trust: Option<Trust>,
+    pod_start_seconds: f64,
+}
+
+/// Tries each autoscaler on the load of its workload.
+///
+/// # Errors
+/// If Prometheus can't be asked, or the report would be a chart.
+pub async fn backtest(
+    flags: &BacktestFlags,
+    url: &str,
+    subjects: Subjects,
+) -> Result<String, String> {
+    if !matches!(flags.output, ReportFormat::Text | ReportFormat::Json) {
+        return Err("--output: text or json was expected, as the autoscalers size several workloads: a chart is of one".to_owned());
+    }
+    if flags.feedback.is_some() {
+        return Err("--feedback: it is for one workload".to_owned());
+    }
+    let Subjects { found, mut failed } = subjects;
+    let members = each(found, &flags.recorded, url, |subject, read| {
+        let recorded = &read.recorded;
+        let (first, end) = (recorded.first(), recorded.last());
+        let span = Span { first, end, window_ms: recorded.step, start: None, times: None };
+        let options = flags.modeled(read.options);
+        let run = backtest::simulate(
+            &subject.candidate,
+            &mut recorded.source(),
+            span,
+            &options,
+            &mut (),
+        )?;
+        let reproduction = read.about.reproduction;
+        Ok(Tried {
+            namespace: subject.candidate.namespace.clone(),
+            kind: subject.kind.clone(),
+            figures: run.figures,
+            low_confidence_minutes: untrusted_minutes(recorded.loads.first()),
+            trust: reproduction.as_ref().map(|one| one.trust),
+            reproduced: reproduction.map(|one| one.agreement),
+            pod_start_seconds: read.about.pod_start.seconds,
+        })
+    })
+    .await?;
+    let mut tried = Vec::new();
+    for Member { subject, result } in members {
+        match result {
+            Ok(one) => tried.push(one),
+            Err(error) => failed.push(format!("{subject}: {error}")),
+        }
+    }
+    tried.sort_by(|one, other| {
+        other.figures.under_pod_minutes.total_cmp(&one.figures.under_pod_minutes)
+    });
+    Ok(match flags.output {
+        ReportFormat::Json => json!({"autoscalers": tried, "failed": failed}).to_string() + "\n",
+        _ => text(&tried, &failed),
+    })
+}
+
+/// In how many minutes a load can't be trusted.
+pub fn untrusted_minutes(load: Option<&Load>) -> f64 {
+    let parts = load.map(backtest::low_confidence).unwrap_or_default();
+    parts.iter().map(|part| (part.to - part.from) / 60.0).sum()
+}
+
+fn text(tried: &[Tried], failed: &[String]) -> String {
+    let mut text = String::new();
+    let sum = |of: fn(&Figures) -> f64| tried.iter().map(|one| of(&one.figures)).sum::<f64>();
+    let short = tried.iter().filter(|one| one.figures.under_minutes > 0.0).count();
+    let _ = writeln!(
+        text,
+        "{} autoscalers: {:.0} replica-hours where the load needs {:.0}; {short} of them short of pods, for {:.0} pod-minutes",
+        tried.len(),
+        sum(|figures| figures.replica_hours),
+        sum(|figures| figures.needed_replica_hours),
+        sum(|figures| figures.under_pod_minutes),
+    );
+    let doubtful = tried.iter().filter(|one| one.trust == Some(Trust::Low)).count();
+    if doubtful > 0 {
+        let _ = writeln!(
+            text,
+            "{doubtful} of them did otherwise in the last day than is simulated (trust: low): another spec, scaling by hand, or a start that takes longer"
+        );
+    }
+    let header = [
+        "AUTOSCALER",
+        "REPLICA-HOURS",
+        "NEEDED",
+        "MIN SHORT",
+        "POD-MIN SHORT",
+        "POD-MIN OVER",
+        "CHANGES",
+        "REVERSALS",
+        "MIN AT MIN",
+        "MIN AT MAX",
+        "REPRODUCED",
+        "TRUST",
+    ];
+    let mut rows = vec![header.map(str::to_owned)];
+    for Tried { namespace, figures, reproduced, trust, .. } in tried {
+        let number = |number: f64| format!("{number:.1}");
+        let reproduced = reproduced.map(|of| format!("{:.0} %", of.within_one * 100.0));
+        let trust = trust.map(|trust| format!("{trust:?}").to_ascii_lowercase());
+        rows.push([
+            format!("{}/{}", namespace.escape_debug(), figures.name.escape_debug()),
+            number(figures.replica_hours),
+            number(figures.needed_replica_hours),
+            number(figures.under_minutes),
+            number(figures.under_pod_minutes),
+            number(figures.over_pod_minutes),
+            figures.scale_events.to_string(),
+            figures.reversals.to_string(),
+            number(figures.minutes_at_min),
+            number(figures.minutes_at_max),
+            reproduced.unwrap_or_else(|| "-".to_owned()),
+            trust.unwrap_or_else(|| "-".to_owned()),
+        ]);
+    }
+    let _ = write!(text, "\n{}", table(&rows, Align::Right));
+    text += &not_tried(failed);
+    text
+}
+
+/// Which could not be tried, and why.
+pub fn not_tried(failed: &[String]) -> String {
+    let mut text = String::new();
+    if !failed.is_empty() {
+        let _ = writeln!(text, "\nNot tried:");
+        failed.iter().for_each(|error| {
+            let _ = writeln!(text, "  {error}");
+        });
+    }
+    text
+}

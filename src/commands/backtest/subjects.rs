@@ -1,0 +1,134 @@
+//! The autoscalers that are tried, from files.
+
+use crate::backtest::Candidate;
+use crate::commands::{convert, objects};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// An autoscaler of a file.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// As an Autoscaler.
+    pub object: Value,
+    /// Its kind in the file.
+    pub kind: String,
+    /// How it is tried.
+    pub candidate: Candidate,
+}
+
+/// The autoscalers of files.
+#[derive(Debug, Default)]
+pub struct Subjects {
+    /// Those that can be tried.
+    pub found: Vec<Subject>,
+    /// Why others can't be.
+    pub failed: Vec<String>,
+}
+
+impl Subjects {
+    /// Reads files, whose autoscalers without a namespace are in this one. What an Autoscaler or ScaledObject has made is
+    /// left out, as it is tried with that.
+    ///
+    /// # Errors
+    /// If a file can't be read, or has no autoscaler in it.
+    pub fn read(files: &[PathBuf], namespace: Option<&str>) -> Result<Self, String> {
+        let mut subjects = Self::default();
+        let mut paths: Vec<&Path> = Vec::new();
+        for path in files {
+            let in_file = |error: String| format!("{}: {error}", path.display());
+            let text = objects::read(path)?;
+            let before = subjects.found.len() + subjects.failed.len();
+            for object in objects::parse(&text).map_err(in_file)? {
+                if is_made(&object) {
+                    continue;
+                }
+                match subject(&object, namespace) {
+                    Ok(None) => {}
+                    Ok(Some(subject)) => {
+                        subjects.found.push(subject);
+                        paths.push(path);
+                    }
+                    Err(error) => subjects.failed.push(in_file(error)),
+                }
+            }
+            if subjects.found.len() + subjects.failed.len() == before {
+                return Err(in_file(
+                    "there is no Autoscaler, HorizontalPodAutoscaler or ScaledObject in it".into(),
+                ));
+            }
+        }
+        // Of the same name, the file tells them apart.
+        let names: Vec<(String, String)> = subjects.found.iter().map(Subject::key).collect();
+        for (index, subject) in subjects.found.iter_mut().enumerate() {
+            let (namespace, name) = &names[index];
+            let same = names.iter().filter(|(of, other)| {
+                other == name && (of == namespace || of.is_empty() || namespace.is_empty())
+            });
+            if same.count() > 1 {
+                let path = paths[index].display();
+                subject.candidate.name = format!("{name} ({path})");
+            }
+        }
+        Ok(subjects)
+    }
+
+    /// Whether they size more than one workload.
+    pub fn are_of_several_workloads(&self) -> bool {
+        let workload = |subject: &Subject| {
+            (subject.candidate.namespace.clone(), subject.candidate.spec.target.clone())
+        };
+        let first = self.found.first().map(workload);
+        self.found.iter().any(|subject| Some(workload(subject)) != first)
+    }
+
+    /// Those that can be tried, if all can be.
+    ///
+    /// # Errors
+    /// Why the first one can't be that can't be.
+    pub fn all(self) -> Result<Vec<Subject>, String> {
+        match self.failed.into_iter().next() {
+            Some(error) => Err(error),
+            None => Ok(self.found),
+        }
+    }
+}
+
+impl Subject {
+    fn key(&self) -> (String, String) {
+        (self.candidate.namespace.clone(), self.candidate.name.clone())
+    }
+}
+
+impl std::fmt::Display for Subject {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Candidate { namespace, name, .. } = &self.candidate;
+        match namespace.is_empty() {
+            true => write!(f, "{}", name.escape_debug()),
+            false => write!(f, "{}/{}", namespace.escape_debug(), name.escape_debug()),
+        }
+    }
+}
+
+fn subject(object: &Value, namespace: Option<&str>) -> Result<Option<Subject>, String> {
+    let Some(mut converted) = convert::convert_one(object)? else { return Ok(None) };
+    let text = |path: &str| object.pointer(path).and_then(Value::as_str).unwrap_or_default();
+    let name = text("/metadata/name");
+    let own = Some(text("/metadata/namespace")).filter(|own| !own.is_empty());
+    let namespace = own.or(namespace).unwrap_or_default();
+    if !namespace.is_empty() {
+        converted["metadata"]["namespace"] = namespace.into();
+    }
+    let candidate = Candidate::new(name, namespace, converted["spec"].clone());
+    let candidate = candidate.map_err(|error| format!("{}: {error}", name.escape_debug()))?;
+    let kind = text("/kind").to_owned();
+    Ok(Some(Subject { object: converted, kind, candidate }))
+}
+
+/// Whether an Autoscaler or a ScaledObject has made the HorizontalPodAutoscaler.
+fn is_made(object: &Value) -> bool {
+    let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+    owners
+        .into_iter()
+        .flatten()
+        .any(|owner| matches!(owner["kind"].as_str(), Some("Autoscaler" | "ScaledObject")))
+}

@@ -1,0 +1,56 @@
+//! What is probably a mistake in a spec, by the load that it had.
+
+use crate::backtest::{Recommendation, Trace, low_confidence};
+use serde_json::Value;
+
+/// A maximum that is more than this many times what the load needs at most bounds nothing.
+const LOOSE: i64 = 5;
+/// The share of the time that is nearly always.
+const NEARLY: f64 = 0.95;
+
+/// What is probably a mistake in the present spec, and what of the load can't be trusted.
+pub fn warnings(found: &Recommendation, spec: &Value, trace: &Trace) -> Vec<String> {
+    let Recommendation { present, most_needed, split, .. } = found;
+    let minutes = (split - trace.first()) as f64 / 60_000.0;
+    let mut warnings = Vec::new();
+    let figures = &present.tuned;
+    let most = spec["maxReplicas"].as_i64().unwrap_or_default();
+    if figures.minutes_at_max > NEARLY * minutes {
+        warnings.push(format!("always at maxReplicas ({most}): the load can't be followed"));
+    } else if present.is_capped() {
+        warnings.push(format!(
+            "at maxReplicas ({most}) for {:.1} hours: while it is there, load that grows is not followed; it needs {most_needed} at most",
+            figures.minutes_at_max / 60.0
+        ));
+    } else if most > LOOSE * most_needed.max(&1) {
+        warnings.push(format!(
+            "never near maxReplicas ({most}): the load needs {most_needed} at most, so that a mistake in the metric may cost {most}"
+        ));
+    }
+    if figures.minutes_at_min > NEARLY * minutes {
+        warnings.push("always at minReplicas: nothing is scaled by this load".to_owned());
+    }
+    if present.headroom < -0.1 {
+        warnings.push(format!(
+            "its target is {:.1} % above what a pod carries: all pods are overloaded before it scales up",
+            (1.0 / (1.0 + present.headroom / 100.0) - 1.0) * 100.0
+        ));
+    }
+    if figures.scale_events > 0 && figures.reversals * 4 > figures.scale_events {
+        warnings.push(format!(
+            "it flaps: {} of {} changes are against the one before, within 10 minutes",
+            figures.reversals, figures.scale_events
+        ));
+    }
+    if minutes < 2.0 * 1_440.0 {
+        warnings.push(format!("tuned on {:.0} hours: a day is no week", minutes / 60.0));
+    }
+    let parts = trace.loads().iter().flat_map(low_confidence);
+    let untrusted: f64 = parts.map(|part| (part.to - part.from) / 60.0).sum();
+    if untrusted > 0.0 {
+        warnings.push(format!(
+            "{untrusted:.0} minutes of the load can't be trusted: gaps, or more was asked for than pods could carry (plimsoll backtest lists them)"
+        ));
+    }
+    warnings
+}

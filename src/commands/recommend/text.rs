@@ -1,0 +1,157 @@
+//! Recommendations for a person.
+
+use super::Found;
+use crate::backtest::{Figures, Recommendation, Trial};
+use crate::commands::backtest::{Subject, not_tried};
+use crate::commands::convert;
+use crate::commands::table::{Align, table};
+use std::fmt::Write;
+
+/// The rejected ones that a person is shown.
+const SHOWN: usize = 6;
+
+/// The recommendation for one autoscaler.
+pub fn of_one(subject: &Subject, one: &Found) -> String {
+    let mut text = String::new();
+    let Found { recommendation: found, reproduced, span, warnings, object } = one;
+    let Recommendation { present, recommended, reason, others, .. } = found;
+    let name = subject.candidate.name.escape_debug();
+    match recommended {
+        Some(chosen) => {
+            let (before, after) = (&present.later, &chosen.later);
+            let short = change(before.under_pod_minutes, after.under_pod_minutes, "pod-minutes");
+            let cost = change(before.replica_hours, after.replica_hours, "replica-hours");
+            let label = &chosen.label;
+            let _ = writeln!(
+                text,
+                "{name}: {label}: {short} short and {cost} on the part that was not tuned on"
+            );
+        }
+        None => {
+            let _ = writeln!(text, "{name}: keep the present spec: {reason}");
+        }
+    }
+    for warning in warnings {
+        let _ = writeln!(text, "warning: {warning}");
+    }
+    let _ = writeln!(text, "\n{reproduced}{span}\n");
+    let header = [
+        "SPEC",
+        "REPLICA-HOURS",
+        "POD-MIN SHORT",
+        "CHANGES",
+        "REST: REPLICA-HOURS",
+        "POD-MIN SHORT",
+    ];
+    let mut rows = vec![header.map(str::to_owned)];
+    let plain = others.iter().filter(|trial| trial.is_plain);
+    let plain = plain.filter(|trial| [5.0, 8.0, 20.0].contains(&trial.nominal));
+    let recommended = recommended.iter().map(|trial| (trial, "recommended: "));
+    let trials = std::iter::once((present, "")).chain(recommended);
+    for (trial, mark) in trials.chain(plain.map(|trial| (trial, ""))) {
+        let [tuned, later] = [&trial.tuned, &trial.later].map(|figures: &Figures| {
+            [figures.replica_hours, figures.under_pod_minutes].map(|figure| format!("{figure:.1}"))
+        });
+        let [hours, short] = tuned;
+        let [later_hours, later_short] = later;
+        let changes = trial.tuned.scale_events.to_string();
+        rows.push([
+            format!("{mark}{}", trial.label),
+            hours,
+            short,
+            changes,
+            later_hours,
+            later_short,
+        ]);
+    }
+    text += &table(&rows, Align::Right);
+    let mut rejected: Vec<&Trial> = others.iter().collect();
+    rejected.sort_by(|one, other| {
+        one.tuned.under_pod_minutes.total_cmp(&other.tuned.under_pod_minutes)
+    });
+    let _ = writeln!(text, "\nNot recommended:");
+    for trial in rejected.iter().take(SHOWN) {
+        let why = trial.ruled_out.as_deref().unwrap_or_default();
+        let _ = writeln!(text, "  {}: {why}", trial.label);
+    }
+    if rejected.len() > SHOWN {
+        let _ = writeln!(text, "  and {} more (--output json)", rejected.len() - SHOWN);
+    }
+    if found.recommended.is_some() {
+        if subject.kind != "Autoscaler" {
+            let kind = subject.kind.escape_debug();
+            let _ = writeln!(text, "\nIt was a {kind}, and becomes an Autoscaler:");
+        }
+        let _ = write!(text, "\n{}", convert::yaml(object));
+    }
+    text
+}
+
+/// The recommendations for many, by what is gained on the part that was not tuned on: first those that are short of
+/// fewer pods, then those that cost less.
+pub fn of_many(mut found: Vec<(Subject, Found)>, failed: &[String]) -> String {
+    let gain = |(_, one): &(Subject, Found)| -> (f64, f64) {
+        let Recommendation { present, recommended, .. } = &one.recommendation;
+        recommended.as_ref().map_or((0.0, 0.0), |chosen| {
+            let (before, after) = (&present.later, &chosen.later);
+            (
+                before.under_pod_minutes - after.under_pod_minutes,
+                before.replica_hours - after.replica_hours,
+            )
+        })
+    };
+    found.sort_by(|one, other| {
+        let ((short, cost), (other_short, other_cost)) = (gain(one), gain(other));
+        other_short.total_cmp(&short).then(other_cost.total_cmp(&cost))
+    });
+    let better = found.iter().filter(|(_, one)| one.recommendation.recommended.is_some()).count();
+    let (short, cost) =
+        found.iter().map(gain).fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+    let mut text = format!(
+        "{better} of {} autoscalers have a better spec: {short:.0} pod-minutes less short and {:+.0} replica-hours, on the parts that were not tuned on\n\n",
+        found.len(),
+        -cost
+    );
+    let header =
+        ["AUTOSCALER", "RECOMMENDED", "POD-MIN SHORT", "THEN", "REPLICA-HOURS", "THEN", "WARNINGS"];
+    let mut rows = vec![header.map(str::to_owned)];
+    for (subject, one) in &found {
+        let Recommendation { present, recommended, .. } = &one.recommendation;
+        let then = |of: fn(&Figures) -> f64| {
+            let chosen = recommended.as_ref().map(|chosen| format!("{:.1}", of(&chosen.later)));
+            chosen.unwrap_or_else(|| "-".to_owned())
+        };
+        let label = recommended.as_ref().map_or("keep it", |chosen| &chosen.label);
+        rows.push([
+            subject.to_string(),
+            label.to_owned(),
+            format!("{:.1}", present.later.under_pod_minutes),
+            then(|figures| figures.under_pod_minutes),
+            format!("{:.1}", present.later.replica_hours),
+            then(|figures| figures.replica_hours),
+            one.warnings.len().to_string(),
+        ]);
+    }
+    text += &table(&rows, Align::Right);
+    if found.iter().any(|(_, one)| !one.warnings.is_empty()) {
+        text += "\nWarnings:\n";
+    }
+    for (subject, one) in &found {
+        for warning in &one.warnings {
+            let _ = writeln!(text, "  {subject}: {warning}");
+        }
+    }
+    text += &not_tried(failed);
+    if better > 0 {
+        text += "\n--output yaml writes the objects, -f of one file shows why.\n";
+    }
+    text
+}
+
+/// A change in percent of what is there now.
+fn change(before: f64, after: f64, what: &str) -> String {
+    match before > 0.0 {
+        true => format!("{:+.1} % {what}", (after / before - 1.0) * 100.0),
+        false => format!("{after:.1} {what} instead of none"),
+    }
+}

@@ -1,0 +1,167 @@
+//! The flags of backtests, and of what looks for a better spec by them.
+
+use super::parse::{Moment, above_zero, at_least_zero, duration, moment, named, named_quantity};
+use super::prometheus::PrometheusFlags;
+use clap::{Args, ValueEnum};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Where recorded load is from, and how the simulated workload behaves.
+#[derive(Clone, Debug, Args)]
+pub struct RecordedFlags {
+    /// The recorded load: time,value rows under a header, in Unix seconds and the unit of the metric for the whole
+    /// workload; .gz is decompressed.
+    #[arg(long, value_name = "LOAD.csv[.gz]", required_unless_present = "prometheus_url")]
+    pub load: Option<PathBuf>,
+
+    /// The Prometheus that has the load: the metrics of each autoscaler are read from it. First the spec that was in
+    /// force, the first of a workload, is compared with the replicas that there were.
+    #[arg(long, value_name = "URL", conflicts_with = "load")]
+    pub prometheus_url: Option<String>,
+
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub prometheus: PrometheusFlags,
+
+    /// The configuration file of the server: its labels and templates (podMetrics) are those of the queries.
+    #[arg(long, value_name = "FILE", requires = "prometheus_url")]
+    pub config: Option<PathBuf>,
+
+    /// The query for the total of a metric, in place of the one that is made of it; may be repeated. METRIC is a name in
+    /// metrics, or a resource.
+    #[arg(long = "query", value_name = "METRIC=PROMQL", value_parser = named, requires = "prometheus_url")]
+    pub queries: Vec<(String, String)>,
+
+    /// What each pod requests of a resource, where kube-state-metrics does not say it, such as cpu=500m; may be repeated.
+    #[arg(long = "request", value_name = "RESOURCE=QUANTITY", value_parser = named_quantity, requires = "prometheus_url")]
+    pub requests: Vec<(String, f64)>,
+
+    /// The namespace of autoscalers that have none.
+    #[arg(short, long, value_name = "NAME", requires = "prometheus_url")]
+    pub namespace: Option<String>,
+
+    /// What one pod carries of the load, in its unit: the pods that are needed go by it. Without it, the averageValue of
+    /// each autoscaler, so that a target with headroom is short of its own target.
+    #[arg(long, value_name = "NUMBER", value_parser = above_zero)]
+    pub pod_carries: Option<f64>,
+
+    /// How long a pod takes until it is ready. Without it, as long as in the history of Prometheus, or 60s.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub pod_start: Option<Duration>,
+
+    /// The part of the load to begin with: a time such as 2026-11-02T08:00:00Z, Unix seconds, or a duration before the
+    /// end of the load, such as -24h or -7d. Of Prometheus, a week without it.
+    #[arg(long, value_name = "TIME", value_parser = moment, allow_hyphen_values = true)]
+    pub from: Option<Moment>,
+
+    /// The part of the load to end with, as --from.
+    #[arg(long, value_name = "TIME", value_parser = moment, allow_hyphen_values = true)]
+    pub to: Option<Moment>,
+
+    /// The window of the metric: each sample is the mean of the load over it. With --load only; a query has its own.
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "60s")]
+    pub window: Duration,
+
+    /// How often the metric is scraped. With --load only.
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "15s")]
+    pub scrape_interval: Duration,
+
+    /// The period of decisions. Without it, that of the autoscaler, or 15s.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub period: Option<Duration>,
+}
+
+/// The flags of `plimsoll backtest`.
+#[derive(Clone, Debug, Args)]
+pub struct BacktestFlags {
+    /// Files with the autoscalers to try: Autoscalers, HorizontalPodAutoscalers or ScaledObjects; - is the standard
+    /// input. Those of one workload are compared with each other. Of several workloads, which needs --prometheus-url,
+    /// each is tried on its own load.
+    #[arg(short = 'f', long = "filename", value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub recorded: RecordedFlags,
+
+    /// The time at the beginning that is decided on, but not counted.
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "0s")]
+    pub warm_up: Duration,
+
+    /// How the metric answers to scaling, where it does: queue is for the length of a queue. Its load is then what
+    /// arrives in a second (of Prometheus by --query), and each ready pod takes --service-rate of it away.
+    #[arg(long, value_enum, requires = "service_rate", conflicts_with = "pod_carries")]
+    pub feedback: Option<Feedback>,
+
+    /// How many entries of the queue a pod completes in a second.
+    #[arg(long, value_name = "NUMBER", value_parser = above_zero, requires = "feedback")]
+    pub service_rate: Option<f64>,
+
+    /// How the result is printed: html is one file with charts and the account of each decision, svg and png are a chart
+    /// for a pull request.
+    #[arg(short, long, value_enum, default_value_t = ReportFormat::Text)]
+    pub output: ReportFormat,
+}
+
+/// How a metric answers to scaling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Feedback {
+    /// It is what waits in a queue.
+    Queue,
+}
+
+/// How the report of a backtest is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ReportFormat {
+    /// For a person.
+    Text,
+    /// For a program.
+    Json,
+    /// A page in one file.
+    Html,
+    /// A chart.
+    Svg,
+    /// The same chart in pixels.
+    Png,
+}
+
+/// The flags of `plimsoll recommend`.
+#[derive(Clone, Debug, Args)]
+pub struct RecommendFlags {
+    /// The files with the present Autoscalers, HorizontalPodAutoscalers or ScaledObjects; - is the standard input. More
+    /// than one need --prometheus-url.
+    #[arg(short = 'f', long = "filename", value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub recorded: RecordedFlags,
+
+    /// What it may cost: as many replica-hours as a target with this much headroom, in percent.
+    #[arg(long, value_name = "PERCENT", value_parser = at_least_zero, default_value = "8")]
+    pub budget: f64,
+
+    /// In how many minutes of a week fewer pods may be ready than the load needs. With it the cheapest is chosen of those
+    /// that keep to it; without it, the one with which the fewest are short.
+    #[arg(long, value_name = "MINUTES", value_parser = at_least_zero)]
+    pub max_under_minutes: Option<f64>,
+
+    /// The least headroom of the target, in percent.
+    #[arg(long, value_name = "PERCENT", value_parser = at_least_zero, default_value = "0")]
+    pub min_headroom: f64,
+
+    /// How the result is printed; yaml is the objects only.
+    #[arg(short, long, value_enum, default_value_t = RecommendFormat::Text)]
+    pub output: RecommendFormat,
+}
+
+/// How a recommendation is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RecommendFormat {
+    /// For a person.
+    Text,
+    /// For a program.
+    Json,
+    /// What is recommended, or the present object where it is kept.
+    Yaml,
+}
