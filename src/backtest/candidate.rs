@@ -15,6 +15,9 @@ use std::time::Duration;
 /// The period where neither the flag nor the Autoscaler says another one.
 const PERIOD: Duration = Duration::from_secs(15);
 
+/// The range of the rate of CPU, in ms.
+const CPU_WINDOW_MS: i64 = 120_000;
+
 /// The most pods that a load needs, so that sums over decisions stay whole numbers.
 const MAX_PODS: i64 = 1_000_000_000;
 
@@ -49,6 +52,9 @@ pub struct Measure {
     target: f64,
     /// What one pod carries, if that is not the target.
     pub pod_carries: Option<f64>,
+    /// What the target and what a pod carries are multiples of, in the metric's unit: a hundredth of the request for a
+    /// utilization whose request is known.
+    unit: f64,
     /// The target is a utilization.
     pub is_utilization: bool,
 }
@@ -122,7 +128,9 @@ impl Candidate {
         for metric in &mut self.metrics {
             let Of::Resource { resource: of, container: only } = &metric.of else { continue };
             if of == resource && only.as_deref() == container && metric.is_utilization {
-                metric.target *= request / 100.0;
+                metric.unit = request / 100.0;
+                metric.target *= metric.unit;
+                metric.pod_carries = metric.pod_carries.map(|carries| carries * metric.unit);
             }
         }
     }
@@ -153,6 +161,15 @@ impl Candidate {
     /// The period of its decisions in ms, if a flag does not say another one.
     pub fn period_ms(&self, flag: Option<Duration>) -> i64 {
         millis(flag.or(self.period).unwrap_or(PERIOD)).max(1)
+    }
+
+    /// The window of samples that Prometheus has for each step, in ms: CPU is a rate.
+    pub fn sample_window_ms(&self, step: i64) -> i64 {
+        let is_cpu = |of: &Of| matches!(of, Of::Resource { resource, .. } if resource == "cpu");
+        match self.metrics.iter().any(|metric| is_cpu(&metric.of)) {
+            true => step.max(CPU_WINDOW_MS),
+            false => step,
+        }
     }
 
     /// The longest time that its decisions look back, in ms.
@@ -214,6 +231,16 @@ impl Measure {
         self.pod_carries.unwrap_or(self.target)
     }
 
+    /// The same in the unit of the target: percent of the request for a utilization.
+    pub fn carries_as_target(&self) -> f64 {
+        self.carries() / self.unit
+    }
+
+    /// Sets what one pod carries in that unit.
+    pub fn set_carries_as_target(&mut self, carries: f64) {
+        self.pod_carries = Some(carries * self.unit);
+    }
+
     /// How much more a pod carries than the target, in percent.
     pub fn headroom(&self) -> f64 {
         (self.carries() / self.target - 1.0) * 100.0
@@ -226,6 +253,7 @@ impl Measure {
             query: None,
             target,
             pod_carries: None,
+            unit: 1.0,
             is_utilization: false,
         };
         let average = |milli: i64| written.unwrap_or(milli as f64 / 1000.0);

@@ -7,6 +7,8 @@ use std::io::BufRead;
 const MAX_ROWS: usize = 5_000_000;
 /// The most bytes of a row.
 const MAX_ROW_BYTES: u64 = 1024;
+/// The largest load: more is a mistake of a counter.
+const MAX_VALUE: f64 = 1e18;
 /// The times that are read, in ms: until the year 9999.
 const MAX_TIME: f64 = 253_402_300_799_000.0;
 
@@ -21,9 +23,33 @@ struct Row {
     time: UnixMillis,
     value: f64,
     /// The integral since the first row, in units times milliseconds. Gaps add nothing.
-    integral: f64,
+    integral: Sum,
+    /// The length of all gaps since the first row, in ms.
+    gaps: i64,
     /// Whether the load between the row before and this one is unknown.
     after_gap: bool,
+}
+
+/// A sum in twice the precision of a number, so that one that is far too large leaves the differences between later
+/// sums what they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Sum {
+    high: f64,
+    low: f64,
+}
+
+impl Sum {
+    /// Knuth's TwoSum: the error of the addition is kept.
+    fn plus(self, value: f64) -> Self {
+        let high = self.high + value;
+        let added = high - self.high;
+        let error = (self.high - (high - added)) + (value - added);
+        Self { high, low: self.low + error }
+    }
+
+    fn minus(self, other: Self) -> f64 {
+        (self.high - other.high) + (self.low - other.low)
+    }
 }
 
 /// Why there is no load in a text.
@@ -82,9 +108,11 @@ impl Load {
             let value = match value.trim() {
                 "" => f64::NAN,
                 text => match text.parse::<f64>() {
-                    Ok(value) if value.is_nan() || (value >= 0.0 && value.is_finite()) => value,
+                    Ok(value) if value.is_nan() || (0.0..=MAX_VALUE).contains(&value) => value,
                     _ => {
-                        return fail(format!("{text:?}: a load of 0 or more was expected"));
+                        return fail(format!(
+                            "{text:?}: a load of 0 to {MAX_VALUE:e} was expected"
+                        ));
                     }
                 },
             };
@@ -107,22 +135,29 @@ impl Load {
     }
 
     /// A load through these points, whose times increase. `after_gap` says that it is unknown since the point before.
+    /// A value that is no load, or above 1e18, is unknown.
     pub fn of(points: impl IntoIterator<Item = (UnixMillis, f64, bool)>) -> Self {
-        let mut load = Self { rows: Vec::new() };
-        points.into_iter().for_each(|(time, value, after_gap)| load.push(time, value, after_gap));
+        let (mut load, mut is_gap) = (Self { rows: Vec::new() }, false);
+        for (time, value, after_gap) in points {
+            match (0.0..=MAX_VALUE).contains(&value) {
+                true => load.push(time, value, std::mem::take(&mut is_gap) || after_gap),
+                false => is_gap = true,
+            }
+        }
         load
     }
 
     fn push(&mut self, time: UnixMillis, value: f64, after_gap: bool) {
-        let (integral, after_gap) = match self.rows.last() {
-            None => (0.0, false),
-            Some(last) if after_gap => (last.integral, true),
-            Some(last) => {
-                let area = (time - last.time) as f64 * f64::midpoint(last.value, value);
-                (last.integral + area, false)
+        let (mut integral, mut gaps, mut is_gap) = (Sum::default(), 0, false);
+        if let Some(last) = self.rows.last() {
+            let length = time - last.time;
+            (integral, gaps, is_gap) = (last.integral, last.gaps, after_gap);
+            match after_gap {
+                true => gaps += length,
+                false => integral = integral.plus(length as f64 * f64::midpoint(last.value, value)),
             }
-        };
-        self.rows.push(Row { time, value, integral, after_gap });
+        }
+        self.rows.push(Row { time, value, integral, gaps, after_gap: is_gap });
     }
 
     /// The part from a time to another one, both included: of rows in it.
@@ -169,6 +204,11 @@ impl Load {
         gaps.map(|rows| (rows[0].time, rows[1].time))
     }
 
+    /// The length of all gaps, in ms.
+    pub fn gap_ms(&self) -> i64 {
+        self.rows.last().map_or(0, |row| row.gaps)
+    }
+
     /// Reads it at times that increase.
     pub fn cursor(&self) -> Cursor<'_> {
         Cursor { rows: &self.rows, end: 0 }
@@ -213,11 +253,11 @@ impl Cursor<'_> {
         (time - row.time < longest).then_some(row.value)
     }
 
-    /// The integral since the first row until a time, and the load there; in a gap, until its beginning.
-    fn integral(&mut self, time: UnixMillis) -> Option<f64> {
+    /// The integral since the first row until a time, and the gaps until then in ms; none in a gap.
+    fn integral(&mut self, time: UnixMillis) -> Option<(Sum, i64)> {
         let (start, end) = self.around(time)?;
-        let value = between(start, end, time);
-        Some(start.integral + (time - start.time) as f64 * f64::midpoint(start.value, value))
+        let mean = f64::midpoint(start.value, between(start, end, time));
+        Some((start.integral.plus((time - start.time) as f64 * mean), start.gaps))
     }
 }
 
@@ -247,31 +287,20 @@ impl<'a> Means<'a> {
     /// The mean over the window that ends at a time, or the load there if nothing is in the window. None in a gap;
     /// what of the window is in a gap does not count.
     pub fn until(&mut self, time: UnixMillis) -> Option<f64> {
-        let until = self.to.integral(time)?;
+        let (until, gaps) = self.to.integral(time)?;
         let start = (time - self.window).max(self.first);
         if start >= time {
             return self.to.at(time);
         }
-        let (since, known) = match self.from.integral(start) {
-            Some(since) => (since, time - start - gaps(&self.from, &self.to, start)),
+        let (since, start, gaps_before) = match self.from.integral(start) {
+            Some((since, gaps_before)) => (since, start, gaps_before),
             // It begins in a gap, which ends at the next row.
             None => {
                 let next = self.from.rows.get(self.from.end)?;
-                (next.integral, time - next.time - gaps(&self.from, &self.to, next.time))
+                (next.integral, next.time, next.gaps)
             }
         };
-        if known <= 0 { self.to.at(time) } else { Some((until - since) / known as f64) }
+        let known = time - start - (gaps - gaps_before);
+        if known <= 0 { self.to.at(time) } else { Some(until.minus(since) / known as f64) }
     }
-}
-
-/// The length of the gaps after a time, from one cursor to the other, in ms.
-fn gaps(from: &Cursor<'_>, to: &Cursor<'_>, start: UnixMillis) -> i64 {
-    let mut total = 0;
-    for index in from.end..to.end {
-        let (row, next) = (from.rows[index], from.rows[index + 1]);
-        if next.after_gap && row.time >= start {
-            total += next.time - row.time;
-        }
-    }
-    total
 }

@@ -33,5 +33,5 @@ pub use reproduce::{Agreement, Comparison, Reproduction, Trust, reproduce};
 pub use reversal::Reversals;
 pub use run::{MAX_TICKS, Options, Run, Source, Span, check_ticks, run, run_observed, simulate};
 pub use saturation::{LowConfidence, low_confidence};
-pub use search::{Limits, Recommendation, Trial, search};
+pub use search::{Keep, Limits, Recommendation, Trial, search};
 pub use trace::Trace;

@@ -160,7 +160,8 @@ pub fn reproduce(
     let times = decision_times(&changes, recorded.first(), recorded.last(), period);
     let Some(first) = times.first().copied() else { return Ok(None) };
     let start = was_there.replicas.at(first);
-    let span = Span { first, end: recorded.last(), window_ms: period, start, times: Some(&times) };
+    let window_ms = candidate.sample_window_ms(period);
+    let span = Span { first, end: recorded.last(), window_ms, start, times: Some(&times) };
     let run = simulate(candidate, &mut recorded.source(), span, options, &mut ())?;
     let mut source = recorded.source();
     let mut loads = Vec::new();
@@ -202,7 +203,11 @@ pub fn reproduce(
     let needed = needed.agreement().unwrap_or(stay);
     let better = if needed.mean_difference < stay.mean_difference { &needed } else { &stay };
     let trust = Trust::of(&agreement, better);
-    let minutes = |ticks: i64| (ticks * period) as f64 / 60_000.0;
+    // Decisions after which nothing was scraped are like the others.
+    let minutes = |ticks: i64| {
+        let share = ticks as f64 / agreement.ticks as f64;
+        share * (recorded.last() - from) as f64 / 60_000.0
+    };
     let mut unknown = Vec::new();
     if outside > 0 && candidate.spec.schedules.is_empty() {
         unknown.push(format!(

@@ -8,7 +8,8 @@ use super::measured::Measured;
 use super::observer::{Decided, Observer};
 use super::workload::Workload;
 use crate::hpa::{
-    self, Context, ControllerConfig, Input, Outcome, Scale, ScalingHistory, Selected, Status,
+    self, ConditionKind, Context, ControllerConfig, Input, Outcome, Scale, ScalingHistory,
+    Selected, Status,
 };
 use crate::time::UnixMillis;
 use std::time::Duration;
@@ -153,6 +154,8 @@ fn closed_loop(
     let (mut values, mut loads) = (Vec::new(), Vec::new());
     source.load(first, &mut loads);
     let start = span.start.or_else(|| candidate.asked(&loads)).unwrap_or_default();
+    // A workload that was at zero by other hands stays there, and says nothing of the autoscaler.
+    let start = if start == 0 && !spec.may_be_zero() { 1 } else { start };
     if start > MAX_REPLICAS {
         let carries: Vec<f64> = candidate.metrics.iter().map(Measure::carries).collect();
         return Err(format!(
@@ -164,10 +167,21 @@ fn closed_loop(
     let mut workload = Workload::new(start as usize, first, pod_start, &requests);
     let mut wanted = start as i32;
     let (mut history, mut status) = (ScalingHistory::default(), Status::default());
+    if start == 0 {
+        // It is the autoscaler's own zero, which it leads back from.
+        let why = format_args!("it begins at zero");
+        status.set(ConditionKind::ScaledToZero, true, "ScaledToZero", why, first);
+    }
     let mut tally = Tally::new(spec, period, wanted);
     let mut replicas: Vec<(UnixMillis, usize, i32)> = Vec::new();
     let mut measured = Measured::new(candidate);
     let counted_from = first.saturating_add(millis(options.warm_up));
+    if counted_from > end {
+        return Err(format!(
+            "--warm-up: less than the {} s of load was expected, as nothing is counted before",
+            (end - first) / 1000
+        ));
+    }
     let mut last = first;
     for tick in 0..ticks {
         let now = span.times.map_or(first + tick * period, |times| times[tick as usize]);
@@ -220,9 +234,9 @@ fn closed_loop(
     Ok(Run { figures, replicas, last, ticks })
 }
 
-/// The flags by default. An Autoscaler that allows zero is decided as where `--scale-to-zero` is on.
+/// The flags by default. An autoscaler that allows zero at any time is decided as where `--scale-to-zero` is on.
 fn config(candidate: &Candidate) -> ControllerConfig {
-    ControllerConfig { scale_to_zero: candidate.min() == 0, ..ControllerConfig::default() }
+    ControllerConfig { scale_to_zero: candidate.spec.may_be_zero(), ..ControllerConfig::default() }
 }
 
 /// The load of a file as it is scraped: the mean over a window until the last scrape.

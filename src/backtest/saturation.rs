@@ -3,13 +3,21 @@
 use super::load::Load;
 use crate::time::UnixMillis;
 use serde::Serialize;
+use std::collections::VecDeque;
 
-/// A load that is cut off stays within this share of its level.
+/// A load that is cut off stays within this share of its level, or more where it varies a lot elsewhere.
 const FLAT: f64 = 0.002;
-/// The least time that it does so, in ms.
+/// At most within this share, and this part of what it varies in as much time elsewhere.
+const MOST_FLAT: f64 = 0.01;
+const FLAT_PART: f64 = 0.2;
+/// The least time that it does so, in ms: twice as long where more than [`FLAT`] is flat.
 const LEAST_MS: i64 = 300_000;
 /// And the least rows.
 const LEAST_ROWS: usize = 5;
+/// Nothing is above a load that is cut off, for so long before and after, in ms.
+const CEILING_MS: i64 = 7_200_000;
+/// How many windows say how much a load varies.
+const WINDOWS: usize = 2_000;
 
 /// A part of the load that says less than the others.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -22,60 +30,144 @@ pub struct LowConfidence {
     pub reason: String,
 }
 
+impl LowConfidence {
+    /// From a time to another one.
+    pub fn new(from: UnixMillis, to: UnixMillis, reason: &str) -> Self {
+        let seconds = |time: UnixMillis| time as f64 / 1000.0;
+        Self { from: seconds(from), to: seconds(to), reason: reason.to_owned() }
+    }
+}
+
 /// The parts of a load that say less than the others, in their order.
 ///
-/// Load that was cut off is flat at a high level, while it is not flat below: users ask for more than the pods can
-/// carry, and what is measured is what they carry. A load that has steps at all levels is one by nature.
+/// Load that was cut off is flat at a high level with nothing above it, while it is not flat below: users ask for more
+/// than the pods can carry, and what is measured is what they carry. A load that has steps at low levels, too, has them
+/// by nature.
 pub fn low_confidence(load: &Load) -> Vec<LowConfidence> {
     let points: Vec<(UnixMillis, f64)> = load.points().collect();
-    let mut values: Vec<f64> = points.iter().map(|(_, value)| *value).collect();
-    values.sort_by(f64::total_cmp);
-    let median = values.get(values.len() / 2).copied().unwrap_or_default();
-    let (high, low): (Vec<_>, Vec<_>) =
-        flat_parts(&points).into_iter().partition(|(_, _, level)| *level > median);
-    let rows = |parts: &[(usize, usize, f64)]| -> usize {
-        parts.iter().map(|(start, end, _)| end - start + 1).sum()
-    };
-    let is_stepped = rows(&low) * 10 > points.len() || rows(&high) * 2 > points.len();
-    let seconds = |time: UnixMillis| time as f64 / 1000.0;
-    let part = |from, to, reason| LowConfidence { from: seconds(from), to: seconds(to), reason };
     let mut parts: Vec<LowConfidence> = load
         .gaps()
-        .map(|(from, to)| part(from, to, "there is no load in the history".to_owned()))
+        .map(|(from, to)| LowConfidence::new(from, to, "there is no load in the history"))
         .collect();
-    if !is_stepped {
-        parts.extend(high.into_iter().map(|(start, end, level)| {
-            let reason = format!(
-                "the load stays at {level:.6} while it varies elsewhere: more may have been asked for than the pods could carry"
-            );
-            part(points[start].0, points[end].0, reason)
-        }));
-    }
+    parts.extend(cut_off(&points).into_iter().map(|part| {
+        let reason = format!(
+            "the load stays at {:.6} while it varies elsewhere: more may have been asked for than the pods could carry",
+            part.level
+        );
+        LowConfidence::new(points[part.first].0, points[part.last].0, &reason)
+    }));
     parts.sort_by(|a, b| a.from.total_cmp(&b.from));
     parts
 }
 
-/// The longest parts that are flat: the first and the last point of each, and its level.
-fn flat_parts(points: &[(UnixMillis, f64)]) -> Vec<(usize, usize, f64)> {
-    let (mut parts, mut start) = (Vec::new(), 0);
+/// A part that is flat: the first and the last point, and the highest level.
+#[derive(Clone, Copy, Debug)]
+struct Flat {
+    first: usize,
+    last: usize,
+    level: f64,
+}
+
+impl Flat {
+    fn rows(&self) -> usize {
+        self.last - self.first + 1
+    }
+}
+
+fn cut_off(points: &[(UnixMillis, f64)]) -> Vec<Flat> {
+    let flat = (variation(points) * FLAT_PART).clamp(FLAT, MOST_FLAT);
+    let least = if flat > FLAT { 2 * LEAST_MS } else { LEAST_MS };
+    let parts = flat_parts(points, flat, least);
+    // The levels at which it is not flat.
+    let mut varying = Vec::new();
+    let mut next = 0;
+    for part in &parts {
+        varying.extend(points[next..part.first].iter().map(|(_, value)| *value));
+        next = part.last + 1;
+    }
+    varying.extend(points[next..].iter().map(|(_, value)| *value));
+    if varying.len() * 50 < points.len() {
+        return Vec::new();
+    }
+    let middle = varying.len() / 2;
+    let Some((_, median, _)) =
+        (!varying.is_empty()).then(|| varying.select_nth_unstable_by(middle, f64::total_cmp))
+    else {
+        return Vec::new();
+    };
+    let (mut high, low): (Vec<Flat>, Vec<Flat>) =
+        parts.into_iter().partition(|part| part.level > *median);
+    if low.iter().map(Flat::rows).sum::<usize>() * 10 > points.len() {
+        return Vec::new();
+    }
+    high.retain(|part| {
+        let near = |time: UnixMillis| {
+            points[part.first].0 - time <= CEILING_MS && time - points[part.last].0 <= CEILING_MS
+        };
+        let is_below = |(_, value): &&(UnixMillis, f64)| *value <= part.level * (1.0 + flat);
+        let before = points[..part.first].iter().rev().take_while(|(time, _)| near(*time));
+        let after = points[part.last + 1..].iter().take_while(|(time, _)| near(*time));
+        before.chain(after).all(|point| is_below(&point))
+    });
+    high
+}
+
+/// How much of its level a load varies within [`LEAST_MS`]: so much or less in three of four windows.
+fn variation(points: &[(UnixMillis, f64)]) -> f64 {
+    let mut ranges: Vec<f64> = Vec::new();
+    for first in (0..points.len()).step_by(points.len().div_ceil(WINDOWS).max(1)) {
+        let end = points[first].0 + LEAST_MS;
+        let count = points[first..].iter().take_while(|(time, _)| *time < end).count();
+        // With the first point that is not within it, as points may be further apart.
+        let window = &points[first..(first + count + 1).min(points.len())];
+        let values = window.iter().map(|(_, value)| *value);
+        let most = values.clone().fold(0.0, f64::max);
+        if most > 0.0 {
+            ranges.push((most - values.fold(most, f64::min)) / most);
+        }
+    }
+    ranges.sort_by(f64::total_cmp);
+    ranges.get(ranges.len() * 3 / 4).copied().unwrap_or_default()
+}
+
+/// The longest parts that are flat within a share of their level, of at least so many ms.
+fn flat_parts(points: &[(UnixMillis, f64)], flat: f64, least: i64) -> Vec<Flat> {
+    let value = |index: usize| points[index].1;
+    // The least and the largest of the part come first; behind each are those that will be after it has left.
+    let (mut smallest, mut largest) = (VecDeque::<usize>::new(), VecDeque::<usize>::new());
+    let (mut parts, mut start, mut end) = (Vec::new(), 0, 0);
     while start < points.len() {
-        let (mut least, mut most) = (points[start].1, points[start].1);
-        let mut end = start;
-        while let Some((_, value)) = points.get(end + 1) {
-            let (lower, upper) = (least.min(*value), most.max(*value));
-            if upper - lower > FLAT * upper {
+        while end < points.len() {
+            let most = largest.front().map_or(value(end), |index| value(*index).max(value(end)));
+            let lowest = smallest.front().map_or(value(end), |index| value(*index).min(value(end)));
+            if most - lowest > flat * most {
                 break;
             }
-            (least, most, end) = (lower, upper, end + 1);
+            while smallest.back().is_some_and(|last| value(*last) >= value(end)) {
+                smallest.pop_back();
+            }
+            while largest.back().is_some_and(|last| value(*last) <= value(end)) {
+                largest.pop_back();
+            }
+            smallest.push_back(end);
+            largest.push_back(end);
+            end += 1;
         }
-        let is_long = points[end].0 - points[start].0 >= LEAST_MS && end + 1 - start >= LEAST_ROWS;
+        let last = end - 1;
+        let is_long = points[last].0 - points[start].0 >= least && end - start >= LEAST_ROWS;
+        // The next part may begin within one that is too short.
+        let next = if is_long { end } else { start + 1 };
         if is_long {
-            parts.push((start, end, most));
-            start = end + 1;
-        } else {
-            // The next part may begin within this one.
-            start += 1;
+            let level = largest.front().map_or(value(start), |index| value(*index));
+            parts.push(Flat { first: start, last, level });
         }
+        for kept in [&mut smallest, &mut largest] {
+            while kept.front().is_some_and(|first| *first < next) {
+                kept.pop_front();
+            }
+        }
+        start = next;
+        end = end.max(start);
     }
     parts
 }

@@ -4,6 +4,7 @@ use super::candidate::Candidate;
 use super::load::Load;
 use super::recorded::Recorded;
 use super::run::{Options, Run, Scraped, Source, Span, run, simulate};
+use super::saturation::low_confidence;
 use crate::time::UnixMillis;
 
 /// The load that specs are tried on.
@@ -34,6 +35,21 @@ impl Trace {
         self.loads().iter().map(Load::last).max().unwrap_or_default()
     }
 
+    /// How long all metrics are known, in ms.
+    pub fn known_ms(&self) -> i64 {
+        let known = |load: &Load| load.last() - load.first() - load.gap_ms();
+        self.loads().iter().map(known).min().unwrap_or_default()
+    }
+
+    /// The share of the time in which a metric can't be trusted.
+    pub fn doubtful_share(&self) -> f64 {
+        let minutes = |load: &Load| -> f64 {
+            low_confidence(load).iter().map(|part| (part.to - part.from) * 1000.0).sum()
+        };
+        let most = self.loads().iter().map(minutes).fold(0.0, f64::max);
+        most / ((self.last() - self.first()) as f64).max(1.0)
+    }
+
     /// The part from a time to another one, both included.
     ///
     /// # Errors
@@ -58,7 +74,8 @@ impl Trace {
             Self::File(load) => run(candidate, load, options),
             Self::Recorded(recorded) => {
                 let (first, end) = (self.first(), self.last());
-                let span = Span { first, end, window_ms: recorded.step, start: None, times: None };
+                let window_ms = candidate.sample_window_ms(recorded.step);
+                let span = Span { first, end, window_ms, start: None, times: None };
                 simulate(candidate, &mut recorded.source(), span, options, &mut ())
             }
         }

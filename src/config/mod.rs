@@ -10,8 +10,8 @@ pub use adapter_flags::{IgnoredFlag, normalize_command, take_ignored};
 pub use file::{Config, ConfigError};
 pub use flags::{
     BacktestFlags, CheckFlags, Cli, ClusterFlags, Command, CompareFlags, ConvertFlags,
-    ExplainFlags, Feedback, FreezeFlags, HistoryFlags, Moment, ObjectFlags, OutputFormat,
-    PauseFlags, PrometheusFlags, PrometheusVerb, RecommendFlags, RecommendFormat, RecordedFlags,
-    ReplayFlags, ReportFormat, ServeFlags, TlsVersion, UiFlags,
+    ExplainFlags, Feedback, FreezeFlags, HistoryFlags, KeptField, Moment, ObjectFlags,
+    OutputFormat, PauseFlags, PrometheusFlags, PrometheusVerb, RecommendFlags, RecommendFormat,
+    RecordedFlags, ReplayFlags, ReportFormat, ServeFlags, TlsVersion, UiFlags,
 };
 pub use live::LiveConfig;

@@ -13,8 +13,8 @@ mod transport;
 pub use budget::{RESPONSE_BYTES, Reservation};
 pub use client::{Body, Client};
 pub use decode::{
-    InvalidSample, Label, ResultType, Series, SeriesSchema, decode_series_schemas,
-    read_query_response,
+    InvalidSample, Label, RangeSeries, ResultType, Series, SeriesSchema, decode_matrix,
+    decode_series_schemas, read_query_response,
 };
 pub use error::{Error, shortened};
 pub use http::{Http, read_roots};

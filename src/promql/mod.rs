@@ -6,6 +6,7 @@ mod exactness;
 pub mod formula;
 pub mod functions;
 pub mod guard;
+pub mod kind_of_value;
 pub mod matcher;
 pub mod name;
 pub mod narrow;

@@ -1,6 +1,6 @@
 //! What `plimsoll recommend` finds on recorded traces, beside the rival that counts: a target with some headroom.
 
-use plimsoll::backtest::{Candidate, Limits, Load, Options, Trace, Trial, search};
+use plimsoll::backtest::{Candidate, Keep, Limits, Load, Options, Trace, Trial, search};
 use serde_json::json;
 use std::fs::File;
 use std::io::BufReader;
@@ -19,7 +19,7 @@ fn load(trace: &str) -> Load {
 fn headroom_at(plain: &[&Trial], hours: f64) -> f64 {
     let mut points: Vec<(f64, f64)> = plain
         .iter()
-        .map(|trial| (trial.later.replica_hours, trial.later.under_pod_minutes))
+        .map(|trial| (trial.shown().replica_hours, trial.shown().under_pod_minutes))
         .collect();
     points.sort_by(|one, other| one.0.total_cmp(&other.0));
     let next = points.partition_point(|(at, _)| *at < hours).clamp(1, points.len() - 1);
@@ -38,7 +38,7 @@ fn what_is_recommended_is_no_worse_than_headroom_on_what_it_was_not_tuned_on() {
         period: Some(minute),
         service_rate: None,
     };
-    let limits = Limits { budget: 8.0, under_minutes: None, headroom: 0.0 };
+    let limits = Limits { budget: 8.0, under_minutes: None, headroom: 0.0, keep: Keep::default() };
     for trace in TRACES {
         let load = load(trace);
         let mut values: Vec<f64> = load.points().map(|(_, value)| value).collect();
@@ -54,13 +54,13 @@ fn what_is_recommended_is_no_worse_than_headroom_on_what_it_was_not_tuned_on() {
         let plain: Vec<&Trial> = found.others.iter().filter(|trial| trial.is_plain).collect();
         let plain: Vec<&Trial> =
             plain.into_iter().chain([&chosen].into_iter().filter(|t| t.is_plain)).collect();
-        let (hours, short) = (chosen.later.replica_hours, chosen.later.under_pod_minutes);
+        let (hours, short) = (chosen.shown().replica_hours, chosen.shown().under_pod_minutes);
         let headroom = headroom_at(&plain, hours);
         println!(
             "{trace}: {}: {short:.1} pod-minutes short at {hours:.1} replica-hours, headroom alone {headroom:.1}",
             chosen.label
         );
         assert!(short <= headroom * 1.05 + 1.0, "{trace}: {}", chosen.label);
-        assert!(short < found.present.later.under_pod_minutes * 0.6, "{trace}");
+        assert!(short < found.present.shown().under_pod_minutes * 0.6, "{trace}");
     }
 }

@@ -16,6 +16,9 @@ use range::{range, raw};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+/// No pod takes a day to become ready, in seconds: what says so is not a start.
+const LONGEST_START: f64 = 86_400.0;
+
 /// Reads the history of workloads.
 #[derive(Debug)]
 pub struct History<'a> {
@@ -122,10 +125,11 @@ impl History<'_> {
     ) -> Result<Option<PodStart>, String> {
         let mut shares = Vec::new();
         for share in [0.5, 0.9] {
-            let query = queries::pod_start(candidate, share, grid.last - grid.first);
+            let query = queries::pod_start(candidate, share, grid);
             let at = Grid { first: grid.last, ..grid };
             let points = self.points(&query, false, at).await?;
-            shares.extend(points.last().map(|(_, seconds)| *seconds));
+            let seconds = points.last().map(|(_, seconds)| *seconds);
+            shares.extend(seconds.filter(|seconds| (0.0..LONGEST_START).contains(seconds)));
         }
         if let [p50, p90] = *shares {
             let [p50, p90] = [p50, p90].map(|seconds| Duration::from_secs_f64(seconds.max(0.0)));

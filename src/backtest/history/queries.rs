@@ -1,5 +1,6 @@
 //! The queries for what Prometheus recorded of an autoscaler's workload.
 
+use super::range::Grid;
 use crate::backtest::{Candidate, Measure, Of};
 use crate::hpa::TargetRef;
 use crate::promql::matcher::{Matcher, label_name, regex_of};
@@ -137,15 +138,17 @@ pub fn replicas(namespace: &str, target: &TargetRef) -> Option<[String; 2]> {
 }
 
 /// The query for the time in seconds from a pod's creation until it was ready first, by kube-state-metrics: a share of
-/// the pods of the last `span_ms`.
-pub fn pod_start(candidate: &Candidate, share: f64, span_ms: i64) -> String {
+/// the pods that were created within the grid. Of an older one only the last time that it became ready may be known.
+pub fn pod_start(candidate: &Candidate, share: f64, grid: Grid) -> String {
     let namespace = Matcher::Is(candidate.namespace.clone()).render("namespace");
     let pods = quoted(&pod_names(&candidate.spec.target));
     let of = |metric: &str| format!("max by (pod,uid) ({metric}{{{namespace},pod=~{pods}}})");
     let (ready, created) = (of("kube_pod_status_ready_time"), of("kube_pod_created"));
-    let step = (span_ms / 1_000).max(15_000);
+    let span = grid.last - grid.first;
+    let step = (span / 4_000).max(15_000);
+    let first = grid.first.div_euclid(1_000);
     format!(
-        "quantile({share}, min_over_time(({ready} - on (pod,uid) {created})[{span_ms}ms:{step}ms]) >= 0)"
+        "quantile({share}, min_over_time(({ready} - on (pod,uid) ({created} >= {first}))[{span}ms:{step}ms]) >= 0)"
     )
 }
 

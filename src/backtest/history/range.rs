@@ -1,16 +1,16 @@
 //! Range queries, in pieces below the limits of Prometheus.
 
-use crate::prometheus::{Client, Error};
+use crate::prometheus::{Client, Error, RangeSeries, decode_matrix};
 use crate::time::UnixMillis;
-use serde::Deserialize;
-use std::collections::BTreeMap;
 
 /// The most points of a piece. Prometheus refuses more than 11,000.
 const MAX_POINTS: i64 = 10_000;
 /// The least points of a piece of a query that is too much for Prometheus in larger ones.
 const MIN_POINTS: i64 = 50;
 /// The length of a piece of raw samples, in ms.
-const RAW_PIECE: i64 = 6 * 3_600_000;
+const RAW_PIECE: i64 = 24 * 3_600_000;
+/// How long two series may say different numbers of one thing, in ms, as where its exporter is replaced.
+const BOTH: i64 = 300_000;
 
 /// The times of a range query: from the first to the last, both included.
 #[derive(Clone, Copy, Debug)]
@@ -21,15 +21,6 @@ pub struct Grid {
     pub last: UnixMillis,
     /// Their distance, in ms.
     pub step: i64,
-}
-
-/// A series of a range: its labels, and its values by time.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct RangeSeries {
-    /// The labels.
-    pub labels: BTreeMap<String, String>,
-    /// The points: time and value. NaN is one.
-    pub points: Vec<(UnixMillis, f64)>,
 }
 
 /// The series of a query at the times of a grid.
@@ -43,7 +34,7 @@ pub async fn range(client: &Client, query: &str, grid: Grid) -> Result<Vec<Range
         let last = grid.last.min(at + (points - 1) * grid.step);
         match client.query_range(query, at, last, grid.step).await {
             Ok(body) => {
-                decode(&body)?.into_iter().for_each(|series| add(&mut all, series));
+                decode_matrix(&body)?.into_iter().for_each(|series| add(&mut all, series));
                 at = last + grid.step;
             }
             Err(error) if is_too_much(&error) && points > MIN_POINTS => points = points / 4 + 1,
@@ -53,27 +44,52 @@ pub async fn range(client: &Client, query: &str, grid: Grid) -> Result<Vec<Range
     Ok(all)
 }
 
-/// The samples of a selector as they were scraped, in the order of time, of all its series.
+/// The samples of a selector as they were scraped, in the order of time. Its series are one thing that exporters
+/// replaced one after the other.
 ///
 /// # Errors
-/// As [`Error`] says.
+/// As [`Error`] says, or if its series are several things.
 pub async fn raw(
     client: &Client,
     selector: &str,
     first: UnixMillis,
     last: UnixMillis,
-) -> Result<Vec<(UnixMillis, f64)>, Error> {
-    let mut samples = Vec::new();
+) -> Result<Vec<(UnixMillis, f64)>, String> {
+    let mut all: Vec<RangeSeries> = Vec::new();
     let mut from = first;
     while from < last {
         let to = last.min(from + RAW_PIECE);
         let length = to - from;
-        let body = client.query_at(&format!("{selector}[{length}ms]"), to).await?;
-        samples.extend(decode(&body)?.into_iter().flat_map(|series| series.points));
+        let read = client.query_at(&format!("{selector}[{length}ms]"), to).await;
+        let series = read.and_then(|body| decode_matrix(&body)).map_err(|error| error.to_string());
+        series?.into_iter().for_each(|series| add(&mut all, series));
         from = to;
     }
-    samples.sort_by_key(|(time, _)| *time);
-    samples.dedup_by_key(|(time, _)| *time);
+    one_thing(all)
+}
+
+fn one_thing(mut all: Vec<RangeSeries>) -> Result<Vec<(UnixMillis, f64)>, String> {
+    all.sort_by_key(|series| series.points.first().map(|(time, _)| *time));
+    let mut samples: Vec<(UnixMillis, f64)> = Vec::new();
+    let mut before: Option<RangeSeries> = None;
+    for series in all {
+        let since = series.points.first().map_or(UnixMillis::MAX, |(time, _)| *time);
+        let until = samples.last().map_or(UnixMillis::MIN, |(time, _)| *time);
+        let both = |points: &[(UnixMillis, f64)]| -> Vec<f64> {
+            let both = points.iter().filter(|(time, _)| (since..=until).contains(time));
+            both.map(|(_, value)| *value).collect()
+        };
+        let (own, other) = (both(&series.points), both(&samples));
+        let differ = own.iter().any(|value| !other.contains(value));
+        if let Some(before) = before.filter(|_| until.saturating_sub(since) > BOTH && differ) {
+            return Err(format!(
+                "two series say different numbers at the same time, that with the labels {:?} and that with {:?}: a Prometheus, or a view of it, with one cluster was expected",
+                before.labels, series.labels
+            ));
+        }
+        samples.extend(series.points.iter().filter(|(time, _)| *time > until));
+        before = Some(series);
+    }
     Ok(samples)
 }
 
@@ -95,68 +111,22 @@ fn add(all: &mut Vec<RangeSeries>, series: RangeSeries) {
     }
 }
 
-#[derive(Deserialize)]
-struct Response {
-    data: Data,
-    #[serde(default, rename = "isPartial")]
-    is_partial: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Data {
-    result_type: String,
-    result: Vec<Series>,
-}
-
-#[derive(Deserialize)]
-struct Series {
-    #[serde(default)]
-    metric: BTreeMap<String, String>,
-    #[serde(default)]
-    values: Vec<(f64, String)>,
-}
-
-fn decode(body: &[u8]) -> Result<Vec<RangeSeries>, Error> {
-    let invalid = |why: String| Error::InvalidResponse(why);
-    let response: Response =
-        serde_json::from_slice(body).map_err(|error| invalid(error.to_string()))?;
-    if response.is_partial {
-        return Err(Error::Partial("isPartial".to_owned()));
-    }
-    if response.data.result_type != "matrix" {
-        let kind = response.data.result_type.escape_debug();
-        return Err(invalid(format!("a matrix was expected, not {kind}")));
-    }
-    let series = response.data.result.into_iter().map(|series| {
-        let points = series.values.into_iter().map(|(time, value)| {
-            let value = value.parse().map_err(|_| invalid(format!("the value {value:?}")))?;
-            Ok(((time * 1000.0).round() as UnixMillis, value))
-        });
-        Ok(RangeSeries { labels: series.metric, points: points.collect::<Result<_, Error>>()? })
-    });
-    series.collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_matrix_is_read_and_nothing_else() {
-        let body = br#"{"status":"success","data":{"resultType":"matrix","result":[
-            {"metric":{"a":"b"},"values":[[1.5,"2"],[2,"NaN"]]}]}}"#;
-        let series = decode(body).unwrap();
-        assert_eq!(series[0].labels["a"], "b");
-        assert_eq!(series[0].points[0], (1_500, 2.0));
-        assert!(series[0].points[1].1.is_nan());
-        for body in [
-            r#"{"data":{"resultType":"vector","result":[]}}"#,
-            r#"{"data":{"resultType":"matrix","result":[]},"isPartial":true}"#,
-            r#"{"data":{"resultType":"matrix","result":[{"values":[[1,"x"]]}]}}"#,
-            "{}",
-        ] {
-            assert!(decode(body.as_bytes()).is_err(), "{body}");
-        }
+    fn series_of_one_thing_follow_each_other_and_others_are_refused() {
+        let series = |exporter: &str, minutes: std::ops::Range<i64>, value: f64| RangeSeries {
+            labels: [("instance".to_owned(), exporter.to_owned())].into(),
+            points: minutes.map(|minute| (minute * 60_000, value)).collect(),
+        };
+        let replaced = one_thing(vec![series("b", 10..20, 5.0), series("a", 0..12, 3.0)]).unwrap();
+        assert_eq!(replaced.len(), 20);
+        assert_eq!((replaced[11].1, replaced[12].1), (3.0, 5.0));
+        let copies = one_thing(vec![series("a", 0..60, 3.0), series("b", 0..60, 3.0)]).unwrap();
+        assert_eq!(copies.len(), 60);
+        let clusters = one_thing(vec![series("a", 0..60, 3.0), series("b", 0..60, 20.0)]);
+        assert!(clusters.unwrap_err().contains("one cluster"));
     }
 }

@@ -6,6 +6,8 @@ use crate::time::UnixMillis;
 
 /// A gain that is less than this share of what is short is none.
 const GAIN: f64 = 0.05;
+/// What floating point may add to a sum.
+const SAME: f64 = 1.000_001;
 /// How much targets that are rounded to thousandths may change the headroom, in percent.
 const ROUNDING: f64 = 0.1;
 
@@ -15,8 +17,16 @@ pub struct Choice {
     present: Trial,
     limits: Limits,
     weeks: Weeks,
-    /// The replica-hours that are allowed.
-    budget: f64,
+    /// The replica-hours that are allowed on the part that is tuned on, and on the rest.
+    budget: Budget,
+    /// So much of the load can't be trusted that nothing becomes smaller by it.
+    pub is_doubtful: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Budget {
+    tuned: f64,
+    later: f64,
 }
 
 /// How many weeks the parts of the load are.
@@ -32,14 +42,22 @@ impl Choice {
     /// The replica-hours that are allowed are those of a plain target within the budget. Where the present maximum
     /// holds pods back, it is what the load needs with as much on top.
     pub fn new(present: Trial, trials: &[Trial], limits: Limits, weeks: Weeks) -> Self {
-        let plain = trials.iter().filter(|trial| trial.is_plain && trial.nominal <= limits.budget);
-        let of_need = match present.is_capped() {
-            true => present.tuned.needed_replica_hours * (1.0 + limits.budget / 100.0),
-            false => 0.0,
+        let budget = |of: fn(&Trial) -> &Figures| {
+            let plain = trials.iter().filter(|trial| trial.nominal <= limits.budget);
+            let of_need = match present.is_capped() {
+                true => of(&present).needed_replica_hours * (1.0 + limits.budget / 100.0),
+                false => 0.0,
+            };
+            let costs = plain.map(|trial| of(trial).replica_hours);
+            costs.fold(of(&present).replica_hours.max(of_need), f64::max)
         };
-        let costs = plain.map(|trial| trial.tuned.replica_hours);
-        let budget = costs.fold(present.tuned.replica_hours.max(of_need), f64::max);
-        Self { present, limits, weeks, budget }
+        let budget = Budget { tuned: budget(|trial| &trial.tuned), later: budget(Trial::shown) };
+        Self { present, limits, weeks, budget, is_doubtful: false }
+    }
+
+    /// Whether a trial is within the budget.
+    pub fn is_affordable(&self, trial: &Trial) -> bool {
+        trial.tuned.replica_hours <= self.budget.tuned * SAME
     }
 
     /// The best of those that are within the limits and better than the present spec.
@@ -60,7 +78,7 @@ impl Choice {
             .map(|(index, _)| index)
     }
 
-    /// Recommends the best one, if it is better on the rest, too.
+    /// Recommends the best one, if it is no worse on the rest.
     pub fn recommend(
         self,
         mut trials: Vec<Trial>,
@@ -69,37 +87,76 @@ impl Choice {
     ) -> Recommendation {
         let best = self.best(&trials);
         let least = self.least(&trials);
+        let chosen_cost = best.map_or(0.0, |best| trials[best].tuned.replica_hours);
         for (index, trial) in trials.iter_mut().enumerate() {
             trial.ruled_out = self.limit(trial);
-            if Some(index) != best && trial.ruled_out.is_none() {
-                trial.ruled_out = Some(match is_near(trial, least) {
-                    false => format!("short of more pods: {:.0} pod-minutes", short(trial)),
-                    true => "no better, or it costs or changes more".to_owned(),
-                });
+            if Some(index) == best || trial.ruled_out.is_some() {
+                continue;
             }
+            let more = trial.tuned.replica_hours - chosen_cost;
+            trial.ruled_out = Some(if !self.is_better(trial) {
+                "no better than the present spec".to_owned()
+            } else if !is_near(trial, least) {
+                format!("short of more pods: {:.0} pod-minutes", short(trial))
+            } else if more > 0.05 {
+                format!("as good for {more:.1} replica-hours more")
+            } else {
+                "as good, and it changes more".to_owned()
+            });
         }
-        let kept = |present: Trial, reason: &str, others: Vec<Trial>| Recommendation {
+        let mut present = self.present.clone();
+        present.ruled_out = self.limit(&present);
+        let kept = |present: Trial, reason: String, others: Vec<Trial>| Recommendation {
             present,
             recommended: None,
-            reason: reason.to_owned(),
+            reason,
             others,
             split,
             most_needed,
         };
         let Some(best) = best else {
-            let reason = "nothing that was tried, and is not ruled out, is better";
-            return kept(self.present, reason, trials);
+            let reason = match &present.ruled_out {
+                Some(why) => format!(
+                    "no spec that was tried is better within the limits, and the present one is not within them, either: {why}"
+                ),
+                None => "nothing that was tried is better within the limits".to_owned(),
+            };
+            return kept(present, reason, trials);
         };
         let mut chosen = trials.remove(best);
-        if !self.gains(&self.present.later, &chosen.later, self.weeks.later) {
-            let reason = "what is better where it was tuned on is not better on the rest";
-            chosen.ruled_out = Some(reason.to_owned());
+        if let Some(why) = self.worse_later(&chosen) {
+            let reason = format!(
+                "what is better where it was tuned on ({}) is worse on the rest: {why}",
+                chosen.label
+            );
+            chosen.ruled_out = Some(format!("worse on the rest: {why}"));
             trials.insert(0, chosen);
-            return kept(self.present, reason, trials);
+            return kept(present, reason, trials);
         }
-        let reason = "it is better where it was tuned on, and on the rest".to_owned();
-        let (present, recommended) = (self.present, Some(chosen));
+        let reason = match self.gains(present.shown(), chosen.shown(), self.weeks.later) {
+            true => "it is better where it was tuned on, and on the rest",
+            false => "it is better where it was tuned on, and the rest has nothing to gain",
+        };
+        let (recommended, reason) = (Some(chosen), reason.to_owned());
         Recommendation { present, recommended, reason, others: trials, split, most_needed }
+    }
+
+    /// In what a trial is worse than the present spec on the rest, if it is.
+    fn worse_later(&self, trial: &Trial) -> Option<String> {
+        let (before, after) = (self.present.shown(), trial.shown());
+        if after.replica_hours > self.budget.later * SAME {
+            let (cost, budget) = (after.replica_hours, self.budget.later);
+            return Some(format!("{cost:.1} replica-hours, where the budget is {budget:.1}"));
+        }
+        if let Some(most) = self.limits.under_minutes {
+            let minutes = minutes_a_week(after, self.weeks.later);
+            return (minutes > most).then(|| {
+                format!("short of pods for {minutes:.0} minutes a week: --max-under-minutes {most}")
+            });
+        }
+        let (before, after) = (before.under_pod_minutes, after.under_pod_minutes);
+        (after > before * (1.0 + GAIN) + 1.0)
+            .then(|| format!("{after:.0} pod-minutes short instead of {before:.0}"))
     }
 
     /// The least pod-minutes short of those that are within the limits and better.
@@ -116,7 +173,7 @@ impl Choice {
     /// Whether fewer pods are short, or as many are at less cost. Where a limit says how long they may be, it is
     /// whether that is kept, at less cost if it was kept before.
     fn gains(&self, present: &Figures, other: &Figures, weeks: f64) -> bool {
-        let is_cheaper = other.replica_hours < present.replica_hours * 0.99;
+        let is_cheaper = !self.is_doubtful && other.replica_hours < present.replica_hours * 0.99;
         if let Some(most) = self.limits.under_minutes {
             let keeps = |figures: &Figures| minutes_a_week(figures, weeks) <= most;
             return keeps(other) && (is_cheaper || !keeps(present));
@@ -129,11 +186,18 @@ impl Choice {
     fn limit(&self, trial: &Trial) -> Option<String> {
         let Self { limits, budget, weeks, .. } = self;
         let cost = trial.tuned.replica_hours;
-        if cost > budget * 1.000_001 {
-            let above = (cost / budget - 1.0) * 100.0;
+        if !self.is_affordable(trial) {
             return Some(format!(
-                "it costs {above:.1} % more than {} % of headroom: --budget",
-                limits.budget
+                "{cost:.1} replica-hours, where {:.1} are what the present spec or {} % of headroom cost: --budget",
+                budget.tuned, limits.budget
+            ));
+        }
+        let present = &self.present.tuned;
+        let calm = present.reversals * 2 + (weeks.tuned * 7.0) as u64;
+        if trial.tuned.reversals > calm {
+            return Some(format!(
+                "it flaps: {} changes against the one before, where the present spec has {}",
+                trial.tuned.reversals, present.reversals
             ));
         }
         if trial.headroom < limits.headroom - ROUNDING {

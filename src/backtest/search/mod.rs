@@ -18,6 +18,8 @@ use variant::Variant;
 
 /// The part of the load that is tuned on.
 const TUNED_SHARE: f64 = 2.0 / 3.0;
+/// Where more than this share of the load can't be trusted, nothing becomes smaller by it.
+const DOUBTFUL: f64 = 0.05;
 
 /// What a spec may cost and risk.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +30,24 @@ pub struct Limits {
     pub under_minutes: Option<f64>,
     /// The least headroom of the target, in percent.
     pub headroom: f64,
+    /// What is not changed.
+    pub keep: Keep,
+}
+
+/// What of a spec is not changed.
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a field of the spec")]
+pub struct Keep {
+    /// `minReplicas`.
+    pub min: bool,
+    /// `maxReplicas`.
+    pub max: bool,
+    /// The rules of scale-down.
+    pub scale_down: bool,
+    /// The rules of scale-up.
+    pub scale_up: bool,
+    /// The schedules.
+    pub schedules: bool,
 }
 
 /// A spec that was tried.
@@ -47,8 +67,8 @@ pub struct Trial {
     pub is_plain: bool,
     /// On the part that was tuned on.
     pub tuned: Figures,
-    /// On the rest.
-    pub later: Figures,
+    /// On the rest; none of one that is out of the question before.
+    pub later: Option<Figures>,
     /// What ruled it out; none for the one that is recommended.
     pub ruled_out: Option<String>,
 }
@@ -71,10 +91,26 @@ pub struct Recommendation {
     pub most_needed: i64,
 }
 
+impl Recommendation {
+    /// Recommends nothing, for a reason.
+    pub fn withhold(&mut self, reason: &str) {
+        if let Some(mut chosen) = self.recommended.take() {
+            self.reason = format!("{}: {reason}", chosen.label);
+            chosen.ruled_out = Some(reason.to_owned());
+            self.others.insert(0, chosen);
+        }
+    }
+}
+
 impl Trial {
     /// Pods are short while the maximum is reached.
     pub fn is_capped(&self) -> bool {
         self.tuned.minutes_at_max > 0.0 && self.tuned.under_minutes > 0.0
+    }
+
+    /// The figures on the rest, or else on the part that was tuned on.
+    pub fn shown(&self) -> &Figures {
+        self.later.as_ref().unwrap_or(&self.tuned)
     }
 
     fn variant(&self) -> Variant {
@@ -94,6 +130,12 @@ pub fn search(
     options: &Options,
     limits: Limits,
 ) -> Result<Recommendation, String> {
+    if limits.headroom > limits.budget {
+        return Err(format!(
+            "--min-headroom {}: at most --budget {} was expected, as it costs more",
+            limits.headroom, limits.budget
+        ));
+    }
     let length = trace.last() - trace.first();
     let split = trace.first() + (length as f64 * TUNED_SHARE) as i64;
     let parts = [trace.between(None, Some(split)), trace.between(Some(split), None)];
@@ -102,47 +144,65 @@ pub fn search(
             "the load is too short to be tuned on and to be shown: days were expected".to_owned()
         );
     };
-    let weeks = |part: &Trace| (part.last() - part.first()) as f64 / 604_800_000.0;
+    let weeks = |part: &Trace| part.known_ms() as f64 / 604_800_000.0;
     let weeks = Weeks { tuned: weeks(&tuned), later: weeks(&later) };
-    let try_one = |variant: &Variant| {
-        let candidate = present.with_spec(variant.spec.clone())?;
+    let on = |part: &Trace, spec: &Value| {
+        Ok::<_, String>(part.run(&present.with_spec(spec.clone())?, options)?.figures)
+    };
+    let try_one = |variant: &Variant| -> Result<Trial, String> {
         Ok(Trial {
             label: variant.label.clone(),
             spec: variant.spec.clone(),
-            headroom: candidate.metrics[0].headroom(),
+            headroom: present.with_spec(variant.spec.clone())?.metrics[0].headroom(),
             is_plain: variant.is_plain,
             nominal: variant.nominal,
-            tuned: tuned.run(&candidate, options)?.figures,
-            later: later.run(&candidate, options)?.figures,
+            tuned: on(&tuned, &variant.spec)?,
+            later: None,
             ruled_out: None,
         })
     };
-    // What an autoscaler may not have, such as schedules of one that another executor decides, is not tried.
-    let is_valid = |variant: &Variant| present.with_spec(variant.spec.clone()).is_ok();
-    let now = Variant {
+    // What an autoscaler may not have, such as schedules of one that another executor decides, is not tried; nor is
+    // what can't be simulated.
+    let try_all = |variants: Vec<Variant>| -> Vec<Trial> {
+        in_parallel(&variants, try_one).into_iter().flatten().collect()
+    };
+    let mut now = try_one(&Variant {
         label: "present".to_owned(),
         spec: spec.clone(),
         is_plain: true,
         nominal: present.metrics[0].headroom(),
-    };
-    let now = try_one(&now)?;
-    let mut variants = variant::targets(present, spec, &tuned.loads()[0])?;
-    variants.retain(is_valid);
-    let mut trials = in_parallel(&variants, try_one)?;
-    let choice = Choice::new(now.clone(), &trials, limits, weeks);
-    // Bounds and policies of the best so far, one after the other.
+    })?;
+    now.later = Some(on(&later, spec)?);
     let needs = tuned.needs(present, options);
+    let plain = variant::targets(present, spec, &limits)?;
+    let mut trials = try_all(plain.clone());
+    for trial in &mut trials {
+        trial.later = on(&later, &trial.spec).ok();
+    }
+    let mut choice = Choice::new(now.clone(), &trials, limits, weeks);
+    choice.is_doubtful = tuned.doubtful_share() > DOUBTFUL;
+    // Those that cost too much by their target only are not tried with more.
+    let affordable = plain.into_iter().filter(|plain| {
+        trials.iter().any(|trial| trial.label == plain.label && choice.is_affordable(trial))
+    });
+    let schedules = variant::schedules(present, spec, &tuned, &limits);
+    let variants = affordable.flat_map(|plain| variant::variants(&plain, &schedules, &limits));
+    trials.extend(try_all(variants.collect()));
+    // Bounds and policies of the best so far, one after the other.
     for further in [Further::Maximum, Further::ScaleUp, Further::Minimum] {
         let base = choice.best(&trials).map_or(&now, |best| &trials[best]);
         let variant = match further {
-            Further::Maximum if !base.is_capped() => None,
+            Further::Maximum if limits.keep.max || !base.is_capped() => None,
             Further::Maximum => variant::maximum(&base.variant(), &needs),
+            Further::ScaleUp if limits.keep.scale_up => None,
             Further::ScaleUp => variant::scale_up(&base.variant()),
+            Further::Minimum if limits.keep.min || choice.is_doubtful => None,
             Further::Minimum => variant::minimum(&base.variant(), &needs),
         };
-        if let Some(variant) = variant.filter(is_valid) {
-            trials.push(try_one(&variant)?);
-        }
+        trials.extend(variant.and_then(|variant| try_one(&variant).ok()));
+    }
+    if let Some(best) = choice.best(&trials) {
+        trials[best].later = Some(on(&later, &trials[best].spec)?);
     }
     let most_needed = needs.last().copied().unwrap_or_default();
     Ok(choice.recommend(trials, split, most_needed))
@@ -157,10 +217,7 @@ enum Further {
 }
 
 /// Runs something for each of these on all cores, in their order.
-fn in_parallel<T: Sync, R: Send>(
-    all: &[T],
-    each: impl Fn(&T) -> Result<R, String> + Sync,
-) -> Result<Vec<R>, String> {
+fn in_parallel<T: Sync, R: Send>(all: &[T], each: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let threads = std::thread::available_parallelism().map_or(1, Into::into).min(all.len());
     let next = AtomicUsize::new(0);
     let work = || {

@@ -1,6 +1,6 @@
 use super::super::load::Load;
 use super::super::recorded::Recorded;
-use super::variant::schedules;
+use super::variant::minimums;
 use super::*;
 use serde_json::json;
 use std::time::Duration;
@@ -24,7 +24,12 @@ fn options() -> Options {
     }
 }
 
-const LIMITS: Limits = Limits { budget: 8.0, under_minutes: None, headroom: 0.0 };
+const LIMITS: Limits = Limits {
+    budget: 8.0,
+    under_minutes: None,
+    headroom: 0.0,
+    keep: Keep { min: false, max: false, scale_down: false, scale_up: false, schedules: false },
+};
 
 fn searched(load: &Load, limits: Limits) -> Recommendation {
     searched_from(&spec(), None, load, limits)
@@ -55,7 +60,7 @@ fn what_is_recommended_is_better_on_both_parts_and_within_the_budget() {
     let found = searched(&waves(), LIMITS);
     let chosen = found.recommended.expect("headroom is better");
     assert!(chosen.tuned.under_pod_minutes < found.present.tuned.under_pod_minutes * 0.5);
-    assert!(chosen.later.under_pod_minutes < found.present.later.under_pod_minutes * 0.5);
+    assert!(chosen.shown().under_pod_minutes < found.present.shown().under_pod_minutes * 0.5);
     assert!(chosen.tuned.replica_hours < found.present.tuned.replica_hours * 1.09);
     assert!(found.others.iter().all(|trial| trial.ruled_out.is_some()));
     let reasons: Vec<_> = found.others.iter().filter_map(|t| t.ruled_out.as_deref()).collect();
@@ -66,13 +71,16 @@ fn what_is_recommended_is_better_on_both_parts_and_within_the_budget() {
 
 #[test]
 fn limits_rule_out_and_are_named() {
-    let limits = Limits { headroom: 12.0, ..LIMITS };
-    let found = searched(&waves(), limits);
-    assert!(found.recommended.is_none(), "{:?}", found.recommended);
+    let found = searched(&waves(), Limits { headroom: 5.0, ..LIMITS });
     let ruled_out = |text: &str| {
         found.others.iter().any(|t| t.ruled_out.as_ref().is_some_and(|why| why.contains(text)))
     };
-    assert!(ruled_out("--min-headroom 12") && ruled_out("--budget"));
+    assert!(ruled_out("--budget"));
+    assert!(found.present.ruled_out.is_some_and(|why| why.contains("--min-headroom 5")));
+    let present = Candidate::new("web", "shop", spec()).unwrap();
+    let limits = Limits { headroom: 12.0, ..LIMITS };
+    let error = search(&present, &spec(), &Trace::File(waves()), &options(), limits).unwrap_err();
+    assert!(error.contains("at most --budget 8"), "{error}");
     let limits = Limits { budget: 30.0, under_minutes: Some(0.0), ..LIMITS };
     let found = searched(&waves(), limits);
     let why = found.others.iter().filter_map(|trial| trial.ruled_out.as_ref());
@@ -101,7 +109,7 @@ fn what_is_cheaper_and_good_enough_is_found() {
 
 #[test]
 fn minimums_by_the_time_of_day_are_within_the_bounds() {
-    let schedules = schedules(&waves(), 10.0, (8, 15));
+    let schedules = minimums(&waves(), 10.0, (8, 15));
     let minimums: Vec<i64> =
         schedules.iter().filter_map(|one| one["minReplicas"].as_i64()).collect();
     assert_eq!(minimums.len(), 8);
@@ -133,7 +141,7 @@ fn a_maximum_that_holds_pods_back_is_raised_above_what_the_load_needs() {
     let chosen = found.recommended.expect(&found.reason);
     let most = chosen.spec["maxReplicas"].as_i64().unwrap();
     assert!(most > found.most_needed && found.most_needed > 15, "{most}");
-    assert!(chosen.later.under_pod_minutes < found.present.later.under_pod_minutes * 0.2);
+    assert!(chosen.shown().under_pod_minutes < found.present.shown().under_pod_minutes * 0.2);
 }
 
 #[test]
@@ -143,7 +151,7 @@ fn a_minimum_that_the_load_never_needs_is_lowered_but_not_to_one_pod() {
     let found = searched_from(&high, None, &waves(), LIMITS);
     let chosen = found.recommended.expect(&found.reason);
     assert!(chosen.spec["minReplicas"].as_i64().unwrap() < 10, "{}", chosen.label);
-    assert!(chosen.later.replica_hours < found.present.later.replica_hours * 0.7);
+    assert!(chosen.shown().replica_hours < found.present.shown().replica_hours * 0.7);
     let idle = Load::of((0..6 * 1_440).map(|minute| (minute * 60_000, 3.0, false)));
     let found = searched_from(&high, None, &idle, LIMITS);
     assert_eq!(found.recommended.expect(&found.reason).spec["minReplicas"], 2);
@@ -179,5 +187,64 @@ fn all_targets_of_several_metrics_get_the_headroom() {
     let percent = &chosen.spec["metrics"][0]["resource"]["target"]["averageUtilization"];
     assert!(percent.as_i64().unwrap() < 80, "{}", chosen.spec);
     assert_ne!(chosen.spec["customMetrics"][0]["averageValue"], "10");
-    assert!(chosen.later.under_pod_minutes < found.present.later.under_pod_minutes);
+    assert!(chosen.shown().under_pod_minutes < found.present.shown().under_pod_minutes);
+}
+
+#[test]
+fn what_was_recommended_is_kept_the_next_time() {
+    let first = searched(&waves(), LIMITS).recommended.expect("headroom is better");
+    let again = searched_from(&first.spec, Some(10.0), &waves(), LIMITS);
+    assert!(again.recommended.is_none(), "{:?}", again.recommended);
+}
+
+/// Two weeks whose days differ from nights, and whose weekends are quiet.
+fn office_hours(weekend: f64) -> Load {
+    Load::of((0..14 * 1_440).map(|minute: i64| {
+        // The first of January 1970 was a Thursday.
+        let is_weekend = matches!(minute / 1_440 % 7, 2 | 3);
+        let by_hour = [20.0, 20.0, 40.0, 95.0, 100.0, 100.0, 60.0, 20.0];
+        let noise = 1.0 + (((minute * 7_919) % 101) as f64 / 100.0 - 0.5) * 0.08;
+        let level =
+            by_hour[(minute % 1_440 / 180) as usize] * if is_weekend { weekend } else { 1.0 };
+        (minute * 60_000, level * noise, false)
+    }))
+}
+
+#[test]
+fn what_costs_too_much_on_the_rest_is_not_recommended() {
+    let load = office_hours(0.3).between(None, Some(7 * 86_400_000 - 60_000)).unwrap();
+    let found = searched(&load, Limits { budget: 40.0, ..LIMITS });
+    let (before, budget) = (found.present.shown().replica_hours, 1.5);
+    if let Some(chosen) = &found.recommended {
+        assert!(chosen.shown().replica_hours < before * budget, "{}", chosen.label);
+    }
+    let fortnight = searched(&office_hours(0.3), LIMITS);
+    if let Some(chosen) = &fortnight.recommended {
+        let cost = chosen.shown().replica_hours / fortnight.present.shown().replica_hours;
+        assert!(cost < 1.1, "{}: {cost}", chosen.label);
+    }
+}
+
+#[test]
+fn a_rest_in_which_nothing_happens_does_not_speak_against_a_better_spec() {
+    let load = waves();
+    let quiet = load.points().map(|(time, value)| {
+        let is_later = time > load.last() * 2 / 3;
+        (time, if is_later { 45.0 } else { value }, false)
+    });
+    let found = searched(&Load::of(quiet), LIMITS);
+    assert!(found.recommended.is_some(), "{}", found.reason);
+}
+
+#[test]
+fn nothing_becomes_smaller_by_a_load_that_can_t_be_trusted() {
+    let mut high = spec();
+    high["minReplicas"] = json!(30);
+    let cut =
+        waves().points().map(|(time, value)| (time, value.min(120.0), false)).collect::<Vec<_>>();
+    let found = searched_from(&high, None, &Load::of(cut), LIMITS);
+    if let Some(chosen) = found.recommended {
+        assert_eq!(chosen.spec["minReplicas"], 30, "{}", chosen.label);
+        assert!(chosen.tuned.replica_hours >= found.present.tuned.replica_hours);
+    }
 }

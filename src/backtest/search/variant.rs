@@ -2,6 +2,8 @@
 
 use super::super::candidate::Candidate;
 use super::super::load::Load;
+use super::super::trace::Trace;
+use super::Limits;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -13,8 +15,14 @@ const DOWN_WINDOWS: [i64; 4] = [120, 300, 600, 900];
 const SLOT_HOURS: i64 = 3;
 /// The share of the time in which the load needs fewer pods than a minimum that is tried.
 const LEAST_SHARE: f64 = 0.05;
-/// How much more than the highest need a maximum is that is tried.
+/// The share of the time in which the load needs no more than a peak: what is above may be a mistake of a counter.
+const PEAK_SHARE: f64 = 0.999;
+/// How much more than the peak a maximum is that is tried.
 const MOST_SHARE: f64 = 1.25;
+/// A week, in ms.
+const WEEK_MS: i64 = 7 * 86_400_000;
+/// The digits of a target.
+const DIGITS: i32 = 4;
 /// A minimum is not lowered below this: one pod that fails would be all of them.
 const LEAST_REPLICAS: i64 = 2;
 
@@ -39,52 +47,72 @@ impl Variant {
     }
 }
 
-/// Targets, windows of scale-down, and minimums by the time of day of the first metric's load.
+/// Targets with more and more headroom, those of the limits among them.
 ///
 /// # Errors
 /// If a metric has no target that can be changed.
-pub fn targets(present: &Candidate, spec: &Value, load: &Load) -> Result<Vec<Variant>, String> {
-    let bounds = (present.min().max(1), present.spec.max_replicas);
-    let carries = present.metrics.first().map_or(f64::INFINITY, |metric| metric.carries());
-    let schedules = match spec["schedules"].as_array() {
-        Some(some) if !some.is_empty() => Vec::new(),
-        _ => schedules(load, carries, bounds),
-    };
+pub fn targets(present: &Candidate, spec: &Value, limits: &Limits) -> Result<Vec<Variant>, String> {
+    let mut headroom: Vec<f64> =
+        HEADROOM.into_iter().chain([limits.budget, limits.headroom]).collect();
+    headroom.retain(|headroom| *headroom >= limits.headroom);
+    headroom.sort_by(f64::total_cmp);
+    headroom.dedup();
     let mut variants = Vec::new();
-    for nominal in HEADROOM {
+    for nominal in headroom {
         let spec = with_headroom(present, spec, nominal)?;
         let headroom = present.with_spec(spec.clone())?.metrics[0].headroom();
         let label = match (headroom - headroom.round()).abs() < 0.05 {
             true => format!("{:.0} % of headroom", headroom.abs()),
             false => format!("{headroom:.1} % of headroom"),
         };
-        let plain = Variant { label, spec, is_plain: true, nominal };
-        for window in DOWN_WINDOWS {
-            variants.push(plain.and(&format!("scale-down window {window} s"), |spec| {
-                spec["behavior"]["scaleDown"]["stabilizationWindowSeconds"] = json!(window);
-            }));
-        }
-        if !schedules.is_empty() {
-            variants.push(plain.and("a minimum by the time of day", |spec| {
-                spec["schedules"] = Value::Array(schedules.clone());
-            }));
-        }
-        variants.push(plain);
+        variants.push(Variant { label, spec, is_plain: true, nominal });
     }
     Ok(variants)
 }
 
-/// The maximum above what the load needs at most, if the present one is below.
+/// A target with other windows of scale-down, and with minimums by the time of day.
+pub fn variants(plain: &Variant, schedules: &[Value], limits: &Limits) -> Vec<Variant> {
+    let mut variants = Vec::new();
+    let windows = if limits.keep.scale_down { &[] } else { DOWN_WINDOWS.as_slice() };
+    for window in windows {
+        variants.push(plain.and(&format!("scale-down window {window} s"), |spec| {
+            spec["behavior"]["scaleDown"]["stabilizationWindowSeconds"] = json!(window);
+        }));
+    }
+    if !schedules.is_empty() {
+        variants.push(plain.and("a minimum by the time of day", |spec| {
+            spec["schedules"] = Value::Array(schedules.to_vec());
+        }));
+    }
+    variants
+}
+
+/// Minimums by the time of day, where the load has seen each day of a week and the spec has no schedules of its own.
+pub fn schedules(present: &Candidate, spec: &Value, load: &Trace, limits: &Limits) -> Vec<Value> {
+    let has_some = spec["schedules"].as_array().is_some_and(|some| !some.is_empty());
+    let [metric] = &*present.metrics else { return Vec::new() };
+    if has_some || limits.keep.schedules || load.last() - load.first() < WEEK_MS {
+        return Vec::new();
+    }
+    let bounds = (present.min().max(1), present.spec.max_replicas);
+    minimums(&load.loads()[0], metric.carries(), bounds)
+}
+
+/// The maximum above what the load nearly never needs more than, if the present one is below.
 pub fn maximum(base: &Variant, needs: &[i64]) -> Option<Variant> {
     let most = base.spec["maxReplicas"].as_i64()?;
-    let peak = needs.last().copied().filter(|peak| *peak > most)?;
+    let peak = *needs.get((needs.len() as f64 * PEAK_SHARE) as usize)?;
+    let peak = Some(peak).filter(|peak| *peak > most)?;
     let raised = ((peak as f64 * MOST_SHARE).ceil() as i64).min(i32::MAX.into());
     Some(base.and(&format!("maxReplicas {raised}"), |spec| spec["maxReplicas"] = json!(raised)))
 }
 
-/// The rules of scale-up by default, if the spec has others.
+/// The rules of scale-up by default, if the spec has others. One that never scales up does so for a reason.
 pub fn scale_up(base: &Variant) -> Option<Variant> {
-    base.spec.pointer("/behavior/scaleUp").filter(|rules| !rules.is_null())?;
+    let rules = base.spec.pointer("/behavior/scaleUp").filter(|rules| !rules.is_null())?;
+    if rules["selectPolicy"] == "Disabled" {
+        return None;
+    }
     Some(base.and("scale-up as by default", |spec| {
         let _ = spec["behavior"].as_object_mut().map(|behavior| behavior.remove("scaleUp"));
     }))
@@ -122,9 +150,10 @@ fn with_headroom(present: &Candidate, spec: &Value, headroom: f64) -> Result<Val
             *written = json!(((percent as f64 * factor + 1e-6).floor() as i64).max(1));
             continue;
         }
-        // Rounded down, as the decision reads whole thousandths.
-        let target = metric.carries() / (1.0 + headroom / 100.0);
-        let milli = (target * 1000.0).floor().max(1.0) as i64;
+        // Rounded down, as the decision reads whole thousandths, and a person a few digits.
+        let target = 1000.0 * metric.carries() / (1.0 + headroom / 100.0);
+        let unit = 10_f64.powi((target.log10().floor() as i32 + 1 - DIGITS).max(0));
+        let milli = ((target / unit + 1e-9).floor() * unit).max(1.0) as i64;
         let text = match milli % 1000 {
             0 => (milli / 1000).to_string(),
             _ => format!("{milli}m"),
@@ -160,7 +189,7 @@ fn places(spec: &Value) -> Vec<String> {
 
 /// Minimums by the time of day: for each slot of hours of which the load knows at least two days, what all but the
 /// lowest quarter of the days needed at most. None where that is the same all day.
-pub fn schedules(load: &Load, carries: f64, (least, most): (i32, i32)) -> Vec<Value> {
+pub fn minimums(load: &Load, carries: f64, (least, most): (i32, i32)) -> Vec<Value> {
     const SLOT_MS: i64 = SLOT_HOURS * 3_600_000;
     const DAY_MS: i64 = 86_400_000;
     let slots = (DAY_MS / SLOT_MS) as usize;

@@ -1,16 +1,18 @@
 //! Many autoscalers, each on the load of its own workload.
 
 use super::recorded::{Backend, OfWorkload};
+use super::report::low_confidence;
 use super::subjects::{Subject, Subjects};
-use crate::backtest::{self, Agreement, Figures, Load, Span, Trust};
+use crate::backtest::{self, Agreement, Figures, Span, Trust};
 use crate::blocking;
 use crate::commands::progress::Progress;
 use crate::commands::table::{Align, table};
 use crate::config::{BacktestFlags, RecordedFlags, ReportFormat};
-use futures::StreamExt;
 use serde::Serialize;
 use serde_json::json;
 use std::fmt::Write;
+use std::sync::Arc;
+use tokio::task::JoinSet;
 
 /// How many are read at the same time.
 const AT_ONCE: usize = 4;
@@ -34,29 +36,35 @@ pub async fn each<T>(
     url: &str,
     make: impl Fn(&Subject, OfWorkload) -> Result<T, String>,
 ) -> Result<Vec<Member<T>>, String> {
-    let several = subjects.len() > 1;
+    let count = subjects.len();
     let of_one =
         [("--query", !flags.queries.is_empty()), ("--pod-carries", flags.pod_carries.is_some())];
-    if let Some((flag, _)) = of_one.into_iter().find(|(_, is_given)| several && *is_given) {
-        return Err(format!("{flag}: it is for one workload, and there are {}", subjects.len()));
+    if let Some((flag, _)) = of_one.into_iter().find(|(_, is_given)| count > 1 && *is_given) {
+        return Err(format!("{flag}: it is for one workload, and there are {count} autoscalers"));
     }
-    let backend = Backend::open(flags, url)?;
-    let mut progress = several.then(|| Progress::new("autoscalers", subjects.len()));
-    let read = |mut subject: Subject| async {
-        let read = match subject.candidate.refuse_feedback() {
-            Ok(()) => backend.of_workload(&mut subject.candidate).await,
-            Err(error) => Err(error),
-        };
-        (subject, read)
-    };
-    let mut all = futures::stream::iter(subjects).map(read).buffered(AT_ONCE);
-    let mut members = Vec::new();
-    while let Some((subject, read)) = all.next().await {
+    let backend = Arc::new(Backend::open(flags, url)?);
+    let mut progress = (count > 1).then(|| Progress::new("autoscalers", count));
+    // Tasks of their own, so that responses are read while something is made of others.
+    let mut reads = JoinSet::new();
+    let mut waiting = subjects.into_iter().enumerate();
+    let mut members: Vec<Option<Member<T>>> = (0..count).map(|_| None).collect();
+    loop {
+        while reads.len() < AT_ONCE
+            && let Some((index, mut subject)) = waiting.next()
+        {
+            let backend = backend.clone();
+            reads.spawn(async move {
+                let read = backend.of_workload(&mut subject.candidate).await;
+                (index, subject, read)
+            });
+        }
+        let Some(read) = reads.join_next().await else { break };
+        let (index, subject, read) = read.map_err(|error| error.to_string())?;
         let result = read.and_then(|read| blocking::run(|| make(&subject, read)));
-        members.push(Member { subject, result });
+        members[index] = Some(Member { subject, result });
         progress.iter_mut().for_each(Progress::one);
     }
-    Ok(members)
+    Ok(members.into_iter().flatten().collect())
 }
 
 /// A backtest of one of many.
@@ -90,11 +98,12 @@ pub async fn backtest(
     if flags.feedback.is_some() {
         return Err("--feedback: it is for one workload".to_owned());
     }
-    let Subjects { found, mut failed } = subjects;
+    let Subjects { found, mut failed, .. } = subjects;
     let members = each(found, &flags.recorded, url, |subject, read| {
         let recorded = &read.recorded;
         let (first, end) = (recorded.first(), recorded.last());
-        let span = Span { first, end, window_ms: recorded.step, start: None, times: None };
+        let window_ms = subject.candidate.sample_window_ms(recorded.step);
+        let span = Span { first, end, window_ms, start: None, times: None };
         let options = flags.modeled(read.options);
         let run = backtest::simulate(
             &subject.candidate,
@@ -108,7 +117,10 @@ pub async fn backtest(
             namespace: subject.candidate.namespace.clone(),
             kind: subject.kind.clone(),
             figures: run.figures,
-            low_confidence_minutes: untrusted_minutes(recorded.loads.first()),
+            low_confidence_minutes: low_confidence(&recorded.loads)
+                .iter()
+                .map(|part| (part.to - part.from) / 60.0)
+                .sum(),
             trust: reproduction.as_ref().map(|one| one.trust),
             reproduced: reproduction.map(|one| one.agreement),
             pod_start_seconds: read.about.pod_start.seconds,
@@ -129,12 +141,6 @@ pub async fn backtest(
         ReportFormat::Json => json!({"autoscalers": tried, "failed": failed}).to_string() + "\n",
         _ => text(&tried, &failed),
     })
-}
-
-/// In how many minutes a load can't be trusted.
-pub fn untrusted_minutes(load: Option<&Load>) -> f64 {
-    let parts = load.map(backtest::low_confidence).unwrap_or_default();
-    parts.iter().map(|part| (part.to - part.from) / 60.0).sum()
 }
 
 fn text(tried: &[Tried], failed: &[String]) -> String {

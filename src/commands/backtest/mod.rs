@@ -26,11 +26,14 @@ use crate::backtest::{self, Candidate, Load};
 use crate::config::{BacktestFlags, Feedback, Moment, RecordedFlags, ReportFormat};
 use report::{Bounds, Tried};
 use std::fs::File;
-use std::io::{BufReader, IsTerminal, Read};
-use std::path::Path;
+use std::io::{BufRead, BufReader, IsTerminal, Read};
+use std::path::{Path, PathBuf};
 
 /// The most bytes of a file of load after it is decompressed.
 const MAX_LOAD_BYTES: u64 = 512 << 20;
+/// What a gzip file begins with.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+
 /// Tries the autoscalers of files on a load, and returns what is to be printed.
 ///
 /// # Errors
@@ -38,16 +41,22 @@ const MAX_LOAD_BYTES: u64 = 512 << 20;
 pub async fn run(flags: &BacktestFlags) -> Result<Vec<u8>, String> {
     refuse(flags.output, std::io::stdout().is_terminal())?;
     let recorded = &flags.recorded;
-    let subjects = Subjects::read(&flags.files, recorded.namespace.as_deref())?;
+    let is_stdin = |path: &PathBuf| path.as_os_str() == "-";
+    if flags.files.iter().chain(&recorded.load).filter(|path| is_stdin(path)).count() > 1 {
+        return Err("-: the standard input was given twice".to_owned());
+    }
+    let subjects = Subjects::read(&flags.files, recorded)?;
+    subjects.notes.iter().for_each(|note| eprintln!("note: {note}"));
     let url = recorded.prometheus_url.as_deref();
     if let Some(url) = url.filter(|_| subjects.are_of_several_workloads()) {
         return fleet::backtest(flags, url, subjects).await.map(String::into_bytes);
     }
     let subjects = subjects.all()?;
     let mut candidates: Vec<Candidate> = subjects.into_iter().map(|one| one.candidate).collect();
+    let totals = recorded.queries.iter().cloned().collect();
     for candidate in &mut candidates {
         match flags.feedback {
-            None => candidate.refuse_feedback()?,
+            None => candidate.refuse_feedback(&totals)?,
             Some(Feedback::Queue) => check_queue(flags, candidate)?,
         }
         if let Some(pod_carries) = recorded.pod_carries {
@@ -109,7 +118,7 @@ fn on_file(
         runs.push(run.map_err(|error| format!("{}: {error}", candidate.name))?);
         recordings.extend(recording);
     }
-    let low_confidence = backtest::low_confidence(&load);
+    let low_confidence = report::low_confidence([&load]);
     let was = Vec::new();
     Ok(Tried { runs, load, low_confidence, recorded: None, was, recordings, candidates, options })
 }
@@ -133,10 +142,16 @@ fn load(path: &Path) -> Result<Load, String> {
         true => Box::new(std::io::stdin().lock()),
         false => Box::new(File::open(path).map_err(|error| error.to_string())?),
     };
-    let is_gzip = path.extension().is_some_and(|extension| extension == "gz");
-    let bytes: Box<dyn Read> = match is_gzip {
+    let mut file = BufReader::new(file);
+    let begin = file.fill_buf().map_err(|error| error.to_string())?;
+    let bytes: Box<dyn Read> = match begin.starts_with(&GZIP) {
         true => Box::new(flate2::read::MultiGzDecoder::new(file)),
-        false => file,
+        false => Box::new(file),
     };
-    Load::read(BufReader::new(bytes.take(MAX_LOAD_BYTES))).map_err(|error| error.to_string())
+    let mut text = BufReader::new(bytes.take(MAX_LOAD_BYTES));
+    let load = Load::read(&mut text);
+    match text.get_ref().limit() {
+        0 => Err(format!("at most {MAX_LOAD_BYTES} bytes were expected; choose a part of it")),
+        _ => load.map_err(|error| error.to_string()),
+    }
 }

@@ -1,8 +1,8 @@
 //! `plimsoll backtest --prometheus-url`: load and replicas from Prometheus, and what was is reproduced first.
 
-use super::report::{Bounds, FromPrometheus, POD_START, Start, Tried};
+use super::report::{Bounds, FromPrometheus, POD_START, Start, Tried, low_confidence};
 use crate::backtest::{
-    self, Candidate, Grid, History, Options, PodStart, Recorded, Span, WasThere,
+    self, Candidate, Grid, History, LowConfidence, Options, PodStart, Recorded, Span, WasThere,
 };
 use crate::clock::WallClock;
 use crate::config::{BacktestFlags, Config, Moment, RecordedFlags};
@@ -21,8 +21,8 @@ const REPRODUCED_STEP: i64 = 1_000;
 
 /// The Prometheus that has the load, and the part of it that is tried.
 #[derive(Debug)]
-pub struct Backend<'a> {
-    flags: &'a RecordedFlags,
+pub struct Backend {
+    flags: RecordedFlags,
     prometheus: Client,
     config: Config,
     totals: BTreeMap<String, String>,
@@ -42,10 +42,10 @@ pub struct OfWorkload {
     pub options: Options,
 }
 
-impl<'a> Backend<'a> {
+impl Backend {
     /// # Errors
     /// If a flag or the configuration is invalid.
-    pub fn open(flags: &'a RecordedFlags, url: &str) -> Result<Self, String> {
+    pub fn open(flags: &RecordedFlags, url: &str) -> Result<Self, String> {
         let prometheus =
             connect::prometheus(url, &flags.prometheus).map_err(|error| error.to_string())?;
         let config = match &flags.config {
@@ -58,7 +58,7 @@ impl<'a> Backend<'a> {
         let first = time(flags.from).unwrap_or(last.saturating_sub(DEFAULT_SPAN));
         let requests = flags.requests.iter().cloned().collect();
         let totals = flags.queries.iter().cloned().collect();
-        Ok(Self { flags, prometheus, config, totals, requests, first, last })
+        Ok(Self { flags: flags.clone(), prometheus, config, totals, requests, first, last })
     }
 
     fn history(&self) -> History<'_> {
@@ -98,7 +98,7 @@ impl<'a> Backend<'a> {
             None => self.history().pod_start(candidate, was_there, grid).await?,
         };
         let options = self.flags.options(known.as_ref().map_or(POD_START, |start| start.p50));
-        Ok((options, Start::of(self.flags, known)))
+        Ok((options, Start::of(&self.flags, known)))
     }
 
     /// What there is of the workload of one of many autoscalers. The part that is reproduced has as many points as the
@@ -110,6 +110,7 @@ impl<'a> Backend<'a> {
         if candidate.namespace.is_empty() {
             return Err("it has no namespace: give metadata.namespace or --namespace".to_owned());
         }
+        candidate.refuse_feedback(&self.totals)?;
         let step = candidate.period_ms(self.flags.period);
         let (grid, history) = (self.grid(step)?, self.history());
         let from = self.reproduced_from();
@@ -158,7 +159,7 @@ pub async fn run(
     let options = flags.modeled(options);
     // What was decided was decided on values of that very time.
     let from = backend.reproduced_from();
-    let step = ((last - from) / REPRODUCED_POINTS).clamp(REPRODUCED_STEP, step);
+    let step = ((last - from) / REPRODUCED_POINTS).max(REPRODUCED_STEP).min(step);
     let fine = Grid { first: from - earlier, last, step };
     let recorded = history.recorded(in_force, fine).await?;
     let reproduction = backtest::reproduce(in_force, &recorded, &was_there, from, &options)?;
@@ -168,24 +169,36 @@ pub async fn run(
         tried.push(recorded.map_err(|error| format!("{}: {error}", candidate.name))?);
     }
     let bounds = Bounds::of(flags.output);
-    let firsts = tried.iter().map(Recorded::first).min();
-    let lasts = tried.iter().map(Recorded::last).max();
-    let whole = firsts.zip(lasts).ok_or("there is no candidate")?;
+    // All are tried on the time of which the metrics of all are known.
+    let begin = tried.iter().map(Recorded::first).max().unwrap_or(first);
+    let end = tried.iter().map(Recorded::last).min().unwrap_or(last);
+    if begin >= end {
+        return Err("the metrics of the candidates have no time in common".to_owned());
+    }
     let (mut runs, mut recordings) = (Vec::new(), Vec::new());
     for (candidate, recorded) in candidates.iter().zip(&tried) {
-        let (first, end) = (recorded.first(), recorded.last());
-        let start = was_there.replicas.at(first);
-        let span = Span { first, end, window_ms: step, start, times: None };
+        let start = was_there.replicas.at(begin);
+        let window_ms = candidate.sample_window_ms(step);
+        let span = Span { first: begin, end, window_ms, start, times: None };
         let mut recording =
-            bounds.map(|one| one.recording(candidate, &candidates, &options, whole));
+            bounds.map(|one| one.recording(candidate, &candidates, &options, (begin, end)));
         let source = &mut recorded.source();
         let run = backtest::simulate(candidate, source, span, &options, &mut recording);
         recordings.extend(recording);
         runs.push(run.map_err(|error| format!("{}: {error}", candidate.name))?);
     }
-    let load = tried.first().and_then(|recorded| recorded.loads.first()).cloned();
-    let load = load.ok_or("there is no load")?;
-    let low_confidence = backtest::low_confidence(&load);
+    let load = tried.first().and_then(|recorded| recorded.loads.first());
+    let load = load.ok_or("there is no load")?.between(Some(begin), Some(end))?;
+    let loads = tried.iter().flat_map(|recorded| &recorded.loads);
+    let mut low_confidence = low_confidence(loads);
+    low_confidence
+        .retain(|part| part.to * 1000.0 > begin as f64 && part.from * 1000.0 < end as f64);
+    for (from, to) in [(first, begin), (end, last)] {
+        if to - from > 2 * step {
+            let why = "a metric of a candidate has no value in the history: it is not tried";
+            low_confidence.push(LowConfidence::new(from, to, why));
+        }
+    }
     let recorded = Some(FromPrometheus { reproduction, pod_start: start });
     let was = was_there.replicas.samples().to_vec();
     Ok(Tried { runs, load, low_confidence, recorded, was, recordings, candidates, options })

@@ -1,7 +1,7 @@
 //! What a report is made of, and what its charts keep of runs.
 
 use crate::backtest::{
-    Candidate, Load, LowConfidence, Measure, Options, Recording, Reproduction, Run, TimeAxis,
+    self, Candidate, Load, LowConfidence, Measure, Options, Recording, Reproduction, Run, TimeAxis,
 };
 use crate::commands::story::span;
 use crate::config::{BacktestFlags, RecordedFlags, ReportFormat};
@@ -184,6 +184,14 @@ impl Tried {
         texts.push("Failing pods, rollouts and scaling by hand are not simulated.".to_owned());
         texts
     }
+}
+
+/// Where one of several loads can't be trusted, in the order of time.
+pub fn low_confidence<'a>(loads: impl IntoIterator<Item = &'a Load>) -> Vec<LowConfidence> {
+    let mut parts: Vec<_> = loads.into_iter().flat_map(backtest::low_confidence).collect();
+    parts.sort_by(|one, other| one.from.total_cmp(&other.from));
+    parts.dedup();
+    parts
 }
 
 /// What is assumed of a queue.

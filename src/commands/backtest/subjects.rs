@@ -2,6 +2,7 @@
 
 use crate::backtest::Candidate;
 use crate::commands::{convert, objects};
+use crate::config::RecordedFlags;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -10,6 +11,8 @@ use std::path::{Path, PathBuf};
 pub struct Subject {
     /// As an Autoscaler.
     pub object: Value,
+    /// As it is in the file, without what the server sets.
+    pub written: Value,
     /// Its kind in the file.
     pub kind: String,
     /// How it is tried.
@@ -23,15 +26,17 @@ pub struct Subjects {
     pub found: Vec<Subject>,
     /// Why others can't be.
     pub failed: Vec<String>,
+    /// What of them was left out or has another meaning than before.
+    pub notes: Vec<String>,
 }
 
 impl Subjects {
-    /// Reads files, whose autoscalers without a namespace are in this one. What an Autoscaler or ScaledObject has made is
-    /// left out, as it is tried with that.
+    /// Reads files, by the flags of a command. What an Autoscaler or ScaledObject has made is left out, as it is tried
+    /// with that.
     ///
     /// # Errors
     /// If a file can't be read, or has no autoscaler in it.
-    pub fn read(files: &[PathBuf], namespace: Option<&str>) -> Result<Self, String> {
+    pub fn read(files: &[PathBuf], flags: &RecordedFlags) -> Result<Self, String> {
         let mut subjects = Self::default();
         let mut paths: Vec<&Path> = Vec::new();
         for path in files {
@@ -42,7 +47,7 @@ impl Subjects {
                 if is_made(&object) {
                     continue;
                 }
-                match subject(&object, namespace) {
+                match subject(&object, flags, &mut subjects.notes) {
                     Ok(None) => {}
                     Ok(Some(subject)) => {
                         subjects.found.push(subject);
@@ -67,6 +72,12 @@ impl Subjects {
             if same.count() > 1 {
                 let path = paths[index].display();
                 subject.candidate.name = format!("{name} ({path})");
+                // Of the same file, too, a number does.
+                let earlier = (0..index).filter(|other| names[*other].1 == *name);
+                let earlier = earlier.filter(|other| paths[*other] == paths[index]).count();
+                if earlier > 0 {
+                    subject.candidate.name += &format!(" {}", earlier + 1);
+                }
             }
         }
         Ok(subjects)
@@ -109,19 +120,38 @@ impl std::fmt::Display for Subject {
     }
 }
 
-fn subject(object: &Value, namespace: Option<&str>) -> Result<Option<Subject>, String> {
-    let Some(mut converted) = convert::convert_one(object)? else { return Ok(None) };
+fn subject(
+    object: &Value,
+    flags: &RecordedFlags,
+    notes: &mut Vec<String>,
+) -> Result<Option<Subject>, String> {
+    let (converted, said) = convert::convert_one(object, flags.prometheus_url.as_deref())?;
+    notes.extend(said);
+    let Some(mut converted) = converted else { return Ok(None) };
     let text = |path: &str| object.pointer(path).and_then(Value::as_str).unwrap_or_default();
     let name = text("/metadata/name");
     let own = Some(text("/metadata/namespace")).filter(|own| !own.is_empty());
-    let namespace = own.or(namespace).unwrap_or_default();
+    let namespace = own.or(flags.namespace.as_deref()).unwrap_or_default();
     if !namespace.is_empty() {
         converted["metadata"]["namespace"] = namespace.into();
     }
     let candidate = Candidate::new(name, namespace, converted["spec"].clone());
     let candidate = candidate.map_err(|error| format!("{}: {error}", name.escape_debug()))?;
     let kind = text("/kind").to_owned();
-    Ok(Some(Subject { object: converted, kind, candidate }))
+    Ok(Some(Subject { object: converted, written: written(object), kind, candidate }))
+}
+
+/// The object without what the server sets.
+fn written(object: &Value) -> Value {
+    let mut written = object.clone();
+    let _ = written.as_object_mut().map(|fields| fields.remove("status"));
+    for field in ["managedFields", "resourceVersion", "uid", "creationTimestamp", "generation"] {
+        let _ = written["metadata"].as_object_mut().map(|fields| fields.remove(field));
+    }
+    let annotations = written.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut);
+    let applied = "kubectl.kubernetes.io/last-applied-configuration";
+    let _ = annotations.map(|annotations| annotations.remove(applied));
+    written
 }
 
 /// Whether an Autoscaler or a ScaledObject has made the HorizontalPodAutoscaler.

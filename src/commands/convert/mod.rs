@@ -56,16 +56,21 @@ pub(super) fn yaml(value: &Value) -> String {
     serde_saphyr::to_string(value).expect("plain data has nothing that YAML can't say")
 }
 
-/// The Autoscaler that an object is or becomes; none of an object that becomes none.
+/// The Autoscaler that an object is or becomes, with what was left out or has another meaning; none of an object that
+/// becomes none. `server` is the Prometheus that is queried, if known.
 ///
 /// # Errors
 /// If it can't be converted.
-pub(super) fn convert_one(object: &Value) -> Result<Option<Value>, String> {
-    let mut converted = Converted::default();
+pub(super) fn convert_one(
+    object: &Value,
+    server: Option<&str>,
+) -> Result<(Option<Value>, Vec<String>), String> {
+    let server = server.map(str::to_owned);
+    let mut converted = Converted { server, ..Converted::default() };
     convert_object(object, &mut converted);
     match converted.errors.first() {
         Some(error) => Err(error.clone()),
-        None => Ok(converted.objects.pop()),
+        None => Ok((converted.objects.pop(), converted.notes)),
     }
 }
 

@@ -1,26 +1,33 @@
 //! `plimsoll recommend`: better specs of autoscalers, by recorded load.
 
+mod carries;
 mod lint;
+mod rewritten;
 mod text;
 
 use super::backtest::{self, Member, OfWorkload, POD_START, Subject, Subjects};
 use super::convert;
-use crate::backtest::{Limits, Options, Recommendation, Trace, search};
-use crate::config::{RecommendFlags, RecommendFormat};
+use crate::backtest::{Keep, Limits, Options, Recommendation, Reproduction, Trace, Trust, search};
+use crate::config::{KeptField, RecommendFlags, RecommendFormat};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 /// What was found for an autoscaler.
 #[derive(Debug)]
 struct Found {
     recommendation: Recommendation,
-    /// How far a backtest of the present spec is what was, in words; empty if the load is from a file.
+    /// How far a backtest of the present spec is what was; none if that is unknown.
+    reproduction: Option<Reproduction>,
+    /// That in words; empty if the load is from a file.
     reproduced: String,
+    /// What one pod is taken to carry of each metric, in the unit of its target.
+    carries: BTreeMap<String, f64>,
     /// The span of the load, in words.
     span: String,
     /// What is probably a mistake in the present spec, or in the load.
     warnings: Vec<String>,
-    /// The object with the recommended spec.
-    object: Value,
+    /// The object with the recommended spec; none where it is kept.
+    object: Option<Value>,
 }
 
 /// Searches, and returns what is to be printed.
@@ -29,13 +36,13 @@ struct Found {
 /// If a file can't be read, or its only autoscaler can't be tried.
 pub async fn run(flags: &RecommendFlags) -> Result<String, String> {
     let recorded = &flags.recorded;
-    let subjects = Subjects::read(&flags.files, recorded.namespace.as_deref())?;
+    let subjects = Subjects::read(&flags.files, recorded)?;
+    subjects.notes.iter().for_each(|note| eprintln!("note: {note}"));
     let is_one = subjects.found.len() + subjects.failed.len() == 1;
-    let subjects = match is_one {
-        true => Subjects { found: subjects.all()?, failed: Vec::new() },
-        false => subjects,
+    let (found, mut failed) = match is_one {
+        true => (subjects.all()?, Vec::new()),
+        false => (subjects.found, subjects.failed),
     };
-    let Subjects { found, mut failed } = subjects;
     let members = match (&recorded.load, &recorded.prometheus_url) {
         (Some(path), _) => {
             let [subject] = &*found else {
@@ -45,17 +52,24 @@ pub async fn run(flags: &RecommendFlags) -> Result<String, String> {
                 ));
             };
             subject.candidate.only_metric()?;
-            subject.candidate.refuse_feedback()?;
+            subject.candidate.refuse_feedback(&BTreeMap::new())?;
             let trace = Trace::File(backtest::load_of(path, recorded)?);
-            let options = recorded.options(POD_START);
-            let result = found_for(flags, subject, &trace, &options, String::new());
+            let read = Read { trace, options: recorded.options(POD_START), reproduction: None };
+            let result = found_for(flags, subject, read, String::new());
             vec![Member { subject: subject.clone(), result }]
         }
         (None, Some(url)) => {
             backtest::each(found, recorded, url, |subject, read| {
                 let OfWorkload { recorded, about, options } = read;
+                let reproduced = backtest::reproduced(&about);
                 let trace = Trace::Recorded(recorded);
-                found_for(flags, subject, &trace, &options, backtest::reproduced(&about))
+                let read = Read { trace, options, reproduction: about.reproduction };
+                let mut found = found_for(flags, subject, read, reproduced)?;
+                if !is_one {
+                    // Of thousands, what was rejected is not kept.
+                    found.recommendation.others = Vec::new();
+                }
+                Ok(found)
             })
             .await?
         }
@@ -72,57 +86,87 @@ pub async fn run(flags: &RecommendFlags) -> Result<String, String> {
     Ok(match (flags.output, &*found) {
         (RecommendFormat::Text, [(subject, one)]) if is_one => text::of_one(subject, one),
         (RecommendFormat::Text, _) => text::of_many(found, &failed),
-        (RecommendFormat::Json, [(_, one)]) if is_one => json(one).to_string() + "\n",
+        (RecommendFormat::Json, [(subject, one)]) if is_one => {
+            json(subject, one).to_string() + "\n"
+        }
         (RecommendFormat::Json, _) => {
-            let of = |(subject, one): &(Subject, Found)| {
-                let mut report = json(one);
-                report["namespace"] = json!(subject.candidate.namespace);
-                report["name"] = json!(subject.candidate.name);
-                report["warnings"] = json!(one.warnings);
-                report
-            };
-            let all: Vec<Value> = found.iter().map(of).collect();
+            let all: Vec<Value> = found.iter().map(|(subject, one)| json(subject, one)).collect();
             json!({"autoscalers": all, "failed": failed}).to_string() + "\n"
         }
         (RecommendFormat::Yaml, _) => {
+            for (subject, one) in &found {
+                if one.object.is_none() {
+                    eprintln!("kept: {subject}: {}", one.recommendation.reason);
+                }
+                one.warnings.iter().for_each(|warning| eprintln!("warning: {subject}: {warning}"));
+            }
             failed.iter().for_each(|error| eprintln!("not tried: {error}"));
-            let objects = found.iter().map(|(_, one)| convert::yaml(&one.object));
-            objects.collect::<Vec<_>>().join("---\n")
+            let objects = found.iter().filter_map(|(_, one)| one.object.as_ref());
+            objects.map(convert::yaml).collect::<Vec<_>>().join("---\n")
         }
     })
+}
+
+/// What is known of a workload.
+struct Read {
+    trace: Trace,
+    options: Options,
+    reproduction: Option<Reproduction>,
 }
 
 fn found_for(
     flags: &RecommendFlags,
     subject: &Subject,
-    trace: &Trace,
-    options: &Options,
+    read: Read,
     reproduced: String,
 ) -> Result<Found, String> {
-    let Subject { object, candidate, .. } = subject;
-    let mut present = candidate.clone();
-    if let Some(carries) = flags.recorded.pod_carries {
-        present.only_metric().map_err(|error| format!("--pod-carries: {error}"))?;
-        present.metrics[0].pod_carries = Some(carries);
-    }
+    let Read { trace, options, reproduction } = read;
+    let spec = &subject.object["spec"];
+    let mut present = subject.candidate.clone();
+    let is_assumed = carries::set(&mut present, &subject.written, flags.recorded.pod_carries)?;
+    let keeps = |field: KeptField| flags.keep.contains(&field);
     let limits = Limits {
         budget: flags.budget,
         under_minutes: flags.max_under_minutes,
         headroom: flags.min_headroom,
+        keep: Keep {
+            min: keeps(KeptField::Min),
+            max: keeps(KeptField::Max),
+            scale_down: keeps(KeptField::ScaleDown),
+            scale_up: keeps(KeptField::ScaleUp),
+            schedules: keeps(KeptField::Schedules),
+        },
     };
-    let recommendation = search(&present, &object["spec"], trace, options, limits)?;
-    let warnings = lint::warnings(&recommendation, &object["spec"], trace);
-    let chosen = recommendation.recommended.as_ref().unwrap_or(&recommendation.present);
-    let mut better = object.clone();
-    better["spec"] = chosen.spec.clone();
+    let mut recommendation = search(&present, spec, &trace, &options, limits)?;
+    let trust = reproduction.as_ref().map(|one| one.trust);
+    if trust == Some(Trust::Low) && !flags.allow_low_trust {
+        recommendation.withhold("a backtest of the present spec is not what was in the last day (trust: low): --allow-low-trust recommends all the same");
+    }
+    let mut warnings = lint::warnings(&recommendation, spec, &trace);
+    let carries = carries::of(&present);
+    if is_assumed {
+        warnings.push(format!(
+            "a pod is taken to carry its present target ({}): --pod-carries says what it really carries",
+            carries::text(&carries)
+        ));
+    }
     let [first, split, last] =
         [trace.first(), recommendation.split, trace.last()].map(backtest::shown);
     let span = format!("Tuned on {first} to {split}, shown on the rest, until {last}");
-    Ok(Found { recommendation, reproduced, span, warnings, object: better })
+    let chosen = recommendation.recommended.as_ref();
+    let object = chosen.map(|chosen| rewritten::object(subject, &chosen.spec, &carries));
+    Ok(Found { recommendation, reproduction, reproduced, carries, span, warnings, object })
 }
 
-fn json(found: &Found) -> Value {
+fn json(subject: &Subject, found: &Found) -> Value {
     let mut report = json!(found.recommendation);
-    report["object"] = found.object.clone();
+    report["namespace"] = json!(subject.candidate.namespace);
+    report["name"] = json!(subject.candidate.name);
+    report["object"] = json!(found.object);
+    report["podCarries"] = json!(found.carries);
+    report["warnings"] = json!(found.warnings);
+    let reproduction = found.reproduction.as_ref();
+    report["trust"] = json!(reproduction.map(|one| one.trust));
+    report["reproduced"] = json!(reproduction.map(|one| one.agreement));
     report
 }

@@ -1,6 +1,6 @@
 //! Recommendations for a person.
 
-use super::Found;
+use super::{Found, rewritten};
 use crate::backtest::{Figures, Recommendation, Trial};
 use crate::commands::backtest::{Subject, not_tried};
 use crate::commands::convert;
@@ -13,12 +13,12 @@ const SHOWN: usize = 6;
 /// The recommendation for one autoscaler.
 pub fn of_one(subject: &Subject, one: &Found) -> String {
     let mut text = String::new();
-    let Found { recommendation: found, reproduced, span, warnings, object } = one;
+    let Found { recommendation: found, reproduced, span, warnings, object, .. } = one;
     let Recommendation { present, recommended, reason, others, .. } = found;
     let name = subject.candidate.name.escape_debug();
     match recommended {
         Some(chosen) => {
-            let (before, after) = (&present.later, &chosen.later);
+            let (before, after) = (present.shown(), chosen.shown());
             let short = change(before.under_pod_minutes, after.under_pod_minutes, "pod-minutes");
             let cost = change(before.replica_hours, after.replica_hours, "replica-hours");
             let label = &chosen.label;
@@ -40,6 +40,7 @@ pub fn of_one(subject: &Subject, one: &Found) -> String {
         "REPLICA-HOURS",
         "POD-MIN SHORT",
         "CHANGES",
+        "REVERSALS",
         "REST: REPLICA-HOURS",
         "POD-MIN SHORT",
     ];
@@ -49,17 +50,17 @@ pub fn of_one(subject: &Subject, one: &Found) -> String {
     let recommended = recommended.iter().map(|trial| (trial, "recommended: "));
     let trials = std::iter::once((present, "")).chain(recommended);
     for (trial, mark) in trials.chain(plain.map(|trial| (trial, ""))) {
-        let [tuned, later] = [&trial.tuned, &trial.later].map(|figures: &Figures| {
+        let [tuned, later] = [&trial.tuned, trial.shown()].map(|figures: &Figures| {
             [figures.replica_hours, figures.under_pod_minutes].map(|figure| format!("{figure:.1}"))
         });
         let [hours, short] = tuned;
         let [later_hours, later_short] = later;
-        let changes = trial.tuned.scale_events.to_string();
         rows.push([
             format!("{mark}{}", trial.label),
             hours,
             short,
-            changes,
+            trial.tuned.scale_events.to_string(),
+            trial.tuned.reversals.to_string(),
             later_hours,
             later_short,
         ]);
@@ -77,8 +78,8 @@ pub fn of_one(subject: &Subject, one: &Found) -> String {
     if rejected.len() > SHOWN {
         let _ = writeln!(text, "  and {} more (--output json)", rejected.len() - SHOWN);
     }
-    if found.recommended.is_some() {
-        if subject.kind != "Autoscaler" {
+    if let (Some(object), Some(chosen)) = (object, &found.recommended) {
+        if !rewritten::is_kept(subject, &chosen.spec) {
             let kind = subject.kind.escape_debug();
             let _ = writeln!(text, "\nIt was a {kind}, and becomes an Autoscaler:");
         }
@@ -93,7 +94,7 @@ pub fn of_many(mut found: Vec<(Subject, Found)>, failed: &[String]) -> String {
     let gain = |(_, one): &(Subject, Found)| -> (f64, f64) {
         let Recommendation { present, recommended, .. } = &one.recommendation;
         recommended.as_ref().map_or((0.0, 0.0), |chosen| {
-            let (before, after) = (&present.later, &chosen.later);
+            let (before, after) = (present.shown(), chosen.shown());
             (
                 before.under_pod_minutes - after.under_pod_minutes,
                 before.replica_hours - after.replica_hours,
@@ -108,27 +109,38 @@ pub fn of_many(mut found: Vec<(Subject, Found)>, failed: &[String]) -> String {
     let (short, cost) =
         found.iter().map(gain).fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
     let mut text = format!(
-        "{better} of {} autoscalers have a better spec: {short:.0} pod-minutes less short and {:+.0} replica-hours, on the parts that were not tuned on\n\n",
+        "{better} of {} autoscalers have a better spec: {short:.0} pod-minutes less short and {:+.0} replica-hours, on the parts that were not tuned on, which decide whether one is recommended\n\n",
         found.len(),
         -cost
     );
-    let header =
-        ["AUTOSCALER", "RECOMMENDED", "POD-MIN SHORT", "THEN", "REPLICA-HOURS", "THEN", "WARNINGS"];
+    let header = [
+        "AUTOSCALER",
+        "RECOMMENDED",
+        "POD-MIN SHORT",
+        "THEN",
+        "REPLICA-HOURS",
+        "THEN",
+        "TRUST",
+        "WARNINGS",
+    ];
     let mut rows = vec![header.map(str::to_owned)];
     for (subject, one) in &found {
         let Recommendation { present, recommended, .. } = &one.recommendation;
         let then = |of: fn(&Figures) -> f64| {
-            let chosen = recommended.as_ref().map(|chosen| format!("{:.1}", of(&chosen.later)));
+            let chosen = recommended.as_ref().map(|chosen| format!("{:.1}", of(chosen.shown())));
             chosen.unwrap_or_else(|| "-".to_owned())
         };
         let label = recommended.as_ref().map_or("keep it", |chosen| &chosen.label);
         rows.push([
             subject.to_string(),
             label.to_owned(),
-            format!("{:.1}", present.later.under_pod_minutes),
+            format!("{:.1}", present.shown().under_pod_minutes),
             then(|figures| figures.under_pod_minutes),
-            format!("{:.1}", present.later.replica_hours),
+            format!("{:.1}", present.shown().replica_hours),
             then(|figures| figures.replica_hours),
+            one.reproduction
+                .as_ref()
+                .map_or("-".to_owned(), |one| format!("{:?}", one.trust).to_ascii_lowercase()),
             one.warnings.len().to_string(),
         ]);
     }

@@ -150,7 +150,15 @@ pub struct RecommendFlags {
     #[arg(long, value_name = "PERCENT", value_parser = at_least_zero, default_value = "0")]
     pub min_headroom: f64,
 
-    /// How the result is printed; yaml is the objects only.
+    /// What of the spec is not changed; may be repeated, or a list with commas.
+    #[arg(long, value_enum, value_name = "FIELD", value_delimiter = ',')]
+    pub keep: Vec<KeptField>,
+
+    /// Recommend where a backtest of the present spec is not what was in the last day, too.
+    #[arg(long)]
+    pub allow_low_trust: bool,
+
+    /// How the result is printed; yaml is the objects with a better spec only.
     #[arg(short, long, value_enum, default_value_t = RecommendFormat::Text)]
     pub output: RecommendFormat,
 }
@@ -162,6 +170,21 @@ pub enum RecommendFormat {
     Text,
     /// For a program.
     Json,
-    /// What is recommended, or the present object where it is kept.
+    /// The objects with the recommended specs; none that is kept.
     Yaml,
+}
+
+/// A field that `plimsoll recommend` does not change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KeptField {
+    /// minReplicas.
+    Min,
+    /// maxReplicas.
+    Max,
+    /// The stabilization window of scale-down.
+    ScaleDown,
+    /// The rules of scale-up.
+    ScaleUp,
+    /// Schedules.
+    Schedules,
 }

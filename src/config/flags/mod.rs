@@ -8,7 +8,8 @@ mod prometheus;
 mod serve;
 
 pub use backtest::{
-    BacktestFlags, Feedback, RecommendFlags, RecommendFormat, RecordedFlags, ReportFormat,
+    BacktestFlags, Feedback, KeptField, RecommendFlags, RecommendFormat, RecordedFlags,
+    ReportFormat,
 };
 pub use commands::{
     CheckFlags, ClusterFlags, CompareFlags, ConvertFlags, ExplainFlags, FreezeFlags, HistoryFlags,

@@ -3,11 +3,13 @@
 mod envelope;
 mod metadata;
 mod query;
+mod range;
 mod series;
 
 pub use envelope::Label;
 pub use metadata::metric_type;
 pub use query::{InvalidSample, ResultType, Series, read_query_response};
+pub use range::{RangeSeries, decode_matrix};
 pub use series::{SeriesSchema, decode_series_schemas};
 
 #[cfg(test)]

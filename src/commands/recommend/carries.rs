@@ -1,0 +1,87 @@
+//! What one pod carries, which an object keeps in an annotation, so that the next recommendation begins with it and not
+//! with the target that this one has lowered.
+
+use crate::backtest::Candidate;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// The annotation: `METRIC=NUMBER,METRIC=NUMBER`, each in the unit of the target.
+pub const ANNOTATION: &str = "plimsoll.dev/pod-carries";
+
+/// Sets what a pod carries, by a flag or else by the annotation of the object, and returns whether it is taken from the
+/// target of a metric.
+///
+/// # Errors
+/// If either is invalid.
+pub fn set(candidate: &mut Candidate, object: &Value, flag: Option<f64>) -> Result<bool, String> {
+    if let Some(carries) = flag {
+        candidate.only_metric().map_err(|error| format!("--pod-carries: {error}"))?;
+        candidate.metrics[0].pod_carries = Some(carries);
+        return Ok(false);
+    }
+    let annotations = &object["metadata"]["annotations"];
+    let known = annotations[ANNOTATION].as_str().map(read).transpose()?.unwrap_or_default();
+    let mut is_assumed = false;
+    for metric in &mut candidate.metrics {
+        match known.get(&metric.name) {
+            Some(carries) => metric.set_carries_as_target(*carries),
+            None => is_assumed = true,
+        }
+    }
+    Ok(is_assumed)
+}
+
+fn read(text: &str) -> Result<BTreeMap<String, f64>, String> {
+    let one = |part: &str| {
+        let (name, number) = part.split_once('=')?;
+        let number: f64 = number.parse().ok()?;
+        (number > 0.0 && number.is_finite()).then(|| (name.trim().to_owned(), number))
+    };
+    let all: Option<BTreeMap<String, f64>> = text.split(',').map(one).collect();
+    all.ok_or_else(|| {
+        format!("the annotation {ANNOTATION}: METRIC=NUMBER was expected, not {text:?}")
+    })
+}
+
+/// What one pod carries of each metric.
+pub fn of(candidate: &Candidate) -> BTreeMap<String, f64> {
+    let of = |metric: &crate::backtest::Measure| (metric.name.clone(), metric.carries_as_target());
+    candidate.metrics.iter().map(of).collect()
+}
+
+/// As the annotation has it.
+pub fn text(carries: &BTreeMap<String, f64>) -> String {
+    // What floating point adds is left out.
+    let rounded = |number: &f64| (number * 1e6).round() / 1e6;
+    let one = |(name, number): (&String, &f64)| format!("{name}={}", rounded(number));
+    carries.iter().map(one).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_a_pod_carries_outlives_a_lower_target() {
+        let spec = json!({
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+            "maxReplicas": 10,
+            "resourceMetrics": [{"resourceName": "cpu", "targetType": "Utilization", "averageUtilization": 74}],
+            "customMetrics": [{"metricName": "requests", "averageValue": "9250m"}],
+        });
+        let mut candidate = Candidate::new("web", "shop", spec).unwrap();
+        candidate.set_request("cpu", None, 0.5);
+        let object = json!({"metadata": {"annotations": {ANNOTATION: "cpu=80,requests=10"}}});
+        assert_eq!(set(&mut candidate.clone(), &object, None), Ok(true), "its generated name");
+        let name = candidate.metrics[1].name.clone();
+        let object =
+            json!({"metadata": {"annotations": {ANNOTATION: format!("cpu=80,{name}=10")}}});
+        assert_eq!(set(&mut candidate, &object, None), Ok(false));
+        assert!((candidate.metrics[0].carries() - 0.4).abs() < 1e-9);
+        assert!((candidate.metrics[0].headroom() - 8.1).abs() < 0.1);
+        assert_eq!(text(&of(&candidate)), format!("cpu=80,{name}=10"));
+        assert!(read("requests").unwrap_err().contains("METRIC=NUMBER"));
+        assert!(read("requests=-1").is_err() && read("requests=inf").is_err());
+    }
+}
