@@ -141,11 +141,15 @@ mod tests {
     #[test]
     fn what_answers_to_scaling_is_told_from_a_load() {
         let refused = |metric: &str, query: Option<&str>, total: Option<&str>| {
-            let spec = json!({
+            let mut spec = json!({
                 "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
                 "maxReplicas": 10,
-                "customMetrics": [{"metricName": metric, "averageValue": "10", "query": query, "per": query.map(|_| "Workload")}],
+                "customMetrics": [{"metricName": metric, "averageValue": "10"}],
             });
+            if let Some(query) = query {
+                spec["customMetrics"][0]["query"] = json!(query);
+                spec["customMetrics"][0]["per"] = json!("Workload");
+            }
             let candidate = Candidate::new("web", "shop", spec).expect("a candidate");
             let totals = total.map(|total| (candidate.metrics[0].name.clone(), total.to_owned()));
             candidate.refuse_feedback(&totals.into_iter().collect()).err()

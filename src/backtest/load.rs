@@ -111,7 +111,7 @@ impl Load {
                     Ok(value) if value.is_nan() || (0.0..=MAX_VALUE).contains(&value) => value,
                     _ => {
                         return fail(format!(
-                            "{text:?}: a load of 0 to {MAX_VALUE:e} was expected"
+                            "{text:?}: a load of 0 or more, at most {MAX_VALUE:e}, was expected"
                         ));
                     }
                 },

@@ -42,6 +42,7 @@ fn a_wrong_row_is_named_with_what_was_expected() {
         ("time,value\n-1,2\n", 2, "Unix seconds"),
         ("time,value\n1,-2\n", 2, "0 or more"),
         ("time,value\n1,inf\n", 2, "0 or more"),
+        ("time,value\n1,1e300\n", 2, "at most 1e18"),
         ("time,value\n5,2\n5,3\n", 3, "not later"),
     ] {
         let error = read(text).unwrap_err();
@@ -192,7 +193,7 @@ fn what_a_file_of_load_says_nothing_of_is_refused() {
 
 #[test]
 fn a_load_without_bounds_adds_up() {
-    let load = read("time,value\n0,20\n60,1e300\n600,1e300\n").unwrap();
+    let load = read("time,value\n0,20\n60,1e18\n600,1e18\n").unwrap();
     let run = run(&candidate(json!({})), &load, &options()).unwrap();
     let figures = run.figures;
     assert!(figures.needed_replica_hours > 1e6 && figures.needed_replica_hours.is_finite());
@@ -219,4 +220,106 @@ fn load_that_was_cut_off_is_marked() {
     // Steps at all levels are the nature of the load.
     let steps = Load::of((0..1_440).map(|n| (n * 60_000, (n / 60 % 5) as f64 * 10.0, false)));
     assert_eq!(low_confidence(&steps), []);
+}
+
+#[test]
+fn load_that_is_cut_off_most_of_the_time_or_with_noise_is_marked_and_crane_14_is_not() {
+    let wave = |n: i64| {
+        let noise = ((n * 7919) % 101) as f64 / 100.0;
+        100.0 + 60.0 * (n as f64 / 120.0).sin() + 4.0 * noise
+    };
+    for (limit, jitter) in [(140.0, 0.004), (110.0, 0.0), (105.0, 0.004), (90.0, 0.0), (80.0, 0.0)]
+    {
+        let carried = |n: i64| {
+            let jitter = 1.0 - jitter * (((n * 6_007) % 97) as f64 / 97.0);
+            wave(n).min(limit * jitter)
+        };
+        let load = Load::of((0..1_440).map(|n| (n * 60_000, carried(n), false)));
+        let parts = low_confidence(&load);
+        let is_marked = |n: &i64| {
+            let time = *n as f64 * 60.0;
+            parts.iter().any(|part| part.from <= time && time <= part.to)
+        };
+        let cut: Vec<i64> = (0..1_440).filter(|n| wave(*n) > limit).collect();
+        let marked = cut.iter().filter(|n| is_marked(n)).count();
+        assert!(marked * 10 >= cut.len() * 9, "{limit} {jitter}: {marked} of {}", cut.len());
+    }
+    for trace in ["crane-00", "crane-08", "crane-14"] {
+        let path = format!("{}/tests/data/traces/{trace}.csv.gz", env!("CARGO_MANIFEST_DIR"));
+        let file = flate2::read::MultiGzDecoder::new(std::fs::File::open(path).unwrap());
+        let load = Load::read(std::io::BufReader::new(file)).unwrap();
+        assert_eq!(low_confidence(&load), [], "{trace}");
+    }
+}
+
+#[test]
+fn a_row_that_is_far_too_large_leaves_later_means_as_they_are() {
+    let rows = (0..600).map(|minute: i64| {
+        let value = if minute == 5 { 3e17 } else { 100.0 + (minute % 7) as f64 };
+        (minute * 60_000, value, false)
+    });
+    let load = Load::of(rows);
+    let mut means = crate::backtest::load::Means::new(&load, 60_000);
+    let mut at = load.cursor();
+    for minute in (20..600).step_by(7) {
+        let time = minute * 60_000;
+        let expected = f64::midpoint(at.at(time - 60_000).unwrap(), at.at(time).unwrap());
+        let mean = means.until(time).unwrap();
+        assert!((mean - expected).abs() < 1e-6, "{minute}: {mean} {expected}");
+    }
+}
+
+/// An autoscaler whose metric is a total, with other fields.
+fn total(fields: Value) -> Candidate {
+    let mut spec = json!({
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+        "maxReplicas": 20,
+        "customMetrics": [{"metricName": "r", "per": "Workload", "averageValue": "10",
+            "query": "sum(rate(r_total{namespace=\"shop\"}[1m]))"}],
+    });
+    let fields = fields.as_object().unwrap().clone();
+    spec.as_object_mut().unwrap().extend(fields);
+    Candidate::new("web", "shop", spec).unwrap()
+}
+
+#[test]
+fn a_workload_that_begins_at_zero_or_was_sent_there_by_a_schedule_comes_back() {
+    let load = read("time,value\n0,0\n600,0\n601,100\n86400,100\n").unwrap();
+    let run_of = |candidate: &Candidate| run(candidate, &load, &options()).unwrap();
+    let from_zero = run_of(&total(json!({"minReplicas": 0})));
+    assert_eq!(from_zero.replicas[0].2, 0);
+    assert_eq!(from_zero.replicas.last().unwrap().2, 10);
+    // Idle until noon, with a window that allows zero until six.
+    let night = json!({"minReplicas": 1, "schedules": [{"name": "night", "timeZone": "UTC",
+        "start": "0 0 * * *", "end": "0 6 * * *", "minReplicas": 0}]});
+    let load = read("time,value\n0,50\n60,0\n43200,0\n43201,100\n86400,100\n").unwrap();
+    let run = run(&total(night), &load, &options()).unwrap();
+    let at = |time: i64| run.replicas.iter().rev().find(|(at, ..)| *at <= time * 1_000).unwrap().2;
+    assert_eq!((at(5 * 3_600), at(7 * 3_600), at(50_000)), (0, 1, 10));
+}
+
+#[test]
+fn what_arrives_in_a_queue_is_completed_by_the_pods() {
+    // 50 a second for an hour, a burst of 200 for ten minutes, and 50 again.
+    let load = read("time,value\n0,50\n3600,50\n3601,200\n4200,200\n4201,50\n9000,50\n").unwrap();
+    let spec = json!({
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+        "minReplicas": 1, "maxReplicas": 40,
+        "customMetrics": [{"metricName": "queue_length", "averageValue": "30"}],
+    });
+    let candidate = Candidate::new("web", "shop", spec).unwrap();
+    let queued = Options { service_rate: Some(5.0), ..options() };
+    let run = run(&candidate, &load, &queued).unwrap();
+    assert_eq!(run.replicas[0].1, 10, "50 a second need ten pods that complete 5 each");
+    let most = run.replicas.iter().map(|(_, _, wanted)| *wanted).max().unwrap();
+    assert!(most > 20, "{most}");
+    let worst = run.figures.worst_under.unwrap();
+    assert_eq!(worst.needed, 40);
+}
+
+#[test]
+fn a_warm_up_that_leaves_nothing_is_refused() {
+    let load = read("time,value\n0,20\n600,20\n").unwrap();
+    let warm = Options { warm_up: Duration::from_secs(601), ..options() };
+    assert!(run(&candidate(json!({})), &load, &warm).unwrap_err().contains("--warm-up"));
 }

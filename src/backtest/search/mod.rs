@@ -190,8 +190,12 @@ pub fn search(
     trials.extend(try_all(variants.collect()));
     // Bounds and policies of the best so far, one after the other.
     for further in [Further::Maximum, Further::ScaleUp, Further::Minimum] {
-        let base = choice.best(&trials).map_or(&now, |best| &trials[best]);
-        let variant = match further {
+        let bases = match choice.best(&trials) {
+            Some(best) => vec![trials[best].clone()],
+            // What is not enough by itself may be with another.
+            None => trials.iter().filter(|trial| trial.is_plain).chain([&now]).cloned().collect(),
+        };
+        let variant = |base: &Trial| match further {
             Further::Maximum if limits.keep.max || !base.is_capped() => None,
             Further::Maximum => variant::maximum(&base.variant(), &needs),
             Further::ScaleUp if limits.keep.scale_up => None,
@@ -199,7 +203,7 @@ pub fn search(
             Further::Minimum if limits.keep.min || choice.is_doubtful => None,
             Further::Minimum => variant::minimum(&base.variant(), &needs),
         };
-        trials.extend(variant.and_then(|variant| try_one(&variant).ok()));
+        trials.extend(try_all(bases.iter().filter_map(variant).collect()));
     }
     if let Some(best) = choice.best(&trials) {
         trials[best].later = Some(on(&later, &trials[best].spec)?);

@@ -148,7 +148,8 @@ fn a_maximum_that_holds_pods_back_is_raised_above_what_the_load_needs() {
 fn a_minimum_that_the_load_never_needs_is_lowered_but_not_to_one_pod() {
     let mut high = spec();
     high["minReplicas"] = json!(30);
-    let found = searched_from(&high, None, &waves(), LIMITS);
+    let limits = Limits { under_minutes: Some(300.0), ..LIMITS };
+    let found = searched_from(&high, None, &waves(), limits);
     let chosen = found.recommended.expect(&found.reason);
     assert!(chosen.spec["minReplicas"].as_i64().unwrap() < 10, "{}", chosen.label);
     assert!(chosen.shown().replica_hours < found.present.shown().replica_hours * 0.7);
@@ -162,7 +163,9 @@ fn rules_of_scale_up_that_are_too_slow_are_left_out() {
     let mut slow = spec();
     slow["behavior"] = json!({"scaleUp": {"policies": [
         {"type": "Pods", "value": 1, "periodSeconds": 1800}]}});
-    let found = searched_from(&slow, None, &waves(), Limits { budget: 40.0, ..LIMITS });
+    let keep = Keep { schedules: true, ..LIMITS.keep };
+    let limits = Limits { budget: 40.0, keep, ..LIMITS };
+    let found = searched_from(&slow, None, &office_hours(1.0), limits);
     let chosen = found.recommended.expect(&found.reason);
     assert!(chosen.label.contains("scale-up as by default"), "{}", chosen.label);
     assert!(chosen.spec["behavior"].get("scaleUp").is_none());
