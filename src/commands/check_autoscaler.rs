@@ -119,6 +119,14 @@ mod tests {
                 "spec.schedules[0]: minReplicas 9 is above maxReplicas 4",
             ),
             (
+                "minReplicas: 5, maxReplicas: 9, schedules: [{name: a, start: '0 8 * * *', end: '0 9 * * *', maxReplicas: 1}]",
+                "spec.schedules[0]: maxReplicas 1 is below minReplicas 5",
+            ),
+            (
+                "maxReplicas: 4, customMetrics: [{metricName: m, averageValue: 1, fallback: {replicas: 9}}]",
+                "spec.customMetrics[0].fallback.replicas: 9 is above maxReplicas 4",
+            ),
+            (
                 "maxReplicas: 4, executor: NativeHPA, customMetrics: [{metricName: m, per: Workload, value: 1}]",
                 "spec.executor: kube-controller-manager reads",
             ),

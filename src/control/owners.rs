@@ -235,6 +235,61 @@ mod tests {
         }
     }
 
+    /// More than one evaluation may read: what was read before counts until it is read again.
+    #[tokio::test(start_paused = true)]
+    async fn what_was_read_before_counts_where_there_is_more_to_read() {
+        let (client, _) = fake::api(|request| match request.line.as_str() {
+            "GET /apis" => (200, fake::groups()),
+            "GET /apis/apps/v1" => (
+                200,
+                json!({"kind": "APIResourceList", "groupVersion": "apps/v1", "resources": [
+                    {"name": "replicasets", "singularName": "replicaset", "namespaced": true,
+                     "kind": "ReplicaSet", "verbs": ["get"]}]}),
+            ),
+            // Half of them have no controller.
+            line => {
+                let name = line.rsplit('/').next().unwrap();
+                let number: usize = name.parse().unwrap();
+                let owner = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "web",
+                    "uid": "d", "controller": true});
+                let owners = if number.is_multiple_of(2) { json!([owner]) } else { json!([]) };
+                (
+                    200,
+                    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
+                        "metadata": {"name": name, "uid": name, "ownerReferences": owners}}),
+                )
+            }
+        });
+        let owners = Owners::new(client.clone(), Targets::new(client));
+        let target = TargetRef {
+            api_version: "apps/v1".to_owned(),
+            kind: "Deployment".to_owned(),
+            name: "web".to_owned(),
+        };
+        let number = 2 * MAX_READS + 1;
+        // How many of one evaluation failed.
+        let evaluate = async || {
+            let reads = AtomicUsize::new(0);
+            let mut failed = 0;
+            for n in 0..number {
+                let name = n.to_string();
+                let from = owner("ReplicaSet", &name, &name);
+                match owners.leads("shop", from, &target, &reads).await {
+                    Ok(leads) => assert_eq!(leads, n % 2 == 0),
+                    Err(_) => failed += 1,
+                }
+            }
+            failed
+        };
+        for left in [MAX_READS + 1, 1, 0, 0] {
+            assert_eq!(evaluate().await, left);
+        }
+        for seconds in [15, 601, 3_600] {
+            tokio::time::advance(Duration::from_secs(seconds)).await;
+            assert_eq!(evaluate().await, 0, "{seconds} s later");
+        }
+    }
+
     #[tokio::test]
     async fn a_replica_set_leads_to_its_deployment_and_is_read_once() {
         let (client, log) = fake::api(|request| match request.line.as_str() {

@@ -21,3 +21,6 @@ pub use schema::{
 };
 pub use short_metrics::CustomMetric;
 pub use status::{AutoscalerStatus, ScheduleStatus, ScheduleWindow};
+
+#[cfg(test)]
+mod tests;

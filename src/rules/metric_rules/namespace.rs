@@ -423,6 +423,19 @@ mod tests {
         assert!(view.standings.iter().all(|one| one.reason == Reason::TooManyRules));
     }
 
+    #[tokio::test]
+    async fn an_invalid_rule_takes_no_place() {
+        let names: Vec<String> = (0..25).map(|n| format!("rule-{n:02}")).collect();
+        let query = |n: i64| if n < 20 { "<<.Nothing>>" } else { SUM };
+        let records =
+            names.iter().zip(0..).map(|(name, n)| (name.as_str(), record(n, 1, query(n))));
+        let rules = of(&records.collect::<Vec<_>>());
+        assert_eq!(rules.rules.iter().filter(|rule| rule.compiled.is_ok()).count(), 5);
+        let view = rules.view(&|_| false);
+        assert!(view.standings.iter().all(|one| one.reason == Reason::Invalid));
+        assert_eq!(view.standings.len(), 20);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_listing_that_finds_nothing_is_repeated_ever_less_often() {
         let mut rules = of(&[("one", record(1, 1, SUM))]);
