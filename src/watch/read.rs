@@ -118,6 +118,7 @@ pub struct LeanWorkloadSpec {
 pub struct LeanWorkloadStatus {
     replicas: i32,
     updated_replicas: i32,
+    ready_replicas: i32,
     /// Of a StatefulSet.
     current_revision: Option<String>,
     /// Of a StatefulSet.
@@ -156,6 +157,7 @@ pub fn scale(workload: LeanWorkload) -> Option<ScaleRecord> {
         },
         selector: selector.to_string(),
         is_rolling_out: workload.status.is_rolling_out(),
+        are_pods_ready: workload.status.ready_replicas >= workload.status.replicas,
         revision: hasher.finish(),
     })
 }
@@ -374,10 +376,11 @@ mod tests {
                 "metadata": {"name": "web", "annotations": {
                     "deployment.kubernetes.io/revision": revision, "other": "x"}},
                 "spec": {"selector": {"matchLabels": {"app": "web"}}},
-                "status": {"replicas": 3, "updatedReplicas": updated}});
+                "status": {"replicas": 3, "updatedReplicas": updated, "readyReplicas": 5 - updated}});
             scale(serde_json::from_value(object).expect("a workload")).expect("a scale")
         };
         assert!(record("1", 2).is_rolling_out && !record("1", 3).is_rolling_out);
+        assert!(record("1", 2).are_pods_ready && !record("1", 3).are_pods_ready);
         assert_eq!(record("1", 2).revision, record("1", 3).revision);
         assert_ne!(record("1", 3).revision, record("2", 3).revision);
     }

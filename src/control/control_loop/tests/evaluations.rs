@@ -189,6 +189,7 @@ async fn no_metric_is_queried_if_the_decision_uses_none() {
                 replicas: numbers,
                 selector: selector.to_owned(),
                 is_rolling_out: false,
+                are_pods_ready: true,
                 revision: 0,
             };
             index.put_scale(watch::Workload::Deployment, autoscaler.key.clone(), scale);

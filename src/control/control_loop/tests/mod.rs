@@ -174,7 +174,13 @@ fn show(control: &ControlLoop, replicas: i32, is_rolling_out: bool) {
     control.ctx.cluster.write(|index| {
         let selector = "app=web".to_owned();
         let numbers = hpa::Scale { spec_replicas: replicas, status_replicas: replicas };
-        let scale = watch::ScaleRecord { replicas: numbers, selector, is_rolling_out, revision: 0 };
+        let scale = watch::ScaleRecord {
+            replicas: numbers,
+            selector,
+            is_rolling_out,
+            are_pods_ready: true,
+            revision: 0,
+        };
         index.put_scale(watch::Workload::Deployment, key("web".to_owned()), scale);
         for number in 0..replicas {
             let owner = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-1",
