@@ -3,7 +3,7 @@
 use super::{
     AlignedSamples, Context, ControllerConfig, Input, MetricFallback, MetricOptions, OnEmpty,
     OnError, Outcome, Phase, Pod, Ready, Requests, Sample, Samples, Scale, ScalingHistory,
-    Selected, Spec, Status, WarmUp, decide,
+    Selected, Spec, Status, WarmUp, decide, needs_samples,
 };
 use serde_json::json;
 
@@ -254,4 +254,34 @@ fn replicas_above_the_maximum_of_a_schedule_go_as_fast_as_the_policies_allow() {
     assert_eq!(decided(&spec, 40, &[low]), (38, false));
     let spec = scheduled(1, json!({}), json!({"maxReplicas": 10}));
     assert_eq!(decided(&spec, 40, &[low]), (10, false));
+}
+
+#[test]
+fn a_decision_that_needs_no_samples_reads_none() {
+    let spec = serde_json::from_value(json!({
+        "scaleTargetRef": {"kind": "Deployment", "name": "web"},
+        "minReplicas": 2, "maxReplicas": 5,
+        "metrics": [{"type": "Pods", "pods": {"metric": {"name": "qps"},
+            "target": {"type": "AverageValue", "averageValue": "1"}}}],
+    }));
+    let (spec, config) = (Spec::from_api(&spec.unwrap()), ControllerConfig::default());
+    let context = Context::new(&spec, &config, 0);
+    for (replicas, needs, wanted) in
+        [(0, false, None), (1, false, Some(2)), (9, false, Some(5)), (3, true, None)]
+    {
+        let scale = Scale { spec_replicas: replicas, status_replicas: replicas };
+        let mut status = Status::default();
+        assert_eq!(needs_samples(context, scale, &status), needs, "{replicas}");
+        if needs {
+            continue;
+        }
+        let selected = Selected::Pods(&[]);
+        let input = Input { context, namespace: "shop", scale: Ok(scale), selected, samples: &[] };
+        let decision = decide(&input, &mut ScalingHistory::default(), &mut status, &mut ());
+        let to = match decision.outcome {
+            Outcome::Rescale { to, .. } => Some(to),
+            Outcome::Hold | Outcome::Failed => None,
+        };
+        assert_eq!(to, wanted, "{replicas}");
+    }
 }
