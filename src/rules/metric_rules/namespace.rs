@@ -67,17 +67,22 @@ impl NamespaceRules {
     ) {
         let mut records: Vec<_> = records.into_iter().collect();
         records.sort_by(|(a, of_a), (b, of_b)| (of_a.created, a).cmp(&(of_b.created, b)));
-        let excess = records.split_off(records.len().min(MAX_RULES));
-        let excess = excess.into_iter();
-        self.excess = excess.map(|(name, of)| (name, of.uid.clone(), of.generation)).collect();
+        self.excess.clear();
+        let mut valid = 0;
         let mut known: HashMap<String, RuleState> =
             self.rules.drain(..).map(|rule| (rule.uid.clone(), rule)).collect();
         for (name, record) in records {
+            // One that is invalid serves nothing, and takes no place.
+            if valid == MAX_RULES {
+                self.excess.push((name, record.uid.clone(), record.generation));
+                continue;
+            }
             let before = known.remove(&record.uid).filter(|rule| rule.name == name);
             let same_labels = |rule: &Arc<CompiledRule>| rule.labels() == labels;
             if let Some(rule) = before {
                 let same = record.generation.is_some() && rule.generation == record.generation;
                 if same && rule.compiled.as_ref().map_or(true, same_labels) {
+                    valid += usize::from(rule.compiled.is_ok());
                     self.rules.push(rule);
                     continue;
                 }
@@ -86,6 +91,7 @@ impl NamespaceRules {
             } else {
                 self.rules.push(self.compile(name, &record, labels, guarded, None));
             }
+            valid += usize::from(self.rules.last().is_some_and(|rule| rule.compiled.is_ok()));
         }
     }
 
