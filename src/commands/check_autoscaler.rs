@@ -17,7 +17,13 @@ pub fn check(spec: &AutoscalerSpec, namespace: &str, context: &Context<'_>, foun
     let most = spec.schedules.iter().filter_map(|one| one.max_replicas).max();
     let most = most.map_or(spec.max_replicas, |most| most.max(spec.max_replicas));
     for (index, schedule) in spec.schedules.iter().enumerate() {
-        let highest = schedule.max_replicas.unwrap_or(spec.max_replicas);
+        let (lowest, highest) = (
+            schedule.min_replicas.unwrap_or(spec.min_replicas),
+            schedule.max_replicas.unwrap_or(spec.max_replicas),
+        );
+        if let Some(max) = schedule.max_replicas.filter(|max| *max < lowest) {
+            warnings.push(format!("spec.schedules[{index}]: maxReplicas {max} is below minReplicas {lowest} of the spec, which it lowers unless another schedule does"));
+        }
         if let Some(min) = schedule.min_replicas.filter(|min| *min > highest) {
             warnings.push(format!("spec.schedules[{index}]: minReplicas {min} is above maxReplicas {highest} of the spec, which holds unless another schedule raises it"));
         }
@@ -42,6 +48,17 @@ pub fn check(spec: &AutoscalerSpec, namespace: &str, context: &Context<'_>, foun
             "spec.fallback.replicas: {} is not between {least} and {most}, within which it is kept",
             fallback.replicas
         ));
+    }
+    let of_custom = spec.custom_metrics.iter().map(|metric| ("customMetrics", &metric.fallback));
+    let of_resources = spec.resource_metrics.iter().map(|one| ("resourceMetrics", &one.fallback));
+    for list in [of_resources.enumerate().collect::<Vec<_>>(), of_custom.enumerate().collect()] {
+        for (index, (field, fallback)) in list {
+            if let Some(replicas) =
+                fallback.as_ref().map(|one| one.replicas).filter(|replicas| *replicas > most)
+            {
+                warnings.push(format!("spec.{field}[{index}].fallback.replicas: {replicas} is above maxReplicas {most}, which holds"));
+            }
+        }
     }
     if spec.executor == Executor::NativeHPA && spec.has_value_at_zero() {
         warnings.push("spec.executor: kube-controller-manager reads External metrics from external.metrics.k8s.io, which one adapter of the cluster serves: apiServices.external of the chart registers Plimsoll".to_owned());
@@ -117,6 +134,14 @@ mod tests {
             (
                 "maxReplicas: 4, schedules: [{name: a, start: '0 8 * * *', end: '0 9 * * *', minReplicas: 9}]",
                 "spec.schedules[0]: minReplicas 9 is above maxReplicas 4",
+            ),
+            (
+                "minReplicas: 5, maxReplicas: 9, schedules: [{name: a, start: '0 8 * * *', end: '0 9 * * *', maxReplicas: 1}]",
+                "spec.schedules[0]: maxReplicas 1 is below minReplicas 5",
+            ),
+            (
+                "maxReplicas: 4, customMetrics: [{metricName: m, averageValue: 1, fallback: {replicas: 9}}]",
+                "spec.customMetrics[0].fallback.replicas: 9 is above maxReplicas 4",
             ),
             (
                 "maxReplicas: 4, executor: NativeHPA, customMetrics: [{metricName: m, per: Workload, value: 1}]",

@@ -18,7 +18,7 @@ pub async fn check(
 ) {
     for object in objects {
         for (index, metric) in object.spec.custom_metrics.iter().enumerate() {
-            if metric.options().on_empty == OnEmpty::Zero {
+            if metric.options().on_empty != OnEmpty::Missing {
                 continue;
             }
             let field = match &metric.query {

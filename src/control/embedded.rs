@@ -106,7 +106,7 @@ pub async fn apply(
         }
         (Some(_), target) if (metrics_failed || target.is_err()) && !apply.execution.is_preview => {
         }
-        _ => status.end(ConditionKind::FallbackActive, "the metrics are read", context.now),
+        _ => fallback::show(&decision, metrics_failed, &mut status, context.now),
     }
     if apply.autoscaler.kind == AutoscalerKind::Autoscaler {
         decision.events.extend(state.warnings.take_event());

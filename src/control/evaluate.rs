@@ -6,6 +6,7 @@ use super::gather::{Aligned, note_types};
 use super::noted::Account;
 use super::observe::{Observation, needs_samples, observe, read_target};
 use super::owners::foreign;
+use super::rollout::Seen;
 use super::state::AutoscalerState;
 use super::targets::{Target, watched_scale};
 use super::warnings::Warnings;
@@ -17,7 +18,7 @@ use crate::hpa::{
 use crate::leader::FencingToken;
 use crate::ledger::DecisionLog;
 use crate::time::UnixMillis;
-use crate::watch::{AutoscalerKind, AutoscalerRef, Index, ScalingSpec};
+use crate::watch::{AutoscalerKind, AutoscalerRef, Index, ScaleRecord, ScalingSpec};
 use std::fmt;
 use std::sync::Arc;
 
@@ -124,7 +125,7 @@ fn decide_on<'a>(
     }
     if let Some(rollouts) = execution.rollouts {
         let seen = ctx.cluster.read(|index| rollout(index, autoscaler, context));
-        if seen.is_some_and(|(now, revision)| state.rollout.note(now, revision, at.process)) {
+        if seen.is_some_and(|seen| state.rollout.note(seen, at.process)) {
             let text = format_args!(
                 "the workload is rolled out: {}",
                 match rollouts {
@@ -132,10 +133,15 @@ fn decide_on<'a>(
                     Rollouts::Hold => "no replica is added or removed",
                 }
             );
+            let mut is_held = cap(context, "RollingOut", text, &mut decision, &mut status);
             if rollouts == Rollouts::Hold {
-                withhold(context, "RollingOut", text, &mut decision, &mut status);
+                is_held |= withhold(context, "RollingOut", text, &mut decision, &mut status);
             }
-            cap(context, "RollingOut", text, &mut decision, &mut status);
+            if is_held && let Ok(target) = &target {
+                // Or the metrics of the rollout would have it done once that is over.
+                let current = target.replicas.spec_replicas;
+                history.bound_recommendation(context.now, current, current);
+            }
         }
     }
     if is_withheld {
@@ -231,24 +237,27 @@ fn is_active(pod: &Pod<'_>) -> bool {
     !pod.deleting && !matches!(pod.phase, Phase::Succeeded | Phase::Failed)
 }
 
-/// Whether the target is being rolled out, and its revision, if its kind is watched.
-fn rollout(index: &Index, autoscaler: &AutoscalerRef, context: Context<'_>) -> Option<(bool, u64)> {
+/// What is seen of rollouts of the target, if its kind is watched.
+fn rollout(index: &Index, autoscaler: &AutoscalerRef, context: Context<'_>) -> Option<Seen> {
     let scale = watched_scale(index, &autoscaler.key.namespace, &context.spec.target)?;
-    Some((scale.is_rolling_out, scale.revision))
+    let ScaleRecord { is_rolling_out, are_pods_ready, revision, .. } = *scale;
+    Some(Seen { is_rolling_out, are_pods_ready, revision })
 }
 
-/// Turns a scale-up into a hold, unless it is one to `minReplicas` or from zero.
+/// Turns a scale-up into a hold, unless it is one to `minReplicas` or from zero. Returns whether there was one.
 fn cap(
     context: Context<'_>,
     reason: &'static str,
     text: fmt::Arguments<'_>,
     decision: &mut Decision,
     status: &mut Status,
-) {
-    let Outcome::Rescale { from, to, .. } = decision.outcome else { return };
-    if to > from && from >= context.bounds.min.max(1) {
+) -> bool {
+    let Outcome::Rescale { from, to, .. } = decision.outcome else { return false };
+    let is_capped = to > from && from >= context.bounds.min.max(1);
+    if is_capped {
         hold(context, (from, to), reason, text, decision, status);
     }
+    is_capped
 }
 
 /// Turns a scale-down into a hold. Returns whether there was one. A scale above `maxReplicas` is

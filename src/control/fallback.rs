@@ -8,7 +8,10 @@ use super::state::AutoscalerState;
 use super::targets::WriteError;
 use super::zero;
 use crate::crd::Fallback;
-use crate::hpa::{ConditionKind, Context, Event, EventKind, ScalingHistory, Spec, Status};
+use crate::hpa::{
+    ConditionKind, Context, Decision, Event, EventKind, ScalingHistory, Spec, Status, Substitute,
+};
+use crate::time::UnixMillis;
 
 /// How often a scale-up is tried if other writers change the scale.
 const FALLBACK_ATTEMPTS: u32 = 5;
@@ -71,6 +74,18 @@ pub async fn apply(
             tracing::warn!(%autoscaler, %error, "Failed to scale up to the fallback");
             None
         }
+    }
+}
+
+/// Shows what stands for metrics that failed, where the fallback of the whole does not apply.
+pub fn show(decision: &Decision, metrics_failed: bool, status: &mut Status, now: UnixMillis) {
+    let kind = ConditionKind::FallbackActive;
+    match &decision.substitute {
+        Some(Substitute { reason, message }) => {
+            status.set(kind, true, reason, format_args!("{message}"), now);
+        }
+        None if metrics_failed => status.end(kind, "nothing stands for the metrics", now),
+        None => status.end(kind, "the metrics are read", now),
     }
 }
 

@@ -14,6 +14,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// The selected pods that count.
 pub enum Owned {
@@ -27,16 +28,33 @@ pub enum Owned {
 pub struct Owners {
     client: Client,
     targets: Targets,
-    /// By namespace and object, its controller; none if it has none, or is gone. Whoever makes a pod chooses what
-    /// it says of its owner, the UID too.
-    parents: Cache<(String, Arc<Owner>), Option<Arc<Owner>>>,
+    /// By namespace and object. Whoever makes a pod chooses what it says of its owner, the UID too.
+    parents: Cache<(String, Arc<Owner>), Known>,
 }
 
-/// How long the controller of an object is remembered: a ReplicaSet that is given up by its Deployment
+/// What was read of an object.
+#[derive(Clone)]
+struct Known {
+    /// Its controller; none if it has none, or is gone.
+    parent: Option<Arc<Owner>>,
+    read: Instant,
+}
+
+impl Known {
+    fn is_fresh(&self) -> bool {
+        let ttl = if self.parent.is_some() { PARENT_TTL } else { ORPHAN_TTL };
+        self.read.elapsed() < ttl
+    }
+}
+
+/// After which time the controller of an object is read again: a ReplicaSet that is given up by its Deployment
 /// may get another.
 const PARENT_TTL: Duration = Duration::from_secs(600);
-/// How long it is remembered that an object has none, or is gone: it may get one as soon as its workload is made anew.
+/// The same of an object that has none, or is gone: it may get one as soon as its workload is made anew.
 const ORPHAN_TTL: Duration = Duration::from_secs(10);
+/// How long what was read counts where there is more to read than one evaluation may: longer than the longest sync
+/// period, or the next evaluations would never have read all.
+const KEPT: Duration = Duration::from_secs(2 * 3_600);
 /// The maximum size of the cache, in bytes.
 const CACHE_BYTES: usize = 4 << 20;
 /// The most objects between a pod and its target.
@@ -52,11 +70,10 @@ impl Owners {
             let Owner { group, kind, name, uid } = &**owner;
             size_of::<Owner>() + group.len() + kind.len() + name.len() + uid.len()
         };
-        let bytes = move |(namespace, object): &(String, Arc<Owner>),
-                          parent: &Option<Arc<Owner>>| {
-            namespace.len() + owner(object) + parent.as_ref().map_or(0, owner)
+        let bytes = move |(namespace, object): &(String, Arc<Owner>), known: &Known| {
+            namespace.len() + owner(object) + known.parent.as_ref().map_or(0, owner)
         };
-        Self { client, targets, parents: cache::of_bytes(CACHE_BYTES, PARENT_TTL, bytes) }
+        Self { client, targets, parents: cache::of_bytes(CACHE_BYTES, KEPT, bytes) }
     }
 
     /// The UIDs of those controllers of the selected pods that are the target, or lead to it.
@@ -123,11 +140,14 @@ impl Owners {
         reads: &AtomicUsize,
     ) -> Result<Option<Arc<Owner>>, String> {
         let key = (namespace.to_owned(), object.clone());
-        if let Some(parent) = self.parents.get(&key) {
-            return Ok(parent);
+        let known = self.parents.get(&key);
+        if let Some(known) = known.as_ref().filter(|known| known.is_fresh()) {
+            return Ok(known.parent.clone());
         }
         if reads.fetch_add(1, Ordering::Relaxed) >= MAX_READS {
-            return Err(format!("of more than {MAX_READS} it is not known yet what controls them"));
+            let none =
+                || format!("of more than {MAX_READS} it is not known yet what controls them");
+            return known.map(|known| known.parent).ok_or_else(none);
         }
         let Owner { group, kind, name, uid } = &**object;
         let about = |error: String| format!("{kind} {name}: {error}");
@@ -149,8 +169,7 @@ impl Owners {
         let parent = found
             .and_then(|found| Owner::controller(found.owner_references.as_deref()))
             .map(Arc::new);
-        let ttl = if parent.is_some() { PARENT_TTL } else { ORPHAN_TTL };
-        self.parents.insert_for(ttl, key, parent.clone());
+        self.parents.insert(key, Known { parent: parent.clone(), read: Instant::now() });
         Ok(parent)
     }
 }
@@ -232,6 +251,61 @@ mod tests {
             let pod = pod(controller, hash);
             let found = foreign(&target(kind), &[("p", &pod)]);
             assert_eq!(found.is_some(), is_foreign, "{kind} {controller:?}");
+        }
+    }
+
+    /// More than one evaluation may read: what was read before counts until it is read again.
+    #[tokio::test(start_paused = true)]
+    async fn what_was_read_before_counts_where_there_is_more_to_read() {
+        let (client, _) = fake::api(|request| match request.line.as_str() {
+            "GET /apis" => (200, fake::groups()),
+            "GET /apis/apps/v1" => (
+                200,
+                json!({"kind": "APIResourceList", "groupVersion": "apps/v1", "resources": [
+                    {"name": "replicasets", "singularName": "replicaset", "namespaced": true,
+                     "kind": "ReplicaSet", "verbs": ["get"]}]}),
+            ),
+            // Half of them have no controller.
+            line => {
+                let name = line.rsplit('/').next().unwrap();
+                let number: usize = name.parse().unwrap();
+                let owner = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "web",
+                    "uid": "d", "controller": true});
+                let owners = if number.is_multiple_of(2) { json!([owner]) } else { json!([]) };
+                (
+                    200,
+                    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
+                        "metadata": {"name": name, "uid": name, "ownerReferences": owners}}),
+                )
+            }
+        });
+        let owners = Owners::new(client.clone(), Targets::new(client));
+        let target = TargetRef {
+            api_version: "apps/v1".to_owned(),
+            kind: "Deployment".to_owned(),
+            name: "web".to_owned(),
+        };
+        let number = 2 * MAX_READS + 1;
+        // How many of one evaluation failed.
+        let evaluate = async || {
+            let reads = AtomicUsize::new(0);
+            let mut failed = 0;
+            for n in 0..number {
+                let name = n.to_string();
+                let from = owner("ReplicaSet", &name, &name);
+                match owners.leads("shop", from, &target, &reads).await {
+                    Ok(leads) => assert_eq!(leads, n % 2 == 0),
+                    Err(_) => failed += 1,
+                }
+            }
+            failed
+        };
+        for left in [MAX_READS + 1, 1, 0, 0] {
+            assert_eq!(evaluate().await, left);
+        }
+        for seconds in [15, 601, 3_600] {
+            tokio::time::advance(Duration::from_secs(seconds)).await;
+            assert_eq!(evaluate().await, 0, "{seconds} s later");
         }
     }
 

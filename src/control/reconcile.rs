@@ -13,11 +13,12 @@ use super::state::AutoscalerState;
 use super::status::{PAUSED, paused_text};
 use super::update_status::update_status;
 use super::warnings::Warnings;
-use super::{follower, native_hpa, shadow, status, zero};
-use crate::crd::{AutoscalerStatus, Executor, Mode, ReadError};
+use super::{follower, native_hpa, schedules, shadow, status, zero};
+use crate::crd::{AutoscalerSpec, AutoscalerStatus, Executor, Mode, ReadError};
 use crate::hpa::{self, ConditionKind, Spec, Status};
 use crate::leader::FencingToken;
 use crate::ledger::{CarriedOut, Reason};
+use crate::time::UnixMillis;
 use crate::watch::{AutoscalerKind, AutoscalerRecord, AutoscalerRef, HpaRecord, ScalingSpec};
 
 /// How often an autoscaler is evaluated if another writer changes the scale meanwhile.
@@ -100,12 +101,17 @@ async fn sync_autoscaler(
         Ok(parsed) => parsed,
         Err(error) => return invalid(ctx, token, autoscaler, record, error, state).await,
     };
-    let server_now = DecisionTime::now(&ctx.clock).server;
+    let at = DecisionTime::now(&ctx.clock);
+    let server_now = at.server;
     // Also for what is shown of one that is not evaluated.
     state.status.schedule = parsed.scaling.spec.moment(server_now);
     let mode = parsed.spec.mode_at(server_now);
     if parsed.spec.executor == Executor::NativeHPA {
         rest(ctx, autoscaler, state);
+        let moment = state.status.schedule.as_ref();
+        let change =
+            moment.and_then(|one| schedules::next_evaluation(one, at, ctx.period(autoscaler)));
+        state.release = [change, end_of_pause(&parsed.spec, mode, at)].into_iter().flatten().min();
         return match token {
             Some(token) => native_hpa::apply(ctx, token, autoscaler, record, parsed, state).await,
             None => SyncResult::Followed,
@@ -143,6 +149,7 @@ async fn sync_autoscaler(
         }
         let rendered = status::render(&state.status, &parsed.scaling.spec, record.generation);
         rest(ctx, autoscaler, state);
+        state.release = end_of_pause(&parsed.spec, mode, at);
         update_status(ctx, token, autoscaler, state, rendered);
         return SyncResult::Held;
     }
@@ -162,6 +169,12 @@ async fn sync_autoscaler(
         }
     }
     evaluate_and_apply(ctx, token, autoscaler, &parsed.scaling, execution, state).await
+}
+
+/// When a pause ends, by the clock of this process, if it does.
+fn end_of_pause(spec: &AutoscalerSpec, mode: Mode, at: DecisionTime) -> Option<UnixMillis> {
+    let until = spec.pause.as_ref()?.until.as_ref().filter(|_| mode == Mode::Paused)?;
+    Some(at.process.saturating_add(until.0.as_millisecond().saturating_sub(at.server)))
 }
 
 /// Lets go of what only evaluations need: an autoscaler without them sizes no pods, and repeats no queries.

@@ -158,7 +158,7 @@ impl Warnings {
             match is_empty {
                 Some(false) => self.with_series[index] = Some(now),
                 Some(true)
-                    if scaling.spec.metrics[index].options.on_empty != OnEmpty::Zero
+                    if scaling.spec.metrics[index].options.on_empty == OnEmpty::Missing
                         && self.with_series[index].is_some_and(|last| now - last <= KEPT_MS) =>
                 {
                     if let Some(gap) = self.gaps.iter_mut().find(|gap| gap.index == index) {

@@ -56,7 +56,7 @@ use std::collections::BTreeMap;
     validation = Rule::new("self.executor != 'NativeHPA' || !(has(self.fallback) || has(self.syncPeriodSeconds) || has(self.warmUp) || has(self.rollouts))")
         .message("fallback, rollouts, warmUp and syncPeriodSeconds need the executor Embedded: a native HPA has none of them (syncPeriodSeconds is expected in its behavior from Kubernetes 1.38 on, KEP-6003)")
         .field_path(".executor"),
-    validation = Rule::new("self.executor != 'NativeHPA' || !has(self.customMetrics) || !self.customMetrics.exists(m, has(m.activation) || has(m.onEmpty) || has(m.onError) || has(m.fallback))")
+    validation = Rule::new("self.executor != 'NativeHPA' || ((!has(self.customMetrics) || !self.customMetrics.exists(m, has(m.activation) || has(m.onEmpty) || has(m.onError) || has(m.fallback))) && (!has(self.resourceMetrics) || !self.resourceMetrics.exists(m, has(m.onError) || has(m.fallback))))")
         .message("activation, onEmpty, onError and fallback need the executor Embedded: a native HPA has none of them")
         .field_path(".executor"),
     validation = Rule::new("self.executor != 'NativeHPA' || !has(self.selectionStrategy) || self.selectionStrategy == 'LabelSelector'")
@@ -97,6 +97,8 @@ pub struct AutoscalerSpec {
     /// `metricName`, or has other `labels`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 24), extend("x-kubernetes-list-type" = "atomic"))]
+    #[x_kube(validation = Rule::new("self.all(a, self.exists_one(b, a.metricName == b.metricName && has(a.labels) == has(b.labels) && (!has(a.labels) || a.labels == b.labels)))")
+        .message("two metrics have the same metricName and labels, and so the same published name: name one of them otherwise, which needs a query of its own"))]
     pub custom_metrics: Vec<CustomMetric>,
 
     /// schedules move minReplicas and maxReplicas in windows of time, recurring or once.
@@ -173,10 +175,10 @@ pub enum SelectionStrategy {
     OwnerReference,
 }
 
-/// rollouts says what a rollout of a Deployment or StatefulSet prevents, and for a minute after it,
+/// rollouts says what a rollout of a Deployment or StatefulSet prevents, and a minute more,
 /// as pods that come and go distort the metrics: `Cap`, that replicas are added; `Hold`, that they are
-/// added or removed. If not set, nothing. A rollout counts for ten minutes at most; minReplicas,
-/// maxReplicas and the way from zero are not prevented.
+/// added or removed. If not set, nothing. A rollout lasts until its pods are ready, and counts for ten minutes at
+/// most; minReplicas, maxReplicas and the way from zero are not prevented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Rollouts {
     /// That replicas are added.
@@ -277,13 +279,7 @@ impl AutoscalerSpec {
             let text = "spec.schedules: minReplicas 0 needs at least one Object or External metric, or a custom metric per: Workload";
             return Err(ReadError(text.to_owned()));
         }
-        spec.check_mode().map_err(|error| ReadError(error.to_owned()))?;
-        if spec.executor == Executor::NativeHPA
-            && spec.selection_strategy == Some(SelectionStrategy::OwnerReference)
-        {
-            let text = "spec.selectionStrategy: OwnerReference needs the executor Embedded";
-            return Err(ReadError(text.to_owned()));
-        }
+        spec.check_executor().map_err(ReadError)?;
         Ok(spec)
     }
 
@@ -305,13 +301,23 @@ impl AutoscalerSpec {
             || self.custom_metrics.iter().any(|metric| metric.per == Per::Workload)
     }
 
-    /// Checks `mode`. The text of the error begins with the field.
-    fn check_mode(&self) -> Result<(), &'static str> {
-        match self.mode {
-            Mode::Preview if self.executor == Executor::NativeHPA => Err(
-                "spec.mode: Preview needs the executor Embedded: kube-controller-manager would write the scale",
-            ),
-            Mode::Active | Mode::Preview | Mode::Paused => Ok(()),
+    /// Checks that a native HPA has what is asked for. The text of the error begins with the field.
+    fn check_executor(&self) -> Result<(), String> {
+        let of_pods = self.selection_strategy == Some(SelectionStrategy::OwnerReference);
+        let embedded = [
+            ("fallback: ", self.fallback.is_some()),
+            ("syncPeriodSeconds: ", self.sync_period_seconds.is_some()),
+            ("warmUp: ", self.warm_up.is_some()),
+            ("rollouts: ", self.rollouts.is_some()),
+            ("selectionStrategy: OwnerReference ", of_pods),
+            ("mode: Preview ", self.mode == Mode::Preview),
+        ];
+        let is_native = self.executor == Executor::NativeHPA;
+        match embedded.into_iter().find(|(_, is_given)| is_native && *is_given) {
+            Some((field, _)) => Err(format!(
+                "spec.{field}needs the executor Embedded: kube-controller-manager decides and writes the scale without it"
+            )),
+            None => Ok(()),
         }
     }
 
@@ -328,19 +334,22 @@ impl AutoscalerSpec {
 
     /// Checks `resourceMetrics` and `customMetrics`. The text of the error begins with the field.
     fn check_metrics(&self) -> Result<(), String> {
+        let check_options = |path: &str, options: MetricOptions| match self.executor {
+            Executor::NativeHPA if options != MetricOptions::default() => Err(format!(
+                "{path}: activation, onEmpty, onError and fallback need the executor Embedded: a native HPA has none of them"
+            )),
+            Executor::NativeHPA | Executor::Embedded => Ok(()),
+        };
         for (index, metric) in self.resource_metrics.iter().enumerate() {
-            metric.check().map_err(|error| format!("spec.resourceMetrics[{index}].{error}"))?;
+            let path = format!("spec.resourceMetrics[{index}]");
+            metric.check().map_err(|error| format!("{path}.{error}"))?;
+            check_options(&path, metric.options())?;
         }
-        let is_native = self.executor == Executor::NativeHPA;
         let mut known = BTreeMap::new();
         for (index, metric) in self.custom_metrics.iter().enumerate() {
             let path = format!("spec.customMetrics[{index}]");
             let options = metric.check().map_err(|error| format!("{path}.{error}"))?;
-            if is_native && options != MetricOptions::default() {
-                return Err(format!(
-                    "{path}: activation, onEmpty, onError and fallback need the executor Embedded: a native HPA has none of them"
-                ));
-            }
+            check_options(&path, options)?;
             if let Some(other) = known.insert((&metric.metric_name, &metric.labels), index) {
                 return Err(format!(
                     "{path}: customMetrics[{other}] has the same metricName and labels, and so the same published name: name one of them otherwise, which needs a query of its own"

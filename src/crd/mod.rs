@@ -19,5 +19,8 @@ pub use mode::{Mode, Pause};
 pub use schema::{
     custom_resource_definition, custom_resource_definitions_yaml, metric_rule_definition,
 };
-pub use short_metrics::CustomMetric;
+pub use short_metrics::{CustomMetric, ResourceMetric};
 pub use status::{AutoscalerStatus, ScheduleStatus, ScheduleWindow};
+
+#[cfg(test)]
+mod tests;

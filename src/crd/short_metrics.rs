@@ -108,6 +108,14 @@ pub struct MetricFallback {
     pub replicas: i32,
 }
 
+impl MetricFallback {
+    /// As decisions read it.
+    fn read(&self) -> hpa::MetricFallback {
+        let Self { failure_duration_seconds, replicas } = *self;
+        hpa::MetricFallback { after_ms: i64::from(failure_duration_seconds) * 1000, replicas }
+    }
+}
+
 fn default_failure_duration() -> i32 {
     180
 }
@@ -144,6 +152,14 @@ pub struct ResourceMetric {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub average_utilization: Option<i32>,
+
+    /// What is done while the metric fails.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_error: Option<OnError>,
+
+    /// What the metric asks for once it has failed for long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fallback: Option<MetricFallback>,
 }
 
 /// targetType is the kind of the target, `Utilization` or `AverageValue`. If not set, it follows from the
@@ -177,6 +193,10 @@ impl CustomMetric {
         let Self { per, average_value, value, activation, on_empty, .. } = self;
         check_target("averageValue", average_value.as_ref())?;
         check_target("value", value.as_ref())?;
+        let mut names = self.labels.iter().flatten().map(|(name, _)| name.chars().count());
+        if names.any(|characters| !(1..=128).contains(&characters)) {
+            return Err("labels: a label name must have 1 to 128 characters".to_owned());
+        }
         if average_value.is_some() == value.is_some() {
             return Err("averageValue: must set either averageValue or value".to_owned());
         }
@@ -196,10 +216,7 @@ impl CustomMetric {
             activation_milli: activation.transpose()?.map(Quantity::milli),
             on_empty: on_empty.unwrap_or_default(),
             on_error: self.on_error,
-            fallback: self.fallback.as_ref().map(|fallback| hpa::MetricFallback {
-                after_ms: i64::from(fallback.failure_duration_seconds) * 1000,
-                replicas: fallback.replicas,
-            }),
+            fallback: self.fallback.as_ref().map(MetricFallback::read),
         })
     }
 
@@ -253,7 +270,7 @@ impl CustomMetric {
 impl ResourceMetric {
     /// Checks it, as the schema does. The error begins with the field.
     pub(super) fn check(&self) -> Result<(), String> {
-        let Self { resource_name, target_type, average_value, average_utilization } = self;
+        let Self { resource_name, target_type, average_value, average_utilization, .. } = self;
         check_target("averageValue", average_value.as_ref())?;
         let given = match (average_value, average_utilization) {
             (Some(_), None) => ResourceTargetType::AverageValue,
@@ -272,6 +289,15 @@ impl ResourceMetric {
         match resource_name.is_empty() {
             true => Err("resourceName: is missing".to_owned()),
             false => Ok(()),
+        }
+    }
+
+    /// What it says beyond `autoscaling/v2`.
+    pub fn options(&self) -> MetricOptions {
+        MetricOptions {
+            on_error: self.on_error,
+            fallback: self.fallback.as_ref().map(MetricFallback::read),
+            ..MetricOptions::default()
         }
     }
 
@@ -363,6 +389,11 @@ mod tests {
                 json!({"executor": "NativeHPA", "customMetrics": [
                     {"metricName": "m", "averageValue": 1, "onEmpty": "Zero"}]}),
                 "spec.customMetrics[0]: activation, onEmpty, onError and fallback need the executor Embedded",
+            ),
+            (
+                json!({"executor": "NativeHPA", "resourceMetrics": [
+                    {"resourceName": "cpu", "averageValue": 1, "onError": "Hold"}]}),
+                "spec.resourceMetrics[0]: activation, onEmpty, onError and fallback need the executor Embedded",
             ),
             (
                 json!({"customMetrics": [

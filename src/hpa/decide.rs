@@ -6,7 +6,7 @@ use super::history::ScalingHistory;
 use super::input::{Context, Input, NotSelected, Pod, Scale, Selected};
 use super::metric;
 use super::normalize::{normalize, rate_limited, removable};
-use super::options::OnError;
+use super::options::StandIn;
 use super::replica_calculator::{Proposal, Tolerance};
 use super::status::{ConditionKind, Current, Status};
 use super::trace::{Step, Trace};
@@ -311,12 +311,13 @@ fn propose(
     let activity = (may_be_zero(input.context) && input.context.spec.has_activation())
         .then(|| metric::is_any_active(input, scale));
     let mut best = (0, None);
-    let mut best_measured = None;
+    let (mut best_measured, mut winner) = (None, None);
     let mut failed = 0;
     let (mut first_failure, mut first_ignored) = (None, None);
     for (index, of) in metrics.iter().enumerate() {
         let computed = metric::compute(input, pods, scale, index, tolerance);
         let failed_for = status.note_failure(index, computed.is_err(), input.context.now);
+        let mut stand_in = None;
         let proposal = match computed {
             Ok(mut proposal) => {
                 if let Some(is_any_active) = activity {
@@ -327,18 +328,19 @@ fn propose(
             Err(failure) => {
                 trace.failure(index, failure.reason, &failure.cause);
                 decision.warn(failure.reason, failure.cause.clone());
-                // At zero it does not wake the workload.
-                let is_awake = scale.spec_replicas > 0;
-                let fallback =
-                    of.options.fallback.filter(|one| is_awake && failed_for >= one.after_ms);
-                match (fallback, of.options.on_error) {
-                    (Some(fallback), _) => Some(Proposal::fixed(fallback.replicas)),
-                    (None, Some(OnError::Hold)) => Some(Proposal::hold(scale.spec_replicas)),
-                    (None, Some(OnError::Ignore)) => {
+                stand_in = of.options.stand_in(failed_for, scale.spec_replicas > 0);
+                if let Some(stand_in) = stand_in {
+                    let text = format_args!("{} failed, and {stand_in}", of.label);
+                    decision.substitute(stand_in.reason(), text);
+                }
+                match stand_in {
+                    Some(StandIn::Fallback(replicas)) => Some(Proposal::fixed(replicas)),
+                    Some(StandIn::Hold) => Some(Proposal::hold(scale.spec_replicas)),
+                    Some(StandIn::Ignore) => {
                         first_ignored.get_or_insert(failure);
                         None
                     }
-                    (None, None) => {
+                    None => {
                         failed += 1;
                         first_failure.get_or_insert(failure);
                         None
@@ -358,6 +360,7 @@ fn propose(
         trace.metric(index, proposal.trace);
         if best.0 == 0 || proposal.replicas > best.0 {
             best = (proposal.replicas, Some(index));
+            winner = stand_in;
         }
     }
     if best.1.is_none() && first_failure.is_none() {
@@ -373,16 +376,19 @@ fn propose(
         )
     });
     match (best, first_failure) {
-        ((replicas, Some(metric)), None) => active(input, status, replicas, metric),
+        ((replicas, Some(metric)), None) => {
+            active(input, status, (replicas, metric), winner, decision)
+        }
         // Metrics that only hold do not stand for one that failed: the fallback does.
         ((replicas, Some(metric)), Some(_))
             if replicas >= scale.spec_replicas
                 && best_measured.is_some_and(|best| best >= scale.spec_replicas) =>
         {
-            active(input, status, replicas, metric)
+            active(input, status, (replicas, metric), winner, decision)
         }
         (_, first_failure) => {
             decision.metrics_failed = first_failure.is_some();
+            decision.substitute = None;
             if let Some(failure) = first_failure {
                 set(
                     input.context,
@@ -403,18 +409,28 @@ fn propose(
     }
 }
 
-fn active(input: &Input<'_>, status: &mut Status, replicas: i32, metric: usize) -> Proposed {
-    set(
-        input.context,
-        status,
-        ConditionKind::ScalingActive,
-        true,
-        "ValidMetricFound",
-        format_args!(
-            "the HPA was able to successfully calculate a replica count from {}",
-            input.context.spec.metrics[metric].label
-        ),
-    );
+/// The replicas by a metric, or by what stands for it.
+fn active(
+    input: &Input<'_>,
+    status: &mut Status,
+    (replicas, metric): (i32, usize),
+    stand_in: Option<StandIn>,
+    decision: &Decision,
+) -> Proposed {
+    let kind = ConditionKind::ScalingActive;
+    match (stand_in, &decision.substitute) {
+        (Some(stand_in), Some(substitute)) => {
+            let message = format_args!("{}", substitute.message);
+            set(input.context, status, kind, true, stand_in.reason(), message);
+        }
+        _ => {
+            let label = &input.context.spec.metrics[metric].label;
+            let message = format_args!(
+                "the HPA was able to successfully calculate a replica count from {label}"
+            );
+            set(input.context, status, kind, true, "ValidMetricFound", message);
+        }
+    }
     Proposed::Replicas { replicas, metric }
 }
 
@@ -446,41 +462,4 @@ fn tolerance(input: &Input<'_>) -> Tolerance {
         input.context.spec.behavior.as_ref().and_then(|b| rules(b).tolerance).unwrap_or(default)
     };
     Tolerance { down: of(|b| &b.scale_down), up: of(|b| &b.scale_up) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::{ControllerConfig, Selected, Spec};
-    use super::*;
-
-    #[test]
-    fn a_decision_that_needs_no_samples_reads_none() {
-        let spec = serde_json::from_value(serde_json::json!({
-            "scaleTargetRef": {"kind": "Deployment", "name": "web"},
-            "minReplicas": 2, "maxReplicas": 5,
-            "metrics": [{"type": "Pods", "pods": {"metric": {"name": "qps"},
-                "target": {"type": "AverageValue", "averageValue": "1"}}}],
-        }));
-        let (spec, config) = (Spec::from_api(&spec.unwrap()), ControllerConfig::default());
-        let context = Context::new(&spec, &config, 0);
-        for (replicas, needs, wanted) in
-            [(0, false, None), (1, false, Some(2)), (9, false, Some(5)), (3, true, None)]
-        {
-            let scale = Scale { spec_replicas: replicas, status_replicas: replicas };
-            let mut status = Status::default();
-            assert_eq!(needs_samples(context, scale, &status), needs, "{replicas}");
-            if needs {
-                continue;
-            }
-            let selected = Selected::Pods(&[]);
-            let input =
-                Input { context, namespace: "shop", scale: Ok(scale), selected, samples: &[] };
-            let decision = decide(&input, &mut ScalingHistory::default(), &mut status, &mut ());
-            let to = match decision.outcome {
-                Outcome::Rescale { to, .. } => Some(to),
-                Outcome::Hold | Outcome::Failed => None,
-            };
-            assert_eq!(to, wanted, "{replicas}");
-        }
-    }
 }

@@ -1,5 +1,7 @@
 //! The result of a decision.
 
+use std::fmt::{self, Write};
+
 /// A decision.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
@@ -16,9 +18,20 @@ pub struct Decision {
     pub metrics_failed: bool,
     /// Whether the rate of changes limited it, and in which direction.
     pub rate_limited: Option<Direction>,
+    /// What stands for the metrics that failed, where something does: the decision was made without them.
+    pub substitute: Option<Substitute>,
     /// What kept it from being carried out, if something did: its condition's reason, and the replicas
     /// that would have been written. Then the outcome is [`Outcome::Hold`].
     pub held_back: Option<(&'static str, i32)>,
+}
+
+/// What stands for metrics that failed, by what the autoscaler says of each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Substitute {
+    /// What stands for the first of them, as one word.
+    pub reason: &'static str,
+    /// The metrics, and what stands for each.
+    pub message: String,
 }
 
 /// The direction of a change of the scale.
@@ -87,7 +100,18 @@ impl Decision {
             late_event: None,
             metrics_failed: false,
             rate_limited: None,
+            substitute: None,
             held_back: None,
+        }
+    }
+
+    /// Notes what stands for a metric that failed.
+    pub(super) fn substitute(&mut self, reason: &'static str, text: fmt::Arguments<'_>) {
+        match &mut self.substitute {
+            None => self.substitute = Some(Substitute { reason, message: text.to_string() }),
+            Some(known) => {
+                let _ = write!(known.message, "; {text}");
+            }
         }
     }
 

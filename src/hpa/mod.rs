@@ -28,7 +28,7 @@ mod validation;
 
 pub use behavior::{Behavior, Policy, PolicyKind, ScalingRules, SelectPolicy};
 pub use decide::{complete_rescale, decide, needs_samples};
-pub use decision::{Decision, Direction, Event, EventKind, Outcome};
+pub use decision::{Decision, Direction, Event, EventKind, Outcome, Substitute};
 pub use history::{Coverage, LONGEST_MS, Recommendation, ScaleEvent, ScalingHistory};
 pub use input::{
     AlignedSamples, Context, ControllerConfig, Input, Phase, Pod, PodSamples, Ready, Sample,

@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// What an Autoscaler may say of a metric beyond `autoscaling/v2`. The default is upstream's decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -35,6 +36,54 @@ pub struct MetricFallback {
     pub after_ms: i64,
     /// The replicas.
     pub replicas: i32,
+}
+
+/// What stands for a metric that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StandIn {
+    /// The replicas of its fallback.
+    Fallback(i32),
+    /// The present replicas.
+    Hold,
+    /// The other metrics.
+    Ignore,
+}
+
+impl StandIn {
+    /// It as one word, for conditions.
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::Fallback(_) => "MetricFallback",
+            Self::Hold => "OnErrorHold",
+            Self::Ignore => "OnErrorIgnore",
+        }
+    }
+}
+
+impl fmt::Display for StandIn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fallback(replicas) => {
+                write!(f, "asks for the {replicas} replicas of its fallback")
+            }
+            Self::Hold => f.write_str("asks for the present replicas"),
+            Self::Ignore => f.write_str("is left out"),
+        }
+    }
+}
+
+impl MetricOptions {
+    /// What stands for the metric after it has failed for so long, in ms; none for upstream's way. Its fallback does
+    /// not wake a workload that is at zero.
+    pub(super) fn stand_in(&self, failed_for: i64, is_awake: bool) -> Option<StandIn> {
+        let fallback = self.fallback.filter(|one| is_awake && failed_for >= one.after_ms);
+        match (fallback, self.on_error) {
+            (Some(MetricFallback { replicas, .. }), _) => Some(StandIn::Fallback(replicas)),
+            (None, Some(OnError::Hold)) => Some(StandIn::Hold),
+            (None, Some(OnError::Ignore)) => Some(StandIn::Ignore),
+            (None, None) => None,
+        }
+    }
 }
 
 /// How long a workload warms up, in place of the flags of the controller, in ms.

@@ -71,7 +71,8 @@ pub enum ConditionKind {
     ScalingLimited,
     /// Whether the autoscaler itself scaled the workload to zero.
     ScaledToZero,
-    /// Whether the metrics failed for so long that the fallback applies (Autoscalers only).
+    /// Whether the metrics failed for so long that the fallback applies, or something stands for one that failed
+    /// (Autoscalers only).
     FallbackActive,
     /// Whether the autoscaler is paused (Autoscalers only).
     Paused,

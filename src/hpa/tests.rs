@@ -1,8 +1,9 @@
 //! Decisions by what an Autoscaler may say beyond `autoscaling/v2`.
 
 use super::{
-    Context, ControllerConfig, Input, MetricFallback, MetricOptions, OnEmpty, OnError, Outcome,
-    Samples, Scale, ScalingHistory, Selected, Spec, Status, decide,
+    AlignedSamples, Context, ControllerConfig, Input, MetricFallback, MetricOptions, OnEmpty,
+    OnError, Outcome, Phase, Pod, Ready, Requests, Sample, Samples, Scale, ScalingHistory,
+    Selected, Spec, Status, WarmUp, decide, needs_samples,
 };
 use serde_json::json;
 
@@ -174,6 +175,53 @@ fn a_metric_falls_back_once_it_has_failed_for_long() {
     }
 }
 
+/// A pod is left out of a scale-up while it warms up: here the one of two that started 100 s ago.
+#[test]
+fn a_workload_that_warms_up_faster_counts_its_new_pods_sooner() {
+    const NOW: i64 = 1_000_000;
+    let api = json!({"scaleTargetRef": {"kind": "Deployment", "name": "web"}, "maxReplicas": 9,
+        "metrics": [{"type": "Resource", "resource": {"name": "cpu",
+            "target": {"type": "AverageValue", "averageValue": "50m"}}}]});
+    let mut spec = Spec::from_api(&serde_json::from_value(api).expect("a spec"));
+    let (requests, config) = (Requests::default(), ControllerConfig::default());
+    let pod = |name, start, status, since| Pod {
+        name,
+        phase: Phase::Running,
+        deleting: false,
+        start: Some(start),
+        ready: Some(Ready { status: Some(status), since }),
+        requests: &requests,
+    };
+    let sample = Some(Sample { milli: 100, time: NOW - 5_000, window_ms: 30_000 });
+    let samples = AlignedSamples::of_pods(vec![sample; 2]);
+    for (is_ready, since, cpu, delay, expected) in [
+        // Its sample is of before it was ready.
+        (true, NOW - 10_000, None, None, 2),
+        (true, NOW - 10_000, Some(60_000), None, 4),
+        (true, NOW - 10_000, Some(101_000), None, 2),
+        // It became unready 20 s after its start.
+        (false, NOW - 80_000, Some(60_000), None, 2),
+        (false, NOW - 80_000, Some(60_000), Some(10_000), 4),
+    ] {
+        spec.warm_up = WarmUp { cpu_initialization_ms: cpu, initial_readiness_delay_ms: delay };
+        let pods = [pod("a", 0, true, 5_000), pod("b", NOW - 100_000, is_ready, since)];
+        let input = Input {
+            context: Context::new(&spec, &config, NOW),
+            namespace: "shop",
+            scale: Ok(Scale { spec_replicas: 2, status_replicas: 2 }),
+            selected: Selected::Pods(&pods),
+            samples: &[Samples::PerPod(Ok(samples.view()))],
+        };
+        let mut history = ScalingHistory::default();
+        let wanted = match decide(&input, &mut history, &mut Status::default(), &mut ()).outcome {
+            Outcome::Rescale { to, .. } => to,
+            Outcome::Hold => 2,
+            Outcome::Failed => -1,
+        };
+        assert_eq!(wanted, expected, "{is_ready} {cpu:?} {delay:?}");
+    }
+}
+
 /// With a window from 1970 on for a year.
 fn scheduled(min: i32, behavior: serde_json::Value, schedule: serde_json::Value) -> Spec {
     let mut spec = spec(min, &[activation(0)]);
@@ -206,4 +254,34 @@ fn replicas_above_the_maximum_of_a_schedule_go_as_fast_as_the_policies_allow() {
     assert_eq!(decided(&spec, 40, &[low]), (38, false));
     let spec = scheduled(1, json!({}), json!({"maxReplicas": 10}));
     assert_eq!(decided(&spec, 40, &[low]), (10, false));
+}
+
+#[test]
+fn a_decision_that_needs_no_samples_reads_none() {
+    let spec = serde_json::from_value(json!({
+        "scaleTargetRef": {"kind": "Deployment", "name": "web"},
+        "minReplicas": 2, "maxReplicas": 5,
+        "metrics": [{"type": "Pods", "pods": {"metric": {"name": "qps"},
+            "target": {"type": "AverageValue", "averageValue": "1"}}}],
+    }));
+    let (spec, config) = (Spec::from_api(&spec.unwrap()), ControllerConfig::default());
+    let context = Context::new(&spec, &config, 0);
+    for (replicas, needs, wanted) in
+        [(0, false, None), (1, false, Some(2)), (9, false, Some(5)), (3, true, None)]
+    {
+        let scale = Scale { spec_replicas: replicas, status_replicas: replicas };
+        let mut status = Status::default();
+        assert_eq!(needs_samples(context, scale, &status), needs, "{replicas}");
+        if needs {
+            continue;
+        }
+        let selected = Selected::Pods(&[]);
+        let input = Input { context, namespace: "shop", scale: Ok(scale), selected, samples: &[] };
+        let decision = decide(&input, &mut ScalingHistory::default(), &mut status, &mut ());
+        let to = match decision.outcome {
+            Outcome::Rescale { to, .. } => Some(to),
+            Outcome::Hold | Outcome::Failed => None,
+        };
+        assert_eq!(to, wanted, "{replicas}");
+    }
 }

@@ -3,7 +3,7 @@
 use super::lean::Lean;
 use super::pods::{Owner, PodRecord};
 use super::records::{AutoscalerRecord, HpaRecord, ParsedSpec, ScaleRecord, ScalingSpec};
-use crate::crd::{AutoscalerSpec, CustomMetric, ReadError, WarmUp};
+use crate::crd::{AutoscalerSpec, CustomMetric, ReadError, ResourceMetric, WarmUp};
 use crate::hpa::schedule;
 use crate::hpa::{
     MetricOptions, MetricSource, Phase, PodContainer, Ready, Requests, ResourceList, Scale, Spec,
@@ -118,6 +118,7 @@ pub struct LeanWorkloadSpec {
 pub struct LeanWorkloadStatus {
     replicas: i32,
     updated_replicas: i32,
+    ready_replicas: i32,
     /// Of a StatefulSet.
     current_revision: Option<String>,
     /// Of a StatefulSet.
@@ -156,6 +157,7 @@ pub fn scale(workload: LeanWorkload) -> Option<ScaleRecord> {
         },
         selector: selector.to_string(),
         is_rolling_out: workload.status.is_rolling_out(),
+        are_pods_ready: workload.status.ready_replicas >= workload.status.replicas,
         revision: hasher.finish(),
     })
 }
@@ -201,8 +203,10 @@ pub fn parse_spec(spec: Value, namespace: &str, name: &str) -> Result<ParsedSpec
     {
         *prometheus_metric = Some(metric.prometheus_metric());
     }
-    let options = spec.custom_metrics.iter().map(CustomMetric::options).enumerate();
-    let options = options.map(|(index, options)| (first + index, options));
+    let in_short = spec.resource_metrics.iter().map(ResourceMetric::options);
+    let options = in_short.chain(spec.custom_metrics.iter().map(CustomMetric::options));
+    let first = first.saturating_sub(spec.resource_metrics.len());
+    let options = options.enumerate().map(|(index, options)| (first + index, options));
     scaling.spec.set_options(options.filter(|(_, options)| *options != MetricOptions::default()));
     scaling.spec.warm_up = spec.warm_up.as_ref().map(WarmUp::read).unwrap_or_default();
     scaling.spec.schedules = schedule::parse(&spec.schedules).unwrap_or_default();
@@ -259,6 +263,7 @@ pub fn hpa(hpa: LeanHpa) -> HpaRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hpa::OnError;
     use crate::promql::name::generated_name;
     use serde_json::json;
 
@@ -374,12 +379,27 @@ mod tests {
                 "metadata": {"name": "web", "annotations": {
                     "deployment.kubernetes.io/revision": revision, "other": "x"}},
                 "spec": {"selector": {"matchLabels": {"app": "web"}}},
-                "status": {"replicas": 3, "updatedReplicas": updated}});
+                "status": {"replicas": 3, "updatedReplicas": updated, "readyReplicas": 5 - updated}});
             scale(serde_json::from_value(object).expect("a workload")).expect("a scale")
         };
         assert!(record("1", 2).is_rolling_out && !record("1", 3).is_rolling_out);
+        assert!(record("1", 2).are_pods_ready && !record("1", 3).are_pods_ready);
         assert_eq!(record("1", 2).revision, record("1", 3).revision);
         assert_ne!(record("1", 3).revision, record("2", 3).revision);
+    }
+
+    #[test]
+    fn what_is_said_of_a_metric_in_short_is_said_of_that_one() {
+        let spec = json!({"maxReplicas": 3,
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+            "metrics": [{"type": "External", "external": {"metric": {"name": "queue"},
+                "target": {"type": "Value", "value": "1"}}}],
+            "resourceMetrics": [{"resourceName": "cpu", "averageValue": 1, "onError": "Ignore"}],
+            "customMetrics": [{"metricName": "m", "averageValue": 1, "onError": "Hold"}]});
+        let parsed = parse_spec(spec, "shop", "web").expect("a spec");
+        let said = parsed.scaling.spec.metrics.iter().map(|metric| metric.options.on_error);
+        let expected = [None, Some(OnError::Ignore), Some(OnError::Hold)];
+        assert_eq!(said.collect::<Vec<_>>(), expected);
     }
 
     #[test]

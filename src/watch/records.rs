@@ -16,6 +16,8 @@ pub struct ScaleRecord {
     pub selector: String,
     /// Whether there are pods of another template than the present one.
     pub is_rolling_out: bool,
+    /// Whether all of its pods are ready.
+    pub are_pods_ready: bool,
     /// A hash of the name of the present template's revision.
     pub revision: u64,
 }

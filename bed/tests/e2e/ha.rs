@@ -151,6 +151,50 @@ fn a_follower_has_the_scaling_history_when_the_leader_is_killed() {
     });
 }
 
+/// The new leader knows the window from its own evaluations: it holds the bound at once, and says nothing again.
+#[test]
+fn a_window_of_a_schedule_goes_on_when_the_leader_is_killed() {
+    on_two_replicas(async |cluster, a, _| {
+        let ns = Namespace::new(cluster, "window").await;
+        ns.deployment("web", 1, "queue 1").await;
+        let from = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(5);
+        let until = from + jiff::SignedDuration::from_secs(3_600);
+        let fields = format!(
+            "maxReplicas: 5, syncPeriodSeconds: 1, customMetrics: [{{metricName: queue, averageValue: 10}}], \
+             behavior: {{scaleDown: {{stabilizationWindowSeconds: 0}}}}, \
+             schedules: [{{name: sale, from: '{from}', until: '{until}', minReplicas: 3}}]"
+        );
+        ns.autoscaler_with("Deployment", "web", &fields).await;
+        ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 3).await;
+        let told = async || {
+            let events = ["-n", "window", "get", "events", "-o", "json"];
+            let events: serde_json::Value =
+                serde_json::from_str(&cluster.kubectl(&events).await).expect("JSON");
+            let events = events["items"].as_array().expect("a list").iter();
+            let of_window =
+                events.filter(|e| e["reason"].to_string().contains("Schedule")).map(|event| {
+                    let count = event["count"].as_u64().or(event["series"]["count"].as_u64());
+                    (event["reason"].to_string(), count.unwrap_or(1))
+                });
+            let told: Vec<_> = of_window.collect();
+            match told.is_empty() {
+                true => Err("nothing was told".to_owned()),
+                false => Ok(told),
+            }
+        };
+        let before = eventually("its begin is told", SOON, &told).await;
+        assert_eq!(before, [("\"ScheduleStarted\"".to_owned(), 1)]);
+        a.process.signal("KILL");
+        leads(cluster, "b", TAKEN_OVER).await;
+        let led = Instant::now();
+        while led.elapsed() < Duration::from_secs(6) {
+            assert_eq!(ns.replicas("Deployment", "web").await, 3, "after {:?}", led.elapsed());
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        assert_eq!(told().await.expect("events"), before);
+    });
+}
+
 #[test]
 fn a_graceful_shutdown_hands_over_at_once() {
     on_two_replicas(async |cluster, a, b| {

@@ -25,6 +25,7 @@ mod page;
 mod parity;
 mod parity_cases;
 mod planned;
+mod policies;
 mod relist;
 mod reload;
 mod report;

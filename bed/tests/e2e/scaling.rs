@@ -413,6 +413,15 @@ fn the_schema_rejects_nonsensical_specs() {
                 "maxReplicas: 1, executor: NativeHPA, customMetrics: [{metricName: m, averageValue: 1, onEmpty: Zero}]",
                 "onEmpty",
             ),
+            (
+                "maxReplicas: 1, executor: NativeHPA, resourceMetrics: [{resourceName: cpu, averageValue: 1, onError: Hold}]",
+                "onError and fallback need the executor Embedded",
+            ),
+            (
+                "maxReplicas: 1, customMetrics: [{metricName: m, averageValue: 1, labels: {a: b, c: d}}, \
+                 {metricName: m, averageValue: 2, labels: {c: d, a: b}}]",
+                "two metrics have the same metricName and labels",
+            ),
             ("maxReplicas: 1, resourceMetrics: [{resourceName: cpu}]", "averageUtilization"),
             (
                 "maxReplicas: 1, resourceMetrics: [{resourceName: cpu, targetType: Utilization, averageValue: 1}]",

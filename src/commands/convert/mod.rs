@@ -132,10 +132,17 @@ fn convert_object(object: &Value, converted: &mut Converted) {
         return;
     }
     if conversion.incomplete {
-        spec["mode"] = json!("Preview");
-        conversion.note(
-            "it may not scale as before: with `mode: Preview` it shows what it would do. Review it, then set `mode: Active`",
-        );
+        // A pause leaves the scale alone, too, and is its owner's to end.
+        let note = match spec["mode"] == "Paused" {
+            true => {
+                "it may not scale as before. KEDA has it paused, and so it stays: set `mode: Preview` to see what it would do, and review it before you set `mode: Active`"
+            }
+            false => {
+                spec["mode"] = json!("Preview");
+                "it may not scale as before: with `mode: Preview` it shows what it would do. Review it, then set `mode: Active`"
+            }
+        };
+        conversion.note(note);
     }
     let mut metadata = json!({"name": conversion.name});
     if !conversion.namespace.is_empty() {

@@ -42,6 +42,10 @@ struct KedaFallback {
     behavior: Option<String>,
 }
 
+/// The sync period of kube-controller-manager if its flags don't say otherwise, in seconds.
+const SYNC_PERIOD: i32 = 15;
+/// The most replicas of which the default tolerance, a tenth, leaves none out.
+const MAX_EXACT: i32 = 10;
 /// The longest stabilization window, in seconds.
 const MAX_WINDOW: i64 = 3600;
 
@@ -77,12 +81,13 @@ impl Conversion {
         let (may_be_zero, is_active) = (new["minReplicas"] == 0, !made.custom.is_empty());
         if may_be_zero && !is_active {
             new["minReplicas"] = json!(1);
-            self.note(
-                "minReplicas is 1: without a Prometheus or cron trigger nothing tells when to leave zero",
-            );
         }
-        if may_be_zero && is_active && !made.metrics.is_empty() {
-            self.note("zero is reached only while CPU and memory ask for none, too: KEDA scales to zero whatever they ask for");
+        match (may_be_zero && !made.metrics.is_empty(), made.schedules.is_empty()) {
+            (true, true) if !is_active => self.note(
+                "minReplicas is 1: without a Prometheus or cron trigger nothing tells when to leave zero",
+            ),
+            (true, _) => self.missing("CPU and memory keep a replica for as long as there is one, so that zero is not reached: KEDA scales to zero whatever they ask for"),
+            _ => {}
         }
         for (field, list) in [
             ("metrics", made.metrics),
@@ -103,6 +108,9 @@ impl Conversion {
         {
             new["behavior"] = behavior.clone();
         }
+        if may_be_zero && min > 0 {
+            self.wake_to_all(min, &mut new);
+        }
         if may_be_zero && is_active {
             self.cooldown(i64::from(spec.cooldown_period.unwrap_or(300)), &mut new);
         }
@@ -112,10 +120,14 @@ impl Conversion {
         if spec.advanced.get("restoreToOriginalReplicaCount") == Some(&json!(true)) {
             self.note("restoreToOriginalReplicaCount is left out: deleting an Autoscaler leaves the scale as it is. Set it to false on the ScaledObject before you delete that: KEDA would set the replicas of the beginning, under load");
         }
-        if let Some(interval) = spec.polling_interval {
-            let period = interval.clamp(1, 3600);
-            new["syncPeriodSeconds"] = json!(period);
-            self.note(&format!("pollingInterval {interval} s becomes syncPeriodSeconds {period}, the time between two decisions, not about zero only"));
+        match spec.polling_interval {
+            Some(interval) if interval < SYNC_PERIOD => {
+                let period = interval.max(1);
+                new["syncPeriodSeconds"] = json!(period);
+                self.note(&format!("pollingInterval {interval} s becomes syncPeriodSeconds {period}, the time between two decisions, not about zero only"));
+            }
+            Some(interval) => self.note(&format!("pollingInterval {interval} s is left out: KEDA asks about zero only so often, and its HorizontalPodAutoscaler decides every {SYNC_PERIOD} s. Without syncPeriodSeconds, so does the Autoscaler, about zero, too")),
+            None => {}
         }
         self.annotations(annotations, &mut new);
         self.note("the ScaledObject has a HorizontalPodAutoscaler of its own: while that is there, kube-controller-manager scales by it, and the Autoscaler does not (AmbiguousSelector), but with --native-hpas=ignore both do. Delete the ScaledObject before the Autoscaler is active, or set `mode: Preview` meanwhile. If the workload is at zero then, scale it to 1, as that is not Plimsoll's zero; KEDA would take that back");
@@ -187,6 +199,16 @@ impl Conversion {
         }
         made.custom.append(&mut least);
         self.note(&format!("idleReplicaCount: minReplicas is 0, and for each trigger a second metric asks for {min} replicas while the trigger is active"));
+    }
+
+    /// Without a tolerance of scale-up: `minReplicaCount` is a metric's target while the workload is not idle, and where
+    /// it is more than a few replicas, a few below would be within the tolerance.
+    fn wake_to_all(&mut self, min: i32, new: &mut Value) {
+        let own = new.pointer("/behavior/scaleUp/tolerance").is_some();
+        if min > MAX_EXACT || own {
+            new["behavior"]["scaleUp"]["tolerance"] = json!("0");
+            self.note(&format!("idleReplicaCount: behavior.scaleUp.tolerance 0, or the workload could stay a few below {min} while a trigger is active; so all metrics scale up a little sooner"));
+        }
     }
 
     fn fallback(&mut self, fallback: &KedaFallback, new: &mut Value) {

@@ -120,6 +120,52 @@ fn zero_while_idle_and_a_longer_cooldown_are_kept() {
     assert!(!notes.contains("may not scale as before"), "{notes}");
 }
 
+/// A tolerance would leave it a few below minReplicaCount, where KEDA's HPA has a bound.
+#[test]
+fn an_idle_workload_wakes_to_all_of_its_min_replica_count() {
+    let tolerance = |min: i32, more: &str| {
+        let (spec, notes) = scaled(&format!(
+            "  minReplicaCount: {min}\n  idleReplicaCount: 0\n{more}  triggers: [{}]\n",
+            trigger("")
+        ));
+        let tolerance = spec["behavior"]["scaleUp"]["tolerance"].clone();
+        assert_eq!(notes.contains("scaleUp.tolerance 0"), tolerance == "0", "{notes}");
+        tolerance
+    };
+    let own =
+        "  advanced: {horizontalPodAutoscalerConfig: {behavior: {scaleUp: {tolerance: '0.2'}}}}\n";
+    assert_eq!(tolerance(17, "  cooldownPeriod: 600\n"), "0");
+    assert_eq!(tolerance(10, ""), Value::Null);
+    assert_eq!(tolerance(8, own), "0");
+}
+
+/// CPU keeps a replica for as long as there is one, and KEDA scales to zero whatever it asks for.
+#[test]
+fn a_workload_that_cpu_would_keep_from_zero_is_a_preview() {
+    let cron = "{type: cron, metadata: {timezone: UTC, start: 0 8 * * *, end: 0 18 * * *, desiredReplicas: '10'}}";
+    let cpu = "{type: cpu, metricType: Utilization, metadata: {value: '60'}}";
+    for (triggers, least) in [(cron, 1), (&*trigger(""), 0)] {
+        let (spec, notes) = scaled(&format!("  triggers: [{triggers}, {cpu}]\n"));
+        assert_eq!((&spec["mode"], &spec["minReplicas"]), (&json!("Preview"), &json!(least)));
+        assert!(notes.contains("KEDA scales to zero whatever"), "{notes}");
+        assert!(!notes.contains("nothing tells when to leave zero"), "{notes}");
+        let (spec, notes) =
+            scaled(&format!("  minReplicaCount: 1\n  triggers: [{triggers}, {cpu}]\n"));
+        assert_eq!(spec.get("mode"), None, "{notes}");
+    }
+}
+
+/// KEDA asks about zero only so often: its HPA decides all the time.
+#[test]
+fn only_a_polling_interval_below_the_sync_period_is_kept() {
+    for (interval, period) in [(5, json!(5)), (15, Value::Null), (300, Value::Null)] {
+        let (spec, notes) =
+            scaled(&format!("  pollingInterval: {interval}\n  triggers: [{}]\n", trigger("")));
+        assert_eq!(spec["syncPeriodSeconds"], period);
+        assert!(notes.contains(&format!("pollingInterval {interval} s")), "{notes}");
+    }
+}
+
 #[test]
 fn an_incomplete_conversion_is_noted_and_a_preview() {
     let (spec, notes) = scaled(
@@ -204,6 +250,10 @@ fn annotations_that_pause_are_kept() {
     let spec = |annotation: &str| object(annotation).objects[0]["spec"].clone();
     assert_eq!(spec("paused: 'true'")["mode"], "Paused");
     assert_eq!(spec("paused: 'F'").get("mode"), None);
+    // Whatever else has no counterpart.
+    let both = object("paused: 'true', autoscaling.keda.sh/force-activation: 'true'");
+    assert_eq!(both.objects[0]["spec"]["mode"], "Paused");
+    assert!(both.notes.join("\n").contains("KEDA has it paused"), "{:?}", both.notes);
     assert_eq!(spec("paused-replicas: '0'")["mode"], "Preview");
     let down = spec("paused-scale-in: 'true'");
     assert_eq!(down["behavior"]["scaleDown"]["selectPolicy"], "Disabled");

@@ -86,8 +86,8 @@ fn scaling(on_empty: &str) -> ScalingSpec {
 }
 
 #[test]
-fn a_query_that_had_series_and_then_none_is_a_warning_unless_that_means_zero() {
-    for (on_empty, warns) in [("Missing", true), ("Hold", true), ("Zero", false)] {
+fn a_query_that_had_series_and_then_none_is_a_warning_unless_on_empty_says_what_that_means() {
+    for (on_empty, warns) in [("Missing", true), ("Hold", false), ("Zero", false)] {
         let (mut warnings, mut status) = (Warnings::default(), Status::default());
         let scaling = scaling(on_empty);
         let mut note = |minute: i64, is_empty: Option<bool>| {

@@ -33,19 +33,19 @@ struct Bound {
     step: Option<UnixMillis>,
 }
 
-/// The bounds at a time within `active`, which is in the order of the begins, and when a ramp
-/// moves one of them next.
+/// The bounds at a time, and when a ramp moves one of them next. `windows`, which is in the order of the begins, has the
+/// active ones, and those that have ended and held when one of these began whose ramp is not over.
 pub(super) fn at(
     schedules: &[Schedule],
     time: UnixMillis,
-    active: &[ActiveWindow],
+    windows: &[ActiveWindow],
     spec_min: i32,
     spec_max: i32,
 ) -> (Bounds, Option<UnixMillis>) {
     let min =
-        bound(schedules, time, active, spec_min, |schedule| schedule.min, |new, old| new > old);
+        bound(schedules, time, windows, spec_min, |schedule| schedule.min, |new, old| new > old);
     let max =
-        bound(schedules, time, active, spec_max, |schedule| schedule.max, |new, old| new < old);
+        bound(schedules, time, windows, spec_max, |schedule| schedule.max, |new, old| new < old);
     let conflict = min.replicas > max.replicas;
     let bounds = Bounds {
         min: min.replicas.min(max.replicas),
@@ -60,7 +60,7 @@ pub(super) fn at(
 fn bound(
     schedules: &[Schedule],
     time: UnixMillis,
-    active: &[ActiveWindow],
+    windows: &[ActiveWindow],
     spec: i32,
     own: impl Fn(&Schedule) -> Option<i32>,
     wins: impl Fn(i32, i32) -> bool,
@@ -68,15 +68,28 @@ fn bound(
     let mut best: Option<(i32, usize)> = None;
     let mut step: Option<UnixMillis> = None;
     // Without the windows that begin at the same time, so that their order does not matter.
-    let (mut earlier, mut begin) = (spec, None);
-    for window in active {
+    let (mut earlier, mut begin) = (None, None);
+    // What the bound was by those that have ended.
+    let mut ended: Vec<(i32, &ActiveWindow)> = Vec::new();
+    for window in windows {
         if begin != Some(window.begin_ms) {
-            (earlier, begin) = (best.map_or(spec, |(replicas, _)| replicas), Some(window.begin_ms));
+            (earlier, begin) = (best.map(|(replicas, _)| replicas), Some(window.begin_ms));
         }
         let Some(schedule) = schedules.get(window.index) else { continue };
         let Some(own) = own(schedule) else { continue };
-        let elapsed = time.saturating_sub(window.begin_ms);
-        let (replicas, next) = on_ramp(earlier, own, elapsed, schedule.ramp_ms);
+        let held = ended.iter().filter(|(_, one)| {
+            one.begin_ms < window.begin_ms && one.end_ms.is_some_and(|end| end > window.begin_ms)
+        });
+        let held = held.map(|(replicas, _)| *replicas);
+        let from = earlier.into_iter().chain(held);
+        let from = from.reduce(|one, other| if wins(other, one) { other } else { one });
+        let until = window.end_ms.map_or(time, |end| end.min(time));
+        let elapsed = until.saturating_sub(window.begin_ms);
+        let (replicas, next) = on_ramp(from.unwrap_or(spec), own, elapsed, schedule.ramp_ms);
+        if window.end_ms.is_some_and(|end| end <= time) {
+            ended.push((replicas, window));
+            continue;
+        }
         let next = next.map(|elapsed| window.begin_ms.saturating_add(elapsed));
         step = [step, next].into_iter().flatten().min();
         let is_better = best.is_none_or(|(old, index)| {

@@ -63,7 +63,8 @@ impl Schedules {
     ///
     /// An active schedule replaces the bounds that it gives, be it by a lower one. Of several the
     /// largest minReplicas and the smallest maxReplicas hold. During a ramp, a bound is on the line
-    /// from what it is by the schedules whose windows began earlier to the schedule's own.
+    /// from what it is by the schedules whose windows began earlier to the schedule's own. Those of them that end meanwhile
+    /// count for the line until it ends: it has no steps back.
     pub fn at(&self, now: UnixMillis, spec_min: i32, spec_max: i32) -> Moment {
         let mut active = Vec::new();
         let mut next: Option<UnixMillis> = None;
@@ -78,6 +79,7 @@ impl Schedules {
             next = [next, change].into_iter().flatten().min();
         }
         let mut by_begin = active.clone();
+        by_begin.extend(self.ended_during_ramps(now, &active));
         by_begin.sort_by_key(|window| window.begin_ms);
         let at = |time| bounds::at(&self.0, time, &by_begin, spec_min, spec_max);
         let (bounds, mut step) = at(now);
@@ -93,6 +95,27 @@ impl Schedules {
         }
         let next_change_ms = [next, step].into_iter().flatten().min();
         Moment { bounds, active, next_window_ms: next, next_change_ms }
+    }
+
+    /// The windows that have ended by now, and held when an active one began whose ramp is not over.
+    fn ended_during_ramps(&self, now: UnixMillis, active: &[ActiveWindow]) -> Vec<ActiveWindow> {
+        let mut ended: Vec<ActiveWindow> = Vec::new();
+        let is_on_ramp = |window: &&ActiveWindow| {
+            let schedule = self.0.get(window.index);
+            schedule.is_some_and(|schedule| now - window.begin_ms < schedule.ramp_ms)
+        };
+        for ramp in active.iter().filter(is_on_ramp) {
+            for (index, schedule) in self.0.iter().enumerate() {
+                let Some(window) = schedule.timing.window(ramp.begin_ms - 1) else { continue };
+                let one = ActiveWindow { index, begin_ms: window.begin, end_ms: window.end };
+                let held = window.begin < ramp.begin_ms
+                    && window.end.is_some_and(|end| end > ramp.begin_ms && end <= now);
+                if held && !ended.contains(&one) {
+                    ended.push(one);
+                }
+            }
+        }
+        ended
     }
 
     /// The windows that overlap `[from, until)`, schedule by schedule, each in the order of time.

@@ -67,17 +67,22 @@ impl NamespaceRules {
     ) {
         let mut records: Vec<_> = records.into_iter().collect();
         records.sort_by(|(a, of_a), (b, of_b)| (of_a.created, a).cmp(&(of_b.created, b)));
-        let excess = records.split_off(records.len().min(MAX_RULES));
-        let excess = excess.into_iter();
-        self.excess = excess.map(|(name, of)| (name, of.uid.clone(), of.generation)).collect();
+        self.excess.clear();
+        let mut valid = 0;
         let mut known: HashMap<String, RuleState> =
             self.rules.drain(..).map(|rule| (rule.uid.clone(), rule)).collect();
         for (name, record) in records {
+            // One that is invalid serves nothing, and takes no place.
+            if valid == MAX_RULES {
+                self.excess.push((name, record.uid.clone(), record.generation));
+                continue;
+            }
             let before = known.remove(&record.uid).filter(|rule| rule.name == name);
             let same_labels = |rule: &Arc<CompiledRule>| rule.labels() == labels;
             if let Some(rule) = before {
                 let same = record.generation.is_some() && rule.generation == record.generation;
                 if same && rule.compiled.as_ref().map_or(true, same_labels) {
+                    valid += usize::from(rule.compiled.is_ok());
                     self.rules.push(rule);
                     continue;
                 }
@@ -86,6 +91,7 @@ impl NamespaceRules {
             } else {
                 self.rules.push(self.compile(name, &record, labels, guarded, None));
             }
+            valid += usize::from(self.rules.last().is_some_and(|rule| rule.compiled.is_ok()));
         }
     }
 
@@ -421,6 +427,19 @@ mod tests {
         let excess: Vec<_> = view.standings.iter().map(|one| one.key.name.as_str()).collect();
         assert_eq!(excess, ["rule-4", "rule-3", "rule-2", "rule-1", "rule-0"]);
         assert!(view.standings.iter().all(|one| one.reason == Reason::TooManyRules));
+    }
+
+    #[tokio::test]
+    async fn an_invalid_rule_takes_no_place() {
+        let names: Vec<String> = (0..25).map(|n| format!("rule-{n:02}")).collect();
+        let query = |n: i64| if n < 20 { "<<.Nothing>>" } else { SUM };
+        let records =
+            names.iter().zip(0..).map(|(name, n)| (name.as_str(), record(n, 1, query(n))));
+        let rules = of(&records.collect::<Vec<_>>());
+        assert_eq!(rules.rules.iter().filter(|rule| rule.compiled.is_ok()).count(), 5);
+        let view = rules.view(&|_| false);
+        assert!(view.standings.iter().all(|one| one.reason == Reason::Invalid));
+        assert_eq!(view.standings.len(), 20);
     }
 
     #[tokio::test(start_paused = true)]

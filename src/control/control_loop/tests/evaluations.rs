@@ -189,6 +189,7 @@ async fn no_metric_is_queried_if_the_decision_uses_none() {
                 replicas: numbers,
                 selector: selector.to_owned(),
                 is_rolling_out: false,
+                are_pods_ready: true,
                 revision: 0,
             };
             index.put_scale(watch::Workload::Deployment, autoscaler.key.clone(), scale);
@@ -274,4 +275,31 @@ async fn a_usage_that_does_not_fit_a_utilization_removes_no_replica() {
     });
     assert_eq!(evaluate_once(&control, &autoscaler, &mut AutoscalerState::default()).await, Failed);
     assert!(log.of("PUT").is_empty(), "{:?}", log.of("PUT"));
+}
+
+/// Otherwise an outage of hours looks like any other decision.
+#[tokio::test(start_paused = true)]
+async fn a_metric_that_failed_is_told_of_where_something_stands_for_it() {
+    for (says, reason, replicas) in [
+        (json!({"onError": "Hold"}), "OnErrorHold", 3),
+        (json!({"fallback": {"failureDurationSeconds": 1, "replicas": 8}}), "MetricFallback", 7),
+    ] {
+        let (control, _) = World::new(3, None, |_, _| None).run();
+        let mut metric = json!({"metricName": "depth", "averageValue": 1});
+        metric.as_object_mut().unwrap().extend(says.as_object().unwrap().clone());
+        let spec = json!({"maxReplicas": 9, "metrics": null, "customMetrics": [metric]});
+        let autoscaler = put(&control, "web", spec);
+        show_replicas(&control, 3);
+        let mut state = AutoscalerState::default();
+        evaluate_once(&control, &autoscaler, &mut state).await;
+        tokio::time::advance(Duration::from_secs(15)).await;
+        let done = evaluate_once(&control, &autoscaler, &mut state).await;
+        assert_ne!(done, Failed, "{reason}");
+        assert_eq!(state.status.desired_replicas, replicas, "{reason}");
+        for kind in [ConditionKind::ScalingActive, ConditionKind::FallbackActive] {
+            let condition = state.status.condition(kind).expect("it is set");
+            assert_eq!((condition.status, &*condition.reason), (true, reason), "{condition:?}");
+            assert!(condition.message.contains("depth"), "{condition:?}");
+        }
+    }
 }

@@ -4,6 +4,7 @@ mod dates;
 mod edits;
 mod evaluations;
 mod queries;
+mod rollouts;
 mod scheduling;
 mod statuses;
 mod to_zero;
@@ -164,12 +165,22 @@ fn with_recommendation(replicas: i32, time: i64) -> AutoscalerState {
 
 /// Makes the watches show this number of replicas, and as many pods.
 fn show_replicas(control: &ControlLoop, replicas: i32) {
+    show(control, replicas, false);
+}
+
+/// The same of a workload that is rolled out, or is not.
+fn show(control: &ControlLoop, replicas: i32, is_rolling_out: bool) {
     let key = |name: String| ObjectKey { namespace: "shop".to_owned(), name };
     control.ctx.cluster.write(|index| {
         let selector = "app=web".to_owned();
         let numbers = hpa::Scale { spec_replicas: replicas, status_replicas: replicas };
-        let scale =
-            watch::ScaleRecord { replicas: numbers, selector, is_rolling_out: false, revision: 0 };
+        let scale = watch::ScaleRecord {
+            replicas: numbers,
+            selector,
+            is_rolling_out,
+            are_pods_ready: true,
+            revision: 0,
+        };
         index.put_scale(watch::Workload::Deployment, key("web".to_owned()), scale);
         for number in 0..replicas {
             let owner = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-1",

@@ -159,3 +159,27 @@ async fn an_autoscaler_deleted_during_its_evaluation_is_not_counted() {
     let text = control.ctx.metrics.openmetrics();
     assert!(text.contains("plimsoll_autoscalers 0\n"), "{text}");
 }
+
+/// What a window and a pause say ends in time, whatever the sync period, with either executor.
+#[tokio::test]
+async fn a_pause_and_a_window_are_evaluated_at_their_ends() {
+    let (control, _) = World::new(3, Some(3), |_, _| None).run();
+    let end = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(10);
+    let paused = json!({"maxReplicas": 9, "mode": "Paused", "pause": {"until": end}});
+    let window = json!([{"name": "sale", "from": end, "until": "2999-01-01T00:00:00Z",
+        "minReplicas": 4}]);
+    for (executor, spec) in [
+        ("Embedded", &paused),
+        ("NativeHPA", &paused),
+        ("NativeHPA", &json!({"maxReplicas": 9, "schedules": window})),
+    ] {
+        let mut spec = spec.clone();
+        spec["executor"] = json!(executor);
+        let autoscaler = put(&control, "web", spec);
+        show_replicas(&control, 3);
+        let mut state = AutoscalerState::default();
+        assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
+        let wait = state.release.map(|release| release - control.ctx.clock.elapsed());
+        assert!(wait.is_some_and(|ms| (1_000..=10_000).contains(&ms)), "{executor}: {wait:?}");
+    }
+}

@@ -403,6 +403,7 @@ async fn an_autoscaler_at_zero_claims_no_pods() {
             replicas,
             selector: "app=web".to_owned(),
             is_rolling_out: false,
+            are_pods_ready: true,
             revision: 0,
         };
         index.put_scale(watch::Workload::Deployment, key, scale);

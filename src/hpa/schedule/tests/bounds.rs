@@ -56,6 +56,30 @@ fn a_ramp_begins_at_the_bounds_by_the_windows_that_began_earlier() {
 }
 
 #[test]
+fn a_window_that_ends_during_a_ramp_leaves_its_line_straight() {
+    let schedules = schedules(json!([
+        {"name": "night", "start": "0 22 * * *", "end": "0 9 * * *", "minReplicas": 20},
+        {"name": "day", "start": "50 8 * * *", "end": "0 18 * * *", "minReplicas": 30, "ramp": "30m"},
+        {"name": "late", "start": "5 9 * * *", "end": "0 10 * * *", "minReplicas": 40, "ramp": "10m"},
+    ]));
+    let nine = ms("2026-05-05T09:00:00Z");
+    for (after, min, by) in [
+        (-11, 20, 0),
+        (-10, 20, 0),
+        (-1, 23, 1),
+        (0, 24, 1),
+        // The next ramp begins where the first one is, and not at the night's.
+        (5, 25, 1),
+        (10, 34, 2),
+        (15, 40, 2),
+        (60, 30, 1),
+    ] {
+        let (found, _, by_whom) = bounds(&schedules, nine + after * MINUTE, 2, 50);
+        assert_eq!((found, by_whom[0]), (min, Some(by)), "{after}");
+    }
+}
+
+#[test]
 fn a_ramp_without_effect_is_no_change() {
     let list = |top: i32| {
         schedules(json!([

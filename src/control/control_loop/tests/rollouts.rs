@@ -1,0 +1,59 @@
+//! Rollouts of a workload whose Autoscaler says what they prevent.
+
+use super::*;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+/// A workload that asks for as many replicas as the number that is returned.
+fn world() -> (ControlLoop, Arc<AtomicI64>) {
+    let queue = Arc::new(AtomicI64::new(10));
+    let now = queue.clone();
+    let world = World::new(10, None, move |world, _| {
+        world.queue = Some(now.load(Ordering::Relaxed));
+        None
+    });
+    (world.run().0, queue)
+}
+
+fn is_held(state: &AutoscalerState) -> bool {
+    let limited = state.status.condition(ConditionKind::ScalingLimited);
+    limited.is_some_and(|limited| limited.status && limited.reason == "RollingOut")
+}
+
+/// Without `behavior` the highest recommendation of the last five minutes counts, with it the present replicas.
+#[tokio::test(start_paused = true)]
+async fn what_a_rollout_prevented_is_not_done_once_it_is_over() {
+    for behavior in [Value::Null, json!({"scaleDown": {"stabilizationWindowSeconds": 300}})] {
+        for rollouts in ["Cap", "Hold"] {
+            let (control, queue) = world();
+            let spec = json!({"maxReplicas": 20, "rollouts": rollouts, "behavior": behavior});
+            let autoscaler = put(&control, "web", spec);
+            let mut state = AutoscalerState::default();
+            for (wanted, is_rolling_out, seconds) in
+                [(10, false, 15), (15, true, 15), (15, true, 15), (10, false, 61), (10, false, 15)]
+            {
+                queue.store(wanted, Ordering::Relaxed);
+                show(&control, 10, is_rolling_out);
+                let about = format!("{rollouts} {behavior} {wanted}");
+                let done = evaluate_once(&control, &autoscaler, &mut state).await;
+                assert_eq!((done, is_held(&state)), (Held, is_rolling_out), "{about}");
+                tokio::time::advance(Duration::from_secs(seconds)).await;
+            }
+            queue.store(15, Ordering::Relaxed);
+            assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Rescaled);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rollout_that_holds_prevents_a_scale_down_too() {
+    for (rollouts, done) in [("Cap", Rescaled), ("Hold", Held)] {
+        let (control, queue) = world();
+        let spec = json!({"maxReplicas": 20, "rollouts": rollouts});
+        let autoscaler = put(&control, "web", spec);
+        let mut state = AutoscalerState::default();
+        queue.store(4, Ordering::Relaxed);
+        show(&control, 10, true);
+        assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, done, "{rollouts}");
+        assert_eq!(is_held(&state), done == Held, "{rollouts}");
+    }
+}
