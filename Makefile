@@ -35,6 +35,7 @@ lint: ## Formatting, lints, the links of comments, and the workflows of CI
 unit: ## Unit tests and the command line
 	$(CARGO) test --locked --package plimsoll --lib --bins --test cli --test release --test architecture
 	$(CARGO) test --locked --package plimsoll-simulation
+	$(CARGO) test --locked --package plimsoll-image
 
 conformance: ## Every decision against the real controller's, and the properties of all decisions
 	$(CARGO) test --locked --package plimsoll --test conformance --test properties --test queries -- --nocapture
