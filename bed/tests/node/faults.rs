@@ -1,9 +1,10 @@
 //! What the kernel and the network do to the pod that leads.
 
+use crate::cgroups::memory_of;
 use crate::failover::{leader, led_by_another};
 use crate::install::replicas;
 use crate::installation::prepare;
-use crate::isolation::{memory_of, run};
+use crate::isolation::run;
 use crate::load::{Load, of_api};
 use crate::node::{Node, PODS};
 use crate::processes;

@@ -6,6 +6,7 @@
 mod adapter;
 mod applications;
 mod certificates;
+mod cgroups;
 mod demo;
 mod drain;
 mod failover;
