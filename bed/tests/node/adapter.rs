@@ -53,7 +53,6 @@ impl Gap {
 pub fn replaced(node: &'static Node) {
     node.run(async {
         remove(node).await;
-        Installation::changed(None).await;
         let objects = root().join("bed/tests/node/objects/prometheus-adapter.yaml");
         let objects = objects.display().to_string();
         node.cluster.kubectl(&["apply", "-f", &objects]).await;

@@ -62,7 +62,9 @@ fn main() -> ExitCode {
     arguments.test_threads = Some(1);
     let trial = |(name, test): (&str, Test)| {
         Trial::test(name, move || {
-            test(Node::shared());
+            let node = Node::shared();
+            node.mend();
+            test(node);
             Ok(())
         })
     };
