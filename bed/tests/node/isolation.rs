@@ -49,10 +49,14 @@ impl Isolated {
     }
 }
 
-/// Has `make image` write the image, of the `PROFILE` in the environment.
-fn build_image() {
+/// Has `make` write the image, of the `PROFILE` in the environment, and that of before for the tests that are
+/// ignored otherwise.
+fn build_images() {
     let mut make = Command::new("make");
     make.args(["--no-print-directory", "image"]).current_dir(root());
+    if std::env::args().any(|argument| argument.ends_with("ignored")) {
+        make.arg("old-image");
+    }
     // Cargo's variables of this package would have build scripts run again.
     let of_package =
         |name: &String| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
@@ -60,7 +64,7 @@ fn build_image() {
         make.env_remove(name);
     }
     let made = make.status();
-    assert!(made.is_ok_and(|status| status.success()), "make image failed");
+    assert!(made.is_ok_and(|status| status.success()), "no images");
 }
 
 fn target() -> PathBuf {
@@ -105,7 +109,7 @@ fn run_inside() -> Result<ExitCode, String> {
         remove(&name);
     }
     let parts = parts(&["node"]);
-    build_image();
+    build_images();
     let name = name();
     let folder = std::env::temp_dir().join(&name);
     fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
