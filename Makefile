@@ -2,7 +2,7 @@
 CARGO ?= cargo
 export RUST_BACKTRACE ?= 0
 
-.PHONY: help build parts all-parts test test-all test-node test-node-short old-image lint unit conformance e2e screenshots reproduce duel query-costs bench bench-smoke bench-large bench-growth \
+.PHONY: help build parts all-parts test test-all test-node test-node-short old-image lint unit conformance e2e oldest screenshots reproduce duel query-costs bench bench-smoke bench-large bench-growth \
 	bench-outage bench-fairness soak mutations mutations-apply simulate simulate-fixed demo demo-stop fuzz backtests generate workflows static image release sbom licenses advisories clean
 
 help: ## List what there is
@@ -20,8 +20,8 @@ all-parts: ## Build those that only some tests need, too
 test: ## Everything CI runs; how long each part took
 	@tests/timed $(PARTS)
 
-test-all: ## That, and what takes longer: whether the known faults still apply, MINUTES=5 of soak, the benchmark in small, SECONDS=60 of fuzzing each target
-	@MINUTES=$(or $(MINUTES),5) tests/timed $(filter-out test-node-short,$(PARTS)) test-node mutations-apply bench-smoke soak fuzz
+test-all: ## That, and what takes longer: the oldest Kubernetes, all tests on a node, whether the known faults still apply, MINUTES=5 of soak, the benchmark in small, SECONDS=60 of fuzzing each target
+	@NODE=$(or $(NODE),optional) MINUTES=$(or $(MINUTES),5) tests/timed $(filter-out test-node-short,$(PARTS)) oldest test-node mutations-apply bench-smoke soak fuzz
 
 PARTS := lint licenses unit conformance simulate-fixed all-parts e2e test-node-short
 
@@ -35,6 +35,7 @@ lint: ## Formatting, lints, the links of comments, and the workflows of CI
 unit: ## Unit tests and the command line
 	$(CARGO) test --locked --package plimsoll --lib --bins --test cli --test release --test architecture
 	$(CARGO) test --locked --package plimsoll-simulation
+	$(CARGO) test --locked --package plimsoll-image
 
 conformance: ## Every decision against the real controller's, and the properties of all decisions
 	$(CARGO) test --locked --package plimsoll --test conformance --test properties --test queries -- --nocapture
@@ -53,7 +54,10 @@ e2e: all-parts ## End-to-end tests on the real parts
 	$(E2E) -- --test-threads=$(E2E_THREADS) $(addprefix --skip ,$(ALONE))
 	$(E2E) -- --test-threads=2 $(ALONE)
 
-# Where a node can run, they have the image built, and all else that they need.
+oldest: parts ## The oldest Kubernetes that is claimed: Plimsoll is installed on it, and decides
+	@$(E2E) -- --ignored oldest:: --nocapture
+
+# Where a node can run, they have the images built, and all else that they need.
 NODE_TESTS = PROFILE=$(PROFILE) $(CARGO) test --locked --test node --
 
 test-node-short: PROFILE = demo
@@ -61,8 +65,8 @@ test-node-short: ## Plimsoll's image in pods of a real node: what takes a minute
 	@$(NODE_TESTS) --nocapture
 
 test-node: PROFILE = demo
-test-node: old-image ## All tests on a real node: half an hour; NAME=TEST for some, NODE_LOGS=DIR keeps the logs, PROFILE=dist is what is released
-	@$(NODE_TESTS) --include-ignored --nocapture $(NAME)
+test-node: ## All tests on a real node: half an hour; NAME=TEST for some, NODE_LOGS=DIR keeps the logs, PROFILE=dist is optimized as what is released. It fails where no node can run
+	@NODE=$(or $(NODE),require) $(NODE_TESTS) --include-ignored --nocapture $(NAME)
 
 reproduce: all-parts ## MINUTES=20 of kube-controller-manager's own HPA under a load, backtested from Prometheus
 	@$(E2E_BUILD) && REPRODUCE=$(or $(MINUTES),20) $(E2E_RUN) reproduced:: -- --nocapture

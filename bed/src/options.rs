@@ -43,6 +43,9 @@ pub struct Options {
     pub manifests: &'static str,
     /// The address of a real node, which kube-apiserver is to be reached by.
     pub node: Option<Node>,
+    /// The part with kube-apiserver, kube-controller-manager and kube-scheduler: `cluster`, or
+    /// `kubernetes-oldest`.
+    pub kubernetes: &'static str,
     /// More flags of kube-apiserver.
     pub apiserver: Vec<String>,
     /// More of Plimsoll's configuration file.
@@ -66,6 +69,7 @@ impl Default for Options {
             // The default manifests, and the permissions of the executor that some tests need.
             manifests: "deploy/overlays/native-hpa-executor",
             node: None,
+            kubernetes: "cluster",
             apiserver: Vec::new(),
             config: "",
             progress: |_| {},

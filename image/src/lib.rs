@@ -6,6 +6,8 @@
 
 mod archive;
 mod definition;
+mod source;
 
 pub use archive::{Archive, Compression, File};
 pub use definition::{Definition, root_certificates};
+pub use source::source_url;

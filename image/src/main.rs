@@ -2,9 +2,9 @@
 //!
 //! Usage: `image BINARY NAME:TAG ARCHIVE`, in the root of the repository. `SOURCE_DATE_EPOCH` is the time
 //! of the image and `SOURCE` the URL of its sources, without which they are the last commit's and that of
-//! git's `origin`.
+//! git's `origin`, whose credentials are left out.
 
-use image::{Archive, Compression, Definition, File, root_certificates};
+use image::{Archive, Compression, Definition, File, root_certificates, source_url};
 use std::error::Error;
 use std::process::{Command, ExitCode};
 use std::{env, fs};
@@ -47,10 +47,17 @@ fn run() -> Result<String, Box<dyn Error>> {
     let changed = git(&["status", "--porcelain", "--untracked-files=no"]).is_some();
     let revision = git(&["rev-parse", "HEAD"]);
     let tag = name.rsplit_once(':').map(|(_, tag)| tag.to_owned());
+    // A variable of CI may have credentials, too. The error does not repeat it.
+    let source = match env::var("SOURCE").ok().filter(|given| !given.is_empty()) {
+        Some(given) => {
+            Some(source_url(&given).ok_or("SOURCE is no URL such as https://HOST/OWNER/NAME")?)
+        }
+        None => git(&["remote", "get-url", "origin"]).and_then(|remote| source_url(&remote)),
+    };
     let labels = [
         ("version", Some(tag.ok_or("NAME:TAG has no tag")?)),
         ("revision", revision.map(|commit| commit + if changed { "-dirty" } else { "" })),
-        ("source", env::var("SOURCE").ok().or_else(|| git(&["remote", "get-url", "origin"]))),
+        ("source", source),
         ("created", Some(jiff::Timestamp::from_second(i64::from(created))?.to_string())),
     ];
     for (label, value) in labels {

@@ -45,6 +45,7 @@ pub struct Cluster {
     prometheus: Option<Process>,
     apiserver: Option<Process>,
     apiserver_flags: Vec<String>,
+    kubernetes: &'static str,
     etcd: Process,
     _temporary: Option<TempDir>,
 }
@@ -78,17 +79,21 @@ impl Cluster {
         let kubeconfig = cluster.kubeconfig_of("system:kube-controller-manager", &[]);
         let ca = &cluster.authority.certificate;
         let flags = controller_manager_flags(&folder, &kubeconfig, ca, options);
-        cluster.add("kube-controller-manager", "cluster", &flags);
+        cluster.add("kube-controller-manager", options.kubernetes, &flags);
         let kubeconfig = cluster.kubeconfig_of("system:kube-scheduler", &[]);
-        cluster.add("kube-scheduler", "cluster", &scheduler_flags(&folder, &kubeconfig));
+        cluster.add("kube-scheduler", options.kubernetes, &scheduler_flags(&folder, &kubeconfig));
         cluster
     }
 
     /// Starts only etcd and kube-apiserver, and waits until they are ready.
     pub async fn control_plane(options: &Options) -> Self {
-        let Options { keep, progress, .. } = *options;
+        let Options { keep, progress, kubernetes, .. } = *options;
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let parts = tokio::task::spawn_blocking(|| parts(&[])).await.expect("the parts");
+        let parts = tokio::task::spawn_blocking(move || {
+            let base = parts(&[]);
+            if kubernetes == "cluster" { base } else { parts(&[kubernetes]) }
+        });
+        let parts = parts.await.expect("the parts");
         remove_abandoned();
         let temporary = tempfile::Builder::new().prefix(FOLDER_PREFIX).tempdir().expect("a folder");
         let folder = temporary.path().to_owned();
@@ -131,7 +136,7 @@ impl Cluster {
             options.node,
         );
         apiserver_flags.extend(options.apiserver.iter().cloned());
-        let apiserver = start("kube-apiserver", "cluster", &apiserver_flags);
+        let apiserver = start("kube-apiserver", kubernetes, &apiserver_flags);
         let kubeconfig =
             write_user_kubeconfig(&folder, &authority, api_port, "admin", &["system:masters"]);
         let client = connect(&kubeconfig).await;
@@ -150,6 +155,7 @@ impl Cluster {
             prometheus: None,
             apiserver: Some(apiserver),
             apiserver_flags,
+            kubernetes,
             etcd,
             _temporary: temporary,
             parts: parts.clone(),
@@ -260,7 +266,7 @@ impl Cluster {
 
     /// Starts kube-apiserver, with the data of etcd, and waits until it is ready.
     pub async fn start_apiserver(&mut self) {
-        let program = self.parts.join("cluster");
+        let program = self.parts.join(self.kubernetes);
         self.apiserver = Some(self.run("kube-apiserver", &program, &self.apiserver_flags));
         self.wait_ready().await;
     }

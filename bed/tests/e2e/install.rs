@@ -206,6 +206,36 @@ async fn kustomize(cluster: &Cluster, lines: &str) -> Vec<Value> {
     documents.into_iter().flatten().collect()
 }
 
+/// Its patches are by places in lists, which others would move unnoticed.
+#[test]
+fn the_kustomization_of_the_page_names_the_image_prometheus_and_its_port() {
+    runtime().block_on(async {
+        let cluster = Cluster::control_plane(&Options::default()).await;
+        let page = std::fs::read_to_string(root().join("docs/install.md")).expect("the page");
+        let (_, block) = page.split_once("kind: Kustomization\n").expect("a kustomization");
+        let (lines, _) = block.split_once("```").expect("its end");
+        let objects = kustomize(&cluster, &lines.replace("deploy/", "../../deploy/")).await;
+        let spec = |kind: &str| {
+            let is = |object: &&Value| {
+                object["kind"] == kind && object["metadata"]["name"] == "plimsoll"
+            };
+            objects.iter().find(is).map(|object| object["spec"].clone()).expect(kind)
+        };
+        let container = spec("Deployment")["template"]["spec"]["containers"][0].clone();
+        assert_eq!(container["image"], "REGISTRY/plimsoll:0.1.0");
+        let arguments = container["args"].as_array().expect("a list");
+        let with = |flag: &str| -> Vec<&str> {
+            let texts = arguments.iter().filter_map(Value::as_str);
+            texts.filter(|text| text.starts_with(flag)).collect()
+        };
+        let url = "--prometheus-url=http://prometheus-server.monitoring.svc";
+        assert_eq!(with("--prometheus-url"), [url]);
+        assert_eq!(with("--config=").len(), 1);
+        let egress = spec("NetworkPolicy")["egress"].to_string();
+        assert!(egress.contains("9091") && !egress.contains("9090"), "{egress}");
+    });
+}
+
 #[test]
 fn the_components_combine_and_each_adds_what_it_says() {
     runtime().block_on(async {

@@ -20,6 +20,7 @@ mod memory;
 mod metric_rules;
 mod modes;
 mod observed;
+mod oldest;
 mod operating;
 mod page;
 mod parity;

@@ -46,7 +46,7 @@ pub fn moved(node: &Node) {
                     _ = ticks.tick() => {
                         let ready = replicas(node).await.expect("pods");
                         let ready = ready.iter().filter(|pod| pod.ready).count();
-                        assert!(ready > 0, "the PodDisruptionBudget keeps one pod");
+                        assert!(ready > 0, "the PodDisruptionBudget keeps one of two pods");
                     }
                 }
             };

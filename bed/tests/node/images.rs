@@ -12,6 +12,11 @@ const IMAGES: [(&str, &str, &[&str]); 5] = [
     ("localhost/prometheus-adapter:1", "prometheus-adapter", &[]),
 ];
 
+/// The image of Plimsoll, which `make image` writes.
+pub const PRODUCT: &str = "plimsoll:0.1.0";
+/// The same by the tag of a next version.
+pub const NEXT: &str = "plimsoll:next";
+
 /// The image that holds the namespaces of each pod.
 pub const PAUSE: &str = IMAGES[0].0;
 

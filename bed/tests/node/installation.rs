@@ -20,6 +20,8 @@ static PRESENT: Mutex<Installation> =
 pub enum By {
     Kustomize,
     Helm,
+    /// Something may be left: it is being changed, or a test failed meanwhile.
+    Unknown,
 }
 
 /// The values of the chart in these tests.
@@ -29,11 +31,12 @@ impl Installation {
     /// Has it installed by kustomize, with all its APIs and the configuration of these tests.
     pub async fn kustomize(node: &Node) {
         let mut present = PRESENT.lock().await;
-        if present.by == Some(By::Helm) {
-            remove(node).await;
-        } else if present.by.is_some() && present.configured {
-            return;
+        match present.by {
+            Some(By::Kustomize) if present.configured => return,
+            None | Some(By::Kustomize) => {}
+            Some(By::Helm | By::Unknown) => uninstall(node).await,
         }
+        *present = Self { by: Some(By::Unknown), configured: false };
         apply_folder(node, "plimsoll").await;
         node.rolled_out("plimsoll", "deployment/plimsoll").await;
         *present = Self { by: Some(By::Kustomize), configured: true };
@@ -47,9 +50,10 @@ impl Installation {
             return;
         }
         if present.by != Some(By::Helm) {
-            remove(node).await;
+            uninstall(node).await;
             namespace(node).await;
         }
+        *present = Self { by: Some(By::Unknown), configured: false };
         upgrade(node, &[]).await;
         *present = Self { by: Some(By::Helm), configured: true };
     }
@@ -77,8 +81,14 @@ pub async fn namespace(node: &Node) {
     node.cluster.kubectl(&["label", "namespace", "plimsoll", label]).await;
 }
 
-/// Removes Plimsoll, its definitions with their objects, and its namespace.
+/// Removes Plimsoll, its definitions with their objects, and its namespace. Until a test says what it has
+/// installed then, that is unknown.
 pub async fn remove(node: &Node) {
+    Installation::changed(Some(By::Unknown)).await;
+    uninstall(node).await;
+}
+
+async fn uninstall(node: &Node) {
     let _ = node.cluster.helm(&["uninstall", "plimsoll", "-n=plimsoll"]).await;
     let folder = root().join("deploy/overlays/all-metrics").display().to_string();
     let words = ["delete", "-k", &folder, "--ignore-not-found", "--timeout=120s"];

@@ -1,6 +1,7 @@
 //! Namespaces of processes, mounts and network for the node: what runs in them ends with them, and
 //! so do its mounts and its network.
 
+use crate::cgroups;
 use bed::process::child;
 use bed::{parts, root};
 use std::fs;
@@ -14,7 +15,6 @@ use tokio::signal::unix::{SignalKind, signal};
 const NAME: &str = "PLIMSOLL_NODE";
 /// Before the process id of the process outside.
 const PREFIX: &str = "plimsoll-node-";
-const CGROUPS: &str = "/sys/fs/cgroup";
 /// Parameters of the whole kernel that kubelet sets, and the values that it wants: it gets files in their place.
 const TUNABLES: [(&str, &str); 6] = [
     ("vm/overcommit_memory", "1"),
@@ -49,10 +49,14 @@ impl Isolated {
     }
 }
 
-/// Has `make image` write the image, of the `PROFILE` in the environment.
-fn build_image() {
+/// Has `make` write the image, of the `PROFILE` in the environment, and that of before for the tests that are
+/// ignored otherwise.
+fn build_images() {
     let mut make = Command::new("make");
     make.args(["--no-print-directory", "image"]).current_dir(root());
+    if std::env::args().any(|argument| argument.ends_with("ignored")) {
+        make.arg("old-image");
+    }
     // Cargo's variables of this package would have build scripts run again.
     let of_package =
         |name: &String| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
@@ -60,7 +64,7 @@ fn build_image() {
         make.env_remove(name);
     }
     let made = make.status();
-    assert!(made.is_ok_and(|status| status.success()), "make image failed");
+    assert!(made.is_ok_and(|status| status.success()), "no images");
 }
 
 fn target() -> PathBuf {
@@ -92,26 +96,8 @@ pub fn folder() -> PathBuf {
 /// Creates the cgroups of a machine, and returns their path below those of each controller.
 pub fn add_cgroups(machine: &str) -> String {
     let name = std::env::var(NAME).expect("a process inside the namespaces");
-    let path = format!("{name}/{machine}");
-    create_cgroups(&path).expect("cgroups");
-    format!("/{path}")
-}
-
-/// The file with the limit of the memory of a process's cgroup.
-pub fn memory_of(process: u32) -> PathBuf {
-    let groups = fs::read_to_string(format!("/proc/{process}/cgroup")).expect("its cgroups");
-    // ID:CONTROLLERS:PATH, and no controllers in version 2.
-    let of = |line: &str, controllers: &str| {
-        let (_, line) = line.split_once(':')?;
-        line.strip_prefix(controllers)?.strip_prefix(":/").map(str::to_owned)
-    };
-    let version1 = groups.lines().find_map(|line| of(line, "memory"));
-    let version1 = version1
-        .map(|path| Path::new(CGROUPS).join("memory").join(path).join("memory.limit_in_bytes"));
-    version1.unwrap_or_else(|| {
-        let path = groups.lines().find_map(|line| of(line, "")).expect("a cgroup");
-        Path::new(CGROUPS).join(path).join("memory.max")
-    })
+    cgroups::create(&[&name, machine]).expect("cgroups");
+    format!("/{name}/{machine}")
 }
 
 fn run_inside() -> Result<ExitCode, String> {
@@ -123,11 +109,11 @@ fn run_inside() -> Result<ExitCode, String> {
         remove(&name);
     }
     let parts = parts(&["node"]);
-    build_image();
-    let name = format!("{PREFIX}{}", std::process::id());
+    build_images();
+    let name = name();
     let folder = std::env::temp_dir().join(&name);
     fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let created = create_cgroups(&name);
+    let created = cgroups::create(&[&name]);
     let ended = created.and_then(|()| {
         let mut command = Command::new(parts.join("fleet"));
         command.arg("guard").args(UNSHARE).arg(std::env::current_exe().expect("this program"));
@@ -195,57 +181,21 @@ fn can_run() -> Result<(), String> {
         let said = String::from_utf8_lossy(&tried.stderr);
         return Err(format!("no namespaces can be made: {}", said.trim()));
     }
-    let probe = format!("{PREFIX}probe");
-    let created = create_cgroups(&probe);
-    remove_cgroups(&probe);
+    // As deep as those of a machine, which is where controllers can be missing.
+    let name = name();
+    let created = cgroups::create(&[&name]).and_then(|()| cgroups::create(&[&name, "probe"]));
+    cgroups::remove(&name);
     created
 }
 
-/// The hierarchies of cgroups: one of version 2, or one for each controller of version 1.
-fn hierarchies() -> Vec<PathBuf> {
-    let has_processes = |path: &PathBuf| path.join("cgroup.procs").exists();
-    let version2 = Some(PathBuf::from(CGROUPS)).filter(has_processes);
-    let version1 = fs::read_dir(CGROUPS).into_iter().flatten().flatten().map(|entry| entry.path());
-    version2.map_or_else(|| version1.filter(has_processes).collect(), |path| vec![path])
-}
-
-fn create_cgroups(name: &str) -> Result<(), String> {
-    let all = hierarchies();
-    if all.is_empty() {
-        return Err(format!("{CGROUPS} has no cgroups"));
-    }
-    for path in all.iter().map(|path| path.join(name)) {
-        fs::create_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-    }
-    Ok(())
-}
-
-/// Removes the cgroups, which are empty as soon as the last process is gone.
-fn remove_cgroups(name: &str) {
-    fn remove(path: &Path) -> std::io::Result<()> {
-        for entry in fs::read_dir(path)?.flatten().filter(|entry| entry.path().is_dir()) {
-            remove(&entry.path())?;
-        }
-        fs::remove_dir(path)
-    }
-    let start = Instant::now();
-    for path in hierarchies().into_iter().map(|path| path.join(name)) {
-        while path.exists() {
-            match remove(&path) {
-                Ok(()) => {}
-                Err(error) if start.elapsed() > Duration::from_secs(20) => {
-                    eprintln!("{} is left: {error}", path.display());
-                    break;
-                }
-                Err(_) => std::thread::sleep(Duration::from_millis(20)),
-            }
-        }
-    }
+/// The name of the node whose process outside is this one.
+fn name() -> String {
+    format!("{PREFIX}{}", std::process::id())
 }
 
 /// The names of nodes whose process outside is gone.
 fn abandoned() -> Vec<String> {
-    let folders = hierarchies().into_iter().chain([std::env::temp_dir()]);
+    let folders = cgroups::hierarchies().into_iter().chain([std::env::temp_dir()]);
     let entries = folders.filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
     let gone = |name: &String| {
@@ -256,7 +206,7 @@ fn abandoned() -> Vec<String> {
 }
 
 fn remove(name: &str) {
-    remove_cgroups(name);
+    cgroups::remove(name);
     let folder = std::env::temp_dir().join(name);
     if folder.exists()
         && let Err(error) = fs::remove_dir_all(&folder)

@@ -84,9 +84,9 @@ impl Machine {
             folder = folder.display()
         );
         let words = ["--mount", "--net", "--propagation=private", "sh", "-c", &set_up];
-        let namespaces = cluster.run(SECOND, Path::new("unshare"), &words.map(str::to_owned));
+        let mut namespaces = cluster.run(SECOND, Path::new("unshare"), &words.map(str::to_owned));
         while !folder.join("made").exists() {
-            assert!(folder.exists(), "{}", namespaces.tail());
+            assert!(namespaces.is_running(), "{}", namespaces.tail());
             std::thread::sleep(Duration::from_millis(10));
         }
         let id = namespaces.program_id().to_string();
@@ -235,6 +235,9 @@ state = "{folder}/containerd-state"
             let archive = archive.display().to_string();
             ctr(&["images", "import", &archive]).await.unwrap_or_else(|e| panic!("{archive}: {e}"));
         }
+        let [present, next] =
+            [images::PRODUCT, images::NEXT].map(|name| format!("docker.io/library/{name}"));
+        ctr(&["images", "tag", &present, &next]).await.unwrap_or_else(|e| panic!("{next}: {e}"));
         process
     }
 

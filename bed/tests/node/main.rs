@@ -6,6 +6,7 @@
 mod adapter;
 mod applications;
 mod certificates;
+mod cgroups;
 mod demo;
 mod drain;
 mod failover;
@@ -61,7 +62,9 @@ fn main() -> ExitCode {
     arguments.test_threads = Some(1);
     let trial = |(name, test): (&str, Test)| {
         Trial::test(name, move || {
-            test(Node::shared());
+            let node = Node::shared();
+            node.mend();
+            test(node);
             Ok(())
         })
     };

@@ -4,7 +4,7 @@
 use crate::images;
 use crate::isolation::{built, folder};
 pub use crate::machine::PODS;
-use crate::machine::{ADDRESSES, Machine, Running, write};
+use crate::machine::{self, ADDRESSES, Machine, Running, write};
 use bed::cluster::Cluster;
 use bed::{Options, eventually};
 use serde_json::Value;
@@ -12,6 +12,9 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Instant;
 use tokio::runtime::Runtime;
+
+/// The table of nftables that cuts a pod off.
+pub const CUT: &str = "cut";
 
 /// A running node with its control plane, CoreDNS and Prometheus.
 pub struct Node {
@@ -25,13 +28,31 @@ pub struct Node {
 
 impl Node {
     /// The node that all tests share.
+    ///
+    /// # Panics
+    /// If it does not start, each time: what it needs is there once.
     pub fn shared() -> &'static Self {
-        static NODE: OnceLock<Node> = OnceLock::new();
-        NODE.get_or_init(|| {
-            let runtime = Runtime::new().expect("a runtime");
-            let (cluster, archives, machine) = runtime.block_on(start());
-            Self { cluster, runtime, archives, _machine: machine }
-        })
+        static NODE: OnceLock<Option<Node>> = OnceLock::new();
+        let started = NODE.get_or_init(|| {
+            let start = || {
+                let runtime = Runtime::new().expect("a runtime");
+                let (cluster, archives, machine) = runtime.block_on(start());
+                Self { cluster, runtime, archives, _machine: machine }
+            };
+            // The panic has been printed.
+            std::panic::catch_unwind(start).ok()
+        });
+        started.as_ref().expect("the node has started; the first failure says why not")
+    }
+
+    /// Undoes what a test that failed may have left between others and their pods.
+    pub fn mend(&self) {
+        let _ = std::process::Command::new("nft").args(["delete", "table", "ip", CUT]).output();
+        self.run(async {
+            self.cluster.kubectl(&["uncordon", machine::NAME]).await;
+            let second = ["delete", "node", machine::SECOND, "--ignore-not-found"];
+            self.cluster.kubectl(&second).await;
+        });
     }
 
     /// Runs a test.
@@ -56,9 +77,11 @@ impl Node {
         let pod = |object: &Value| {
             let status = &object["status"];
             let is_true = |one: &Value| one["type"] == "Ready" && one["status"] == "True";
+            let stays = object["metadata"]["deletionTimestamp"].is_null();
             Pod {
                 name: object["metadata"]["name"].as_str().expect("a name").to_owned(),
-                ready: status["conditions"].as_array().is_some_and(|all| all.iter().any(is_true)),
+                ready: stays
+                    && status["conditions"].as_array().is_some_and(|all| all.iter().any(is_true)),
                 restarts: status["containerStatuses"][0]["restartCount"].as_u64().unwrap_or(0),
             }
         };
@@ -99,7 +122,7 @@ impl Node {
 pub struct Pod {
     /// Its name.
     pub name: String,
-    /// Whether it is ready.
+    /// Whether it is ready and not being deleted: a pod that ends stays ready for a while.
     pub ready: bool,
     /// How often its first container was restarted.
     pub restarts: u64,

@@ -9,13 +9,22 @@ use crate::scaling::pods_of;
 use bed::eventually;
 use std::time::Instant;
 
-/// The CPU usage of the pods of `shop` by cAdvisor, in thousandths of a core, as Prometheus has it.
-async fn measured(node: &Node) -> Result<f64, String> {
-    let query =
-        r#"sum(rate(container_cpu_usage_seconds_total{namespace="shop",container!=""}[1m]))*1000"#;
-    let response = node.query(query).await?;
+/// The CPU usage by cAdvisor of what a selector finds, in thousandths of a core, as Prometheus has it.
+async fn measured(node: &Node, selector: &str) -> Result<f64, String> {
+    let query = format!("sum(rate(container_cpu_usage_seconds_total{{{selector}}}[1m]))*1000");
+    let response = node.query(&query).await?;
     let value = response["data"]["result"][0]["value"][1].as_str().and_then(|v| v.parse().ok());
     value.ok_or(response.to_string())
+}
+
+/// Whether a value is near the measured one. They are not of the same moment.
+fn is_near(value: f64, measured: f64) -> bool {
+    (measured * 0.7 - 5.0..measured * 1.3 + 5.0).contains(&value)
+}
+
+/// A number before its unit.
+fn number(word: Option<&str>, unit: &str) -> Option<u32> {
+    word.and_then(|word| word.strip_suffix(unit)?.parse().ok())
 }
 
 pub fn top(node: &Node) {
@@ -27,9 +36,6 @@ pub fn top(node: &Node) {
             let words = ["-n", "shop", "top", "pods", "-l", "app=web", "--no-headers"];
             let text = node.cluster.try_kubectl(&words).await?;
             // NAME CPU(cores) MEMORY(bytes), as in `web-x 290m 7Mi`.
-            let number = |word: Option<&str>, unit| {
-                word.and_then(|word| word.strip_suffix(unit)?.parse::<u32>().ok())
-            };
             let row = |line: &str| {
                 let mut words = line.split_whitespace().skip(1);
                 Some((number(words.next(), "m")?, number(words.next(), "Mi")?))
@@ -37,12 +43,10 @@ pub fn top(node: &Node) {
             let rows: Option<Vec<_>> = text.lines().map(row).collect();
             let rows = rows.ok_or_else(|| text.clone())?;
             let cpu = f64::from(rows.iter().map(|(cpu, _)| cpu).sum::<u32>());
-            let measured = measured(node).await?;
-            // How much they get is the machine's: other programs may be running. The values are not of
-            // the same moment.
-            let is_near = (measured * 0.7 - 5.0..measured * 1.3 + 5.0).contains(&cpu);
+            // How much they get is the machine's: other programs may be running.
+            let measured = measured(node, r#"namespace="shop",container!="""#).await?;
             let memory_is_sane = rows.iter().all(|(_, memory)| (1..200).contains(memory));
-            match cpu >= 10.0 && is_near && memory_is_sane {
+            match cpu >= 10.0 && is_near(cpu, measured) && memory_is_sane {
                 true => Ok(text),
                 false => Err(format!("{text}cAdvisor: {measured}m")),
             }
@@ -52,10 +56,15 @@ pub fn top(node: &Node) {
         let words = ["top", "nodes", "--no-headers"];
         let shown = eventually("kubectl top shows the node", PODS, async || {
             let text = node.cluster.try_kubectl(&words).await?;
-            if text.starts_with(machine::NAME) && text.contains("Mi") {
-                Ok(text)
-            } else {
-                Err(text)
+            // NAME CPU(cores) CPU(%) MEMORY(bytes) MEMORY(%).
+            let words: Vec<&str> = text.split_whitespace().collect();
+            let [machine::NAME, cpu, _, memory, _] = words[..] else { return Err(text) };
+            let cpu = number(Some(cpu), "m").map(f64::from);
+            let measured = measured(node, r#"id="/""#).await?;
+            let memory_is_sane = number(Some(memory), "Mi").is_some_and(|memory| memory > 0);
+            match cpu.is_some_and(|cpu| is_near(cpu, measured)) && memory_is_sane {
+                true => Ok(text),
+                false => Err(format!("{text}cAdvisor: {measured}m")),
             }
         })
         .await;
