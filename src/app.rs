@@ -1,5 +1,6 @@
 //! The shell of a replica: flags, files, TLS, sockets, signals, and the API with its authentication.
 
+use crate::blocking;
 use crate::config::{Config, ServeFlags, TlsVersion};
 use crate::connect::{self, redact_url};
 use crate::leader::ElectionSettings;
@@ -25,7 +26,11 @@ type StartError = Box<dyn std::error::Error + Send + Sync>;
 /// # Errors
 /// If the server can't start: a flag, a file, the address or the cluster's
 /// configuration is wrong.
-pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
+pub fn run(flags: ServeFlags) -> Result<(), StartError> {
+    blocking::run_to_end(serve(flags))?
+}
+
+async fn serve(flags: ServeFlags) -> Result<(), StartError> {
     let config = match &flags.config {
         Some(path) => Config::read(path)?,
         None => Config::default(),
